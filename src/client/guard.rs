@@ -1,0 +1,158 @@
+//! A lock that is held, and released when it is dropped.
+
+use std::time::Duration;
+
+use super::Redlock;
+use crate::clock::Clock;
+use crate::error::LockError;
+use crate::proto::{Lease, Released};
+use crate::{LockToken, Resource};
+
+/// A lock that is held, until its validity is over.
+///
+/// Dropping it sends the release to every master without waiting for an answer: it never blocks
+/// and never panics, and what it cannot send ends with the TTL. [`unlock`](LockGuard::unlock)
+/// waits and reports.
+///
+/// # Differences from `std::sync::MutexGuard`
+/// A lock like this ends by itself. A holder that is paused, swapped out or cut off for longer
+/// than [`remaining`](LockGuard::remaining) is a holder no more, and is not told. It protects no
+/// data of its own, is not reentrant, and is not fair.
+#[must_use = "if unused, the lock is released immediately"]
+#[clippy::has_significant_drop]
+#[derive(Debug)]
+pub struct LockGuard {
+    redlock: Redlock,
+    /// `None` only on the way out: when it is extended, taken apart, or released.
+    lease: Option<Lease>,
+}
+
+impl LockGuard {
+    pub(super) fn new(redlock: Redlock, lease: Lease) -> LockGuard {
+        LockGuard {
+            redlock,
+            lease: Some(lease),
+        }
+    }
+
+    fn lease(&self) -> &Lease {
+        self.lease
+            .as_ref()
+            .expect("the lease is only taken by calls that end the guard or put it back")
+    }
+
+    /// What is locked.
+    pub fn resource(&self) -> &Resource {
+        self.lease().resource()
+    }
+
+    /// The value that proves the ownership; it is what the key holds on the masters.
+    pub fn token(&self) -> &LockToken {
+        self.lease().token()
+    }
+
+    /// The time to live that was asked for last.
+    pub fn ttl(&self) -> Duration {
+        self.lease().ttl()
+    }
+
+    /// What is left of the validity; zero when it is over.
+    pub fn remaining(&self) -> Duration {
+        self.lease().remaining(Clock.now())
+    }
+
+    /// Whether the lock may be believed in right now.
+    ///
+    /// It is a hint (R21): a thread may be paused right after it asked. Once it is `false` it
+    /// stays so.
+    pub fn is_valid(&self) -> bool {
+        self.lease().is_valid_at(Clock.now())
+    }
+
+    /// The nodes, by index, that had granted the lock when it was decided: at least a quorum.
+    /// Nobody waited for the others; they may have granted it since.
+    pub fn granted_by(&self) -> impl Iterator<Item = usize> + use<> {
+        self.lease().granted_by()
+    }
+
+    /// Extends the lock so that it lives for `ttl` from now on.
+    ///
+    /// It succeeds if a quorum extended it before the old validity was over; `remaining()` then
+    /// counts from the start of the extension. It never shortens a lock, and never takes one anew.
+    ///
+    /// # Errors
+    /// In every case the guard stays as it was, with its old deadline (R26).
+    /// - [`Expired`](crate::LockErrorKind::Expired): the validity was over, or the lock is not
+    ///   ours any more on a quorum. Stop the work.
+    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters answered. Try again
+    ///   while [`remaining`](LockGuard::remaining) lasts.
+    /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl): mend the argument.
+    pub fn extend(&mut self, ttl: Duration) -> Result<(), LockError> {
+        let lease = self
+            .lease
+            .take()
+            .expect("the lease is put back by every call that takes it");
+        let (lease, result) = self.redlock.extend(lease, ttl);
+        self.lease = Some(lease);
+        result
+    }
+
+    /// Extends the lock by its own TTL only if less than `min` remains: for work made of small
+    /// steps, before each.
+    ///
+    /// # Errors
+    /// As [`extend`](LockGuard::extend).
+    pub fn ensure(&mut self, min: Duration) -> Result<(), LockError> {
+        if self.remaining() >= min && self.is_valid() {
+            Ok(())
+        } else {
+            self.extend(self.ttl())
+        }
+    }
+
+    /// Releases the lock and waits until a quorum has confirmed it, or cannot.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::LockErrorKind::Unavailable) if fewer masters than a quorum answered.
+    /// The lock is given up all the same: the release is repeated on masters that can be reached
+    /// again while this client is in use, and ends with the TTL on the others.
+    pub fn unlock(mut self) -> Result<Released, LockError> {
+        let lease = self.lease.take().expect("the guard ends here");
+        self.redlock.release(lease)
+    }
+
+    /// Lets go of the lock without releasing it, for [`Redlock::adopt`] to take it up again.
+    pub fn into_parts(mut self) -> LockParts {
+        LockParts(self.lease.take().expect("the guard ends here"))
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.redlock.abandon(lease);
+        }
+    }
+}
+
+/// A lock without its guard: nothing releases it but [`Redlock::adopt`] and what follows, or the
+/// end of its TTL.
+#[must_use = "a lock in parts is not released; it only expires"]
+#[derive(Debug)]
+pub struct LockParts(Lease);
+
+impl LockParts {
+    /// What is locked.
+    pub fn resource(&self) -> &Resource {
+        self.0.resource()
+    }
+
+    /// The value that proves the ownership.
+    pub fn token(&self) -> &LockToken {
+        self.0.token()
+    }
+
+    pub(super) fn into_lease(self) -> Lease {
+        self.0
+    }
+}

@@ -1,0 +1,375 @@
+//! The blocking handle, shared by threads.
+
+mod guard;
+
+use std::convert::Infallible;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token};
+
+pub use guard::{LockGuard, LockParts};
+
+use crate::clock::{Clock, time_until};
+use crate::config::{Builder, Config};
+use crate::error::{ConfigError, ConnectError, LockError};
+use crate::mux::Multiplexer;
+use crate::proto::{Done, Lease, NodeStatus, OpId, Patience, Released, Stats};
+use crate::{Moment, Resource};
+
+/// More than one event for each of the most nodes; if there are more, they come in the next turn.
+const EVENTS_PER_TURN: usize = 128;
+
+/// A client for distributed locks over several Redis masters.
+///
+/// It is a handle: cloning it is cheap, and all clones and threads share one connection to each
+/// master. It has no thread of its own. A thread that calls in sends its own commands and, while it
+/// waits, works the event loop for all; so connections are made, lost and made again only while
+/// somebody is calling.
+///
+/// ```no_run
+/// use muxlock::Redlock;
+/// use std::time::Duration;
+///
+/// let redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let lock = redlock.try_lock("invoice:42", Duration::from_secs(10))?;
+/// // ... work that is over well before `lock.remaining()` is ...
+/// lock.unlock()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Redlock {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    core: Mutex<Core>,
+    /// Told whenever the thread that polls has news, or stops polling.
+    turn: Condvar,
+}
+
+struct Core {
+    mux: Multiplexer,
+    /// Taken by the thread that polls for all.
+    poller: Option<Poller>,
+    /// Operations that ended, for threads that have not looked yet. Invariant: one entry at most
+    /// for each thread that waits.
+    ended: Vec<(OpId, Done)>,
+    waiting: usize,
+}
+
+struct Poller {
+    poll: Poll,
+    events: Events,
+}
+
+impl Redlock {
+    /// Starts to configure a client.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Connects with default settings and waits until a quorum of the masters is ready.
+    ///
+    /// # Errors
+    /// As [`Builder::connect`].
+    pub fn connect<I>(urls: I) -> Result<Redlock, ConnectError>
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        Redlock::builder().nodes(urls).connect()
+    }
+
+    pub(crate) fn with_config(config: Config) -> Result<Redlock, ConfigError> {
+        let poll = Poll::new().map_err(ConfigError::Os)?;
+        let mux = Multiplexer::new(config, poll.registry(), Token(0)).map_err(ConfigError::Os)?;
+        let poller = Some(Poller {
+            poll,
+            events: Events::with_capacity(EVENTS_PER_TURN),
+        });
+        let core = Core {
+            mux,
+            poller,
+            ended: Vec::new(),
+            waiting: 0,
+        };
+        Ok(Redlock {
+            shared: Arc::new(Shared {
+                core: Mutex::new(core),
+                turn: Condvar::new(),
+            }),
+        })
+    }
+
+    /// Tries once to take a lock that lives for `ttl`: one round, decided as soon as a quorum has
+    /// granted it or cannot any more.
+    ///
+    /// The guard is held by a quorum of the masters until [`LockGuard::remaining`] is zero; that
+    /// is the TTL minus the time that the round took and minus the clock drift allowed for.
+    /// Nothing but a fencing token that the resource checks protects against a holder that goes
+    /// on after that moment.
+    ///
+    /// # Errors
+    /// - [`Contended`](crate::LockErrorKind::Contended): somebody else holds it; try again later.
+    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters answered; the error
+    ///   says why for each.
+    /// - [`Expired`](crate::LockErrorKind::Expired): the quorum took longer than the validity;
+    ///   use a longer TTL.
+    /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl),
+    ///   [`InvalidResource`](crate::LockErrorKind::InvalidResource): mend the argument.
+    ///
+    /// After any error, whatever the attempt left on the masters is already being deleted.
+    pub fn try_lock(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire(resource.as_ref(), ttl, |_| Patience::OneRound)
+    }
+
+    /// Tries to take a lock for at most `wait`, in as many rounds as fit, with random delays
+    /// between them.
+    ///
+    /// The bound is hard: it covers connecting, every round and every delay. A wait that is
+    /// shorter than a round trip cannot succeed.
+    ///
+    /// # Errors
+    /// As [`try_lock`](Redlock::try_lock), with what the nodes said in the last round.
+    pub fn try_lock_for(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire(resource.as_ref(), ttl, |now| {
+            Patience::Until(now.after(wait))
+        })
+    }
+
+    /// As [`try_lock_for`](Redlock::try_lock_for), until an instant.
+    ///
+    /// # Errors
+    /// As [`try_lock`](Redlock::try_lock), with what the nodes said in the last round.
+    pub fn try_lock_until(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        deadline: Instant,
+    ) -> Result<LockGuard, LockError> {
+        self.try_lock_for(resource, ttl, time_until(deadline))
+    }
+
+    /// Takes back a lock that [`LockGuard::into_parts`] let go of.
+    ///
+    /// Nothing is sent, and the validity is what it was: the parts remember their deadline.
+    ///
+    /// # Errors
+    /// [`Expired`](crate::LockErrorKind::Expired) if that deadline is over; the release of what may
+    /// be left is then on its way.
+    pub fn adopt(&self, parts: LockParts) -> Result<LockGuard, LockError> {
+        let guard = LockGuard::new(self.clone(), parts.into_lease());
+        if guard.is_valid() {
+            Ok(guard)
+        } else {
+            Err(LockError::expired())
+        }
+    }
+
+    /// What is known of each master, in the order of configuration. What has arrived by now is
+    /// taken note of first; nothing is waited for.
+    pub fn nodes(&self) -> Vec<NodeStatus> {
+        let core = self.turn(self.lock_core(), Some(Duration::ZERO));
+        core.mux.nodes().collect()
+    }
+
+    /// Counters since this client was made.
+    pub fn stats(&self) -> Stats {
+        self.lock_core().mux.stats()
+    }
+
+    /// How many masters make a quorum.
+    pub fn quorum(&self) -> usize {
+        self.lock_core().mux.config().quorum()
+    }
+
+    /// Waits until every command that was sent is answered, at most for `timeout`: before a
+    /// process ends, so that the releases of dropped guards are not lost with it.
+    ///
+    /// Returns how many commands are still unanswered; masters that are down or frozen leave some.
+    pub fn shutdown(&self, timeout: Duration) -> usize {
+        let give_up_at = Clock.now().after(timeout);
+        let mut core = self.lock_core();
+        loop {
+            let left = give_up_at.since(Clock.now());
+            let unanswered = core.mux.engine().unanswered();
+            if unanswered == 0 || left.is_zero() {
+                return unanswered;
+            }
+            core = self.turn(core, Some(left));
+        }
+    }
+
+    pub(crate) fn wait_until_ready(&self) -> Result<(), LockError> {
+        let mut core = self.lock_core();
+        let quorum = core.mux.config().quorum();
+        core.mux.connect();
+        // Each node becomes ready or fails within `connect_timeout`.
+        loop {
+            if core.mux.engine().ready() >= quorum {
+                return Ok(());
+            }
+            if core.mux.engine().hopeful() < quorum {
+                return Err(core.mux.engine().unavailable());
+            }
+            core = self.turn(core, None);
+        }
+    }
+
+    fn acquire(
+        &self,
+        resource: &[u8],
+        ttl: Duration,
+        patience: impl FnOnce(Moment) -> Patience,
+    ) -> Result<LockGuard, LockError> {
+        let resource = Resource::new(resource)?;
+        let done = self.run(|mux| {
+            let now = Clock.now();
+            mux.lock_until(now, resource, ttl, patience(now))
+        })?;
+        match done {
+            Done::Acquired(result) => Ok(LockGuard::new(self.clone(), result?)),
+            Done::Extended(..) | Done::Released(_) => unreachable!("an acquisition was started"),
+        }
+    }
+
+    pub(crate) fn extend(&self, lease: Lease, ttl: Duration) -> (Lease, Result<(), LockError>) {
+        let Ok(done) = self.run(|mux| Ok::<_, Infallible>(mux.extend(lease, ttl)));
+        match done {
+            Done::Extended(lease, result) => (lease, result),
+            Done::Acquired(_) | Done::Released(_) => unreachable!("an extension was started"),
+        }
+    }
+
+    pub(crate) fn release(&self, lease: Lease) -> Result<Released, LockError> {
+        let Ok(done) = self.run(|mux| Ok::<_, Infallible>(mux.unlock(lease)));
+        match done {
+            Done::Released(result) => result,
+            Done::Acquired(_) | Done::Extended(..) => unreachable!("a release was started"),
+        }
+    }
+
+    pub(crate) fn abandon(&self, lease: Lease) {
+        let mut core = self.lock_core();
+        core.mux.abandon(lease);
+        core.mux.flush();
+    }
+
+    /// Starts an operation and works, or waits for somebody else to work, until it has ended.
+    /// It ends by itself: every operation has a deadline in the engine.
+    fn run<E>(&self, start: impl FnOnce(&mut Multiplexer) -> Result<OpId, E>) -> Result<Done, E> {
+        let mut core = self.lock_core();
+        // Connections that are due to be made again take part in this operation.
+        core.mux.handle_timeout();
+        let op = start(&mut core.mux)?;
+        core.mux.flush();
+        loop {
+            while let Some((id, done)) = core.mux.poll_done() {
+                if id == op {
+                    self.pass_on(&core);
+                    return Ok(done);
+                }
+                core.ended.push((id, done));
+            }
+            if let Some(at) = core.ended.iter().position(|(id, _)| *id == op) {
+                self.pass_on(&core);
+                return Ok(core.ended.swap_remove(at).1);
+            }
+            core = self.turn(core, None);
+        }
+    }
+
+    /// One turn of the event loop, by this thread or by the one that polls already; at most for
+    /// `limit`, and never past the engine's next deadline.
+    fn turn<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, Core> {
+        let next = core.mux.next_timeout();
+        let timeout = match (next, limit) {
+            (Some(next), Some(limit)) => Some(next.min(limit)),
+            (next, limit) => next.or(limit),
+        };
+        let Some(mut poller) = core.poller.take() else {
+            if timeout != Some(Duration::ZERO) {
+                core.waiting += 1;
+                core = self.wait(core, timeout);
+                core.waiting -= 1;
+            }
+            // Whoever polls may sleep past a deadline that is nearer than his.
+            core.mux.handle_timeout();
+            return core;
+        };
+        drop(core);
+        if let Err(error) = poller.poll.poll(&mut poller.events, timeout) {
+            poller.events.clear();
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                log::error!(target: "muxlock", "cannot wait for the masters: {error}");
+            }
+        }
+        let mut core = self.lock_core();
+        let now = Clock.now();
+        for event in &poller.events {
+            core.mux.handle_event_at(now, event);
+        }
+        core.mux.handle_timeout_at(now);
+        core.poller = Some(poller);
+        if core.waiting > 0 {
+            self.shared.turn.notify_all();
+        }
+        core
+    }
+
+    fn wait<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+        timeout: Option<Duration>,
+    ) -> MutexGuard<'a, Core> {
+        match timeout {
+            None => self
+                .shared
+                .turn
+                .wait(core)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => {
+                let waited = self.shared.turn.wait_timeout(core, timeout);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+
+    /// A thread that leaves wakes those that wait, so that one of them polls.
+    fn pass_on(&self, core: &Core) {
+        if core.waiting > 0 {
+            self.shared.turn.notify_all();
+        }
+    }
+
+    /// The engine's state is consistent between calls, so a panic elsewhere does not spoil it.
+    fn lock_core(&self) -> MutexGuard<'_, Core> {
+        self.shared
+            .core
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let core = self.lock_core();
+        f.debug_struct("Redlock")
+            .field("mux", &core.mux)
+            .finish_non_exhaustive()
+    }
+}

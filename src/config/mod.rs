@@ -1,0 +1,543 @@
+//! Settings, checked once, before anything is sent.
+
+mod url;
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Redlock;
+use crate::error::{ConfigError, ConnectError, LockError, LockErrorKind};
+use crate::quorum::{self, NODES_MAX};
+use crate::validity::{Drift, TTL_MS_MAX, Ttl};
+use url::{Endpoint, NodeUrl};
+
+const NODE_TIMEOUT_DEFAULT: Duration = Duration::from_millis(50);
+const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_millis(500);
+const MAX_TTL_DEFAULT: Duration = Duration::from_secs(30);
+/// "A 1 % drift" is the customary figure; it covers what NTP slewing does (R23).
+const DRIFT_FACTOR_DEFAULT: f64 = 0.01;
+
+const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+const TIMEOUT_MAX: Duration = Duration::from_secs(60);
+const KEY_PREFIX_BYTES_MAX: usize = 256;
+/// A name that resolves to more addresses than this has the rest ignored.
+const ADDRESSES_PER_NODE_MAX: usize = 16;
+
+/// The delay between the rounds of [`try_lock_for`](crate::Redlock::try_lock_for).
+///
+/// The delay after round `k` is random in `[d, 2d]`, where `d` starts at `first`, doubles with
+/// every round up to `most`, and is never less than three times the round trip that a quorum
+/// was last seen to take (R9): several clients that collided must not collide again.
+///
+/// ```
+/// use muxlock::Retry;
+/// use std::time::Duration;
+///
+/// let patient = Retry::default().most(Duration::from_millis(250));
+/// # let _ = patient;
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    first: Duration,
+    most: Duration,
+}
+
+impl Retry {
+    /// The base of the first delay; 2 ms if not set.
+    #[must_use]
+    pub fn first(self, first: Duration) -> Retry {
+        Retry { first, ..self }
+    }
+
+    /// The greatest base of a delay; 64 ms if not set.
+    #[must_use]
+    pub fn most(self, most: Duration) -> Retry {
+        Retry { most, ..self }
+    }
+
+    /// The base `d` after `rounds` rounds failed.
+    pub(crate) fn base(&self, rounds: u32, quorum_round_trip: Duration) -> Duration {
+        let doubled = self.first.saturating_mul(
+            1u32.checked_shl(rounds.saturating_sub(1))
+                .unwrap_or(u32::MAX),
+        );
+        doubled
+            .min(self.most)
+            .max(quorum_round_trip.saturating_mul(3))
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Retry {
+        Retry {
+            first: Duration::from_millis(2),
+            most: Duration::from_millis(64),
+        }
+    }
+}
+
+/// Settings of a lock client. Start from [`Redlock::builder`].
+///
+/// ```no_run
+/// use muxlock::Redlock;
+/// use std::time::Duration;
+///
+/// let redlock = Redlock::builder()
+///     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+///     .node_timeout(Duration::from_millis(20))
+///     .build()?;
+/// # Ok::<(), muxlock::ConfigError>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct Builder {
+    nodes: Vec<String>,
+    node_timeout: Duration,
+    connect_timeout: Duration,
+    retry: Retry,
+    drift_factor: f64,
+    key_prefix: Vec<u8>,
+    max_ttl: Duration,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            nodes: Vec::new(),
+            node_timeout: NODE_TIMEOUT_DEFAULT,
+            connect_timeout: CONNECT_TIMEOUT_DEFAULT,
+            retry: Retry::default(),
+            drift_factor: DRIFT_FACTOR_DEFAULT,
+            key_prefix: Vec::new(),
+            max_ttl: MAX_TTL_DEFAULT,
+        }
+    }
+}
+
+impl Builder {
+    /// Adds a master: `redis://[user[:password]@]host[:port][/db]` or `unix:///path[?db=n]`.
+    ///
+    /// User, password, host and path may be percent-encoded; an IPv6 address stands in brackets.
+    /// All clients of a resource must list the same masters (R35), and they must be independent:
+    /// no replicas, no cluster, nothing that fails over behind an address.
+    pub fn node(mut self, url: impl Into<String>) -> Builder {
+        self.nodes.push(url.into());
+        self
+    }
+
+    /// Adds several masters; see [`node`](Builder::node).
+    pub fn nodes<I>(mut self, urls: I) -> Builder
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        self.nodes.extend(urls.into_iter().map(Into::into));
+        self
+    }
+
+    /// How long one node may take to answer before its vote counts as missing; 50 ms if not set.
+    ///
+    /// It should be far below any TTL in use: it bounds how long an attempt waits when more than
+    /// a minority of the nodes is slow.
+    pub fn node_timeout(mut self, node_timeout: Duration) -> Builder {
+        self.node_timeout = node_timeout;
+        self
+    }
+
+    /// How long a connection and its handshake may take together; 500 ms if not set.
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Builder {
+        self.connect_timeout = connect_timeout;
+        self
+    }
+
+    /// The delay between rounds.
+    pub fn retry(mut self, retry: Retry) -> Builder {
+        self.retry = retry;
+        self
+    }
+
+    /// The share of a TTL by which clocks may disagree; 0.01 if not set.
+    ///
+    /// 1 % covers what NTP does to a clock's rate. Chrony may slew faster unless it is told not
+    /// to: then use 0.1.
+    pub fn drift_factor(mut self, drift_factor: f64) -> Builder {
+        self.drift_factor = drift_factor;
+        self
+    }
+
+    /// What is put before every resource name to make the key; empty if not set, so that keys
+    /// are those of other Redlock clients, and exclude them.
+    pub fn key_prefix(mut self, key_prefix: impl Into<Vec<u8>>) -> Builder {
+        self.key_prefix = key_prefix.into();
+        self
+    }
+
+    /// The longest TTL that any lock may ask for; 30 s if not set.
+    pub fn max_ttl(mut self, max_ttl: Duration) -> Builder {
+        self.max_ttl = max_ttl;
+        self
+    }
+
+    /// Checks the settings and resolves host names.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] that names the value that is wrong. Nothing is sent to any master.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        Config::check(self)
+    }
+
+    /// Makes a client that connects when it is first used.
+    ///
+    /// # Errors
+    /// As [`config`](Builder::config); and [`ConfigError::Os`] if the event loop cannot be set up.
+    pub fn build(&self) -> Result<Redlock, ConfigError> {
+        Redlock::with_config(self.config()?)
+    }
+
+    /// Makes a client and waits until a quorum of the masters is connected, at most for
+    /// [`connect_timeout`](Builder::connect_timeout).
+    ///
+    /// # Errors
+    /// [`ConnectError::Config`] as [`build`](Builder::build); [`ConnectError::Unavailable`] if no
+    /// quorum could be reached, with the reason for each node.
+    pub fn connect(&self) -> Result<Redlock, ConnectError> {
+        let redlock = self.build()?;
+        redlock
+            .wait_until_ready()
+            .map_err(ConnectError::Unavailable)?;
+        Ok(redlock)
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Addresses may hold passwords, and are not parsed yet.
+        f.debug_struct("Builder")
+            .field("nodes", &self.nodes.len())
+            .field("node_timeout", &self.node_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("retry", &self.retry)
+            .field("drift_factor", &self.drift_factor)
+            .field("key_prefix", &self.key_prefix.escape_ascii().to_string())
+            .field("max_ttl", &self.max_ttl)
+            .finish()
+    }
+}
+
+/// Checked settings, with names resolved; what a [`Multiplexer`](crate::Multiplexer) is made from.
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) nodes: Vec<NodeConfig>,
+    pub(crate) node_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) retry: Retry,
+    pub(crate) drift: Drift,
+    pub(crate) key_prefix: Vec<u8>,
+    pub(crate) max_ttl: Duration,
+}
+
+/// One master. Not `Debug`: it may hold a password.
+#[derive(Clone)]
+pub(crate) struct NodeConfig {
+    pub(crate) address: Arc<str>,
+    pub(crate) target: Target,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) db: u32,
+}
+
+/// Where to connect to.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Never empty.
+    Tcp(Vec<SocketAddr>),
+    Unix(PathBuf),
+}
+
+impl Target {
+    fn is_same_server(&self, other: &Target) -> bool {
+        match (self, other) {
+            (Target::Tcp(mine), Target::Tcp(theirs)) => mine.iter().any(|a| theirs.contains(a)),
+            (Target::Unix(mine), Target::Unix(theirs)) => mine == theirs,
+            (Target::Tcp(_), Target::Unix(_)) | (Target::Unix(_), Target::Tcp(_)) => false,
+        }
+    }
+}
+
+impl Config {
+    fn check(builder: &Builder) -> Result<Config, ConfigError> {
+        match builder.nodes.len() {
+            0 => return Err(ConfigError::NoNodes),
+            1..=NODES_MAX => {}
+            nodes => return Err(ConfigError::TooManyNodes { nodes }),
+        }
+        check_time(
+            "node_timeout",
+            builder.node_timeout,
+            TIMEOUT_MIN,
+            TIMEOUT_MAX,
+        )?;
+        check_time(
+            "connect_timeout",
+            builder.connect_timeout,
+            TIMEOUT_MIN,
+            TIMEOUT_MAX,
+        )?;
+        check_time(
+            "retry.first",
+            builder.retry.first,
+            Duration::from_micros(1),
+            TIMEOUT_MAX,
+        )?;
+        check_time(
+            "retry.most",
+            builder.retry.most,
+            builder.retry.first,
+            TIMEOUT_MAX,
+        )?;
+        let drift = Drift::new(builder.drift_factor)?;
+        let ttl_max = Duration::from_millis(u64::from(TTL_MS_MAX));
+        check_time("max_ttl", builder.max_ttl, drift.ttl_min(), ttl_max)?;
+        let bytes = builder.key_prefix.len();
+        if bytes > KEY_PREFIX_BYTES_MAX {
+            return Err(ConfigError::KeyPrefix {
+                bytes,
+                max: KEY_PREFIX_BYTES_MAX,
+            });
+        }
+        let urls: Vec<_> = builder
+            .nodes
+            .iter()
+            .map(|url| NodeUrl::parse(url))
+            .collect::<Result<_, _>>()?;
+        let nodes: Vec<_> = urls.into_iter().map(resolve).collect::<Result<_, _>>()?;
+        check_distinct(&nodes)?;
+        Ok(Config {
+            nodes,
+            node_timeout: builder.node_timeout,
+            connect_timeout: builder.connect_timeout,
+            retry: builder.retry,
+            drift,
+            key_prefix: builder.key_prefix.clone(),
+            max_ttl: builder.max_ttl,
+        })
+    }
+
+    /// How many masters there are.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// How many of them make a quorum.
+    pub fn quorum(&self) -> usize {
+        quorum::quorum(self.nodes.len())
+    }
+
+    /// Checks a TTL that a caller asks for (R7).
+    pub(crate) fn ttl(&self, ttl: Duration) -> Result<Ttl, LockError> {
+        Ttl::new(ttl)
+            .filter(|checked| ttl <= self.max_ttl && self.drift.validity(*checked).is_some())
+            .ok_or_else(|| {
+                let (min, max) = (self.drift.ttl_min(), self.max_ttl);
+                LockError::new(LockErrorKind::InvalidTtl { ttl, min, max }, 0, Vec::new())
+            })
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<_> = self.nodes.iter().map(|node| &node.address).collect();
+        f.debug_struct("Config")
+            .field("nodes", &addresses)
+            .field("node_timeout", &self.node_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("max_ttl", &self.max_ttl)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check_time(
+    setting: &'static str,
+    value: Duration,
+    min: Duration,
+    max: Duration,
+) -> Result<(), ConfigError> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(ConfigError::Time {
+            setting,
+            value,
+            min,
+            max,
+        })
+    }
+}
+
+fn resolve(url: NodeUrl) -> Result<NodeConfig, ConfigError> {
+    let address: Arc<str> = url.endpoint.to_string().into();
+    let target = match url.endpoint {
+        Endpoint::Unix(path) => Target::Unix(path),
+        Endpoint::Tcp { host, port } => {
+            let failed = |source| ConfigError::Resolve {
+                node: address.to_string(),
+                source,
+            };
+            let found: Vec<_> = (host.as_str(), port)
+                .to_socket_addrs()
+                .map_err(failed)?
+                .take(ADDRESSES_PER_NODE_MAX)
+                .collect();
+            if found.is_empty() {
+                return Err(failed(std::io::Error::other("the name has no address")));
+            }
+            Target::Tcp(found)
+        }
+    };
+    Ok(NodeConfig {
+        address,
+        target,
+        user: url.user,
+        password: url.password,
+        db: url.db,
+    })
+}
+
+fn check_distinct(nodes: &[NodeConfig]) -> Result<(), ConfigError> {
+    for (i, second) in nodes.iter().enumerate() {
+        if let Some(first) = nodes[..i]
+            .iter()
+            .find(|node| node.target.is_same_server(&second.target))
+        {
+            return Err(ConfigError::Duplicate {
+                first: first.address.to_string(),
+                second: second.address.to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(urls: &[&str]) -> Builder {
+        Builder::default().nodes(urls.iter().copied())
+    }
+
+    #[test]
+    fn node_count_is_bounded() {
+        assert!(matches!(with(&[]).config(), Err(ConfigError::NoNodes)));
+        let urls: Vec<_> = (1..=65)
+            .map(|port| format!("redis://127.0.0.1:{port}"))
+            .collect();
+        assert!(Builder::default().nodes(urls.clone()).config().is_err());
+        let config = Builder::default()
+            .nodes(urls[..64].to_vec())
+            .config()
+            .unwrap();
+        assert_eq!((config.nodes(), config.quorum()), (64, 33));
+    }
+
+    #[test]
+    fn one_server_under_two_names_is_refused() {
+        let same = [
+            ["redis://127.0.0.1:7000", "redis://127.0.0.1:7000"],
+            [
+                "redis://127.0.0.1:7000/1",
+                "redis://user:pass@127.0.0.1:7000/2",
+            ],
+            ["unix:///run/a", "unix:///run/a?db=1"],
+        ];
+        for urls in same {
+            let error = with(&urls).config().unwrap_err();
+            assert!(matches!(error, ConfigError::Duplicate { .. }), "{error}");
+            assert!(!error.to_string().contains("pass"));
+        }
+        assert!(
+            with(&["redis://127.0.0.1:7000", "redis://127.0.0.1:7001"])
+                .config()
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn times_are_bounded_on_both_sides() {
+        let base = || with(&["redis://127.0.0.1"]);
+        let bad = [
+            base().node_timeout(Duration::ZERO),
+            base().node_timeout(Duration::from_secs(61)),
+            base().connect_timeout(Duration::ZERO),
+            base().connect_timeout(Duration::MAX),
+            base().max_ttl(Duration::ZERO),
+            base().max_ttl(Duration::from_millis(u64::from(TTL_MS_MAX) + 1)),
+            base().retry(Retry::default().first(Duration::ZERO)),
+            base().retry(Retry::default().most(Duration::from_micros(1))),
+            base().retry(Retry::default().most(Duration::MAX)),
+        ];
+        for builder in bad {
+            let error = builder.config().unwrap_err();
+            assert!(
+                matches!(error, ConfigError::Time { .. }),
+                "{builder:?}: {error}"
+            );
+        }
+        assert!(base().drift_factor(f64::NAN).config().is_err());
+        assert!(base().key_prefix(vec![b'x'; 257]).config().is_err());
+        assert!(base().key_prefix(vec![b'x'; 256]).config().is_ok());
+    }
+
+    #[test]
+    fn ttl_bounds_are_named_in_the_error() {
+        let config = with(&["redis://127.0.0.1"]).config().unwrap();
+        let millis = Duration::from_millis;
+        for (ttl, valid) in [
+            (millis(0), false),
+            (millis(3), false),
+            (millis(4), true),
+            (millis(30_000), true),
+            (millis(30_001), false),
+            (Duration::MAX, false),
+        ] {
+            assert_eq!(config.ttl(ttl).is_ok(), valid, "{ttl:?}");
+        }
+        let error = config.ttl(millis(30_001)).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the ttl is 30.001s: it must be from 4ms to 30s (max_ttl)"
+        );
+    }
+
+    #[test]
+    fn retry_base_doubles_up_to_its_cap_and_respects_the_round_trip() {
+        let retry = Retry::default();
+        let millis = Duration::from_millis;
+        for (rounds, expected) in [
+            (1, 2),
+            (2, 4),
+            (5, 32),
+            (6, 64),
+            (7, 64),
+            (40, 64),
+            (u32::MAX, 64),
+        ] {
+            assert_eq!(
+                retry.base(rounds, Duration::ZERO),
+                millis(expected),
+                "{rounds}"
+            );
+        }
+        assert_eq!(retry.base(1, millis(100)), millis(300));
+    }
+
+    #[test]
+    fn debug_shows_no_password() {
+        let builder = with(&["redis://user:sesame@127.0.0.1"]);
+        let config = builder.config().unwrap();
+        assert!(!format!("{builder:?} {config:?}").contains("sesame"));
+    }
+}

@@ -1,0 +1,341 @@
+//! Node addresses: `redis://` and `unix://` URLs.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::error::ConfigError;
+
+const PORT_DEFAULT: u16 = 6379;
+const URL_BYTES_MAX: usize = 4096;
+
+/// Where a node listens.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Endpoint::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Endpoint::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// What an address says beside where the node listens. Not `Debug`: it may hold a password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct NodeUrl {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) db: u32,
+}
+
+impl NodeUrl {
+    pub(crate) fn parse(url: &str) -> Result<NodeUrl, ConfigError> {
+        parse(url).map_err(|reason| ConfigError::Url {
+            url: redacted(url),
+            reason,
+        })
+    }
+}
+
+fn parse(url: &str) -> Result<NodeUrl, String> {
+    if url.len() > URL_BYTES_MAX {
+        return Err(format!(
+            "it has {} bytes, more than {URL_BYTES_MAX}",
+            url.len()
+        ));
+    }
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| {
+        "there is no \"://\" in it; write redis://host:port or unix:///path".to_owned()
+    })?;
+    match scheme {
+        "redis" => parse_tcp(rest),
+        "unix" => parse_unix(rest),
+        "rediss" => {
+            Err("rediss:// needs TLS, which this build of muxlock does not have".to_owned())
+        }
+        _ => Err(format!(
+            "the scheme is {scheme:?}; known are redis:// and unix://"
+        )),
+    }
+}
+
+fn parse_tcp(rest: &str) -> Result<NodeUrl, String> {
+    if let Some(at) = rest.find('#') {
+        return Err(format!(
+            "a fragment is not allowed (write %23), at byte {}",
+            at + 8
+        ));
+    }
+    let (rest, query) = split_optional(rest, '?');
+    if let Some(query) = query {
+        return Err(format!(
+            "the parameter {:?} is not known",
+            parameter_name(query)
+        ));
+    }
+    // The last @ ends the credentials, so that a password may hold one unencoded.
+    let (credentials, rest) = match rest.rsplit_once('@') {
+        Some((credentials, rest)) => (Some(credentials), rest),
+        None => (None, rest),
+    };
+    let (authority, path) = split_optional(rest, '/');
+    let (user, password) = match credentials {
+        Some(credentials) => parse_credentials(credentials)?,
+        None => (None, None),
+    };
+    let (host, port) = parse_authority(authority)?;
+    let db = match path {
+        None | Some("") => 0,
+        Some(db) => parse_db(db)?,
+    };
+    Ok(NodeUrl {
+        endpoint: Endpoint::Tcp { host, port },
+        user,
+        password,
+        db,
+    })
+}
+
+fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
+    let (path, query) = split_optional(rest, '?');
+    let path = decode("path", path)?;
+    if !Path::new(&path).is_absolute() {
+        return Err("the socket's path is not absolute; write unix:///path".to_owned());
+    }
+    let db = match query {
+        None => 0,
+        Some(query) => match query.split_once('=') {
+            Some(("db", db)) => parse_db(db)?,
+            _ => {
+                return Err(format!(
+                    "the parameter {:?} is not known; a unix:// address takes ?db=n",
+                    parameter_name(query)
+                ));
+            }
+        },
+    };
+    Ok(NodeUrl {
+        endpoint: Endpoint::Unix(path.into()),
+        user: None,
+        password: None,
+        db,
+    })
+}
+
+fn split_optional(text: &str, separator: char) -> (&str, Option<&str>) {
+    match text.split_once(separator) {
+        Some((head, tail)) => (head, Some(tail)),
+        None => (text, None),
+    }
+}
+
+/// The name alone: a value may be a secret.
+fn parameter_name(query: &str) -> &str {
+    split_optional(query, '=').0
+}
+
+fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), String> {
+    let (user, password) = match text.split_once(':') {
+        Some((user, password)) => (user, password),
+        None => return Err("there is a user but no password; write user:password@".to_owned()),
+    };
+    let user = decode("user", user)?;
+    let password = decode("password", password)?;
+    if password.is_empty() {
+        return Err("the password is empty".to_owned());
+    }
+    Ok(((!user.is_empty()).then_some(user), Some(password)))
+}
+
+fn parse_authority(text: &str) -> Result<(String, u16), String> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest
+                .split_once(']')
+                .ok_or("the bracket of the IPv6 address is not closed")?;
+            host.parse::<std::net::Ipv6Addr>()
+                .map_err(|_| format!("[{host}] is not an IPv6 address"))?;
+            match rest.strip_prefix(':') {
+                Some(port) => (host.to_owned(), Some(port)),
+                None if rest.is_empty() => (host.to_owned(), None),
+                None => return Err(format!("after the bracket stands {rest:?}, not a port")),
+            }
+        }
+        None => {
+            let (host, port) = split_optional(text, ':');
+            if port.is_some_and(|port| port.contains(':')) {
+                return Err("an IPv6 address must stand in brackets".to_owned());
+            }
+            (decode("host", host)?, port)
+        }
+    };
+    if host.is_empty() {
+        return Err("the host is empty".to_owned());
+    }
+    let port = match port {
+        None => PORT_DEFAULT,
+        Some(port) => match number(port) {
+            Some(port @ 1..=65_535) => port as u16,
+            _ => return Err(format!("the port is {port:?}; it must be 1 to 65535")),
+        },
+    };
+    Ok((host, port))
+}
+
+fn parse_db(text: &str) -> Result<u32, String> {
+    number(text)
+        .filter(|db| *db <= i32::MAX as u32)
+        .ok_or_else(|| format!("the database is {text:?}; it must be a number like 0 or 15"))
+}
+
+/// Digits only: `str::parse` would take a sign.
+fn number(text: &str) -> Option<u32> {
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+fn decode(part: &str, text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+        match (digit(rest.next()), digit(rest.next())) {
+            (Some(high), Some(low)) => bytes.push((high * 16 + low) as u8),
+            _ => {
+                return Err(format!(
+                    "the {part} has a % that two hexadecimal digits do not follow"
+                ));
+            }
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| format!("the {part} is not UTF-8"))
+}
+
+/// The address for an error text: whatever might be a credential is left out.
+fn redacted(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://***@{rest}"),
+        (None, Some((_, rest))) => format!("***@{rest}"),
+        (_, None) => url.chars().take(200).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> NodeUrl {
+        let endpoint = Endpoint::Tcp {
+            host: host.to_owned(),
+            port,
+        };
+        NodeUrl {
+            endpoint,
+            user: None,
+            password: None,
+            db: 0,
+        }
+    }
+
+    fn error(url: &str) -> String {
+        match NodeUrl::parse(url) {
+            Ok(_) => panic!("{url} was accepted"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn accepted_forms() {
+        let with = |user: Option<&str>, password: &str, db| NodeUrl {
+            user: user.map(str::to_owned),
+            password: Some(password.to_owned()),
+            db,
+            ..tcp("h", 6379)
+        };
+        let unix = |path: &str, db| NodeUrl {
+            endpoint: Endpoint::Unix(path.into()),
+            user: None,
+            password: None,
+            db,
+        };
+        let table = [
+            ("redis://h", tcp("h", 6379)),
+            ("redis://h:7000/", tcp("h", 7000)),
+            ("redis://[::1]", tcp("::1", 6379)),
+            ("redis://[::1]:7000", tcp("::1", 7000)),
+            ("redis://:p@h", with(None, "p", 0)),
+            ("redis://u:p@h/3", with(Some("u"), "p", 3)),
+            ("redis://u:p%40%3a%2F@h", with(Some("u"), "p@:/", 0)),
+            ("redis://u:p@ss/word@h", with(Some("u"), "p@ss/word", 0)),
+            ("redis://u:p:q@h", with(Some("u"), "p:q", 0)),
+            ("unix:///run/redis.sock", unix("/run/redis.sock", 0)),
+            ("unix:///run/a%20b?db=2", unix("/run/a b", 2)),
+        ];
+        for (url, expected) in table {
+            match NodeUrl::parse(url) {
+                Ok(parsed) => assert!(parsed == expected, "{url}"),
+                Err(error) => panic!("{url}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn refused_forms_say_why() {
+        let table = [
+            ("localhost:6379", "no \"://\""),
+            ("http://h", "the scheme is \"http\""),
+            ("rediss://h", "needs TLS"),
+            ("redis://", "host is empty"),
+            ("redis://h:0", "the port is \"0\""),
+            ("redis://h:65536", "the port is \"65536\""),
+            ("redis://h:+1", "the port is \"+1\""),
+            ("redis://h:", "the port is \"\""),
+            ("redis://::1", "must stand in brackets"),
+            ("redis://[::1", "not closed"),
+            ("redis://[h]", "not an IPv6 address"),
+            ("redis://[::1]7000", "not a port"),
+            ("redis://h/x", "the database is \"x\""),
+            ("redis://h/1/2", "the database is \"1/2\""),
+            ("redis://h/-1", "the database is \"-1\""),
+            ("redis://h?x=1", "the parameter \"x\" is not known"),
+            (
+                "redis://h#x",
+                "a fragment is not allowed (write %23), at byte 9",
+            ),
+            ("redis://u@h", "user but no password"),
+            ("redis://u:@h", "the password is empty"),
+            ("redis://u:%zz@h", "the password has a %"),
+            ("redis://u:%ff@h", "the password is not UTF-8"),
+            ("unix://run/redis.sock", "not absolute"),
+            ("unix:///s?database=1", "the parameter \"database\""),
+        ];
+        for (url, expected) in table {
+            let error = error(url);
+            assert!(error.contains(expected), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn no_error_shows_a_password() {
+        for url in [
+            "redis://u:sesame@h:0",
+            "redis://:sesame@h/x",
+            "u:sesame@h",
+            "http://sesame@h",
+        ] {
+            let error = error(url);
+            assert!(!error.contains("sesame"), "{error}");
+        }
+    }
+}

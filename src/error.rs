@@ -1,0 +1,509 @@
+//! What can go wrong, with what each node said.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::quorum::NODES_MAX;
+use crate::resource::RESOURCE_BYTES_MAX;
+
+/// Why a configuration was refused. Every variant names the value and, where there is one, its bound.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No node was given.
+    NoNodes,
+    /// More nodes were given than [`NODES_MAX`].
+    TooManyNodes {
+        /// How many were given.
+        nodes: usize,
+    },
+    /// An address does not parse.
+    Url {
+        /// The address, without its password.
+        url: String,
+        /// What is wrong with it, and where.
+        reason: String,
+    },
+    /// A host name does not resolve.
+    Resolve {
+        /// The node's address.
+        node: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// Two nodes are one and the same server: its vote would count twice (R34).
+    Duplicate {
+        /// The node listed first.
+        first: String,
+        /// The node listed later.
+        second: String,
+    },
+    /// A time is zero or beyond its bound.
+    Time {
+        /// The setting's name.
+        setting: &'static str,
+        /// The value that was given.
+        value: Duration,
+        /// The smallest value allowed.
+        min: Duration,
+        /// The greatest value allowed.
+        max: Duration,
+    },
+    /// The drift factor is not a number from 0 up to, but not including, 1.
+    DriftFactor {
+        /// The value that was given.
+        factor: f64,
+    },
+    /// The key prefix is too long.
+    KeyPrefix {
+        /// Its length in bytes.
+        bytes: usize,
+        /// The greatest length allowed.
+        max: usize,
+    },
+    /// The operating system refused a resource that the event loop needs.
+    Os(io::Error),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::NoNodes => f.write_str("no node given: a lock needs at least one master"),
+            ConfigError::TooManyNodes { nodes } => {
+                write!(f, "{nodes} nodes given: at most {NODES_MAX} are allowed")
+            }
+            ConfigError::Url { url, reason } => write!(f, "cannot use the address {url}: {reason}"),
+            ConfigError::Resolve { node, source } => write!(f, "cannot resolve {node}: {source}"),
+            ConfigError::Duplicate { first, second } => {
+                write!(
+                    f,
+                    "{first} and {second} are the same server: its vote would count twice"
+                )
+            }
+            ConfigError::Time {
+                setting,
+                value,
+                min,
+                max,
+            } => {
+                write!(
+                    f,
+                    "{setting} is {value:?}: it must be from {min:?} to {max:?}"
+                )
+            }
+            ConfigError::DriftFactor { factor } => {
+                write!(
+                    f,
+                    "drift_factor is {factor}: it must be at least 0 and less than 1"
+                )
+            }
+            ConfigError::KeyPrefix { bytes, max } => {
+                write!(f, "key_prefix has {bytes} bytes: at most {max} are allowed")
+            }
+            ConfigError::Os(error) => write!(f, "cannot set up the event loop: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ConfigError::Resolve { source, .. } | ConfigError::Os(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Why [`connect`](crate::Builder::connect) failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The configuration is wrong; nothing was sent.
+    Config(ConfigError),
+    /// Fewer nodes than a quorum could be reached; the error says why for each.
+    Unavailable(LockError),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectError::Config(error) => error.fmt(f),
+            ConnectError::Unavailable(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ConnectError::Config(error) => error.source(),
+            ConnectError::Unavailable(_) => None,
+        }
+    }
+}
+
+impl From<ConfigError> for ConnectError {
+    fn from(error: ConfigError) -> ConnectError {
+        ConnectError::Config(error)
+    }
+}
+
+/// What kind of failure a [`LockError`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockErrorKind {
+    /// Somebody else holds the resource, or enough of it that nobody has a quorum. Try later.
+    Contended,
+    /// Too few masters answered: failures alone made a quorum impossible. Look at the masters.
+    Unavailable,
+    /// The quorum came too late: nothing of the validity was left; or, for an extension, the lock
+    /// was no longer ours on a quorum. The lock is not held.
+    Expired,
+    /// The TTL is shorter than the clock drift it must allow for, or longer than
+    /// [`max_ttl`](crate::Builder::max_ttl). Nothing was sent.
+    InvalidTtl {
+        /// The TTL that was asked for.
+        ttl: Duration,
+        /// The shortest TTL allowed.
+        min: Duration,
+        /// The longest TTL allowed.
+        max: Duration,
+    },
+    /// The resource name is empty or longer than [`RESOURCE_BYTES_MAX`]. Nothing was sent.
+    InvalidResource {
+        /// Its length in bytes.
+        bytes: usize,
+    },
+    /// Too many operations are in flight. Nothing was sent; let some finish first.
+    Overloaded,
+    /// The operating system gave no random bytes for a token. Nothing was sent.
+    NoEntropy,
+}
+
+/// An operation that did not succeed, with what each node said.
+///
+/// After any failed attempt to lock, the release of whatever it left on the masters is already on
+/// its way: there is nothing to clean up.
+#[derive(Clone)]
+pub struct LockError(Box<LockErrorInner>);
+
+#[derive(Clone)]
+struct LockErrorInner {
+    kind: LockErrorKind,
+    attempts: u32,
+    nodes: Vec<NodeReport>,
+}
+
+impl LockError {
+    pub(crate) fn new(kind: LockErrorKind, attempts: u32, nodes: Vec<NodeReport>) -> LockError {
+        LockError(Box::new(LockErrorInner {
+            kind,
+            attempts,
+            nodes,
+        }))
+    }
+
+    pub(crate) fn invalid_resource(bytes: usize) -> LockError {
+        LockError::new(LockErrorKind::InvalidResource { bytes }, 0, Vec::new())
+    }
+
+    pub(crate) fn expired() -> LockError {
+        LockError::new(LockErrorKind::Expired, 0, Vec::new())
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> LockErrorKind {
+        self.0.kind
+    }
+
+    /// What each node said in the last round, in the order of configuration. Empty if nothing was sent.
+    pub fn nodes(&self) -> &[NodeReport] {
+        &self.0.nodes
+    }
+
+    /// How many rounds were tried.
+    pub fn attempts(&self) -> u32 {
+        self.0.attempts
+    }
+
+    /// Whether somebody else holds the resource.
+    pub fn is_contended(&self) -> bool {
+        self.kind() == LockErrorKind::Contended
+    }
+
+    /// Whether too few masters answered.
+    pub fn is_unavailable(&self) -> bool {
+        self.kind() == LockErrorKind::Unavailable
+    }
+
+    /// Whether the lock's validity was over before the answer was complete.
+    pub fn is_expired(&self) -> bool {
+        self.kind() == LockErrorKind::Expired
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = self.nodes().len();
+        let count = |wanted: fn(&NodeOutcome) -> bool| {
+            self.nodes()
+                .iter()
+                .filter(|report| wanted(&report.outcome))
+                .count()
+        };
+        match self.kind() {
+            LockErrorKind::Contended => {
+                let held = count(|outcome| matches!(outcome, NodeOutcome::Held));
+                write!(f, "contended: {held} of {total} nodes hold another token")?;
+            }
+            LockErrorKind::Unavailable => {
+                let failed = count(NodeOutcome::is_failure);
+                write!(f, "unavailable: {failed} of {total} nodes gave no vote")?;
+            }
+            LockErrorKind::Expired => f.write_str("expired: no validity was left")?,
+            LockErrorKind::InvalidTtl { ttl, min, max } => {
+                write!(
+                    f,
+                    "the ttl is {ttl:?}: it must be from {min:?} to {max:?} (max_ttl)"
+                )?;
+            }
+            LockErrorKind::InvalidResource { bytes } => write!(
+                f,
+                "the resource name has {bytes} bytes: it must have 1 to {RESOURCE_BYTES_MAX}"
+            )?,
+            LockErrorKind::Overloaded => f.write_str("too many operations are in flight")?,
+            LockErrorKind::NoEntropy => {
+                f.write_str("the operating system gave no random bytes for a token")?;
+            }
+        }
+        for (i, report) in self.nodes().iter().enumerate() {
+            f.write_str(if i == 0 { " (" } else { "; " })?;
+            report.fmt(f)?;
+        }
+        if total > 0 {
+            f.write_str(")")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockError")
+            .field("kind", &self.0.kind)
+            .field("attempts", &self.0.attempts)
+            .field("nodes", &self.0.nodes)
+            .finish()
+    }
+}
+
+impl std::error::Error for LockError {}
+
+/// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `Expired` becomes
+/// `TimedOut` and bad input becomes `InvalidInput`.
+impl From<LockError> for io::Error {
+    fn from(error: LockError) -> io::Error {
+        let kind = match error.kind() {
+            LockErrorKind::Contended => io::ErrorKind::WouldBlock,
+            LockErrorKind::Unavailable => io::ErrorKind::NotConnected,
+            LockErrorKind::Expired => io::ErrorKind::TimedOut,
+            LockErrorKind::InvalidTtl { .. } | LockErrorKind::InvalidResource { .. } => {
+                io::ErrorKind::InvalidInput
+            }
+            LockErrorKind::Overloaded | LockErrorKind::NoEntropy => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// What one node contributed to a round.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct NodeReport {
+    /// The node's place in the configuration, from 0.
+    pub node: usize,
+    /// Its address, without credentials.
+    pub address: Arc<str>,
+    /// What it said, or why it said nothing.
+    pub outcome: NodeOutcome,
+    /// The time from the start of the round to the outcome; `None` while it is pending or when
+    /// the node was not asked.
+    pub latency: Option<Duration>,
+    /// The server's words behind [`NodeOutcome::Server`], without anything that was sent to it.
+    pub message: Option<Arc<str>>,
+}
+
+impl fmt::Display for NodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {} {}: {}", self.node, self.address, self.outcome)?;
+        match &self.message {
+            Some(message) => write!(f, ": {message}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a node said in a round, or why it said nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeOutcome {
+    /// It had not answered when the round was decided without it.
+    Pending,
+    /// It granted the lock, extended it, or deleted the key.
+    Granted,
+    /// Another token holds the key.
+    Held,
+    /// The key is not ours there: absent, expired, or taken by somebody else.
+    Absent,
+    /// It did not get this far in time.
+    TimedOut(Phase),
+    /// The connection ended or could not be made.
+    Disconnected(io::ErrorKind),
+    /// It answered with an error.
+    Server(ServerErrorKind),
+    /// It broke the protocol; the connection was closed.
+    Protocol(ProtocolError),
+    /// It has left so much unanswered that nothing more is sent to it for now.
+    Backlogged,
+    /// It has not been connected to yet.
+    NotConnected,
+}
+
+impl NodeOutcome {
+    /// Whether the node's vote is missing rather than a yes or a no.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            NodeOutcome::Pending
+            | NodeOutcome::Granted
+            | NodeOutcome::Held
+            | NodeOutcome::Absent => false,
+            NodeOutcome::TimedOut(_)
+            | NodeOutcome::Disconnected(_)
+            | NodeOutcome::Server(_)
+            | NodeOutcome::Protocol(_)
+            | NodeOutcome::Backlogged
+            | NodeOutcome::NotConnected => true,
+        }
+    }
+}
+
+impl fmt::Display for NodeOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeOutcome::Pending => f.write_str("no answer yet"),
+            NodeOutcome::Granted => f.write_str("granted"),
+            NodeOutcome::Held => f.write_str("held by another token"),
+            NodeOutcome::Absent => f.write_str("not ours"),
+            NodeOutcome::TimedOut(phase) => write!(f, "timed out ({phase})"),
+            NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
+            NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
+            NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
+            NodeOutcome::Backlogged => f.write_str("backlogged"),
+            NodeOutcome::NotConnected => f.write_str("not connected yet"),
+        }
+    }
+}
+
+/// How far a node had got when its time was up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// The connection was being established.
+    Connect,
+    /// The connection stood, but the handshake was not answered.
+    Handshake,
+    /// A command was sent and not answered.
+    Reply,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Connect => "connect",
+            Phase::Handshake => "handshake",
+            Phase::Reply => "reply",
+        })
+    }
+}
+
+/// How a node broke the protocol. Each ends its connection (R17).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// A reply is malformed.
+    Malformed,
+    /// A reply is larger than any that was asked for.
+    TooLarge,
+    /// A reply is of a kind that was not asked for.
+    Unexpected,
+    /// A reply came without a request.
+    Surplus,
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ProtocolError::Malformed => "malformed reply",
+            ProtocolError::TooLarge => "reply too large",
+            ProtocolError::Unexpected => "reply of an unexpected kind",
+            ProtocolError::Surplus => "reply without a request",
+        })
+    }
+}
+
+/// An error reply by its meaning for a lock. None of them is a vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServerErrorKind {
+    /// The server is loading its data.
+    Loading,
+    /// The server refuses writes because it cannot save them.
+    Misconfigured,
+    /// The server is out of memory.
+    OutOfMemory,
+    /// It wants a password, or the password is wrong.
+    Auth,
+    /// The user may not do this.
+    Permission,
+    /// It is a replica.
+    ReadOnly,
+    /// It is part of a Redis Cluster, which independent masters are not.
+    Cluster,
+    /// Too few replicas are connected for it to accept writes.
+    NoReplicas,
+    /// A script is blocking it.
+    Busy,
+    /// It does not know the script.
+    NoScript,
+    /// The key holds something else than a lock.
+    WrongType,
+    /// It does not know the command.
+    UnknownCommand,
+    /// It has too many clients.
+    MaxClients,
+    /// Something else; see the message.
+    Other,
+}
+
+impl fmt::Display for ServerErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ServerErrorKind::Loading => "loading",
+            ServerErrorKind::Misconfigured => "misconfigured",
+            ServerErrorKind::OutOfMemory => "out of memory",
+            ServerErrorKind::Auth => "not authenticated",
+            ServerErrorKind::Permission => "not permitted",
+            ServerErrorKind::ReadOnly => "read only",
+            ServerErrorKind::Cluster => "cluster node",
+            ServerErrorKind::NoReplicas => "too few replicas",
+            ServerErrorKind::Busy => "busy",
+            ServerErrorKind::NoScript => "no such script",
+            ServerErrorKind::WrongType => "wrong type",
+            ServerErrorKind::UnknownCommand => "unknown command",
+            ServerErrorKind::MaxClients => "too many clients",
+            ServerErrorKind::Other => "other",
+        })
+    }
+}

@@ -1,0 +1,433 @@
+//! The event loop: sockets, readiness and the clock. It counts no votes.
+
+mod socket;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use mio::event::Event;
+use mio::{Registry, Token};
+
+use crate::clock::Clock;
+use crate::config::{Config, Target};
+use crate::entropy::SystemEntropy;
+use crate::error::{LockError, NodeOutcome};
+use crate::proto::{Action, Done, Engine, Lease, NodeSet, NodeStatus, OpId, Patience, Stats};
+use crate::{Moment, Resource, resp};
+use socket::{Received, Socket, UNSENT_BYTES_MAX};
+
+/// Commands for one write are gathered up to about this many bytes.
+const BATCH_BYTES_MAX: usize = 64 * 1024;
+/// Reads from one node in one turn; the rest is read in the next, so that no node starves others.
+const READS_PER_TURN_MAX: usize = 16;
+
+/// Locks from inside an event loop that is not ours: any number of operations at once, and no
+/// call that blocks.
+///
+/// It is a guest in a [`mio::Poll`]: it registers one socket for each node, with the tokens from
+/// `first` to `first + nodes - 1`. For an event loop:
+///
+/// 1. start operations: [`lock`](Multiplexer::lock), [`extend`](Multiplexer::extend),
+///    [`unlock`](Multiplexer::unlock); then [`flush`](Multiplexer::flush);
+/// 2. take what has ended: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
+/// 3. wait, at most for [`next_timeout`](Multiplexer::next_timeout);
+/// 4. pass on each event: [`handle_event`](Multiplexer::handle_event); then call
+///    [`handle_timeout`](Multiplexer::handle_timeout), and go on with 2.
+///
+/// A stale or foreign event does no harm. One call does a bounded amount of work: at most 16
+/// reads of 8 KiB for each node.
+///
+/// ```no_run
+/// use mio::{Events, Poll, Token};
+/// use muxlock::{Done, Multiplexer, Redlock};
+/// use std::time::Duration;
+///
+/// let config = Redlock::builder().node("redis://127.0.0.1").config()?;
+/// let mut poll = Poll::new()?;
+/// let mut events = Events::with_capacity(64);
+/// let mut mux = Multiplexer::new(config, poll.registry(), Token(1000))?;
+///
+/// let op = mux.lock("invoice:42", Duration::from_secs(10))?;
+/// mux.flush();
+/// loop {
+///     while let Some((id, done)) = mux.poll_done() {
+///         if let (true, Done::Acquired(result)) = (id == op, done) {
+///             println!("held until {:?}", result?.valid_until());
+///             return Ok(());
+///         }
+///     }
+///     poll.poll(&mut events, mux.next_timeout())?;
+///     for event in &events {
+///         mux.handle_event(event);
+///     }
+///     mux.handle_timeout();
+/// }
+/// # #[allow(unreachable_code)]
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Multiplexer {
+    engine: Engine,
+    config: Arc<Config>,
+    registry: Registry,
+    first: Token,
+    nodes: Vec<Connection>,
+    batch: BytesMut,
+    steps: Vec<Step>,
+}
+
+#[derive(Default)]
+struct Connection {
+    socket: Option<Socket>,
+    /// Which of the node's addresses is tried next.
+    address: usize,
+    /// Whether the last turn ended before the socket was drained.
+    unread: bool,
+}
+
+/// An action that was taken from the engine, its bytes in the batch.
+enum Step {
+    Connect(usize),
+    Close(usize),
+    Send {
+        nodes: NodeSet,
+        from: usize,
+        to: usize,
+    },
+}
+
+impl Multiplexer {
+    /// A multiplexer that uses the tokens from `first` on, one for each node, of `registry`.
+    ///
+    /// # Errors
+    /// The operating system's, if the registry cannot be cloned.
+    pub fn new(config: Config, registry: &Registry, first: Token) -> std::io::Result<Multiplexer> {
+        let config = Arc::new(config);
+        let engine = Engine::new(Arc::clone(&config), Box::new(SystemEntropy::new()));
+        let nodes = (0..config.nodes()).map(|_| Connection::default()).collect();
+        Ok(Multiplexer {
+            engine,
+            config,
+            registry: registry.try_clone()?,
+            first,
+            nodes,
+            batch: BytesMut::new(),
+            steps: Vec::new(),
+        })
+    }
+
+    /// The moment on the safety clock: what a [`Lease`]'s validity is to be compared with.
+    pub fn now(&self) -> Moment {
+        Clock.now()
+    }
+
+    /// Starts one round of acquisition; it ends as [`Done::Acquired`].
+    ///
+    /// # Errors
+    /// A wrong resource name or TTL, or too many operations in flight: nothing was started.
+    pub fn lock(&mut self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<OpId, LockError> {
+        let resource = Resource::new(resource)?;
+        self.engine
+            .acquire(Clock.now(), resource, ttl, Patience::OneRound)
+    }
+
+    /// Starts rounds of acquisition that go on until `wait` is over; it ends as [`Done::Acquired`].
+    ///
+    /// # Errors
+    /// As [`lock`](Multiplexer::lock).
+    pub fn lock_for(
+        &mut self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<OpId, LockError> {
+        let resource = Resource::new(resource)?;
+        let now = Clock.now();
+        self.engine
+            .acquire(now, resource, ttl, Patience::Until(now.after(wait)))
+    }
+
+    /// Starts an extension to `ttl` from now; it ends as [`Done::Extended`], which gives the lease
+    /// back, also when the TTL is wrong or the lease is over and nothing was sent.
+    pub fn extend(&mut self, lease: Lease, ttl: Duration) -> OpId {
+        self.engine.extend(Clock.now(), lease, ttl)
+    }
+
+    /// Starts a release; it ends as [`Done::Released`] when a quorum has confirmed it.
+    pub fn unlock(&mut self, lease: Lease) -> OpId {
+        self.engine.release(Clock.now(), lease)
+    }
+
+    /// Releases without a report.
+    pub fn abandon(&mut self, lease: Lease) {
+        self.engine.abandon(Clock.now(), lease);
+    }
+
+    /// Starts to connect to every node that is not connected yet.
+    pub fn connect(&mut self) {
+        self.engine.connect(Clock.now());
+        self.flush();
+    }
+
+    /// Sends what was started. Several operations started together leave in one write per node.
+    ///
+    /// Nothing is lost if it is forgotten: [`next_timeout`](Multiplexer::next_timeout) is then
+    /// zero, and [`handle_timeout`](Multiplexer::handle_timeout) sends.
+    pub fn flush(&mut self) {
+        // A step can fail a node, which adds to the engine's actions; each node fails once before
+        // it is connected again, and that waits for a timer.
+        while self.gather() {
+            let steps = std::mem::take(&mut self.steps);
+            for step in &steps {
+                match *step {
+                    Step::Connect(node) => self.open(node),
+                    Step::Close(node) => self.close(node),
+                    Step::Send { nodes, from, to } => {
+                        nodes.iter().for_each(|node| self.send(node, from, to));
+                    }
+                }
+            }
+            self.steps = steps;
+        }
+    }
+
+    /// Passes on a readiness event. Returns whether its token is one of ours.
+    pub fn handle_event(&mut self, event: &Event) -> bool {
+        let ours = self.handle_event_at(Clock.now(), event);
+        self.flush();
+        ours
+    }
+
+    /// As [`handle_event`](Multiplexer::handle_event), for several events of one moment: the
+    /// caller flushes.
+    pub(crate) fn handle_event_at(&mut self, now: Moment, event: &Event) -> bool {
+        let Some(node) = event.token().0.checked_sub(self.first.0) else {
+            return false;
+        };
+        if node >= self.nodes.len() {
+            return false;
+        }
+        self.look_at(now, node, event.is_read_closed() || event.is_error());
+        true
+    }
+
+    /// Does what is due: timeouts, retries, reconnects. To be called after each wait.
+    pub fn handle_timeout(&mut self) {
+        self.handle_timeout_at(Clock.now());
+    }
+
+    pub(crate) fn handle_timeout_at(&mut self, now: Moment) {
+        for node in 0..self.nodes.len() {
+            if std::mem::take(&mut self.nodes[node].unread) {
+                self.look_at(now, node, true);
+            }
+        }
+        self.engine.handle_timeout(now);
+        self.flush();
+    }
+
+    /// How long the event loop may wait; `None` for as long as it likes.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        if self.nodes.iter().any(|node| node.unread) {
+            return Some(Duration::ZERO);
+        }
+        let next = self.engine.poll_timeout()?;
+        Some(next.since(Clock.now()))
+    }
+
+    /// The next operation that has ended.
+    ///
+    /// The clock is read for each call: a lock that it hands out was valid at that moment.
+    pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
+        let done = self.engine.poll_done(Clock.now());
+        if done.is_none() {
+            // A quorum that came too late is undone on the way.
+            self.flush();
+        }
+        done
+    }
+
+    /// What is known of each node.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
+        self.engine.nodes()
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn lock_until(
+        &mut self,
+        now: Moment,
+        resource: Resource,
+        ttl: Duration,
+        patience: Patience,
+    ) -> Result<OpId, LockError> {
+        self.engine.acquire(now, resource, ttl, patience)
+    }
+
+    /// Takes actions from the engine, in order, until it has none or the batch is full; says
+    /// whether there is anything to do. Each command is encoded once, however many nodes it goes to.
+    fn gather(&mut self) -> bool {
+        self.batch.clear();
+        self.steps.clear();
+        while self.batch.len() < BATCH_BYTES_MAX {
+            match self.engine.poll_action() {
+                None => break,
+                Some(Action::Connect { node }) => self.steps.push(Step::Connect(node)),
+                Some(Action::Close { node }) => self.steps.push(Step::Close(node)),
+                Some(Action::Send { nodes, command }) => {
+                    let start = self.batch.len();
+                    resp::encode(&command, &mut self.batch);
+                    match self.steps.last_mut() {
+                        Some(Step::Send {
+                            nodes: same, to, ..
+                        }) if *same == nodes => {
+                            *to = self.batch.len();
+                        }
+                        _ => {
+                            let to = self.batch.len();
+                            self.steps.push(Step::Send {
+                                nodes,
+                                from: start,
+                                to,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        !self.steps.is_empty()
+    }
+
+    fn open(&mut self, node: usize) {
+        let token = Token(self.first.0 + node);
+        let connection = &mut self.nodes[node];
+        let opened = match &self.config.nodes[node].target {
+            Target::Tcp(addresses) => {
+                let address = addresses[connection.address % addresses.len()];
+                Socket::tcp(&self.registry, token, address)
+            }
+            Target::Unix(path) => Socket::unix(&self.registry, token, path),
+        };
+        match opened {
+            Ok(socket) => connection.socket = Some(socket),
+            Err(error) => self.fail(Clock.now(), node, &error),
+        }
+    }
+
+    fn close(&mut self, node: usize) {
+        let connection = &mut self.nodes[node];
+        connection.unread = false;
+        // Whatever failed, the next try may have more luck with the name's next address.
+        connection.address = connection.address.wrapping_add(1);
+        if let Some(socket) = connection.socket.take() {
+            log::debug!(target: "muxlock", "{}: closed", self.config.nodes[node].address);
+            socket.abort();
+        }
+    }
+
+    fn send(&mut self, node: usize, from: usize, to: usize) {
+        // A socket that is gone was failed earlier in this batch.
+        let Some(socket) = &mut self.nodes[node].socket else {
+            return;
+        };
+        match socket.send(&self.batch[from..to]) {
+            Ok(()) if socket.unsent() > UNSENT_BYTES_MAX => self.engine.handle_blocked(node),
+            Ok(()) => {}
+            Err(error) => self.fail(Clock.now(), node, &error),
+        }
+    }
+
+    fn fail(&mut self, now: Moment, node: usize, error: &std::io::Error) {
+        let address = &self.config.nodes[node].address;
+        log::debug!(target: "muxlock", "{address}: {error}");
+        // Gone at once, so that nothing more is written to it; the engine asks to close it later.
+        if let Some(socket) = self.nodes[node].socket.take() {
+            socket.abort();
+        }
+        self.engine
+            .handle_disconnected(now, node, NodeOutcome::Disconnected(error.kind()));
+    }
+
+    /// Does what a node's socket is ready for. `to_the_end`: what was announced may not be
+    /// announced again, so a short read is not the end.
+    fn look_at(&mut self, now: Moment, node: usize, to_the_end: bool) {
+        let Some(socket) = &mut self.nodes[node].socket else {
+            return;
+        };
+        let stood = socket.connected;
+        match socket.finish_connecting() {
+            Ok(true) if !stood => self.engine.handle_connected(now, node),
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return self.fail(now, node, &error),
+        }
+        if let Err(error) = socket.send_rest() {
+            return self.fail(now, node, &error);
+        }
+        if socket.unsent() == 0 {
+            self.engine.handle_writable(now, node);
+        }
+        self.receive(now, node, to_the_end);
+    }
+
+    fn receive(&mut self, now: Moment, node: usize, to_the_end: bool) {
+        for _ in 0..READS_PER_TURN_MAX {
+            let Some(socket) = &mut self.nodes[node].socket else {
+                return;
+            };
+            let before = socket.reader.pending();
+            let received = match socket.receive() {
+                Ok(received) => received,
+                Err(error) => return self.fail(now, node, &error),
+            };
+            let drained =
+                received == Received::Drained && (!to_the_end || socket.reader.pending() == before);
+            loop {
+                match socket.reader.next() {
+                    Ok(Some(reply)) => self.engine.handle_reply(now, node, reply),
+                    Ok(None) => break,
+                    Err(error) => {
+                        let outcome = NodeOutcome::Protocol(error);
+                        self.engine.handle_disconnected(now, node, outcome);
+                        return self.close(node);
+                    }
+                }
+            }
+            match received {
+                Received::Ended => {
+                    return self.fail(now, node, &std::io::ErrorKind::UnexpectedEof.into());
+                }
+                Received::Bytes | Received::Drained if drained => return,
+                Received::Bytes | Received::Drained => {}
+            }
+        }
+        self.nodes[node].unread = true;
+    }
+}
+
+impl Drop for Multiplexer {
+    fn drop(&mut self) {
+        // What was started leaves if the sockets take it; nobody waits.
+        self.flush();
+    }
+}
+
+impl std::fmt::Debug for Multiplexer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Multiplexer")
+            .field("engine", &self.engine)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,229 @@
+//! One non-blocking socket to a node: bytes in, bytes out, nothing known about locks.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use mio::event::Source;
+use mio::net::TcpStream;
+#[cfg(unix)]
+use mio::net::UnixStream;
+use mio::{Interest, Registry, Token};
+use socket2::{SockRef, TcpKeepalive};
+
+use crate::resp::ReplyReader;
+
+/// What a socket may have to send before the node is told to be blocked.
+pub(super) const UNSENT_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Idle connections are probed after this long, at this interval.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// Unacknowledged bytes end a connection after this long: a dead peer must not swallow writes.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(10);
+
+enum Stream {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Stream::Tcp(stream) => stream,
+            #[cfg(unix)]
+            Stream::Unix(stream) => stream,
+        }
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(into),
+            #[cfg(unix)]
+            Stream::Unix(stream) => stream.read(into),
+        }
+    }
+
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(from),
+            #[cfg(unix)]
+            Stream::Unix(stream) => stream.write(from),
+        }
+    }
+
+    /// The error that the socket has kept, if any; then whether it has a peer.
+    fn is_connected(&self) -> io::Result<bool> {
+        let (error, peer) = match self {
+            Stream::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
+            #[cfg(unix)]
+            Stream::Unix(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
+        };
+        match (error, peer) {
+            (Some(error), _) => Err(error),
+            (None, Ok(())) => Ok(true),
+            (None, Err(error)) if error.kind() == ErrorKind::NotConnected => Ok(false),
+            (None, Err(error)) => Err(error),
+        }
+    }
+}
+
+/// Whether more may be had from a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Received {
+    Bytes,
+    Drained,
+    Ended,
+}
+
+pub(super) struct Socket {
+    stream: Stream,
+    registry: Registry,
+    pub(super) connected: bool,
+    pub(super) reader: ReplyReader,
+    unsent: BytesMut,
+}
+
+impl Socket {
+    pub(super) fn tcp(registry: &Registry, token: Token, to: SocketAddr) -> io::Result<Socket> {
+        Socket::register(registry, token, Stream::Tcp(TcpStream::connect(to)?))
+    }
+
+    #[cfg(unix)]
+    pub(super) fn unix(registry: &Registry, token: Token, to: &Path) -> io::Result<Socket> {
+        // A full backlog is reported here, as WouldBlock, and never by an event.
+        Socket::register(registry, token, Stream::Unix(UnixStream::connect(to)?))
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn unix(_: &Registry, _: Token, _: &Path) -> io::Result<Socket> {
+        Err(io::Error::new(
+            ErrorKind::Unsupported,
+            "no Unix sockets on this system",
+        ))
+    }
+
+    fn register(registry: &Registry, token: Token, mut stream: Stream) -> io::Result<Socket> {
+        let registry = registry.try_clone()?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        registry.register(stream.source(), token, interest)?;
+        let (reader, unsent) = (ReplyReader::new(), BytesMut::new());
+        Ok(Socket {
+            stream,
+            registry,
+            connected: false,
+            reader,
+            unsent,
+        })
+    }
+
+    /// Looks whether the connection stands now; readiness is only a hint to look.
+    pub(super) fn finish_connecting(&mut self) -> io::Result<bool> {
+        if !self.connected && self.stream.is_connected()? {
+            self.connected = true;
+            if let Stream::Tcp(stream) = &self.stream {
+                tune(stream);
+            }
+        }
+        Ok(self.connected)
+    }
+
+    /// Sends, or keeps for later what the socket does not take.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let sent = if self.unsent.is_empty() {
+            self.write_some(bytes)?
+        } else {
+            0
+        };
+        self.unsent.extend_from_slice(&bytes[sent..]);
+        Ok(())
+    }
+
+    /// Sends what was kept.
+    pub(super) fn send_rest(&mut self) -> io::Result<()> {
+        if !self.unsent.is_empty() {
+            let rest = std::mem::take(&mut self.unsent);
+            let sent = self.write_some(&rest)?;
+            self.unsent = rest;
+            self.unsent.advance(sent);
+        }
+        Ok(())
+    }
+
+    pub(super) fn unsent(&self) -> usize {
+        self.unsent.len()
+    }
+
+    /// Writes until all is written or the socket takes no more.
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match self.stream.write(&bytes[sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Reads once into the reader.
+    pub(super) fn receive(&mut self) -> io::Result<Received> {
+        loop {
+            let room = self.reader.room();
+            let size = room.len();
+            match self.stream.read(room) {
+                Ok(0) => return Ok(Received::Ended),
+                Ok(count) => {
+                    self.reader.filled(count);
+                    // epoll promises a new edge after a short read; other systems do not.
+                    let short = cfg!(any(target_os = "linux", target_os = "android"));
+                    return Ok(if short && count < size {
+                        Received::Drained
+                    } else {
+                        Received::Bytes
+                    });
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(Received::Drained);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Ends the connection without leaving bytes for the kernel to retransmit for minutes.
+    pub(super) fn abort(self) {
+        if let Stream::Tcp(stream) = &self.stream {
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = self.registry.deregister(self.stream.source());
+    }
+}
+
+/// None of these is needed for correctness, so none may fail a connection.
+fn tune(stream: &TcpStream) {
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+    #[cfg(any(
+        target_os = "linux",
+        target_os = "android",
+        target_os = "macos",
+        windows
+    ))]
+    let keepalive = keepalive.with_interval(KEEPALIVE);
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
+}

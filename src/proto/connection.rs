@@ -1,0 +1,280 @@
+//! A node's connection: made, greeted, lost, and made again; and the replies that it brings.
+
+use super::command::{Command, Credentials, Reply, ServerError};
+use super::node::{Request, State, Step};
+use super::round::Kind;
+use super::{Engine, NodeSet, Outgoing};
+use crate::Moment;
+use crate::error::{NodeOutcome, Phase, ProtocolError, ServerErrorKind};
+
+impl Engine {
+    /// Starts to connect to every node that is not connected and not backing off.
+    pub fn connect(&mut self, now: Moment) {
+        let now = self.clamp(now);
+        for node in 0..self.nodes.len() {
+            self.wake(now, node);
+        }
+    }
+
+    /// The connection that was asked for stands.
+    pub fn handle_connected(&mut self, now: Moment, node: usize) {
+        self.clamp(now);
+        let State::Connecting { deadline } = self.nodes[node].state else {
+            return;
+        };
+        // One deadline covers connection and handshake: a peer that accepts and stays silent
+        // costs no more than one that does not accept.
+        self.nodes[node].state = State::Handshaking { deadline };
+        let config = &self.config.nodes[node];
+        if config.password.is_some() {
+            self.outgoing
+                .push_back(Outgoing::Handshake(node, Step::Authenticate));
+        }
+        if config.db != 0 {
+            self.outgoing
+                .push_back(Outgoing::Handshake(node, Step::Select));
+        }
+        self.outgoing
+            .push_back(Outgoing::Handshake(node, Step::SetName));
+    }
+
+    /// The connection ended, or could not be made.
+    pub fn handle_disconnected(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
+        let now = self.clamp(now);
+        self.fail_node(now, node, outcome);
+    }
+
+    /// The socket takes no more, beyond what the event loop is willing to buffer.
+    pub fn handle_blocked(&mut self, node: usize) {
+        self.nodes[node].blocked = true;
+    }
+
+    /// The socket takes more again.
+    pub fn handle_writable(&mut self, now: Moment, node: usize) {
+        let now = self.clamp(now);
+        if std::mem::take(&mut self.nodes[node].blocked) && self.nodes[node].state == State::Ready {
+            self.flush_queue(now, node);
+        }
+    }
+
+    /// A reply came in on the node's connection.
+    pub fn handle_reply(&mut self, now: Moment, node: usize, reply: Reply) {
+        let now = self.clamp(now);
+        if !self.nodes[node].is_connected() {
+            return;
+        }
+        let late = self.nodes[node].late > 0;
+        let Some(answered) = self.nodes[node].take_answered(now) else {
+            return self.protocol_violation(now, node, ProtocolError::Surplus);
+        };
+        match answered.request {
+            Request::Handshake(step) => self.handle_greeting(now, node, step, reply),
+            Request::Round(round) => {
+                self.stats.late_replies += u64::from(late);
+                self.handle_answer(now, node, round, reply);
+            }
+        }
+    }
+
+    fn handle_greeting(&mut self, now: Moment, node: usize, step: Step, reply: Reply) {
+        match (step, reply) {
+            (_, Reply::Ok) => {}
+            // A name is a courtesy to the operator, and some servers know none.
+            (Step::SetName, Reply::Error(error)) if !denies_service(error.kind) => {}
+            (_, Reply::Error(mut error)) => {
+                if step == Step::Authenticate {
+                    // Whatever else it says, it may say the password.
+                    error.message = error.message.split(' ').next().unwrap_or_default().into();
+                }
+                let outcome = NodeOutcome::Server(error.kind);
+                self.nodes[node].last_error = Some(error);
+                return self.fail_node(now, node, outcome);
+            }
+            (_, Reply::Status | Reply::Nil | Reply::Integer(_)) => {
+                return self.protocol_violation(now, node, ProtocolError::Unexpected);
+            }
+        }
+        if step == Step::SetName {
+            self.stats.connected += 1;
+            self.nodes[node].state = State::Ready;
+            // What a lost connection may have left comes before anything new (R12).
+            self.nodes[node]
+                .debts
+                .values_mut()
+                .for_each(|debt| debt.due = now);
+            self.settle_debts(now, node);
+            self.flush_queue(now, node);
+        }
+    }
+
+    fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
+        let kind = self.rounds[round].kind;
+        let outcome = match (kind, reply) {
+            (Kind::Acquire, Reply::Ok) => NodeOutcome::Granted,
+            (Kind::Acquire, Reply::Nil) => NodeOutcome::Held,
+            (Kind::Extend | Kind::Release, Reply::Integer(1)) => NodeOutcome::Granted,
+            (Kind::Extend | Kind::Release, Reply::Integer(0)) => NodeOutcome::Absent,
+            (_, Reply::Error(error)) => {
+                return self.handle_error(now, node, round, error);
+            }
+            (Kind::Acquire, Reply::Status | Reply::Integer(_))
+            | (Kind::Extend | Kind::Release, Reply::Ok | Reply::Status | Reply::Nil)
+            | (Kind::Extend | Kind::Release, Reply::Integer(_)) => {
+                let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
+                if kind != Kind::Extend {
+                    self.owe(now, node, round);
+                }
+                self.vote(now, round, node, outcome);
+                self.dereference(round);
+                return self.fail_node(now, node, outcome);
+            }
+        };
+        self.vote(now, round, node, outcome);
+        self.dereference(round);
+    }
+
+    /// An error is no vote (section F), and leaves whatever was asked for undone.
+    fn handle_error(&mut self, now: Moment, node: usize, round: usize, error: ServerError) {
+        let kind = error.kind;
+        self.stats.server_errors += 1;
+        self.nodes[node].last_error = Some(error);
+        let outcome = match (self.rounds[round].kind, kind) {
+            // The key holds something that is not ours.
+            (Kind::Acquire, ServerErrorKind::WrongType) => NodeOutcome::Held,
+            (Kind::Extend | Kind::Release, ServerErrorKind::WrongType) => NodeOutcome::Absent,
+            _ => NodeOutcome::Server(kind),
+        };
+        if self.rounds[round].kind == Kind::Release && outcome.is_failure() {
+            self.release_refused(now, node, round);
+        }
+        self.vote(now, round, node, outcome);
+        self.dereference(round);
+        // The connection's standing has changed since its handshake: begin anew.
+        if matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::Auth) {
+            self.fail_node(now, node, NodeOutcome::Server(kind));
+        }
+    }
+
+    /// Starts to connect if nothing speaks against it.
+    pub(super) fn wake(&mut self, now: Moment, node: usize) {
+        match self.nodes[node].state {
+            State::Idle => {}
+            State::BackOff { retry_at } if now >= retry_at => {}
+            State::BackOff { .. }
+            | State::Connecting { .. }
+            | State::Handshaking { .. }
+            | State::Ready => return,
+        }
+        let deadline = now.after(self.config.connect_timeout);
+        self.nodes[node].state = State::Connecting { deadline };
+        self.outgoing.push_back(Outgoing::Connect(node));
+    }
+
+    pub(super) fn node_timeout(&mut self, now: Moment, node: usize) {
+        match self.nodes[node].state {
+            State::Idle => {}
+            State::Connecting { deadline } if now >= deadline => {
+                self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Connect));
+            }
+            State::Handshaking { deadline } if now >= deadline => {
+                self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Handshake));
+            }
+            State::Connecting { .. } | State::Handshaking { .. } => {}
+            State::BackOff { .. } => self.wake(now, node),
+            State::Ready => {
+                // The vote is missing; the connection keeps its place in the order (R5).
+                while let Some(request) = self.nodes[node].next_late(now, self.config.node_timeout)
+                {
+                    if let Request::Round(round) = request {
+                        self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
+                    }
+                }
+                if self.nodes[node]
+                    .silent_until()
+                    .is_some_and(|until| now >= until)
+                {
+                    self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
+                } else if self.nodes[node].debts_due.is_some_and(|due| now >= due) {
+                    self.settle_debts(now, node);
+                }
+            }
+        }
+    }
+
+    /// Ends a connection: what is unanswered has failed, and what an unanswered SET or release
+    /// may leave behind is noted (R12).
+    pub(super) fn fail_node(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
+        let failed = &mut self.nodes[node];
+        match failed.state {
+            State::Idle | State::BackOff { .. } => return,
+            State::Ready => failed.lost_at = Some(now),
+            State::Connecting { .. } | State::Handshaking { .. } => {}
+        }
+        failed.last_failure = outcome;
+        failed.back_off(now, self.entropy.next_u64());
+        failed.blocked = false;
+        failed.late = 0;
+        let in_flight = std::mem::take(&mut failed.in_flight);
+        let queue = std::mem::take(&mut failed.queue);
+        self.stats.disconnected += 1;
+        let handed_out = in_flight.iter().filter_map(|sent| match sent.request {
+            Request::Round(round) => Some((round, true)),
+            Request::Handshake(_) => None,
+        });
+        let mut lost: Vec<(usize, bool)> = handed_out.collect();
+        self.outgoing.retain_mut(|outgoing| match outgoing {
+            Outgoing::Connect(other) | Outgoing::Handshake(other, _) => *other != node,
+            Outgoing::Close(_) => true,
+            Outgoing::Round(nodes, round) => {
+                if nodes.contains(node) {
+                    nodes.remove(node);
+                    lost.push((*round, false));
+                }
+                !nodes.is_empty()
+            }
+        });
+        lost.extend(queue.iter().map(|round| (*round, false)));
+        self.outgoing.push_back(Outgoing::Close(node));
+        for (round, sent) in lost {
+            // An unsent SET leaves nothing (R11); a release is owed whether it was sent or not.
+            match self.rounds[round].kind {
+                Kind::Acquire if sent => self.owe(now, node, round),
+                Kind::Release => self.owe(now, node, round),
+                Kind::Acquire | Kind::Extend => {}
+            }
+            self.vote(now, round, node, outcome);
+            self.dereference(round);
+        }
+    }
+
+    /// Sends what waited for the connection to stand or for the socket to take more.
+    fn flush_queue(&mut self, now: Moment, node: usize) {
+        for round in std::mem::take(&mut self.nodes[node].queue) {
+            let queued = &self.rounds[round];
+            let deadline = self.config.drift.deadline(queued.started, queued.ttl);
+            if queued.kind == Kind::Acquire && now >= deadline {
+                // Nobody can use this SET any more: it is not sent (R11).
+                self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
+            } else {
+                self.send(NodeSet::one(node), round);
+            }
+            self.dereference(round);
+        }
+    }
+
+    pub(super) fn handshake_command(&self, node: usize, step: Step) -> Command<'_> {
+        let config = &self.config.nodes[node];
+        match step {
+            Step::Authenticate => Command::Authenticate(Credentials {
+                user: config.user.as_deref(),
+                password: config.password.as_deref().unwrap_or_default(),
+            }),
+            Step::Select => Command::Select { db: config.db },
+            Step::SetName => Command::SetName,
+        }
+    }
+}
+
+fn denies_service(kind: ServerErrorKind) -> bool {
+    matches!(kind, ServerErrorKind::Auth | ServerErrorKind::MaxClients)
+}

@@ -1,0 +1,71 @@
+//! Extension: a new time to live on a quorum, before the old one is over.
+
+use std::time::Duration;
+
+use super::round::Kind;
+use super::{Done, Engine, Lease, OpId, Progress, Task};
+use crate::error::{LockError, LockErrorKind};
+use crate::{Moment, validity};
+
+impl Engine {
+    /// Starts to extend a lock so that it lives for `ttl` from now on. It is never shortened
+    /// (R27) and never taken anew (R29). It ends as [`Done::Extended`], which gives the lease back.
+    pub fn extend(&mut self, now: Moment, lease: Lease, ttl: Duration) -> OpId {
+        let now = self.clamp(now);
+        let checked = match self.config.ttl(ttl) {
+            Ok(ttl) if lease.is_valid_at(now) => Ok(ttl),
+            Ok(_) => Err(LockErrorKind::Expired),
+            Err(error) => Err(error.kind()),
+        };
+        let ttl = checked.unwrap_or(lease.ttl);
+        let key = lease.resource.prefixed(&self.config.key_prefix);
+        let (token, deadline) = (lease.token, lease.deadline);
+        let task = Task::Extend {
+            lease: Some(lease),
+            ttl,
+        };
+        let op = self.start_operation(task, Progress::Waiting);
+        if let Err(kind) = checked {
+            self.conclude(op, Progress::Failed(kind, None));
+            return self.id_of(op);
+        }
+        let round = self.start_round(now, Kind::Extend, (key, token, ttl), Some(op));
+        self.operations[op].progress = Progress::Voting(round);
+        // Past the old deadline no answer helps any more.
+        self.set_timer(op, Some(deadline));
+        self.send_to_all(now, round);
+        self.id_of(op)
+    }
+
+    /// Raises the deadline if a quorum extended and the old one is not over at `now` (R25). In
+    /// any other case the lease stays as it was (R26).
+    pub(super) fn finish_extend(&mut self, now: Moment, op: usize) -> Done {
+        let progress = self.operations[op].progress;
+        let Task::Extend { lease, ttl } = &mut self.operations[op].task else {
+            unreachable!("called for extensions only");
+        };
+        let ttl = *ttl;
+        let mut lease = lease.take().expect("an extension ends once");
+        let (kind, round) = match progress {
+            Progress::Won(round) if lease.is_valid_at(now) => {
+                let deadline = self.config.drift.deadline(self.rounds[round].started, ttl);
+                lease.deadline = lease.deadline.max(deadline);
+                lease.ttl = ttl;
+                debug_assert!(validity::is_valid(lease.deadline, now));
+                self.stats.extended += 1;
+                return Done::Extended(lease, Ok(()));
+            }
+            Progress::Won(round) => (LockErrorKind::Expired, Some(round)),
+            Progress::Failed(kind, round) => (kind, round),
+            Progress::Waiting | Progress::Voting(_) => {
+                unreachable!("only concluded operations are in the queue")
+            }
+        };
+        self.stats.extensions_failed += 1;
+        let nodes = round.map_or_else(Vec::new, |round| self.reports(round));
+        Done::Extended(
+            lease,
+            Err(LockError::new(kind, u32::from(round.is_some()), nodes)),
+        )
+    }
+}

@@ -1,0 +1,88 @@
+//! A lock that is held, as plain data.
+
+use std::time::Duration;
+
+use crate::quorum::NodeSet;
+use crate::token::LockToken;
+use crate::validity::{self, Ttl};
+use crate::{Moment, Resource};
+
+/// A lock that was granted: what it is on, who owns it, and until when it may be believed in.
+///
+/// It is given out by an acquisition and taken back by value by an extension or a release, so
+/// that one lock has one operation in flight at most (R30) and is dead, for its owner, before the
+/// first byte of its release is sent (R14). Its deadline is never raised but by an extension that
+/// was complete before the old deadline (R22, R25).
+///
+/// Dropping it releases nothing: the keys then live until their TTL ends.
+#[must_use = "a lease that is dropped is not released; it only expires"]
+#[derive(Debug)]
+pub struct Lease {
+    pub(super) resource: Resource,
+    pub(super) token: LockToken,
+    pub(super) ttl: Ttl,
+    pub(super) started: Moment,
+    pub(super) deadline: Moment,
+    pub(super) granted: NodeSet,
+}
+
+impl Lease {
+    /// What is locked.
+    pub fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
+    /// The value that proves the ownership.
+    pub fn token(&self) -> &LockToken {
+        &self.token
+    }
+
+    /// The time to live that was asked for last.
+    pub fn ttl(&self) -> Duration {
+        self.ttl.as_duration()
+    }
+
+    /// When the validity ends: the start of the round that granted it, plus the TTL, minus the drift.
+    pub fn valid_until(&self) -> Moment {
+        self.deadline
+    }
+
+    /// What is left of the validity at `now`; zero when it is over.
+    pub fn remaining(&self, now: Moment) -> Duration {
+        validity::remaining(self.deadline, now)
+    }
+
+    /// Whether the lock may be believed in at `now`.
+    ///
+    /// It is a hint (R21): a process may be paused right after it asked.
+    pub fn is_valid_at(&self, now: Moment) -> bool {
+        validity::is_valid(self.deadline, now)
+    }
+
+    /// The nodes, by index, that had granted it when it was decided: at least a quorum.
+    pub fn granted_by(&self) -> impl Iterator<Item = usize> + use<> {
+        self.granted.iter()
+    }
+}
+
+/// What a release did, as far as it was known when a quorum had answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Released {
+    /// Nodes that held the lock and deleted it.
+    pub confirmed: usize,
+    /// Nodes on which the lock was not, or no longer, ours.
+    pub absent: usize,
+    /// Nodes that had not answered, or could not. The release is on its way to each that can be
+    /// reached; on the others the key ends with its TTL.
+    pub unknown: usize,
+}
+
+impl Released {
+    /// Whether a quorum still held the lock when it was released: nobody else can have had it.
+    ///
+    /// If it is `false`, the lock may have expired or have been deleted before its release.
+    pub fn was_held(&self) -> bool {
+        self.confirmed >= crate::quorum(self.confirmed + self.absent + self.unknown)
+    }
+}

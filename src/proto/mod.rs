@@ -1,0 +1,621 @@
+//! The algorithm, without sockets, clocks, randomness or bytes.
+//!
+//! **After every command and every input, drain the outputs.** An [`Engine`] is told what happens
+//! (`handle_*`, with the time), and asked what to do about it (`poll_*`):
+//!
+//! 1. give it commands: [`acquire`](Engine::acquire), [`extend`](Engine::extend),
+//!    [`release`](Engine::release);
+//! 2. carry out each [`poll_action`](Engine::poll_action) until there is none;
+//! 3. take each [`poll_done`](Engine::poll_done), with a clock read for that purpose: it is the
+//!    one place that hands out a lock, and it proves the validity against that very moment (R2);
+//! 4. wait for a connection, a reply, or the moment that [`poll_timeout`](Engine::poll_timeout)
+//!    names, call the `handle_*` that fits, and go on with 2.
+//!
+//! The same engine runs under mio in the [`Multiplexer`](crate::Multiplexer), under a simulation
+//! on virtual time, and under a fuzzer.
+//!
+//! This module is public for those who write their own event loop or want to check ours. It is
+//! not covered by the crate's version until 1.0.
+
+mod acquire;
+mod command;
+mod connection;
+mod extend;
+mod lease;
+mod node;
+mod release;
+mod round;
+mod timer;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slab::Slab;
+
+pub use crate::quorum::NodeSet;
+pub use crate::validity::Ttl;
+pub use command::{Command, Credentials, Reply, ServerError};
+pub use lease::{Lease, Released};
+pub use node::{NodeState, NodeStatus};
+
+use crate::config::Config;
+use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport, ProtocolError};
+use crate::quorum::{Tally, Verdict};
+use crate::token::LockToken;
+use crate::{Moment, Resource};
+use node::{Node, Request, Route, State, Step};
+use round::{Kind, Round, Vote};
+use timer::Timers;
+
+/// The most operations that may be under way at once.
+pub const OPERATIONS_MAX: usize = 131_072;
+
+/// The randomness that the engine needs, so that a simulation can replay it.
+pub trait Entropy: Send {
+    /// 20 random bytes for a fresh token, from the operating system (R6); `None` if it has none.
+    fn token(&mut self) -> Option<[u8; 20]>;
+
+    /// A number for jitter; it need not be secret.
+    fn next_u64(&mut self) -> u64;
+}
+
+/// An operation under way. It is never confused with a later one of the same engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId {
+    slot: u32,
+    generation: u32,
+}
+
+/// How long an acquisition goes on trying.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Exactly one round.
+    OneRound,
+    /// Rounds with random delays between them; over, one way or the other, at this moment.
+    Until(Moment),
+}
+
+/// What became of an operation.
+#[must_use = "a lease that is dropped is not released; it only expires"]
+#[derive(Debug)]
+pub enum Done {
+    /// An acquisition ended.
+    Acquired(Result<Lease, LockError>),
+    /// An extension ended. If it failed, the lease is as it was: its old deadline stands (R26).
+    Extended(Lease, Result<(), LockError>),
+    /// A release ended; the error says that fewer than a quorum answered.
+    Released(Result<Released, LockError>),
+}
+
+/// What the event loop is to do.
+#[derive(Debug)]
+pub enum Action<'a> {
+    /// Start to connect; answer with `handle_connected` or `handle_disconnected`.
+    Connect {
+        /// The node.
+        node: usize,
+    },
+    /// Drop the connection, if there is one.
+    Close {
+        /// The node.
+        node: usize,
+    },
+    /// Send the same command to each of these nodes, behind what was sent before.
+    Send {
+        /// The nodes: never empty.
+        nodes: NodeSet,
+        /// The command.
+        command: Command<'a>,
+    },
+}
+
+enum Outgoing {
+    Connect(usize),
+    Close(usize),
+    Handshake(usize, Step),
+    Round(NodeSet, usize),
+}
+
+struct Operation {
+    generation: u32,
+    task: Task,
+    progress: Progress,
+    timer: Option<Moment>,
+}
+
+enum Task {
+    Acquire {
+        resource: Resource,
+        ttl: Ttl,
+        patience: Patience,
+        attempts: u32,
+    },
+    /// The lease is taken out when the operation is done.
+    Extend {
+        lease: Option<Lease>,
+        ttl: Ttl,
+    },
+    Release,
+}
+
+#[derive(Clone, Copy)]
+enum Progress {
+    /// Between two rounds.
+    Waiting,
+    Voting(usize),
+    /// The votes of this round decided; the validity is yet to be proved.
+    Won(usize),
+    Failed(LockErrorKind, Option<usize>),
+}
+
+/// Counters since the engine was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Rounds of acquisition that were started.
+    pub rounds: u64,
+    /// Locks granted.
+    pub acquired: u64,
+    /// Acquisitions that ended because somebody else holds the resource.
+    pub contended: u64,
+    /// Acquisitions that ended because too few masters answered.
+    pub unavailable: u64,
+    /// Acquisitions whose quorum came too late.
+    pub expired: u64,
+    /// Extensions that succeeded.
+    pub extended: u64,
+    /// Extensions that failed.
+    pub extensions_failed: u64,
+    /// Releases by their owner, dropped guards included.
+    pub released: u64,
+    /// Replies that came after their timeout.
+    pub late_replies: u64,
+    /// Connections that became ready.
+    pub connected: u64,
+    /// Connections that ended or failed.
+    pub disconnected: u64,
+    /// Error replies to anything but a handshake.
+    pub server_errors: u64,
+}
+
+/// The algorithm over all nodes, for any number of operations at once.
+///
+/// Its methods are of four kinds: commands are plain verbs; inputs are `handle_*`; outputs are
+/// `poll_*`; the rest look and change nothing. Time is an argument; a time that runs backwards is
+/// taken as standing still.
+pub struct Engine {
+    config: Arc<Config>,
+    entropy: Box<dyn Entropy>,
+    last_now: Moment,
+    nodes: Vec<Node>,
+    rounds: Slab<Round>,
+    /// One for each round's slot and node: `votes[slot * nodes + node]`.
+    votes: Vec<Vote>,
+    operations: Slab<Operation>,
+    generation: u32,
+    timers: Timers,
+    outgoing: VecDeque<Outgoing>,
+    done: VecDeque<usize>,
+    /// Smoothed time from a round's start to its quorum.
+    quorum_round_trip: Duration,
+    stats: Stats,
+}
+
+impl Engine {
+    /// An engine that has not connected to anything yet.
+    pub fn new(config: Arc<Config>, entropy: Box<dyn Entropy>) -> Engine {
+        let nodes = (0..config.nodes()).map(|_| Node::new()).collect();
+        Engine {
+            config,
+            entropy,
+            last_now: Moment::from_nanos(0),
+            nodes,
+            rounds: Slab::new(),
+            votes: Vec::new(),
+            operations: Slab::new(),
+            generation: 0,
+            timers: Timers::default(),
+            outgoing: VecDeque::new(),
+            done: VecDeque::new(),
+            quorum_round_trip: Duration::ZERO,
+            stats: Stats::default(),
+        }
+    }
+
+    /// A deadline or an answer was due: look at all that is.
+    pub fn handle_timeout(&mut self, now: Moment) {
+        let now = self.clamp(now);
+        for node in 0..self.nodes.len() {
+            self.node_timeout(now, node);
+        }
+        while let Some(id) = self.timers.take_due(now) {
+            let Some(op) = self.lookup(id) else { continue };
+            self.operations[op].timer = None;
+            match (self.operations[op].progress, &self.operations[op].task) {
+                (Progress::Waiting, _) => self.start_attempt(now, op),
+                (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
+                (Progress::Voting(round), Task::Extend { .. } | Task::Release) => {
+                    self.rounds[round].decided = true;
+                    self.conclude(op, Progress::Failed(LockErrorKind::Expired, Some(round)));
+                }
+                (Progress::Won(_) | Progress::Failed(..), _) => {}
+            }
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action<'_>> {
+        let sent_at = self.last_now;
+        match self.outgoing.pop_front()? {
+            Outgoing::Connect(node) => Some(Action::Connect { node }),
+            Outgoing::Close(node) => Some(Action::Close { node }),
+            Outgoing::Handshake(node, step) => {
+                let request = Request::Handshake(step);
+                self.nodes[node]
+                    .in_flight
+                    .push_back(node::InFlight { request, sent_at });
+                Some(Action::Send {
+                    nodes: NodeSet::one(node),
+                    command: self.handshake_command(node, step),
+                })
+            }
+            Outgoing::Round(nodes, round) => {
+                let request = Request::Round(round);
+                for node in nodes.iter() {
+                    self.nodes[node]
+                        .in_flight
+                        .push_back(node::InFlight { request, sent_at });
+                }
+                Some(Action::Send {
+                    nodes,
+                    command: self.rounds[round].command(),
+                })
+            }
+        }
+    }
+
+    /// The next operation that ended. `now` must be read for this call: whether a lock is held is
+    /// decided here, against this very moment (R2).
+    pub fn poll_done(&mut self, now: Moment) -> Option<(OpId, Done)> {
+        let now = self.clamp(now);
+        // Each turn takes one operation out of the queue, and none is put back.
+        while let Some(op) = self.done.pop_front() {
+            let id = self.id_of(op);
+            let done = match self.operations[op].task {
+                Task::Acquire { .. } => self.finish_acquire(now, op).map(Done::Acquired),
+                Task::Extend { .. } => Some(self.finish_extend(now, op)),
+                Task::Release => Some(Done::Released(self.finish_release(op))),
+            };
+            if let Some(done) = done {
+                self.end(op);
+                return Some((id, done));
+            }
+        }
+        None
+    }
+
+    /// When [`handle_timeout`](Engine::handle_timeout) is to be called if nothing else happens;
+    /// in the past if there is something to do at once.
+    pub fn poll_timeout(&self) -> Option<Moment> {
+        if !self.outgoing.is_empty() || !self.done.is_empty() {
+            return Some(self.last_now);
+        }
+        let node_timeout = self.config.node_timeout;
+        let nodes = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.poll_timeout(node_timeout));
+        nodes.chain(self.timers.next()).min()
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// How many nodes are ready to vote.
+    pub fn ready(&self) -> usize {
+        self.nodes
+            .iter()
+            .filter(|node| node.state == State::Ready)
+            .count()
+    }
+
+    /// How many nodes are ready, or may become so in the attempt that is under way.
+    pub fn hopeful(&self) -> usize {
+        let hopeless = |node: &&Node| matches!(node.state, State::BackOff { .. });
+        self.nodes.len() - self.nodes.iter().filter(hopeless).count()
+    }
+
+    /// How many operations are under way.
+    pub fn operations(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// How many commands on connections that stand have not been answered.
+    pub fn unanswered(&self) -> usize {
+        self.nodes
+            .iter()
+            .map(|node| node.in_flight.len() + node.queue.len())
+            .sum()
+    }
+
+    /// What is known of each node.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
+        self.nodes.iter().enumerate().map(|(i, node)| NodeStatus {
+            node: i,
+            address: Arc::clone(&self.config.nodes[i].address),
+            state: node.state.into(),
+            last_outcome: node.last_outcome,
+            last_failure: (node.last_failure != NodeOutcome::NotConnected)
+                .then_some(node.last_failure),
+            last_message: node
+                .last_error
+                .as_ref()
+                .map(|error| Arc::clone(&error.message)),
+            latency: node.latency,
+            in_flight: node.in_flight.len(),
+            debts: node.debts.len(),
+        })
+    }
+
+    /// The nodes' latest state as an error report, for when no round was held.
+    pub fn unavailable(&self) -> LockError {
+        let nodes = (0..self.nodes.len()).map(|node| {
+            let outcome = match self.nodes[node].state {
+                State::Ready => NodeOutcome::Granted,
+                State::Connecting { .. } | State::Handshaking { .. } => {
+                    NodeOutcome::TimedOut(self.nodes[node].phase())
+                }
+                State::Idle | State::BackOff { .. } => self.nodes[node].last_failure,
+            };
+            self.report(node, Vote::new(outcome, None))
+        });
+        LockError::new(LockErrorKind::Unavailable, 0, nodes.collect())
+    }
+
+    fn clamp(&mut self, now: Moment) -> Moment {
+        self.last_now = self.last_now.max(now);
+        self.last_now
+    }
+
+    fn start_operation(&mut self, task: Task, progress: Progress) -> usize {
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        self.operations.insert(Operation {
+            generation,
+            task,
+            progress,
+            timer: None,
+        })
+    }
+
+    fn id_of(&self, op: usize) -> OpId {
+        OpId {
+            slot: op as u32,
+            generation: self.operations[op].generation,
+        }
+    }
+
+    fn lookup(&self, id: OpId) -> Option<usize> {
+        let op = id.slot as usize;
+        (self.operations.get(op)?.generation == id.generation).then_some(op)
+    }
+
+    fn set_timer(&mut self, op: usize, at: Option<Moment>) {
+        let id = self.id_of(op);
+        if let Some(old) = self.operations[op].timer {
+            self.timers.clear(old, id);
+        }
+        self.operations[op].timer = at;
+        if let Some(at) = at {
+            self.timers.set(at, id);
+        }
+    }
+
+    /// Puts an operation whose outcome is known into the queue of those that ended.
+    fn conclude(&mut self, op: usize, progress: Progress) {
+        self.set_timer(op, None);
+        self.operations[op].progress = progress;
+        self.done.push_back(op);
+    }
+
+    fn end(&mut self, op: usize) {
+        let operation = self.operations.remove(op);
+        match operation.progress {
+            Progress::Won(round) | Progress::Failed(_, Some(round)) => self.disown(round),
+            Progress::Failed(_, None) => {}
+            Progress::Waiting | Progress::Voting(_) => {
+                unreachable!("only a concluded operation ends")
+            }
+        }
+    }
+
+    fn start_round(
+        &mut self,
+        now: Moment,
+        kind: Kind,
+        (key, token, ttl): (Resource, LockToken, Ttl),
+        owner: Option<usize>,
+    ) -> usize {
+        let count = self.nodes.len();
+        let round = self.rounds.insert(Round {
+            kind,
+            key,
+            token,
+            ttl,
+            started: now,
+            expires: now.after(ttl.as_duration()).after(node::SLACK),
+            tally: Tally::new(count),
+            undecided: NodeSet::all(count),
+            granted: NodeSet::EMPTY,
+            owner,
+            decided: false,
+            references: u32::from(owner.is_some()),
+        });
+        let votes = round * count..(round + 1) * count;
+        if self.votes.len() < votes.end {
+            self.votes.resize(votes.end, Vote::PENDING);
+        }
+        self.votes[votes].fill(Vote::PENDING);
+        round
+    }
+
+    /// Hands the round's command to every node that can take it; who cannot has failed.
+    fn send_to_all(&mut self, now: Moment, round: usize) {
+        let mut ready = NodeSet::EMPTY;
+        for node in 0..self.nodes.len() {
+            self.wake(now, node);
+            match self.nodes[node].route() {
+                Route::Send => ready.insert(node),
+                Route::Queue => self.enqueue(node, round),
+                Route::Fail(outcome) => self.record(now, round, node, outcome),
+            }
+        }
+        self.send(ready, round);
+        self.settle(now, round);
+    }
+
+    /// Hands the round's command out to these nodes at once.
+    fn send(&mut self, nodes: NodeSet, round: usize) {
+        if !nodes.is_empty() {
+            self.rounds[round].references += nodes.len() as u32;
+            self.outgoing.push_back(Outgoing::Round(nodes, round));
+        }
+    }
+
+    fn enqueue(&mut self, node: usize, round: usize) {
+        self.rounds[round].references += 1;
+        self.nodes[node].queue.push_back(round);
+    }
+
+    fn dereference(&mut self, round: usize) {
+        let references = &mut self.rounds[round].references;
+        *references -= 1;
+        if *references == 0 {
+            self.rounds.remove(round);
+        }
+    }
+
+    /// The owner's part is over; late replies find the round until the last is in.
+    fn disown(&mut self, round: usize) {
+        if self.rounds[round].owner.take().is_some() {
+            self.dereference(round);
+        }
+    }
+
+    /// Counts a node's vote, once (R3).
+    fn record(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
+        let voted = &mut self.rounds[round];
+        if !voted.undecided.contains(node) {
+            return;
+        }
+        voted.undecided.remove(node);
+        match outcome {
+            NodeOutcome::Granted => {
+                voted.granted.insert(node);
+                voted.tally.grant();
+            }
+            NodeOutcome::Held | NodeOutcome::Absent => voted.tally.refuse(),
+            _ => voted.tally.fail(),
+        }
+        let latency = now.since(voted.started);
+        self.votes[round * self.nodes.len() + node] = Vote::new(outcome, Some(latency));
+        self.nodes[node].last_outcome = Some((outcome, latency));
+    }
+
+    /// Counts a vote and acts if it decides the round.
+    fn vote(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
+        self.record(now, round, node, outcome);
+        self.settle(now, round);
+    }
+
+    /// Acts at the first instant at which the outcome is inevitable, either way (R4).
+    fn settle(&mut self, now: Moment, round: usize) {
+        let voted = &mut self.rounds[round];
+        let (Some(op), false) = (voted.owner, voted.decided) else {
+            return;
+        };
+        let verdict = voted.tally.verdict();
+        if verdict == Verdict::Pending {
+            return;
+        }
+        voted.decided = true;
+        let (kind, tally, took) = (voted.kind, voted.tally, now.since(voted.started));
+        match (verdict, kind) {
+            (Verdict::Pending, _) => unreachable!("returned above"),
+            (Verdict::Won, _) => {
+                self.quorum_round_trip = self.quorum_round_trip * 7 / 8 + took / 8;
+                self.conclude(op, Progress::Won(round));
+            }
+            (Verdict::Lost, Kind::Acquire) => {
+                let kind = match tally.failures_deny_quorum() {
+                    true => LockErrorKind::Unavailable,
+                    false => LockErrorKind::Contended,
+                };
+                if !self.attempt_failed(now, op, round, kind) {
+                    self.conclude(op, Progress::Failed(kind, Some(round)));
+                }
+            }
+            (Verdict::Lost, Kind::Release)
+                if !tally.failures_deny_quorum() && !tally.is_quorum_answered() =>
+            {
+                // It will not be confirmed by a quorum; whether one answers is still open.
+                self.rounds[round].decided = false;
+            }
+            (Verdict::Lost, Kind::Extend | Kind::Release) => {
+                let kind = match tally.failures_deny_quorum() {
+                    true => LockErrorKind::Unavailable,
+                    false => LockErrorKind::Expired,
+                };
+                self.conclude(op, Progress::Failed(kind, Some(round)));
+            }
+        }
+    }
+
+    fn reports(&self, round: usize) -> Vec<NodeReport> {
+        let count = self.nodes.len();
+        let votes = &self.votes[round * count..(round + 1) * count];
+        votes
+            .iter()
+            .enumerate()
+            .map(|(node, vote)| self.report(node, *vote))
+            .collect()
+    }
+
+    fn report(&self, node: usize, vote: Vote) -> NodeReport {
+        let message = match (vote.outcome, &self.nodes[node].last_error) {
+            (NodeOutcome::Server(kind), Some(error)) if error.kind == kind => {
+                Some(Arc::clone(&error.message))
+            }
+            _ => None,
+        };
+        NodeReport {
+            node,
+            address: Arc::clone(&self.config.nodes[node].address),
+            outcome: vote.outcome,
+            latency: vote.latency(),
+            message,
+        }
+    }
+
+    fn protocol_violation(&mut self, now: Moment, node: usize, error: ProtocolError) {
+        self.fail_node(now, node, NodeOutcome::Protocol(error));
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("nodes", &self.nodes.len())
+            .field("ready", &self.ready())
+            .field("operations", &self.operations.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,300 @@
+//! One master as the engine sees it: a connection's life, and a queue of commands without replies.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::command::ServerError;
+use crate::error::{NodeOutcome, Phase};
+use crate::token::LockToken;
+use crate::validity::Ttl;
+use crate::{Moment, Resource};
+
+/// A node with this many commands unanswered past their timeout gets no new SET (R18).
+pub(super) const LATE_COMMANDS_MAX: usize = 8_192;
+/// The most commands that wait for a connection to stand.
+pub(super) const QUEUED_COMMANDS_MAX: usize = 8_192;
+/// The most keys to be deleted on a node once that is possible; beyond it, the TTL cleans up.
+pub(super) const DEBTS_MAX: usize = 8_192;
+/// A connection that is silent for this long while it owes replies is dropped (R5 keeps it until then).
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Added to a TTL to be sure that a key is gone by itself.
+pub(super) const SLACK: Duration = Duration::from_secs(1);
+/// A release on a new connection is repeated after a round trip and this long.
+pub(super) const DEBT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// A release that a node refused is repeated after this long.
+pub(super) const DEBT_REFUSED_AFTER: Duration = Duration::from_millis(500);
+
+const BACK_OFF_MIN: Duration = Duration::from_millis(20);
+const BACK_OFF_MAX: Duration = Duration::from_secs(1);
+
+/// A step of the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Authenticate,
+    Select,
+    SetName,
+}
+
+/// What a reply will be the answer to: order is identity, since RESP has no request ids.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Request {
+    Handshake(Step),
+    Round(usize),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InFlight {
+    pub(super) request: Request,
+    pub(super) sent_at: Moment,
+}
+
+/// Where a node's connection stands. A deadline lives in the state that it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nobody has needed it yet.
+    Idle,
+    Connecting {
+        deadline: Moment,
+    },
+    Handshaking {
+        deadline: Moment,
+    },
+    Ready,
+    BackOff {
+        retry_at: Moment,
+    },
+}
+
+/// What becomes of a command for a node.
+pub(super) enum Route {
+    Send,
+    /// It waits for the connection to stand.
+    Queue,
+    Fail(NodeOutcome),
+}
+
+/// A key that an unresolved SET may have left on the node (R12).
+#[derive(Debug, Clone)]
+pub(super) struct Debt {
+    pub(super) key: Resource,
+    pub(super) ttl: Ttl,
+    /// When the release is to be sent, if the node is ready.
+    pub(super) due: Moment,
+    /// When the key is gone by itself.
+    pub(super) expires: Moment,
+    /// Whether it is to be sent once more: the SET on the old connection may be overtaken by a
+    /// release on the new one.
+    pub(super) again: bool,
+}
+
+pub(super) struct Node {
+    pub(super) state: State,
+    /// Commands handed out and not answered, oldest first.
+    pub(super) in_flight: VecDeque<InFlight>,
+    /// How many at the front of `in_flight` are past their timeout. Invariant: `<= in_flight.len()`.
+    pub(super) late: usize,
+    /// Rounds whose command waits for the connection to stand, or for room in the socket.
+    pub(super) queue: VecDeque<usize>,
+    /// Whether the socket takes no more for now.
+    pub(super) blocked: bool,
+    /// By token, so that one key is owed once.
+    pub(super) debts: BTreeMap<LockToken, Debt>,
+    /// No debt is due before.
+    pub(super) debts_due: Option<Moment>,
+    /// Connections that failed since the last one that answered a lock command.
+    failures: u32,
+    /// When the last connection that was ready ended.
+    pub(super) lost_at: Option<Moment>,
+    pub(super) last_reply_at: Moment,
+    pub(super) last_failure: NodeOutcome,
+    pub(super) last_error: Option<ServerError>,
+    pub(super) last_outcome: Option<(NodeOutcome, Duration)>,
+    /// Smoothed time from command to reply.
+    pub(super) latency: Option<Duration>,
+}
+
+impl Node {
+    pub(super) fn new() -> Node {
+        Node {
+            state: State::Idle,
+            in_flight: VecDeque::new(),
+            late: 0,
+            queue: VecDeque::new(),
+            blocked: false,
+            debts: BTreeMap::new(),
+            debts_due: None,
+            failures: 0,
+            lost_at: None,
+            last_reply_at: Moment::from_nanos(0),
+            last_failure: NodeOutcome::NotConnected,
+            last_error: None,
+            last_outcome: None,
+            latency: None,
+        }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.state, State::Handshaking { .. } | State::Ready)
+    }
+
+    /// Whether the node can take a new command, and if not, why.
+    pub(super) fn route(&self) -> Route {
+        match self.state {
+            State::Ready if self.blocked || self.late >= LATE_COMMANDS_MAX => {
+                Route::Fail(NodeOutcome::Backlogged)
+            }
+            State::Ready => Route::Send,
+            State::Connecting { .. } | State::Handshaking { .. } => {
+                match self.queue.len() < QUEUED_COMMANDS_MAX {
+                    true => Route::Queue,
+                    false => Route::Fail(NodeOutcome::Backlogged),
+                }
+            }
+            // No queue for a node that is down: its vote is missing at once.
+            State::Idle | State::BackOff { .. } => Route::Fail(self.last_failure),
+        }
+    }
+
+    /// Whether a SET sent at `started` or later can have reached this node, which is not ready.
+    pub(super) fn may_hold(&self, started: Moment) -> bool {
+        self.lost_at.is_some_and(|lost_at| lost_at >= started)
+    }
+
+    /// The moment at which something is due if nothing comes in.
+    pub(super) fn poll_timeout(&self, node_timeout: Duration) -> Option<Moment> {
+        match self.state {
+            State::Idle => None,
+            State::Connecting { deadline } | State::Handshaking { deadline } => Some(deadline),
+            State::BackOff { retry_at } => Some(retry_at),
+            State::Ready => {
+                let next = self
+                    .in_flight
+                    .get(self.late)
+                    .map(|next| next.sent_at.after(node_timeout));
+                [next, self.silent_until(), self.debts_due]
+                    .into_iter()
+                    .flatten()
+                    .min()
+            }
+        }
+    }
+
+    /// When the node will have been silent for too long.
+    pub(super) fn silent_until(&self) -> Option<Moment> {
+        let oldest = self.in_flight.front()?;
+        Some(oldest.sent_at.max(self.last_reply_at).after(SILENCE_MAX))
+    }
+
+    /// The next round whose reply is past its timeout at `now`.
+    pub(super) fn next_late(&mut self, now: Moment, node_timeout: Duration) -> Option<Request> {
+        let next = self.in_flight.get(self.late)?;
+        (now >= next.sent_at.after(node_timeout)).then(|| {
+            self.late += 1;
+            next.request
+        })
+    }
+
+    /// Takes the command that a reply at `now` answers.
+    pub(super) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
+        let answered = self.in_flight.pop_front()?;
+        self.late = self.late.saturating_sub(1);
+        self.last_reply_at = now;
+        if let Request::Round(_) = answered.request {
+            self.failures = 0;
+        }
+        // The usual smoothing of round trips (RFC 6298 section 2): one eighth of the news.
+        let sample = now.since(answered.sent_at);
+        self.latency = Some(match self.latency {
+            None => sample,
+            Some(latency) => latency * 7 / 8 + sample / 8,
+        });
+        Some(answered)
+    }
+
+    /// Adds a key to delete; the oldest of too many are left to their TTL.
+    pub(super) fn owe(&mut self, token: LockToken, debt: Debt) {
+        if self.debts.len() >= DEBTS_MAX && !self.debts.contains_key(&token) {
+            return;
+        }
+        self.debts_due = Some(self.debts_due.map_or(debt.due, |due| due.min(debt.due)));
+        self.debts.insert(token, debt);
+    }
+
+    /// How far the node has got, for a timeout's report.
+    pub(super) fn phase(&self) -> Phase {
+        match self.state {
+            State::Connecting { .. } => Phase::Connect,
+            State::Handshaking { .. } => Phase::Handshake,
+            State::Idle | State::Ready | State::BackOff { .. } => Phase::Reply,
+        }
+    }
+
+    /// Enters the back-off after one more failure: the delay doubles up to a cap, and is jittered
+    /// by `random` so that clients that lost a master together do not return together.
+    pub(super) fn back_off(&mut self, now: Moment, random: u64) {
+        let doubled = BACK_OFF_MIN.saturating_mul(1 << self.failures.min(16));
+        let delay = super::timer::between(
+            doubled.min(BACK_OFF_MAX) / 2,
+            doubled.min(BACK_OFF_MAX),
+            random,
+        );
+        self.failures = self.failures.saturating_add(1);
+        self.state = State::BackOff {
+            retry_at: now.after(delay),
+        };
+    }
+}
+
+/// A node's state, for people.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct NodeStatus {
+    /// The node's place in the configuration, from 0.
+    pub node: usize,
+    /// Its address, without credentials.
+    pub address: Arc<str>,
+    /// Where its connection stands.
+    pub state: NodeState,
+    /// What it last contributed to a round, and how long after the round's start.
+    pub last_outcome: Option<(NodeOutcome, Duration)>,
+    /// Why its last connection ended or failed, if one did.
+    pub last_failure: Option<NodeOutcome>,
+    /// The last error it answered with, without anything that was sent to it.
+    pub last_message: Option<Arc<str>>,
+    /// Smoothed time from command to reply.
+    pub latency: Option<Duration>,
+    /// Commands sent and not answered.
+    pub in_flight: usize,
+    /// Keys of dead attempts that are to be deleted on it as soon as it can be reached.
+    pub debts: usize,
+}
+
+/// Where a node's connection stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeState {
+    /// Nobody has needed it yet.
+    Idle,
+    /// The connection is being established.
+    Connecting,
+    /// The connection stands; the handshake is under way.
+    Handshaking,
+    /// It votes.
+    Ready,
+    /// It could not be reached; its vote is missing until the next try.
+    BackOff,
+}
+
+impl From<State> for NodeState {
+    fn from(state: State) -> NodeState {
+        match state {
+            State::Idle => NodeState::Idle,
+            State::Connecting { .. } => NodeState::Connecting,
+            State::Handshaking { .. } => NodeState::Handshaking,
+            State::Ready => NodeState::Ready,
+            State::BackOff { .. } => NodeState::BackOff,
+        }
+    }
+}

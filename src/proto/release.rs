@@ -1,0 +1,186 @@
+//! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
+
+use super::node::{Debt, State};
+use super::round::Kind;
+use super::{Engine, Lease, NodeSet, OpId, Progress, Released, Task, Ttl};
+use crate::error::{LockError, NodeOutcome};
+use crate::token::LockToken;
+use crate::{Moment, Resource};
+
+impl Engine {
+    /// Starts to release a lock and to wait for a quorum of confirmations. The lease is gone
+    /// before the first byte is sent (R14); a lease that has expired is released all the same,
+    /// because late SETs may still be on their way (R15).
+    pub fn release(&mut self, now: Moment, lease: Lease) -> OpId {
+        let now = self.clamp(now);
+        self.stats.released += 1;
+        let op = self.start_operation(Task::Release, Progress::Waiting);
+        let held = self.held(&lease);
+        let round = self.release_everywhere(now, held, lease.started, Some(op));
+        // With every node down, the outcome is known already.
+        if let Progress::Waiting = self.operations[op].progress {
+            self.operations[op].progress = Progress::Voting(round);
+        }
+        self.id_of(op)
+    }
+
+    /// Releases a lock without waiting for anything.
+    pub fn abandon(&mut self, now: Moment, lease: Lease) {
+        let now = self.clamp(now);
+        self.stats.released += 1;
+        let held = self.held(&lease);
+        self.release_everywhere(now, held, lease.started, None);
+    }
+
+    fn held(&self, lease: &Lease) -> (Resource, LockToken, Ttl) {
+        (
+            lease.resource.prefixed(&self.config.key_prefix),
+            lease.token,
+            lease.ttl,
+        )
+    }
+
+    /// Releases what SETs of `started` or later, with this token, may have left, on all nodes:
+    /// also on those that refused, failed or did not answer (R4, R10).
+    pub(super) fn release_everywhere(
+        &mut self,
+        now: Moment,
+        (key, token, ttl): (Resource, LockToken, Ttl),
+        started: Moment,
+        owner: Option<usize>,
+    ) -> usize {
+        let round = self.start_round(now, Kind::Release, (key, token, ttl), owner);
+        // Kept alive here, because without an owner the last node's vote might free it.
+        self.rounds[round].references += 1;
+        let mut ready = NodeSet::EMPTY;
+        for node in 0..self.nodes.len() {
+            match self.nodes[node].state {
+                State::Ready if self.nodes[node].blocked => self.enqueue(node, round),
+                State::Ready => ready.insert(node),
+                State::Connecting { .. } | State::Handshaking { .. } => {
+                    if self.retract(now, node, token) {
+                        self.record(now, round, node, NodeOutcome::Absent);
+                    } else if self.nodes[node].may_hold(started) {
+                        self.enqueue(node, round);
+                    } else {
+                        self.record(now, round, node, self.nodes[node].last_failure);
+                    }
+                }
+                State::Idle | State::BackOff { .. } => {
+                    if self.nodes[node].may_hold(started) {
+                        self.owe(now, node, round);
+                    }
+                    self.record(now, round, node, self.nodes[node].last_failure);
+                }
+            }
+        }
+        self.send(ready, round);
+        self.settle(now, round);
+        self.dereference(round);
+        round
+    }
+
+    /// Takes back a SET of which not one byte was sent; there is nothing to release then (R11).
+    fn retract(&mut self, now: Moment, node: usize, token: LockToken) -> bool {
+        let is_it = |round: &usize| {
+            let queued = &self.rounds[*round];
+            queued.kind == Kind::Acquire && queued.token == token
+        };
+        let Some(at) = self.nodes[node].queue.iter().rposition(is_it) else {
+            return false;
+        };
+        if let Some(round) = self.nodes[node].queue.remove(at) {
+            self.record(now, round, node, self.nodes[node].last_failure);
+            self.dereference(round);
+        }
+        true
+    }
+
+    /// Notes that the round's key is to be deleted on this node once it can be reached (R12).
+    pub(super) fn owe(&mut self, now: Moment, node: usize, round: usize) {
+        let round = &self.rounds[round];
+        let expires = match round.kind {
+            Kind::Release => round.expires,
+            // A SET that is still in a dead connection's buffers may run as late as now.
+            Kind::Acquire | Kind::Extend => {
+                now.after(round.ttl.as_duration()).after(super::node::SLACK)
+            }
+        };
+        let debt = Debt {
+            key: round.key.clone(),
+            ttl: round.ttl,
+            due: now,
+            expires,
+            again: true,
+        };
+        self.nodes[node].owe(round.token, debt);
+    }
+
+    /// Sends what is owed and due.
+    pub(super) fn settle_debts(&mut self, now: Moment, node: usize) {
+        let due = |debt: &Debt| debt.due <= now;
+        let tokens: Vec<LockToken> = self.nodes[node]
+            .debts
+            .iter()
+            .filter(|(_, debt)| due(debt))
+            .map(|(token, _)| *token)
+            .collect();
+        for token in tokens {
+            let Some(mut debt) = self.nodes[node].debts.remove(&token) else {
+                continue;
+            };
+            if now >= debt.expires {
+                continue;
+            }
+            let held = (debt.key.clone(), token, debt.ttl);
+            let round = self.start_round(now, Kind::Release, held, None);
+            self.rounds[round].expires = debt.expires;
+            self.send(NodeSet::one(node), round);
+            if debt.again {
+                let round_trip = self.nodes[node].latency.unwrap_or_default();
+                debt.again = false;
+                debt.due = now.after(round_trip).after(super::node::DEBT_AGAIN_AFTER);
+                self.nodes[node].debts.insert(token, debt);
+            }
+        }
+        self.nodes[node].debts_due = self.nodes[node].debts.values().map(|debt| debt.due).min();
+    }
+
+    /// A release that a node refused for the moment is tried again until the key is gone by itself.
+    pub(super) fn release_refused(&mut self, now: Moment, node: usize, round: usize) {
+        let refused = &self.rounds[round];
+        let (key, ttl, expires) = (refused.key.clone(), refused.ttl, refused.expires);
+        let token = refused.token;
+        let due = now.after(super::node::DEBT_REFUSED_AFTER);
+        if due < expires {
+            self.nodes[node].owe(
+                token,
+                Debt {
+                    key,
+                    ttl,
+                    due,
+                    expires,
+                    again: false,
+                },
+            );
+        }
+    }
+
+    pub(super) fn finish_release(&mut self, op: usize) -> Result<Released, LockError> {
+        let (Progress::Won(round) | Progress::Failed(_, Some(round))) =
+            self.operations[op].progress
+        else {
+            unreachable!("a concluded release has a round")
+        };
+        let tally = self.rounds[round].tally;
+        if tally.failures_deny_quorum() {
+            let kind = crate::LockErrorKind::Unavailable;
+            return Err(LockError::new(kind, 1, self.reports(round)));
+        }
+        Ok(Released {
+            confirmed: tally.granted(),
+            absent: tally.refused(),
+            unknown: tally.failed() + tally.undecided(),
+        })
+    }
+}

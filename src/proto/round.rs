@@ -1,0 +1,75 @@
+//! One command to all nodes, and their votes on it.
+
+use std::time::Duration;
+
+use super::command::Command;
+use crate::error::NodeOutcome;
+use crate::quorum::{NodeSet, Tally};
+use crate::token::LockToken;
+use crate::validity::Ttl;
+use crate::{Moment, Resource};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Acquire,
+    Extend,
+    Release,
+}
+
+/// Invariant: it lives as long as an operation owns it or a node still has its command queued or
+/// unanswered, so that a late reply finds what it belongs to.
+pub(super) struct Round {
+    pub(super) kind: Kind,
+    pub(super) key: Resource,
+    pub(super) token: LockToken,
+    pub(super) ttl: Ttl,
+    pub(super) started: Moment,
+    /// For a release: when the key is gone by itself.
+    pub(super) expires: Moment,
+    pub(super) tally: Tally,
+    /// The nodes that have not voted. A node votes once (R3).
+    pub(super) undecided: NodeSet,
+    pub(super) granted: NodeSet,
+    /// The operation that waits for the votes; `None` when nobody does, or not any more.
+    pub(super) owner: Option<usize>,
+    pub(super) decided: bool,
+    /// One for the owner, one for each node that has the command queued or unanswered.
+    pub(super) references: u32,
+}
+
+impl Round {
+    pub(super) fn command(&self) -> Command<'_> {
+        let (key, token, ttl) = (self.key.as_bytes(), &self.token, self.ttl);
+        match self.kind {
+            Kind::Acquire => Command::Acquire { key, token, ttl },
+            Kind::Extend => Command::Extend { key, token, ttl },
+            Kind::Release => Command::Release { key, token },
+        }
+    }
+}
+
+/// What a node contributed to a round: small, since there is one for each node and round.
+#[derive(Clone, Copy)]
+pub(super) struct Vote {
+    pub(super) outcome: NodeOutcome,
+    micros: u32,
+}
+
+impl Vote {
+    const UNKNOWN: u32 = u32::MAX;
+    pub(super) const PENDING: Vote = Vote {
+        outcome: NodeOutcome::Pending,
+        micros: Vote::UNKNOWN,
+    };
+
+    pub(super) fn new(outcome: NodeOutcome, latency: Option<Duration>) -> Vote {
+        let micros = latency.map_or(Vote::UNKNOWN, |latency| {
+            u32::try_from(latency.as_micros()).unwrap_or(Vote::UNKNOWN)
+        });
+        Vote { outcome, micros }
+    }
+
+    pub(super) fn latency(self) -> Option<Duration> {
+        (self.micros != Vote::UNKNOWN).then(|| Duration::from_micros(u64::from(self.micros)))
+    }
+}

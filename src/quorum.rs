@@ -1,0 +1,251 @@
+//! Majorities: how many votes there are, and when they decide.
+
+use std::fmt;
+
+/// The most nodes a lock may be spread over. A set of nodes is one machine word (R36).
+pub const NODES_MAX: usize = 64;
+
+/// How many of `nodes` votes make a quorum: more than half of all nodes listed.
+///
+/// "The client [...] considers the lock acquired only if it was able to acquire the lock in the
+/// majority of the instances (at least 3)": Redis documentation, *Distributed Locks with Redis*.
+///
+/// ```
+/// assert_eq!(muxlock::quorum(5), 3);
+/// assert_eq!(muxlock::quorum(4), 3);
+/// assert_eq!(muxlock::quorum(1), 1);
+/// ```
+pub const fn quorum(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// Where a round of votes stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It can still go either way.
+    Pending,
+    /// A quorum granted.
+    Won,
+    /// A quorum can no longer grant.
+    Lost,
+}
+
+/// The votes of one round, counted. It decides as soon as the outcome is inevitable (R4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Invariant: `granted + refused + failed <= nodes`.
+    nodes: u8,
+    granted: u8,
+    refused: u8,
+    failed: u8,
+}
+
+impl Tally {
+    pub(crate) fn new(nodes: usize) -> Tally {
+        assert!(
+            (1..=NODES_MAX).contains(&nodes),
+            "a round has 1 to {NODES_MAX} nodes"
+        );
+        Tally {
+            nodes: nodes as u8,
+            granted: 0,
+            refused: 0,
+            failed: 0,
+        }
+    }
+
+    pub(crate) fn grant(&mut self) {
+        self.granted += 1;
+        self.check();
+    }
+
+    pub(crate) fn refuse(&mut self) {
+        self.refused += 1;
+        self.check();
+    }
+
+    pub(crate) fn fail(&mut self) {
+        self.failed += 1;
+        self.check();
+    }
+
+    fn check(&self) {
+        let counted = self.granted + self.refused + self.failed;
+        assert!(counted <= self.nodes, "one vote per node and round");
+    }
+
+    pub(crate) fn granted(&self) -> usize {
+        usize::from(self.granted)
+    }
+
+    pub(crate) fn refused(&self) -> usize {
+        usize::from(self.refused)
+    }
+
+    pub(crate) fn failed(&self) -> usize {
+        usize::from(self.failed)
+    }
+
+    pub(crate) fn undecided(&self) -> usize {
+        usize::from(self.nodes) - self.granted() - self.refused() - self.failed()
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        let needed = quorum(usize::from(self.nodes));
+        if self.granted() >= needed {
+            Verdict::Won
+        } else if self.granted() + self.undecided() < needed {
+            Verdict::Lost
+        } else {
+            Verdict::Pending
+        }
+    }
+
+    /// Whether a quorum said anything, yes or no.
+    pub(crate) fn is_quorum_answered(&self) -> bool {
+        self.granted() + self.refused() >= quorum(usize::from(self.nodes))
+    }
+
+    /// Whether the nodes that failed are alone enough to make a quorum impossible. If they are
+    /// not, a lost round was lost to somebody else's lock.
+    pub(crate) fn failures_deny_quorum(&self) -> bool {
+        usize::from(self.nodes) - self.failed() < quorum(usize::from(self.nodes))
+    }
+}
+
+/// A set of nodes, by index.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeSet(u64);
+
+impl NodeSet {
+    /// No node.
+    pub const EMPTY: NodeSet = NodeSet(0);
+
+    pub(crate) fn all(nodes: usize) -> NodeSet {
+        assert!(
+            (1..=NODES_MAX).contains(&nodes),
+            "a set has 1 to {NODES_MAX} nodes"
+        );
+        NodeSet(u64::MAX >> (NODES_MAX - nodes))
+    }
+
+    pub(crate) fn one(node: usize) -> NodeSet {
+        NodeSet(1 << node)
+    }
+
+    pub(crate) fn insert(&mut self, node: usize) {
+        self.0 |= 1 << node;
+    }
+
+    pub(crate) fn remove(&mut self, node: usize) {
+        self.0 &= !(1 << node);
+    }
+
+    /// Whether the node is in it.
+    pub fn contains(self, node: usize) -> bool {
+        self.0 & (1 << node) != 0
+    }
+
+    /// Whether no node is in it.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many nodes are in it.
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// The nodes, in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            if rest == 0 {
+                return None;
+            }
+            let node = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            Some(node)
+        })
+    }
+}
+
+impl fmt::Debug for NodeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(nodes: usize, granted: usize, refused: usize, failed: usize) -> Tally {
+        let mut tally = Tally::new(nodes);
+        (0..granted).for_each(|_| tally.grant());
+        (0..refused).for_each(|_| tally.refuse());
+        (0..failed).for_each(|_| tally.fail());
+        tally
+    }
+
+    #[test]
+    fn quorum_is_more_than_half_and_any_two_overlap() {
+        let expected = [1, 2, 2, 3, 3, 4, 4, 5, 5];
+        for (nodes, expected) in (1..=9).zip(expected) {
+            assert_eq!(quorum(nodes), expected);
+        }
+        for nodes in 1..=NODES_MAX {
+            assert!(2 * quorum(nodes) > nodes);
+            assert!(quorum(nodes) <= nodes);
+        }
+    }
+
+    #[test]
+    fn verdict_falls_exactly_when_it_is_inevitable() {
+        for nodes in 1..=9 {
+            for granted in 0..=nodes {
+                for refused in 0..=nodes - granted {
+                    for failed in 0..=nodes - granted - refused {
+                        let tally = tally(nodes, granted, refused, failed);
+                        let open = nodes - granted - refused - failed;
+                        let best = granted + open >= quorum(nodes);
+                        let worst = granted >= quorum(nodes);
+                        let expected = match (best, worst) {
+                            (true, true) => Verdict::Won,
+                            (true, false) => Verdict::Pending,
+                            (false, _) => Verdict::Lost,
+                        };
+                        assert_eq!(tally.verdict(), expected, "{tally:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn failures_alone_explain_a_loss_only_from_a_blocking_minority_on() {
+        assert!(!tally(5, 0, 3, 2).failures_deny_quorum());
+        assert!(tally(5, 0, 0, 3).failures_deny_quorum());
+        assert!(tally(5, 2, 0, 3).failures_deny_quorum());
+        assert!(tally(2, 1, 0, 1).failures_deny_quorum());
+        assert!(!tally(4, 2, 1, 1).failures_deny_quorum());
+        assert!(tally(4, 2, 0, 2).failures_deny_quorum());
+    }
+
+    #[test]
+    #[should_panic(expected = "one vote per node")]
+    fn a_vote_too_many_is_our_bug() {
+        tally(3, 2, 1, 1);
+    }
+
+    #[test]
+    fn sets_hold_every_node() {
+        let mut set = NodeSet::all(NODES_MAX);
+        assert_eq!(set.len(), NODES_MAX);
+        set.remove(63);
+        assert!(!set.contains(63) && set.contains(62));
+        assert_eq!(NodeSet::all(3).iter().collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(NodeSet::one(5).iter().collect::<Vec<_>>(), [5]);
+        assert!(NodeSet::EMPTY.is_empty());
+    }
+}

@@ -1,0 +1,138 @@
+//! The name of what is locked.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::LockError;
+
+/// The longest resource name, in bytes (R8).
+pub const RESOURCE_BYTES_MAX: usize = 1024;
+
+/// Names up to this length are stored in place: taking such a lock allocates nothing.
+const INLINE_BYTES_MAX: usize = 62;
+
+/// The name of a resource: 1 to [`RESOURCE_BYTES_MAX`] bytes of any kind.
+///
+/// ```
+/// use muxlock::Resource;
+///
+/// let resource = Resource::new("invoice:42")?;
+/// assert_eq!(resource.as_bytes(), b"invoice:42");
+/// assert!(Resource::new("").is_err());
+/// # Ok::<(), muxlock::LockError>(())
+/// ```
+#[derive(Clone)]
+pub struct Resource(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Inline {
+        len: u8,
+        bytes: [u8; INLINE_BYTES_MAX],
+    },
+    Shared(Arc<[u8]>),
+}
+
+impl Resource {
+    /// Checks and keeps a name.
+    ///
+    /// # Errors
+    /// [`LockErrorKind::InvalidResource`](crate::LockErrorKind::InvalidResource) if the name is
+    /// empty or longer than [`RESOURCE_BYTES_MAX`]; use another name.
+    pub fn new(name: impl AsRef<[u8]>) -> Result<Resource, LockError> {
+        let name = name.as_ref();
+        if name.is_empty() || name.len() > RESOURCE_BYTES_MAX {
+            return Err(LockError::invalid_resource(name.len()));
+        }
+        Ok(Resource::from_parts(name, &[]))
+    }
+
+    /// The key on the masters: `prefix` and then the name.
+    pub(crate) fn prefixed(&self, prefix: &[u8]) -> Resource {
+        if prefix.is_empty() {
+            self.clone()
+        } else {
+            Resource::from_parts(prefix, self.as_bytes())
+        }
+    }
+
+    fn from_parts(head: &[u8], tail: &[u8]) -> Resource {
+        let len = head.len() + tail.len();
+        if len <= INLINE_BYTES_MAX {
+            let mut bytes = [0; INLINE_BYTES_MAX];
+            bytes[..head.len()].copy_from_slice(head);
+            bytes[head.len()..len].copy_from_slice(tail);
+            Resource(Repr::Inline {
+                len: len as u8,
+                bytes,
+            })
+        } else {
+            Resource(Repr::Shared([head, tail].concat().into()))
+        }
+    }
+
+    /// The name's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Resource {
+    fn as_ref(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
+impl PartialEq for Resource {
+    fn eq(&self, other: &Resource) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Resource {}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_bytes().escape_ascii().fmt(f)
+    }
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Resource(\"{self}\")")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn length_bounds_hold_on_both_sides() {
+        for (len, valid) in [(0, false), (1, true), (1024, true), (1025, false)] {
+            assert_eq!(Resource::new(vec![b'x'; len]).is_ok(), valid, "{len}");
+        }
+    }
+
+    #[test]
+    fn every_length_and_any_byte_survives() {
+        for len in [1, 61, 62, 63, 64, 1024] {
+            let name: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let resource = Resource::new(&name).unwrap();
+            assert_eq!(resource.as_bytes(), name);
+            let key = resource.prefixed(b"p:");
+            assert_eq!(key.as_bytes(), [b"p:".as_slice(), &name].concat());
+            assert_eq!(resource.prefixed(b""), resource);
+        }
+    }
+
+    #[test]
+    fn it_prints_readably() {
+        let resource = Resource::new(b"a\xff").unwrap();
+        assert_eq!(resource.to_string(), "a\\xff");
+        assert_eq!(format!("{resource:?}"), "Resource(\"a\\xff\")");
+    }
+}

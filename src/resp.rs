@@ -1,0 +1,450 @@
+//! Bytes to and from [`Command`] and [`Reply`]: the only importer of `redis-protocol`.
+//!
+//! Everything that a peer can make large is capped here, before the decoder sees it: it has no
+//! limit on depth or length of its own, does not check the line end of bulk strings, and takes
+//! lenient numbers. A lock client asks for scalars only, so that is all that passes.
+
+use bytes::BytesMut;
+use redis_protocol::resp2::decode::decode_range;
+use redis_protocol::resp2::encode::extend_encode_borrowed;
+use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
+use redis_protocol::resp2::types::RangeFrame;
+
+use crate::error::{ProtocolError, ServerErrorKind};
+use crate::proto::{Command, Reply, ServerError};
+
+/// The longest line that a reply may have: error texts are the longest that were asked for.
+pub const LINE_BYTES_MAX: usize = 4 * 1024;
+/// An integer or a length has no more digits than this.
+const NUMBER_BYTES_MAX: usize = 24;
+/// What is kept of an error's text.
+const MESSAGE_BYTES_MAX: usize = 160;
+/// As many hexadecimal digits in a row may be a token.
+const HEX_RUN_MAX: usize = 16;
+/// More than the longest line, so that there always is room to read into.
+const BUFFER_BYTES: usize = 2 * LINE_BYTES_MAX;
+
+const RELEASE: &str = include_str!("scripts/release.lua").trim_ascii_end();
+const EXTEND: &str = include_str!("scripts/extend.lua").trim_ascii_end();
+const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
+
+/// Appends a command to `out`. Integers go as bulk strings: the encoder's own integers have a
+/// stray zero byte near powers of ten.
+pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
+    let mut digits = [0; 10];
+    match *command {
+        Command::Authenticate(credentials) => match credentials.user {
+            Some(user) => append(
+                out,
+                &[b"AUTH", user.as_bytes(), credentials.password.as_bytes()],
+            ),
+            None => append(out, &[b"AUTH", credentials.password.as_bytes()]),
+        },
+        Command::Select { db } => append(out, &[b"SELECT", decimal(db, &mut digits)]),
+        Command::SetName => append(out, &[b"CLIENT", b"SETNAME", CLIENT_NAME.as_bytes()]),
+        Command::Acquire { key, token, ttl } => {
+            let ttl = decimal(ttl.as_millis(), &mut digits);
+            append(out, &[b"SET", key, token.as_bytes(), b"NX", b"PX", ttl]);
+        }
+        Command::Extend { key, token, ttl } => {
+            let ttl = decimal(ttl.as_millis(), &mut digits);
+            append(
+                out,
+                &[b"EVAL", EXTEND.as_bytes(), b"1", key, token.as_bytes(), ttl],
+            );
+        }
+        // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
+        Command::Release { key, token } => {
+            append(
+                out,
+                &[b"EVAL", RELEASE.as_bytes(), b"1", key, token.as_bytes()],
+            );
+        }
+    }
+}
+
+fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
+    let frames: [BorrowedFrame<'_>; N] = words.map(BulkString);
+    // It fails only for frames that have no RESP2 form, which bulk strings are not.
+    extend_encode_borrowed(out, &Array(&frames), false).expect("bulk strings always encode");
+}
+
+fn decimal(mut number: u32, digits: &mut [u8; 10]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+/// Collects bytes from a connection and cuts replies from them.
+pub struct ReplyReader {
+    buffer: Box<[u8]>,
+    /// Invariant: `start <= end <= buffer.len()`; between them is what has not been cut yet.
+    start: usize,
+    end: usize,
+}
+
+impl ReplyReader {
+    /// An empty one.
+    pub fn new() -> ReplyReader {
+        ReplyReader {
+            buffer: vec![0; BUFFER_BYTES].into(),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// Forgets what was collected: the connection is a new one.
+    pub fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Room to read into; never empty once [`next`](ReplyReader::next) has returned `None`.
+    pub fn room(&mut self) -> &mut [u8] {
+        if self.start == self.end {
+            self.clear();
+        } else if self.buffer.len() - self.end < LINE_BYTES_MAX {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        &mut self.buffer[self.end..]
+    }
+
+    /// Notes that `count` bytes were read into the room.
+    ///
+    /// # Panics
+    /// If there was less room.
+    pub fn filled(&mut self, count: usize) {
+        assert!(
+            count <= self.buffer.len() - self.end,
+            "more was read than there is room for"
+        );
+        self.end += count;
+    }
+
+    /// How many bytes wait for the rest of their reply.
+    pub fn pending(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// The next reply; `None` if it is not complete.
+    ///
+    /// # Errors
+    /// The connection cannot be trusted any more and must be closed (R17).
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator would end at the first None"
+    )]
+    pub fn next(&mut self) -> Result<Option<Reply>, ProtocolError> {
+        let pending = &self.buffer[self.start..self.end];
+        let Some(length) = frame_length(pending)? else {
+            return Ok(None);
+        };
+        let reply = decode(&pending[..length])?;
+        self.start += length;
+        Ok(Some(reply))
+    }
+}
+
+impl Default for ReplyReader {
+    fn default() -> ReplyReader {
+        ReplyReader::new()
+    }
+}
+
+impl std::fmt::Debug for ReplyReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplyReader")
+            .field("pending", &self.pending())
+            .finish()
+    }
+}
+
+/// The length of the first frame; `None` if it is not complete. It refuses at the first byte that
+/// cannot belong to a reply that was asked for.
+fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    let Some(kind) = bytes.first() else {
+        return Ok(None);
+    };
+    let longest = match kind {
+        b'+' | b'-' => LINE_BYTES_MAX,
+        b':' | b'$' => NUMBER_BYTES_MAX,
+        b'*' => return Err(ProtocolError::Unexpected),
+        _ => return Err(ProtocolError::Malformed),
+    };
+    let window = &bytes[..bytes.len().min(longest)];
+    let Some(at) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
+        return if bytes.len() < longest {
+            Ok(None)
+        } else {
+            Err(ProtocolError::TooLarge)
+        };
+    };
+    match (bytes[at], bytes.get(at + 1)) {
+        (b'\r', Some(b'\n')) => {}
+        (b'\r', None) => return Ok(None),
+        _ => return Err(ProtocolError::Malformed),
+    }
+    let line = &bytes[1..at];
+    match kind {
+        b':' if !is_integer(line) => Err(ProtocolError::Malformed),
+        // No bulk string was asked for: only null can be an answer.
+        b'$' if line != b"-1" => Err(ProtocolError::Unexpected),
+        _ => Ok(Some(at + 2)),
+    }
+}
+
+fn is_integer(text: &[u8]) -> bool {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+}
+
+fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
+    match decode_range(frame) {
+        Ok(Some((_, length))) if length != frame.len() => Err(ProtocolError::Malformed),
+        Ok(Some((RangeFrame::SimpleString((from, to)), _))) if frame[from..to] == *b"OK" => {
+            Ok(Reply::Ok)
+        }
+        Ok(Some((RangeFrame::SimpleString(_), _))) => Ok(Reply::Status),
+        Ok(Some((RangeFrame::Integer(number), _))) => Ok(Reply::Integer(number)),
+        Ok(Some((RangeFrame::Null, _))) => Ok(Reply::Nil),
+        Ok(Some((RangeFrame::Error((from, to)), _))) => {
+            Ok(Reply::Error(server_error(&frame[from..to])))
+        }
+        Ok(Some((RangeFrame::BulkString(_) | RangeFrame::Array(_), _))) => {
+            Err(ProtocolError::Unexpected)
+        }
+        Ok(None) | Err(_) => Err(ProtocolError::Malformed),
+    }
+}
+
+/// Codes and what they mean (section F). Old servers put the code of a script's error behind
+/// words of their own, so a code counts wherever it stands as a word.
+const CODES: [(&str, ServerErrorKind); 19] = [
+    ("LOADING", ServerErrorKind::Loading),
+    ("MISCONF", ServerErrorKind::Misconfigured),
+    ("OOM", ServerErrorKind::OutOfMemory),
+    ("NOAUTH", ServerErrorKind::Auth),
+    ("WRONGPASS", ServerErrorKind::Auth),
+    ("NOPERM", ServerErrorKind::Permission),
+    ("READONLY", ServerErrorKind::ReadOnly),
+    ("MOVED", ServerErrorKind::Cluster),
+    ("ASK", ServerErrorKind::Cluster),
+    ("CLUSTERDOWN", ServerErrorKind::Cluster),
+    ("CROSSSLOT", ServerErrorKind::Cluster),
+    ("NOREPLICAS", ServerErrorKind::NoReplicas),
+    ("BUSY", ServerErrorKind::Busy),
+    ("NOSCRIPT", ServerErrorKind::NoScript),
+    ("WRONGTYPE", ServerErrorKind::WrongType),
+    ("unknown command", ServerErrorKind::UnknownCommand),
+    ("max number of clients", ServerErrorKind::MaxClients),
+    ("invalid password", ServerErrorKind::Auth),
+    ("without any password configured", ServerErrorKind::Auth),
+];
+
+fn server_error(text: &[u8]) -> ServerError {
+    let text = String::from_utf8_lossy(text);
+    let text = without_arguments(&text);
+    let is_word = |at: usize, code: &str| {
+        let outside = |byte: Option<&u8>| byte.is_none_or(|byte| !byte.is_ascii_alphanumeric());
+        let bytes = text.as_bytes();
+        outside(at.checked_sub(1).and_then(|before| bytes.get(before)))
+            && outside(bytes.get(at + code.len()))
+    };
+    let kind = CODES
+        .iter()
+        .find(|(code, _)| text.match_indices(code).any(|(at, code)| is_word(at, code)))
+        .map_or(ServerErrorKind::Other, |(_, kind)| *kind);
+    ServerError {
+        kind,
+        message: redacted(text).into(),
+    }
+}
+
+/// Servers repeat a command that they do not know, with its arguments: a token or a password.
+fn without_arguments(text: &str) -> &str {
+    text.find("with args")
+        .map_or(text, |at| text[..at].trim_end_matches([' ', ',']))
+}
+
+/// Printable, short, and without anything that looks like a token.
+fn redacted(text: &str) -> String {
+    let mut kept = String::new();
+    let mut run = 0;
+    for char in text
+        .chars()
+        .filter(|char| !char.is_control())
+        .take(MESSAGE_BYTES_MAX)
+    {
+        run = if char.is_ascii_hexdigit() { run + 1 } else { 0 };
+        kept.push(char);
+        if run == HEX_RUN_MAX {
+            kept.truncate(kept.len() - HEX_RUN_MAX);
+            kept.push('…');
+        } else if run > HEX_RUN_MAX {
+            kept.pop();
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::LockToken;
+    use crate::validity::Ttl;
+    use std::time::Duration;
+
+    fn encoded(command: &Command<'_>) -> String {
+        let mut out = BytesMut::new();
+        encode(command, &mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    fn replies(bytes: &[u8]) -> Result<Vec<Reply>, ProtocolError> {
+        let mut reader = ReplyReader::new();
+        let mut replies = Vec::new();
+        for chunk in bytes.chunks(1_000) {
+            reader.room()[..chunk.len()].copy_from_slice(chunk);
+            reader.filled(chunk.len());
+            while let Some(reply) = reader.next()? {
+                replies.push(reply);
+            }
+        }
+        Ok(replies)
+    }
+
+    fn error_kind(text: &str) -> ServerErrorKind {
+        server_error(text.as_bytes()).kind
+    }
+
+    #[test]
+    fn commands_have_their_wire_form() {
+        let token = LockToken::from_random([0xab; 20]);
+        let hex = "ab".repeat(20);
+        let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
+        let set = Command::Acquire {
+            key: b"k\r\n",
+            token: &token,
+            ttl,
+        };
+        let expected = format!(
+            "*6\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$40\r\n{hex}\r\n$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n30000\r\n"
+        );
+        assert_eq!(encoded(&set), expected);
+        let release = encoded(&Command::Release {
+            key: b"k",
+            token: &token,
+        });
+        assert!(release.starts_with("*5\r\n$4\r\nEVAL\r\n"));
+        assert!(release.ends_with(&format!("$1\r\n1\r\n$1\r\nk\r\n$40\r\n{hex}\r\n")));
+        assert_eq!(
+            encoded(&Command::Select { db: 12 }),
+            "*2\r\n$6\r\nSELECT\r\n$2\r\n12\r\n"
+        );
+    }
+
+    #[test]
+    fn decimal_writes_both_ends() {
+        for number in [0, 9, 10, 2_147_483_647, u32::MAX] {
+            assert_eq!(decimal(number, &mut [0; 10]), number.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn scalars_are_read() {
+        let read = replies(b"+OK\r\n+QUEUED\r\n:1\r\n:-2\r\n$-1\r\n").unwrap();
+        let expected = [
+            Reply::Ok,
+            Reply::Status,
+            Reply::Integer(1),
+            Reply::Integer(-2),
+            Reply::Nil,
+        ];
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_refused_at_its_first_byte() {
+        let table: [(&[u8], ProtocolError); 14] = [
+            (b"*", ProtocolError::Unexpected),
+            (b"H", ProtocolError::Malformed),
+            (b"_\r\n", ProtocolError::Malformed),
+            (b">2\r\n", ProtocolError::Malformed),
+            (b"$3\r\nfoo\r\n", ProtocolError::Unexpected),
+            (b"$9223372036854775807\r\n", ProtocolError::Unexpected),
+            (b"$+1\r\n", ProtocolError::Unexpected),
+            (b":+1\r\n", ProtocolError::Malformed),
+            (b":\r\n", ProtocolError::Malformed),
+            (b":1\n", ProtocolError::Malformed),
+            (b"+OK\rX", ProtocolError::Malformed),
+            (b"+OK\n", ProtocolError::Malformed),
+            (b":99999999999999999999\r\n", ProtocolError::Malformed),
+            (b":111111111111111111111111", ProtocolError::TooLarge),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(replies(bytes), Err(expected), "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_line_is_read_up_to_its_cap_and_not_beyond() {
+        let line = |length: usize| [b"+", vec![b'x'; length].as_slice(), b"\r\n"].concat();
+        assert_eq!(replies(&line(LINE_BYTES_MAX - 2)), Ok(vec![Reply::Status]));
+        assert_eq!(replies(&line(LINE_BYTES_MAX)), Err(ProtocolError::TooLarge));
+        assert_eq!(replies(&vec![b'+'; 1 << 20]), Err(ProtocolError::TooLarge));
+    }
+
+    #[test]
+    fn errors_are_classified_by_their_code() {
+        let table = [
+            (
+                "LOADING Redis is loading the dataset in memory",
+                ServerErrorKind::Loading,
+            ),
+            (
+                "ERR Error running script (call to f_0): @user_script:1: OOM command not allowed",
+                ServerErrorKind::OutOfMemory,
+            ),
+            (
+                "NOPERM this user has no permissions",
+                ServerErrorKind::Permission,
+            ),
+            (
+                "WRONGPASS invalid username-password pair",
+                ServerErrorKind::Auth,
+            ),
+            ("MOVED 3999 127.0.0.1:6381", ServerErrorKind::Cluster),
+            (
+                "ERR unknown command 'EVAL', with args beginning with: 'BUSY'",
+                ServerErrorKind::UnknownCommand,
+            ),
+            (
+                "ERR max number of clients reached",
+                ServerErrorKind::MaxClients,
+            ),
+            ("ERR BUSYBODY", ServerErrorKind::Other),
+            ("", ServerErrorKind::Other),
+        ];
+        for (text, expected) in table {
+            assert_eq!(error_kind(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_repeat_nothing_that_was_sent() {
+        let hex = "0123456789abcdef0123456789abcdef01234567";
+        let echo = format!("ERR unknown command 'EVAL', with args beginning with: 'k' '{hex}'");
+        let message = server_error(echo.as_bytes()).message;
+        assert_eq!(&*message, "ERR unknown command 'EVAL'");
+        let message = server_error(format!("ERR bad {hex} there").as_bytes()).message;
+        assert_eq!(&*message, "ERR bad … there");
+        let message = server_error(&[b"ERR \xff\x00".as_slice(), &[b'z'; 5_000]].concat()).message;
+        assert!(message.chars().count() <= MESSAGE_BYTES_MAX);
+    }
+}

@@ -1,0 +1,180 @@
+//! How long a lock may be believed in: the only arithmetic on TTLs and deadlines.
+//!
+//! A deadline `d` is over when `now >= d`; a lock is valid while `now < d`. Every rounding
+//! shortens validity (R2).
+
+use std::time::Duration;
+
+use crate::Moment;
+use crate::error::ConfigError;
+
+/// Added to the proportional drift: one millisecond for the precision of Redis' expiry and one for
+/// its truncation (R23).
+const DRIFT_CONSTANT_MS: u32 = 2;
+
+/// No TTL is longer: the longest one Redis handles without surprises is far above it, and a
+/// restarted master is waited for at least this long (R7).
+pub(crate) const TTL_MS_MAX: u32 = i32::MAX as u32;
+
+/// A time to live that a master will be asked for: whole milliseconds, at least one (R7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ttl(u32);
+
+impl Ttl {
+    /// Rounds down to whole milliseconds; `None` for less than one or more than [`TTL_MS_MAX`].
+    pub(crate) fn new(ttl: Duration) -> Option<Ttl> {
+        let ms = u32::try_from(ttl.as_millis()).ok()?;
+        (1..=TTL_MS_MAX).contains(&ms).then_some(Ttl(ms))
+    }
+
+    /// In milliseconds.
+    pub fn as_millis(self) -> u32 {
+        self.0
+    }
+
+    /// As a duration.
+    pub fn as_duration(self) -> Duration {
+        Duration::from_millis(u64::from(self.0))
+    }
+}
+
+/// The share of a TTL that clocks may disagree by, in parts per million, rounded up (R23).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Drift {
+    ppm: u32,
+}
+
+impl Drift {
+    pub(crate) fn new(factor: f64) -> Result<Drift, ConfigError> {
+        // Written so that NaN fails too.
+        if !(0.0..1.0).contains(&factor) {
+            return Err(ConfigError::DriftFactor { factor });
+        }
+        Ok(Drift {
+            ppm: (factor * 1e6).ceil() as u32,
+        })
+    }
+
+    /// `ceil(ttl * factor) + 2 ms`.
+    fn of(self, ttl: Ttl) -> u64 {
+        let proportional = (u64::from(ttl.0) * u64::from(self.ppm)).div_ceil(1_000_000);
+        proportional + u64::from(DRIFT_CONSTANT_MS)
+    }
+
+    /// How long a lock with this `ttl` can be valid at most; `None` if drift eats all of it.
+    pub(crate) fn validity(self, ttl: Ttl) -> Option<Duration> {
+        let validity = u64::from(ttl.0).checked_sub(self.of(ttl))?;
+        (validity > 0).then(|| Duration::from_millis(validity))
+    }
+
+    /// The shortest TTL that leaves any validity.
+    pub(crate) fn ttl_min(self) -> Duration {
+        // D(t) grows by at most one per millisecond of t, so the search is over in a few steps for
+        // any sane factor, and in TTL_MS_MAX halvings for a mad one.
+        let (mut low, mut high) = (1, TTL_MS_MAX);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.validity(Ttl(middle)) {
+                Some(_) => high = middle,
+                None => low = middle + 1,
+            }
+        }
+        Duration::from_millis(u64::from(low))
+    }
+
+    /// The instant from which a lock requested at `start` must not be believed in any more.
+    pub(crate) fn deadline(self, start: Moment, ttl: Ttl) -> Moment {
+        match self.validity(ttl) {
+            Some(validity) => start.after(validity),
+            None => start,
+        }
+    }
+}
+
+/// What is left of a lock at `now`; zero once the deadline is reached.
+pub(crate) fn remaining(deadline: Moment, now: Moment) -> Duration {
+    deadline.since(now)
+}
+
+/// Whether a lock with this `deadline` may be believed in at `now`.
+pub(crate) fn is_valid(deadline: Moment, now: Moment) -> bool {
+    now < deadline
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ttl(ms: u64) -> Ttl {
+        Ttl::new(Duration::from_millis(ms)).unwrap()
+    }
+
+    #[test]
+    fn ttl_is_whole_milliseconds_within_bounds() {
+        assert_eq!(Ttl::new(Duration::ZERO), None);
+        assert_eq!(Ttl::new(Duration::from_nanos(999_999)), None);
+        assert_eq!(Ttl::new(Duration::from_nanos(1_999_999)), Some(Ttl(1)));
+        assert_eq!(
+            Ttl::new(Duration::from_millis(u64::from(TTL_MS_MAX))),
+            Some(Ttl(TTL_MS_MAX))
+        );
+        assert_eq!(
+            Ttl::new(Duration::from_millis(u64::from(TTL_MS_MAX) + 1)),
+            None
+        );
+        assert_eq!(Ttl::new(Duration::MAX), None);
+    }
+
+    #[test]
+    fn factor_outside_zero_to_one_is_refused() {
+        for factor in [f64::NAN, -0.01, 1.0, 2.0, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(Drift::new(factor).is_err(), "{factor}");
+        }
+        for factor in [0.0, 0.01, 0.999_999_9] {
+            assert!(Drift::new(factor).is_ok(), "{factor}");
+        }
+    }
+
+    #[test]
+    fn drift_is_a_share_rounded_up_plus_two() {
+        let table = [
+            (0.01, 10_000, 102),
+            (0.01, 10_001, 103),
+            (0.01, 1, 3),
+            (0.0, 5_000, 2),
+        ];
+        for (factor, ms, expected) in table {
+            assert_eq!(
+                Drift::new(factor).unwrap().of(ttl(ms)),
+                expected,
+                "{factor} {ms}"
+            );
+        }
+    }
+
+    #[test]
+    fn validity_needs_more_than_the_drift() {
+        let drift = Drift::new(0.01).unwrap();
+        assert_eq!(drift.validity(ttl(3)), None);
+        assert_eq!(drift.validity(ttl(4)), Some(Duration::from_millis(1)));
+        assert_eq!(drift.ttl_min(), Duration::from_millis(4));
+        assert_eq!(Drift::new(0.0).unwrap().ttl_min(), Duration::from_millis(3));
+    }
+
+    #[test]
+    fn valid_until_just_before_the_deadline() {
+        let drift = Drift::new(0.01).unwrap();
+        let start = Moment::from_nanos(1_000);
+        let deadline = drift.deadline(start, ttl(1_000));
+        assert_eq!(deadline, start.after(Duration::from_millis(988)));
+        assert!(is_valid(
+            deadline,
+            Moment::from_nanos(deadline.as_nanos() - 1)
+        ));
+        assert!(!is_valid(deadline, deadline));
+        assert_eq!(
+            remaining(deadline, deadline.after(Duration::from_secs(1))),
+            Duration::ZERO
+        );
+    }
+}
