@@ -369,6 +369,8 @@ pub enum NodeOutcome {
     Backlogged,
     /// It has not been connected to yet.
     NotConnected,
+    /// It is connected and ready; it was not asked for a vote.
+    Connected,
 }
 
 impl NodeOutcome {
@@ -378,7 +380,8 @@ impl NodeOutcome {
             NodeOutcome::Pending
             | NodeOutcome::Granted
             | NodeOutcome::Held
-            | NodeOutcome::Absent => false,
+            | NodeOutcome::Absent
+            | NodeOutcome::Connected => false,
             NodeOutcome::TimedOut(_)
             | NodeOutcome::Disconnected(_)
             | NodeOutcome::Server(_)
@@ -402,6 +405,7 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
             NodeOutcome::Backlogged => f.write_str("backlogged"),
             NodeOutcome::NotConnected => f.write_str("not connected yet"),
+            NodeOutcome::Connected => f.write_str("connected"),
         }
     }
 }

@@ -5,6 +5,12 @@ mod clock;
 mod config;
 mod entropy;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+#[allow(missing_docs)]
+pub mod fuzzing;
+#[cfg(all(test, not(fuzzing)))]
+mod fuzzing;
 mod moment;
 mod mux;
 pub mod proto;

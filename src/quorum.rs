@@ -141,6 +141,10 @@ impl NodeSet {
         self.0 &= !(1 << node);
     }
 
+    pub(crate) fn extend(&mut self, nodes: NodeSet) {
+        self.0 |= nodes.0;
+    }
+
     /// Whether the node is in it.
     pub fn contains(self, node: usize) -> bool {
         self.0 & (1 << node) != 0

@@ -17,6 +17,8 @@ use crate::mux::Multiplexer;
 use crate::proto::{Done, Lease, NodeStatus, OpId, Patience, Released, Stats};
 use crate::{Moment, Resource};
 
+/// A client that was not used for this long looks at its connections before it uses them.
+const IDLE_MIN: Duration = Duration::from_secs(1);
 /// More than one event for each of the most nodes; if there are more, they come in the next turn.
 const EVENTS_PER_TURN: usize = 128;
 
@@ -56,6 +58,8 @@ struct Core {
     /// for each thread that waits.
     ended: Vec<(OpId, Done)>,
     waiting: usize,
+    /// When somebody last polled.
+    last_turn: Moment,
 }
 
 struct Poller {
@@ -93,6 +97,7 @@ impl Redlock {
             poller,
             ended: Vec::new(),
             waiting: 0,
+            last_turn: Clock.now(),
         };
         Ok(Redlock {
             shared: Arc::new(Shared {
@@ -269,8 +274,10 @@ impl Redlock {
     /// It ends by itself: every operation has a deadline in the engine.
     fn run<E>(&self, start: impl FnOnce(&mut Multiplexer) -> Result<OpId, E>) -> Result<Done, E> {
         let mut core = self.lock_core();
-        // Connections that are due to be made again take part in this operation.
-        core.mux.handle_timeout();
+        if Clock.now().since(core.last_turn) > IDLE_MIN {
+            // Connections may have ended while nobody looked: better to know before using them.
+            core = self.turn(core, Some(Duration::ZERO));
+        }
         let op = start(&mut core.mux)?;
         core.mux.flush();
         loop {
@@ -280,6 +287,7 @@ impl Redlock {
                     return Ok(done);
                 }
                 core.ended.push((id, done));
+                self.pass_on(&core);
             }
             if let Some(at) = core.ended.iter().position(|(id, _)| *id == op) {
                 self.pass_on(&core);
@@ -324,6 +332,7 @@ impl Redlock {
             core.mux.handle_event_at(now, event);
         }
         core.mux.handle_timeout_at(now);
+        core.last_turn = now;
         core.poller = Some(poller);
         if core.waiting > 0 {
             self.shared.turn.notify_all();
@@ -349,7 +358,7 @@ impl Redlock {
         }
     }
 
-    /// A thread that leaves wakes those that wait, so that one of them polls.
+    /// Wakes the threads that wait: one has its result, or is to poll now.
     fn pass_on(&self, core: &Core) {
         if core.waiting > 0 {
             self.shared.turn.notify_all();

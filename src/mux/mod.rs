@@ -218,7 +218,9 @@ impl Multiplexer {
 
     pub(crate) fn handle_timeout_at(&mut self, now: Moment) {
         for node in 0..self.nodes.len() {
-            if std::mem::take(&mut self.nodes[node].unread) {
+            let unread = std::mem::take(&mut self.nodes[node].unread);
+            // The caller may not have polled for long, and the replies be here.
+            if unread || self.engine.is_overdue(now, node) {
                 self.look_at(now, node, true);
             }
         }
@@ -240,8 +242,8 @@ impl Multiplexer {
     /// The clock is read for each call: a lock that it hands out was valid at that moment.
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
         let done = self.engine.poll_done(Clock.now());
-        if done.is_none() {
-            // A quorum that came too late is undone on the way.
+        // A quorum that came too late is undone on the way.
+        if let None | Some((_, Done::Acquired(Err(_)))) = done {
             self.flush();
         }
         done
@@ -322,7 +324,7 @@ impl Multiplexer {
         };
         match opened {
             Ok(socket) => connection.socket = Some(socket),
-            Err(error) => self.fail(Clock.now(), node, &error),
+            Err(error) => self.fail(Clock.now(), node, disconnected(&error)),
         }
     }
 
@@ -345,19 +347,17 @@ impl Multiplexer {
         match socket.send(&self.batch[from..to]) {
             Ok(()) if socket.unsent() > UNSENT_BYTES_MAX => self.engine.handle_blocked(node),
             Ok(()) => {}
-            Err(error) => self.fail(Clock.now(), node, &error),
+            Err(error) => self.fail(Clock.now(), node, disconnected(&error)),
         }
     }
 
-    fn fail(&mut self, now: Moment, node: usize, error: &std::io::Error) {
-        let address = &self.config.nodes[node].address;
-        log::debug!(target: "muxlock", "{address}: {error}");
+    fn fail(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
+        log::debug!(target: "muxlock", "{}: {outcome}", self.config.nodes[node].address);
         // Gone at once, so that nothing more is written to it; the engine asks to close it later.
         if let Some(socket) = self.nodes[node].socket.take() {
             socket.abort();
         }
-        self.engine
-            .handle_disconnected(now, node, NodeOutcome::Disconnected(error.kind()));
+        self.engine.handle_disconnected(now, node, outcome);
     }
 
     /// Does what a node's socket is ready for. `to_the_end`: what was announced may not be
@@ -371,10 +371,10 @@ impl Multiplexer {
             Ok(true) if !stood => self.engine.handle_connected(now, node),
             Ok(true) => {}
             Ok(false) => return,
-            Err(error) => return self.fail(now, node, &error),
+            Err(error) => return self.fail(now, node, disconnected(&error)),
         }
         if let Err(error) = socket.send_rest() {
-            return self.fail(now, node, &error);
+            return self.fail(now, node, disconnected(&error));
         }
         if socket.unsent() == 0 {
             self.engine.handle_writable(now, node);
@@ -390,7 +390,7 @@ impl Multiplexer {
             let before = socket.reader.pending();
             let received = match socket.receive() {
                 Ok(received) => received,
-                Err(error) => return self.fail(now, node, &error),
+                Err(error) => return self.fail(now, node, disconnected(&error)),
             };
             let drained =
                 received == Received::Drained && (!to_the_end || socket.reader.pending() == before);
@@ -398,16 +398,13 @@ impl Multiplexer {
                 match socket.reader.next() {
                     Ok(Some(reply)) => self.engine.handle_reply(now, node, reply),
                     Ok(None) => break,
-                    Err(error) => {
-                        let outcome = NodeOutcome::Protocol(error);
-                        self.engine.handle_disconnected(now, node, outcome);
-                        return self.close(node);
-                    }
+                    Err(error) => return self.fail(now, node, NodeOutcome::Protocol(error)),
                 }
             }
             match received {
                 Received::Ended => {
-                    return self.fail(now, node, &std::io::ErrorKind::UnexpectedEof.into());
+                    let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::UnexpectedEof);
+                    return self.fail(now, node, outcome);
                 }
                 Received::Bytes | Received::Drained if drained => return,
                 Received::Bytes | Received::Drained => {}
@@ -415,6 +412,10 @@ impl Multiplexer {
         }
         self.nodes[node].unread = true;
     }
+}
+
+fn disconnected(error: &std::io::Error) -> NodeOutcome {
+    NodeOutcome::Disconnected(error.kind())
 }
 
 impl Drop for Multiplexer {

@@ -1,5 +1,6 @@
 //! Acquisition: rounds of SET until a quorum grants, or patience ends.
 
+use super::release::Held;
 use super::round::Kind;
 use super::timer::between;
 use super::{Engine, Lease, OPERATIONS_MAX, OpId, Patience, Progress, Task};
@@ -73,9 +74,14 @@ impl Engine {
         kind: LockErrorKind,
     ) -> bool {
         let failed = &self.rounds[round];
-        let (key, token, ttl, started) =
-            (failed.key.clone(), failed.token, failed.ttl, failed.started);
-        self.release_everywhere(now, (key, token, ttl), started, None);
+        let held = Held {
+            key: failed.key.clone(),
+            token: failed.token,
+            ttl: failed.ttl,
+            started: failed.started,
+            sent: failed.sent,
+        };
+        self.release_everywhere(now, held, None);
         let Some(retry_at) = self.retry_at(now, op) else {
             match kind {
                 LockErrorKind::Contended => self.stats.contended += 1,
@@ -148,6 +154,7 @@ impl Engine {
                         started: won.started,
                         deadline,
                         granted: won.granted,
+                        sent: won.sent,
                     }));
                 }
                 if self.attempt_failed(now, op, round, LockErrorKind::Expired) {

@@ -18,12 +18,17 @@ impl Engine {
 
     /// The connection that was asked for stands.
     pub fn handle_connected(&mut self, now: Moment, node: usize) {
-        self.clamp(now);
+        let now = self.clamp(now);
         let State::Connecting { deadline } = self.nodes[node].state else {
             return;
         };
         // One deadline covers connection and handshake: a peer that accepts and stays silent
-        // costs no more than one that does not accept.
+        // costs no more than one that does not accept. If it is over, nobody has called in since.
+        let deadline = if now < deadline {
+            deadline
+        } else {
+            now.after(self.config.connect_timeout)
+        };
         self.nodes[node].state = State::Handshaking { deadline };
         let config = &self.config.nodes[node];
         if config.password.is_some() {
@@ -170,6 +175,13 @@ impl Engine {
         self.outgoing.push_back(Outgoing::Connect(node));
     }
 
+    /// Whether the node will be given up for its silence at `now`. What it may have said in the
+    /// meantime should be read first.
+    pub fn is_overdue(&self, now: Moment, node: usize) -> bool {
+        let node = &self.nodes[node];
+        node.state == State::Ready && node.silent_until().is_some_and(|until| now >= until)
+    }
+
     pub(super) fn node_timeout(&mut self, now: Moment, node: usize) {
         match self.nodes[node].state {
             State::Idle => {}
@@ -189,10 +201,7 @@ impl Engine {
                         self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
                     }
                 }
-                if self.nodes[node]
-                    .silent_until()
-                    .is_some_and(|until| now >= until)
-                {
+                if self.is_overdue(now, node) {
                     self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
                 } else if self.nodes[node].debts_due.is_some_and(|due| now >= due) {
                     self.settle_debts(now, node);

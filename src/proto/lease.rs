@@ -24,6 +24,8 @@ pub struct Lease {
     pub(super) started: Moment,
     pub(super) deadline: Moment,
     pub(super) granted: NodeSet,
+    /// The nodes that may hold the key: a release goes to each.
+    pub(super) sent: NodeSet,
 }
 
 impl Lease {

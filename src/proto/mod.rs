@@ -369,7 +369,7 @@ impl Engine {
     pub fn unavailable(&self) -> LockError {
         let nodes = (0..self.nodes.len()).map(|node| {
             let outcome = match self.nodes[node].state {
-                State::Ready => NodeOutcome::Granted,
+                State::Ready => NodeOutcome::Connected,
                 State::Connecting { .. } | State::Handshaking { .. } => {
                     NodeOutcome::TimedOut(self.nodes[node].phase())
                 }
@@ -451,10 +451,11 @@ impl Engine {
             token,
             ttl,
             started: now,
-            expires: now.after(ttl.as_duration()).after(node::SLACK),
+            expires: None,
             tally: Tally::new(count),
             undecided: NodeSet::all(count),
             granted: NodeSet::EMPTY,
+            sent: NodeSet::EMPTY,
             owner,
             decided: false,
             references: u32::from(owner.is_some()),
@@ -485,13 +486,17 @@ impl Engine {
     /// Hands the round's command out to these nodes at once.
     fn send(&mut self, nodes: NodeSet, round: usize) {
         if !nodes.is_empty() {
-            self.rounds[round].references += nodes.len() as u32;
+            let sent = &mut self.rounds[round];
+            sent.references += nodes.len() as u32;
+            sent.sent.extend(nodes);
             self.outgoing.push_back(Outgoing::Round(nodes, round));
         }
     }
 
     fn enqueue(&mut self, node: usize, round: usize) {
-        self.rounds[round].references += 1;
+        let queued = &mut self.rounds[round];
+        queued.references += 1;
+        queued.sent.insert(node);
         self.nodes[node].queue.push_back(round);
     }
 

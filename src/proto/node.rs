@@ -157,8 +157,9 @@ impl Node {
         }
     }
 
-    /// Whether a SET sent at `started` or later can have reached this node, which is not ready.
-    pub(super) fn may_hold(&self, started: Moment) -> bool {
+    /// Whether this node, which is not ready now, was so at `started` or later: only then can it
+    /// have been sent anything.
+    pub(super) fn was_ready_since(&self, started: Moment) -> bool {
         self.lost_at.is_some_and(|lost_at| lost_at >= started)
     }
 
@@ -213,13 +214,21 @@ impl Node {
         Some(answered)
     }
 
-    /// Adds a key to delete; the oldest of too many are left to their TTL.
+    /// Adds a key to delete; what is too much is left to its TTL.
     pub(super) fn owe(&mut self, token: LockToken, debt: Debt) {
         if self.debts.len() >= DEBTS_MAX && !self.debts.contains_key(&token) {
             return;
         }
         self.debts_due = Some(self.debts_due.map_or(debt.due, |due| due.min(debt.due)));
-        self.debts.insert(token, debt);
+        self.debts
+            .entry(token)
+            .and_modify(|owed| {
+                // A SET and its release may be lost together: the SET's key lives longer.
+                owed.expires = owed.expires.max(debt.expires);
+                owed.due = owed.due.min(debt.due);
+                owed.again |= debt.again;
+            })
+            .or_insert(debt);
     }
 
     /// How far the node has got, for a timeout's report.
@@ -234,7 +243,12 @@ impl Node {
     /// Enters the back-off after one more failure: the delay doubles up to a cap, and is jittered
     /// by `random` so that clients that lost a master together do not return together.
     pub(super) fn back_off(&mut self, now: Moment, random: u64) {
-        let doubled = BACK_OFF_MIN.saturating_mul(1 << self.failures.min(16));
+        // The first try after a connection that worked is made at once: a server may close idle
+        // connections, or be restarted.
+        let doubled = match self.failures {
+            0 => Duration::ZERO,
+            failures => BACK_OFF_MIN.saturating_mul(1 << (failures - 1).min(16)),
+        };
         let delay = super::timer::between(
             doubled.min(BACK_OFF_MAX) / 2,
             doubled.min(BACK_OFF_MAX),

@@ -1,11 +1,22 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
-use super::node::{Debt, State};
+use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Debt, SLACK, State};
 use super::round::Kind;
 use super::{Engine, Lease, NodeSet, OpId, Progress, Released, Task, Ttl};
 use crate::error::{LockError, NodeOutcome};
 use crate::token::LockToken;
 use crate::{Moment, Resource};
+
+/// What an attempt may have left on nodes.
+pub(super) struct Held {
+    pub(super) key: Resource,
+    pub(super) token: LockToken,
+    pub(super) ttl: Ttl,
+    /// When its first SET may have been sent.
+    pub(super) started: Moment,
+    /// The nodes that it was meant for.
+    pub(super) sent: NodeSet,
+}
 
 impl Engine {
     /// Starts to release a lock and to wait for a quorum of confirmations. The lease is gone
@@ -16,7 +27,7 @@ impl Engine {
         self.stats.released += 1;
         let op = self.start_operation(Task::Release, Progress::Waiting);
         let held = self.held(&lease);
-        let round = self.release_everywhere(now, held, lease.started, Some(op));
+        let round = self.release_everywhere(now, held, Some(op));
         // With every node down, the outcome is known already.
         if let Progress::Waiting = self.operations[op].progress {
             self.operations[op].progress = Progress::Voting(round);
@@ -29,24 +40,32 @@ impl Engine {
         let now = self.clamp(now);
         self.stats.released += 1;
         let held = self.held(&lease);
-        self.release_everywhere(now, held, lease.started, None);
+        self.release_everywhere(now, held, None);
     }
 
-    fn held(&self, lease: &Lease) -> (Resource, LockToken, Ttl) {
-        (
-            lease.resource.prefixed(&self.config.key_prefix),
-            lease.token,
-            lease.ttl,
-        )
+    fn held(&self, lease: &Lease) -> Held {
+        Held {
+            key: lease.resource.prefixed(&self.config.key_prefix),
+            token: lease.token,
+            ttl: lease.ttl,
+            started: lease.started,
+            sent: lease.sent,
+        }
     }
 
-    /// Releases what SETs of `started` or later, with this token, may have left, on all nodes:
-    /// also on those that refused, failed or did not answer (R4, R10).
+    /// Releases what an attempt may have left, on every node that its SET was meant for: also on
+    /// those that refused, failed or did not answer (R4, R10). A node that was not sent the SET
+    /// has nothing to release (R11).
     pub(super) fn release_everywhere(
         &mut self,
         now: Moment,
-        (key, token, ttl): (Resource, LockToken, Ttl),
-        started: Moment,
+        Held {
+            key,
+            token,
+            ttl,
+            started,
+            sent,
+        }: Held,
         owner: Option<usize>,
     ) -> usize {
         let round = self.start_round(now, Kind::Release, (key, token, ttl), owner);
@@ -54,23 +73,26 @@ impl Engine {
         self.rounds[round].references += 1;
         let mut ready = NodeSet::EMPTY;
         for node in 0..self.nodes.len() {
+            let may_hold = sent.contains(node);
             match self.nodes[node].state {
+                _ if !may_hold => self.record(now, round, node, NodeOutcome::Absent),
                 State::Ready if self.nodes[node].blocked => self.enqueue(node, round),
                 State::Ready => ready.insert(node),
                 State::Connecting { .. } | State::Handshaking { .. } => {
-                    if self.retract(now, node, token) {
+                    if self.retract(now, node, token) || !self.nodes[node].was_ready_since(started)
+                    {
                         self.record(now, round, node, NodeOutcome::Absent);
-                    } else if self.nodes[node].may_hold(started) {
-                        self.enqueue(node, round);
                     } else {
-                        self.record(now, round, node, self.nodes[node].last_failure);
+                        self.enqueue(node, round);
                     }
                 }
                 State::Idle | State::BackOff { .. } => {
-                    if self.nodes[node].may_hold(started) {
+                    if self.nodes[node].was_ready_since(started) {
                         self.owe(now, node, round);
+                        self.record(now, round, node, self.nodes[node].last_failure);
+                    } else {
+                        self.record(now, round, node, NodeOutcome::Absent);
                     }
-                    self.record(now, round, node, self.nodes[node].last_failure);
                 }
             }
         }
@@ -98,22 +120,36 @@ impl Engine {
 
     /// Notes that the round's key is to be deleted on this node once it can be reached (R12).
     pub(super) fn owe(&mut self, now: Moment, node: usize, round: usize) {
+        let debt = self.debt(now, round);
+        // What is owed already is not sent ever again.
+        let again = self.rounds[round].expires.is_none();
+        let token = self.rounds[round].token;
+        self.nodes[node].owe(token, Debt { again, ..debt });
+    }
+
+    /// A release that a node refused for the moment is tried again until the key is gone by itself.
+    pub(super) fn release_refused(&mut self, now: Moment, node: usize, round: usize) {
+        let debt = self.debt(now, round);
+        let due = now.after(DEBT_REFUSED_AFTER);
+        if due < debt.expires {
+            let token = self.rounds[round].token;
+            self.nodes[node].owe(token, Debt { due, ..debt });
+        }
+    }
+
+    fn debt(&self, now: Moment, round: usize) -> Debt {
         let round = &self.rounds[round];
-        let expires = match round.kind {
-            Kind::Release => round.expires,
-            // A SET that is still in a dead connection's buffers may run as late as now.
-            Kind::Acquire | Kind::Extend => {
-                now.after(round.ttl.as_duration()).after(super::node::SLACK)
-            }
-        };
-        let debt = Debt {
-            key: round.key.clone(),
-            ttl: round.ttl,
+        let (key, ttl) = (round.key.clone(), round.ttl);
+        // An unanswered SET may have run as late as now, and so may one before this release.
+        let latest = || now.after(ttl.as_duration()).after(SLACK);
+        let expires = round.expires.unwrap_or_else(latest);
+        Debt {
+            key,
+            ttl,
             due: now,
             expires,
-            again: true,
-        };
-        self.nodes[node].owe(round.token, debt);
+            again: false,
+        }
     }
 
     /// Sends what is owed and due.
@@ -134,36 +170,16 @@ impl Engine {
             }
             let held = (debt.key.clone(), token, debt.ttl);
             let round = self.start_round(now, Kind::Release, held, None);
-            self.rounds[round].expires = debt.expires;
+            self.rounds[round].expires = Some(debt.expires);
             self.send(NodeSet::one(node), round);
             if debt.again {
                 let round_trip = self.nodes[node].latency.unwrap_or_default();
                 debt.again = false;
-                debt.due = now.after(round_trip).after(super::node::DEBT_AGAIN_AFTER);
+                debt.due = now.after(round_trip).after(DEBT_AGAIN_AFTER);
                 self.nodes[node].debts.insert(token, debt);
             }
         }
         self.nodes[node].debts_due = self.nodes[node].debts.values().map(|debt| debt.due).min();
-    }
-
-    /// A release that a node refused for the moment is tried again until the key is gone by itself.
-    pub(super) fn release_refused(&mut self, now: Moment, node: usize, round: usize) {
-        let refused = &self.rounds[round];
-        let (key, ttl, expires) = (refused.key.clone(), refused.ttl, refused.expires);
-        let token = refused.token;
-        let due = now.after(super::node::DEBT_REFUSED_AFTER);
-        if due < expires {
-            self.nodes[node].owe(
-                token,
-                Debt {
-                    key,
-                    ttl,
-                    due,
-                    expires,
-                    again: false,
-                },
-            );
-        }
     }
 
     pub(super) fn finish_release(&mut self, op: usize) -> Result<Released, LockError> {

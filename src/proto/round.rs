@@ -24,12 +24,15 @@ pub(super) struct Round {
     pub(super) token: LockToken,
     pub(super) ttl: Ttl,
     pub(super) started: Moment,
-    /// For a release: when the key is gone by itself.
-    pub(super) expires: Moment,
+    /// For a release of what is owed: when the key is gone by itself. `None` if that is not
+    /// certain, because the SET may still be in front of this command on the same connection.
+    pub(super) expires: Option<Moment>,
     pub(super) tally: Tally,
     /// The nodes that have not voted. A node votes once (R3).
     pub(super) undecided: NodeSet,
     pub(super) granted: NodeSet,
+    /// The nodes that were sent the command, or will be once they are connected.
+    pub(super) sent: NodeSet,
     /// The operation that waits for the votes; `None` when nobody does, or not any more.
     pub(super) owner: Option<usize>,
     pub(super) decided: bool,

@@ -1,0 +1,474 @@
+//! What the fuzz targets run, and `cargo test` over the committed corpora.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::proto::{Action, Command, Engine, Entropy, Patience, Reply, ServerError};
+use crate::resp::{LINE_BYTES_MAX, ReplyReader};
+use crate::{
+    Done, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, ProtocolError, Redlock, Resource,
+    ServerErrorKind,
+};
+
+/// Any bytes, cut anywhere: never a panic, never more kept than a line, and the same replies and
+/// the same verdict as from the bytes in one piece.
+pub fn reply(data: &[u8]) {
+    let Some((&step, bytes)) = data.split_first() else {
+        return;
+    };
+    let whole = read(bytes, usize::MAX);
+    let split = read(bytes, usize::from(step).max(1));
+    assert_eq!(whole, split, "the cut makes a difference");
+}
+
+fn read(bytes: &[u8], step: usize) -> (Vec<Reply>, Option<ProtocolError>) {
+    let mut reader = ReplyReader::new();
+    let mut replies = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let room = reader.room();
+        assert!(!room.is_empty(), "a reader that returned None has room");
+        let count = room.len().min(step).min(rest.len());
+        room[..count].copy_from_slice(&rest[..count]);
+        reader.filled(count);
+        rest = &rest[count..];
+        loop {
+            match reader.next() {
+                Ok(Some(reply)) => replies.push(reply),
+                Ok(None) => break,
+                Err(error) => return (replies, Some(error)),
+            }
+        }
+        assert!(
+            reader.pending() <= LINE_BYTES_MAX,
+            "more is kept than a line"
+        );
+    }
+    (replies, None)
+}
+
+/// Any sequence of commands, connections, replies and timeouts: the engine never panics, never
+/// hands out a lock without a quorum and a future, and leaves no key behind once the nodes heal.
+pub fn engine(data: &[u8]) {
+    let Some((&shape, bytes)) = data.split_first() else {
+        return;
+    };
+    let mut world = World::new(usize::from(shape % 5) + 1, TTLS[usize::from(shape >> 7)]);
+    for step in bytes.chunks_exact(2).take(STEPS_MAX) {
+        world.step(step[0], step[1]);
+    }
+    world.heal();
+}
+
+const STEPS_MAX: usize = 1_024;
+/// Turns that healing may take: every one answers all that is asked, or moves to the next timer.
+const HEALING_TURNS_MAX: usize = 10_000;
+/// With the short one, time runs out often; with the long one, what is left behind stays.
+const TTLS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
+/// Tokens are numbers: what matters is that they differ.
+struct Counter(u64);
+
+impl Entropy for Counter {
+    fn token(&mut self) -> Option<[u8; 20]> {
+        let mut token = [0; 20];
+        token[..8].copy_from_slice(&self.next_u64().to_be_bytes());
+        Some(token)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.0 += 1;
+        self.0
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Hello,
+    Set(LockToken),
+    Extend(LockToken),
+    Release(LockToken),
+}
+
+#[derive(Default)]
+struct Peer {
+    asked: VecDeque<Asked>,
+    /// With the moment at which the key expires.
+    holds: BTreeMap<LockToken, Moment>,
+}
+
+struct World {
+    engine: Engine,
+    now: Moment,
+    ttl: Duration,
+    peers: Vec<Peer>,
+    leases: Vec<Lease>,
+    /// Operations that were started and have not ended; for extensions, with the old deadline.
+    started: BTreeMap<OpId, Option<Moment>>,
+    /// When the first SET with this token was handed out, and by whom it was granted.
+    sets: BTreeMap<LockToken, (Moment, BTreeSet<usize>)>,
+    /// Who said yes to the extension with this token that is under way.
+    extensions: BTreeMap<LockToken, BTreeSet<usize>>,
+}
+
+impl World {
+    fn new(nodes: usize, ttl: Duration) -> World {
+        let urls = (1..=nodes).map(|port| format!("redis://127.0.0.1:{port}"));
+        // As long as the short TTL, so that answers may come too late for the validity only.
+        let builder = Redlock::builder().nodes(urls).node_timeout(TTLS[0]);
+        let config = builder.config().expect("valid settings");
+        World {
+            engine: Engine::new(Arc::new(config), Box::new(Counter(0))),
+            now: Moment::from_nanos(1),
+            ttl,
+            peers: (0..nodes).map(|_| Peer::default()).collect(),
+            leases: Vec::new(),
+            started: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            extensions: BTreeMap::new(),
+        }
+    }
+
+    fn quorum(&self) -> usize {
+        crate::quorum(self.peers.len())
+    }
+
+    /// The TTL less 1 % and 2 ms.
+    fn validity(&self) -> Duration {
+        self.ttl - self.ttl / 100 - Duration::from_millis(2)
+    }
+
+    fn step(&mut self, what: u8, how: u8) {
+        let node = usize::from(how) % self.peers.len();
+        if let 9 | 12 = what % 13 {
+            // No time passes between a connection's end and its closing.
+            self.drain();
+        }
+        match what % 13 {
+            0 => self.acquire(Patience::OneRound),
+            1 => self.acquire(Patience::Until(
+                self.now.after(Duration::from_millis(how.into())),
+            )),
+            2 => self.extend(how),
+            3 => self.release(how),
+            4 => self.abandon(how),
+            5 => self.engine.handle_connected(self.now, node),
+            6 => self.disconnect(node),
+            7 => self.answer(node, how >> 4),
+            8 => self.answer(node, 0),
+            9 => self.pass(Duration::from_millis(how.into())),
+            10 => self.engine.handle_blocked(node),
+            11 => self.engine.handle_writable(self.now, node),
+            // The process is paused: nobody looks at what is due.
+            _ => self.now = self.now.after(Duration::from_millis(8 * u64::from(how))),
+        }
+        // Whether the caller drains at once or later must not matter.
+        if what & 0x80 == 0 {
+            self.drain();
+        }
+    }
+
+    fn acquire(&mut self, patience: Patience) {
+        let resource = Resource::new("r").expect("a valid name");
+        let op = self
+            .engine
+            .acquire(self.now, resource, self.ttl, patience)
+            .expect("valid arguments");
+        self.started.insert(op, None);
+    }
+
+    fn extend(&mut self, how: u8) {
+        let Some(lease) = self.take_lease(how) else {
+            return;
+        };
+        let (token, deadline) = (*lease.token(), lease.valid_until());
+        self.extensions.insert(token, BTreeSet::new());
+        let op = self.engine.extend(self.now, lease, self.ttl);
+        self.started.insert(op, Some(deadline));
+    }
+
+    fn release(&mut self, how: u8) {
+        let Some(lease) = self.take_lease(how) else {
+            return;
+        };
+        let op = self.engine.release(self.now, lease);
+        self.started.insert(op, None);
+    }
+
+    fn abandon(&mut self, how: u8) {
+        let Some(lease) = self.take_lease(how) else {
+            return;
+        };
+        self.engine.abandon(self.now, lease);
+    }
+
+    fn take_lease(&mut self, how: u8) -> Option<Lease> {
+        let count = self.leases.len();
+        (count > 0).then(|| self.leases.swap_remove(usize::from(how) % count))
+    }
+
+    /// What was unanswered was carried out all the same, as far as it matters: SETs were.
+    fn disconnect(&mut self, node: usize) {
+        let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+        self.engine.handle_disconnected(self.now, node, outcome);
+    }
+
+    fn cut(&mut self, node: usize) {
+        for asked in std::mem::take(&mut self.peers[node].asked) {
+            if let Asked::Set(token) = asked {
+                self.peers[node]
+                    .holds
+                    .insert(token, self.now.after(self.ttl));
+            }
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+        self.engine.handle_timeout(self.now);
+    }
+
+    /// Lets a node answer what it was asked first: truly, or as `how` says.
+    fn answer(&mut self, node: usize, how: u8) {
+        let Some(asked) = self.peers[node].asked.pop_front() else {
+            if how == 15 {
+                self.engine.handle_reply(self.now, node, Reply::Ok);
+            }
+            return;
+        };
+        let error = |kind| {
+            Reply::Error(ServerError {
+                kind,
+                message: "ERR".into(),
+            })
+        };
+        let reply = match how {
+            0..=7 => self.obey(node, asked),
+            8 => error(ServerErrorKind::OutOfMemory),
+            9 => error(ServerErrorKind::Busy),
+            10 => error(ServerErrorKind::Auth),
+            11 => error(ServerErrorKind::WrongType),
+            12 => Reply::Nil,
+            13 => Reply::Status,
+            14 => Reply::Integer(2),
+            _ => {
+                self.obey(node, asked);
+                Reply::Status
+            }
+        };
+        if let (Reply::Integer(1), Asked::Extend(token)) = (&reply, asked) {
+            self.extensions.entry(token).or_default().insert(node);
+        }
+        if let (Reply::Ok, Asked::Set(token)) = (&reply, asked) {
+            self.sets
+                .get_mut(&token)
+                .expect("it was handed out")
+                .1
+                .insert(node);
+        }
+        if let (Reply::Error(error), Asked::Release(token)) = (&reply, asked) {
+            // The engine takes the node's word that the key is not ours.
+            if error.kind == ServerErrorKind::WrongType {
+                self.peers[node].holds.remove(&token);
+            }
+        }
+        self.engine.handle_reply(self.now, node, reply);
+    }
+
+    fn obey(&mut self, node: usize, asked: Asked) -> Reply {
+        let (now, ttl) = (self.now, self.ttl);
+        let holds = &mut self.peers[node].holds;
+        holds.retain(|_, expires| now < *expires);
+        match asked {
+            Asked::Hello => Reply::Ok,
+            Asked::Set(_) if !holds.is_empty() => Reply::Nil,
+            Asked::Set(token) => {
+                holds.insert(token, now.after(ttl));
+                Reply::Ok
+            }
+            Asked::Extend(token) => match holds.get_mut(&token) {
+                Some(expires) => {
+                    *expires = now.after(ttl);
+                    Reply::Integer(1)
+                }
+                None => Reply::Integer(0),
+            },
+            Asked::Release(token) => Reply::Integer(holds.remove(&token).map_or(0, |_| 1)),
+        }
+    }
+
+    /// Carries out all actions and takes all that has ended.
+    fn drain(&mut self) {
+        loop {
+            while self.act() {}
+            let Some((id, done)) = self.engine.poll_done(self.now) else {
+                break;
+            };
+            let old = self.started.remove(&id).expect("an operation ends once");
+            self.check(done, old);
+        }
+        let unanswered: usize = self.peers.iter().map(|peer| peer.asked.len()).sum();
+        let known: usize = self.engine.nodes().map(|node| node.in_flight).sum();
+        assert_eq!(unanswered, known, "replies and requests are paired");
+    }
+
+    fn act(&mut self) -> bool {
+        let (nodes, asked) = match self.engine.poll_action() {
+            None => return false,
+            Some(Action::Connect { .. }) => return true,
+            Some(Action::Close { node }) => {
+                self.cut(node);
+                return true;
+            }
+            Some(Action::Send { nodes, command }) => {
+                let asked = match command {
+                    Command::Acquire { token, .. } => Asked::Set(*token),
+                    Command::Extend { token, .. } => Asked::Extend(*token),
+                    Command::Release { token, .. } => Asked::Release(*token),
+                    Command::Authenticate(_) | Command::Select { .. } | Command::SetName => {
+                        Asked::Hello
+                    }
+                };
+                (nodes, asked)
+            }
+        };
+        assert!(!nodes.is_empty());
+        if let Asked::Set(token) = asked {
+            self.sets
+                .entry(token)
+                .or_insert((self.now, BTreeSet::new()));
+        }
+        for node in nodes.iter() {
+            self.peers[node].asked.push_back(asked);
+        }
+        true
+    }
+
+    /// No lock without a quorum that said yes, and without a future; none that is believed in for
+    /// longer than its first SET allows.
+    fn check(&mut self, done: Done, old: Option<Moment>) {
+        match done {
+            Done::Acquired(Ok(lease)) => {
+                let (sent, granted) = &self.sets[lease.token()];
+                assert!(granted.len() >= self.quorum());
+                assert!(lease.granted_by().all(|node| granted.contains(&node)));
+                assert!(lease.granted_by().count() >= self.quorum());
+                assert!(self.now < lease.valid_until());
+                assert!(lease.valid_until() <= sent.after(self.validity()));
+                self.leases.push(lease);
+            }
+            Done::Extended(lease, result) => {
+                let old = old.expect("an extension has an old deadline");
+                let yes = self
+                    .extensions
+                    .remove(lease.token())
+                    .expect("it was started");
+                if result.is_ok() {
+                    assert!(yes.len() >= self.quorum());
+                    assert!(self.now < old && lease.valid_until() >= old);
+                    assert!(lease.valid_until() <= self.now.after(self.validity()));
+                } else {
+                    assert_eq!(lease.valid_until(), old);
+                }
+                self.leases.push(lease);
+            }
+            Done::Acquired(Err(_)) | Done::Released(_) => {}
+        }
+    }
+
+    /// Nodes can be reached and tell the truth from now on: everything ends, and nothing is left.
+    fn heal(&mut self) {
+        while let Some(lease) = self.leases.pop() {
+            self.engine.abandon(self.now, lease);
+        }
+        for _ in 0..HEALING_TURNS_MAX {
+            self.drain();
+            while let Some(lease) = self.leases.pop() {
+                self.engine.abandon(self.now, lease);
+            }
+            self.engine.connect(self.now);
+            let mut quiet = true;
+            for node in 0..self.peers.len() {
+                self.drain();
+                self.engine.handle_writable(self.now, node);
+                self.engine.handle_connected(self.now, node);
+                self.drain();
+                while !self.peers[node].asked.is_empty() {
+                    quiet = false;
+                    self.answer(node, 0);
+                }
+            }
+            self.drain();
+            let ready = self
+                .engine
+                .nodes()
+                .all(|node| node.state == NodeState::Ready);
+            match self.engine.poll_timeout() {
+                None if quiet && ready && self.leases.is_empty() => break,
+                None => {}
+                Some(next) => {
+                    self.now = self.now.max(next);
+                    self.engine.handle_timeout(self.now);
+                }
+            }
+        }
+        assert!(self.started.is_empty(), "every operation ends");
+        assert_eq!(self.engine.operations(), 0);
+        assert_eq!(self.engine.unanswered(), 0);
+        assert_eq!(
+            self.engine.poll_timeout(),
+            None,
+            "nothing is due when nothing is under way"
+        );
+        assert!(self.engine.nodes().all(|node| node.debts == 0));
+        for peer in &self.peers {
+            let left = peer
+                .holds
+                .values()
+                .filter(|expires| self.now < **expires)
+                .count();
+            assert_eq!(left, 0, "keys are left behind");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    fn replay(target: &str, run: fn(&[u8])) {
+        let folder = format!("{}/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+        let mut inputs = 0;
+        for entry in std::fs::read_dir(folder).expect("the corpus is committed") {
+            run(&std::fs::read(entry.unwrap().path()).unwrap());
+            inputs += 1;
+        }
+        assert!(inputs > 0, "the corpus of {target} is empty");
+    }
+
+    #[test]
+    fn reply_corpus_holds() {
+        replay("reply", super::reply);
+    }
+
+    #[test]
+    fn engine_corpus_holds() {
+        replay("engine", super::engine);
+    }
+
+    /// A poor man's fuzzer, so that every test run sees a little that is new to the corpus.
+    #[test]
+    fn engine_survives_arbitrary_steps() {
+        let mut state = 1_u64;
+        for _ in 0..2_000 {
+            let bytes: Vec<u8> = (0..201)
+                .map(|_| {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    (state >> 56) as u8
+                })
+                .collect();
+            super::engine(&bytes);
+        }
+    }
+}

@@ -1,0 +1,751 @@
+//! The engine's states on virtual time: each test is a state, a stimulus and the exact outcome.
+
+#![allow(missing_docs)]
+
+#[allow(dead_code)]
+#[path = "support/scenario.rs"]
+mod scenario;
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use muxlock::proto::{Patience, Reply};
+use muxlock::{LockErrorKind, NodeOutcome, NodeState, Phase, ProtocolError, ServerErrorKind};
+use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error};
+
+const MS: Duration = Duration::from_millis(1);
+const RESET: NodeOutcome = NodeOutcome::Disconnected(ErrorKind::ConnectionReset);
+
+fn outcomes(error: &muxlock::LockError) -> Vec<NodeOutcome> {
+    error.nodes().iter().map(|report| report.outcome).collect()
+}
+
+// Connections.
+
+#[test]
+fn idle_first_command_connects_and_waits_for_the_connection() {
+    let mut scenario = Scenario::new(3);
+    scenario.try_lock();
+    let connects: Vec<_> = (0..3).map(Acted::Connect).collect();
+    assert_eq!(scenario.drain(), connects);
+    scenario.pass(CONNECT_TIMEOUT - MS);
+    scenario.nothing_done();
+    for node in 0..2 {
+        scenario.connect(node);
+        assert_eq!(scenario.drain(), [Acted::Set(vec![node], 1)]);
+        scenario.reply(node, Reply::Ok);
+    }
+    assert!(scenario.acquired().is_ok());
+}
+
+#[test]
+fn connecting_past_its_deadline_is_given_up() {
+    let mut scenario = Scenario::new(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.pass(CONNECT_TIMEOUT);
+    let error = scenario.acquired().unwrap_err();
+    assert!(error.is_unavailable());
+    assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Connect)]);
+    assert_eq!(
+        scenario.drain(),
+        [Acted::Close(0)],
+        "nothing was sent, so nothing is released"
+    );
+}
+
+#[test]
+fn handshaking_silent_peer_shares_the_connections_deadline() {
+    let mut scenario = Scenario::new(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.pass(CONNECT_TIMEOUT - MS);
+    scenario.engine.handle_connected(scenario.now, 0);
+    assert_eq!(scenario.drain(), [Acted::Hello(0)]);
+    scenario.pass(MS);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Handshake)]);
+}
+
+#[test]
+fn connected_after_an_idle_caller_overslept_gets_a_fresh_deadline() {
+    let mut scenario = Scenario::new(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.now = scenario.now.after(10 * CONNECT_TIMEOUT);
+    scenario.engine.handle_connected(scenario.now, 0);
+    assert_eq!(scenario.drain(), [Acted::Hello(0)]);
+    scenario.pass(Duration::ZERO);
+    assert_eq!(scenario.state(0), NodeState::Handshaking);
+    scenario.reply(0, Reply::Ok);
+    assert_eq!(scenario.state(0), NodeState::Ready);
+}
+
+#[test]
+fn handshaking_name_refused_is_tolerated_but_no_password_is_not() {
+    for (kind, state) in [
+        (ServerErrorKind::UnknownCommand, NodeState::Ready),
+        (ServerErrorKind::Permission, NodeState::Ready),
+        (ServerErrorKind::Auth, NodeState::BackOff),
+        (ServerErrorKind::MaxClients, NodeState::BackOff),
+    ] {
+        let mut scenario = Scenario::new(1);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.drain();
+        scenario.reply(0, server_error(kind));
+        assert_eq!(scenario.state(0), state, "{kind}");
+    }
+}
+
+#[test]
+fn backing_off_node_is_an_immediate_no_vote_and_nothing_is_queued() {
+    let mut scenario = Scenario::ready(3);
+    for _ in 0..2 {
+        // The first reconnect is immediate, and refused as well.
+        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.pass(Duration::ZERO);
+    }
+    assert_eq!(scenario.state(0), NodeState::BackOff);
+    scenario.drain();
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![1, 2], 1)]);
+    scenario.reply(1, Reply::Nil);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(
+        outcomes(&error),
+        [RESET, NodeOutcome::Held, NodeOutcome::Pending]
+    );
+}
+
+#[test]
+fn backing_off_delays_double_up_to_a_cap_and_a_vote_resets_them() {
+    let mut scenario = Scenario::new(1);
+    scenario.engine.connect(scenario.now);
+    let mut delays = Vec::new();
+    for _ in 0..9 {
+        scenario.drain();
+        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        let retry_at = scenario.engine.poll_timeout();
+        scenario.drain();
+        let retry_at = scenario.engine.poll_timeout().or(retry_at).unwrap();
+        delays.push(retry_at.since(scenario.now).as_millis());
+        scenario.now = scenario.now.max(retry_at);
+        scenario.engine.handle_timeout(scenario.now);
+    }
+    // Jitter in the middle of [d/2, d].
+    assert_eq!(delays, [0, 14, 29, 59, 119, 239, 479, 749, 749]);
+    scenario.drain();
+    scenario.connect(0);
+    let _lease = scenario.locked();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.pass(Duration::ZERO);
+    assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
+}
+
+// Acquisition.
+
+#[test]
+fn voting_quorum_reached_decides_without_the_rest() {
+    let mut scenario = Scenario::ready(5);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies([4, 2], Reply::Ok);
+    scenario.nothing_done();
+    scenario.reply(0, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [0, 2, 4]);
+    assert_eq!(scenario.drain(), [], "stragglers are left alone");
+}
+
+#[test]
+fn voting_refusals_that_deny_a_quorum_are_contention() {
+    let mut scenario = Scenario::ready(5);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies([0, 1, 2], Reply::Nil);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(
+        (error.kind(), error.attempts()),
+        (LockErrorKind::Contended, 1)
+    );
+    let expected = "contended: 3 of 5 nodes hold another token \
+        (node 0 127.0.0.1:1: held by another token; node 1 127.0.0.1:2: held by another token; \
+        node 2 127.0.0.1:3: held by another token; node 3 127.0.0.1:4: no answer yet; \
+        node 4 127.0.0.1:5: no answer yet)";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn voting_failures_that_deny_a_quorum_are_unavailability_at_once() {
+    let mut scenario = Scenario::ready(5);
+    scenario.try_lock();
+    scenario.drain();
+    for node in 0..3 {
+        scenario.nothing_done();
+        scenario
+            .engine
+            .handle_disconnected(scenario.now, node, RESET);
+    }
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Unavailable);
+    let pending = NodeOutcome::Pending;
+    assert_eq!(outcomes(&error), [RESET, RESET, RESET, pending, pending]);
+}
+
+#[test]
+fn voting_two_down_and_one_refusal_is_contention() {
+    let mut scenario = Scenario::ready(5);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_disconnected(scenario.now, 1, RESET);
+    scenario.replies([2, 3], Reply::Ok);
+    scenario.reply(4, Reply::Nil);
+    assert!(scenario.acquired().unwrap_err().is_contended());
+}
+
+#[test]
+fn voting_error_replies_are_no_votes_with_their_reason() {
+    for kind in [
+        ServerErrorKind::OutOfMemory,
+        ServerErrorKind::Busy,
+        ServerErrorKind::Loading,
+        ServerErrorKind::Cluster,
+        ServerErrorKind::NoReplicas,
+        ServerErrorKind::Misconfigured,
+        ServerErrorKind::Permission,
+        ServerErrorKind::Other,
+    ] {
+        let mut scenario = Scenario::ready(3);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.replies([0, 1], server_error(kind));
+        let error = scenario.acquired().unwrap_err();
+        assert!(error.is_unavailable());
+        assert_eq!(error.nodes()[0].outcome, NodeOutcome::Server(kind));
+        assert_eq!(
+            error.nodes()[0].message.as_deref(),
+            Some("ERR in the scenario")
+        );
+        assert_eq!(scenario.state(0), NodeState::Ready, "{kind}");
+    }
+}
+
+#[test]
+fn voting_read_only_or_unauthenticated_node_is_connected_to_anew() {
+    for kind in [ServerErrorKind::ReadOnly, ServerErrorKind::Auth] {
+        let mut scenario = Scenario::ready(3);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.reply(0, server_error(kind));
+        assert_eq!(scenario.drain(), [Acted::Close(0)]);
+    }
+}
+
+#[test]
+fn voting_unexpected_reply_costs_the_vote_and_the_connection() {
+    for reply in [Reply::Status, Reply::Integer(1), Reply::Integer(0)] {
+        let mut scenario = Scenario::ready(3);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.reply(0, reply);
+        assert_eq!(scenario.drain(), [Acted::Close(0)], "R17");
+        scenario.replies([1, 2], Reply::Ok);
+        assert!(scenario.acquired().is_ok());
+        let status = scenario.engine.nodes().next().unwrap();
+        let violation = NodeOutcome::Protocol(ProtocolError::Unexpected);
+        assert_eq!(status.last_failure, Some(violation));
+    }
+}
+
+#[test]
+fn ready_surplus_reply_ends_the_connection() {
+    let mut scenario = Scenario::ready(3);
+    scenario.reply(0, Reply::Ok);
+    assert_eq!(scenario.drain(), [Acted::Close(0)], "R17");
+}
+
+#[test]
+fn voting_reply_before_its_command_was_handed_out_is_not_a_vote() {
+    let mut scenario = Scenario::ready(3);
+    scenario.try_lock();
+    // The command is still in the engine.
+    scenario.reply(0, Reply::Ok);
+    assert_eq!(
+        scenario.drain(),
+        [Acted::Set(vec![1, 2], 1), Acted::Close(0)]
+    );
+    scenario.reply(1, Reply::Ok);
+    scenario.nothing_done();
+}
+
+#[test]
+fn timed_out_reply_keeps_its_place_in_the_order() {
+    let mut scenario = Scenario::ready(3);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies([0, 1], Reply::Nil);
+    assert!(scenario.acquired().unwrap_err().is_contended());
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.replies([0, 1], Reply::Integer(0));
+    scenario.pass(NODE_TIMEOUT);
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 2)]);
+    // Node 2 now answers the first SET and its release: neither is a vote for the second.
+    scenario.reply(2, Reply::Ok);
+    scenario.reply(2, Reply::Integer(1));
+    scenario.reply(0, Reply::Ok);
+    scenario.nothing_done();
+    scenario.reply(2, Reply::Ok);
+    assert!(scenario.acquired().is_ok());
+    assert_eq!(scenario.engine.stats().late_replies, 2);
+}
+
+#[test]
+fn late_node_is_sent_nothing_more_once_it_owes_too_much() {
+    const LATE_COMMANDS_MAX: usize = 8_192;
+    let mut scenario = Scenario::ready(3);
+    // A burst of locks on which node 2 is silent: a SET and a release each.
+    for _ in 0..LATE_COMMANDS_MAX {
+        scenario.try_lock();
+        scenario.drain();
+        scenario.replies([0, 1], Reply::Ok);
+        let lease = scenario.acquired().unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.replies([0, 1], Reply::Integer(1));
+    }
+    scenario.pass(NODE_TIMEOUT);
+    assert_eq!(
+        scenario.state(2),
+        NodeState::Ready,
+        "it keeps its connection"
+    );
+    assert_eq!(scenario.engine.unanswered(), 2 * LATE_COMMANDS_MAX);
+    let last = LATE_COMMANDS_MAX as u32 + 1;
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1], last)], "R18");
+    scenario.reply(0, Reply::Nil);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[2].outcome, NodeOutcome::Backlogged);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1], last)]);
+    assert_eq!(scenario.engine.unanswered(), 2 * LATE_COMMANDS_MAX + 3);
+}
+
+#[test]
+fn silent_node_is_dropped_after_ten_seconds_and_owes_its_keys() {
+    let mut scenario = Scenario::ready(3);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies([0, 1], Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.replies([0, 1], Reply::Integer(1));
+    scenario.pass(Duration::from_millis(9_999));
+    assert_eq!(scenario.state(2), NodeState::Ready);
+    scenario.pass(MS);
+    assert_eq!(scenario.drain(), [Acted::Close(2)]);
+    assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 1);
+    // R12: what is owed is the first thing that is sent.
+    scenario.pass(Duration::ZERO);
+    assert_eq!(scenario.drain(), [Acted::Connect(2)]);
+    scenario.connect(2);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+    scenario.reply(2, Reply::Integer(1));
+    // And once more, in case the old connection's SET was overtaken.
+    scenario.pass(100 * MS);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+    scenario.reply(2, Reply::Integer(0));
+    assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 0);
+}
+
+#[test]
+fn lost_connection_debt_is_released_before_anything_new() {
+    let mut scenario = Scenario::ready(3);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.replies([1, 2], Reply::Nil);
+    assert!(scenario.acquired().is_err());
+    let expected = [Acted::Close(0), Acted::Release(vec![1, 2], 1)];
+    assert_eq!(scenario.drain(), expected);
+    scenario.try_lock();
+    let expected = [Acted::Connect(0), Acted::Set(vec![1, 2], 2)];
+    assert_eq!(scenario.drain(), expected);
+    scenario.connect(0);
+    let expected = [Acted::Release(vec![0], 1), Acted::Set(vec![0], 2)];
+    assert_eq!(scenario.drain(), expected);
+}
+
+#[test]
+fn expired_debt_is_forgotten() {
+    let mut scenario = Scenario::ready(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    assert!(scenario.acquired().is_err());
+    scenario.now = scenario.now.after(TTL + Duration::from_secs(1));
+    scenario.engine.handle_timeout(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), []);
+    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0);
+}
+
+#[test]
+fn connecting_set_of_a_lost_attempt_is_taken_back() {
+    let mut scenario = Scenario::ready(3);
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.drain();
+    scenario.try_lock();
+    assert_eq!(
+        scenario.drain(),
+        [Acted::Connect(0), Acted::Set(vec![1, 2], 1)]
+    );
+    scenario.replies([1, 2], Reply::Nil);
+    assert!(scenario.acquired().is_err());
+    assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [], "R11: not one byte of it left");
+}
+
+#[test]
+fn connecting_set_that_nobody_can_use_any_more_is_not_sent() {
+    let mut scenario = Scenario::ready(3);
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.drain();
+    scenario.acquire(100 * MS, Patience::OneRound);
+    scenario.drain();
+    scenario.replies([1, 2], Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.pass(97 * MS);
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), []);
+    scenario.engine.abandon(scenario.now, lease);
+}
+
+#[test]
+fn blocked_node_gets_no_set_but_its_releases_wait_their_turn() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    scenario.engine.handle_blocked(0);
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![1, 2], 2)], "R18");
+    scenario.engine.handle_writable(scenario.now, 0);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+}
+
+// Patience.
+
+#[test]
+fn waiting_retries_until_granted() {
+    let mut scenario = Scenario::ready(3);
+    let give_up_at = scenario.now.after(Duration::from_secs(5));
+    scenario.acquire(TTL, Patience::Until(give_up_at));
+    for token in 1..=5 {
+        assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], token)]);
+        scenario.replies(0..3, Reply::Nil);
+        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], token)]);
+        scenario.replies(0..3, Reply::Integer(0));
+        scenario.now = scenario.engine.poll_timeout().unwrap();
+        scenario.engine.handle_timeout(scenario.now);
+    }
+    scenario.drain();
+    let start = scenario.now;
+    scenario.replies(0..3, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    // The validity is that of the winning attempt, not of the first.
+    assert_eq!(lease.valid_until(), start.after(TTL - 102 * MS));
+}
+
+#[test]
+fn waiting_never_ends_after_its_bound_nor_sleeps_after_the_last_try() {
+    let mut scenario = Scenario::ready(3);
+    let give_up_at = scenario.now.after(10 * MS);
+    scenario.acquire(TTL, Patience::Until(give_up_at));
+    let mut attempts = 0;
+    // Each delay is at least 2 ms: five attempts at most.
+    for _ in 0..6 {
+        scenario.drain();
+        attempts += 1;
+        scenario.replies(0..3, Reply::Nil);
+        if let Some(done) = scenario.done() {
+            let muxlock::Done::Acquired(Err(error)) = done else {
+                panic!("{done:?}")
+            };
+            assert_eq!(error.attempts(), attempts);
+            assert!(scenario.now < give_up_at);
+            return;
+        }
+        scenario.drain();
+        scenario.replies(0..3, Reply::Integer(0));
+        scenario.now = scenario.engine.poll_timeout().unwrap();
+        scenario.engine.handle_timeout(scenario.now);
+    }
+    panic!("it did not end");
+}
+
+#[test]
+fn waiting_bound_cuts_a_round_short_and_undoes_it() {
+    let mut scenario = Scenario::ready(3);
+    let give_up_at = scenario.now.after(20 * MS);
+    scenario.acquire(TTL, Patience::Until(give_up_at));
+    scenario.drain();
+    scenario.reply(0, Reply::Ok);
+    scenario.pass(20 * MS);
+    assert!(scenario.acquired().unwrap_err().is_unavailable());
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+}
+
+#[test]
+fn waiting_late_quorum_is_undone_and_tried_again() {
+    let mut scenario = Scenario::ready(3);
+    let give_up_at = scenario.now.after(Duration::from_secs(60));
+    scenario.acquire(100 * MS, Patience::Until(give_up_at));
+    scenario.drain();
+    scenario.replies(0..2, Reply::Ok);
+    scenario.now = scenario.now.after(100 * MS);
+    scenario.nothing_done();
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.pass(100 * MS);
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 2)]);
+}
+
+// Extension.
+
+#[test]
+fn extending_invalid_or_expired_gives_the_lease_back_unchanged() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    let deadline = lease.valid_until();
+    scenario.engine.extend(scenario.now, lease, Duration::ZERO);
+    let (lease, result) = scenario.extended();
+    assert!(
+        matches!(result.unwrap_err().kind(), LockErrorKind::InvalidTtl { .. }),
+        "R28"
+    );
+    assert_eq!(lease.valid_until(), deadline);
+    scenario.now = deadline;
+    scenario.engine.extend(scenario.now, lease, TTL);
+    let (lease, result) = scenario.extended();
+    assert!(result.unwrap_err().is_expired(), "R22");
+    assert_eq!(lease.valid_until(), deadline);
+    assert_eq!(scenario.drain(), []);
+}
+
+#[test]
+fn extending_to_a_shorter_ttl_never_lowers_the_deadline() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    let deadline = lease.valid_until();
+    scenario.engine.extend(scenario.now, lease, 100 * MS);
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(1));
+    let (lease, result) = scenario.extended();
+    assert!(result.is_ok());
+    assert_eq!(lease.valid_until(), deadline, "R27");
+}
+
+#[test]
+fn extending_without_a_quorum_of_answers_is_unavailable_and_may_be_tried_again() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(1));
+    scenario.pass(NODE_TIMEOUT);
+    let (lease, result) = scenario.extended();
+    assert!(result.unwrap_err().is_unavailable());
+    scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    // Nodes 1 and 2 answer the round that was given up first.
+    scenario.replies([1, 2], Reply::Integer(1));
+    scenario.nothing_done();
+    scenario.replies([1, 2], Reply::Integer(1));
+    assert!(scenario.extended().1.is_ok());
+}
+
+#[test]
+fn extending_still_voting_at_the_old_deadline_ends_there() {
+    let mut scenario = Scenario::with(3, |builder| builder.node_timeout(20_000 * MS)).all_ready();
+    let lease = scenario.locked();
+    let deadline = lease.valid_until();
+    scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    scenario.now = deadline;
+    scenario.engine.handle_timeout(scenario.now);
+    assert!(scenario.extended().1.unwrap_err().is_expired());
+}
+
+// Release.
+
+#[test]
+fn releasing_returns_when_a_quorum_confirmed() {
+    let mut scenario = Scenario::ready(5);
+    let lease = scenario.locked();
+    scenario.engine.release(scenario.now, lease);
+    scenario.drain();
+    scenario.replies(0..2, Reply::Integer(1));
+    scenario.nothing_done();
+    scenario.reply(2, Reply::Integer(1));
+    let released = scenario.released().unwrap();
+    assert!(released.was_held());
+    assert_eq!(
+        (released.confirmed, released.absent, released.unknown),
+        (3, 0, 2)
+    );
+}
+
+#[test]
+fn releasing_absent_lock_is_reported_not_failed() {
+    let mut scenario = Scenario::ready(5);
+    let lease = scenario.locked();
+    scenario.engine.release(scenario.now, lease);
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(0));
+    let released = scenario.released().unwrap();
+    assert!(!released.was_held(), "R14");
+    assert_eq!(
+        (released.confirmed, released.absent, released.unknown),
+        (0, 3, 2)
+    );
+}
+
+#[test]
+fn releasing_mixed_answers_wait_for_a_quorum_of_them() {
+    let mut scenario = Scenario::ready(5);
+    let lease = scenario.locked();
+    scenario.engine.release(scenario.now, lease);
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_disconnected(scenario.now, 1, RESET);
+    scenario.reply(2, Reply::Integer(0));
+    scenario.nothing_done();
+    scenario.replies([3, 4], Reply::Integer(1));
+    let released = scenario.released().unwrap();
+    assert_eq!(
+        (released.confirmed, released.absent, released.unknown),
+        (2, 1, 2)
+    );
+}
+
+#[test]
+fn releasing_without_a_quorum_of_answers_is_unavailable_and_owed() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_disconnected(scenario.now, 1, RESET);
+    scenario.drain();
+    scenario.engine.release(scenario.now, lease);
+    let error = scenario.released().unwrap_err();
+    assert!(error.is_unavailable());
+    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+    let debts: Vec<_> = scenario.engine.nodes().map(|node| node.debts).collect();
+    assert_eq!(debts, [1, 1, 0]);
+}
+
+#[test]
+fn releasing_refused_for_the_moment_is_tried_again() {
+    let mut scenario = Scenario::ready(1);
+    let lease = scenario.locked();
+    scenario.engine.release(scenario.now, lease);
+    scenario.drain();
+    scenario.reply(0, server_error(ServerErrorKind::Busy));
+    assert!(scenario.released().unwrap_err().is_unavailable());
+    scenario.pass(500 * MS);
+    assert_eq!(
+        scenario.drain(),
+        [Acted::Release(vec![0], 1)],
+        "section F: debt"
+    );
+    scenario.reply(0, Reply::Integer(1));
+    scenario.pass(500 * MS);
+    assert_eq!(scenario.drain(), []);
+}
+
+#[test]
+fn releasing_node_that_never_got_the_set_is_left_alone() {
+    let mut scenario = Scenario::ready(3);
+    for _ in 0..2 {
+        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.pass(Duration::ZERO);
+    }
+    scenario.drain();
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies([1, 2], Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.release(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
+    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0);
+    scenario.replies([1, 2], Reply::Integer(1));
+    assert!(scenario.released().unwrap().was_held());
+}
+
+// Several at once, and limits.
+
+#[test]
+fn many_operations_share_the_connections_in_order() {
+    let mut scenario = Scenario::ready(3);
+    let ops: Vec<_> = (0..100).map(|_| scenario.try_lock()).collect();
+    let sets: Vec<_> = (1..=100)
+        .map(|token| Acted::Set(vec![0, 1, 2], token))
+        .collect();
+    assert_eq!(scenario.drain(), sets);
+    for _ in &ops {
+        scenario.replies([0, 1], Reply::Ok);
+    }
+    for op in ops {
+        let (id, done) = scenario.engine.poll_done(scenario.now).unwrap();
+        assert_eq!(id, op);
+        assert!(matches!(done, muxlock::Done::Acquired(Ok(_))));
+    }
+}
+
+#[test]
+fn empty_entropy_fails_the_operation_and_sends_nothing() {
+    let mut scenario = Scenario::ready(1);
+    for _ in 0..TOKENS_MAX {
+        let lease = scenario.locked();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.reply(0, Reply::Integer(1));
+    }
+    scenario.try_lock();
+    assert_eq!(
+        scenario.acquired().unwrap_err().kind(),
+        LockErrorKind::NoEntropy
+    );
+    assert_eq!(scenario.drain(), []);
+}
+
+#[test]
+fn quiet_engine_has_nothing_left() {
+    let mut scenario = Scenario::ready(5);
+    for _ in 0..10 {
+        let lease = scenario.locked();
+        scenario.engine.release(scenario.now, lease);
+        scenario.drain();
+        scenario.replies(0..5, Reply::Integer(1));
+        assert!(scenario.released().is_ok());
+    }
+    assert_eq!(
+        (scenario.engine.operations(), scenario.engine.unanswered()),
+        (0, 0)
+    );
+    assert_eq!(scenario.engine.poll_timeout(), None);
+}
+
+#[test]
+fn time_that_runs_backwards_stands_still() {
+    let mut scenario = Scenario::ready(3);
+    let start = scenario.now;
+    scenario.now = muxlock::Moment::from_nanos(1);
+    let lease = scenario.locked();
+    assert_eq!(lease.valid_until(), start.after(TTL - 102 * MS));
+}
