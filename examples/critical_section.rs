@@ -1,7 +1,7 @@
 //! Do something that only one process may do at a time.
 //!
 //! ```text
-//! cargo run --example critical_section -- redis://127.0.0.1:7001 redis://127.0.0.1:7002 redis://127.0.0.1:7003
+//! cargo run --example critical_section -- redis://10.0.0.{1,2,3}
 //! ```
 
 use std::error::Error;

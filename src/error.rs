@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::quorum::NODES_MAX;
 use crate::resource::RESOURCE_BYTES_MAX;
 
-/// Why a configuration was refused. Every variant names the value and, where there is one, its bound.
+/// Why a configuration was refused. Every variant names the value and its bound, if any.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -218,7 +218,8 @@ impl LockError {
         self.0.kind
     }
 
-    /// What each node said in the last round, in the order of configuration. Empty if nothing was sent.
+    /// What each node said in the last round, in the order of configuration. Empty if nothing was
+    /// sent.
     pub fn nodes(&self) -> &[NodeReport] {
         &self.0.nodes
     }

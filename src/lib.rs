@@ -1,4 +1,66 @@
-//! Distributed locks over independent Redis masters, with the Redlock algorithm.
+//! Distributed locks over independent Redis masters, with the Redlock algorithm, from one
+//! non-blocking event loop: no async runtime, and no background thread.
+//!
+//! ```no_run
+//! use muxlock::Redlock;
+//! use std::time::Duration;
+//!
+//! let redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+//!
+//! // One round: granted, or an error that says what every master said.
+//! let lock = redlock.try_lock("invoice:42", Duration::from_secs(10))?;
+//! println!("held for another {:?}", lock.remaining());
+//! // ... do the work, well within `lock.remaining()` ...
+//! lock.unlock()?;
+//!
+//! // Or wait for somebody else to finish, for at most five seconds.
+//! let ttl = Duration::from_secs(10);
+//! match redlock.try_lock_for("invoice:42", ttl, Duration::from_secs(5)) {
+//!     Ok(lock) => drop(lock), // releases without waiting
+//!     Err(error) if error.is_contended() => println!("somebody else has it"),
+//!     Err(error) => return Err(error.into()),
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What a lock guarantees
+//! [`Redlock::try_lock`] writes `SET key token NX PX ttl` to every master at once and decides at
+//! the first moment at which the outcome is inevitable. A [`LockGuard`] means: a majority of the
+//! masters held the key with this guard's token, and will until [`LockGuard::remaining`] is zero.
+//!
+//! Redlock gives mutual exclusion under bounded clock-rate error, bounded clock steps, bounded
+//! pauses, and no master forgetting a live lock within
+//! [`max_ttl`](Builder::max_ttl). **Only a fencing token checked by the resource protects without
+//! timing assumptions.**
+//!
+//! # What it does not
+//! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not know that
+//!   its lock is over until it looks again.
+//! - A master that is restarted without its data votes again at once, and the lock it forgot can
+//!   be taken a second time. Until this crate waits such a master out by itself, let it be
+//!   restarted only after the longest TTL in use, or persist with `appendfsync always`.
+//! - A master whose wall clock is stepped forward lets keys expire early.
+//! - It is not reentrant, not fair, and not for Redis Cluster, replicas or Sentinel addresses.
+//!
+//! # Names
+//! The handle speaks like `std::sync` and `parking_lot`; the engine speaks like the algorithm.
+//!
+//! | here | in the algorithm |
+//! |---|---|
+//! | [`try_lock`](Redlock::try_lock), [`try_lock_for`](Redlock::try_lock_for) | acquire |
+//! | [`extend`](LockGuard::extend), [`ensure`](LockGuard::ensure) | extend |
+//! | [`unlock`](LockGuard::unlock), dropping the guard | release |
+//! | resource | key; *resource name* |
+//! | [`LockToken`] | random value: says who holds a lock, and is *not* a fencing token |
+//! | node | instance, master |
+//!
+//! # Several threads, or an event loop
+//! A [`Redlock`] is cheap to clone and shared by any number of threads over one connection per
+//! master. A program with a [`mio`] loop of its own takes a [`Multiplexer`] as a guest into it.
+//! Whoever wants neither drives the engine in [`proto`] himself.
+//!
+//! # Features
+//! - `cli`: the command-line tool. The library has none of its dependencies.
 
 mod client;
 mod clock;
@@ -33,3 +95,8 @@ pub use proto::{Done, Lease, NodeState, NodeStatus, OpId, Released, Stats};
 pub use quorum::{NODES_MAX, quorum};
 pub use resource::{RESOURCE_BYTES_MAX, Resource};
 pub use token::LockToken;
+
+/// The README's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

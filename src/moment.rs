@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A point on the safety clock: nanoseconds since an origin that stays fixed while the machine is up.
+/// A point on the safety clock: nanoseconds since an origin that is fixed while the machine is up.
 ///
 /// It is a type of its own because [`std::time::Instant`] stands still while a Linux machine is
 /// suspended, during which keys on the masters go on expiring. It holds no clock: whoever needs

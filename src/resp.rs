@@ -296,8 +296,8 @@ fn redacted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::Ttl;
     use crate::token::LockToken;
-    use crate::validity::Ttl;
     use std::time::Duration;
 
     fn encoded(command: &Command<'_>) -> String {

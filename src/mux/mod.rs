@@ -279,7 +279,7 @@ impl Multiplexer {
     }
 
     /// Takes actions from the engine, in order, until it has none or the batch is full; says
-    /// whether there is anything to do. Each command is encoded once, however many nodes it goes to.
+    /// whether there is anything to do. Each command is encoded once for all its nodes.
     fn gather(&mut self) -> bool {
         self.batch.clear();
         self.steps.clear();

@@ -13,8 +13,7 @@ impl Engine {
     /// this call (R1).
     ///
     /// # Errors
-    /// [`LockErrorKind::InvalidTtl`], [`LockErrorKind::Overloaded`] or [`LockErrorKind::NoEntropy`];
-    /// nothing was sent.
+    /// [`LockErrorKind::InvalidTtl`] or [`LockErrorKind::Overloaded`]; nothing was sent.
     pub fn acquire(
         &mut self,
         now: Moment,

@@ -44,7 +44,7 @@ impl Lease {
         self.ttl.as_duration()
     }
 
-    /// When the validity ends: the start of the round that granted it, plus the TTL, minus the drift.
+    /// When the validity ends: start of the round that granted it, plus the TTL, minus the drift.
     pub fn valid_until(&self) -> Moment {
         self.deadline
     }

@@ -16,7 +16,7 @@ pub(super) const LATE_COMMANDS_MAX: usize = 8_192;
 pub(super) const QUEUED_COMMANDS_MAX: usize = 8_192;
 /// The most keys to be deleted on a node once that is possible; beyond it, the TTL cleans up.
 pub(super) const DEBTS_MAX: usize = 8_192;
-/// A connection that is silent for this long while it owes replies is dropped (R5 keeps it until then).
+/// A connection that is silent for this long while it owes replies is dropped (R5 keeps it so far).
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Added to a TTL to be sure that a key is gone by itself.
@@ -93,7 +93,7 @@ pub(super) struct Node {
     pub(super) state: State,
     /// Commands handed out and not answered, oldest first.
     pub(super) in_flight: VecDeque<InFlight>,
-    /// How many at the front of `in_flight` are past their timeout. Invariant: `<= in_flight.len()`.
+    /// How many at the front of `in_flight` are past their timeout: never more than there are.
     pub(super) late: usize,
     /// Rounds whose command waits for the connection to stand, or for room in the socket.
     pub(super) queue: VecDeque<usize>,
