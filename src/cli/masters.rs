@@ -2,16 +2,16 @@
 //!
 //! Each master has a temporary folder of its own and keeps nothing on disk. Dropping a [`Master`]
 //! ends its process and removes its folder; if this process is killed first, a small `sh` that
-//! waits beside each server does both.
+//! waits beside each folder does both.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::{Index, IndexMut};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use std::{env, fs, process};
 
@@ -42,11 +42,12 @@ const MAX_DEPTH: usize = 8;
 /// How much of a server's output an error quotes.
 const MAX_QUOTED_LOG: usize = 600;
 
-/// Waits beside a server. A line on its input tells it to stand down; the end of its input means
-/// that the parent is gone, however it ended, so that the server and its folder must go too. It
-/// outlives Ctrl-C, since a server that was frozen at that moment would otherwise stay forever.
-const WATCHDOG: &str =
-    r#"trap '' HUP INT TERM; read -r line || { kill -KILL "$1" 2>/dev/null; rm -rf "$2"; }"#;
+/// Waits beside a folder. Each line on its input is the id of the server that runs in it now, or
+/// is empty if none does. The end of its input means that the parent is done or gone, however it
+/// ended: what is left of server and folder must go, too. It outlives Ctrl-C, since a server that
+/// was frozen at that moment would otherwise stay forever.
+const WATCHDOG: &str = r#"trap '' HUP INT TERM; pid=; while read -r line; do pid=$line; done
+    [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null; [ ! -d "$1" ] || rm -rf "$1""#;
 
 /// A reply of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +106,7 @@ impl Master {
     /// Spawns the server without waiting for it.
     fn launch(settings: Settings, port: u16) -> io::Result<Master> {
         let folder = Folder::create()?;
-        let server = Server::spawn(&settings, port, &folder.path)?;
+        let server = Server::spawn(&settings, port, &folder)?;
         Ok(Master {
             settings,
             port,
@@ -134,7 +135,7 @@ impl Master {
     fn respawn(&mut self) -> io::Result<()> {
         self.forget_connection();
         self.server = None;
-        let server = Server::spawn(&self.settings, self.port, &self.folder.path)?;
+        let server = Server::spawn(&self.settings, self.port, &self.folder)?;
         self.pid = server.child.id();
         self.server = Some(server);
         Ok(())
@@ -239,7 +240,7 @@ impl Master {
             None => false,
         };
         if !running {
-            // Its watchdog must stand down: the id may soon belong to another process.
+            // The watchdog must forget it: the id may soon belong to another process.
             self.server = None;
         }
         running
@@ -551,15 +552,17 @@ impl Settings {
     }
 }
 
-/// A process, and the `sh` that ends it should this process be unable to.
+/// A process, and the input of the `sh` that ends it should this process be unable to.
 #[derive(Debug)]
 struct Server {
     child: Child,
-    watchdog: Option<Child>,
+    watchdog: Option<Arc<ChildStdin>>,
 }
 
 impl Server {
-    fn spawn(settings: &Settings, port: u16, folder: &Path) -> io::Result<Server> {
+    fn spawn(settings: &Settings, port: u16, folder: &Folder) -> io::Result<Server> {
+        let watchdog = folder.watchdog_input.clone();
+        let folder = &folder.path;
         let output = fs::File::create(folder.join(OUTPUT_FILE))?;
         let mut command = Command::new(&settings.binary);
         command
@@ -594,34 +597,24 @@ impl Server {
             .stderr(output)
             .spawn()
             .map_err(|error| spawn_failed(&error))?;
-        // A convenience only: without it, the server still ends with its `Master`.
-        let watchdog = Command::new("sh")
-            .args(["-c", WATCHDOG, "sh", &child.id().to_string()])
-            .arg(folder)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok();
-        Ok(Server { child, watchdog })
+        let server = Server { child, watchdog };
+        server.tell_watchdog(&server.child.id().to_string());
+        Ok(server)
     }
 
     /// SIGKILL ends a stopped process as well: there is no need to let it go on first.
     fn end(&mut self) -> io::Result<()> {
         // Before the wait that frees the process id, so that it never kills a stranger.
-        self.stand_down();
+        self.tell_watchdog("");
         let killed = self.child.kill();
         self.child.wait()?;
         killed
     }
 
-    fn stand_down(&mut self) {
-        if let Some(mut watchdog) = self.watchdog.take() {
-            if let Some(mut input) = watchdog.stdin.take() {
-                // It fails if the watchdog was killed: then it is down already.
-                let _ = input.write_all(b"stand down\n");
-            }
-            let _ = watchdog.wait();
+    fn tell_watchdog(&self, line: &str) {
+        if let Some(mut input) = self.watchdog.as_deref() {
+            // It fails if the watchdog was killed: then nobody needs to know.
+            let _ = input.write_all(format!("{line}\n").as_bytes());
         }
     }
 }
@@ -633,10 +626,12 @@ impl Drop for Server {
     }
 }
 
-/// A temporary folder, removed with its contents.
+/// A temporary folder, removed with its contents, and the `sh` that sees to that in the end.
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
+    watchdog: Option<Child>,
+    watchdog_input: Option<Arc<ChildStdin>>,
 }
 
 impl Folder {
@@ -654,7 +649,24 @@ impl Folder {
                 ),
             )
         })?;
-        Ok(Folder { path })
+        // A convenience only: without it, server and folder still end with their `Master`.
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", WATCHDOG, "sh"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // Ctrl-C goes to a whole group: so it is out of reach even before its trap is set.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut watchdog = command.spawn().ok();
+        let input = watchdog.as_mut().and_then(|watchdog| watchdog.stdin.take());
+        Ok(Folder {
+            path,
+            watchdog,
+            watchdog_input: input.map(Arc::new),
+        })
     }
 }
 
@@ -662,6 +674,11 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // What is left in a temporary folder does no harm.
         let _ = fs::remove_dir_all(&self.path);
+        // The server, which shares the input, is gone: this ends it, and the watchdog with it.
+        self.watchdog_input = None;
+        if let Some(watchdog) = &mut self.watchdog {
+            let _ = watchdog.wait();
+        }
     }
 }
 

@@ -530,8 +530,8 @@ impl Engine {
             NodeOutcome::Held | NodeOutcome::Absent => voted.tally.refuse(),
             _ => voted.tally.fail(),
         }
-        let latency = now.since(voted.started);
-        self.votes[round * self.nodes.len() + node] = Vote::new(outcome, Some(latency));
+        let latency = voted.sent.contains(node).then(|| now.since(voted.started));
+        self.votes[round * self.nodes.len() + node] = Vote::new(outcome, latency);
         self.nodes[node].last_outcome = Some((outcome, latency));
     }
 

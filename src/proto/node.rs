@@ -110,7 +110,7 @@ pub(super) struct Node {
     pub(super) last_reply_at: Moment,
     pub(super) last_failure: NodeOutcome,
     pub(super) last_error: Option<ServerError>,
-    pub(super) last_outcome: Option<(NodeOutcome, Duration)>,
+    pub(super) last_outcome: Option<(NodeOutcome, Option<Duration>)>,
     /// Smoothed time from command to reply.
     pub(super) latency: Option<Duration>,
 }
@@ -271,8 +271,9 @@ pub struct NodeStatus {
     pub address: Arc<str>,
     /// Where its connection stands.
     pub state: NodeState,
-    /// What it last contributed to a round, and how long after the round's start.
-    pub last_outcome: Option<(NodeOutcome, Duration)>,
+    /// What it last contributed to a round, and how long after the round's start; `None` for the
+    /// time if it was not asked.
+    pub last_outcome: Option<(NodeOutcome, Option<Duration>)>,
     /// Why its last connection ended or failed, if one did.
     pub last_failure: Option<NodeOutcome>,
     /// The last error it answered with, without anything that was sent to it.

@@ -1,0 +1,44 @@
+//! The command-line tool: what it understands, and its exit codes.
+
+mod demo;
+mod histogram;
+#[allow(dead_code, reason = "the tests and the benches use the rest")]
+mod masters;
+mod page;
+mod paint;
+mod stage;
+mod stopwatch;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// As clap's own for bad usage: nothing was done.
+const NOT_STARTED: u8 = 2;
+
+/// Distributed locks over independent Redis masters, with the Redlock algorithm.
+#[derive(Parser)]
+#[command(name = "muxlock", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Demo(demo::Args),
+}
+
+/// Parses the arguments and does what they say. Bad usage ends the process here, with code 2.
+pub fn main() -> ExitCode {
+    let Cli { command } = Cli::parse();
+    let result = match command {
+        Command::Demo(args) => demo::run(&args),
+    };
+    result.unwrap_or_else(|error| {
+        // Nobody is left to tell if this fails, too.
+        let _ = writeln!(io::stderr(), "muxlock: {error}");
+        ExitCode::from(NOT_STARTED)
+    })
+}

@@ -1,0 +1,210 @@
+//! What is shown: chapters, paragraphs, tables, and checks that are counted.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Stdout, Write, stdout};
+
+use super::paint::{Ink, Paint, wrap};
+
+/// Fits a terminal of 80 columns.
+const WIDTH: usize = 78;
+/// Covers the longest line of progress.
+const PROGRESS_WIDTH: usize = 24;
+const INDENT: &str = "   ";
+
+/// Why a story ended early.
+#[derive(Debug)]
+pub enum Stop {
+    /// Nobody reads it any more.
+    Unheard,
+    /// A process could not be started, stopped or asked.
+    Failed(io::Error),
+}
+
+/// Says that a thing is as it was told, or else what happened.
+pub type Truth = Result<(), String>;
+
+/// `otherwise` says what happened if it is not so.
+pub fn truth(is_so: bool, otherwise: impl FnOnce() -> String) -> Truth {
+    is_so.then_some(()).ok_or_else(otherwise)
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// A cell of a table, filled up to its width.
+pub struct Cell {
+    text: String,
+    ink: Ink,
+}
+
+impl Cell {
+    pub fn left(width: usize, text: impl Display) -> Cell {
+        let text = text.to_string();
+        Cell {
+            text: format!("{text:<width$}"),
+            ink: Ink::Plain,
+        }
+    }
+
+    pub fn right(width: usize, text: impl Display) -> Cell {
+        let text = text.to_string();
+        Cell {
+            text: format!("{text:>width$}"),
+            ink: Ink::Plain,
+        }
+    }
+
+    pub fn ink(self, ink: Ink) -> Cell {
+        Cell { ink, ..self }
+    }
+}
+
+/// What the last line belongs to: an empty line sets one kind apart from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Heading,
+    Text,
+    Table,
+    Checks,
+}
+
+/// Where a story is told, chapter by chapter.
+pub struct Page {
+    out: Stdout,
+    block: Block,
+    paint: Paint,
+    is_live: bool,
+    chapters: u32,
+    checks: u32,
+    failed: u32,
+}
+
+impl Page {
+    pub fn new(no_color: bool) -> Page {
+        Page {
+            out: stdout(),
+            block: Block::Heading,
+            paint: Paint::new(no_color),
+            is_live: stdout().is_terminal(),
+            chapters: 0,
+            checks: 0,
+            failed: 0,
+        }
+    }
+
+    pub fn title(&mut self, text: &str) -> Result<(), Stop> {
+        let text = self.paint.ink(Ink::Strong, text);
+        self.line(&text)
+    }
+
+    /// Begins a chapter, with a number.
+    pub fn chapter(&mut self, title: &str) -> Result<(), Stop> {
+        self.chapters += 1;
+        let title = format!("{:>2}. {title}", self.chapters);
+        let title = self.paint.ink(Ink::Strong, &title);
+        self.line("")?;
+        self.block = Block::Heading;
+        self.line(&title)
+    }
+
+    /// A paragraph, broken into lines that fit.
+    pub fn say(&mut self, text: impl Display) -> Result<(), Stop> {
+        self.begin(Block::Text)?;
+        self.paragraph(INDENT, "", Ink::Plain, &text.to_string())
+    }
+
+    /// A line of a table.
+    pub fn row(&mut self, cells: &[Cell]) -> Result<(), Stop> {
+        self.begin(Block::Table)?;
+        let cells: Vec<String> = cells
+            .iter()
+            .map(|cell| self.paint.ink(cell.ink, &cell.text))
+            .collect();
+        let line = format!("{INDENT}  {}", cells.join("  "));
+        self.line(line.trim_end())
+    }
+
+    /// An empty line, between two tables.
+    pub fn gap(&mut self) -> Result<(), Stop> {
+        self.line("")
+    }
+
+    /// Shows whether what was told is so, and counts it.
+    pub fn check(&mut self, told: impl Display, truth: Truth) -> Result<(), Stop> {
+        self.checks += 1;
+        self.begin(Block::Checks)?;
+        let told = told.to_string();
+        match truth {
+            Ok(()) => self.paragraph(INDENT, "ok  ", Ink::Good, &told),
+            Err(happened) => {
+                self.failed += 1;
+                let expected = format!("expected: {told}");
+                self.paragraph(INDENT, "FAILED ", Ink::Bad, &expected)?;
+                let happened = format!("happened: {happened}");
+                self.paragraph("          ", "", Ink::Plain, &happened)
+            }
+        }
+    }
+
+    /// A line that the next one replaces; only where somebody watches.
+    pub fn progress(&mut self, text: &str) -> Result<(), Stop> {
+        if !self.is_live {
+            return Ok(());
+        }
+        // Spaces instead of an escape code that erases: this must also do without any.
+        write!(
+            self.out,
+            "\r{:<PROGRESS_WIDTH$}\r",
+            format!("{INDENT}{text}")
+        )
+        .and_then(|()| self.out.flush())
+        .map_err(|_| Stop::Unheard)
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failed > 0
+    }
+
+    /// The last line: how many checks there were, and how many failed.
+    pub fn sum_up(&mut self) -> Result<(), Stop> {
+        let Page { checks, failed, .. } = *self;
+        let summary = match failed {
+            0 => self
+                .paint
+                .ink(Ink::Good, &format!("all {checks} checks passed")),
+            _ => self
+                .paint
+                .ink(Ink::Bad, &format!("{failed} of {checks} checks failed")),
+        };
+        self.line("")?;
+        self.line(&summary)
+    }
+
+    /// A paragraph behind a coloured label, under which all its lines are aligned.
+    fn paragraph(&mut self, indent: &str, label: &str, ink: Ink, text: &str) -> Result<(), Stop> {
+        let room = WIDTH - indent.len() - label.len();
+        for (i, line) in wrap(text, room).iter().enumerate() {
+            let label = match i {
+                0 => self.paint.ink(ink, label),
+                _ => " ".repeat(label.len()),
+            };
+            self.line(&format!("{indent}{label}{line}"))?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, block: Block) -> Result<(), Stop> {
+        let last = std::mem::replace(&mut self.block, block);
+        match last == block || last == Block::Heading {
+            true => Ok(()),
+            false => self.line(""),
+        }
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), Stop> {
+        writeln!(self.out, "{line}").map_err(|_| Stop::Unheard)
+    }
+}
