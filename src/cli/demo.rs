@@ -51,11 +51,13 @@ pub const SLEEPER: usize = 1;
 #[command(verbatim_doc_comment)]
 pub struct Args {
     /// How many masters to start, from 3 to 9
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(3..=9))]
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u8).range(3..=9))]
     masters: u8,
 
     /// The most seconds for the 2,000 pairs of chapter 10 [default: no limit]
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "S")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
     /// Use no colours; without a terminal, or with NO_COLOR set, there are none

@@ -31,7 +31,8 @@ impl Latencies {
         self.sorted.len()
     }
 
-    /// The smallest sample that at least `percent` in a hundred do not exceed; zero without samples.
+    /// The smallest sample that at least `percent` in a hundred do not exceed; zero if there is
+    /// none.
     pub fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.len() * percent).div_ceil(100).max(1);
         self.sorted.get(rank - 1).copied().unwrap_or_default()

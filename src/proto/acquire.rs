@@ -4,7 +4,8 @@ use super::release::Held;
 use super::round::Kind;
 use super::timer::between;
 use super::{Engine, Lease, OPERATIONS_MAX, OpId, Patience, Progress, Task};
-use crate::error::{LockError, LockErrorKind};
+use crate::error::{LockError, LockErrorKind, NodeOutcome};
+use crate::quorum::Tally;
 use crate::token::LockToken;
 use crate::{Moment, Resource, validity};
 
@@ -31,6 +32,7 @@ impl Engine {
             ttl,
             patience,
             attempts: 0,
+            last: None,
         };
         let op = self.start_operation(task, Progress::Waiting);
         self.start_attempt(now, op);
@@ -48,6 +50,7 @@ impl Engine {
             ttl,
             patience,
             attempts,
+            ..
         } = &mut self.operations[op].task
         else {
             unreachable!("only acquisitions have attempts");
@@ -89,6 +92,10 @@ impl Engine {
             }
             return false;
         };
+        let nodes = self.reports(round);
+        if let Task::Acquire { last, attempts, .. } = &mut self.operations[op].task {
+            *last = Some(LockError::new(kind, *attempts, nodes));
+        }
         self.disown(round);
         self.operations[op].progress = Progress::Waiting;
         self.set_timer(op, Some(retry_at));
@@ -105,23 +112,36 @@ impl Engine {
         else {
             return None;
         };
-        let base = self.config.retry.base(attempts, self.quorum_round_trip);
+        let base = self
+            .config
+            .retry
+            .base(attempts, self.quorum_round_trip.unwrap_or_default());
         let delay = between(base, base.saturating_mul(2), self.entropy.next_u64());
         let retry_at = now.after(delay);
         (retry_at < give_up_at).then_some(retry_at)
     }
 
-    /// Patience ended in the middle of a round: who has not answered by now has not voted.
+    /// Patience ended in the middle of a round: who has not answered by now has not voted. What a
+    /// round before said to its end says more than that, and is reported instead.
     pub(super) fn give_up(&mut self, now: Moment, op: usize, round: usize) {
-        let voting = &mut self.rounds[round];
-        voting.decided = true;
-        let mut tally = voting.tally;
-        (0..tally.undecided()).for_each(|_| tally.fail());
-        let kind = match tally.failures_deny_quorum() {
-            true => LockErrorKind::Unavailable,
-            false => LockErrorKind::Contended,
+        self.rounds[round].decided = true;
+        for node in self.rounds[round].undecided.iter() {
+            let phase = self.nodes[node].phase();
+            self.record(now, round, node, NodeOutcome::TimedOut(phase));
+        }
+        let cut_off = failure_kind(self.rounds[round].tally);
+        let Task::Acquire { last, .. } = &self.operations[op].task else {
+            unreachable!("only acquisitions have patience");
         };
-        if !self.attempt_failed(now, op, round, kind) {
+        let before = last.as_ref().map(LockError::kind);
+        let kind = before.unwrap_or(cut_off);
+        if self.attempt_failed(now, op, round, kind) {
+            return;
+        }
+        if before.is_some() {
+            self.disown(round);
+            self.conclude(op, Progress::Failed(kind, None));
+        } else {
             self.conclude(op, Progress::Failed(kind, Some(round)));
         }
     }
@@ -134,12 +154,15 @@ impl Engine {
         op: usize,
     ) -> Option<Result<Lease, LockError>> {
         let Task::Acquire {
-            resource, attempts, ..
-        } = &self.operations[op].task
+            resource,
+            attempts,
+            last,
+            ..
+        } = &mut self.operations[op].task
         else {
             unreachable!("called for acquisitions only");
         };
-        let (resource, attempts) = (resource.clone(), *attempts);
+        let (resource, attempts, last) = (resource.clone(), *attempts, last.take());
         match self.operations[op].progress {
             Progress::Won(round) => {
                 let won = &self.rounds[round];
@@ -166,12 +189,24 @@ impl Engine {
                 )))
             }
             Progress::Failed(kind, round) => {
-                let nodes = round.map_or_else(Vec::new, |round| self.reports(round));
+                let nodes = match round {
+                    Some(round) => self.reports(round),
+                    None => last.map_or_else(Vec::new, |last| last.nodes().to_vec()),
+                };
                 Some(Err(LockError::new(kind, attempts, nodes)))
             }
             Progress::Waiting | Progress::Voting(_) => {
                 unreachable!("only concluded operations are in the queue")
             }
         }
+    }
+}
+
+/// Why a round was lost: to masters that gave no vote, or to somebody else's lock.
+pub(super) fn failure_kind(tally: Tally) -> LockErrorKind {
+    if tally.failures_deny_quorum() {
+        LockErrorKind::Unavailable
+    } else {
+        LockErrorKind::Contended
     }
 }

@@ -1,7 +1,7 @@
 //! A node's connection: made, greeted, lost, and made again; and the replies that it brings.
 
 use super::command::{Command, Credentials, Reply, ServerError};
-use super::node::{Request, State, Step};
+use super::node::{MESSAGE_CHARS_MAX, Request, State, Step};
 use super::round::Kind;
 use super::{Engine, NodeSet, Outgoing};
 use crate::Moment;
@@ -70,7 +70,7 @@ impl Engine {
         }
         let late = self.nodes[node].late > 0;
         let Some(answered) = self.nodes[node].take_answered(now) else {
-            return self.protocol_violation(now, node, ProtocolError::Surplus);
+            return self.handle_unasked(now, node, reply);
         };
         match answered.request {
             Request::Handshake(step) => self.handle_greeting(now, node, step, reply),
@@ -81,22 +81,48 @@ impl Engine {
         }
     }
 
+    /// A server that has too many clients says so before it is asked anything. All else that was
+    /// not asked for would be taken for the answer to something that was.
+    fn handle_unasked(&mut self, now: Moment, node: usize, reply: Reply) {
+        let outcome = match (self.nodes[node].state, reply) {
+            (State::Handshaking { .. }, Reply::Error(error)) => {
+                let kind = error.kind;
+                self.keep_error(node, error);
+                NodeOutcome::Server(kind)
+            }
+            _ => NodeOutcome::Protocol(ProtocolError::Surplus),
+        };
+        self.fail_node(now, node, outcome);
+    }
+
+    /// Keeps an error's words for reports, without this node's password: some servers repeat what
+    /// they were sent.
+    fn keep_error(&mut self, node: usize, error: ServerError) {
+        let mut message = error.message.to_string();
+        if let Some(password) = &self.config.nodes[node].password {
+            message = message.replace(password.as_str(), "***");
+        }
+        let message = message
+            .chars()
+            .take(MESSAGE_CHARS_MAX)
+            .collect::<String>()
+            .into();
+        self.nodes[node].last_error = Some(ServerError { message, ..error });
+    }
+
     fn handle_greeting(&mut self, now: Moment, node: usize, step: Step, reply: Reply) {
         match (step, reply) {
             (_, Reply::Ok) => {}
             // A name is a courtesy to the operator, and some servers know none.
             (Step::SetName, Reply::Error(error)) if !denies_service(error.kind) => {}
-            (_, Reply::Error(mut error)) => {
-                if step == Step::Authenticate {
-                    // Whatever else it says, it may say the password.
-                    error.message = error.message.split(' ').next().unwrap_or_default().into();
-                }
+            (_, Reply::Error(error)) => {
                 let outcome = NodeOutcome::Server(error.kind);
-                self.nodes[node].last_error = Some(error);
+                self.keep_error(node, error);
                 return self.fail_node(now, node, outcome);
             }
             (_, Reply::Status | Reply::Nil | Reply::Integer(_)) => {
-                return self.protocol_violation(now, node, ProtocolError::Unexpected);
+                let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
+                return self.fail_node(now, node, outcome);
             }
         }
         if step == Step::SetName {
@@ -142,7 +168,7 @@ impl Engine {
     fn handle_error(&mut self, now: Moment, node: usize, round: usize, error: ServerError) {
         let kind = error.kind;
         self.stats.server_errors += 1;
-        self.nodes[node].last_error = Some(error);
+        self.keep_error(node, error);
         let outcome = match (self.rounds[round].kind, kind) {
             // The key holds something that is not ours.
             (Kind::Acquire, ServerErrorKind::WrongType) => NodeOutcome::Held,

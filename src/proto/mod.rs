@@ -40,7 +40,7 @@ pub use lease::{Lease, Released};
 pub use node::{NodeState, NodeStatus};
 
 use crate::config::Config;
-use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport, ProtocolError};
+use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport};
 use crate::quorum::{Tally, Verdict};
 use crate::token::LockToken;
 use crate::{Moment, Resource};
@@ -130,6 +130,8 @@ enum Task {
         ttl: Ttl,
         patience: Patience,
         attempts: u32,
+        /// What the nodes said in the last round that was not cut off.
+        last: Option<LockError>,
     },
     /// The lease is taken out when the operation is done.
     Extend {
@@ -197,8 +199,8 @@ pub struct Engine {
     timers: Timers,
     outgoing: VecDeque<Outgoing>,
     done: VecDeque<usize>,
-    /// Smoothed time from a round's start to its quorum.
-    quorum_round_trip: Duration,
+    /// Smoothed time from a round's start to a quorum of answers.
+    quorum_round_trip: Option<Duration>,
     stats: Stats,
 }
 
@@ -218,7 +220,7 @@ impl Engine {
             timers: Timers::default(),
             outgoing: VecDeque::new(),
             done: VecDeque::new(),
-            quorum_round_trip: Duration::ZERO,
+            quorum_round_trip: None,
             stats: Stats::default(),
         }
     }
@@ -553,17 +555,14 @@ impl Engine {
         }
         voted.decided = true;
         let (kind, tally, took) = (voted.kind, voted.tally, now.since(voted.started));
+        if tally.is_quorum_answered() {
+            self.quorum_round_trip = Some(smoothed(self.quorum_round_trip, took));
+        }
         match (verdict, kind) {
             (Verdict::Pending, _) => unreachable!("returned above"),
-            (Verdict::Won, _) => {
-                self.quorum_round_trip = self.quorum_round_trip * 7 / 8 + took / 8;
-                self.conclude(op, Progress::Won(round));
-            }
+            (Verdict::Won, _) => self.conclude(op, Progress::Won(round)),
             (Verdict::Lost, Kind::Acquire) => {
-                let kind = match tally.failures_deny_quorum() {
-                    true => LockErrorKind::Unavailable,
-                    false => LockErrorKind::Contended,
-                };
+                let kind = acquire::failure_kind(tally);
                 if !self.attempt_failed(now, op, round, kind) {
                     self.conclude(op, Progress::Failed(kind, Some(round)));
                 }
@@ -609,10 +608,12 @@ impl Engine {
             message,
         }
     }
+}
 
-    fn protocol_violation(&mut self, now: Moment, node: usize, error: ProtocolError) {
-        self.fail_node(now, node, NodeOutcome::Protocol(error));
-    }
+/// The usual smoothing of round trips (RFC 6298, section 2): one eighth of the news, and all of the
+/// first.
+fn smoothed(old: Option<Duration>, sample: Duration) -> Duration {
+    old.map_or(sample, |old| old * 7 / 8 + sample / 8)
 }
 
 impl std::fmt::Debug for Engine {

@@ -26,6 +26,9 @@ pub(super) const DEBT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// A release that a node refused is repeated after this long.
 pub(super) const DEBT_REFUSED_AFTER: Duration = Duration::from_millis(500);
 
+/// What is kept of a server's error.
+pub(super) const MESSAGE_CHARS_MAX: usize = 160;
+
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
@@ -205,12 +208,8 @@ impl Node {
         if let Request::Round(_) = answered.request {
             self.failures = 0;
         }
-        // The usual smoothing of round trips (RFC 6298 section 2): one eighth of the news.
         let sample = now.since(answered.sent_at);
-        self.latency = Some(match self.latency {
-            None => sample,
-            Some(latency) => latency * 7 / 8 + sample / 8,
-        });
+        self.latency = Some(super::smoothed(self.latency, sample));
         Some(answered)
     }
 

@@ -79,8 +79,7 @@ impl Engine {
                 State::Ready if self.nodes[node].blocked => self.enqueue(node, round),
                 State::Ready => ready.insert(node),
                 State::Connecting { .. } | State::Handshaking { .. } => {
-                    if self.retract(now, node, token) || !self.nodes[node].was_ready_since(started)
-                    {
+                    if self.retract(node, token) || !self.nodes[node].was_ready_since(started) {
                         self.record(now, round, node, NodeOutcome::Absent);
                     } else {
                         self.enqueue(node, round);
@@ -103,7 +102,7 @@ impl Engine {
     }
 
     /// Takes back a SET of which not one byte was sent; there is nothing to release then (R11).
-    fn retract(&mut self, now: Moment, node: usize, token: LockToken) -> bool {
+    fn retract(&mut self, node: usize, token: LockToken) -> bool {
         let is_it = |round: &usize| {
             let queued = &self.rounds[*round];
             queued.kind == Kind::Acquire && queued.token == token
@@ -112,7 +111,6 @@ impl Engine {
             return false;
         };
         if let Some(round) = self.nodes[node].queue.remove(at) {
-            self.record(now, round, node, self.nodes[node].last_failure);
             self.dereference(round);
         }
         true
