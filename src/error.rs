@@ -263,7 +263,16 @@ impl fmt::Display for LockError {
                 let failed = count(NodeOutcome::is_failure);
                 write!(f, "unavailable: {failed} of {total} nodes gave no vote")?;
             }
-            LockErrorKind::Expired => f.write_str("expired: no validity was left")?,
+            LockErrorKind::Expired => {
+                let absent = count(|outcome| matches!(outcome, NodeOutcome::Absent));
+                match absent {
+                    0 => f.write_str("expired: no validity was left")?,
+                    _ => write!(
+                        f,
+                        "expired: on {absent} of {total} nodes it is not ours any more"
+                    )?,
+                }
+            }
             LockErrorKind::InvalidTtl { ttl, min, max } => {
                 write!(
                     f,
@@ -366,6 +375,9 @@ pub enum NodeOutcome {
     Server(ServerErrorKind),
     /// It broke the protocol; the connection was closed.
     Protocol(ProtocolError),
+    /// It still holds the lock from a lost connection, and is about to be told to delete it: that
+    /// copy does not count.
+    Releasing,
     /// It has left so much unanswered that nothing more is sent to it for now.
     Backlogged,
     /// It has not been connected to yet.
@@ -387,6 +399,7 @@ impl NodeOutcome {
             | NodeOutcome::Disconnected(_)
             | NodeOutcome::Server(_)
             | NodeOutcome::Protocol(_)
+            | NodeOutcome::Releasing
             | NodeOutcome::Backlogged
             | NodeOutcome::NotConnected => true,
         }
@@ -404,6 +417,7 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
+            NodeOutcome::Releasing => f.write_str("about to be released"),
             NodeOutcome::Backlogged => f.write_str("backlogged"),
             NodeOutcome::NotConnected => f.write_str("not connected yet"),
             NodeOutcome::Connected => f.write_str("connected"),

@@ -108,6 +108,8 @@ struct World {
     started: BTreeMap<OpId, Option<Moment>>,
     /// When the first SET with this token was handed out, and by whom it was granted.
     sets: BTreeMap<LockToken, (Moment, BTreeSet<usize>)>,
+    /// The locks that are held, with the nodes that were counted for them last.
+    live: BTreeMap<LockToken, BTreeSet<usize>>,
     /// Who said yes to the extension with this token that is under way.
     extensions: BTreeMap<LockToken, BTreeSet<usize>>,
 }
@@ -126,6 +128,7 @@ impl World {
             leases: Vec::new(),
             started: BTreeMap::new(),
             sets: BTreeMap::new(),
+            live: BTreeMap::new(),
             extensions: BTreeMap::new(),
         }
     }
@@ -192,6 +195,7 @@ impl World {
         let Some(lease) = self.take_lease(how) else {
             return;
         };
+        self.live.remove(lease.token());
         let op = self.engine.release(self.now, lease);
         self.started.insert(op, None);
     }
@@ -200,6 +204,7 @@ impl World {
         let Some(lease) = self.take_lease(how) else {
             return;
         };
+        self.live.remove(lease.token());
         self.engine.abandon(self.now, lease);
     }
 
@@ -334,6 +339,11 @@ impl World {
             }
         };
         assert!(!nodes.is_empty());
+        if let Asked::Release(token) = asked {
+            let counted = self.live.get(&token).into_iter().flatten();
+            let deleted = counted.filter(|node| nodes.contains(**node)).count();
+            assert_eq!(deleted, 0, "a copy that a live lock counts on is deleted");
+        }
         if let Asked::Set(token) = asked {
             self.sets
                 .entry(token)
@@ -356,6 +366,8 @@ impl World {
                 assert!(lease.granted_by().count() >= self.quorum());
                 assert!(self.now < lease.valid_until());
                 assert!(lease.valid_until() <= sent.after(self.validity()));
+                self.live
+                    .insert(*lease.token(), lease.granted_by().collect());
                 self.leases.push(lease);
             }
             Done::Extended(lease, result) => {
@@ -366,6 +378,10 @@ impl World {
                     .expect("it was started");
                 if result.is_ok() {
                     assert!(yes.len() >= self.quorum());
+                    assert!(lease.granted_by().count() >= self.quorum());
+                    assert!(lease.granted_by().all(|node| yes.contains(&node)));
+                    self.live
+                        .insert(*lease.token(), lease.granted_by().collect());
                     assert!(self.now < old && lease.valid_until() >= old);
                     assert!(lease.valid_until() <= self.now.after(self.validity()));
                 } else {
@@ -377,16 +393,18 @@ impl World {
         }
     }
 
+    fn abandon_all(&mut self) {
+        while !self.leases.is_empty() {
+            self.abandon(0);
+        }
+    }
+
     /// Nodes can be reached and tell the truth from now on: everything ends, and nothing is left.
     fn heal(&mut self) {
-        while let Some(lease) = self.leases.pop() {
-            self.engine.abandon(self.now, lease);
-        }
+        self.abandon_all();
         for _ in 0..HEALING_TURNS_MAX {
             self.drain();
-            while let Some(lease) = self.leases.pop() {
-                self.engine.abandon(self.now, lease);
-            }
+            self.abandon_all();
             self.engine.connect(self.now);
             let mut quiet = true;
             for node in 0..self.peers.len() {

@@ -106,6 +106,16 @@ impl Tally {
         self.granted() + self.refused() >= quorum(usize::from(self.nodes))
     }
 
+    /// Whether the vote that was counted last completed a quorum of answers.
+    pub(crate) fn is_quorum_answered_just_now(&self) -> bool {
+        self.granted() + self.refused() == quorum(usize::from(self.nodes))
+    }
+
+    /// Whether the refusals are alone enough to make a quorum impossible.
+    pub(crate) fn refusals_deny_quorum(&self) -> bool {
+        usize::from(self.nodes) - self.refused() < quorum(usize::from(self.nodes))
+    }
+
     /// Whether the nodes that failed are alone enough to make a quorum impossible. If they are
     /// not, a lost round was lost to somebody else's lock.
     pub(crate) fn failures_deny_quorum(&self) -> bool {

@@ -185,7 +185,7 @@ fn address_that_cannot_be_used_is_refused_with_a_sentence() {
         ("http://127.0.0.1", "\"http\""),
         ("redis://", "host is empty"),
         ("redis://127.0.0.1:65536", "65536"),
-        ("redis://127.0.0.1:0", "the port is \"0\""),
+        ("redis://127.0.0.1:0", "the port is 0"),
         ("redis://127.0.0.1/sixteen", "sixteen"),
         ("redis://127.0.0.1?timeout=1", "timeout"),
         ("unix://relative", "not absolute"),

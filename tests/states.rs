@@ -749,3 +749,205 @@ fn time_that_runs_backwards_stands_still() {
     let lease = scenario.locked();
     assert_eq!(lease.valid_until(), start.after(TTL - 102 * MS));
 }
+
+// What a copy that is about to be deleted must not do.
+
+/// A lock of nodes 0 and 1, whose SET to node 2 was unanswered when its connection was lost. Node 2
+/// is back, and was told to delete the key.
+fn locked_by_two(scenario: &mut Scenario) -> muxlock::Lease {
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies([0, 1], Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.pass(Duration::ZERO);
+    scenario.drain();
+    scenario.connect(2);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+    lease
+}
+
+fn extension_fails_without_node_1(scenario: &mut Scenario, lease: muxlock::Lease) {
+    let deadline = lease.valid_until();
+    scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    scenario.replies([0, 2], Reply::Integer(1));
+    scenario.nothing_done();
+    scenario.pass(NODE_TIMEOUT);
+    let (lease, result) = scenario.extended();
+    let error = result.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    assert_eq!(error.nodes()[2].outcome, NodeOutcome::Releasing);
+    assert_eq!(lease.valid_until(), deadline);
+}
+
+#[test]
+fn extending_copy_whose_release_was_overtaken_does_not_count() {
+    let mut scenario = Scenario::ready(3);
+    let lease = locked_by_two(&mut scenario);
+    // The SET on the old connection runs after the release on the new one.
+    scenario.reply(2, Reply::Integer(0));
+    extension_fails_without_node_1(&mut scenario, lease);
+    // It is deleted by the second release.
+    scenario.pass(100 * MS);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+}
+
+#[test]
+fn extending_copy_whose_release_was_refused_does_not_count() {
+    let mut scenario = Scenario::ready(3);
+    let lease = locked_by_two(&mut scenario);
+    scenario.reply(2, server_error(ServerErrorKind::Busy));
+    scenario.pass(150 * MS);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+    scenario.reply(2, server_error(ServerErrorKind::Busy));
+    extension_fails_without_node_1(&mut scenario, lease);
+}
+
+#[test]
+fn extending_copy_whose_second_release_is_under_way_does_not_count() {
+    let mut scenario = Scenario::ready(3);
+    let lease = locked_by_two(&mut scenario);
+    scenario.reply(2, Reply::Integer(0));
+    let deadline = lease.valid_until();
+    scenario.pass(60 * MS);
+    scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    scenario.pass(45 * MS);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+    scenario.replies([0, 2], Reply::Integer(1));
+    scenario.nothing_done();
+    scenario.pass(NODE_TIMEOUT);
+    let (lease, result) = scenario.extended();
+    assert!(result.is_err());
+    assert_eq!(lease.valid_until(), deadline);
+}
+
+#[test]
+fn extended_longer_lock_is_owed_for_as_long_as_its_longest_key() {
+    let mut scenario = Scenario::with(3, |builder| builder.max_ttl(6 * TTL)).all_ready();
+    scenario.acquire(TTL / 10, Patience::OneRound);
+    scenario.drain();
+    scenario.replies(0..3, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.extend(scenario.now, lease, 6 * TTL);
+    scenario.drain();
+    // Node 0 extends; the others do not answer, so that the lease keeps its short TTL.
+    scenario.reply(0, Reply::Integer(1));
+    scenario.pass(NODE_TIMEOUT);
+    let (lease, result) = scenario.extended();
+    assert!(result.is_err());
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    // Many times the short TTL later, the key is there, and so is what is owed for it.
+    scenario.now = scenario.now.after(TTL);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+}
+
+#[test]
+fn extending_one_absent_and_one_silent_is_no_proof_of_loss() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(1));
+    scenario.reply(1, Reply::Integer(0));
+    scenario.pass(NODE_TIMEOUT);
+    assert!(scenario.extended().1.unwrap_err().is_unavailable());
+}
+
+#[test]
+fn backing_off_node_that_only_errs_is_not_connected_to_in_a_loop() {
+    for reply in [server_error(ServerErrorKind::ReadOnly), Reply::Status] {
+        let mut scenario = Scenario::ready(3);
+        let lease = scenario.locked();
+        scenario.engine.abandon(scenario.now, lease);
+        let mut connects = 0;
+        for _ in 0..1_000 {
+            for acted in scenario.drain() {
+                match acted {
+                    Acted::Connect(0) => {
+                        connects += 1;
+                        scenario.engine.handle_connected(scenario.now, 0);
+                    }
+                    Acted::Hello(0) => scenario.reply(0, Reply::Ok),
+                    Acted::Release(nodes, _) if nodes.contains(&0) => {
+                        scenario.reply(0, reply.clone());
+                    }
+                    _ => {}
+                }
+            }
+            scenario.pass(MS);
+        }
+        // At once, then after 20 ms doubling: 8 in the first second at the most.
+        assert!(
+            (2..=8).contains(&connects),
+            "{connects} connections in a second"
+        );
+    }
+}
+
+#[test]
+fn unanswered_counts_what_is_owed() {
+    let mut scenario = Scenario::ready(1);
+    let lease = scenario.locked();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    assert_eq!(scenario.engine.unanswered(), 1);
+    scenario.pass(TTL + Duration::from_secs(1));
+    assert_eq!(scenario.engine.unanswered(), 0, "the key has expired");
+}
+
+#[test]
+fn releasing_behind_a_socket_that_takes_no_more_ends() {
+    let mut scenario = Scenario::ready(1);
+    let lease = scenario.locked();
+    scenario.engine.handle_blocked(0);
+    scenario.engine.release(scenario.now, lease);
+    scenario.pass(CONNECT_TIMEOUT + NODE_TIMEOUT);
+    assert!(scenario.released().unwrap_err().is_unavailable());
+}
+
+#[test]
+fn waiting_delay_does_not_count_connecting_or_silent_nodes_as_round_trip() {
+    let mut scenario = Scenario::new(3);
+    let give_up_at = scenario.now.after(Duration::from_secs(1));
+    scenario.acquire(TTL, Patience::Until(give_up_at));
+    scenario.drain();
+    scenario.pass(400 * MS);
+    for node in 0..3 {
+        scenario.connect(node);
+        scenario.drain();
+    }
+    scenario.replies(0..3, Reply::Nil);
+    scenario.nothing_done();
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(0));
+    scenario.pass(4 * MS);
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 2)]);
+    // A split vote with a silent node: two answered at once, which is what a round trip takes.
+    scenario.reply(0, Reply::Ok);
+    scenario.reply(1, Reply::Nil);
+    scenario.pass(NODE_TIMEOUT);
+    scenario.drain();
+    scenario.replies([0, 1], Reply::Integer(1));
+    scenario.pass(8 * MS);
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 3)]);
+}
+
+#[test]
+fn latency_of_a_reply_that_nobody_read_for_an_hour_is_not_counted() {
+    let mut scenario = Scenario::ready(1);
+    let lease = scenario.locked();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.now = scenario.now.after(Duration::from_secs(3_600));
+    scenario.reply(0, Reply::Integer(1));
+    let latency = scenario.engine.nodes().next().unwrap().latency;
+    assert!(latency.unwrap() < NODE_TIMEOUT, "{latency:?}");
+}

@@ -101,13 +101,14 @@ impl LockGuard {
     /// steps, before each.
     ///
     /// # Errors
-    /// As [`extend`](LockGuard::extend).
+    /// As [`extend`](LockGuard::extend); and [`InvalidTtl`](crate::LockErrorKind::InvalidTtl) if the
+    /// lock's own TTL is too short to leave `min`: lock with a longer one.
     pub fn ensure(&mut self, min: Duration) -> Result<(), LockError> {
+        self.redlock.check_ensured(self.ttl(), min)?;
         if self.remaining() >= min && self.is_valid() {
-            Ok(())
-        } else {
-            self.extend(self.ttl())
+            return Ok(());
         }
+        self.extend(self.ttl())
     }
 
     /// Releases the lock and waits until a quorum has confirmed it, or cannot.
@@ -152,7 +153,7 @@ impl LockParts {
         self.0.token()
     }
 
-    pub(super) fn into_lease(self) -> Lease {
-        self.0
+    pub(super) fn into_lease(self, nodes: usize) -> Lease {
+        self.0.adopted(nodes)
     }
 }

@@ -6,7 +6,8 @@ use std::convert::Infallible;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mio::{Events, Poll, Token};
+use mio::event::Event;
+use mio::{Events, Poll, Token, Waker};
 
 pub use guard::{LockGuard, LockParts};
 
@@ -15,8 +16,11 @@ use crate::config::{Builder, Config};
 use crate::error::{ConfigError, ConnectError, LockError};
 use crate::mux::Multiplexer;
 use crate::proto::{Done, Lease, NodeStatus, OpId, Patience, Released, Stats};
+use crate::quorum::NODES_MAX;
 use crate::{Moment, Resource};
 
+/// Above the tokens of the nodes.
+const WAKER: Token = Token(NODES_MAX);
 /// A client that was not used for this long looks at its connections before it uses them.
 const IDLE_MIN: Duration = Duration::from_secs(1);
 /// More than one event for each of the most nodes; if there are more, they come in the next turn.
@@ -48,15 +52,15 @@ struct Shared {
     core: Mutex<Core>,
     /// Told whenever the thread that polls has news, or stops polling.
     turn: Condvar,
+    /// Wakes the thread that polls.
+    waker: Waker,
+    config: Config,
 }
 
 struct Core {
     mux: Multiplexer,
     /// Taken by the thread that polls for all.
     poller: Option<Poller>,
-    /// Operations that ended, for threads that have not looked yet. Invariant: one entry at most
-    /// for each thread that waits.
-    ended: Vec<(OpId, Done)>,
     waiting: usize,
     /// When somebody last polled.
     last_turn: Moment,
@@ -87,6 +91,8 @@ impl Redlock {
 
     pub(crate) fn with_config(config: Config) -> Result<Redlock, ConfigError> {
         let poll = Poll::new().map_err(ConfigError::Os)?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(ConfigError::Os)?;
+        let settings = config.clone();
         let mux = Multiplexer::new(config, poll.registry(), Token(0)).map_err(ConfigError::Os)?;
         let poller = Some(Poller {
             poll,
@@ -95,7 +101,6 @@ impl Redlock {
         let core = Core {
             mux,
             poller,
-            ended: Vec::new(),
             waiting: 0,
             last_turn: Clock.now(),
         };
@@ -103,6 +108,8 @@ impl Redlock {
             shared: Arc::new(Shared {
                 core: Mutex::new(core),
                 turn: Condvar::new(),
+                waker,
+                config: settings,
             }),
         })
     }
@@ -123,6 +130,9 @@ impl Redlock {
     ///   use a longer TTL.
     /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl),
     ///   [`InvalidResource`](crate::LockErrorKind::InvalidResource): mend the argument.
+    /// - [`Overloaded`](crate::LockErrorKind::Overloaded),
+    ///   [`NoEntropy`](crate::LockErrorKind::NoEntropy): this process does too much at once, or the
+    ///   operating system has no random bytes.
     ///
     /// After any error, whatever the attempt left on the masters is already being deleted.
     pub fn try_lock(
@@ -165,7 +175,8 @@ impl Redlock {
         self.try_lock_for(resource, ttl, time_until(deadline))
     }
 
-    /// Takes back a lock that [`LockGuard::into_parts`] let go of.
+    /// Takes up a lock that [`LockGuard::into_parts`] let go of, from this client or from another one
+    /// with the same masters and the same key prefix.
     ///
     /// Nothing is sent, and the validity is what it was: the parts remember their deadline.
     ///
@@ -173,7 +184,7 @@ impl Redlock {
     /// [`Expired`](crate::LockErrorKind::Expired) if that deadline is over; the release of what may
     /// be left is then on its way.
     pub fn adopt(&self, parts: LockParts) -> Result<LockGuard, LockError> {
-        let guard = LockGuard::new(self.clone(), parts.into_lease());
+        let guard = LockGuard::new(self.clone(), parts.into_lease(self.shared.config.nodes()));
         if guard.is_valid() {
             Ok(guard)
         } else {
@@ -195,13 +206,14 @@ impl Redlock {
 
     /// How many masters make a quorum.
     pub fn quorum(&self) -> usize {
-        self.lock_core().mux.config().quorum()
+        self.shared.config.quorum()
     }
 
-    /// Waits until every command that was sent is answered, at most for `timeout`: before a
-    /// process ends, so that the releases of dropped guards are not lost with it.
+    /// Waits until every command is answered, at most for `timeout`: before a process ends, so that
+    /// the releases of dropped guards are not lost with it. Releases that are owed to masters which
+    /// cannot be reached count until their keys have expired.
     ///
-    /// Returns how many commands are still unanswered; masters that are down or frozen leave some.
+    /// Returns how many are still unanswered; masters that are down or frozen leave some.
     pub fn shutdown(&self, timeout: Duration) -> usize {
         let give_up_at = Clock.now().after(timeout);
         let mut core = self.lock_core();
@@ -217,17 +229,18 @@ impl Redlock {
 
     pub(crate) fn wait_until_ready(&self) -> Result<(), LockError> {
         let mut core = self.lock_core();
-        let quorum = core.mux.config().quorum();
+        let quorum = self.quorum();
+        let give_up_at = Clock.now().after(self.shared.config.connect_timeout);
         core.mux.connect();
-        // Each node becomes ready or fails within `connect_timeout`.
         loop {
             if core.mux.engine().ready() >= quorum {
                 return Ok(());
             }
-            if core.mux.engine().hopeful() < quorum {
+            let left = give_up_at.since(Clock.now());
+            if core.mux.engine().hopeful() < quorum || left.is_zero() {
                 return Err(core.mux.engine().unavailable());
             }
-            core = self.turn(core, None);
+            core = self.turn(core, Some(left));
         }
     }
 
@@ -246,6 +259,10 @@ impl Redlock {
             Done::Acquired(result) => Ok(LockGuard::new(self.clone(), result?)),
             Done::Extended(..) | Done::Released(_) => unreachable!("an acquisition was started"),
         }
+    }
+
+    pub(crate) fn check_ensured(&self, ttl: Duration, min: Duration) -> Result<(), LockError> {
+        self.shared.config.ensured(ttl, min)
     }
 
     pub(crate) fn extend(&self, lease: Lease, ttl: Duration) -> (Lease, Result<(), LockError>) {
@@ -268,6 +285,7 @@ impl Redlock {
         let mut core = self.lock_core();
         core.mux.abandon(lease);
         core.mux.flush();
+        self.wake_others(&core);
     }
 
     /// Starts an operation and works, or waits for somebody else to work, until it has ended.
@@ -280,18 +298,14 @@ impl Redlock {
         }
         let op = start(&mut core.mux)?;
         core.mux.flush();
+        self.wake_others(&core);
         loop {
-            while let Some((id, done)) = core.mux.poll_done() {
-                if id == op {
-                    self.pass_on(&core);
-                    return Ok(done);
+            if let Some(done) = core.mux.take_done(op) {
+                // One of those that wait has to poll now.
+                if core.waiting > 0 {
+                    self.shared.turn.notify_all();
                 }
-                core.ended.push((id, done));
-                self.pass_on(&core);
-            }
-            if let Some(at) = core.ended.iter().position(|(id, _)| *id == op) {
-                self.pass_on(&core);
-                return Ok(core.ended.swap_remove(at).1);
+                return Ok(done);
             }
             core = self.turn(core, None);
         }
@@ -304,12 +318,12 @@ impl Redlock {
         mut core: MutexGuard<'a, Core>,
         limit: Option<Duration>,
     ) -> MutexGuard<'a, Core> {
-        let next = core.mux.next_timeout();
+        let next = core.mux.next_deadline();
         let timeout = match (next, limit) {
             (Some(next), Some(limit)) => Some(next.min(limit)),
             (next, limit) => next.or(limit),
         };
-        let Some(mut poller) = core.poller.take() else {
+        let Some(poller) = core.poller.take() else {
             if timeout != Some(Duration::ZERO) {
                 core.waiting += 1;
                 core = self.wait(core, timeout);
@@ -317,23 +331,23 @@ impl Redlock {
             }
             // Whoever polls may sleep past a deadline that is nearer than his.
             core.mux.handle_timeout();
+            self.wake_others(&core);
             return core;
         };
         drop(core);
-        if let Err(error) = poller.poll.poll(&mut poller.events, timeout) {
-            poller.events.clear();
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                log::error!(target: "muxlock", "cannot wait for the masters: {error}");
-            }
-        }
+        let mut lead = Lead {
+            shared: &self.shared,
+            poller: Some(poller),
+        };
+        let events = lead.poll(timeout);
         let mut core = self.lock_core();
         let now = Clock.now();
-        for event in &poller.events {
+        for event in events {
             core.mux.handle_event_at(now, event);
         }
         core.mux.handle_timeout_at(now);
         core.last_turn = now;
-        core.poller = Some(poller);
+        core.poller = lead.poller.take();
         if core.waiting > 0 {
             self.shared.turn.notify_all();
         }
@@ -358,19 +372,54 @@ impl Redlock {
         }
     }
 
-    /// Wakes the threads that wait: one has its result, or is to poll now.
-    fn pass_on(&self, core: &Core) {
-        if core.waiting > 0 {
+    /// Wakes the threads whose operations have ended on the way; the one that polls, too.
+    fn wake_others(&self, core: &Core) {
+        if core.mux.engine().has_done() {
             self.shared.turn.notify_all();
+            if core.poller.is_none() {
+                // It fails only if the kernel's counter is full, and then it is awake already.
+                let _ = self.shared.waker.wake();
+            }
         }
     }
 
-    /// The engine's state is consistent between calls, so a panic elsewhere does not spoil it.
     fn lock_core(&self) -> MutexGuard<'_, Core> {
-        self.shared
-            .core
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock_core()
+    }
+}
+
+impl Shared {
+    /// The engine's state is consistent between calls, so a panic in a caller does not spoil it.
+    fn lock_core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The part of the thread that polls for all. A thread that panics hands it back, too.
+struct Lead<'a> {
+    shared: &'a Shared,
+    poller: Option<Poller>,
+}
+
+impl Lead<'_> {
+    fn poll(&mut self, timeout: Option<Duration>) -> impl Iterator<Item = &Event> {
+        let poller = self.poller.as_mut().expect("it is handed back once");
+        if let Err(error) = poller.poll.poll(&mut poller.events, timeout) {
+            poller.events.clear();
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                log::error!(target: "muxlock", "cannot wait for the masters: {error}");
+            }
+        }
+        poller.events.iter()
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        if let Some(poller) = self.poller.take() {
+            self.shared.lock_core().poller = Some(poller);
+            self.shared.turn.notify_all();
+        }
     }
 }
 

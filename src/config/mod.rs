@@ -336,6 +336,24 @@ impl Config {
         quorum::quorum(self.nodes.len())
     }
 
+    /// Checks that an extension to `ttl` can leave `min`.
+    pub(crate) fn ensured(&self, ttl: Duration, min: Duration) -> Result<(), LockError> {
+        let validity = Ttl::new(ttl).and_then(|ttl| self.drift.validity(ttl));
+        if validity.is_some_and(|validity| validity >= min) {
+            return Ok(());
+        }
+        let shortest = min.saturating_add(self.drift.ttl_min());
+        Err(LockError::new(
+            LockErrorKind::InvalidTtl {
+                ttl,
+                min: shortest,
+                max: self.max_ttl,
+            },
+            0,
+            Vec::new(),
+        ))
+    }
+
     /// Checks a TTL that a caller asks for (R7).
     pub(crate) fn ttl(&self, ttl: Duration) -> Result<Ttl, LockError> {
         Ttl::new(ttl)

@@ -7,6 +7,8 @@ use crate::error::ConfigError;
 
 const PORT_DEFAULT: u16 = 6379;
 const URL_BYTES_MAX: usize = 4096;
+/// What an error shows of an address.
+const SHOWN_CHARS_MAX: usize = 200;
 
 /// Where a node listens.
 #[derive(Clone, PartialEq, Eq)]
@@ -66,11 +68,13 @@ fn parse(url: &str) -> Result<NodeUrl, String> {
 }
 
 fn parse_tcp(rest: &str) -> Result<NodeUrl, String> {
-    if let Some(at) = rest.find('#') {
-        return Err(format!(
-            "a fragment is not allowed (write %23), at byte {}",
-            at + 8
-        ));
+    // The last @ ends the credentials, so that a password may hold anything unencoded.
+    let (credentials, rest) = match rest.rsplit_once('@') {
+        Some((credentials, rest)) => (Some(credentials), rest),
+        None => (None, rest),
+    };
+    if rest.contains('#') {
+        return Err("a fragment is not allowed (write %23)".to_owned());
     }
     let (rest, query) = split_optional(rest, '?');
     if let Some(query) = query {
@@ -79,11 +83,6 @@ fn parse_tcp(rest: &str) -> Result<NodeUrl, String> {
             parameter_name(query)
         ));
     }
-    // The last @ ends the credentials, so that a password may hold one unencoded.
-    let (credentials, rest) = match rest.rsplit_once('@') {
-        Some((credentials, rest)) => (Some(credentials), rest),
-        None => (None, rest),
-    };
     let (authority, path) = split_optional(rest, '/');
     let (user, password) = match credentials {
         Some(credentials) => parse_credentials(credentials)?,
@@ -182,7 +181,9 @@ fn parse_authority(text: &str) -> Result<(String, u16), String> {
         None => PORT_DEFAULT,
         Some(port) => match number(port) {
             Some(port @ 1..=65_535) => port as u16,
-            _ => return Err(format!("the port is {port:?}; it must be 1 to 65535")),
+            Some(port) => return Err(format!("the port is {port}; it must be 1 to 65535")),
+            // Its text may be a password whose host was forgotten.
+            None => return Err("the port is not a number from 1 to 65535".to_owned()),
         },
     };
     Ok((host, port))
@@ -224,11 +225,24 @@ fn decode(part: &str, text: &str) -> Result<String, String> {
 
 /// The address for an error text: whatever might be a credential is left out.
 fn redacted(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://***@{rest}"),
-        (None, Some((_, rest))) => format!("***@{rest}"),
-        (_, None) => url.chars().take(200).collect(),
-    }
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    let shown = match (rest.rsplit_once('@'), rest.split_once(':')) {
+        (Some((_, host)), _) => format!("{scheme}***@{host}"),
+        // Without a host, what stands at the port's place may be a password.
+        (None, Some((host, tail))) if scheme != "unix://" && !has_port(rest, tail) => {
+            format!("{scheme}{host}:***")
+        }
+        (None, _) => format!("{scheme}{rest}"),
+    };
+    shown.chars().take(SHOWN_CHARS_MAX).collect()
+}
+
+fn has_port(rest: &str, tail: &str) -> bool {
+    let port = tail.split(['/', '?', '#']).next().unwrap_or_default();
+    rest.starts_with('[') || number(port).is_some()
 }
 
 #[cfg(test)]
@@ -297,10 +311,10 @@ mod tests {
             ("http://h", "the scheme is \"http\""),
             ("rediss://h", "needs TLS"),
             ("redis://", "host is empty"),
-            ("redis://h:0", "the port is \"0\""),
-            ("redis://h:65536", "the port is \"65536\""),
-            ("redis://h:+1", "the port is \"+1\""),
-            ("redis://h:", "the port is \"\""),
+            ("redis://h:0", "the port is 0"),
+            ("redis://h:65536", "the port is 65536"),
+            ("redis://h:+1", "the port is not a number"),
+            ("redis://h:", "the port is not a number"),
             ("redis://::1", "must stand in brackets"),
             ("redis://[::1", "not closed"),
             ("redis://[h]", "not an IPv6 address"),
@@ -309,10 +323,7 @@ mod tests {
             ("redis://h/1/2", "the database is \"1/2\""),
             ("redis://h/-1", "the database is \"-1\""),
             ("redis://h?x=1", "the parameter \"x\" is not known"),
-            (
-                "redis://h#x",
-                "a fragment is not allowed (write %23), at byte 9",
-            ),
+            ("redis://h#x", "a fragment is not allowed (write %23)"),
             ("redis://u@h", "user but no password"),
             ("redis://u:@h", "the password is empty"),
             ("redis://u:%zz@h", "the password has a %"),
@@ -333,6 +344,11 @@ mod tests {
             "redis://:sesame@h/x",
             "u:sesame@h",
             "http://sesame@h",
+            "redis://u:pass?sesame@h:0",
+            "redis://u:pass#sesame@h:0",
+            "redis://u:sesame",
+            "redis://:sesame",
+            "redis://u:sesame/",
         ] {
             let error = error(url);
             assert!(!error.contains("sesame"), "{error}");

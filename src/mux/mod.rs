@@ -79,8 +79,10 @@ pub struct Multiplexer {
 #[derive(Default)]
 struct Connection {
     socket: Option<Socket>,
-    /// Which of the node's addresses is tried next.
+    /// Which of the node's addresses is tried now, modulo their number.
     address: usize,
+    /// How many of them failed since the node was to be connected.
+    tried: usize,
     /// Whether the last turn ended before the socket was drained.
     unread: bool,
 }
@@ -230,6 +232,16 @@ impl Multiplexer {
 
     /// How long the event loop may wait; `None` for as long as it likes.
     pub fn next_timeout(&self) -> Option<Duration> {
+        if self.engine.has_done() {
+            Some(Duration::ZERO)
+        } else {
+            self.next_deadline()
+        }
+    }
+
+    /// As [`next_timeout`](Multiplexer::next_timeout), for a caller who shares the multiplexer
+    /// with others that take their results themselves.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
         if self.nodes.iter().any(|node| node.unread) {
             return Some(Duration::ZERO);
         }
@@ -244,6 +256,15 @@ impl Multiplexer {
         let done = self.engine.poll_done(Clock.now());
         // A quorum that came too late is undone on the way.
         if let None | Some((_, Done::Acquired(Err(_)))) = done {
+            self.flush();
+        }
+        done
+    }
+
+    /// As [`poll_done`](Multiplexer::poll_done), for one operation.
+    pub(crate) fn take_done(&mut self, id: OpId) -> Option<Done> {
+        let done = self.engine.take_done(Clock.now(), id);
+        if let None | Some(Done::Acquired(Err(_))) = done {
             self.flush();
         }
         done
@@ -313,6 +334,12 @@ impl Multiplexer {
     }
 
     fn open(&mut self, node: usize) {
+        self.nodes[node].tried = 0;
+        self.try_address(node);
+    }
+
+    /// Starts to connect to the node's current address, or to the next one that takes it.
+    fn try_address(&mut self, node: usize) {
         let token = Token(self.first.0 + node);
         let connection = &mut self.nodes[node];
         let opened = match &self.config.nodes[node].target {
@@ -324,16 +351,37 @@ impl Multiplexer {
         };
         match opened {
             Ok(socket) => connection.socket = Some(socket),
-            Err(error) => self.fail(Clock.now(), node, disconnected(&error)),
+            Err(error) => self.connect_failed(Clock.now(), node, &error),
+        }
+    }
+
+    /// A name's other addresses are tried before its node is given up; all of them together have
+    /// the time of one connection.
+    fn connect_failed(&mut self, now: Moment, node: usize, error: &std::io::Error) {
+        let addresses = match &self.config.nodes[node].target {
+            Target::Tcp(addresses) => addresses.len(),
+            Target::Unix(_) => 1,
+        };
+        let connection = &mut self.nodes[node];
+        connection.socket = None;
+        connection.tried += 1;
+        connection.address = connection.address.wrapping_add(1);
+        if connection.tried < addresses {
+            // As deep as a name has addresses, which is capped.
+            self.try_address(node);
+        } else {
+            self.fail(now, node, disconnected(error));
         }
     }
 
     fn close(&mut self, node: usize) {
         let connection = &mut self.nodes[node];
         connection.unread = false;
-        // Whatever failed, the next try may have more luck with the name's next address.
-        connection.address = connection.address.wrapping_add(1);
         if let Some(socket) = connection.socket.take() {
+            if !socket.connected {
+                // Nobody answers at this address; the next try is for the name's next one.
+                connection.address = connection.address.wrapping_add(1);
+            }
             log::debug!(target: "muxlock", "{}: closed", self.config.nodes[node].address);
             socket.abort();
         }
@@ -371,7 +419,7 @@ impl Multiplexer {
             Ok(true) if !stood => self.engine.handle_connected(now, node),
             Ok(true) => {}
             Ok(false) => return,
-            Err(error) => return self.fail(now, node, disconnected(&error)),
+            Err(error) => return self.connect_failed(now, node, &error),
         }
         if let Err(error) = socket.send_rest() {
             return self.fail(now, node, disconnected(&error));

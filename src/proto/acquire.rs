@@ -173,6 +173,7 @@ impl Engine {
                         resource,
                         token: won.token,
                         ttl: won.ttl,
+                        longest: won.ttl,
                         started: won.started,
                         deadline,
                         granted: won.granted,

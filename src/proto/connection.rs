@@ -1,7 +1,7 @@
 //! A node's connection: made, greeted, lost, and made again; and the replies that it brings.
 
 use super::command::{Command, Credentials, Reply, ServerError};
-use super::node::{MESSAGE_CHARS_MAX, Request, State, Step};
+use super::node::{HEX_RUN_MAX, MESSAGE_CHARS_MAX, Request, State, Step};
 use super::round::Kind;
 use super::{Engine, NodeSet, Outgoing};
 use crate::Moment;
@@ -69,7 +69,7 @@ impl Engine {
             return;
         }
         let late = self.nodes[node].late > 0;
-        let Some(answered) = self.nodes[node].take_answered(now) else {
+        let Some(answered) = self.nodes[node].take_answered(now, self.config.node_timeout) else {
             return self.handle_unasked(now, node, reply);
         };
         match answered.request {
@@ -95,18 +95,14 @@ impl Engine {
         self.fail_node(now, node, outcome);
     }
 
-    /// Keeps an error's words for reports, without this node's password: some servers repeat what
-    /// they were sent.
+    /// Keeps an error's words for reports, without what should stay secret: some servers repeat
+    /// what they were sent.
     fn keep_error(&mut self, node: usize, error: ServerError) {
-        let mut message = error.message.to_string();
-        if let Some(password) = &self.config.nodes[node].password {
-            message = message.replace(password.as_str(), "***");
-        }
-        let message = message
-            .chars()
-            .take(MESSAGE_CHARS_MAX)
-            .collect::<String>()
-            .into();
+        let message = match &self.config.nodes[node].password {
+            Some(password) => error.message.replace(password.as_str(), "***"),
+            None => error.message.to_string(),
+        };
+        let message = without_tokens(&message).into();
         self.nodes[node].last_error = Some(ServerError { message, ..error });
     }
 
@@ -115,7 +111,11 @@ impl Engine {
             (_, Reply::Ok) => {}
             // A name is a courtesy to the operator, and some servers know none.
             (Step::SetName, Reply::Error(error)) if !denies_service(error.kind) => {}
-            (_, Reply::Error(error)) => {
+            (_, Reply::Error(mut error)) => {
+                if step == Step::Authenticate {
+                    // The code says it all, and the rest may say the password in another form.
+                    error.message = error.message.split(' ').next().unwrap_or_default().into();
+                }
                 let outcome = NodeOutcome::Server(error.kind);
                 self.keep_error(node, error);
                 return self.fail_node(now, node, outcome);
@@ -129,10 +129,6 @@ impl Engine {
             self.stats.connected += 1;
             self.nodes[node].state = State::Ready;
             // What a lost connection may have left comes before anything new (R12).
-            self.nodes[node]
-                .debts
-                .values_mut()
-                .for_each(|debt| debt.due = now);
             self.settle_debts(now, node);
             self.flush_queue(now, node);
         }
@@ -143,6 +139,9 @@ impl Engine {
         let outcome = match (kind, reply) {
             (Kind::Acquire, Reply::Ok) => NodeOutcome::Granted,
             (Kind::Acquire, Reply::Nil) => NodeOutcome::Held,
+            (Kind::Extend, Reply::Integer(1)) if self.is_releasing(node, round) => {
+                NodeOutcome::Releasing
+            }
             (Kind::Extend | Kind::Release, Reply::Integer(1)) => NodeOutcome::Granted,
             (Kind::Extend | Kind::Release, Reply::Integer(0)) => NodeOutcome::Absent,
             (_, Reply::Error(error)) => {
@@ -160,8 +159,31 @@ impl Engine {
                 return self.fail_node(now, node, outcome);
             }
         };
+        self.nodes[node].failures = 0;
         self.vote(now, round, node, outcome);
         self.dereference(round);
+    }
+
+    /// Whether a release of this round's token is owed to the node or under way to it: left from a
+    /// connection that was lost while its SET was unanswered. A copy that is about to be deleted
+    /// must not prolong a lock.
+    fn is_releasing(&self, node: usize, round: usize) -> bool {
+        let token = self.rounds[round].token;
+        let is_release = |round: usize| {
+            let other = &self.rounds[round];
+            other.kind == Kind::Release && other.token == token
+        };
+        let at = &self.nodes[node];
+        at.debts.contains_key(&token)
+            || at.queue.iter().any(|round| is_release(*round))
+            || at.in_flight.iter().any(|sent| match sent.request {
+                Request::Round(round) => is_release(round),
+                Request::Handshake(_) => false,
+            })
+            || self.outgoing.iter().any(|outgoing| match outgoing {
+                Outgoing::Round(nodes, round) => nodes.contains(node) && is_release(*round),
+                Outgoing::Connect(_) | Outgoing::Close(_) | Outgoing::Handshake(..) => false,
+            })
     }
 
     /// An error is no vote (section F), and leaves whatever was asked for undone.
@@ -312,4 +334,37 @@ impl Engine {
 
 fn denies_service(kind: ServerErrorKind) -> bool {
     matches!(kind, ServerErrorKind::Auth | ServerErrorKind::MaxClients)
+}
+
+/// Printable, short, and without anything that looks like a token.
+fn without_tokens(text: &str) -> String {
+    let mut kept = String::new();
+    let mut run = 0;
+    for char in text.chars().filter(|char| !char.is_control()) {
+        run = if char.is_ascii_hexdigit() { run + 1 } else { 0 };
+        kept.push(char);
+        if run == HEX_RUN_MAX {
+            kept.truncate(kept.len() - HEX_RUN_MAX);
+            kept.push('…');
+        } else if run > HEX_RUN_MAX {
+            kept.pop();
+        }
+    }
+    kept.chars().take(MESSAGE_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_show_no_tokens_and_end_somewhere() {
+        let hex = "0123456789abcdef0123456789abcdef01234567";
+        assert_eq!(
+            without_tokens(&format!("ERR bad {hex} there")),
+            "ERR bad … there"
+        );
+        assert_eq!(without_tokens("ERR \u{0}odd"), "ERR odd");
+        assert_eq!(without_tokens(&"z".repeat(5_000)).len(), MESSAGE_CHARS_MAX);
+    }
 }

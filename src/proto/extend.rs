@@ -10,7 +10,7 @@ use crate::{Moment, validity};
 impl Engine {
     /// Starts to extend a lock so that it lives for `ttl` from now on. It is never shortened
     /// (R27) and never taken anew (R29). It ends as [`Done::Extended`], which gives the lease back.
-    pub fn extend(&mut self, now: Moment, lease: Lease, ttl: Duration) -> OpId {
+    pub fn extend(&mut self, now: Moment, mut lease: Lease, ttl: Duration) -> OpId {
         let now = self.clamp(now);
         let checked = match self.config.ttl(ttl) {
             Ok(ttl) if lease.is_valid_at(now) => Ok(ttl),
@@ -18,6 +18,7 @@ impl Engine {
             Err(error) => Err(error.kind()),
         };
         let ttl = checked.unwrap_or(lease.ttl);
+        lease.longest = lease.longest.max(ttl);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let (token, deadline) = (lease.token, lease.deadline);
         let task = Task::Extend {
@@ -48,7 +49,9 @@ impl Engine {
         let mut lease = lease.take().expect("an extension ends once");
         let (kind, round) = match progress {
             Progress::Won(round) if lease.is_valid_at(now) => {
-                let deadline = self.config.drift.deadline(self.rounds[round].started, ttl);
+                let won = &self.rounds[round];
+                let deadline = self.config.drift.deadline(won.started, ttl);
+                lease.granted = won.granted;
                 lease.deadline = lease.deadline.max(deadline);
                 lease.ttl = ttl;
                 debug_assert!(validity::is_valid(lease.deadline, now));

@@ -21,6 +21,8 @@ pub struct Lease {
     pub(super) resource: Resource,
     pub(super) token: LockToken,
     pub(super) ttl: Ttl,
+    /// The longest time to live that a node may have been asked for.
+    pub(super) longest: Ttl,
     pub(super) started: Moment,
     pub(super) deadline: Moment,
     pub(super) granted: NodeSet,
@@ -49,6 +51,17 @@ impl Lease {
         self.deadline
     }
 
+    /// Makes it a lease of an engine with `nodes` nodes that did not acquire it, and so does not
+    /// know which of them may hold the key.
+    pub(crate) fn adopted(self, nodes: usize) -> Lease {
+        let started = Moment::from_nanos(0);
+        Lease {
+            started,
+            sent: NodeSet::all(nodes),
+            ..self
+        }
+    }
+
     /// What is left of the validity at `now`; zero when it is over.
     pub fn remaining(&self, now: Moment) -> Duration {
         validity::remaining(self.deadline, now)
@@ -61,7 +74,8 @@ impl Lease {
         validity::is_valid(self.deadline, now)
     }
 
-    /// The nodes, by index, that had granted it when it was decided: at least a quorum.
+    /// The nodes, by index, that had granted it, or extended it last, when that was decided: at
+    /// least a quorum.
     pub fn granted_by(&self) -> impl Iterator<Item = usize> + use<> {
         self.granted.iter()
     }

@@ -280,27 +280,41 @@ impl Engine {
     /// The next operation that ended. `now` must be read for this call: whether a lock is held is
     /// decided here, against this very moment (R2).
     pub fn poll_done(&mut self, now: Moment) -> Option<(OpId, Done)> {
-        let now = self.clamp(now);
         // Each turn takes one operation out of the queue, and none is put back.
-        while let Some(op) = self.done.pop_front() {
+        while let Some(op) = self.done.front().copied() {
             let id = self.id_of(op);
-            let done = match self.operations[op].task {
-                Task::Acquire { .. } => self.finish_acquire(now, op).map(Done::Acquired),
-                Task::Extend { .. } => Some(self.finish_extend(now, op)),
-                Task::Release => Some(Done::Released(self.finish_release(op))),
-            };
-            if let Some(done) = done {
-                self.end(op);
+            if let Some(done) = self.take_done(now, id) {
                 return Some((id, done));
             }
         }
         None
     }
 
+    /// What became of this operation, if it has ended; as [`poll_done`](Engine::poll_done), for a
+    /// caller who waits for one operation among many.
+    pub fn take_done(&mut self, now: Moment, id: OpId) -> Option<Done> {
+        let now = self.clamp(now);
+        let op = self.lookup(id)?;
+        let at = self.done.iter().position(|done| *done == op)?;
+        self.done.remove(at);
+        let done = match self.operations[op].task {
+            Task::Acquire { .. } => Done::Acquired(self.finish_acquire(now, op)?),
+            Task::Extend { .. } => self.finish_extend(now, op),
+            Task::Release => Done::Released(self.finish_release(op)),
+        };
+        self.end(op);
+        Some(done)
+    }
+
+    /// Whether an operation has ended that nobody has taken yet.
+    pub fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
     /// When [`handle_timeout`](Engine::handle_timeout) is to be called if nothing else happens;
-    /// in the past if there is something to do at once.
+    /// in the past if there are actions to carry out at once.
     pub fn poll_timeout(&self) -> Option<Moment> {
-        if !self.outgoing.is_empty() || !self.done.is_empty() {
+        if !self.outgoing.is_empty() {
             return Some(self.last_now);
         }
         let node_timeout = self.config.node_timeout;
@@ -340,12 +354,19 @@ impl Engine {
         self.operations.len()
     }
 
-    /// How many commands on connections that stand have not been answered.
+    /// How many commands have not been answered, including releases that are still owed to nodes
+    /// which cannot be reached.
     pub fn unanswered(&self) -> usize {
-        self.nodes
-            .iter()
-            .map(|node| node.in_flight.len() + node.queue.len())
-            .sum()
+        let owed = |node: &Node| {
+            let debts = node.debts.values();
+            debts.filter(|debt| self.last_now < debt.expires).count()
+        };
+        let waiting = |node: &Node| node.in_flight.len() + node.queue.len() + owed(node);
+        let sending = self.outgoing.iter().map(|outgoing| match outgoing {
+            Outgoing::Round(nodes, _) => nodes.len(),
+            Outgoing::Connect(_) | Outgoing::Close(_) | Outgoing::Handshake(..) => 0,
+        });
+        self.nodes.iter().map(waiting).chain(sending).sum()
     }
 
     /// What is known of each node.
@@ -460,6 +481,7 @@ impl Engine {
             sent: NodeSet::EMPTY,
             owner,
             decided: false,
+            waited: false,
             references: u32::from(owner.is_some()),
         });
         let votes = round * count..(round + 1) * count;
@@ -498,6 +520,7 @@ impl Engine {
     fn enqueue(&mut self, node: usize, round: usize) {
         let queued = &mut self.rounds[round];
         queued.references += 1;
+        queued.waited = true;
         queued.sent.insert(node);
         self.nodes[node].queue.push_back(round);
     }
@@ -532,6 +555,12 @@ impl Engine {
             NodeOutcome::Held | NodeOutcome::Absent => voted.tally.refuse(),
             _ => voted.tally.fail(),
         }
+        let is_prompt = voted.kind == Kind::Acquire && !voted.waited && !outcome.is_failure();
+        if is_prompt && voted.tally.is_quorum_answered_just_now() {
+            let sample = now.since(voted.started);
+            self.quorum_round_trip = Some(smoothed(self.quorum_round_trip, sample));
+        }
+        let voted = &self.rounds[round];
         let latency = voted.sent.contains(node).then(|| now.since(voted.started));
         self.votes[round * self.nodes.len() + node] = Vote::new(outcome, latency);
         self.nodes[node].last_outcome = Some((outcome, latency));
@@ -554,10 +583,7 @@ impl Engine {
             return;
         }
         voted.decided = true;
-        let (kind, tally, took) = (voted.kind, voted.tally, now.since(voted.started));
-        if tally.is_quorum_answered() {
-            self.quorum_round_trip = Some(smoothed(self.quorum_round_trip, took));
-        }
+        let (kind, tally) = (voted.kind, voted.tally);
         match (verdict, kind) {
             (Verdict::Pending, _) => unreachable!("returned above"),
             (Verdict::Won, _) => self.conclude(op, Progress::Won(round)),
@@ -574,9 +600,9 @@ impl Engine {
                 self.rounds[round].decided = false;
             }
             (Verdict::Lost, Kind::Extend | Kind::Release) => {
-                let kind = match tally.failures_deny_quorum() {
-                    true => LockErrorKind::Unavailable,
-                    false => LockErrorKind::Expired,
+                let kind = match tally.refusals_deny_quorum() {
+                    true => LockErrorKind::Expired,
+                    false => LockErrorKind::Unavailable,
                 };
                 self.conclude(op, Progress::Failed(kind, Some(round)));
             }

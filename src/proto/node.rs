@@ -26,6 +26,8 @@ pub(super) const DEBT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// A release that a node refused is repeated after this long.
 pub(super) const DEBT_REFUSED_AFTER: Duration = Duration::from_millis(500);
 
+/// As many hexadecimal digits in a row may be a token.
+pub(super) const HEX_RUN_MAX: usize = 16;
 /// What is kept of a server's error.
 pub(super) const MESSAGE_CHARS_MAX: usize = 160;
 
@@ -106,8 +108,8 @@ pub(super) struct Node {
     pub(super) debts: BTreeMap<LockToken, Debt>,
     /// No debt is due before.
     pub(super) debts_due: Option<Moment>,
-    /// Connections that failed since the last one that answered a lock command.
-    failures: u32,
+    /// Connections that failed since a lock command was last answered as it should be.
+    pub(super) failures: u32,
     /// When the last connection that was ready ended.
     pub(super) lost_at: Option<Moment>,
     pub(super) last_reply_at: Moment,
@@ -163,7 +165,8 @@ impl Node {
     /// Whether this node, which is not ready now, was so at `started` or later: only then can it
     /// have been sent anything.
     pub(super) fn was_ready_since(&self, started: Moment) -> bool {
-        self.lost_at.is_some_and(|lost_at| lost_at >= started)
+        // Nothing is known of the time before an adopted lock.
+        started.as_nanos() == 0 || self.lost_at.is_some_and(|lost_at| lost_at >= started)
     }
 
     /// The moment at which something is due if nothing comes in.
@@ -201,15 +204,15 @@ impl Node {
     }
 
     /// Takes the command that a reply at `now` answers.
-    pub(super) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
+    pub(super) fn take_answered(&mut self, now: Moment, limit: Duration) -> Option<InFlight> {
         let answered = self.in_flight.pop_front()?;
         self.late = self.late.saturating_sub(1);
         self.last_reply_at = now;
-        if let Request::Round(_) = answered.request {
-            self.failures = 0;
-        }
         let sample = now.since(answered.sent_at);
-        self.latency = Some(super::smoothed(self.latency, sample));
+        // A longer time says when somebody looked, not when the node answered.
+        if sample <= limit {
+            self.latency = Some(super::smoothed(self.latency, sample));
+        }
         Some(answered)
     }
 
@@ -277,7 +280,8 @@ pub struct NodeStatus {
     pub last_failure: Option<NodeOutcome>,
     /// The last error it answered with, without anything that was sent to it.
     pub last_message: Option<Arc<str>>,
-    /// Smoothed time from command to reply.
+    /// Smoothed time from command to reply, of replies within the node's timeout, as far as this
+    /// client was reading at the time.
     pub latency: Option<Duration>,
     /// Commands sent and not answered.
     pub in_flight: usize,

@@ -31,6 +31,11 @@ impl Engine {
         // With every node down, the outcome is known already.
         if let Progress::Waiting = self.operations[op].progress {
             self.operations[op].progress = Progress::Voting(round);
+            if self.rounds[round].waited {
+                // Nothing else bounds the wait for a node whose socket takes no more.
+                let longest = self.config.connect_timeout + self.config.node_timeout;
+                self.set_timer(op, Some(now.after(longest)));
+            }
         }
         self.id_of(op)
     }
@@ -47,7 +52,7 @@ impl Engine {
         Held {
             key: lease.resource.prefixed(&self.config.key_prefix),
             token: lease.token,
-            ttl: lease.ttl,
+            ttl: lease.longest,
             started: lease.started,
             sent: lease.sent,
         }
@@ -74,6 +79,10 @@ impl Engine {
         let mut ready = NodeSet::EMPTY;
         for node in 0..self.nodes.len() {
             let may_hold = sent.contains(node);
+            if may_hold && self.nodes[node].state == State::Idle {
+                // Adopted by a client that has not talked to the node yet.
+                self.wake(now, node);
+            }
             match self.nodes[node].state {
                 _ if !may_hold => self.record(now, round, node, NodeOutcome::Absent),
                 State::Ready if self.nodes[node].blocked => self.enqueue(node, round),
@@ -187,7 +196,7 @@ impl Engine {
             unreachable!("a concluded release has a round")
         };
         let tally = self.rounds[round].tally;
-        if tally.failures_deny_quorum() {
+        if !tally.is_quorum_answered() {
             let kind = crate::LockErrorKind::Unavailable;
             return Err(LockError::new(kind, 1, self.reports(round)));
         }

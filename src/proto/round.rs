@@ -36,6 +36,9 @@ pub(super) struct Round {
     /// The operation that waits for the votes; `None` when nobody does, or not any more.
     pub(super) owner: Option<usize>,
     pub(super) decided: bool,
+    /// Whether a node's command had to wait for its connection: the time to a quorum is then not
+    /// that of a round trip.
+    pub(super) waited: bool,
     /// One for the owner, one for each node that has the command queued or unanswered.
     pub(super) references: u32,
 }
