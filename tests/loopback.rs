@@ -1259,3 +1259,112 @@ fn loop_that_sleeps_too_long_gets_no_extension() {
     this.mux.flush();
     soon("no key is left", || servers.iter().all(holds_no_key));
 }
+
+// ---- The handle ----
+
+/// It ends the first connection after the handshake and one SET; the next ones work.
+fn hangs_up_after_a_lock() -> Scripted {
+    Scripted::start(|peer| {
+        if peer.index() > 0 {
+            return peer.serve_normally(None);
+        }
+        peer.serve_normally(Some(2))?;
+        peer.pause(Duration::from_millis(50))
+    })
+}
+
+#[test]
+fn owed_release_is_waited_for_by_shutdown() {
+    let servers: Vec<_> = (0..3).map(|_| hangs_up_after_a_lock()).collect();
+    let redlock = all_ready(&patient(servers.iter().map(Scripted::url)));
+    let lock = redlock.try_lock("owed", TTL).unwrap();
+    let all_have_it = || servers.iter().all(|server| server.store().len() == 1);
+    soon("all have it", all_have_it);
+    // The connections end while nobody looks: the release is written into dead sockets.
+    pause(Duration::from_millis(200));
+    drop(lock);
+    assert_eq!(redlock.shutdown(Duration::from_secs(5)), 0);
+    let left = servers.iter().filter(|server| !server.store().is_empty());
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn connecting_again_and_again_does_not_stretch_the_connect_timeout() {
+    let limit = Duration::from_millis(500);
+    let hang_up = |peer: &mut Peer| peer.pause(Duration::from_millis(400));
+    let servers: Vec<_> = (0..3).map(|_| Scripted::start(hang_up)).collect();
+    let builder = Redlock::builder().nodes(servers.iter().map(Scripted::url));
+    let (took, result) = timed(|| builder.connect_timeout(limit).connect());
+    assert!(matches!(result, Err(ConnectError::Unavailable(_))));
+    assert!(took < limit + Duration::from_millis(250), "{took:?}");
+}
+
+#[test]
+fn server_that_only_errs_is_not_connected_to_in_a_loop() {
+    let read_only = Scripted::start(|peer| {
+        while let Some(command) = peer.read_command()? {
+            let is_lock = matches!(command[0].as_slice(), b"SET" | b"EVAL");
+            let reply = match is_lock {
+                true => b"-READONLY You can't write against a read only replica.\r\n".to_vec(),
+                false => peer.normal_reply(&command),
+            };
+            peer.reply(&reply)?;
+        }
+        Ok(())
+    });
+    let good: Vec<_> = (0..2).map(|_| Scripted::well_behaved()).collect();
+    let holder = all_ready(&patient(good.iter().map(Scripted::url)));
+    let _held = holder.try_lock("held", TTL).unwrap();
+    let urls = [read_only.url(), good[0].url(), good[1].url()];
+    let redlock = all_ready(&patient(urls));
+    let (took, result) = timed(|| redlock.try_lock_for("held", TTL, Duration::from_secs(1)));
+    assert!(result.is_err());
+    // At once, then after 20 ms doubling to a second.
+    let most = 9 + took.as_secs() as usize * 2;
+    assert!(
+        read_only.accepted() <= most,
+        "{} in {took:?}",
+        read_only.accepted()
+    );
+}
+
+/// A logger that panics, as one that writes to a closed pipe may, in the thread with this name.
+struct Fragile;
+
+const VICTIM: &str = "victim";
+
+impl log::Log for Fragile {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let is_victim = std::thread::current().name() == Some(VICTIM);
+        assert!(
+            !is_victim || record.target() != "muxlock",
+            "the pipe is closed"
+        );
+    }
+
+    fn flush(&self) {}
+}
+
+#[test]
+fn panicking_thread_that_polls_for_all_hands_the_poller_back() {
+    log::set_logger(&Fragile).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    let dying = hangs_up_after_a_lock();
+    let good: Vec<_> = (0..2).map(|_| Scripted::well_behaved()).collect();
+    let redlock = all_ready(&patient([dying.url(), good[0].url(), good[1].url()]));
+    drop(redlock.try_lock("first", TTL).unwrap());
+    let victim = redlock.clone();
+    // After a second, a client looks at its connections first, and logs that one has ended.
+    let thread = std::thread::Builder::new()
+        .name(VICTIM.to_owned())
+        .spawn(move || {
+            pause(Duration::from_millis(1_200));
+            let _ = victim.try_lock("second", TTL);
+        });
+    assert!(thread.unwrap().join().is_err(), "the logger panicked");
+    assert!(redlock.try_lock("third", TTL).is_ok());
+}

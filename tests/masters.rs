@@ -252,14 +252,36 @@ fn parts_adopted_by_another_client_are_its_lock() {
 }
 
 #[test]
+fn parts_adopted_by_a_client_that_never_connected_are_released_by_it() {
+    let masters = start(3);
+    let giver = all_ready(&patient(masters.urls()));
+    let taker = patient(masters.urls()).build().unwrap();
+    let lock = giver.try_lock(KEY, TTL).unwrap();
+    masters
+        .iter()
+        .for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
+    let released = taker.adopt(lock.into_parts()).unwrap().unlock().unwrap();
+    assert!(released.was_held(), "{released:?}");
+    assert_eq!(taker.shutdown(Duration::from_secs(5)), 0);
+    gone_soon(&masters, KEY);
+}
+
+#[test]
 fn ensure_extends_only_a_lock_that_runs_low() {
     let masters = start(1);
     let redlock = patient(masters.urls()).connect().unwrap();
     let mut lock = redlock.try_lock(KEY, TTL).unwrap();
     lock.ensure(Duration::from_secs(1)).unwrap();
     assert_eq!(redlock.stats().extended, 0);
-    lock.ensure(TTL).unwrap();
+    // More than is left of it, but not more than its TTL can give.
+    let most = TTL - Duration::from_millis(302);
+    lock.ensure(most).unwrap();
     assert_eq!(redlock.stats().extended, 1);
+    // What its TTL cannot give is refused rather than pretended.
+    let error = lock.ensure(TTL).unwrap_err();
+    let expected = "the ttl is 30s: it must be from 30.004s to 30s (max_ttl)";
+    assert_eq!(error.to_string(), expected);
+    assert!(lock.is_valid());
 }
 
 // ---- Contention ----

@@ -101,8 +101,8 @@ impl LockGuard {
     /// steps, before each.
     ///
     /// # Errors
-    /// As [`extend`](LockGuard::extend); and [`InvalidTtl`](crate::LockErrorKind::InvalidTtl) if the
-    /// lock's own TTL is too short to leave `min`: lock with a longer one.
+    /// As [`extend`](LockGuard::extend); and [`InvalidTtl`](crate::LockErrorKind::InvalidTtl) if
+    /// the lock's own TTL is too short to leave `min`: lock with a longer one.
     pub fn ensure(&mut self, min: Duration) -> Result<(), LockError> {
         self.redlock.check_ensured(self.ttl(), min)?;
         if self.remaining() >= min && self.is_valid() {

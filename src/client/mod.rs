@@ -175,8 +175,8 @@ impl Redlock {
         self.try_lock_for(resource, ttl, time_until(deadline))
     }
 
-    /// Takes up a lock that [`LockGuard::into_parts`] let go of, from this client or from another one
-    /// with the same masters and the same key prefix.
+    /// Takes up a lock that [`LockGuard::into_parts`] let go of, from this client or from another
+    /// one with the same masters and the same key prefix.
     ///
     /// Nothing is sent, and the validity is what it was: the parts remember their deadline.
     ///
@@ -209,9 +209,9 @@ impl Redlock {
         self.shared.config.quorum()
     }
 
-    /// Waits until every command is answered, at most for `timeout`: before a process ends, so that
-    /// the releases of dropped guards are not lost with it. Releases that are owed to masters which
-    /// cannot be reached count until their keys have expired.
+    /// Waits until every command is answered, at most for `timeout`: before a process ends, so
+    /// that the releases of dropped guards are not lost with it. Releases that are owed to masters
+    /// which cannot be reached count until their keys have expired.
     ///
     /// Returns how many are still unanswered; masters that are down or frozen leave some.
     pub fn shutdown(&self, timeout: Duration) -> usize {

@@ -480,3 +480,60 @@ impl std::fmt::Debug for Multiplexer {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener};
+    use std::thread::JoinHandle;
+
+    use mio::{Events, Poll};
+
+    use super::*;
+    use crate::Redlock;
+
+    /// A server that says OK to `commands` commands, and the address of one that is not there.
+    fn one_alive_one_dead(commands: usize) -> (SocketAddr, SocketAddr, JoinHandle<()>) {
+        let alive = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dead = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let address = alive.local_addr().unwrap();
+        let serve = move || {
+            let (mut client, _) = alive.accept().unwrap();
+            for _ in 0..commands {
+                assert!(client.read(&mut [0; 1_024]).unwrap() > 0);
+                client.write_all(b"+OK\r\n").unwrap();
+            }
+        };
+        (address, dead, std::thread::spawn(serve))
+    }
+
+    #[test]
+    fn refused_address_of_a_name_is_followed_by_its_next_within_the_same_attempt() {
+        let (alive, dead, server) = one_alive_one_dead(2);
+        let mut config = Redlock::builder()
+            .node("redis://127.0.0.1")
+            .config()
+            .unwrap();
+        config.nodes[0].target = Target::Tcp(vec![dead, alive]);
+        let mut poll = Poll::new().unwrap();
+        let mut events = Events::with_capacity(8);
+        let mut mux = Multiplexer::new(config, poll.registry(), Token(7)).unwrap();
+        mux.lock("name", Duration::from_secs(10)).unwrap();
+        let done = loop {
+            mux.flush();
+            if let Some((_, done)) = mux.poll_done() {
+                break done;
+            }
+            poll.poll(&mut events, mux.next_timeout()).unwrap();
+            events
+                .iter()
+                .for_each(|event| assert!(mux.handle_event(event)));
+            mux.handle_timeout();
+        };
+        assert!(matches!(done, Done::Acquired(Ok(_))), "{done:?}");
+        server.join().unwrap();
+    }
+}
