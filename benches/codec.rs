@@ -44,20 +44,12 @@ fn token_and_ttl() -> (LockToken, Ttl) {
     // The node connects first: nothing is sent to one that is not ready.
     engine.connect(NOW);
     engine.handle_connected(NOW, 0);
-    assert!(matches!(
-        engine.poll_action(),
-        Some(Action::Connect { node: 0 })
-    ));
+    assert!(matches!(engine.poll_action(), Some(Action::Connect { node: 0 })));
     assert!(matches!(engine.poll_action(), Some(Action::Send { .. })));
     engine.handle_reply(NOW, 0, Reply::Ok);
-    engine
-        .acquire(NOW, resource, TTL, Patience::OneRound)
-        .expect("room for one operation");
+    engine.acquire(NOW, resource, TTL, Patience::OneRound).expect("room for one operation");
     match engine.poll_action() {
-        Some(Action::Send {
-            command: Command::Acquire { token, ttl, .. },
-            ..
-        }) => (*token, ttl),
+        Some(Action::Send { command: Command::Acquire { token, ttl, .. }, .. }) => (*token, ttl),
         other => unreachable!("the node is sent a SET: {other:?}"),
     }
 }
@@ -73,11 +65,7 @@ fn encoding(criterion: &mut Criterion) {
     ];
     for (name, command) in commands {
         bench_encode(&mut group, name, &[command]);
-        bench_encode(
-            &mut group,
-            &format!("{name}_batch_{BATCH}"),
-            &[command; BATCH],
-        );
+        bench_encode(&mut group, &format!("{name}_batch_{BATCH}"), &[command; BATCH]);
     }
     group.finish();
 }
@@ -98,32 +86,16 @@ fn bench_encode(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, commands: 
 
 fn decoding(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decode");
-    let single: [(&str, &[u8]); 4] = [
-        ("ok", b"+OK\r\n"),
-        ("integer", b":1\r\n"),
-        ("nil", b"$-1\r\n"),
-        ("error", ERROR),
-    ];
+    let single: [(&str, &[u8]); 4] =
+        [("ok", b"+OK\r\n"), ("integer", b":1\r\n"), ("nil", b"$-1\r\n"), ("error", ERROR)];
     for (name, bytes) in single {
         bench_decode(&mut group, name, bytes, 1, bytes.len());
     }
     // What pairs of acquisition and release bring.
     let pipelined = b"+OK\r\n:1\r\n".repeat(BATCH / 2);
-    bench_decode(
-        &mut group,
-        "pipelined_64",
-        &pipelined,
-        BATCH,
-        pipelined.len(),
-    );
+    bench_decode(&mut group, "pipelined_64", &pipelined, BATCH, pipelined.len());
     // Every reply is cut at each of its bytes, and looked at again and again.
-    bench_decode(
-        &mut group,
-        "pipelined_64_byte_by_byte",
-        &pipelined,
-        BATCH,
-        1,
-    );
+    bench_decode(&mut group, "pipelined_64_byte_by_byte", &pipelined, BATCH, 1);
     group.finish();
 }
 
@@ -139,10 +111,8 @@ fn bench_decode(
     group.throughput(Throughput::Elements(replies as u64));
     group.bench_function(name, |bencher| {
         bencher.iter(|| {
-            let read: usize = black_box(stream)
-                .chunks(piece)
-                .map(|bytes| receive(&mut reader, bytes))
-                .sum();
+            let read: usize =
+                black_box(stream).chunks(piece).map(|bytes| receive(&mut reader, bytes)).sum();
             assert_eq!(read, replies, "every reply was read");
         });
     });

@@ -67,10 +67,7 @@ impl Cluster {
     fn new(nodes: usize) -> Cluster {
         // Never connected to: the engine opens no sockets.
         let urls = (0..nodes).map(|node| format!("redis://127.0.0.1:{}", 10_000 + node));
-        let config = Redlock::builder()
-            .nodes(urls)
-            .config()
-            .expect("settings within their bounds");
+        let config = Redlock::builder().nodes(urls).config().expect("settings within their bounds");
         let mut cluster = Cluster {
             engine: Engine::new(Arc::new(config), Box::new(Seeded(SEED))),
             now: Moment::from_nanos(1),
@@ -156,9 +153,7 @@ impl Cluster {
     fn start_acquire(&mut self, resource: &Resource) {
         let now = self.tick();
         self.engine.handle_timeout(now);
-        let started = self
-            .engine
-            .acquire(now, resource.clone(), TTL, Patience::OneRound);
+        let started = self.engine.acquire(now, resource.clone(), TTL, Patience::OneRound);
         started.expect("room for one more operation");
     }
 

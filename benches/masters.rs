@@ -77,9 +77,7 @@ fn bench_pairs(criterion: &mut Criterion, pool: &Pool) {
     bench(&mut group, "one_silent", || Case::one_silent(pool));
     bench(&mut group, "drop", || Case::dropped(pool));
     for nodes in NODE_COUNTS {
-        bench(&mut group, &format!("nodes_{nodes}"), || {
-            Case::healthy(pool, nodes)
-        });
+        bench(&mut group, &format!("nodes_{nodes}"), || Case::healthy(pool, nodes));
     }
     group.measurement_time(FROZEN_MEASUREMENT);
     bench(&mut group, "one_frozen", || Case::frozen(pool, 1));
@@ -211,9 +209,7 @@ impl Case {
     /// Killed while connected; nothing listens on its port from then on.
     fn one_killed(pool: &Pool) -> Case {
         let mut master = Master::start().expect("redis-server starts");
-        let builder = Redlock::builder()
-            .nodes(pool.urls(NODES - 1))
-            .node(master.url());
+        let builder = Redlock::builder().nodes(pool.urls(NODES - 1)).node(master.url());
         let case = Case::connect("one_killed", &builder, NODES);
         master.kill().expect("redis-server can be killed");
         case
@@ -222,9 +218,7 @@ impl Case {
     /// It accepts every connection, and never answers.
     fn one_silent(pool: &Pool) -> Case {
         let server = Scripted::start(Peer::hold);
-        let builder = Redlock::builder()
-            .nodes(pool.urls(NODES - 1))
-            .node(server.url());
+        let builder = Redlock::builder().nodes(pool.urls(NODES - 1)).node(server.url());
         let mut case = Case::connect("one_silent", &builder, NODES - 1);
         case._kept = Some(Box::new(server));
         case
@@ -233,14 +227,8 @@ impl Case {
     /// Stopped while connected; its kernel still takes bytes and accepts connections.
     fn frozen(pool: &Pool, frozen: usize) -> Case {
         let masters = start(frozen);
-        let builder = Redlock::builder()
-            .nodes(pool.urls(NODES - frozen))
-            .nodes(masters.urls());
-        let name = if frozen == 1 {
-            "one_frozen"
-        } else {
-            "two_frozen"
-        };
+        let builder = Redlock::builder().nodes(pool.urls(NODES - frozen)).nodes(masters.urls());
+        let name = if frozen == 1 { "one_frozen" } else { "two_frozen" };
         let mut case = Case::connect(name, &builder, NODES);
         for master in &masters {
             master.freeze().expect("redis-server can be stopped");
@@ -328,9 +316,7 @@ impl Samples {
         percents.map(|percent| {
             let last = sorted.len().saturating_sub(1);
             let at = (last as f64 * percent / 100.0).round() as usize;
-            sorted
-                .get(at)
-                .map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
+            sorted.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
         })
     }
 

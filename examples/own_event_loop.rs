@@ -29,20 +29,13 @@ struct Server {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let config = Redlock::builder()
-        .nodes(std::env::args().skip(1))
-        .config()?;
+    let config = Redlock::builder().nodes(std::env::args().skip(1)).config()?;
     let mut poll = Poll::new()?;
     let mut events = Events::with_capacity(256);
     let mut listener = TcpListener::bind("127.0.0.1:7700".parse()?)?;
-    poll.registry()
-        .register(&mut listener, LISTENER, Interest::READABLE)?;
+    poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
     let mux = Multiplexer::new(config, poll.registry(), MASTERS)?;
-    let mut server = Server {
-        mux,
-        clients: HashMap::new(),
-        waiting: HashMap::new(),
-    };
+    let mut server = Server { mux, clients: HashMap::new(), waiting: HashMap::new() };
     println!("listening on {}", listener.local_addr()?);
 
     loop {
@@ -71,13 +64,10 @@ impl Server {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 other => other?,
             };
-            let free = (1..=CLIENTS_MAX)
-                .map(Token)
-                .find(|token| !self.clients.contains_key(token));
+            let free = (1..=CLIENTS_MAX).map(Token).find(|token| !self.clients.contains_key(token));
             // A client too many is hung up on.
             let Some(token) = free else { continue };
-            poll.registry()
-                .register(&mut client, token, Interest::READABLE)?;
+            poll.registry().register(&mut client, token, Interest::READABLE)?;
             self.clients.insert(token, client);
         }
     }

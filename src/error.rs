@@ -77,27 +77,13 @@ impl fmt::Display for ConfigError {
             ConfigError::Url { url, reason } => write!(f, "cannot use the address {url}: {reason}"),
             ConfigError::Resolve { node, source } => write!(f, "cannot resolve {node}: {source}"),
             ConfigError::Duplicate { first, second } => {
-                write!(
-                    f,
-                    "{first} and {second} are the same server: its vote would count twice"
-                )
+                write!(f, "{first} and {second} are the same server: its vote would count twice")
             }
-            ConfigError::Time {
-                setting,
-                value,
-                min,
-                max,
-            } => {
-                write!(
-                    f,
-                    "{setting} is {value:?}: it must be from {min:?} to {max:?}"
-                )
+            ConfigError::Time { setting, value, min, max } => {
+                write!(f, "{setting} is {value:?}: it must be from {min:?} to {max:?}")
             }
             ConfigError::DriftFactor { factor } => {
-                write!(
-                    f,
-                    "drift_factor is {factor}: it must be at least 0 and less than 1"
-                )
+                write!(f, "drift_factor is {factor}: it must be at least 0 and less than 1")
             }
             ConfigError::KeyPrefix { bytes, max } => {
                 write!(f, "key_prefix has {bytes} bytes: at most {max} are allowed")
@@ -198,11 +184,7 @@ struct LockErrorInner {
 
 impl LockError {
     pub(crate) fn new(kind: LockErrorKind, attempts: u32, nodes: Vec<NodeReport>) -> LockError {
-        LockError(Box::new(LockErrorInner {
-            kind,
-            attempts,
-            nodes,
-        }))
+        LockError(Box::new(LockErrorInner { kind, attempts, nodes }))
     }
 
     pub(crate) fn invalid_resource(bytes: usize) -> LockError {
@@ -249,10 +231,7 @@ impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.nodes().len();
         let count = |wanted: fn(&NodeOutcome) -> bool| {
-            self.nodes()
-                .iter()
-                .filter(|report| wanted(&report.outcome))
-                .count()
+            self.nodes().iter().filter(|report| wanted(&report.outcome)).count()
         };
         match self.kind() {
             LockErrorKind::Contended => {
@@ -267,17 +246,13 @@ impl fmt::Display for LockError {
                 let absent = count(|outcome| matches!(outcome, NodeOutcome::Absent));
                 match absent {
                     0 => f.write_str("expired: no validity was left")?,
-                    _ => write!(
-                        f,
-                        "expired: on {absent} of {total} nodes it is not ours any more"
-                    )?,
+                    _ => {
+                        write!(f, "expired: on {absent} of {total} nodes it is not ours any more")?
+                    }
                 }
             }
             LockErrorKind::InvalidTtl { ttl, min, max } => {
-                write!(
-                    f,
-                    "the ttl is {ttl:?}: it must be from {min:?} to {max:?} (max_ttl)"
-                )?;
+                write!(f, "the ttl is {ttl:?}: it must be from {min:?} to {max:?} (max_ttl)")?;
             }
             LockErrorKind::InvalidResource { bytes } => write!(
                 f,

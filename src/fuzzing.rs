@@ -40,10 +40,7 @@ fn read(bytes: &[u8], step: usize) -> (Vec<Reply>, Option<ProtocolError>) {
                 Err(error) => return (replies, Some(error)),
             }
         }
-        assert!(
-            reader.pending() <= LINE_BYTES_MAX,
-            "more is kept than a line"
-        );
+        assert!(reader.pending() <= LINE_BYTES_MAX, "more is kept than a line");
     }
     (replies, None)
 }
@@ -150,9 +147,7 @@ impl World {
         }
         match what % 13 {
             0 => self.acquire(Patience::OneRound),
-            1 => self.acquire(Patience::Until(
-                self.now.after(Duration::from_millis(how.into())),
-            )),
+            1 => self.acquire(Patience::Until(self.now.after(Duration::from_millis(how.into())))),
             2 => self.extend(how),
             3 => self.release(how),
             4 => self.abandon(how),
@@ -174,10 +169,8 @@ impl World {
 
     fn acquire(&mut self, patience: Patience) {
         let resource = Resource::new("r").expect("a valid name");
-        let op = self
-            .engine
-            .acquire(self.now, resource, self.ttl, patience)
-            .expect("valid arguments");
+        let op =
+            self.engine.acquire(self.now, resource, self.ttl, patience).expect("valid arguments");
         self.started.insert(op, None);
     }
 
@@ -222,9 +215,7 @@ impl World {
     fn cut(&mut self, node: usize) {
         for asked in std::mem::take(&mut self.peers[node].asked) {
             if let Asked::Set(token) = asked {
-                self.peers[node]
-                    .holds
-                    .insert(token, self.now.after(self.ttl));
+                self.peers[node].holds.insert(token, self.now.after(self.ttl));
             }
         }
     }
@@ -242,12 +233,7 @@ impl World {
             }
             return;
         };
-        let error = |kind| {
-            Reply::Error(ServerError {
-                kind,
-                message: "ERR".into(),
-            })
-        };
+        let error = |kind| Reply::Error(ServerError { kind, message: "ERR".into() });
         let reply = match how {
             0..=7 => self.obey(node, asked),
             8 => error(ServerErrorKind::OutOfMemory),
@@ -266,11 +252,7 @@ impl World {
             self.extensions.entry(token).or_default().insert(node);
         }
         if let (Reply::Ok, Asked::Set(token)) = (&reply, asked) {
-            self.sets
-                .get_mut(&token)
-                .expect("it was handed out")
-                .1
-                .insert(node);
+            self.sets.get_mut(&token).expect("it was handed out").1.insert(node);
         }
         if let (Reply::Error(error), Asked::Release(token)) = (&reply, asked) {
             // The engine takes the node's word that the key is not ours.
@@ -345,9 +327,7 @@ impl World {
             assert_eq!(deleted, 0, "a copy that a live lock counts on is deleted");
         }
         if let Asked::Set(token) = asked {
-            self.sets
-                .entry(token)
-                .or_insert((self.now, BTreeSet::new()));
+            self.sets.entry(token).or_insert((self.now, BTreeSet::new()));
         }
         for node in nodes.iter() {
             self.peers[node].asked.push_back(asked);
@@ -366,22 +346,17 @@ impl World {
                 assert!(lease.granted_by().count() >= self.quorum());
                 assert!(self.now < lease.valid_until());
                 assert!(lease.valid_until() <= sent.after(self.validity()));
-                self.live
-                    .insert(*lease.token(), lease.granted_by().collect());
+                self.live.insert(*lease.token(), lease.granted_by().collect());
                 self.leases.push(lease);
             }
             Done::Extended(lease, result) => {
                 let old = old.expect("an extension has an old deadline");
-                let yes = self
-                    .extensions
-                    .remove(lease.token())
-                    .expect("it was started");
+                let yes = self.extensions.remove(lease.token()).expect("it was started");
                 if result.is_ok() {
                     assert!(yes.len() >= self.quorum());
                     assert!(lease.granted_by().count() >= self.quorum());
                     assert!(lease.granted_by().all(|node| yes.contains(&node)));
-                    self.live
-                        .insert(*lease.token(), lease.granted_by().collect());
+                    self.live.insert(*lease.token(), lease.granted_by().collect());
                     assert!(self.now < old && lease.valid_until() >= old);
                     assert!(lease.valid_until() <= self.now.after(self.validity()));
                 } else {
@@ -418,10 +393,7 @@ impl World {
                 }
             }
             self.drain();
-            let ready = self
-                .engine
-                .nodes()
-                .all(|node| node.state == NodeState::Ready);
+            let ready = self.engine.nodes().all(|node| node.state == NodeState::Ready);
             match self.engine.poll_timeout() {
                 None if quiet && ready && self.leases.is_empty() => break,
                 None => {}
@@ -434,18 +406,10 @@ impl World {
         assert!(self.started.is_empty(), "every operation ends");
         assert_eq!(self.engine.operations(), 0);
         assert_eq!(self.engine.unanswered(), 0);
-        assert_eq!(
-            self.engine.poll_timeout(),
-            None,
-            "nothing is due when nothing is under way"
-        );
+        assert_eq!(self.engine.poll_timeout(), None, "nothing is due when nothing is under way");
         assert!(self.engine.nodes().all(|node| node.debts == 0));
         for peer in &self.peers {
-            let left = peer
-                .holds
-                .values()
-                .filter(|expires| self.now < **expires)
-                .count();
+            let left = peer.holds.values().filter(|expires| self.now < **expires).count();
             assert_eq!(left, 0, "keys are left behind");
         }
     }
@@ -480,9 +444,7 @@ mod tests {
         for _ in 0..2_000 {
             let bytes: Vec<u8> = (0..201)
                 .map(|_| {
-                    state = state
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1);
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     (state >> 56) as u8
                 })
                 .collect();

@@ -42,16 +42,8 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new(nodes: usize) -> Tally {
-        assert!(
-            (1..=NODES_MAX).contains(&nodes),
-            "a round has 1 to {NODES_MAX} nodes"
-        );
-        Tally {
-            nodes: nodes as u8,
-            granted: 0,
-            refused: 0,
-            failed: 0,
-        }
+        assert!((1..=NODES_MAX).contains(&nodes), "a round has 1 to {NODES_MAX} nodes");
+        Tally { nodes: nodes as u8, granted: 0, refused: 0, failed: 0 }
     }
 
     pub(crate) fn grant(&mut self) {
@@ -132,10 +124,7 @@ impl NodeSet {
     pub const EMPTY: NodeSet = NodeSet(0);
 
     pub(crate) fn all(nodes: usize) -> NodeSet {
-        assert!(
-            (1..=NODES_MAX).contains(&nodes),
-            "a set has 1 to {NODES_MAX} nodes"
-        );
+        assert!((1..=NODES_MAX).contains(&nodes), "a set has 1 to {NODES_MAX} nodes");
         NodeSet(u64::MAX >> (NODES_MAX - nodes))
     }
 

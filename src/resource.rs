@@ -26,10 +26,7 @@ pub struct Resource(Repr);
 
 #[derive(Clone)]
 enum Repr {
-    Inline {
-        len: u8,
-        bytes: [u8; INLINE_BYTES_MAX],
-    },
+    Inline { len: u8, bytes: [u8; INLINE_BYTES_MAX] },
     Shared(Arc<[u8]>),
 }
 
@@ -49,11 +46,7 @@ impl Resource {
 
     /// The key on the masters: `prefix` and then the name.
     pub(crate) fn prefixed(&self, prefix: &[u8]) -> Resource {
-        if prefix.is_empty() {
-            self.clone()
-        } else {
-            Resource::from_parts(prefix, self.as_bytes())
-        }
+        if prefix.is_empty() { self.clone() } else { Resource::from_parts(prefix, self.as_bytes()) }
     }
 
     fn from_parts(head: &[u8], tail: &[u8]) -> Resource {
@@ -62,10 +55,7 @@ impl Resource {
             let mut bytes = [0; INLINE_BYTES_MAX];
             bytes[..head.len()].copy_from_slice(head);
             bytes[head.len()..len].copy_from_slice(tail);
-            Resource(Repr::Inline {
-                len: len as u8,
-                bytes,
-            })
+            Resource(Repr::Inline { len: len as u8, bytes })
         } else {
             Resource(Repr::Shared([head, tail].concat().into()))
         }

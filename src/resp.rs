@@ -30,10 +30,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
     let mut digits = [0; 10];
     match *command {
         Command::Authenticate(credentials) => match credentials.user {
-            Some(user) => append(
-                out,
-                &[b"AUTH", user.as_bytes(), credentials.password.as_bytes()],
-            ),
+            Some(user) => append(out, &[b"AUTH", user.as_bytes(), credentials.password.as_bytes()]),
             None => append(out, &[b"AUTH", credentials.password.as_bytes()]),
         },
         Command::Select { db } => append(out, &[b"SELECT", decimal(db, &mut digits)]),
@@ -44,17 +41,11 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         }
         Command::Extend { key, token, ttl } => {
             let ttl = decimal(ttl.as_millis(), &mut digits);
-            append(
-                out,
-                &[b"EVAL", EXTEND.as_bytes(), b"1", key, token.as_bytes(), ttl],
-            );
+            append(out, &[b"EVAL", EXTEND.as_bytes(), b"1", key, token.as_bytes(), ttl]);
         }
         // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
         Command::Release { key, token } => {
-            append(
-                out,
-                &[b"EVAL", RELEASE.as_bytes(), b"1", key, token.as_bytes()],
-            );
+            append(out, &[b"EVAL", RELEASE.as_bytes(), b"1", key, token.as_bytes()]);
         }
     }
 }
@@ -88,11 +79,7 @@ pub struct ReplyReader {
 impl ReplyReader {
     /// An empty one.
     pub fn new() -> ReplyReader {
-        ReplyReader {
-            buffer: vec![0; BUFFER_BYTES].into(),
-            start: 0,
-            end: 0,
-        }
+        ReplyReader { buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0 }
     }
 
     /// Forgets what was collected: the connection is a new one.
@@ -116,10 +103,7 @@ impl ReplyReader {
     /// # Panics
     /// If there was less room.
     pub fn filled(&mut self, count: usize) {
-        assert!(
-            count <= self.buffer.len() - self.end,
-            "more was read than there is room for"
-        );
+        assert!(count <= self.buffer.len() - self.end, "more was read than there is room for");
         self.end += count;
     }
 
@@ -132,10 +116,7 @@ impl ReplyReader {
     ///
     /// # Errors
     /// The connection cannot be trusted any more and must be closed (R17).
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "an iterator would end at the first None"
-    )]
+    #[expect(clippy::should_implement_trait, reason = "an iterator would end at the first None")]
     pub fn next(&mut self) -> Result<Option<Reply>, ProtocolError> {
         let pending = &self.buffer[self.start..self.end];
         let Some(length) = frame_length(pending)? else {
@@ -155,9 +136,7 @@ impl Default for ReplyReader {
 
 impl std::fmt::Debug for ReplyReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReplyReader")
-            .field("pending", &self.pending())
-            .finish()
+        f.debug_struct("ReplyReader").field("pending", &self.pending()).finish()
     }
 }
 
@@ -175,11 +154,7 @@ fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     };
     let window = &bytes[..bytes.len().min(longest)];
     let Some(at) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
-        return if bytes.len() < longest {
-            Ok(None)
-        } else {
-            Err(ProtocolError::TooLarge)
-        };
+        return if bytes.len() < longest { Ok(None) } else { Err(ProtocolError::TooLarge) };
     };
     match (bytes[at], bytes.get(at + 1)) {
         (b'\r', Some(b'\n')) => {}
@@ -256,16 +231,12 @@ fn server_error(text: &[u8]) -> ServerError {
         .iter()
         .find(|(code, _)| text.match_indices(code).any(|(at, code)| is_word(at, code)))
         .map_or(ServerErrorKind::Other, |(_, kind)| *kind);
-    ServerError {
-        kind,
-        message: text.into(),
-    }
+    ServerError { kind, message: text.into() }
 }
 
 /// Servers repeat a command that they do not know, with its arguments: a token or a password.
 fn without_arguments(text: &str) -> &str {
-    text.find("with args")
-        .map_or(text, |at| text[..at].trim_end_matches([' ', ',']))
+    text.find("with args").map_or(text, |at| text[..at].trim_end_matches([' ', ',']))
 }
 
 #[cfg(test)]
@@ -303,25 +274,15 @@ mod tests {
         let token = LockToken::from_random([0xab; 20]);
         let hex = "ab".repeat(20);
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
-        let set = Command::Acquire {
-            key: b"k\r\n",
-            token: &token,
-            ttl,
-        };
+        let set = Command::Acquire { key: b"k\r\n", token: &token, ttl };
         let expected = format!(
             "*6\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$40\r\n{hex}\r\n$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n30000\r\n"
         );
         assert_eq!(encoded(&set), expected);
-        let release = encoded(&Command::Release {
-            key: b"k",
-            token: &token,
-        });
+        let release = encoded(&Command::Release { key: b"k", token: &token });
         assert!(release.starts_with("*5\r\n$4\r\nEVAL\r\n"));
         assert!(release.ends_with(&format!("$1\r\n1\r\n$1\r\nk\r\n$40\r\n{hex}\r\n")));
-        assert_eq!(
-            encoded(&Command::Select { db: 12 }),
-            "*2\r\n$6\r\nSELECT\r\n$2\r\n12\r\n"
-        );
+        assert_eq!(encoded(&Command::Select { db: 12 }), "*2\r\n$6\r\nSELECT\r\n$2\r\n12\r\n");
     }
 
     #[test]
@@ -334,13 +295,8 @@ mod tests {
     #[test]
     fn scalars_are_read() {
         let read = replies(b"+OK\r\n+QUEUED\r\n:1\r\n:-2\r\n$-1\r\n").unwrap();
-        let expected = [
-            Reply::Ok,
-            Reply::Status,
-            Reply::Integer(1),
-            Reply::Integer(-2),
-            Reply::Nil,
-        ];
+        let expected =
+            [Reply::Ok, Reply::Status, Reply::Integer(1), Reply::Integer(-2), Reply::Nil];
         assert_eq!(read, expected);
     }
 
@@ -378,31 +334,19 @@ mod tests {
     #[test]
     fn errors_are_classified_by_their_code() {
         let table = [
-            (
-                "LOADING Redis is loading the dataset in memory",
-                ServerErrorKind::Loading,
-            ),
+            ("LOADING Redis is loading the dataset in memory", ServerErrorKind::Loading),
             (
                 "ERR Error running script (call to f_0): @user_script:1: OOM command not allowed",
                 ServerErrorKind::OutOfMemory,
             ),
-            (
-                "NOPERM this user has no permissions",
-                ServerErrorKind::Permission,
-            ),
-            (
-                "WRONGPASS invalid username-password pair",
-                ServerErrorKind::Auth,
-            ),
+            ("NOPERM this user has no permissions", ServerErrorKind::Permission),
+            ("WRONGPASS invalid username-password pair", ServerErrorKind::Auth),
             ("MOVED 3999 127.0.0.1:6381", ServerErrorKind::Cluster),
             (
                 "ERR unknown command 'EVAL', with args beginning with: 'BUSY'",
                 ServerErrorKind::UnknownCommand,
             ),
-            (
-                "ERR max number of clients reached",
-                ServerErrorKind::MaxClients,
-            ),
+            ("ERR max number of clients reached", ServerErrorKind::MaxClients),
             ("ERR BUSYBODY", ServerErrorKind::Other),
             ("", ServerErrorKind::Other),
         ];

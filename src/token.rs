@@ -49,10 +49,7 @@ mod tests {
         random[0] = 0xf0;
         random[19] = 0x0f;
         let token = LockToken::from_random(random);
-        assert_eq!(
-            token.as_bytes(),
-            b"f00000000000000000000000000000000000000f"
-        );
+        assert_eq!(token.as_bytes(), b"f00000000000000000000000000000000000000f");
         assert_eq!(format!("{token:?}"), "LockToken(..)");
     }
 }

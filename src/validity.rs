@@ -50,9 +50,7 @@ impl Drift {
         if !(0.0..1.0).contains(&factor) {
             return Err(ConfigError::DriftFactor { factor });
         }
-        Ok(Drift {
-            ppm: (factor * 1e6).ceil() as u32,
-        })
+        Ok(Drift { ppm: (factor * 1e6).ceil() as u32 })
     }
 
     /// `ceil(ttl * factor) + 2 ms`.
@@ -114,14 +112,8 @@ mod tests {
         assert_eq!(Ttl::new(Duration::ZERO), None);
         assert_eq!(Ttl::new(Duration::from_nanos(999_999)), None);
         assert_eq!(Ttl::new(Duration::from_nanos(1_999_999)), Some(Ttl(1)));
-        assert_eq!(
-            Ttl::new(Duration::from_millis(u64::from(TTL_MS_MAX))),
-            Some(Ttl(TTL_MS_MAX))
-        );
-        assert_eq!(
-            Ttl::new(Duration::from_millis(u64::from(TTL_MS_MAX) + 1)),
-            None
-        );
+        assert_eq!(Ttl::new(Duration::from_millis(u64::from(TTL_MS_MAX))), Some(Ttl(TTL_MS_MAX)));
+        assert_eq!(Ttl::new(Duration::from_millis(u64::from(TTL_MS_MAX) + 1)), None);
         assert_eq!(Ttl::new(Duration::MAX), None);
     }
 
@@ -137,18 +129,9 @@ mod tests {
 
     #[test]
     fn drift_is_a_share_rounded_up_plus_two() {
-        let table = [
-            (0.01, 10_000, 102),
-            (0.01, 10_001, 103),
-            (0.01, 1, 3),
-            (0.0, 5_000, 2),
-        ];
+        let table = [(0.01, 10_000, 102), (0.01, 10_001, 103), (0.01, 1, 3), (0.0, 5_000, 2)];
         for (factor, ms, expected) in table {
-            assert_eq!(
-                Drift::new(factor).unwrap().of(ttl(ms)),
-                expected,
-                "{factor} {ms}"
-            );
+            assert_eq!(Drift::new(factor).unwrap().of(ttl(ms)), expected, "{factor} {ms}");
         }
     }
 
@@ -167,14 +150,8 @@ mod tests {
         let start = Moment::from_nanos(1_000);
         let deadline = drift.deadline(start, ttl(1_000));
         assert_eq!(deadline, start.after(Duration::from_millis(988)));
-        assert!(is_valid(
-            deadline,
-            Moment::from_nanos(deadline.as_nanos() - 1)
-        ));
+        assert!(is_valid(deadline, Moment::from_nanos(deadline.as_nanos() - 1)));
         assert!(!is_valid(deadline, deadline));
-        assert_eq!(
-            remaining(deadline, deadline.after(Duration::from_secs(1))),
-            Duration::ZERO
-        );
+        assert_eq!(remaining(deadline, deadline.after(Duration::from_secs(1))), Duration::ZERO);
     }
 }

@@ -96,16 +96,7 @@ fn debug_is_never_empty_and_shows_no_secret() {
 
 #[test]
 fn quorum_is_more_than_half_of_all_that_are_listed() {
-    let table = [
-        (1, 1),
-        (2, 2),
-        (3, 2),
-        (4, 3),
-        (5, 3),
-        (7, 4),
-        (63, 32),
-        (64, 33),
-    ];
+    let table = [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4), (63, 32), (64, 33)];
     for (nodes, expected) in table {
         assert_eq!(quorum(nodes), expected, "{nodes}");
     }
@@ -134,19 +125,9 @@ fn number_of_nodes_out_of_bounds_is_refused() {
     assert!(matches!(error, ConfigError::NoNodes), "{error}");
 
     let urls = |n: usize| (1..=n).map(|port| format!("redis://127.0.0.1:{port}"));
-    assert_eq!(
-        Redlock::builder()
-            .nodes(urls(NODES_MAX))
-            .config()
-            .unwrap()
-            .nodes(),
-        NODES_MAX
-    );
+    assert_eq!(Redlock::builder().nodes(urls(NODES_MAX)).config().unwrap().nodes(), NODES_MAX);
     let error = config_error(&Redlock::builder().nodes(urls(NODES_MAX + 1)));
-    assert!(
-        matches!(error, ConfigError::TooManyNodes { nodes: 65 }),
-        "{error}"
-    );
+    assert!(matches!(error, ConfigError::TooManyNodes { nodes: 65 }), "{error}");
     assert_eq!(error.to_string(), "65 nodes given: at most 64 are allowed");
 }
 
@@ -156,20 +137,14 @@ fn server_listed_twice_is_refused() {
         ("redis://127.0.0.1:7000", "redis://127.0.0.1:7000"),
         ("redis://127.0.0.1", "redis://127.0.0.1:6379/"),
         ("redis://localhost:7000", "redis://127.0.0.1:7000"),
-        (
-            "redis://127.0.0.1:7000/1",
-            "redis://:sesame@127.0.0.1:7000/2",
-        ),
+        ("redis://127.0.0.1:7000/1", "redis://:sesame@127.0.0.1:7000/2"),
         ("redis://[::1]:7000", "redis://[0:0:0:0:0:0:0:1]:7000"),
         ("unix:///run/a.sock", "unix:///run/a.sock?db=2"),
     ];
     for (first, second) in table {
         let builder = Redlock::builder().nodes(["redis://127.0.0.1:1", first, second]);
         let error = config_error(&builder);
-        assert!(
-            matches!(error, ConfigError::Duplicate { .. }),
-            "{first} {second}: {error}"
-        );
+        assert!(matches!(error, ConfigError::Duplicate { .. }), "{first} {second}: {error}");
         let text = error.to_string();
         assert!(text.contains("same server"), "R34: {text}");
         assert!(!text.contains("sesame"), "{text}");
@@ -202,25 +177,15 @@ fn address_that_cannot_be_used_is_refused_with_a_sentence() {
     }
     let error = config_error(&Redlock::builder().node("rediss://user:sesame@127.0.0.1"));
     assert!(error.to_string().contains("rediss:// needs TLS"), "{error}");
-    assert!(
-        !format!("{error} {error:?}").contains("sesame"),
-        "{error:?}"
-    );
+    assert!(!format!("{error} {error:?}").contains("sesame"), "{error:?}");
 }
 
 #[test]
 fn name_that_does_not_resolve_is_refused_with_its_cause() {
     let error = config_error(&Redlock::builder().node("redis://no.such.host.invalid:7000"));
     assert!(matches!(error, ConfigError::Resolve { .. }), "{error}");
-    assert!(
-        error.to_string().contains("no.such.host.invalid:7000"),
-        "{error}"
-    );
-    assert!(
-        error
-            .source()
-            .is_some_and(|source| source.is::<io::Error>())
-    );
+    assert!(error.to_string().contains("no.such.host.invalid:7000"), "{error}");
+    assert!(error.source().is_some_and(|source| source.is::<io::Error>()));
 }
 
 #[test]
@@ -232,44 +197,23 @@ fn time_out_of_bounds_is_refused_by_name() {
         ("node_timeout", one().node_timeout(Duration::MAX)),
         ("connect_timeout", one().connect_timeout(Duration::ZERO)),
         ("connect_timeout", one().connect_timeout(Duration::MAX)),
-        (
-            "retry.first",
-            one().retry(Retry::default().first(Duration::ZERO)),
-        ),
-        (
-            "retry.first",
-            one().retry(Retry::default().first(Duration::MAX)),
-        ),
-        (
-            "retry.most",
-            one().retry(Retry::default().most(Duration::ZERO)),
-        ),
-        (
-            "retry.most",
-            one().retry(Retry::default().most(Duration::MAX)),
-        ),
+        ("retry.first", one().retry(Retry::default().first(Duration::ZERO))),
+        ("retry.first", one().retry(Retry::default().first(Duration::MAX))),
+        ("retry.most", one().retry(Retry::default().most(Duration::ZERO))),
+        ("retry.most", one().retry(Retry::default().most(Duration::MAX))),
         ("max_ttl", one().max_ttl(Duration::ZERO)),
         ("max_ttl", one().max_ttl(Duration::from_millis(3))),
         ("max_ttl", one().max_ttl(Duration::MAX)),
     ];
     for (expected, builder) in table {
         let error = config_error(&builder);
-        let ConfigError::Time {
-            setting,
-            value,
-            min,
-            max,
-        } = &error
-        else {
+        let ConfigError::Time { setting, value, min, max } = &error else {
             panic!("{expected}: {error}");
         };
         assert_eq!(*setting, expected);
         assert!(value < min || value > max, "{error}");
         let text = error.to_string();
-        assert!(
-            text.starts_with(expected) && text.contains(&format!("{value:?}")),
-            "{text}"
-        );
+        assert!(text.starts_with(expected) && text.contains(&format!("{value:?}")), "{text}");
     }
 }
 
@@ -277,10 +221,7 @@ fn time_out_of_bounds_is_refused_by_name() {
 fn drift_factor_that_is_no_share_is_refused() {
     for factor in [f64::NAN, f64::INFINITY, -0.01, 1.0, 1.5] {
         let error = config_error(&one().drift_factor(factor));
-        assert!(
-            matches!(error, ConfigError::DriftFactor { .. }),
-            "R7: {error}"
-        );
+        assert!(matches!(error, ConfigError::DriftFactor { .. }), "R7: {error}");
         assert!(error.to_string().contains(&factor.to_string()), "{error}");
     }
     for factor in [0.0, 0.1, 0.9] {
@@ -292,16 +233,7 @@ fn drift_factor_that_is_no_share_is_refused() {
 fn key_prefix_beyond_its_bound_is_refused() {
     assert!(one().key_prefix(vec![0; 256]).config().is_ok());
     let error = config_error(&one().key_prefix(vec![0; 257]));
-    assert!(
-        matches!(
-            error,
-            ConfigError::KeyPrefix {
-                bytes: 257,
-                max: 256
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, ConfigError::KeyPrefix { bytes: 257, max: 256 }), "{error}");
 }
 
 // ---- Bad arguments ----
@@ -322,11 +254,7 @@ fn time_to_live_out_of_bounds_is_refused_before_anything_is_sent() {
         Duration::from_millis(1 << 32),
         Duration::MAX,
     ];
-    let expected = |ttl| LockErrorKind::InvalidTtl {
-        ttl,
-        min,
-        max: max_ttl,
-    };
+    let expected = |ttl| LockErrorKind::InvalidTtl { ttl, min, max: max_ttl };
     for ttl in refused {
         for error in [
             redlock.try_lock(KEY, ttl).unwrap_err(),
@@ -363,10 +291,7 @@ fn resource_name_out_of_bounds_is_refused_before_anything_is_sent() {
     for bytes in [0, RESOURCE_BYTES_MAX + 1, 1 << 20] {
         let error = redlock.try_lock(vec![b'x'; bytes], TTL).unwrap_err();
         assert_eq!(error.kind(), LockErrorKind::InvalidResource { bytes }, "R8");
-        assert!(
-            error.to_string().contains(&format!("has {bytes} bytes")),
-            "{error}"
-        );
+        assert!(error.to_string().contains(&format!("has {bytes} bytes")), "{error}");
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
         assert!(Resource::new(vec![b'x'; bytes]).is_err());
     }

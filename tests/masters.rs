@@ -77,9 +77,7 @@ fn tell(master: &Master, words: &[&str]) {
 #[track_caller]
 fn gone_soon<'a>(masters: impl IntoIterator<Item = &'a Master>, key: &str) {
     for (i, master) in masters.into_iter().enumerate() {
-        soon(&format!("the key is gone from master {i}"), || {
-            pttl(master, key) == -2
-        });
+        soon(&format!("the key is gone from master {i}"), || pttl(master, key) == -2);
     }
 }
 
@@ -143,10 +141,7 @@ fn held_lock_extended_lives_longer_on_a_quorum() {
     assert!(lock.remaining() <= Duration::from_secs(5));
 
     lock.extend(TTL).unwrap();
-    let extended = masters
-        .iter()
-        .filter(|master| pttl(master, KEY) >= LONG_MS)
-        .count();
+    let extended = masters.iter().filter(|master| pttl(master, KEY) >= LONG_MS).count();
     assert!(extended >= 3, "{extended}");
     assert_eq!(lock.ttl(), TTL);
     assert!(lock.remaining() > Duration::from_millis(LONG_MS as u64));
@@ -173,10 +168,7 @@ fn granted_lock_never_claims_more_than_its_granters_have_left() {
             let pttl = pttl(&masters[node], KEY);
             let remaining = lock.remaining();
             let left = Duration::from_millis(u64::try_from(pttl).unwrap_or(0));
-            assert!(
-                remaining <= left,
-                "{remaining:?} claimed, {pttl} ms left on {node}"
-            );
+            assert!(remaining <= left, "{remaining:?} claimed, {pttl} ms left on {node}");
         }
         drop(lock);
     }
@@ -196,20 +188,12 @@ fn slow_round_trips_are_taken_off_the_validity() {
     // The validity counts from before the first byte of the SET, not from the reply (R1).
     let mut lock = redlock.try_lock(KEY, ttl).unwrap();
     let drift = Duration::from_millis(22);
-    assert!(
-        lock.remaining() <= ttl - drift - round_trip,
-        "{:?}",
-        lock.remaining()
-    );
+    assert!(lock.remaining() <= ttl - drift - round_trip, "{:?}", lock.remaining());
     // So does that of an extension (R25).
     let ttl = Duration::from_secs(10);
     lock.extend(ttl).unwrap();
     let drift = Duration::from_millis(102);
-    assert!(
-        lock.remaining() <= ttl - drift - round_trip,
-        "{:?}",
-        lock.remaining()
-    );
+    assert!(lock.remaining() <= ttl - drift - round_trip, "{:?}", lock.remaining());
 }
 
 #[test]
@@ -257,9 +241,7 @@ fn parts_adopted_by_a_client_that_never_connected_are_released_by_it() {
     let giver = all_ready(&patient(masters.urls()));
     let taker = patient(masters.urls()).build().unwrap();
     let lock = giver.try_lock(KEY, TTL).unwrap();
-    masters
-        .iter()
-        .for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
+    masters.iter().for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
     let released = taker.adopt(lock.into_parts()).unwrap().unlock().unwrap();
     assert!(released.was_held(), "{released:?}");
     assert_eq!(taker.shutdown(Duration::from_secs(5)), 0);
@@ -291,9 +273,7 @@ fn held_resource_second_client_is_contended() {
     let masters = start(5);
     let holder = all_ready(&patient(masters.urls()));
     let lock = holder.try_lock(KEY, TTL).unwrap();
-    masters
-        .iter()
-        .for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
+    masters.iter().for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
 
     let loser = all_ready(&patient(masters.urls()));
     let error = refused(loser.try_lock(KEY, TTL));
@@ -303,10 +283,7 @@ fn held_resource_second_client_is_contended() {
     // Three of five that hold it deny a quorum; who had not answered by then is not waited for.
     assert!(count(&error, NodeOutcome::Held) >= 3, "{error}");
     let known = [NodeOutcome::Held, NodeOutcome::Pending];
-    assert!(
-        outcomes(&error).iter().all(|said| known.contains(said)),
-        "{error}"
-    );
+    assert!(outcomes(&error).iter().all(|said| known.contains(said)), "{error}");
     let text = error.to_string();
     assert!(text.starts_with("contended: "), "{text}");
     for (i, report) in error.nodes().iter().enumerate() {
@@ -336,9 +313,7 @@ fn majority_held_by_a_stranger_loser_leaves_no_key() {
     assert!(error.is_contended(), "{error}");
 
     for (i, master) in masters.iter().enumerate() {
-        soon("it was asked", || {
-            calls(master, "set") == if i < 3 { 2 } else { 1 }
-        });
+        soon("it was asked", || calls(master, "set") == if i < 3 { 2 } else { 1 });
     }
     gone_soon(masters.iter().skip(3), KEY);
     for master in masters.iter().take(3) {
@@ -438,15 +413,8 @@ fn held_resource_waiter_cut_off_within_a_round_is_contended() {
     let redlock = all_ready(&patient(proxies.iter().map(DelayProxy::url)).retry(retry));
     // One round is over after 400 ms and says who holds it; the next is cut off at half way.
     let error = refused(redlock.try_lock_for(KEY, TTL, Duration::from_millis(600)));
-    assert!(
-        error.is_contended(),
-        "{} attempts: {error}",
-        error.attempts()
-    );
-    assert_eq!(
-        (redlock.stats().contended, redlock.stats().unavailable),
-        (1, 0)
-    );
+    assert!(error.is_contended(), "{} attempts: {error}", error.attempts());
+    assert_eq!((redlock.stats().contended, redlock.stats().unavailable), (1, 0));
 }
 
 #[test]
@@ -459,10 +427,7 @@ fn last_round_lost_nobody_sleeps_before_the_answer() {
     let redlock = all_ready(&patient(masters.urls()).retry(retry));
     let (took, result) = timed(|| redlock.try_lock_for(KEY, TTL, PATIENT));
     let error = refused(result);
-    assert_eq!(
-        (error.kind(), error.attempts()),
-        (LockErrorKind::Contended, 1)
-    );
+    assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, 1));
     assert!(took < SOON, "{took:?}");
 }
 
@@ -470,10 +435,7 @@ fn last_round_lost_nobody_sleeps_before_the_answer() {
 fn value_of_another_type_is_somebody_elses() {
     let masters = start(5);
     for master in &masters {
-        assert_eq!(
-            ask(master, &["HSET", KEY, "field", "value"]),
-            Value::Integer(1)
-        );
+        assert_eq!(ask(master, &["HSET", KEY, "field", "value"]), Value::Integer(1));
     }
     let redlock = all_ready(&patient(masters.urls()));
     let error = refused(redlock.try_lock(KEY, TTL));
@@ -482,10 +444,7 @@ fn value_of_another_type_is_somebody_elses() {
     // The release found another type: WRONGTYPE, and left it alone.
     assert_eq!(redlock.shutdown(PATIENT), 0);
     for master in &masters {
-        assert_eq!(
-            ask(master, &["HGET", KEY, "field"]),
-            Value::Bulk(b"value".into())
-        );
+        assert_eq!(ask(master, &["HGET", KEY, "field"]), Value::Bulk(b"value".into()));
     }
 }
 
@@ -503,10 +462,7 @@ fn plain_set_of_another_client_and_ours_exclude_each_other() {
     assert!(token.iter().all(u8::is_ascii_hexdigit));
     for master in &masters {
         soon("all have it", || owns(master, &lock, KEY));
-        assert_eq!(
-            ask(master, &["SET", KEY, "stranger", "NX", "PX", "60000"]),
-            Value::Nil
-        );
+        assert_eq!(ask(master, &["SET", KEY, "stranger", "NX", "PX", "60000"]), Value::Nil);
         assert_eq!(ask(master, &["TYPE", KEY]), Value::Status("string".into()));
     }
 }
@@ -515,9 +471,8 @@ fn plain_set_of_another_client_and_ours_exclude_each_other() {
 fn every_attempt_has_a_token_of_its_own() {
     let masters = start(1);
     let redlock = patient(masters.urls()).connect().unwrap();
-    let tokens: BTreeSet<_> = (0..500)
-        .map(|_| *redlock.try_lock(KEY, TTL).unwrap().token())
-        .collect();
+    let tokens: BTreeSet<_> =
+        (0..500).map(|_| *redlock.try_lock(KEY, TTL).unwrap().token()).collect();
     assert_eq!(tokens.len(), 500, "R6");
 }
 
@@ -554,9 +509,7 @@ fn minority_frozen_lock_is_taken_without_waiting_for_it() {
     // The commands of every round are in the frozen masters' sockets, each release behind its SET.
     for master in masters.iter().take(2) {
         master.thaw().unwrap();
-        soon("it has caught up", || {
-            calls(master, "set") >= 20 && pttl(master, KEY) == -2
-        });
+        soon("it has caught up", || calls(master, "set") >= 20 && pttl(master, KEY) == -2);
     }
 }
 
@@ -575,10 +528,7 @@ fn minority_frozen_first_call_connects_without_it() {
 fn majority_killed_is_unavailable_at_once() {
     let mut masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
-    masters
-        .iter_mut()
-        .take(3)
-        .for_each(|master| master.kill().unwrap());
+    masters.iter_mut().take(3).for_each(|master| master.kill().unwrap());
     // First over connections that have just been lost, then without any.
     for _ in 0..3 {
         let (took, result) = timed(|| redlock.try_lock(KEY, TTL));
@@ -586,19 +536,14 @@ fn majority_killed_is_unavailable_at_once() {
         assert!(took < Duration::from_secs(1), "{took:?}");
         assert_eq!(error.kind(), LockErrorKind::Unavailable);
         for report in &error.nodes()[..3] {
-            assert!(
-                matches!(report.outcome, NodeOutcome::Disconnected(_)),
-                "{error}"
-            );
+            assert!(matches!(report.outcome, NodeOutcome::Disconnected(_)), "{error}");
         }
         for report in &error.nodes()[3..] {
             let fine = [NodeOutcome::Granted, NodeOutcome::Pending];
             assert!(fine.contains(&report.outcome), "{error}");
         }
         assert!(
-            error
-                .to_string()
-                .starts_with("unavailable: 3 of 5 nodes gave no vote ("),
+            error.to_string().starts_with("unavailable: 3 of 5 nodes gave no vote ("),
             "{error}"
         );
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NotConnected);
@@ -630,10 +575,7 @@ fn majority_frozen_is_unavailable_after_the_node_timeout() {
     let masters = start(5);
     let node_timeout = Duration::from_millis(200);
     let redlock = all_ready(&patient(masters.urls()).node_timeout(node_timeout));
-    masters
-        .iter()
-        .take(3)
-        .for_each(|master| master.freeze().unwrap());
+    masters.iter().take(3).for_each(|master| master.freeze().unwrap());
 
     let (took, result) = timed(|| redlock.try_lock(KEY, TTL));
     let error = refused(result);
@@ -641,19 +583,9 @@ fn majority_frozen_is_unavailable_after_the_node_timeout() {
     assert!(took >= node_timeout, "{took:?}");
     assert!(took < node_timeout + Duration::from_secs(2), "{took:?}");
     let silent = NodeOutcome::TimedOut(Phase::Reply);
-    let expected = [
-        silent,
-        silent,
-        silent,
-        NodeOutcome::Granted,
-        NodeOutcome::Granted,
-    ];
+    let expected = [silent, silent, silent, NodeOutcome::Granted, NodeOutcome::Granted];
     assert_eq!(outcomes(&error), expected, "{error}");
-    assert!(
-        error.nodes()[0]
-            .latency
-            .is_some_and(|latency| latency >= node_timeout)
-    );
+    assert!(error.nodes()[0].latency.is_some_and(|latency| latency >= node_timeout));
     gone_soon(masters.iter().skip(3), KEY);
 
     // Nobody calls the client now: the release is in the sockets already, behind the SET (R10).
@@ -662,24 +594,14 @@ fn majority_frozen_is_unavailable_after_the_node_timeout() {
         soon("the dead attempt's SET ran", || calls(master, "set") == 1);
         soon("and was undone", || pttl(master, KEY) == -2);
     }
-    assert!(
-        redlock
-            .try_lock(KEY, TTL)
-            .unwrap()
-            .unlock()
-            .unwrap()
-            .was_held()
-    );
+    assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
 }
 
 #[test]
 fn majority_frozen_waiter_gives_up_within_its_wait() {
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
-    masters
-        .iter()
-        .take(3)
-        .for_each(|master| master.freeze().unwrap());
+    masters.iter().take(3).for_each(|master| master.freeze().unwrap());
     let wait = Duration::from_millis(300);
     let (took, result) = timed(|| redlock.try_lock_for(KEY, TTL, wait));
     let error = refused(result);
@@ -688,37 +610,20 @@ fn majority_frozen_waiter_gives_up_within_its_wait() {
     assert!(took < wait + Duration::from_secs(2), "{took:?}");
     gone_soon(masters.iter().skip(3), KEY);
     // Those that were given up on gave no vote either, and the sentence must say so.
-    assert!(
-        error
-            .to_string()
-            .starts_with("unavailable: 3 of 5 nodes gave no vote ("),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("unavailable: 3 of 5 nodes gave no vote ("), "{error}");
 }
 
 #[test]
 fn even_numbers_tolerate_less_than_half() {
     // (masters, frozen, whether a quorum is left)
-    for (n, frozen, left) in [
-        (1, 1, false),
-        (2, 1, false),
-        (3, 1, true),
-        (3, 2, false),
-        (4, 1, true),
-        (4, 2, false),
-    ] {
+    for (n, frozen, left) in
+        [(1, 1, false), (2, 1, false), (3, 1, true), (3, 2, false), (4, 1, true), (4, 2, false)]
+    {
         let masters = start(n);
         let builder = patient(masters.urls());
-        let timeout = if left {
-            PATIENT
-        } else {
-            Duration::from_millis(150)
-        };
+        let timeout = if left { PATIENT } else { Duration::from_millis(150) };
         let redlock = all_ready(&builder.node_timeout(timeout));
-        masters
-            .iter()
-            .take(frozen)
-            .for_each(|master| master.freeze().unwrap());
+        masters.iter().take(frozen).for_each(|master| master.freeze().unwrap());
         let (took, result) = timed(|| redlock.try_lock(KEY, TTL));
         assert!(took < SOON, "{took:?}");
         match result {
@@ -726,11 +631,7 @@ fn even_numbers_tolerate_less_than_half() {
             Err(error) => {
                 assert!(!left, "{frozen} of {n} frozen: {error}");
                 assert!(error.is_unavailable(), "{error}");
-                assert_eq!(
-                    count(&error, NodeOutcome::TimedOut(Phase::Reply)),
-                    frozen,
-                    "{error}"
-                );
+                assert_eq!(count(&error, NodeOutcome::TimedOut(Phase::Reply)), frozen, "{error}");
             }
         }
         gone_soon(masters.iter().skip(frozen), KEY);
@@ -741,10 +642,7 @@ fn even_numbers_tolerate_less_than_half() {
 fn half_of_four_killed_is_unavailable() {
     let mut masters = start(4);
     let redlock = all_ready(&patient(masters.urls()));
-    masters
-        .iter_mut()
-        .take(2)
-        .for_each(|master| master.kill().unwrap());
+    masters.iter_mut().take(2).for_each(|master| master.kill().unwrap());
     let error = refused(redlock.try_lock(KEY, TTL));
     assert!(error.is_unavailable(), "R36: the quorum of 4 is 3: {error}");
 }
@@ -809,13 +707,9 @@ fn expired_lock_unlocked_leaves_its_successors_key() {
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
     let expired = redlock.try_lock(KEY, Duration::from_millis(100)).unwrap();
-    let successor = all_ready(&patient(masters.urls()))
-        .try_lock_for(KEY, TTL, PATIENT)
-        .unwrap();
+    let successor = all_ready(&patient(masters.urls())).try_lock_for(KEY, TTL, PATIENT).unwrap();
     assert!(!expired.is_valid());
-    masters
-        .iter()
-        .for_each(|master| soon("all have it", || owns(master, &successor, KEY)));
+    masters.iter().for_each(|master| soon("all have it", || owns(master, &successor, KEY)));
 
     let released = expired.unlock().unwrap();
     assert_eq!(released.confirmed, 0, "{released:?}");
@@ -831,9 +725,7 @@ fn held_lock_extended_by_less_is_not_shortened() {
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
     let mut lock = redlock.try_lock(KEY, TTL).unwrap();
-    masters
-        .iter()
-        .for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
+    masters.iter().for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
     lock.extend(Duration::from_secs(5)).unwrap();
     assert_eq!(redlock.shutdown(PATIENT), 0);
     for master in &masters {
@@ -847,9 +739,7 @@ fn keys_lost_on_a_majority_extension_fails_and_creates_none() {
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
     let mut lock = redlock.try_lock(KEY, TTL).unwrap();
-    masters
-        .iter()
-        .for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
+    masters.iter().for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
     for master in masters.iter().take(3) {
         assert_eq!(ask(master, &["DEL", KEY]), Value::Integer(1));
     }
@@ -862,19 +752,13 @@ fn keys_lost_on_a_majority_extension_fails_and_creates_none() {
     assert_eq!(error.kind(), LockErrorKind::Expired, "{error}");
     assert_eq!(outcomes(&error)[..3], [NodeOutcome::Absent; 3], "{error}");
     // The old deadline stands: what went off the remaining time is the time that passed (R26).
-    assert!(
-        after <= before && before - after <= passed,
-        "{before:?} {after:?} {passed:?}"
-    );
+    assert!(after <= before && before - after <= passed, "{before:?} {after:?} {passed:?}");
     assert_eq!(redlock.shutdown(PATIENT), 0);
     for master in masters.iter().take(3) {
         assert_eq!(pttl(master, KEY), -2, "R29");
     }
     let released = lock.unlock().unwrap();
-    assert!(
-        released.confirmed <= 2 && !released.was_held(),
-        "{released:?}"
-    );
+    assert!(released.confirmed <= 2 && !released.was_held(), "{released:?}");
     gone_soon(&masters, KEY);
 }
 
@@ -883,9 +767,7 @@ fn keys_lost_on_a_minority_extension_succeeds_and_creates_none() {
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
     let mut lock = redlock.try_lock(KEY, Duration::from_secs(10)).unwrap();
-    masters
-        .iter()
-        .for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
+    masters.iter().for_each(|master| soon("all have it", || owns(master, &lock, KEY)));
     for master in masters.iter().take(2) {
         assert_eq!(ask(master, &["DEL", KEY]), Value::Integer(1));
     }
@@ -901,10 +783,7 @@ fn majority_frozen_extension_is_unavailable_and_keeps_the_deadline() {
     let masters = start(3);
     let redlock = all_ready(&patient(masters.urls()).node_timeout(Duration::from_millis(100)));
     let mut lock = redlock.try_lock(KEY, TTL).unwrap();
-    masters
-        .iter()
-        .take(2)
-        .for_each(|master| master.freeze().unwrap());
+    masters.iter().take(2).for_each(|master| master.freeze().unwrap());
     let error = lock.extend(TTL).unwrap_err();
     assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
     assert!(lock.is_valid());
@@ -920,10 +799,7 @@ fn majority_frozen_extension_ends_with_the_old_validity() {
     let masters = start(3);
     let redlock = all_ready(&patient(masters.urls()));
     let mut lock = redlock.try_lock(KEY, Duration::from_millis(400)).unwrap();
-    masters
-        .iter()
-        .take(2)
-        .for_each(|master| master.freeze().unwrap());
+    masters.iter().take(2).for_each(|master| master.freeze().unwrap());
     let (took, result) = timed(|| lock.extend(TTL));
     assert_eq!(result.unwrap_err().kind(), LockErrorKind::Expired, "R25");
     assert!(took < SOON, "{took:?}");
@@ -1015,17 +891,10 @@ fn majority_frozen_unlock_is_unavailable_and_released_after_all() {
     let masters = start(3);
     let redlock = all_ready(&patient(masters.urls()).node_timeout(Duration::from_millis(100)));
     let lock = redlock.try_lock(KEY, TTL).unwrap();
-    masters
-        .iter()
-        .take(2)
-        .for_each(|master| master.freeze().unwrap());
+    masters.iter().take(2).for_each(|master| master.freeze().unwrap());
     let error = lock.unlock().unwrap_err();
     assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
-    assert_eq!(
-        count(&error, NodeOutcome::TimedOut(Phase::Reply)),
-        2,
-        "{error}"
-    );
+    assert_eq!(count(&error, NodeOutcome::TimedOut(Phase::Reply)), 2, "{error}");
     masters.iter().for_each(|master| master.thaw().unwrap());
     gone_soon(&masters, KEY);
 }
@@ -1115,10 +984,7 @@ fn connection_lost_before_the_reply_key_is_deleted_over_the_next() {
     let redlock = all_ready(&patient([way.url(), masters[1].url()]));
     let error = refused(redlock.try_lock(KEY, TTL));
     assert!(error.is_unavailable(), "{error}");
-    assert!(
-        matches!(outcomes(&error)[0], NodeOutcome::Disconnected(_)),
-        "{error}"
-    );
+    assert!(matches!(outcomes(&error)[0], NodeOutcome::Disconnected(_)), "{error}");
     gone_soon(masters.iter().skip(1), KEY);
     // While the client is in use, it pays what it owes (R12). Any call will do.
     soon("the SET ran", || calls(&masters[0], "set") == 1);
@@ -1128,14 +994,7 @@ fn connection_lost_before_the_reply_key_is_deleted_over_the_next() {
     });
     soon("nothing is owed any more", || redlock.nodes()[0].debts == 0);
     assert_eq!(way.accepted(), 2);
-    assert!(
-        redlock
-            .try_lock(KEY, TTL)
-            .unwrap()
-            .unlock()
-            .unwrap()
-            .was_held()
-    );
+    assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
 }
 
 #[test]
@@ -1168,10 +1027,7 @@ fn paused_master_kills_the_connection_and_no_key_is_left() {
     let lock = redlock.try_lock(KEY, TTL).unwrap();
     assert_eq!(lock.granted_by().collect::<Vec<_>>(), [1, 2]);
     drop(lock);
-    assert_eq!(
-        ask(&masters[0], &["CLIENT", "KILL", "TYPE", "normal"]),
-        Value::Integer(1)
-    );
+    assert_eq!(ask(&masters[0], &["CLIENT", "KILL", "TYPE", "normal"]), Value::Integer(1));
     tell(&masters[0], &["CLIENT", "UNPAUSE"]);
     soon("nothing is owed any more", || {
         let nodes = redlock.nodes();
@@ -1179,14 +1035,7 @@ fn paused_master_kills_the_connection_and_no_key_is_left() {
     });
     assert_eq!(redlock.stats().disconnected, 1);
     gone_soon(&masters, KEY);
-    assert!(
-        redlock
-            .try_lock(KEY, TTL)
-            .unwrap()
-            .unlock()
-            .unwrap()
-            .was_held()
-    );
+    assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
 }
 
 #[test]
@@ -1194,30 +1043,16 @@ fn refused_release_is_repeated_until_it_is_done() {
     let masters = start(1);
     let redlock = all_ready(&patient(masters.urls()));
     let lock = redlock.try_lock(KEY, TTL).unwrap();
-    tell(
-        &masters[0],
-        &["CONFIG", "SET", "min-replicas-to-write", "1"],
-    );
+    tell(&masters[0], &["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let error = lock.unlock().unwrap_err();
-    assert_eq!(
-        outcomes(&error),
-        [NodeOutcome::Server(ServerErrorKind::NoReplicas)],
-        "{error}"
-    );
+    assert_eq!(outcomes(&error), [NodeOutcome::Server(ServerErrorKind::NoReplicas)], "{error}");
     assert!(error.is_unavailable());
     assert!(pttl(&masters[0], KEY) >= LONG_MS);
     assert_eq!(redlock.nodes()[0].debts, 1);
     let error = refused(redlock.try_lock("other", TTL));
-    assert_eq!(
-        outcomes(&error),
-        [NodeOutcome::Server(ServerErrorKind::NoReplicas)],
-        "{error}"
-    );
+    assert_eq!(outcomes(&error), [NodeOutcome::Server(ServerErrorKind::NoReplicas)], "{error}");
 
-    tell(
-        &masters[0],
-        &["CONFIG", "SET", "min-replicas-to-write", "0"],
-    );
+    tell(&masters[0], &["CONFIG", "SET", "min-replicas-to-write", "0"]);
     soon("the key is deleted", || {
         redlock.nodes();
         pttl(&masters[0], KEY) == -2
@@ -1230,19 +1065,11 @@ fn refused_release_is_repeated_until_it_is_done() {
 fn password_in_the_address_opens_the_master() {
     let password = "p@ss:w/rd %#?ä";
     let encoded = "p%40ss%3Aw%2Frd%20%25%23%3F%C3%A4";
-    let masters: Vec<_> = (0..3)
-        .map(|_| start_one(&["--requirepass", password]))
-        .collect();
+    let masters: Vec<_> = (0..3).map(|_| start_one(&["--requirepass", password])).collect();
     let url = |master: &Master| format!("redis://:{encoded}@{}", master.addr());
     let redlock = all_ready(&patient(masters.iter().map(url)));
     let lock = redlock.try_lock(KEY, TTL).unwrap();
-    assert!(
-        masters
-            .iter()
-            .filter(|master| owns(master, &lock, KEY))
-            .count()
-            >= 2
-    );
+    assert!(masters.iter().filter(|master| owns(master, &lock, KEY)).count() >= 2);
     assert!(lock.unlock().unwrap().was_held());
     gone_soon(&masters, KEY);
 }
@@ -1250,9 +1077,7 @@ fn password_in_the_address_opens_the_master() {
 #[test]
 fn wrong_password_is_unavailable_and_never_shown() {
     let secret = "sesame-sesame";
-    let masters: Vec<_> = (0..3)
-        .map(|_| start_one(&["--requirepass", "right"]))
-        .collect();
+    let masters: Vec<_> = (0..3).map(|_| start_one(&["--requirepass", "right"])).collect();
     let auth = NodeOutcome::Server(ServerErrorKind::Auth);
     let check = |error: &LockError| {
         assert!(error.is_unavailable(), "{error}");
@@ -1285,10 +1110,7 @@ fn wrong_password_is_unavailable_and_never_shown() {
 #[test]
 fn database_in_the_address_is_where_the_key_is() {
     let masters = start(3);
-    let urls: Vec<_> = masters
-        .iter()
-        .map(|master| format!("{}/3", master.url()))
-        .collect();
+    let urls: Vec<_> = masters.iter().map(|master| format!("{}/3", master.url())).collect();
     let redlock = all_ready(&patient(urls));
     let lock = redlock.try_lock(KEY, TTL).unwrap();
     for master in &masters {
@@ -1298,28 +1120,15 @@ fn database_in_the_address_is_where_the_key_is() {
         soon("the key is there", || owns(master, &lock, KEY));
     }
     // Database 0 is another place.
-    drop(
-        all_ready(&patient(masters.urls()))
-            .try_lock(KEY, TTL)
-            .unwrap(),
-    );
+    drop(all_ready(&patient(masters.urls())).try_lock(KEY, TTL).unwrap());
     assert!(lock.unlock().unwrap().was_held());
     gone_soon(&masters, KEY);
 
-    let missing: Vec<_> = masters
-        .iter()
-        .map(|master| format!("{}/16", master.url()))
-        .collect();
+    let missing: Vec<_> = masters.iter().map(|master| format!("{}/16", master.url())).collect();
     match patient(missing).connect() {
         Err(ConnectError::Unavailable(error)) => {
-            assert!(
-                count(&error, NodeOutcome::Server(ServerErrorKind::Other)) >= 2,
-                "{error}"
-            );
-            assert!(
-                error.to_string().contains("DB index is out of range"),
-                "{error}"
-            );
+            assert!(count(&error, NodeOutcome::Server(ServerErrorKind::Other)) >= 2, "{error}");
+            assert!(error.to_string().contains("DB index is out of range"), "{error}");
         }
         other => panic!("{other:?}"),
     }
@@ -1333,44 +1142,17 @@ fn unix_sockets_serve_like_tcp() {
         |master: &Master, db| format!("unix://{}?db={db}", master.socket_path().unwrap().display());
     let redlock = all_ready(&patient(masters.iter().map(|master| url(master, 0))));
     let lock = redlock.try_lock(KEY, TTL).unwrap();
-    assert!(
-        masters
-            .iter()
-            .filter(|master| owns(master, &lock, KEY))
-            .count()
-            >= 2
-    );
+    assert!(masters.iter().filter(|master| owns(master, &lock, KEY)).count() >= 2);
     let elsewhere = all_ready(&patient(masters.iter().map(|master| url(master, 1))));
-    assert!(
-        elsewhere
-            .try_lock(KEY, TTL)
-            .unwrap()
-            .unlock()
-            .unwrap()
-            .was_held()
-    );
+    assert!(elsewhere.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
     assert!(lock.unlock().unwrap().was_held());
     gone_soon(&masters, KEY);
 
     // Frozen and killed ones cost their own vote.
     masters[0].freeze().unwrap();
-    assert!(
-        redlock
-            .try_lock(KEY, TTL)
-            .unwrap()
-            .unlock()
-            .unwrap()
-            .was_held()
-    );
+    assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
     masters[0].kill().unwrap();
-    assert!(
-        redlock
-            .try_lock(KEY, TTL)
-            .unwrap()
-            .unlock()
-            .unwrap()
-            .was_held()
-    );
+    assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
     masters[1].kill().unwrap();
     let error = refused(redlock.try_lock(KEY, TTL));
     for outcome in &outcomes(&error)[..2] {
@@ -1402,10 +1184,7 @@ fn user_with_few_rights_can_lock_and_no_more() {
     let redlock = all_ready(&builder.key_prefix("other:"));
     let error = refused(redlock.try_lock(KEY, TTL));
     assert!(error.is_unavailable(), "{error}");
-    assert!(
-        count(&error, NodeOutcome::Server(ServerErrorKind::Permission)) >= 2,
-        "{error}"
-    );
+    assert!(count(&error, NodeOutcome::Server(ServerErrorKind::Permission)) >= 2, "{error}");
     assert!(!format!("{error} {error:?}").contains("se:cret"), "{error}");
 }
 
@@ -1414,34 +1193,20 @@ fn masters_out_of_memory_give_no_vote_but_release_and_extend() {
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
     let mut lock = redlock.try_lock("before", TTL).unwrap();
-    masters
-        .iter()
-        .for_each(|master| soon("all have it", || owns(master, &lock, "before")));
+    masters.iter().for_each(|master| soon("all have it", || owns(master, &lock, "before")));
     let fill = |master: &Master| {
         tell(master, &["CONFIG", "SET", "maxmemory", "1"]);
         tell(master, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     };
     masters.iter().take(2).for_each(fill);
-    assert!(
-        redlock
-            .try_lock(KEY, TTL)
-            .unwrap()
-            .unlock()
-            .unwrap()
-            .was_held()
-    );
+    assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
 
     fill(&masters[2]);
     let error = refused(redlock.try_lock(KEY, TTL));
     assert!(error.is_unavailable(), "{error}");
     let oom = NodeOutcome::Server(ServerErrorKind::OutOfMemory);
     assert_eq!(outcomes(&error)[..3], [oom; 3], "{error}");
-    assert!(
-        error.nodes()[0]
-            .message
-            .as_ref()
-            .is_some_and(|text| text.starts_with("OOM "))
-    );
+    assert!(error.nodes()[0].message.as_ref().is_some_and(|text| text.starts_with("OOM ")));
     gone_soon(masters.iter().skip(3), KEY);
     // Section F: what deletes or extends needs no memory.
     lock.extend(TTL).unwrap();
@@ -1476,14 +1241,7 @@ fn master_with_too_many_clients_costs_its_vote_only() {
     // The connection that is kept for queries is the one client.
     tell(&masters[0], &["CONFIG", "SET", "maxclients", "1"]);
     let redlock = patient(masters.urls()).build().unwrap();
-    assert!(
-        redlock
-            .try_lock(KEY, TTL)
-            .unwrap()
-            .unlock()
-            .unwrap()
-            .was_held()
-    );
+    assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
 
     tell(&masters[1], &["CONFIG", "SET", "maxclients", "1"]);
     let redlock = patient(masters.urls()).build().unwrap();
@@ -1509,10 +1267,7 @@ fn missing_server_tests_fail_with_a_sentence() {
         .unwrap();
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        said.contains("redis-server is not installed or not on PATH"),
-        "{said}"
-    );
+    assert!(said.contains("redis-server is not installed or not on PATH"), "{said}");
 }
 
 // ---- Threads ----
@@ -1631,17 +1386,10 @@ fn ten_thousand_operations_leave_no_thread_descriptor_or_memory() {
     for frozen in [0, 2] {
         let urls = masters.urls().join(" ");
         let mut command = re_execute(test);
-        let mut child = command
-            .env(URLS_VARIABLE, urls)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.env(URLS_VARIABLE, urls).stdout(Stdio::piped()).spawn().unwrap();
         let mut told = told_by(&mut child);
         assert_eq!(told.next().as_deref(), Some("ready"));
-        masters
-            .iter()
-            .take(frozen)
-            .for_each(|master| master.freeze().unwrap());
+        masters.iter().take(frozen).for_each(|master| master.freeze().unwrap());
         let peak: Vec<_> = told.collect();
         assert!(child.wait().unwrap().success(), "{frozen} frozen");
         let peak: u64 = peak[0].parse().unwrap();
@@ -1719,14 +1467,7 @@ fn contending_processes_under_faults_never_overlap_and_never_stall() {
             let data = folder.0.join(i.to_string());
             fs::create_dir(&data).unwrap();
             let dir = data.to_str().expect("a path that is UTF-8");
-            start_one(&[
-                "--dir",
-                dir,
-                "--appendonly",
-                "yes",
-                "--appendfsync",
-                "always",
-            ])
+            start_one(&["--dir", dir, "--appendonly", "yes", "--appendfsync", "always"])
         })
         .collect();
     let urls: Vec<_> = masters.iter().map(Master::url).collect();

@@ -54,10 +54,7 @@ fn step_2_a_silent_instance_is_waited_for_no_longer_than_its_timeout() {
     scenario.pass(NODE_TIMEOUT - Duration::from_nanos(1));
     scenario.nothing_done();
     scenario.pass(Duration::from_nanos(1));
-    assert_eq!(
-        scenario.acquired().unwrap_err().kind(),
-        LockErrorKind::Unavailable
-    );
+    assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Unavailable);
 }
 
 /// "If an instance is not available, we should try to talk with the next instance ASAP." Step 2.
@@ -255,11 +252,7 @@ fn extension_needs_a_majority() {
         scenario.replies(yes..yes + no, Reply::Integer(0));
         let (lease, result) = scenario.extended();
         assert_eq!(result.err().map(|error| error.kind()), kind);
-        let expected = if kind.is_none() {
-            start.after(TTL - 102 * MS)
-        } else {
-            old
-        };
+        let expected = if kind.is_none() { start.after(TTL - 102 * MS) } else { old };
         assert_eq!(lease.valid_until(), expected);
     }
 }
@@ -288,20 +281,10 @@ fn extension_that_completes_at_the_old_deadline_is_discarded() {
 fn bad_input_is_refused_before_anything_is_sent() {
     let mut scenario = Scenario::ready(3);
     assert!(Resource::new("").is_err());
-    for ttl in [
-        Duration::ZERO,
-        3 * MS,
-        Duration::from_millis(30_001),
-        Duration::MAX,
-    ] {
+    for ttl in [Duration::ZERO, 3 * MS, Duration::from_millis(30_001), Duration::MAX] {
         let resource = Resource::new("resource").unwrap();
-        let result = scenario
-            .engine
-            .acquire(scenario.now, resource, ttl, Patience::OneRound);
-        assert!(matches!(
-            result.unwrap_err().kind(),
-            LockErrorKind::InvalidTtl { .. }
-        ));
+        let result = scenario.engine.acquire(scenario.now, resource, ttl, Patience::OneRound);
+        assert!(matches!(result.unwrap_err().kind(), LockErrorKind::InvalidTtl { .. }));
     }
     assert_eq!(scenario.drain(), []);
     scenario.nothing_done();

@@ -47,11 +47,7 @@ fn connecting_past_its_deadline_is_given_up() {
     let error = scenario.acquired().unwrap_err();
     assert!(error.is_unavailable());
     assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Connect)]);
-    assert_eq!(
-        scenario.drain(),
-        [Acted::Close(0)],
-        "nothing was sent, so nothing is released"
-    );
+    assert_eq!(scenario.drain(), [Acted::Close(0)], "nothing was sent, so nothing is released");
 }
 
 #[test]
@@ -113,10 +109,7 @@ fn backing_off_node_is_an_immediate_no_vote_and_nothing_is_queued() {
     assert_eq!(scenario.drain(), [Acted::Set(vec![1, 2], 1)]);
     scenario.reply(1, Reply::Nil);
     let error = scenario.acquired().unwrap_err();
-    assert_eq!(
-        outcomes(&error),
-        [RESET, NodeOutcome::Held, NodeOutcome::Pending]
-    );
+    assert_eq!(outcomes(&error), [RESET, NodeOutcome::Held, NodeOutcome::Pending]);
 }
 
 #[test]
@@ -166,10 +159,7 @@ fn voting_refusals_that_deny_a_quorum_are_contention() {
     scenario.drain();
     scenario.replies([0, 1, 2], Reply::Nil);
     let error = scenario.acquired().unwrap_err();
-    assert_eq!(
-        (error.kind(), error.attempts()),
-        (LockErrorKind::Contended, 1)
-    );
+    assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, 1));
     let expected = "contended: 3 of 5 nodes hold another token \
         (node 0 127.0.0.1:1: held by another token; node 1 127.0.0.1:2: held by another token; \
         node 2 127.0.0.1:3: held by another token; node 3 127.0.0.1:4: no answer yet; \
@@ -184,9 +174,7 @@ fn voting_failures_that_deny_a_quorum_are_unavailability_at_once() {
     scenario.drain();
     for node in 0..3 {
         scenario.nothing_done();
-        scenario
-            .engine
-            .handle_disconnected(scenario.now, node, RESET);
+        scenario.engine.handle_disconnected(scenario.now, node, RESET);
     }
     let error = scenario.acquired().unwrap_err();
     assert_eq!(error.kind(), LockErrorKind::Unavailable);
@@ -225,10 +213,7 @@ fn voting_error_replies_are_no_votes_with_their_reason() {
         let error = scenario.acquired().unwrap_err();
         assert!(error.is_unavailable());
         assert_eq!(error.nodes()[0].outcome, NodeOutcome::Server(kind));
-        assert_eq!(
-            error.nodes()[0].message.as_deref(),
-            Some("ERR in the scenario")
-        );
+        assert_eq!(error.nodes()[0].message.as_deref(), Some("ERR in the scenario"));
         assert_eq!(scenario.state(0), NodeState::Ready, "{kind}");
     }
 }
@@ -273,10 +258,7 @@ fn voting_reply_before_its_command_was_handed_out_is_not_a_vote() {
     scenario.try_lock();
     // The command is still in the engine.
     scenario.reply(0, Reply::Ok);
-    assert_eq!(
-        scenario.drain(),
-        [Acted::Set(vec![1, 2], 1), Acted::Close(0)]
-    );
+    assert_eq!(scenario.drain(), [Acted::Set(vec![1, 2], 1), Acted::Close(0)]);
     scenario.reply(1, Reply::Ok);
     scenario.nothing_done();
 }
@@ -318,11 +300,7 @@ fn late_node_is_sent_nothing_more_once_it_owes_too_much() {
         scenario.replies([0, 1], Reply::Integer(1));
     }
     scenario.pass(NODE_TIMEOUT);
-    assert_eq!(
-        scenario.state(2),
-        NodeState::Ready,
-        "it keeps its connection"
-    );
+    assert_eq!(scenario.state(2), NodeState::Ready, "it keeps its connection");
     assert_eq!(scenario.engine.unanswered(), 2 * LATE_COMMANDS_MAX);
     let last = LATE_COMMANDS_MAX as u32 + 1;
     scenario.try_lock();
@@ -401,10 +379,7 @@ fn connecting_set_of_a_lost_attempt_is_taken_back() {
     scenario.engine.handle_disconnected(scenario.now, 0, RESET);
     scenario.drain();
     scenario.try_lock();
-    assert_eq!(
-        scenario.drain(),
-        [Acted::Connect(0), Acted::Set(vec![1, 2], 1)]
-    );
+    assert_eq!(scenario.drain(), [Acted::Connect(0), Acted::Set(vec![1, 2], 1)]);
     scenario.replies([1, 2], Reply::Nil);
     assert!(scenario.acquired().is_err());
     assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
@@ -475,9 +450,7 @@ fn waiting_never_ends_after_its_bound_nor_sleeps_after_the_last_try() {
         attempts += 1;
         scenario.replies(0..3, Reply::Nil);
         if let Some(done) = scenario.done() {
-            let muxlock::Done::Acquired(Err(error)) = done else {
-                panic!("{done:?}")
-            };
+            let muxlock::Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
             assert_eq!(error.attempts(), attempts);
             assert!(scenario.now < give_up_at);
             return;
@@ -525,10 +498,7 @@ fn extending_invalid_or_expired_gives_the_lease_back_unchanged() {
     let deadline = lease.valid_until();
     scenario.engine.extend(scenario.now, lease, Duration::ZERO);
     let (lease, result) = scenario.extended();
-    assert!(
-        matches!(result.unwrap_err().kind(), LockErrorKind::InvalidTtl { .. }),
-        "R28"
-    );
+    assert!(matches!(result.unwrap_err().kind(), LockErrorKind::InvalidTtl { .. }), "R28");
     assert_eq!(lease.valid_until(), deadline);
     scenario.now = deadline;
     scenario.engine.extend(scenario.now, lease, TTL);
@@ -595,10 +565,7 @@ fn releasing_returns_when_a_quorum_confirmed() {
     scenario.reply(2, Reply::Integer(1));
     let released = scenario.released().unwrap();
     assert!(released.was_held());
-    assert_eq!(
-        (released.confirmed, released.absent, released.unknown),
-        (3, 0, 2)
-    );
+    assert_eq!((released.confirmed, released.absent, released.unknown), (3, 0, 2));
 }
 
 #[test]
@@ -610,10 +577,7 @@ fn releasing_absent_lock_is_reported_not_failed() {
     scenario.replies(0..3, Reply::Integer(0));
     let released = scenario.released().unwrap();
     assert!(!released.was_held(), "R14");
-    assert_eq!(
-        (released.confirmed, released.absent, released.unknown),
-        (0, 3, 2)
-    );
+    assert_eq!((released.confirmed, released.absent, released.unknown), (0, 3, 2));
 }
 
 #[test]
@@ -628,10 +592,7 @@ fn releasing_mixed_answers_wait_for_a_quorum_of_them() {
     scenario.nothing_done();
     scenario.replies([3, 4], Reply::Integer(1));
     let released = scenario.released().unwrap();
-    assert_eq!(
-        (released.confirmed, released.absent, released.unknown),
-        (2, 1, 2)
-    );
+    assert_eq!((released.confirmed, released.absent, released.unknown), (2, 1, 2));
 }
 
 #[test]
@@ -658,11 +619,7 @@ fn releasing_refused_for_the_moment_is_tried_again() {
     scenario.reply(0, server_error(ServerErrorKind::Busy));
     assert!(scenario.released().unwrap_err().is_unavailable());
     scenario.pass(500 * MS);
-    assert_eq!(
-        scenario.drain(),
-        [Acted::Release(vec![0], 1)],
-        "section F: debt"
-    );
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)], "section F: debt");
     scenario.reply(0, Reply::Integer(1));
     scenario.pass(500 * MS);
     assert_eq!(scenario.drain(), []);
@@ -693,9 +650,7 @@ fn releasing_node_that_never_got_the_set_is_left_alone() {
 fn many_operations_share_the_connections_in_order() {
     let mut scenario = Scenario::ready(3);
     let ops: Vec<_> = (0..100).map(|_| scenario.try_lock()).collect();
-    let sets: Vec<_> = (1..=100)
-        .map(|token| Acted::Set(vec![0, 1, 2], token))
-        .collect();
+    let sets: Vec<_> = (1..=100).map(|token| Acted::Set(vec![0, 1, 2], token)).collect();
     assert_eq!(scenario.drain(), sets);
     for _ in &ops {
         scenario.replies([0, 1], Reply::Ok);
@@ -717,10 +672,7 @@ fn empty_entropy_fails_the_operation_and_sends_nothing() {
         scenario.reply(0, Reply::Integer(1));
     }
     scenario.try_lock();
-    assert_eq!(
-        scenario.acquired().unwrap_err().kind(),
-        LockErrorKind::NoEntropy
-    );
+    assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::NoEntropy);
     assert_eq!(scenario.drain(), []);
 }
 
@@ -734,10 +686,7 @@ fn quiet_engine_has_nothing_left() {
         scenario.replies(0..5, Reply::Integer(1));
         assert!(scenario.released().is_ok());
     }
-    assert_eq!(
-        (scenario.engine.operations(), scenario.engine.unanswered()),
-        (0, 0)
-    );
+    assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
     assert_eq!(scenario.engine.poll_timeout(), None);
 }
 
@@ -884,10 +833,7 @@ fn backing_off_node_that_only_errs_is_not_connected_to_in_a_loop() {
             scenario.pass(MS);
         }
         // At once, then after 20 ms doubling: 8 in the first second at the most.
-        assert!(
-            (2..=8).contains(&connects),
-            "{connects} connections in a second"
-        );
+        assert!((2..=8).contains(&connects), "{connects} connections in a second");
     }
 }
 

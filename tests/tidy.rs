@@ -34,8 +34,7 @@ fn collect(folder: &Path, files: &mut Vec<(String, String)>) {
 
 /// The lines that are code, without comments.
 fn code(text: &str) -> impl Iterator<Item = &str> {
-    text.lines()
-        .filter(|line| !line.trim_start().starts_with("//"))
+    text.lines().filter(|line| !line.trim_start().starts_with("//"))
 }
 
 /// No file outside `allowed` has a line of code with `needle`.
@@ -44,10 +43,7 @@ fn only_in(needle: &str, allowed: &[&str]) {
         let is_allowed = allowed.iter().any(|prefix| path.starts_with(prefix));
         let found = code(&text).find(|line| line.contains(needle));
         if let (false, Some(line)) = (is_allowed, found) {
-            panic!(
-                "{path} has `{needle}`, which only {allowed:?} may have: {}",
-                line.trim()
-            );
+            panic!("{path} has `{needle}`, which only {allowed:?} may have: {}", line.trim());
         }
     }
 }
@@ -87,10 +83,7 @@ fn proto_has_no_sockets_clocks_randomness_or_bytes() {
         "HashMap",
         "HashSet",
     ];
-    for (path, text) in library()
-        .iter()
-        .filter(|(path, _)| path.starts_with("proto/"))
-    {
+    for (path, text) in library().iter().filter(|(path, _)| path.starts_with("proto/")) {
         for line in code(text) {
             let found = forbidden.iter().find(|needle| line.contains(**needle));
             assert_eq!(found, None, "{path}: {}", line.trim());
@@ -108,32 +101,17 @@ fn bytes_and_sockets_decide_nothing_about_locks() {
             }
         }
         if path == "resp.rs" {
-            assert!(
-                !text.contains("mio") && !text.contains("crate::mux"),
-                "{path}"
-            );
+            assert!(!text.contains("mio") && !text.contains("crate::mux"), "{path}");
         }
     }
 }
 
 #[test]
 fn leaves_import_no_layers() {
-    let leaves = [
-        "quorum.rs",
-        "validity.rs",
-        "resource.rs",
-        "token.rs",
-        "moment.rs",
-        "error.rs",
-    ];
+    let leaves = ["quorum.rs", "validity.rs", "resource.rs", "token.rs", "moment.rs", "error.rs"];
     for (path, text) in library() {
         if leaves.contains(&path.as_str()) {
-            for layer in [
-                "crate::proto",
-                "crate::mux",
-                "crate::client",
-                "crate::config",
-            ] {
+            for layer in ["crate::proto", "crate::mux", "crate::client", "crate::config"] {
                 let found = code(&text).find(|line| line.contains(layer));
                 assert_eq!(found, None, "{path} imports {layer}");
             }
@@ -147,11 +125,7 @@ fn sources_are_clean() {
     for folder in ["tests", "benches", "examples", "src/cli", "src/bin"] {
         collect(&root().join(folder), &mut files);
     }
-    let marks = [
-        ["TO", "DO"].concat(),
-        ["FIX", "ME"].concat(),
-        ["dbg", "!("].concat(),
-    ];
+    let marks = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["dbg", "!("].concat()];
     for (path, text) in files {
         for (number, line) in text.lines().enumerate() {
             let place = format!("{path}:{}", number + 1);
@@ -161,14 +135,8 @@ fn sources_are_clean() {
                 assert!(!line.contains(mark.as_str()), "{place} has {mark}");
             }
         }
-        assert!(
-            text.starts_with("//!") || path == "lib.rs",
-            "{path} has no module comment"
-        );
-        assert!(
-            text.ends_with('\n') && !text.ends_with("\n\n"),
-            "{path} ends badly"
-        );
+        assert!(text.starts_with("//!") || path == "lib.rs", "{path} has no module comment");
+        assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{path} ends badly");
     }
 }
 
@@ -186,16 +154,9 @@ fn default_build_has_few_dependencies_and_no_runtime() {
         .current_dir(root())
         .output()
         .expect("cargo runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("cargo writes text");
-    let mut crates: Vec<&str> = text
-        .lines()
-        .filter_map(|line| line.split(' ').next())
-        .collect();
+    let mut crates: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     crates.sort_unstable();
     crates.dedup();
     assert!(crates.contains(&"mio"), "the tree was read");

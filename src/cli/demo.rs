@@ -69,11 +69,7 @@ pub struct Args {
 pub fn run(args: &Args) -> io::Result<ExitCode> {
     let masters = Masters::start(usize::from(args.masters))?;
     let redlock = client(&masters)?;
-    let mut demo = Demo {
-        page: Page::new(args.no_color),
-        masters,
-        redlock,
-    };
+    let mut demo = Demo { page: Page::new(args.no_color), masters, redlock };
     let told = demo.tell(args.seconds.map(Duration::from_secs));
     let told = match told {
         Err(Stop::Failed(error)) => demo.page.check("the story goes on", Err(error.to_string())),
@@ -188,16 +184,11 @@ impl Demo {
         let took = watch.elapsed();
         let Err(error) = attempt else {
             let happened = "the second client was granted the lock as well";
-            return self
-                .page
-                .check("one holder at most", Err(happened.to_owned()));
+            return self.page.check("one holder at most", Err(happened.to_owned()));
         };
         self.show_report(&error)?;
-        let held = error
-            .nodes()
-            .iter()
-            .filter(|report| report.outcome == NodeOutcome::Held)
-            .count();
+        let held =
+            error.nodes().iter().filter(|report| report.outcome == NodeOutcome::Held).count();
         self.page.check(
             format_args!(
                 "it is told \"contended\", not \"unavailable\", after {}: {} said no",
@@ -274,8 +265,7 @@ impl Demo {
 
     fn lose_one(&mut self) -> Result<Duration, Stop> {
         self.page.chapter("A master dies")?;
-        self.page
-            .say("To compare with, some locks while every master is healthy:")?;
+        self.page.say("To compare with, some locks while every master is healthy:")?;
         let healthy = self.sample("with every master healthy")?;
         self.masters[VICTIM].kill()?;
         self.page.say(format_args!(
@@ -344,12 +334,8 @@ impl Demo {
              is {} here, and not more.",
             time(NODE_TIMEOUT)
         ))?;
-        self.page.check(
-            told,
-            truth(error.is_unavailable() && took < PROMPTLY, || {
-                error.to_string()
-            }),
-        )?;
+        self.page
+            .check(told, truth(error.is_unavailable() && took < PROMPTLY, || error.to_string()))?;
         let clean = wait_until(DRAIN_CAP, || Ok(self.keys_on(&left)? == 0))?;
         self.page.check(
             "the attempt left no key behind on the masters that are up",
@@ -416,12 +402,8 @@ impl Demo {
     }
 
     fn measure(&mut self, limit: Option<Duration>) -> Result<(), Stop> {
-        self.page.chapter(&format!(
-            "Acquire and release, {} times",
-            thousands(PAIRS as u128)
-        ))?;
-        self.page
-            .say("One pair after the other, from one thread, with all masters healthy.")?;
+        self.page.chapter(&format!("Acquire and release, {} times", thousands(PAIRS as u128)))?;
+        self.page.say("One pair after the other, from one thread, with all masters healthy.")?;
         let rounds_before = self.redlock.stats().rounds;
         let watch = Stopwatch::start();
         let pairs = self.run_pairs(PAIRS, limit)?;
@@ -455,18 +437,14 @@ impl Demo {
         let unanswered = self.redlock.shutdown(DRAIN_CAP);
         self.page.check(
             "every command that was sent has been answered",
-            truth(unanswered == 0, || {
-                format!("{} have not", count(unanswered, "command"))
-            }),
+            truth(unanswered == 0, || format!("{} have not", count(unanswered, "command"))),
         )?;
         let all: Vec<usize> = (0..self.masters.len()).collect();
         let clean = wait_until(DRAIN_CAP, || Ok(self.keys_on(&all)? == 0))?;
         let left = self.keys_on(&all)?;
         self.page.check(
             format_args!("DBSIZE is 0 on all {} masters", all.len()),
-            truth(clean.is_some(), || {
-                format!("{} left", count(left as usize, "key"))
-            }),
+            truth(clean.is_some(), || format!("{} left", count(left as usize, "key"))),
         )
     }
 }

@@ -48,13 +48,8 @@ impl Latencies {
 
     /// From the first bucket that is not empty to the last.
     pub fn buckets(&self) -> Vec<Bucket> {
-        let mut buckets: Vec<Bucket> = (0..BUCKETS)
-            .map(|i| Bucket {
-                from: bound(i),
-                to: bound(i + 1),
-                count: 0,
-            })
-            .collect();
+        let mut buckets: Vec<Bucket> =
+            (0..BUCKETS).map(|i| Bucket { from: bound(i), to: bound(i + 1), count: 0 }).collect();
         for sample in &self.sorted {
             let at = buckets.partition_point(|bucket| bucket.from <= *sample);
             buckets[at.saturating_sub(1)].count += 1;
@@ -114,10 +109,8 @@ mod tests {
     #[test]
     fn buckets_hold_their_lower_end_and_not_their_upper_one() {
         let buckets = micros(&[100, 149, 150, 299]).buckets();
-        let found: Vec<_> = buckets
-            .iter()
-            .map(|bucket| (bucket.from.as_micros(), bucket.count))
-            .collect();
+        let found: Vec<_> =
+            buckets.iter().map(|bucket| (bucket.from.as_micros(), bucket.count)).collect();
         assert_eq!(found, [(100, 2), (150, 1), (200, 1)]);
     }
 

@@ -223,9 +223,7 @@ impl Master {
 
     /// The unix socket, if this master was started with one.
     pub fn socket_path(&self) -> Option<PathBuf> {
-        self.settings
-            .socket
-            .then(|| self.folder.path.join(SOCKET_FILE))
+        self.settings.socket.then(|| self.folder.path.join(SOCKET_FILE))
     }
 
     /// The id of the server's process; of the latest one, if it has ended.
@@ -302,10 +300,7 @@ impl Master {
     /// A reply such as `-ERR` is not an error here but a [`Value::Error`]. Every query, as any
     /// other command, counts in [`Master::command_calls`].
     pub fn query(&self, args: &[&[u8]]) -> io::Result<Value> {
-        let mut kept = self
-            .connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut connection) = kept.take() {
             match connection.ask(args) {
                 Ok(value) => {
@@ -320,9 +315,7 @@ impl Master {
         let password = self.settings.password.as_deref();
         let mut connection = Connection::open(self.port, password, QUERY_TIMEOUT)
             .map_err(|error| self.query_failed(&error))?;
-        let value = connection
-            .ask(args)
-            .map_err(|error| self.query_failed(&error))?;
+        let value = connection.ask(args).map_err(|error| self.query_failed(&error))?;
         *kept = Some(connection);
         Ok(value)
     }
@@ -371,10 +364,7 @@ impl Master {
     }
 
     fn forget_connection(&mut self) {
-        *self
-            .connection
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner) = None;
+        *self.connection.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// The standard library sends no signals; the `kill` of the shell does.
@@ -384,23 +374,13 @@ impl Master {
             return Err(self.not_running());
         }
         let status = Command::new("sh")
-            .args([
-                "-c",
-                r#"kill -s "$1" "$2""#,
-                "sh",
-                name,
-                &self.pid.to_string(),
-            ])
+            .args(["-c", r#"kill -s "$1" "$2""#, "sh", name, &self.pid.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()
             .map_err(|error| sentence(error.kind(), format!("sh could not be run: {error}")))?;
-        if status.success() {
-            Ok(())
-        } else {
-            Err(self.not_running())
-        }
+        if status.success() { Ok(()) } else { Err(self.not_running()) }
     }
 
     fn not_running(&self) -> io::Error {
@@ -422,10 +402,7 @@ impl Master {
             ),
             kind => sentence(
                 kind,
-                format!(
-                    "the redis-server of port {} could not be asked: {error}",
-                    self.port
-                ),
+                format!("the redis-server of port {} could not be asked: {error}", self.port),
             ),
         }
     }
@@ -446,19 +423,11 @@ impl Masters {
     /// Starts `n` masters with more arguments, the same for each.
     pub fn start_with(n: usize, extra_args: &[&str]) -> io::Result<Masters> {
         // All the ports are held until all are known: so that they are different ones.
-        let held = (0..n)
-            .map(|_| free_port())
-            .collect::<io::Result<Vec<_>>>()?;
-        let ports = held
-            .iter()
-            .map(local_port)
-            .collect::<io::Result<Vec<_>>>()?;
+        let held = (0..n).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
+        let ports = held.iter().map(local_port).collect::<io::Result<Vec<_>>>()?;
         drop(held);
         let launch = |port| Master::launch(Settings::new(extra_args, false), port);
-        let mut all = ports
-            .into_iter()
-            .map(launch)
-            .collect::<io::Result<Vec<_>>>()?;
+        let mut all = ports.into_iter().map(launch).collect::<io::Result<Vec<_>>>()?;
         for master in &mut all {
             master.settle()?;
         }
@@ -566,22 +535,8 @@ impl Server {
         let output = fs::File::create(folder.join(OUTPUT_FILE))?;
         let mut command = Command::new(&settings.binary);
         command
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-            ])
-            .args([
-                "--appendonly",
-                "no",
-                "--daemonize",
-                "no",
-                "--protected-mode",
-                "no",
-            ])
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args(["--appendonly", "no", "--daemonize", "no", "--protected-mode", "no"])
             .args(["--databases", "16"])
             .arg("--dir")
             .arg(folder)
@@ -643,10 +598,7 @@ impl Folder {
         fs::create_dir(&path).map_err(|error| {
             sentence(
                 error.kind(),
-                format!(
-                    "the folder {} could not be created: {error}",
-                    path.display()
-                ),
+                format!("the folder {} could not be created: {error}", path.display()),
             )
         })?;
         // A convenience only: without it, server and folder still end with their `Master`.
@@ -662,11 +614,7 @@ impl Folder {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut watchdog = command.spawn().ok();
         let input = watchdog.as_mut().and_then(|watchdog| watchdog.stdin.take());
-        Ok(Folder {
-            path,
-            watchdog,
-            watchdog_input: input.map(Arc::new),
-        })
+        Ok(Folder { path, watchdog, watchdog_input: input.map(Arc::new) })
     }
 }
 
@@ -695,9 +643,7 @@ impl Connection {
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;
-        let mut connection = Connection {
-            stream: BufReader::new(stream),
-        };
+        let mut connection = Connection { stream: BufReader::new(stream) };
         if let Some(password) = password {
             match connection.ask(&[b"AUTH", password.as_bytes()])? {
                 Value::Status(_) => {}
@@ -724,10 +670,7 @@ impl Connection {
         match line.as_bytes().first() {
             Some(b'+') => Ok(Value::Status(rest.to_owned())),
             Some(b'-') => Ok(Value::Error(rest.to_owned())),
-            Some(b':') => rest
-                .parse()
-                .map(Value::Integer)
-                .map_err(|_| malformed(&line)),
+            Some(b':') => rest.parse().map(Value::Integer).map_err(|_| malformed(&line)),
             Some(b'$') => {
                 let Some(length) = length(rest, MAX_BULK).ok_or_else(|| malformed(&line))? else {
                     return Ok(Value::Nil);
@@ -752,9 +695,7 @@ impl Connection {
 
     fn read_line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
-        (&mut self.stream)
-            .take(MAX_LINE)
-            .read_until(b'\n', &mut line)?;
+        (&mut self.stream).take(MAX_LINE).read_until(b'\n', &mut line)?;
         if line.is_empty() {
             return Err(ErrorKind::UnexpectedEof.into());
         }
@@ -770,18 +711,14 @@ impl Connection {
 fn length(text: &str, cap: usize) -> Option<Option<usize>> {
     match text.parse::<i64>() {
         Ok(-1) => Some(None),
-        Ok(length) => usize::try_from(length)
-            .ok()
-            .filter(|length| *length <= cap)
-            .map(Some),
+        Ok(length) => usize::try_from(length).ok().filter(|length| *length <= cap).map(Some),
         Err(_) => None,
     }
 }
 
 /// One line of an `INFO` reply.
 fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
 fn integer(value: Value) -> io::Result<i64> {
@@ -801,17 +738,12 @@ fn text(value: Value) -> io::Result<String> {
 fn unexpected(value: &Value) -> io::Error {
     match value {
         Value::Error(message) => io::Error::other(format!("redis-server refused: {message}")),
-        other => io::Error::other(format!(
-            "redis-server answered what it should not: {other:?}"
-        )),
+        other => io::Error::other(format!("redis-server answered what it should not: {other:?}")),
     }
 }
 
 fn malformed(line: &str) -> io::Error {
-    sentence(
-        ErrorKind::InvalidData,
-        format!("this is no reply of a redis-server: {line:?}"),
-    )
+    sentence(ErrorKind::InvalidData, format!("this is no reply of a redis-server: {line:?}"))
 }
 
 fn is_closed(error: &io::Error) -> bool {
@@ -828,10 +760,7 @@ fn spawn_failed(error: &io::Error) -> io::Error {
     let named = env::var_os(SERVER_VARIABLE).filter(|path| !path.is_empty());
     let message = match (error.kind(), named) {
         (ErrorKind::NotFound, Some(path)) => {
-            format!(
-                "{SERVER_VARIABLE} names {}, which does not exist",
-                path.to_string_lossy()
-            )
+            format!("{SERVER_VARIABLE} names {}, which does not exist", path.to_string_lossy())
         }
         (ErrorKind::NotFound, None) => "redis-server is not installed or not on PATH; run \
              scripts/bootstrap or install the package redis-server"
@@ -850,21 +779,13 @@ fn process_state(pid: u32) -> io::Result<Option<char>> {
     if cfg!(target_os = "linux") {
         return match fs::read_to_string(format!("/proc/{pid}/stat")) {
             // The name comes before the state, in parentheses, and may contain any character.
-            Ok(stat) => Ok(stat
-                .rsplit(')')
-                .next()
-                .and_then(|rest| rest.trim().chars().next())),
+            Ok(stat) => Ok(stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         };
     }
-    let output = Command::new("ps")
-        .args(["-o", "state=", "-p", &pid.to_string()])
-        .output()?;
-    Ok(String::from_utf8_lossy(&output.stdout)
-        .trim()
-        .chars()
-        .next())
+    let output = Command::new("ps").args(["-o", "state=", "-p", &pid.to_string()]).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().chars().next())
 }
 
 /// Holds a port that nobody uses; it is free again once the listener is dropped.
@@ -881,22 +802,14 @@ fn deadline(cap: Duration) -> Instant {
     now() + cap
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "waits for other processes, not for locks"
-)]
+#[expect(clippy::disallowed_methods, reason = "waits for other processes, not for locks")]
 fn now() -> Instant {
     Instant::now()
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "makes the name of a folder unlikely to exist"
-)]
+#[expect(clippy::disallowed_methods, reason = "makes the name of a folder unlikely to exist")]
 fn wall_nanos() -> u128 {
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos())
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }
 
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]

@@ -43,18 +43,12 @@ pub struct Cell {
 impl Cell {
     pub fn left(width: usize, text: impl Display) -> Cell {
         let text = text.to_string();
-        Cell {
-            text: format!("{text:<width$}"),
-            ink: Ink::Plain,
-        }
+        Cell { text: format!("{text:<width$}"), ink: Ink::Plain }
     }
 
     pub fn right(width: usize, text: impl Display) -> Cell {
         let text = text.to_string();
-        Cell {
-            text: format!("{text:>width$}"),
-            ink: Ink::Plain,
-        }
+        Cell { text: format!("{text:>width$}"), ink: Ink::Plain }
     }
 
     pub fn ink(self, ink: Ink) -> Cell {
@@ -119,10 +113,8 @@ impl Page {
     /// A line of a table.
     pub fn row(&mut self, cells: &[Cell]) -> Result<(), Stop> {
         self.begin(Block::Table)?;
-        let cells: Vec<String> = cells
-            .iter()
-            .map(|cell| self.paint.ink(cell.ink, &cell.text))
-            .collect();
+        let cells: Vec<String> =
+            cells.iter().map(|cell| self.paint.ink(cell.ink, &cell.text)).collect();
         let line = format!("{INDENT}  {}", cells.join("  "));
         self.line(line.trim_end())
     }
@@ -155,13 +147,9 @@ impl Page {
             return Ok(());
         }
         // Spaces instead of an escape code that erases: this must also do without any.
-        write!(
-            self.out,
-            "\r{:<PROGRESS_WIDTH$}\r",
-            format!("{INDENT}{text}")
-        )
-        .and_then(|()| self.out.flush())
-        .map_err(|_| Stop::Unheard)
+        write!(self.out, "\r{:<PROGRESS_WIDTH$}\r", format!("{INDENT}{text}"))
+            .and_then(|()| self.out.flush())
+            .map_err(|_| Stop::Unheard)
     }
 
     pub fn has_failed(&self) -> bool {
@@ -172,12 +160,8 @@ impl Page {
     pub fn sum_up(&mut self) -> Result<(), Stop> {
         let Page { checks, failed, .. } = *self;
         let summary = match failed {
-            0 => self
-                .paint
-                .ink(Ink::Good, &format!("all {checks} checks passed")),
-            _ => self
-                .paint
-                .ink(Ink::Bad, &format!("{failed} of {checks} checks failed")),
+            0 => self.paint.ink(Ink::Good, &format!("all {checks} checks passed")),
+            _ => self.paint.ink(Ink::Bad, &format!("{failed} of {checks} checks failed")),
         };
         self.line("")?;
         self.line(&summary)

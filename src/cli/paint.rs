@@ -29,9 +29,7 @@ impl Paint {
     pub fn new(refused: bool) -> Paint {
         let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Paint {
-            coloured: !refused && !is_set("NO_COLOR") && !is_dumb && stdout().is_terminal(),
-        }
+        Paint { coloured: !refused && !is_set("NO_COLOR") && !is_dumb && stdout().is_terminal() }
     }
 
     pub fn ink(self, ink: Ink, text: &str) -> String {

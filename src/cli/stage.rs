@@ -99,9 +99,8 @@ impl Demo {
     fn not_ready(&self) -> String {
         let statuses = self.redlock.nodes();
         let missing = statuses.iter().filter(|it| it.state != NodeState::Ready);
-        let missing: Vec<String> = missing
-            .map(|it| format!("{} is {:?}", name(it.node), it.state))
-            .collect();
+        let missing: Vec<String> =
+            missing.map(|it| format!("{} is {:?}", name(it.node), it.state)).collect();
         format!("after {}, {}", time(CONNECT_CAP), missing.join(", "))
     }
 
@@ -130,11 +129,7 @@ impl Demo {
                 time(took)
             ),
             truth(granted.len() >= self.quorum() && lock.is_valid(), || {
-                format!(
-                    "{} granted it, {} remains",
-                    granted.len(),
-                    time(lock.remaining())
-                )
+                format!("{} granted it, {} remains", granted.len(), time(lock.remaining()))
             }),
         )?;
         Ok(Some(lock))
@@ -146,8 +141,7 @@ impl Demo {
         let watch = Stopwatch::start();
         let result = release(lock);
         let took = time(watch.elapsed());
-        self.page
-            .check(format_args!("a quorum released it, after {took}"), result)
+        self.page.check(format_args!("a quorum released it, after {took}"), result)
     }
 
     /// What each master said to an attempt that failed.
@@ -178,17 +172,9 @@ impl Demo {
 
     pub fn show_released(&mut self, released: &Released) -> Result<(), Stop> {
         for (name, nodes, meaning) in [
-            (
-                "confirmed",
-                released.confirmed,
-                "had the lock and deleted it",
-            ),
+            ("confirmed", released.confirmed, "had the lock and deleted it"),
             ("absent", released.absent, "did not have it any more"),
-            (
-                "unknown",
-                released.unknown,
-                "had not answered when it was decided",
-            ),
+            ("unknown", released.unknown, "had not answered when it was decided"),
         ] {
             self.page.row(&[
                 Cell::left(9, name),
@@ -268,11 +254,7 @@ impl Demo {
     /// Percentiles and a histogram.
     pub fn show_spread(&mut self, latencies: &Latencies) -> Result<(), Stop> {
         self.show_times(&[
-            (
-                "p50",
-                latencies.median(),
-                "half of the pairs took no longer",
-            ),
+            ("p50", latencies.median(), "half of the pairs took no longer"),
             ("p90", latencies.percentile(90), ""),
             ("p99", latencies.percentile(99), ""),
             ("max", latencies.max(), ""),

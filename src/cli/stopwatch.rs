@@ -11,28 +11,19 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "measures for display; no lock depends on it"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "measures for display; no lock depends on it")]
     pub fn start() -> Stopwatch {
         Stopwatch(Instant::now())
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "measures for display; no lock depends on it"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "measures for display; no lock depends on it")]
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
 }
 
 /// Does nothing for a while.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "plays work, and waits for other processes"
-)]
+#[expect(clippy::disallowed_methods, reason = "plays work, and waits for other processes")]
 pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }

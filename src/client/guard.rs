@@ -29,10 +29,7 @@ pub struct LockGuard {
 
 impl LockGuard {
     pub(super) fn new(redlock: Redlock, lease: Lease) -> LockGuard {
-        LockGuard {
-            redlock,
-            lease: Some(lease),
-        }
+        LockGuard { redlock, lease: Some(lease) }
     }
 
     fn lease(&self) -> &Lease {
@@ -88,10 +85,7 @@ impl LockGuard {
     ///   while [`remaining`](LockGuard::remaining) lasts.
     /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl): mend the argument.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), LockError> {
-        let lease = self
-            .lease
-            .take()
-            .expect("the lease is put back by every call that takes it");
+        let lease = self.lease.take().expect("the lease is put back by every call that takes it");
         let (lease, result) = self.redlock.extend(lease, ttl);
         self.lease = Some(lease);
         result

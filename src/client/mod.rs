@@ -94,16 +94,8 @@ impl Redlock {
         let waker = Waker::new(poll.registry(), WAKER).map_err(ConfigError::Os)?;
         let settings = config.clone();
         let mux = Multiplexer::new(config, poll.registry(), Token(0)).map_err(ConfigError::Os)?;
-        let poller = Some(Poller {
-            poll,
-            events: Events::with_capacity(EVENTS_PER_TURN),
-        });
-        let core = Core {
-            mux,
-            poller,
-            waiting: 0,
-            last_turn: Clock.now(),
-        };
+        let poller = Some(Poller { poll, events: Events::with_capacity(EVENTS_PER_TURN) });
+        let core = Core { mux, poller, waiting: 0, last_turn: Clock.now() };
         Ok(Redlock {
             shared: Arc::new(Shared {
                 core: Mutex::new(core),
@@ -157,9 +149,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, |now| {
-            Patience::Until(now.after(wait))
-        })
+        self.acquire(resource.as_ref(), ttl, |now| Patience::Until(now.after(wait)))
     }
 
     /// As [`try_lock_for`](Redlock::try_lock_for), until an instant.
@@ -185,11 +175,7 @@ impl Redlock {
     /// be left is then on its way.
     pub fn adopt(&self, parts: LockParts) -> Result<LockGuard, LockError> {
         let guard = LockGuard::new(self.clone(), parts.into_lease(self.shared.config.nodes()));
-        if guard.is_valid() {
-            Ok(guard)
-        } else {
-            Err(LockError::expired())
-        }
+        if guard.is_valid() { Ok(guard) } else { Err(LockError::expired()) }
     }
 
     /// What is known of each master, in the order of configuration. What has arrived by now is
@@ -335,10 +321,7 @@ impl Redlock {
             return core;
         };
         drop(core);
-        let mut lead = Lead {
-            shared: &self.shared,
-            poller: Some(poller),
-        };
+        let mut lead = Lead { shared: &self.shared, poller: Some(poller) };
         let events = lead.poll(timeout);
         let mut core = self.lock_core();
         let now = Clock.now();
@@ -360,11 +343,7 @@ impl Redlock {
         timeout: Option<Duration>,
     ) -> MutexGuard<'a, Core> {
         match timeout {
-            None => self
-                .shared
-                .turn
-                .wait(core)
-                .unwrap_or_else(PoisonError::into_inner),
+            None => self.shared.turn.wait(core).unwrap_or_else(PoisonError::into_inner),
             Some(timeout) => {
                 let waited = self.shared.turn.wait_timeout(core, timeout);
                 waited.unwrap_or_else(PoisonError::into_inner).0
@@ -426,8 +405,6 @@ impl Drop for Lead<'_> {
 impl std::fmt::Debug for Redlock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let core = self.lock_core();
-        f.debug_struct("Redlock")
-            .field("mux", &core.mux)
-            .finish_non_exhaustive()
+        f.debug_struct("Redlock").field("mux", &core.mux).finish_non_exhaustive()
     }
 }

@@ -60,22 +60,16 @@ impl Retry {
 
     /// The base `d` after `rounds` rounds failed.
     pub(crate) fn base(&self, rounds: u32, quorum_round_trip: Duration) -> Duration {
-        let doubled = self.first.saturating_mul(
-            1u32.checked_shl(rounds.saturating_sub(1))
-                .unwrap_or(u32::MAX),
-        );
-        doubled
-            .min(self.most)
-            .max(quorum_round_trip.saturating_mul(3))
+        let doubled = self
+            .first
+            .saturating_mul(1u32.checked_shl(rounds.saturating_sub(1)).unwrap_or(u32::MAX));
+        doubled.min(self.most).max(quorum_round_trip.saturating_mul(3))
     }
 }
 
 impl Default for Retry {
     fn default() -> Retry {
-        Retry {
-            first: Duration::from_millis(2),
-            most: Duration::from_millis(64),
-        }
+        Retry { first: Duration::from_millis(2), most: Duration::from_millis(64) }
     }
 }
 
@@ -205,9 +199,7 @@ impl Builder {
     /// quorum could be reached, with the reason for each node.
     pub fn connect(&self) -> Result<Redlock, ConnectError> {
         let redlock = self.build()?;
-        redlock
-            .wait_until_ready()
-            .map_err(ConnectError::Unavailable)?;
+        redlock.wait_until_ready().map_err(ConnectError::Unavailable)?;
         Ok(redlock)
     }
 }
@@ -274,45 +266,19 @@ impl Config {
             1..=NODES_MAX => {}
             nodes => return Err(ConfigError::TooManyNodes { nodes }),
         }
-        check_time(
-            "node_timeout",
-            builder.node_timeout,
-            TIMEOUT_MIN,
-            TIMEOUT_MAX,
-        )?;
-        check_time(
-            "connect_timeout",
-            builder.connect_timeout,
-            TIMEOUT_MIN,
-            TIMEOUT_MAX,
-        )?;
-        check_time(
-            "retry.first",
-            builder.retry.first,
-            Duration::from_micros(1),
-            TIMEOUT_MAX,
-        )?;
-        check_time(
-            "retry.most",
-            builder.retry.most,
-            builder.retry.first,
-            TIMEOUT_MAX,
-        )?;
+        check_time("node_timeout", builder.node_timeout, TIMEOUT_MIN, TIMEOUT_MAX)?;
+        check_time("connect_timeout", builder.connect_timeout, TIMEOUT_MIN, TIMEOUT_MAX)?;
+        check_time("retry.first", builder.retry.first, Duration::from_micros(1), TIMEOUT_MAX)?;
+        check_time("retry.most", builder.retry.most, builder.retry.first, TIMEOUT_MAX)?;
         let drift = Drift::new(builder.drift_factor)?;
         let ttl_max = Duration::from_millis(u64::from(TTL_MS_MAX));
         check_time("max_ttl", builder.max_ttl, drift.ttl_min(), ttl_max)?;
         let bytes = builder.key_prefix.len();
         if bytes > KEY_PREFIX_BYTES_MAX {
-            return Err(ConfigError::KeyPrefix {
-                bytes,
-                max: KEY_PREFIX_BYTES_MAX,
-            });
+            return Err(ConfigError::KeyPrefix { bytes, max: KEY_PREFIX_BYTES_MAX });
         }
-        let urls: Vec<_> = builder
-            .nodes
-            .iter()
-            .map(|url| NodeUrl::parse(url))
-            .collect::<Result<_, _>>()?;
+        let urls: Vec<_> =
+            builder.nodes.iter().map(|url| NodeUrl::parse(url)).collect::<Result<_, _>>()?;
         let nodes: Vec<_> = urls.into_iter().map(resolve).collect::<Result<_, _>>()?;
         check_distinct(&nodes)?;
         Ok(Config {
@@ -344,11 +310,7 @@ impl Config {
         }
         let shortest = min.saturating_add(self.drift.ttl_min());
         Err(LockError::new(
-            LockErrorKind::InvalidTtl {
-                ttl,
-                min: shortest,
-                max: self.max_ttl,
-            },
+            LockErrorKind::InvalidTtl { ttl, min: shortest, max: self.max_ttl },
             0,
             Vec::new(),
         ))
@@ -386,12 +348,7 @@ fn check_time(
     if (min..=max).contains(&value) {
         Ok(())
     } else {
-        Err(ConfigError::Time {
-            setting,
-            value,
-            min,
-            max,
-        })
+        Err(ConfigError::Time { setting, value, min, max })
     }
 }
 
@@ -400,10 +357,7 @@ fn resolve(url: NodeUrl) -> Result<NodeConfig, ConfigError> {
     let target = match url.endpoint {
         Endpoint::Unix(path) => Target::Unix(path),
         Endpoint::Tcp { host, port } => {
-            let failed = |source| ConfigError::Resolve {
-                node: address.to_string(),
-                source,
-            };
+            let failed = |source| ConfigError::Resolve { node: address.to_string(), source };
             let found: Vec<_> = (host.as_str(), port)
                 .to_socket_addrs()
                 .map_err(failed)?
@@ -415,20 +369,13 @@ fn resolve(url: NodeUrl) -> Result<NodeConfig, ConfigError> {
             Target::Tcp(found)
         }
     };
-    Ok(NodeConfig {
-        address,
-        target,
-        user: url.user,
-        password: url.password,
-        db: url.db,
-    })
+    Ok(NodeConfig { address, target, user: url.user, password: url.password, db: url.db })
 }
 
 fn check_distinct(nodes: &[NodeConfig]) -> Result<(), ConfigError> {
     for (i, second) in nodes.iter().enumerate() {
-        if let Some(first) = nodes[..i]
-            .iter()
-            .find(|node| node.target.is_same_server(&second.target))
+        if let Some(first) =
+            nodes[..i].iter().find(|node| node.target.is_same_server(&second.target))
         {
             return Err(ConfigError::Duplicate {
                 first: first.address.to_string(),
@@ -450,14 +397,9 @@ mod tests {
     #[test]
     fn node_count_is_bounded() {
         assert!(matches!(with(&[]).config(), Err(ConfigError::NoNodes)));
-        let urls: Vec<_> = (1..=65)
-            .map(|port| format!("redis://127.0.0.1:{port}"))
-            .collect();
+        let urls: Vec<_> = (1..=65).map(|port| format!("redis://127.0.0.1:{port}")).collect();
         assert!(Builder::default().nodes(urls.clone()).config().is_err());
-        let config = Builder::default()
-            .nodes(urls[..64].to_vec())
-            .config()
-            .unwrap();
+        let config = Builder::default().nodes(urls[..64].to_vec()).config().unwrap();
         assert_eq!((config.nodes(), config.quorum()), (64, 33));
     }
 
@@ -465,10 +407,7 @@ mod tests {
     fn one_server_under_two_names_is_refused() {
         let same = [
             ["redis://127.0.0.1:7000", "redis://127.0.0.1:7000"],
-            [
-                "redis://127.0.0.1:7000/1",
-                "redis://user:pass@127.0.0.1:7000/2",
-            ],
+            ["redis://127.0.0.1:7000/1", "redis://user:pass@127.0.0.1:7000/2"],
             ["unix:///run/a", "unix:///run/a?db=1"],
         ];
         for urls in same {
@@ -476,11 +415,7 @@ mod tests {
             assert!(matches!(error, ConfigError::Duplicate { .. }), "{error}");
             assert!(!error.to_string().contains("pass"));
         }
-        assert!(
-            with(&["redis://127.0.0.1:7000", "redis://127.0.0.1:7001"])
-                .config()
-                .is_ok()
-        );
+        assert!(with(&["redis://127.0.0.1:7000", "redis://127.0.0.1:7001"]).config().is_ok());
     }
 
     #[test]
@@ -499,10 +434,7 @@ mod tests {
         ];
         for builder in bad {
             let error = builder.config().unwrap_err();
-            assert!(
-                matches!(error, ConfigError::Time { .. }),
-                "{builder:?}: {error}"
-            );
+            assert!(matches!(error, ConfigError::Time { .. }), "{builder:?}: {error}");
         }
         assert!(base().drift_factor(f64::NAN).config().is_err());
         assert!(base().key_prefix(vec![b'x'; 257]).config().is_err());
@@ -524,30 +456,17 @@ mod tests {
             assert_eq!(config.ttl(ttl).is_ok(), valid, "{ttl:?}");
         }
         let error = config.ttl(millis(30_001)).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "the ttl is 30.001s: it must be from 4ms to 30s (max_ttl)"
-        );
+        assert_eq!(error, "the ttl is 30.001s: it must be from 4ms to 30s (max_ttl)");
     }
 
     #[test]
     fn retry_base_doubles_up_to_its_cap_and_respects_the_round_trip() {
         let retry = Retry::default();
         let millis = Duration::from_millis;
-        for (rounds, expected) in [
-            (1, 2),
-            (2, 4),
-            (5, 32),
-            (6, 64),
-            (7, 64),
-            (40, 64),
-            (u32::MAX, 64),
-        ] {
-            assert_eq!(
-                retry.base(rounds, Duration::ZERO),
-                millis(expected),
-                "{rounds}"
-            );
+        for (rounds, expected) in
+            [(1, 2), (2, 4), (5, 32), (6, 64), (7, 64), (40, 64), (u32::MAX, 64)]
+        {
+            assert_eq!(retry.base(rounds, Duration::ZERO), millis(expected), "{rounds}");
         }
         assert_eq!(retry.base(1, millis(100)), millis(300));
     }

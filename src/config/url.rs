@@ -38,19 +38,13 @@ pub(crate) struct NodeUrl {
 
 impl NodeUrl {
     pub(crate) fn parse(url: &str) -> Result<NodeUrl, ConfigError> {
-        parse(url).map_err(|reason| ConfigError::Url {
-            url: redacted(url),
-            reason,
-        })
+        parse(url).map_err(|reason| ConfigError::Url { url: redacted(url), reason })
     }
 }
 
 fn parse(url: &str) -> Result<NodeUrl, String> {
     if url.len() > URL_BYTES_MAX {
-        return Err(format!(
-            "it has {} bytes, more than {URL_BYTES_MAX}",
-            url.len()
-        ));
+        return Err(format!("it has {} bytes, more than {URL_BYTES_MAX}", url.len()));
     }
     let (scheme, rest) = url.split_once("://").ok_or_else(|| {
         "there is no \"://\" in it; write redis://host:port or unix:///path".to_owned()
@@ -61,9 +55,7 @@ fn parse(url: &str) -> Result<NodeUrl, String> {
         "rediss" => {
             Err("rediss:// needs TLS, which this build of muxlock does not have".to_owned())
         }
-        _ => Err(format!(
-            "the scheme is {scheme:?}; known are redis:// and unix://"
-        )),
+        _ => Err(format!("the scheme is {scheme:?}; known are redis:// and unix://")),
     }
 }
 
@@ -78,10 +70,7 @@ fn parse_tcp(rest: &str) -> Result<NodeUrl, String> {
     }
     let (rest, query) = split_optional(rest, '?');
     if let Some(query) = query {
-        return Err(format!(
-            "the parameter {:?} is not known",
-            parameter_name(query)
-        ));
+        return Err(format!("the parameter {:?} is not known", parameter_name(query)));
     }
     let (authority, path) = split_optional(rest, '/');
     let (user, password) = match credentials {
@@ -93,12 +82,7 @@ fn parse_tcp(rest: &str) -> Result<NodeUrl, String> {
         None | Some("") => 0,
         Some(db) => parse_db(db)?,
     };
-    Ok(NodeUrl {
-        endpoint: Endpoint::Tcp { host, port },
-        user,
-        password,
-        db,
-    })
+    Ok(NodeUrl { endpoint: Endpoint::Tcp { host, port }, user, password, db })
 }
 
 fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
@@ -119,12 +103,7 @@ fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
             }
         },
     };
-    Ok(NodeUrl {
-        endpoint: Endpoint::Unix(path.into()),
-        user: None,
-        password: None,
-        db,
-    })
+    Ok(NodeUrl { endpoint: Endpoint::Unix(path.into()), user: None, password: None, db })
 }
 
 fn split_optional(text: &str, separator: char) -> (&str, Option<&str>) {
@@ -155,9 +134,8 @@ fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), Str
 fn parse_authority(text: &str) -> Result<(String, u16), String> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
-            let (host, rest) = rest
-                .split_once(']')
-                .ok_or("the bracket of the IPv6 address is not closed")?;
+            let (host, rest) =
+                rest.split_once(']').ok_or("the bracket of the IPv6 address is not closed")?;
             host.parse::<std::net::Ipv6Addr>()
                 .map_err(|_| format!("[{host}] is not an IPv6 address"))?;
             match rest.strip_prefix(':') {
@@ -197,9 +175,7 @@ fn parse_db(text: &str) -> Result<u32, String> {
 
 /// Digits only: `str::parse` would take a sign.
 fn number(text: &str) -> Option<u32> {
-    text.bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| text.parse().ok())?
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 fn decode(part: &str, text: &str) -> Result<String, String> {
@@ -250,16 +226,8 @@ mod tests {
     use super::*;
 
     fn tcp(host: &str, port: u16) -> NodeUrl {
-        let endpoint = Endpoint::Tcp {
-            host: host.to_owned(),
-            port,
-        };
-        NodeUrl {
-            endpoint,
-            user: None,
-            password: None,
-            db: 0,
-        }
+        let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
+        NodeUrl { endpoint, user: None, password: None, db: 0 }
     }
 
     fn error(url: &str) -> String {

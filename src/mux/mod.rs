@@ -91,11 +91,7 @@ struct Connection {
 enum Step {
     Connect(usize),
     Close(usize),
-    Send {
-        nodes: NodeSet,
-        from: usize,
-        to: usize,
-    },
+    Send { nodes: NodeSet, from: usize, to: usize },
 }
 
 impl Multiplexer {
@@ -129,8 +125,7 @@ impl Multiplexer {
     /// A wrong resource name or TTL, or too many operations in flight: nothing was started.
     pub fn lock(&mut self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
-        self.engine
-            .acquire(Clock.now(), resource, ttl, Patience::OneRound)
+        self.engine.acquire(Clock.now(), resource, ttl, Patience::OneRound)
     }
 
     /// Starts rounds of acquisition that go on until `wait` is over; it ends as [`Done::Acquired`].
@@ -145,8 +140,7 @@ impl Multiplexer {
     ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
         let now = Clock.now();
-        self.engine
-            .acquire(now, resource, ttl, Patience::Until(now.after(wait)))
+        self.engine.acquire(now, resource, ttl, Patience::Until(now.after(wait)))
     }
 
     /// Starts an extension to `ttl` from now; it ends as [`Done::Extended`], which gives the lease
@@ -232,11 +226,7 @@ impl Multiplexer {
 
     /// How long the event loop may wait; `None` for as long as it likes.
     pub fn next_timeout(&self) -> Option<Duration> {
-        if self.engine.has_done() {
-            Some(Duration::ZERO)
-        } else {
-            self.next_deadline()
-        }
+        if self.engine.has_done() { Some(Duration::ZERO) } else { self.next_deadline() }
     }
 
     /// As [`next_timeout`](Multiplexer::next_timeout), for a caller who shares the multiplexer
@@ -313,18 +303,12 @@ impl Multiplexer {
                     let start = self.batch.len();
                     resp::encode(&command, &mut self.batch);
                     match self.steps.last_mut() {
-                        Some(Step::Send {
-                            nodes: same, to, ..
-                        }) if *same == nodes => {
+                        Some(Step::Send { nodes: same, to, .. }) if *same == nodes => {
                             *to = self.batch.len();
                         }
                         _ => {
                             let to = self.batch.len();
-                            self.steps.push(Step::Send {
-                                nodes,
-                                from: start,
-                                to,
-                            });
+                            self.steps.push(Step::Send { nodes, from: start, to });
                         }
                     }
                 }
@@ -475,9 +459,7 @@ impl Drop for Multiplexer {
 
 impl std::fmt::Debug for Multiplexer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Multiplexer")
-            .field("engine", &self.engine)
-            .finish_non_exhaustive()
+        f.debug_struct("Multiplexer").field("engine", &self.engine).finish_non_exhaustive()
     }
 }
 
@@ -495,10 +477,7 @@ mod tests {
     /// A server that says OK to `commands` commands, and the address of one that is not there.
     fn one_alive_one_dead(commands: usize) -> (SocketAddr, SocketAddr, JoinHandle<()>) {
         let alive = TcpListener::bind("127.0.0.1:0").unwrap();
-        let dead = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let address = alive.local_addr().unwrap();
         let serve = move || {
             let (mut client, _) = alive.accept().unwrap();
@@ -513,10 +492,7 @@ mod tests {
     #[test]
     fn refused_address_of_a_name_is_followed_by_its_next_within_the_same_attempt() {
         let (alive, dead, server) = one_alive_one_dead(2);
-        let mut config = Redlock::builder()
-            .node("redis://127.0.0.1")
-            .config()
-            .unwrap();
+        let mut config = Redlock::builder().node("redis://127.0.0.1").config().unwrap();
         config.nodes[0].target = Target::Tcp(vec![dead, alive]);
         let mut poll = Poll::new().unwrap();
         let mut events = Events::with_capacity(8);
@@ -528,9 +504,7 @@ mod tests {
                 break done;
             }
             poll.poll(&mut events, mux.next_timeout()).unwrap();
-            events
-                .iter()
-                .for_each(|event| assert!(mux.handle_event(event)));
+            events.iter().for_each(|event| assert!(mux.handle_event(event)));
             mux.handle_timeout();
         };
         assert!(matches!(done, Done::Acquired(Ok(_))), "{done:?}");

@@ -99,10 +99,7 @@ impl Socket {
 
     #[cfg(not(unix))]
     pub(super) fn unix(_: &Registry, _: Token, _: &Path) -> io::Result<Socket> {
-        Err(io::Error::new(
-            ErrorKind::Unsupported,
-            "no Unix sockets on this system",
-        ))
+        Err(io::Error::new(ErrorKind::Unsupported, "no Unix sockets on this system"))
     }
 
     fn register(registry: &Registry, token: Token, mut stream: Stream) -> io::Result<Socket> {
@@ -110,13 +107,7 @@ impl Socket {
         let interest = Interest::READABLE | Interest::WRITABLE;
         registry.register(stream.source(), token, interest)?;
         let (reader, unsent) = (ReplyReader::new(), BytesMut::new());
-        Ok(Socket {
-            stream,
-            registry,
-            connected: false,
-            reader,
-            unsent,
-        })
+        Ok(Socket { stream, registry, connected: false, reader, unsent })
     }
 
     /// Looks whether the connection stands now; readiness is only a hint to look.
@@ -132,11 +123,7 @@ impl Socket {
 
     /// Sends, or keeps for later what the socket does not take.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let sent = if self.unsent.is_empty() {
-            self.write_some(bytes)?
-        } else {
-            0
-        };
+        let sent = if self.unsent.is_empty() { self.write_some(bytes)? } else { 0 };
         self.unsent.extend_from_slice(&bytes[sent..]);
         Ok(())
     }
@@ -215,12 +202,7 @@ impl Drop for Socket {
 fn tune(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
-    #[cfg(any(
-        target_os = "linux",
-        target_os = "android",
-        target_os = "macos",
-        windows
-    ))]
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos", windows))]
     let keepalive = keepalive.with_interval(KEEPALIVE);
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&keepalive);

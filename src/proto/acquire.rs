@@ -27,13 +27,7 @@ impl Engine {
         if self.operations.len() >= OPERATIONS_MAX {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
-        let task = Task::Acquire {
-            resource,
-            ttl,
-            patience,
-            attempts: 0,
-            last: None,
-        };
+        let task = Task::Acquire { resource, ttl, patience, attempts: 0, last: None };
         let op = self.start_operation(task, Progress::Waiting);
         self.start_attempt(now, op);
         Ok(self.id_of(op))
@@ -45,13 +39,7 @@ impl Engine {
             return self.conclude(op, Progress::Failed(LockErrorKind::NoEntropy, None));
         };
         let token = LockToken::from_random(random);
-        let Task::Acquire {
-            resource,
-            ttl,
-            patience,
-            attempts,
-            ..
-        } = &mut self.operations[op].task
+        let Task::Acquire { resource, ttl, patience, attempts, .. } = &mut self.operations[op].task
         else {
             unreachable!("only acquisitions have attempts");
         };
@@ -104,18 +92,12 @@ impl Engine {
 
     /// When the next round starts; `None` if it would start after the end of patience (R9).
     fn retry_at(&mut self, now: Moment, op: usize) -> Option<Moment> {
-        let Task::Acquire {
-            patience: Patience::Until(give_up_at),
-            attempts,
-            ..
-        } = self.operations[op].task
+        let Task::Acquire { patience: Patience::Until(give_up_at), attempts, .. } =
+            self.operations[op].task
         else {
             return None;
         };
-        let base = self
-            .config
-            .retry
-            .base(attempts, self.quorum_round_trip.unwrap_or_default());
+        let base = self.config.retry.base(attempts, self.quorum_round_trip.unwrap_or_default());
         let delay = between(base, base.saturating_mul(2), self.entropy.next_u64());
         let retry_at = now.after(delay);
         (retry_at < give_up_at).then_some(retry_at)
@@ -153,13 +135,7 @@ impl Engine {
         now: Moment,
         op: usize,
     ) -> Option<Result<Lease, LockError>> {
-        let Task::Acquire {
-            resource,
-            attempts,
-            last,
-            ..
-        } = &mut self.operations[op].task
-        else {
+        let Task::Acquire { resource, attempts, last, .. } = &mut self.operations[op].task else {
             unreachable!("called for acquisitions only");
         };
         let (resource, attempts, last) = (resource.clone(), *attempts, last.take());
@@ -183,11 +159,7 @@ impl Engine {
                 if self.attempt_failed(now, op, round, LockErrorKind::Expired) {
                     return None;
                 }
-                Some(Err(LockError::new(
-                    LockErrorKind::Expired,
-                    attempts,
-                    self.reports(round),
-                )))
+                Some(Err(LockError::new(LockErrorKind::Expired, attempts, self.reports(round))))
             }
             Progress::Failed(kind, round) => {
                 let nodes = match round {
@@ -205,9 +177,5 @@ impl Engine {
 
 /// Why a round was lost: to masters that gave no vote, or to somebody else's lock.
 pub(super) fn failure_kind(tally: Tally) -> LockErrorKind {
-    if tally.failures_deny_quorum() {
-        LockErrorKind::Unavailable
-    } else {
-        LockErrorKind::Contended
-    }
+    if tally.failures_deny_quorum() { LockErrorKind::Unavailable } else { LockErrorKind::Contended }
 }

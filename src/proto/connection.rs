@@ -24,23 +24,17 @@ impl Engine {
         };
         // One deadline covers connection and handshake: a peer that accepts and stays silent
         // costs no more than one that does not accept. If it is over, nobody has called in since.
-        let deadline = if now < deadline {
-            deadline
-        } else {
-            now.after(self.config.connect_timeout)
-        };
+        let deadline =
+            if now < deadline { deadline } else { now.after(self.config.connect_timeout) };
         self.nodes[node].state = State::Handshaking { deadline };
         let config = &self.config.nodes[node];
         if config.password.is_some() {
-            self.outgoing
-                .push_back(Outgoing::Handshake(node, Step::Authenticate));
+            self.outgoing.push_back(Outgoing::Handshake(node, Step::Authenticate));
         }
         if config.db != 0 {
-            self.outgoing
-                .push_back(Outgoing::Handshake(node, Step::Select));
+            self.outgoing.push_back(Outgoing::Handshake(node, Step::Select));
         }
-        self.outgoing
-            .push_back(Outgoing::Handshake(node, Step::SetName));
+        self.outgoing.push_back(Outgoing::Handshake(node, Step::SetName));
     }
 
     /// The connection ended, or could not be made.
@@ -360,10 +354,7 @@ mod tests {
     #[test]
     fn messages_show_no_tokens_and_end_somewhere() {
         let hex = "0123456789abcdef0123456789abcdef01234567";
-        assert_eq!(
-            without_tokens(&format!("ERR bad {hex} there")),
-            "ERR bad … there"
-        );
+        assert_eq!(without_tokens(&format!("ERR bad {hex} there")), "ERR bad … there");
         assert_eq!(without_tokens("ERR \u{0}odd"), "ERR odd");
         assert_eq!(without_tokens(&"z".repeat(5_000)).len(), MESSAGE_CHARS_MAX);
     }

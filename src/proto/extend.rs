@@ -21,10 +21,7 @@ impl Engine {
         lease.longest = lease.longest.max(ttl);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let (token, deadline) = (lease.token, lease.deadline);
-        let task = Task::Extend {
-            lease: Some(lease),
-            ttl,
-        };
+        let task = Task::Extend { lease: Some(lease), ttl };
         let op = self.start_operation(task, Progress::Waiting);
         if let Err(kind) = checked {
             self.conclude(op, Progress::Failed(kind, None));
@@ -66,9 +63,6 @@ impl Engine {
         };
         self.stats.extensions_failed += 1;
         let nodes = round.map_or_else(Vec::new, |round| self.reports(round));
-        Done::Extended(
-            lease,
-            Err(LockError::new(kind, u32::from(round.is_some()), nodes)),
-        )
+        Done::Extended(lease, Err(LockError::new(kind, u32::from(round.is_some()), nodes)))
     }
 }

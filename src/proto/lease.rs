@@ -55,11 +55,7 @@ impl Lease {
     /// know which of them may hold the key.
     pub(crate) fn adopted(self, nodes: usize) -> Lease {
         let started = Moment::from_nanos(0);
-        Lease {
-            started,
-            sent: NodeSet::all(nodes),
-            ..self
-        }
+        Lease { started, sent: NodeSet::all(nodes), ..self }
     }
 
     /// What is left of the validity at `now`; zero when it is over.

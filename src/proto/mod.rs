@@ -254,9 +254,7 @@ impl Engine {
             Outgoing::Close(node) => Some(Action::Close { node }),
             Outgoing::Handshake(node, step) => {
                 let request = Request::Handshake(step);
-                self.nodes[node]
-                    .in_flight
-                    .push_back(node::InFlight { request, sent_at });
+                self.nodes[node].in_flight.push_back(node::InFlight { request, sent_at });
                 Some(Action::Send {
                     nodes: NodeSet::one(node),
                     command: self.handshake_command(node, step),
@@ -265,14 +263,9 @@ impl Engine {
             Outgoing::Round(nodes, round) => {
                 let request = Request::Round(round);
                 for node in nodes.iter() {
-                    self.nodes[node]
-                        .in_flight
-                        .push_back(node::InFlight { request, sent_at });
+                    self.nodes[node].in_flight.push_back(node::InFlight { request, sent_at });
                 }
-                Some(Action::Send {
-                    nodes,
-                    command: self.rounds[round].command(),
-                })
+                Some(Action::Send { nodes, command: self.rounds[round].command() })
             }
         }
     }
@@ -318,10 +311,7 @@ impl Engine {
             return Some(self.last_now);
         }
         let node_timeout = self.config.node_timeout;
-        let nodes = self
-            .nodes
-            .iter()
-            .filter_map(|node| node.poll_timeout(node_timeout));
+        let nodes = self.nodes.iter().filter_map(|node| node.poll_timeout(node_timeout));
         nodes.chain(self.timers.next()).min()
     }
 
@@ -337,10 +327,7 @@ impl Engine {
 
     /// How many nodes are ready to vote.
     pub fn ready(&self) -> usize {
-        self.nodes
-            .iter()
-            .filter(|node| node.state == State::Ready)
-            .count()
+        self.nodes.iter().filter(|node| node.state == State::Ready).count()
     }
 
     /// How many nodes are ready, or may become so in the attempt that is under way.
@@ -378,10 +365,7 @@ impl Engine {
             last_outcome: node.last_outcome,
             last_failure: (node.last_failure != NodeOutcome::NotConnected)
                 .then_some(node.last_failure),
-            last_message: node
-                .last_error
-                .as_ref()
-                .map(|error| Arc::clone(&error.message)),
+            last_message: node.last_error.as_ref().map(|error| Arc::clone(&error.message)),
             latency: node.latency,
             in_flight: node.in_flight.len(),
             debts: node.debts.len(),
@@ -411,19 +395,11 @@ impl Engine {
     fn start_operation(&mut self, task: Task, progress: Progress) -> usize {
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
-        self.operations.insert(Operation {
-            generation,
-            task,
-            progress,
-            timer: None,
-        })
+        self.operations.insert(Operation { generation, task, progress, timer: None })
     }
 
     fn id_of(&self, op: usize) -> OpId {
-        OpId {
-            slot: op as u32,
-            generation: self.operations[op].generation,
-        }
+        OpId { slot: op as u32, generation: self.operations[op].generation }
     }
 
     fn lookup(&self, id: OpId) -> Option<usize> {
@@ -612,11 +588,7 @@ impl Engine {
     fn reports(&self, round: usize) -> Vec<NodeReport> {
         let count = self.nodes.len();
         let votes = &self.votes[round * count..(round + 1) * count];
-        votes
-            .iter()
-            .enumerate()
-            .map(|(node, vote)| self.report(node, *vote))
-            .collect()
+        votes.iter().enumerate().map(|(node, vote)| self.report(node, *vote)).collect()
     }
 
     fn report(&self, node: usize, vote: Vote) -> NodeReport {

@@ -176,14 +176,9 @@ impl Node {
             State::Connecting { deadline } | State::Handshaking { deadline } => Some(deadline),
             State::BackOff { retry_at } => Some(retry_at),
             State::Ready => {
-                let next = self
-                    .in_flight
-                    .get(self.late)
-                    .map(|next| next.sent_at.after(node_timeout));
-                [next, self.silent_until(), self.debts_due]
-                    .into_iter()
-                    .flatten()
-                    .min()
+                let next =
+                    self.in_flight.get(self.late).map(|next| next.sent_at.after(node_timeout));
+                [next, self.silent_until(), self.debts_due].into_iter().flatten().min()
             }
         }
     }
@@ -251,15 +246,10 @@ impl Node {
             0 => Duration::ZERO,
             failures => BACK_OFF_MIN.saturating_mul(1 << (failures - 1).min(16)),
         };
-        let delay = super::timer::between(
-            doubled.min(BACK_OFF_MAX) / 2,
-            doubled.min(BACK_OFF_MAX),
-            random,
-        );
+        let delay =
+            super::timer::between(doubled.min(BACK_OFF_MAX) / 2, doubled.min(BACK_OFF_MAX), random);
         self.failures = self.failures.saturating_add(1);
-        self.state = State::BackOff {
-            retry_at: now.after(delay),
-        };
+        self.state = State::BackOff { retry_at: now.after(delay) };
     }
 }
 

@@ -64,13 +64,7 @@ impl Engine {
     pub(super) fn release_everywhere(
         &mut self,
         now: Moment,
-        Held {
-            key,
-            token,
-            ttl,
-            started,
-            sent,
-        }: Held,
+        Held { key, token, ttl, started, sent }: Held,
         owner: Option<usize>,
     ) -> usize {
         let round = self.start_round(now, Kind::Release, (key, token, ttl), owner);
@@ -150,13 +144,7 @@ impl Engine {
         // An unanswered SET may have run as late as now, and so may one before this release.
         let latest = || now.after(ttl.as_duration()).after(SLACK);
         let expires = round.expires.unwrap_or_else(latest);
-        Debt {
-            key,
-            ttl,
-            due: now,
-            expires,
-            again: false,
-        }
+        Debt { key, ttl, due: now, expires, again: false }
     }
 
     /// Sends what is owed and due.

@@ -63,10 +63,7 @@ pub(super) struct Vote {
 
 impl Vote {
     const UNKNOWN: u32 = u32::MAX;
-    pub(super) const PENDING: Vote = Vote {
-        outcome: NodeOutcome::Pending,
-        micros: Vote::UNKNOWN,
-    };
+    pub(super) const PENDING: Vote = Vote { outcome: NodeOutcome::Pending, micros: Vote::UNKNOWN };
 
     pub(super) fn new(outcome: NodeOutcome, latency: Option<Duration>) -> Vote {
         let micros = latency.map_or(Vote::UNKNOWN, |latency| {

@@ -30,19 +30,13 @@ pub struct Stopwatch(Instant);
 
 impl Stopwatch {
     /// Starts now.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "measures the library from outside"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "measures the library from outside")]
     pub fn start() -> Stopwatch {
         Stopwatch(Instant::now())
     }
 
     /// The time since the start.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "measures the library from outside"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "measures the library from outside")]
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
@@ -86,19 +80,14 @@ pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
 #[track_caller]
 pub fn all_ready(builder: &Builder) -> Redlock {
     let redlock = builder.connect().unwrap_or_else(|error| panic!("{error}"));
-    soon("every node is ready", || {
-        ready(&redlock) == redlock.nodes().len()
-    });
+    soon("every node is ready", || ready(&redlock) == redlock.nodes().len());
     redlock
 }
 
 /// How many nodes are ready to vote.
 pub fn ready(redlock: &Redlock) -> usize {
     let nodes = redlock.nodes();
-    nodes
-        .iter()
-        .filter(|node| node.state == NodeState::Ready)
-        .count()
+    nodes.iter().filter(|node| node.state == NodeState::Ready).count()
 }
 
 /// Patient settings: whatever is slow, nothing times out within a test.
@@ -107,10 +96,7 @@ where
     I: IntoIterator,
     I::Item: Into<String>,
 {
-    Redlock::builder()
-        .nodes(urls)
-        .node_timeout(PATIENT)
-        .connect_timeout(PATIENT)
+    Redlock::builder().nodes(urls).node_timeout(PATIENT).connect_timeout(PATIENT)
 }
 
 /// What each node said, in the order of configuration.
@@ -120,10 +106,7 @@ pub fn outcomes(error: &LockError) -> Vec<NodeOutcome> {
 
 /// How many nodes said this.
 pub fn count(error: &LockError, outcome: NodeOutcome) -> usize {
-    outcomes(error)
-        .into_iter()
-        .filter(|said| *said == outcome)
-        .count()
+    outcomes(error).into_iter().filter(|said| *said == outcome).count()
 }
 
 /// The command that runs this test alone in a process of its own, as a child.
@@ -159,10 +142,7 @@ pub fn told_by(child: &mut Child) -> impl Iterator<Item = String> + use<> {
 /// Runs a child to its end; returns what it told.
 #[track_caller]
 pub fn run_child(command: &mut Command) -> Vec<String> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("this test runs again");
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("this test runs again");
     let told = told_by(&mut child).collect();
     let status = child.wait().expect("a child can be waited for");
     assert!(status.success(), "the child failed: {status}; see above");
@@ -173,13 +153,9 @@ pub fn run_child(command: &mut Command) -> Vec<String> {
 #[cfg(target_os = "linux")]
 pub fn status_figure(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux has it");
-    let figure = status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let figure = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let digits = figure.and_then(|figure| figure.split_whitespace().next());
-    digits
-        .and_then(|digits| digits.parse().ok())
-        .expect("a known name and a number")
+    digits.and_then(|digits| digits.parse().ok()).expect("a known name and a number")
 }
 
 /// How many descriptors this process has open, the one to count them with included.

@@ -44,11 +44,7 @@ impl DelayProxy {
         let acceptor = thread::Builder::new()
             .name("proxy".into())
             .spawn(move || accept(&listener, upstream, round_trip / 2, &for_acceptor))?;
-        Ok(DelayProxy {
-            addr,
-            shared,
-            acceptor: Some(acceptor),
-        })
+        Ok(DelayProxy { addr, shared, acceptor: Some(acceptor) })
     }
 
     /// Where clients connect to.
@@ -129,10 +125,8 @@ impl Shared {
             if left.is_zero() {
                 return true;
             }
-            (state, _) = self
-                .stopped
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner);
+            (state, _) =
+                self.stopped.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -155,13 +149,11 @@ fn accept(listener: &TcpListener, upstream: SocketAddr, delay: Duration, shared:
             continue;
         }
         let for_connection = Arc::clone(shared);
-        let spawned = thread::Builder::new()
-            .name(format!("proxy-{id}"))
-            .spawn(move || {
-                // How a connection fails is for its two ends to notice.
-                let _ = serve(id, &client, upstream, delay, &for_connection);
-                for_connection.forget(id);
-            });
+        let spawned = thread::Builder::new().name(format!("proxy-{id}")).spawn(move || {
+            // How a connection fails is for its two ends to notice.
+            let _ = serve(id, &client, upstream, delay, &for_connection);
+            for_connection.forget(id);
+        });
         match spawned {
             Ok(connection) => connections.push(connection),
             Err(_) => shared.forget(id),

@@ -67,13 +67,8 @@ impl Scenario {
             .nodes(urls)
             .node_timeout(NODE_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT);
-        let config = configure(builder)
-            .config()
-            .expect("the scenario's settings are valid");
-        let entropy = Counted {
-            tokens: 0,
-            random: u64::MAX / 2,
-        };
+        let config = configure(builder).config().expect("the scenario's settings are valid");
+        let entropy = Counted { tokens: 0, random: u64::MAX / 2 };
         let engine = Engine::new(Arc::new(config), Box::new(entropy));
         let now = Moment::from_nanos(1_000_000_000);
         Scenario { engine, now, nodes }
@@ -104,11 +99,7 @@ impl Scenario {
     }
 
     pub fn state(&self, node: usize) -> NodeState {
-        self.engine
-            .nodes()
-            .nth(node)
-            .expect("the node exists")
-            .state
+        self.engine.nodes().nth(node).expect("the node exists").state
     }
 
     pub fn pass(&mut self, time: Duration) {
@@ -132,9 +123,7 @@ impl Scenario {
 
     pub fn acquire(&mut self, ttl: Duration, patience: Patience) -> OpId {
         let resource = Resource::new("resource").expect("a valid name");
-        self.engine
-            .acquire(self.now, resource, ttl, patience)
-            .expect("the arguments are valid")
+        self.engine.acquire(self.now, resource, ttl, patience).expect("the arguments are valid")
     }
 
     /// A lock that all nodes granted.
@@ -219,8 +208,5 @@ fn sent(nodes: NodeSet, command: Command<'_>) -> Acted {
 }
 
 pub fn server_error(kind: ServerErrorKind) -> Reply {
-    Reply::Error(ServerError {
-        kind,
-        message: "ERR in the scenario".into(),
-    })
+    Reply::Error(ServerError { kind, message: "ERR in the scenario".into() })
 }

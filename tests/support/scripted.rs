@@ -62,11 +62,7 @@ impl Scripted {
             .name("scripted".into())
             .spawn(move || accept(&listener, &Arc::new(script), &for_acceptor))
             .expect("a thread");
-        Scripted {
-            addr,
-            shared,
-            acceptor: Some(acceptor),
-        }
+        Scripted { addr, shared, acceptor: Some(acceptor) }
     }
 
     /// A server that never misbehaves.
@@ -93,11 +89,7 @@ impl Scripted {
     pub fn store(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let mut store = self.shared.store();
         store.expire();
-        store
-            .keys
-            .iter()
-            .map(|(key, entry)| (key.clone(), entry.value.clone()))
-            .collect()
+        store.keys.iter().map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
     }
 }
 
@@ -111,10 +103,7 @@ impl Drop for Scripted {
             let _ = acceptor.join();
         }
         let panicked = self.shared.panicked.load(Ordering::SeqCst);
-        assert!(
-            !panicked || thread::panicking(),
-            "a script panicked; see above"
-        );
+        assert!(!panicked || thread::panicking(), "a script panicked; see above");
     }
 }
 
@@ -227,14 +216,12 @@ where
         let _ = stream.set_nodelay(true);
         let mut peer = Peer::new(id, stream, Arc::clone(shared));
         let script = Arc::clone(script);
-        let spawned = thread::Builder::new()
-            .name(format!("scripted-{id}"))
-            .spawn(move || {
-                // How a connection fails is for the test to notice, at its other end.
-                if catch_unwind(AssertUnwindSafe(|| script(&mut peer))).is_err() {
-                    peer.shared.panicked.store(true, Ordering::SeqCst);
-                }
-            });
+        let spawned = thread::Builder::new().name(format!("scripted-{id}")).spawn(move || {
+            // How a connection fails is for the test to notice, at its other end.
+            if catch_unwind(AssertUnwindSafe(|| script(&mut peer))).is_err() {
+                peer.shared.panicked.store(true, Ordering::SeqCst);
+            }
+        });
         match spawned {
             Ok(connection) => connections.push(connection),
             Err(_) => shared.forget(id),
@@ -259,13 +246,7 @@ pub struct Peer {
 
 impl Peer {
     fn new(id: usize, stream: Arc<TcpStream>, shared: Arc<Shared>) -> Peer {
-        Peer {
-            id,
-            stream: Some(stream),
-            shared,
-            received: Vec::new(),
-            last_unread: false,
-        }
+        Peer { id, stream: Some(stream), shared, received: Vec::new(), last_unread: false }
     }
 
     /// The number of this connection: the first one is 0.
@@ -324,9 +305,7 @@ impl Peer {
     }
 
     fn stream(&self) -> io::Result<&TcpStream> {
-        self.stream
-            .as_deref()
-            .ok_or_else(|| ErrorKind::NotConnected.into())
+        self.stream.as_deref().ok_or_else(|| ErrorKind::NotConnected.into())
     }
 
     /// Sends these bytes, whatever they are.
@@ -345,11 +324,7 @@ impl Peer {
 
     /// Waits; fails if the server is dropped meanwhile, so that `?` ends the script.
     pub fn pause(&self, time: Duration) -> io::Result<()> {
-        if self.shared.pause(time) {
-            Ok(())
-        } else {
-            Err(ErrorKind::Interrupted.into())
-        }
+        if self.shared.pause(time) { Ok(()) } else { Err(ErrorKind::Interrupted.into()) }
     }
 
     /// Closes the connection with a reset (RST).
@@ -423,9 +398,9 @@ impl Peer {
             ("CLIENT", [subcommand, rest @ ..]) => match (upper(subcommand).as_str(), rest) {
                 ("SETNAME", [_]) => simple("OK"),
                 ("ID", []) => integer(7),
-                (subcommand, _) => error(&format!(
-                    "unknown subcommand '{subcommand}'. Try CLIENT HELP."
-                )),
+                (subcommand, _) => {
+                    error(&format!("unknown subcommand '{subcommand}'. Try CLIENT HELP."))
+                }
             },
             ("SET", [key, value, options @ ..]) => self.shared.store().set(key, value, options),
             ("GET", [key]) => match self.shared.store().get(key) {
@@ -433,10 +408,7 @@ impl Peer {
                 None => NIL.to_vec(),
             },
             ("PTTL", [key]) => match self.shared.store().get(key) {
-                Some(Entry {
-                    expires: Some(expires),
-                    ..
-                }) => {
+                Some(Entry { expires: Some(expires), .. }) => {
                     let left = expires.saturating_duration_since(now());
                     // Rounded, since the clock of Redis has whole milliseconds.
                     integer(i64::try_from((left.as_micros() + 500) / 1000).unwrap_or(i64::MAX))
@@ -462,16 +434,12 @@ impl Peer {
                 "wrong number of arguments for '{}' command",
                 name.to_ascii_lowercase()
             )),
-            _ => error(&format!(
-                "unknown command '{name}', with args beginning with: "
-            )),
+            _ => error(&format!("unknown command '{name}', with args beginning with: ")),
         }
     }
 
     fn info(&self) -> String {
-        let up = now()
-            .saturating_duration_since(self.shared.started)
-            .as_secs();
+        let up = now().saturating_duration_since(self.shared.started).as_secs();
         format!(
             "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nprocess_id:1\r\n\
              run_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{up}\r\n\r\n\
@@ -510,8 +478,7 @@ struct Entry {
 impl Store {
     fn expire(&mut self) {
         let now = now();
-        self.keys
-            .retain(|_, entry| entry.expires.is_none_or(|expires| now < expires));
+        self.keys.retain(|_, entry| entry.expires.is_none_or(|expires| now < expires));
     }
 
     fn get(&mut self, key: &[u8]) -> Option<&Entry> {
@@ -547,13 +514,7 @@ impl Store {
             return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n".to_vec();
         }
         let expires = lifetime.and_then(|lifetime| now().checked_add(lifetime));
-        self.keys.insert(
-            key.to_vec(),
-            Entry {
-                value: value.to_vec(),
-                expires,
-            },
-        );
+        self.keys.insert(key.to_vec(), Entry { value: value.to_vec(), expires });
         simple("OK")
     }
 
@@ -746,18 +707,10 @@ pub fn never_accepting() -> NeverAccepting {
             Err(_) => break,
         }
     }
-    NeverAccepting {
-        addr,
-        full,
-        _listener: listener,
-        _fillers: fillers,
-    }
+    NeverAccepting { addr, full, _listener: listener, _fillers: fillers }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the clock of a server, not of a lock"
-)]
+#[expect(clippy::disallowed_methods, reason = "the clock of a server, not of a lock")]
 fn now() -> Instant {
     Instant::now()
 }
