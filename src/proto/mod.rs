@@ -6,8 +6,9 @@
 //! 1. give it commands: [`acquire`](Engine::acquire), [`extend`](Engine::extend),
 //!    [`release`](Engine::release);
 //! 2. carry out each [`poll_action`](Engine::poll_action) until there is none;
-//! 3. take each [`poll_done`](Engine::poll_done), with a clock read for that purpose: it is the
-//!    one place that hands out a lock, and it proves the validity against that very moment (R2);
+//! 3. take each [`poll_done`](Engine::poll_done), or one operation's
+//!    [`take_done`](Engine::take_done), with a clock read for that purpose: it is the one place
+//!    that hands out a lock, and it proves the validity against that very moment (R2);
 //! 4. wait for a connection, a reply, or the moment that [`poll_timeout`](Engine::poll_timeout)
 //!    names, call the `handle_*` that fits, and go on with 2.
 //!
