@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use muxlock::proto::{Action, Command, Engine, Entropy, NodeSet, Patience, Reply};
+use muxlock::proto::{Action, Command, Engine, Entropy, NodeSet, Patience, Reply, ServerInfo};
 use muxlock::{Done, Lease, Moment, Redlock, Resource};
 
 const NODES: [usize; 6] = [1, 3, 5, 9, 33, 64];
@@ -65,7 +65,8 @@ struct Cluster {
 
 impl Cluster {
     fn new(nodes: usize) -> Cluster {
-        // Never connected to: the engine opens no sockets.
+        // Never connected to: the engine opens no sockets. The restart guard is on, and the nodes
+        // say that they are old.
         let urls = (0..nodes).map(|node| format!("redis://127.0.0.1:{}", 10_000 + node));
         let config = Redlock::builder().nodes(urls).config().expect("settings within their bounds");
         let mut cluster = Cluster {
@@ -133,7 +134,8 @@ impl Cluster {
                 }
                 Action::Close { node } => unreachable!("node {node} gave no reason to be closed"),
                 Action::Send { nodes, command } => {
-                    let reply = answer(self.key, black_box(&command));
+                    let first = nodes.iter().next().unwrap_or_default();
+                    let reply = answer(self.key, self.now, first, black_box(&command));
                     self.on_the_way.push((nodes, reply));
                 }
             }
@@ -221,18 +223,26 @@ impl Cluster {
     }
 }
 
-fn answer(key: Key, command: &Command<'_>) -> Reply {
+/// What these nodes say, of which this is the first: a handshake is with one alone.
+fn answer(key: Key, now: Moment, node: usize, command: &Command<'_>) -> Reply {
     match (command, key) {
         (Command::Acquire { .. }, Key::Held) => Reply::Nil,
-        (Command::Release { .. }, Key::Held) => Reply::Integer(0),
-        (Command::Extend { .. } | Command::Release { .. }, _) => Reply::Integer(1),
-        (
-            Command::Acquire { .. }
-            | Command::Authenticate(_)
-            | Command::Select { .. }
-            | Command::SetName,
-            _,
-        ) => Reply::Ok,
+        (Command::Release { .. }, Key::Held) | (Command::Probe { .. }, _) => Reply::Integer(0),
+        (Command::Acquire { .. }, _) => Reply::Ok,
+        (Command::Extend { .. } | Command::Release { .. } | Command::ClientId, _) => {
+            Reply::Integer(1)
+        }
+        (Command::Info(_), _) => Reply::Info(Box::new(ServerInfo {
+            run_id: Some(format!("process {node}").into()),
+            uptime: Some(Duration::from_secs(86_400)),
+            master: Some(true),
+            ..ServerInfo::default()
+        })),
+        (Command::Time, _) => Reply::Time(Duration::from_nanos(now.as_nanos())),
+        (Command::Authenticate(_) | Command::Select { .. } | Command::SetName, _) => Reply::Ok,
+        (Command::Kill { .. } | Command::Marker { .. }, _) => {
+            unreachable!("no connection is lost, and no marker configured")
+        }
     }
 }
 

@@ -34,7 +34,7 @@ use scripted::{Peer, Scripted, refused_addr};
 const NODES: usize = 5;
 const NODE_COUNTS: [usize; 5] = [1, 3, 5, 7, 9];
 const ROUND_TRIPS_MS: [u64; NODES] = [1, 2, 3, 40, 400];
-const TTL: Duration = Duration::from_secs(10);
+const TTL: Duration = Duration::from_secs(2);
 /// Above the longest round trip, so that a slow node is slow and not absent.
 const FAR_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most pairs that it takes until every node that can be connected is.
@@ -163,6 +163,12 @@ struct Case {
     _kept: Option<Box<dyn Any>>,
 }
 
+/// With the restart guard on, as it is by default: masters that were started here are waited for
+/// until they are old enough, a little longer than the longest TTL.
+fn guarded() -> Builder {
+    Redlock::builder().max_ttl(TTL)
+}
+
 impl Case {
     /// Connects to these nodes until as many as can be are ready.
     fn connect(name: &'static str, builder: &Builder, ready: usize) -> Case {
@@ -183,7 +189,7 @@ impl Case {
     }
 
     fn healthy(pool: &Pool, nodes: usize) -> Case {
-        let builder = Redlock::builder().nodes(pool.urls(nodes));
+        let builder = guarded().nodes(pool.urls(nodes));
         Case::connect("healthy", &builder, nodes)
     }
 
@@ -200,16 +206,15 @@ impl Case {
     }
 
     fn one_refused(pool: &Pool) -> Case {
-        let builder = Redlock::builder()
-            .nodes(pool.urls(NODES - 1))
-            .node(format!("redis://{}", refused_addr()));
+        let builder =
+            guarded().nodes(pool.urls(NODES - 1)).node(format!("redis://{}", refused_addr()));
         Case::connect("one_refused", &builder, NODES - 1)
     }
 
     /// Killed while connected; nothing listens on its port from then on.
     fn one_killed(pool: &Pool) -> Case {
         let mut master = Master::start().expect("redis-server starts");
-        let builder = Redlock::builder().nodes(pool.urls(NODES - 1)).node(master.url());
+        let builder = guarded().nodes(pool.urls(NODES - 1)).node(master.url());
         let case = Case::connect("one_killed", &builder, NODES);
         master.kill().expect("redis-server can be killed");
         case
@@ -218,7 +223,7 @@ impl Case {
     /// It accepts every connection, and never answers.
     fn one_silent(pool: &Pool) -> Case {
         let server = Scripted::start(Peer::hold);
-        let builder = Redlock::builder().nodes(pool.urls(NODES - 1)).node(server.url());
+        let builder = guarded().nodes(pool.urls(NODES - 1)).node(server.url());
         let mut case = Case::connect("one_silent", &builder, NODES - 1);
         case._kept = Some(Box::new(server));
         case
@@ -227,7 +232,7 @@ impl Case {
     /// Stopped while connected; its kernel still takes bytes and accepts connections.
     fn frozen(pool: &Pool, frozen: usize) -> Case {
         let masters = start(frozen);
-        let builder = Redlock::builder().nodes(pool.urls(NODES - frozen)).nodes(masters.urls());
+        let builder = guarded().nodes(pool.urls(NODES - frozen)).nodes(masters.urls());
         let name = if frozen == 1 { "one_frozen" } else { "two_frozen" };
         let mut case = Case::connect(name, &builder, NODES);
         for master in &masters {
@@ -248,7 +253,7 @@ impl Case {
                 DelayProxy::start(upstream, Duration::from_millis(round_trip)).expect("a free port")
             })
             .collect();
-        let builder = Redlock::builder()
+        let builder = guarded()
             .nodes(proxies.iter().map(DelayProxy::url))
             .node_timeout(FAR_TIMEOUT)
             .connect_timeout(FAR_TIMEOUT);

@@ -63,6 +63,13 @@ pub enum ConfigError {
         /// The greatest length allowed.
         max: usize,
     },
+    /// The flush marker is empty or too long.
+    FlushMarker {
+        /// Its length in bytes.
+        bytes: usize,
+        /// The greatest length allowed.
+        max: usize,
+    },
     /// The operating system refused a resource that the event loop needs.
     Os(io::Error),
 }
@@ -87,6 +94,9 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::KeyPrefix { bytes, max } => {
                 write!(f, "key_prefix has {bytes} bytes: at most {max} are allowed")
+            }
+            ConfigError::FlushMarker { bytes, max } => {
+                write!(f, "flush_marker has {bytes} bytes: it must have 1 to {max}")
             }
             ConfigError::Os(error) => write!(f, "cannot set up the event loop: {error}"),
         }
@@ -166,6 +176,9 @@ pub enum LockErrorKind {
     Overloaded,
     /// The operating system gave no random bytes for a token. Nothing was sent.
     NoEntropy,
+    /// The client was made before this process was forked off, and belongs to its parent. Nothing
+    /// was sent: make a client of this process' own.
+    Forked,
 }
 
 /// An operation that did not succeed, with what each node said.
@@ -209,6 +222,24 @@ impl LockError {
     /// How many rounds were tried.
     pub fn attempts(&self) -> u32 {
         self.0.attempts
+    }
+
+    /// How long it will be until enough nodes have left quarantine for a quorum, if all of them and
+    /// those that had not answered would grant; `None` if quarantine was not what was missing.
+    pub fn ready_in(&self) -> Option<Duration> {
+        let is_free = |report: &&NodeReport| {
+            matches!(report.outcome, NodeOutcome::Granted | NodeOutcome::Pending)
+        };
+        let granted = self.nodes().iter().filter(is_free).count();
+        let missing = crate::quorum(self.nodes().len()).checked_sub(granted + 1)?;
+        let mut waits: Vec<_> = self
+            .nodes()
+            .iter()
+            .filter(|report| report.outcome == NodeOutcome::Quarantined)
+            .filter_map(|report| report.quarantine.map(|quarantine| quarantine.ready_in))
+            .collect();
+        waits.sort_unstable();
+        waits.get(missing).copied()
     }
 
     /// Whether somebody else holds the resource.
@@ -262,6 +293,9 @@ impl fmt::Display for LockError {
             LockErrorKind::NoEntropy => {
                 f.write_str("the operating system gave no random bytes for a token")?;
             }
+            LockErrorKind::Forked => {
+                f.write_str("this client belongs to the process that this one was forked from")?;
+            }
         }
         for (i, report) in self.nodes().iter().enumerate() {
             f.write_str(if i == 0 { " (" } else { "; " })?;
@@ -270,9 +304,17 @@ impl fmt::Display for LockError {
         if total > 0 {
             f.write_str(")")?;
         }
+        if count(|outcome| matches!(outcome, NodeOutcome::Quarantined)) > 0 {
+            f.write_str(QUARANTINE_HINT)?;
+        }
         Ok(())
     }
 }
+
+/// What to do about a quarantine.
+const QUARANTINE_HINT: &str = "; a master that may have forgotten a lock does not vote until that \
+     lock is over: wait, or in development switch it off with restart_guard(RestartGuard::Off) \
+     or ?restart_guard=off";
 
 impl fmt::Debug for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -297,7 +339,9 @@ impl From<LockError> for io::Error {
             LockErrorKind::InvalidTtl { .. } | LockErrorKind::InvalidResource { .. } => {
                 io::ErrorKind::InvalidInput
             }
-            LockErrorKind::Overloaded | LockErrorKind::NoEntropy => io::ErrorKind::Other,
+            LockErrorKind::Overloaded | LockErrorKind::NoEntropy | LockErrorKind::Forked => {
+                io::ErrorKind::Other
+            }
         };
         io::Error::new(kind, error)
     }
@@ -316,16 +360,24 @@ pub struct NodeReport {
     /// The time from the start of the round to the outcome; `None` while it is pending or when
     /// the node was not asked.
     pub latency: Option<Duration>,
-    /// The server's words behind [`NodeOutcome::Server`], without anything that was sent to it.
+    /// The server's words behind [`NodeOutcome::Server`], without anything that was sent to it;
+    /// or the address of the other node behind [`Unfit::Duplicate`].
     pub message: Option<Arc<str>>,
+    /// Why the node's votes do not count for now, and for how long, if so.
+    pub quarantine: Option<Quarantine>,
 }
 
 impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {} {}: {}", self.node, self.address, self.outcome)?;
-        match &self.message {
-            Some(message) => write!(f, ": {message}"),
-            None => Ok(()),
+        if let Some(message) = &self.message {
+            write!(f, ": {message}")?;
+        }
+        match &self.quarantine {
+            Some(quarantine) if self.outcome == NodeOutcome::Quarantined => {
+                write!(f, " for another {:.1?}: {}", quarantine.ready_in, quarantine.cause)
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -353,6 +405,11 @@ pub enum NodeOutcome {
     /// It still holds the lock from a lost connection, and is about to be told to delete it: that
     /// copy does not count.
     Releasing,
+    /// It answered, but may have forgotten a lock that is still held: what it says does not count
+    /// for now. See [`RestartGuard`](crate::RestartGuard).
+    Quarantined,
+    /// It cannot vote as it is; the connection was closed, and is tried again.
+    Unfit(Unfit),
     /// It has left so much unanswered that nothing more is sent to it for now.
     Backlogged,
     /// It has not been connected to yet.
@@ -375,6 +432,8 @@ impl NodeOutcome {
             | NodeOutcome::Server(_)
             | NodeOutcome::Protocol(_)
             | NodeOutcome::Releasing
+            | NodeOutcome::Quarantined
+            | NodeOutcome::Unfit(_)
             | NodeOutcome::Backlogged
             | NodeOutcome::NotConnected => true,
         }
@@ -393,10 +452,89 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
             NodeOutcome::Releasing => f.write_str("about to be released"),
+            NodeOutcome::Quarantined => f.write_str("quarantined"),
+            NodeOutcome::Unfit(reason) => reason.fmt(f),
             NodeOutcome::Backlogged => f.write_str("backlogged"),
             NodeOutcome::NotConnected => f.write_str("not connected yet"),
             NodeOutcome::Connected => f.write_str("connected"),
         }
+    }
+}
+
+/// Why a server cannot vote, as it said itself when it was connected to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// It is a replica: a writable one grants what its master knows nothing of (R33).
+    Replica,
+    /// It is loading its data, and may not have read all of its locks yet (R33).
+    Loading,
+    /// It is part of a Redis Cluster or a sentinel, which independent masters are not (R33).
+    Cluster,
+    /// Its `maxmemory-policy` lets it evict locks that are still held: set it to `noeviction`, or
+    /// `maxmemory` to 0.
+    Evicts,
+    /// It is the same server as another node that is connected: its vote would count twice (R34).
+    Duplicate,
+    /// It does not run the script that a release needs: `EVAL` is renamed or forbidden.
+    NoScripts,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unfit::Replica => "unfit (a replica)",
+            Unfit::Loading => "unfit (loading its data)",
+            Unfit::Cluster => "unfit (not a standalone master)",
+            Unfit::Evicts => "unfit (maxmemory-policy evicts locks; set noeviction)",
+            Unfit::Duplicate => "unfit (the same server as another node)",
+            Unfit::NoScripts => "unfit (does not run the release script)",
+        })
+    }
+}
+
+/// A node's votes do not count for now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Quarantine {
+    /// Why.
+    pub cause: QuarantineCause,
+    /// How much longer.
+    pub ready_in: Duration,
+}
+
+impl Quarantine {
+    pub(crate) fn new(cause: QuarantineCause, ready_in: Duration) -> Quarantine {
+        Quarantine { cause, ready_in }
+    }
+}
+
+/// How a node may have come to forget a lock that is still held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuarantineCause {
+    /// It was started a short time ago, maybe without its data.
+    Restarted,
+    /// It was a replica, and need not have known all that its master knew.
+    Promoted,
+    /// Its wall clock jumped forward, and keys expired too early.
+    ClockStepped,
+    /// Its [`flush_marker`](crate::Builder::flush_marker) was gone.
+    Flushed,
+    /// It does not say which process it is (`INFO` is forbidden), so that it may have been
+    /// restarted before each connection.
+    Unidentified,
+}
+
+impl fmt::Display for QuarantineCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QuarantineCause::Restarted => "started a short time ago",
+            QuarantineCause::Promoted => "promoted from replica",
+            QuarantineCause::ClockStepped => "its wall clock jumped forward",
+            QuarantineCause::Flushed => "its data was flushed",
+            QuarantineCause::Unidentified => "it does not tell its run_id",
+        })
     }
 }
 
@@ -479,6 +617,26 @@ pub enum ServerErrorKind {
     MaxClients,
     /// Something else; see the message.
     Other,
+}
+
+impl ServerErrorKind {
+    /// Every kind, in the order of their numbers.
+    pub(crate) const ALL: [ServerErrorKind; 14] = [
+        ServerErrorKind::Loading,
+        ServerErrorKind::Misconfigured,
+        ServerErrorKind::OutOfMemory,
+        ServerErrorKind::Auth,
+        ServerErrorKind::Permission,
+        ServerErrorKind::ReadOnly,
+        ServerErrorKind::Cluster,
+        ServerErrorKind::NoReplicas,
+        ServerErrorKind::Busy,
+        ServerErrorKind::NoScript,
+        ServerErrorKind::WrongType,
+        ServerErrorKind::UnknownCommand,
+        ServerErrorKind::MaxClients,
+        ServerErrorKind::Other,
+    ];
 }
 
 impl fmt::Display for ServerErrorKind {

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::proto::{Action, Command, Engine, Entropy, Patience, Reply, ServerError};
-use crate::resp::{LINE_BYTES_MAX, ReplyReader};
+use crate::proto::{
+    Action, Command, Engine, Entropy, Patience, Reply, Section, ServerError, ServerInfo,
+};
+use crate::resp::{REPLY_BYTES_MAX, ReplyReader};
 use crate::{
     Done, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, ProtocolError, Redlock, Resource,
-    ServerErrorKind,
+    RestartGuard, ServerErrorKind,
 };
 
-/// Any bytes, cut anywhere: never a panic, never more kept than a line, and the same replies and
+/// Any bytes, cut anywhere: never a panic, never more kept than a reply, and the same replies and
 /// the same verdict as from the bytes in one piece.
 pub fn reply(data: &[u8]) {
     let Some((&step, bytes)) = data.split_first() else {
@@ -40,7 +42,7 @@ fn read(bytes: &[u8], step: usize) -> (Vec<Reply>, Option<ProtocolError>) {
                 Err(error) => return (replies, Some(error)),
             }
         }
-        assert!(reader.pending() <= LINE_BYTES_MAX, "more is kept than a line");
+        assert!(reader.pending() <= REPLY_BYTES_MAX, "more is kept than a reply");
     }
     (replies, None)
 }
@@ -51,7 +53,8 @@ pub fn engine(data: &[u8]) {
     let Some((&shape, bytes)) = data.split_first() else {
         return;
     };
-    let mut world = World::new(usize::from(shape % 5) + 1, TTLS[usize::from(shape >> 7)]);
+    let guard = if shape & 0x40 == 0 { RestartGuard::Off } else { RestartGuard::Uptime };
+    let mut world = World::new(usize::from(shape % 5) + 1, TTLS[usize::from(shape >> 7)], guard);
     for step in bytes.chunks_exact(2).take(STEPS_MAX) {
         world.step(step[0], step[1]);
     }
@@ -83,6 +86,11 @@ impl Entropy for Counter {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Hello,
+    Id,
+    Info(Section),
+    Time,
+    Probe,
+    Kill,
     Set(LockToken),
     Extend(LockToken),
     Release(LockToken),
@@ -93,6 +101,10 @@ struct Peer {
     asked: VecDeque<Asked>,
     /// With the moment at which the key expires.
     holds: BTreeMap<LockToken, Moment>,
+    /// How often it was restarted, and when last. It is restarted with its data: a loss is for
+    /// the simulation, which knows whether a lock may suffer from it.
+    restarts: u64,
+    started: Option<Moment>,
 }
 
 struct World {
@@ -112,14 +124,15 @@ struct World {
 }
 
 impl World {
-    fn new(nodes: usize, ttl: Duration) -> World {
+    fn new(nodes: usize, ttl: Duration, guard: RestartGuard) -> World {
         let urls = (1..=nodes).map(|port| format!("redis://127.0.0.1:{port}"));
         // As long as the short TTL, so that answers may come too late for the validity only.
-        let builder = Redlock::builder().nodes(urls).node_timeout(TTLS[0]);
+        let builder = Redlock::builder().nodes(urls).node_timeout(TTLS[0]).restart_guard(guard);
         let config = builder.config().expect("valid settings");
         World {
             engine: Engine::new(Arc::new(config), Box::new(Counter(0))),
-            now: Moment::from_nanos(1),
+            // Long after the nodes were started.
+            now: Moment::from_nanos(1).after(Duration::from_secs(1_000)),
             ttl,
             peers: (0..nodes).map(|_| Peer::default()).collect(),
             leases: Vec::new(),
@@ -234,6 +247,10 @@ impl World {
             return;
         };
         let error = |kind| Reply::Error(ServerError { kind, message: "ERR".into() });
+        if how == 7 && asked == Asked::Info(Section::Server) {
+            self.peers[node].restarts += 1;
+            self.peers[node].started = Some(self.now);
+        }
         let reply = match how {
             0..=7 => self.obey(node, asked),
             8 => error(ServerErrorKind::OutOfMemory),
@@ -265,10 +282,23 @@ impl World {
 
     fn obey(&mut self, node: usize, asked: Asked) -> Reply {
         let (now, ttl) = (self.now, self.ttl);
+        let (restarts, started) = (self.peers[node].restarts, self.peers[node].started);
         let holds = &mut self.peers[node].holds;
         holds.retain(|_, expires| now < *expires);
         match asked {
             Asked::Hello => Reply::Ok,
+            Asked::Id => Reply::Integer(7),
+            Asked::Info(section) => Reply::Info(Box::new(match section {
+                Section::Server => ServerInfo {
+                    run_id: Some(format!("{node} {restarts}").into()),
+                    uptime: Some(now.since(started.unwrap_or(Moment::from_nanos(1)))),
+                    ..ServerInfo::default()
+                },
+                Section::Replication => ServerInfo { master: Some(true), ..ServerInfo::default() },
+                Section::Memory | Section::Persistence => ServerInfo::default(),
+            })),
+            Asked::Time => Reply::Time(Duration::from_nanos(now.as_nanos())),
+            Asked::Probe | Asked::Kill => Reply::Integer(0),
             Asked::Set(_) if !holds.is_empty() => Reply::Nil,
             Asked::Set(token) => {
                 holds.insert(token, now.after(ttl));
@@ -316,6 +346,12 @@ impl World {
                     Command::Authenticate(_) | Command::Select { .. } | Command::SetName => {
                         Asked::Hello
                     }
+                    Command::ClientId => Asked::Id,
+                    Command::Info(section) => Asked::Info(section),
+                    Command::Time => Asked::Time,
+                    Command::Probe { .. } => Asked::Probe,
+                    Command::Kill { .. } => Asked::Kill,
+                    Command::Marker { .. } => unreachable!("no marker is configured"),
                 };
                 (nodes, asked)
             }
@@ -393,7 +429,10 @@ impl World {
                 }
             }
             self.drain();
-            let ready = self.engine.nodes().all(|node| node.state == NodeState::Ready);
+            let ready = self
+                .engine
+                .nodes()
+                .all(|node| matches!(node.state, NodeState::Ready | NodeState::Quarantined));
             match self.engine.poll_timeout() {
                 None if quiet && ready && self.leases.is_empty() => break,
                 None => {}

@@ -84,10 +84,10 @@ mod token;
 mod validity;
 
 pub use client::{LockGuard, LockParts, Redlock};
-pub use config::{Builder, Config, Retry};
+pub use config::{Builder, Config, RestartGuard, Retry};
 pub use error::{
     ConfigError, ConnectError, LockError, LockErrorKind, NodeOutcome, NodeReport, Phase,
-    ProtocolError, ServerErrorKind,
+    ProtocolError, Quarantine, QuarantineCause, ServerErrorKind, Unfit,
 };
 pub use moment::Moment;
 pub use mux::Multiplexer;

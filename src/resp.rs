@@ -2,7 +2,11 @@
 //!
 //! Everything that a peer can make large is capped here, before the decoder sees it: it has no
 //! limit on depth or length of its own, does not check the line end of bulk strings, and takes
-//! lenient numbers. A lock client asks for scalars only, so that is all that passes.
+//! lenient numbers. A lock client asks for scalars, for what a server says of itself, and for its
+//! time, so that is all that passes.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use redis_protocol::resp2::decode::decode_range;
@@ -11,36 +15,60 @@ use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 use redis_protocol::resp2::types::RangeFrame;
 
 use crate::error::{ProtocolError, ServerErrorKind};
-use crate::proto::{Command, Reply, ServerError};
+use crate::proto::{Command, Reply, Section, ServerError, ServerInfo};
 
 /// The longest line that a reply may have: error texts are the longest that were asked for.
 pub const LINE_BYTES_MAX: usize = 4 * 1024;
-/// An integer or a length has no more digits than this.
+/// The longest text that a server may say of itself: the sections that are asked for have one to
+/// two thousand bytes, and one line for each replica.
+pub const TEXT_BYTES_MAX: usize = 16 * 1024;
+/// The longest reply.
+pub const REPLY_BYTES_MAX: usize = TEXT_BYTES_MAX + NUMBER_BYTES_MAX + 2;
+/// An integer or a length has no more digits than this, with what stands around them.
 const NUMBER_BYTES_MAX: usize = 24;
-/// More than the longest line, so that there always is room to read into.
-const BUFFER_BYTES: usize = 2 * LINE_BYTES_MAX;
+/// More than the longest reply, so that there always is room to read into.
+const BUFFER_BYTES: usize = 2 * REPLY_BYTES_MAX;
 
 const RELEASE: &str = include_str!("scripts/release.lua").trim_ascii_end();
 const EXTEND: &str = include_str!("scripts/extend.lua").trim_ascii_end();
+const MARKER: &str = include_str!("scripts/marker.lua").trim_ascii_end();
+/// No lock has this token.
+const NO_TOKEN: &[u8; 40] = &[b'0'; 40];
 const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
 
 /// Appends a command to `out`. Integers go as bulk strings: the encoder's own integers have a
 /// stray zero byte near powers of ten.
 pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
-    let mut digits = [0; 10];
+    let mut digits = [0; 20];
     match *command {
         Command::Authenticate(credentials) => match credentials.user {
             Some(user) => append(out, &[b"AUTH", user.as_bytes(), credentials.password.as_bytes()]),
             None => append(out, &[b"AUTH", credentials.password.as_bytes()]),
         },
-        Command::Select { db } => append(out, &[b"SELECT", decimal(db, &mut digits)]),
+        Command::Select { db } => append(out, &[b"SELECT", decimal(db.into(), &mut digits)]),
         Command::SetName => append(out, &[b"CLIENT", b"SETNAME", CLIENT_NAME.as_bytes()]),
+        Command::ClientId => append(out, &[b"CLIENT", b"ID"]),
+        Command::Kill { connection } => {
+            let id = decimal(connection.unsigned_abs(), &mut digits);
+            append(out, &[b"CLIENT", b"KILL", b"ID", id]);
+        }
+        Command::Info(section) => append(out, &[b"INFO", section_name(section)]),
+        Command::Time => append(out, &[b"TIME"]),
+        Command::Probe { key } => {
+            append(out, &[b"EVAL", RELEASE.as_bytes(), b"1", key, NO_TOKEN]);
+        }
+        Command::Marker { key, quarantine } => {
+            let millis = quarantine.as_nanos().div_ceil(1_000_000);
+            let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+            let millis = decimal(millis, &mut digits);
+            append(out, &[b"EVAL", MARKER.as_bytes(), b"1", key, millis]);
+        }
         Command::Acquire { key, token, ttl } => {
-            let ttl = decimal(ttl.as_millis(), &mut digits);
+            let ttl = decimal(ttl.as_millis().into(), &mut digits);
             append(out, &[b"SET", key, token.as_bytes(), b"NX", b"PX", ttl]);
         }
         Command::Extend { key, token, ttl } => {
-            let ttl = decimal(ttl.as_millis(), &mut digits);
+            let ttl = decimal(ttl.as_millis().into(), &mut digits);
             append(out, &[b"EVAL", EXTEND.as_bytes(), b"1", key, token.as_bytes(), ttl]);
         }
         // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
@@ -56,7 +84,16 @@ fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
     extend_encode_borrowed(out, &Array(&frames), false).expect("bulk strings always encode");
 }
 
-fn decimal(mut number: u32, digits: &mut [u8; 10]) -> &[u8] {
+fn section_name(section: Section) -> &'static [u8] {
+    match section {
+        Section::Server => b"server",
+        Section::Replication => b"replication",
+        Section::Memory => b"memory",
+        Section::Persistence => b"persistence",
+    }
+}
+
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     let mut at = digits.len();
     loop {
         at -= 1;
@@ -91,7 +128,7 @@ impl ReplyReader {
     pub fn room(&mut self) -> &mut [u8] {
         if self.start == self.end {
             self.clear();
-        } else if self.buffer.len() - self.end < LINE_BYTES_MAX {
+        } else if self.buffer.len() - self.end < REPLY_BYTES_MAX {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
@@ -143,31 +180,76 @@ impl std::fmt::Debug for ReplyReader {
 /// The length of the first frame; `None` if it is not complete. It refuses at the first byte that
 /// cannot belong to a reply that was asked for.
 fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
-    let Some(kind) = bytes.first() else {
-        return Ok(None);
-    };
-    let longest = match kind {
-        b'+' | b'-' => LINE_BYTES_MAX,
-        b':' | b'$' => NUMBER_BYTES_MAX,
-        b'*' => return Err(ProtocolError::Unexpected),
-        _ => return Err(ProtocolError::Malformed),
-    };
+    match bytes.first() {
+        None => Ok(None),
+        Some(b'+' | b'-') => Ok(line(bytes, LINE_BYTES_MAX)?.map(|line| line.len() + 3)),
+        Some(b':') => match line(bytes, NUMBER_BYTES_MAX)? {
+            Some(number) if !is_integer(number) => Err(ProtocolError::Malformed),
+            number => Ok(number.map(|number| number.len() + 3)),
+        },
+        Some(b'$') => match line(bytes, NUMBER_BYTES_MAX)? {
+            Some(b"-1") => Ok(Some(b"$-1\r\n".len())),
+            _ => text_length(bytes, TEXT_BYTES_MAX),
+        },
+        Some(b'*') => time_length(bytes),
+        Some(_) => Err(ProtocolError::Malformed),
+    }
+}
+
+/// What stands between the kind and the end of the line, which is not longer than `longest` with
+/// them; `None` if it is not complete.
+fn line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, ProtocolError> {
     let window = &bytes[..bytes.len().min(longest)];
     let Some(at) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return if bytes.len() < longest { Ok(None) } else { Err(ProtocolError::TooLarge) };
     };
     match (bytes[at], bytes.get(at + 1)) {
-        (b'\r', Some(b'\n')) => {}
-        (b'\r', None) => return Ok(None),
-        _ => return Err(ProtocolError::Malformed),
+        (b'\r', Some(b'\n')) => Ok(Some(&bytes[1..at])),
+        (b'\r', None) => Ok(None),
+        _ => Err(ProtocolError::Malformed),
     }
-    let line = &bytes[1..at];
-    match kind {
-        b':' if !is_integer(line) => Err(ProtocolError::Malformed),
-        // No bulk string was asked for: only null can be an answer.
-        b'$' if line != b"-1" => Err(ProtocolError::Unexpected),
-        _ => Ok(Some(at + 2)),
+}
+
+/// The length of a bulk string of at most `longest` bytes, with what stands around it.
+fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolError> {
+    let Some(header) = line(bytes, NUMBER_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    if header.is_empty() || !header.iter().all(u8::is_ascii_digit) {
+        return Err(ProtocolError::Malformed);
     }
+    // Its digits were counted, so it fits.
+    let length = header.iter().fold(0, |sum: u128, digit| sum * 10 + u128::from(digit - b'0'));
+    if length > longest as u128 {
+        return Err(ProtocolError::TooLarge);
+    }
+    let end = header.len() + 3 + length as usize;
+    match (bytes.get(end), bytes.get(end + 1)) {
+        (Some(b'\r'), Some(b'\n')) => Ok(Some(end + 2)),
+        (None | Some(b'\r'), None) => Ok(None),
+        _ => Err(ProtocolError::Malformed),
+    }
+}
+
+/// The length of the one array that is asked for: two numbers as text, which are a time.
+fn time_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    const HEADER: &[u8] = b"*2\r\n";
+    let common = bytes.len().min(HEADER.len());
+    if bytes[..common] != HEADER[..common] {
+        return Err(ProtocolError::Unexpected);
+    }
+    let mut length = HEADER.len();
+    for _ in 0..2 {
+        let rest = bytes.get(length..).unwrap_or_default();
+        if !matches!(rest.first(), None | Some(b'$')) {
+            return Err(ProtocolError::Unexpected);
+        }
+        let Some(text) = text_length(rest, NUMBER_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        length += text;
+    }
+    Ok(Some(length))
 }
 
 fn is_integer(text: &[u8]) -> bool {
@@ -184,30 +266,102 @@ fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
         Ok(Some((RangeFrame::SimpleString(_), _))) => Ok(Reply::Status),
         Ok(Some((RangeFrame::Integer(number), _))) => Ok(Reply::Integer(number)),
         Ok(Some((RangeFrame::Null, _))) => Ok(Reply::Nil),
-        Ok(Some((RangeFrame::Error((from, to)), _))) => {
-            Ok(Reply::Error(server_error(&frame[from..to])))
+        Ok(Some((RangeFrame::BulkString((from, to)), _))) => {
+            Ok(Reply::Info(Box::new(server_info(&frame[from..to]))))
         }
-        Ok(Some((RangeFrame::BulkString(_) | RangeFrame::Array(_), _))) => {
-            Err(ProtocolError::Unexpected)
+        Ok(Some((RangeFrame::Array(parts), _))) => match parts[..] {
+            [RangeFrame::BulkString(seconds), RangeFrame::BulkString(micros)] => {
+                time(&frame[seconds.0..seconds.1], &frame[micros.0..micros.1])
+            }
+            _ => Err(ProtocolError::Unexpected),
+        },
+        Ok(Some((RangeFrame::Error((from, to)), _))) => {
+            let error = &frame[from..to];
+            // A transaction was never begun: the server is answering somebody else.
+            if error.starts_with(b"EXECABORT") {
+                return Err(ProtocolError::Unexpected);
+            }
+            Ok(Reply::Error(server_error(error)))
         }
         Ok(None) | Err(_) => Err(ProtocolError::Malformed),
     }
 }
 
+fn time(seconds: &[u8], micros: &[u8]) -> Result<Reply, ProtocolError> {
+    match (number(seconds), number(micros)) {
+        (Some(seconds), Some(micros @ 0..1_000_000)) => {
+            Ok(Reply::Time(Duration::from_secs(seconds) + Duration::from_micros(micros)))
+        }
+        _ => Err(ProtocolError::Malformed),
+    }
+}
+
+/// An unsigned number of at most 18 digits, which fits whatever it is.
+fn number(text: &[u8]) -> Option<u64> {
+    let is_number = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    is_number.then(|| text.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
+}
+
+/// Lines of `name:value`; what is not known is left out, and so is a value that makes no sense.
+fn server_info(text: &[u8]) -> ServerInfo {
+    let mut info = ServerInfo::default();
+    let mut make = "redis";
+    for line in text.split(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) = (&line[..colon], &line[colon + 1..]);
+        match name {
+            b"server_name" if value == b"valkey" => make = "valkey",
+            // A fork repeats the version that it is compatible with, before its own.
+            b"redis_version" => info.version = Some(word(value)),
+            b"valkey_version" => info.version = Some(word(value)),
+            b"run_id" if !value.is_empty() => info.run_id = Some(word(value)),
+            b"uptime_in_seconds" => info.uptime = Some(uptime(value)),
+            b"redis_mode" | b"server_mode" => info.standalone = Some(value == b"standalone"),
+            b"role" => info.master = Some(value == b"master"),
+            b"master_replid" => info.replication_id = Some(word(value)),
+            b"second_repl_offset" => info.promoted = Some(value != b"-1"),
+            b"maxmemory" => info.memory_max = number(value),
+            b"maxmemory_policy" => info.evicts_nothing = Some(value == b"noeviction"),
+            b"loading" | b"async_loading" => {
+                info.loading = Some(info.loading == Some(true) || value != b"0");
+            }
+            _ => {}
+        }
+    }
+    info.version = info.version.map(|version| format!("{make} {version}").into());
+    info
+}
+
+/// A server whose clock was stepped back says a negative age: that is none.
+fn uptime(value: &[u8]) -> Duration {
+    Duration::from_secs(number(value).unwrap_or(0))
+}
+
+/// Printable, and no longer than a name of this kind.
+fn word(value: &[u8]) -> Arc<str> {
+    const CHARS_MAX: usize = 64;
+    let printable = value.iter().filter(|byte| byte.is_ascii_graphic());
+    printable.take(CHARS_MAX).map(|byte| char::from(*byte)).collect::<String>().into()
+}
+
 /// Codes and what they mean (section F). Old servers put the code of a script's error behind
 /// words of their own, so a code counts wherever it stands as a word.
-const CODES: [(&str, ServerErrorKind); 19] = [
+const CODES: [(&str, ServerErrorKind); 23] = [
     ("LOADING", ServerErrorKind::Loading),
     ("MISCONF", ServerErrorKind::Misconfigured),
     ("OOM", ServerErrorKind::OutOfMemory),
     ("NOAUTH", ServerErrorKind::Auth),
     ("WRONGPASS", ServerErrorKind::Auth),
     ("NOPERM", ServerErrorKind::Permission),
+    ("ACL failure", ServerErrorKind::Permission),
     ("READONLY", ServerErrorKind::ReadOnly),
     ("MOVED", ServerErrorKind::Cluster),
     ("ASK", ServerErrorKind::Cluster),
     ("CLUSTERDOWN", ServerErrorKind::Cluster),
     ("CROSSSLOT", ServerErrorKind::Cluster),
+    ("TRYAGAIN", ServerErrorKind::Cluster),
+    ("MASTERDOWN", ServerErrorKind::ReadOnly),
     ("NOREPLICAS", ServerErrorKind::NoReplicas),
     ("BUSY", ServerErrorKind::Busy),
     ("NOSCRIPT", ServerErrorKind::NoScript),
@@ -215,6 +369,7 @@ const CODES: [(&str, ServerErrorKind); 19] = [
     ("unknown command", ServerErrorKind::UnknownCommand),
     ("max number of clients", ServerErrorKind::MaxClients),
     ("invalid password", ServerErrorKind::Auth),
+    ("DENIED", ServerErrorKind::Auth),
     ("without any password configured", ServerErrorKind::Auth),
 ];
 
@@ -287,8 +442,8 @@ mod tests {
 
     #[test]
     fn decimal_writes_both_ends() {
-        for number in [0, 9, 10, 2_147_483_647, u32::MAX] {
-            assert_eq!(decimal(number, &mut [0; 10]), number.to_string().as_bytes());
+        for number in [0, 9, 10, 2_147_483_647, u64::MAX] {
+            assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
         }
     }
 
@@ -302,14 +457,21 @@ mod tests {
 
     #[test]
     fn what_was_not_asked_for_is_refused_at_its_first_byte() {
-        let table: [(&[u8], ProtocolError); 14] = [
-            (b"*", ProtocolError::Unexpected),
+        let table: [(&[u8], ProtocolError); 22] = [
+            (b"*1", ProtocolError::Unexpected),
+            (b"*-1\r\n", ProtocolError::Unexpected),
+            (b"*2\r\n:", ProtocolError::Unexpected),
+            (b"*2\r\n*", ProtocolError::Unexpected),
+            (b"*2\r\n$25\r\n", ProtocolError::TooLarge),
+            (b"*2\r\n$1\r\n1\r\n$1\r\nx\r\n", ProtocolError::Malformed),
+            (b"*2\r\n$1\r\n1\r\n$7\r\n1000000\r\n", ProtocolError::Malformed),
+            (b"$3\r\nfooXY", ProtocolError::Malformed),
             (b"H", ProtocolError::Malformed),
             (b"_\r\n", ProtocolError::Malformed),
             (b">2\r\n", ProtocolError::Malformed),
-            (b"$3\r\nfoo\r\n", ProtocolError::Unexpected),
-            (b"$9223372036854775807\r\n", ProtocolError::Unexpected),
-            (b"$+1\r\n", ProtocolError::Unexpected),
+            (b"$-2\r\n", ProtocolError::Malformed),
+            (b"$9223372036854775807\r\n", ProtocolError::TooLarge),
+            (b"$+1\r\n", ProtocolError::Malformed),
             (b":+1\r\n", ProtocolError::Malformed),
             (b":\r\n", ProtocolError::Malformed),
             (b":1\n", ProtocolError::Malformed),
@@ -317,10 +479,59 @@ mod tests {
             (b"+OK\n", ProtocolError::Malformed),
             (b":99999999999999999999\r\n", ProtocolError::Malformed),
             (b":111111111111111111111111", ProtocolError::TooLarge),
+            (b"-EXECABORT Transaction discarded\r\n", ProtocolError::Unexpected),
         ];
         for (bytes, expected) in table {
             assert_eq!(replies(bytes), Err(expected), "{}", bytes.escape_ascii());
         }
+    }
+
+    #[test]
+    fn a_server_says_who_it_is() {
+        let text = b"# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\n\
+            valkey_version:8.0.1\r\nrun_id:abc\r\nuptime_in_seconds:-3\r\n\
+            redis_mode:sentinel\r\nrole:slave\r\nmaster_replid:def\r\n\
+            second_repl_offset:1\r\nmaxmemory:1024\r\nmaxmemory_policy:allkeys-lru\r\n\
+            loading:1\r\nasync_loading:0\r\nodd\r\n:\r\n";
+        let frame = [format!("${}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat();
+        let expected = ServerInfo {
+            version: Some("valkey 8.0.1".into()),
+            run_id: Some("abc".into()),
+            uptime: Some(Duration::ZERO),
+            standalone: Some(false),
+            master: Some(false),
+            replication_id: Some("def".into()),
+            promoted: Some(true),
+            memory_max: Some(1_024),
+            evicts_nothing: Some(false),
+            loading: Some(true),
+        };
+        for end in 0..frame.len() {
+            assert_eq!(replies(&frame[..end]), Ok(vec![]), "{end}");
+        }
+        assert_eq!(replies(&frame), Ok(vec![Reply::Info(Box::new(expected))]));
+        assert_eq!(replies(b"$0\r\n\r\n"), Ok(vec![Reply::Info(Box::default())]));
+    }
+
+    #[test]
+    fn a_server_says_what_time_it_is() {
+        let frame = b"*2\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n";
+        for end in 0..frame.len() {
+            assert_eq!(replies(&frame[..end]), Ok(vec![]), "{end}");
+        }
+        let time = Duration::from_secs(1_700_000_000) + Duration::from_micros(42);
+        assert_eq!(replies(frame), Ok(vec![Reply::Time(time)]));
+    }
+
+    #[test]
+    fn a_text_is_read_up_to_its_cap_and_not_beyond() {
+        let text = |length: usize| {
+            let header = format!("${length}\r\n");
+            [header.as_bytes(), vec![b'x'; length].as_slice(), b"\r\n"].concat()
+        };
+        let twice = [text(TEXT_BYTES_MAX), text(TEXT_BYTES_MAX)].concat();
+        assert_eq!(replies(&twice).map(|replies| replies.len()), Ok(2));
+        assert_eq!(replies(&text(TEXT_BYTES_MAX + 1)), Err(ProtocolError::TooLarge));
     }
 
     #[test]

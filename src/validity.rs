@@ -12,6 +12,9 @@ use crate::error::ConfigError;
 /// its truncation (R23).
 const DRIFT_CONSTANT_MS: u32 = 2;
 
+/// Servers tell their age in whole seconds.
+const UPTIME_PRECISION: Duration = Duration::from_secs(1);
+
 /// No TTL is longer: the longest one Redis handles without surprises is far above it, and a
 /// restarted master is waited for at least this long (R7).
 pub(crate) const TTL_MS_MAX: u32 = i32::MAX as u32;
@@ -80,6 +83,20 @@ impl Drift {
         Duration::from_millis(u64::from(low))
     }
 
+    /// How long a node that may have forgotten locks of up to `max_ttl` has to be waited for. The
+    /// second is what the server's age, told in whole seconds, may be ahead of its true one.
+    pub(crate) fn quarantine(self, max_ttl: Duration) -> Duration {
+        let ms = u32::try_from(max_ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(TTL_MS_MAX);
+        let ttl = Ttl(ms.min(TTL_MS_MAX));
+        ttl.as_duration() + Duration::from_millis(self.of(ttl)) + UPTIME_PRECISION
+    }
+
+    /// By how much two clocks that keep within the drift may have come apart in `time`.
+    pub(crate) fn over(self, time: Duration) -> Duration {
+        let nanos = time.as_nanos() * u128::from(self.ppm) / 1_000_000;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
     /// The instant from which a lock requested at `start` must not be believed in any more.
     pub(crate) fn deadline(self, start: Moment, ttl: Ttl) -> Moment {
         match self.validity(ttl) {
@@ -133,6 +150,15 @@ mod tests {
         for (factor, ms, expected) in table {
             assert_eq!(Drift::new(factor).unwrap().of(ttl(ms)), expected, "{factor} {ms}");
         }
+    }
+
+    #[test]
+    fn quarantine_outlasts_the_longest_ttl_its_drift_and_a_truncated_second() {
+        let drift = Drift::new(0.01).unwrap();
+        let millis = Duration::from_millis;
+        assert_eq!(drift.quarantine(millis(30_000)), millis(30_000 + 300 + 2 + 1_000));
+        assert_eq!(drift.quarantine(Duration::from_nanos(1)), millis(1 + 1 + 2 + 1_000));
+        assert_eq!(drift.over(millis(1_000)), millis(10));
     }
 
     #[test]

@@ -19,8 +19,8 @@ use std::{env, fs, io, thread};
 
 use masters::{Master, Masters, Value};
 use muxlock::{
-    ConnectError, LockError, LockErrorKind, LockGuard, NodeOutcome, Phase, Redlock, Retry,
-    ServerErrorKind, quorum,
+    ConnectError, LockError, LockErrorKind, LockGuard, NodeOutcome, Phase, Redlock, RestartGuard,
+    Retry, ServerErrorKind, Unfit, quorum,
 };
 use support::proxy::DelayProxy;
 use support::scripted::{Peer, Scripted};
@@ -934,8 +934,28 @@ impl Upstream {
         io::Write::write_all(&mut self.0, &bytes)
     }
 
-    /// A reply of one line, as all are that a lock asks for.
+    /// A reply, byte for byte.
     fn reply(&mut self) -> io::Result<Vec<u8>> {
+        let mut reply = self.line()?;
+        let length =
+            std::str::from_utf8(&reply[1..]).map_or(0, |line| line.trim().parse().unwrap_or(0));
+        match reply[0] {
+            b'$' if reply != b"$-1\r\n" => {
+                let mut text = vec![0; length + 2];
+                io::Read::read_exact(&mut self.0, &mut text)?;
+                reply.extend(text);
+            }
+            b'*' => {
+                for _ in 0..length {
+                    reply.extend(self.reply()?);
+                }
+            }
+            _ => {}
+        }
+        Ok(reply)
+    }
+
+    fn line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
             let mut byte = [0];
@@ -1222,11 +1242,16 @@ fn replica_gives_no_vote_until_it_is_a_master_again() {
     for replica in masters.iter().take(2) {
         tell(replica, &["REPLICAOF", "127.0.0.1", &elsewhere]);
     }
-    let read_only = NodeOutcome::Server(ServerErrorKind::ReadOnly);
-    for _ in 0..3 {
+    // It says so when it is written to, and from then on in its handshakes (R33).
+    let demoted = [
+        NodeOutcome::Server(ServerErrorKind::ReadOnly),
+        NodeOutcome::Unfit(Unfit::Replica),
+        NodeOutcome::Unfit(Unfit::Replica),
+    ];
+    for outcome in demoted {
         let error = refused(redlock.try_lock(KEY, TTL));
         assert!(error.is_unavailable(), "{error}");
-        assert_eq!(outcomes(&error)[..2], [read_only; 2], "{error}");
+        assert_eq!(outcomes(&error)[..2], [outcome; 2], "{error}");
     }
     for replica in masters.iter().take(2) {
         tell(replica, &["REPLICAOF", "NO", "ONE"]);
@@ -1411,7 +1436,8 @@ fn contend() {
     let builder = Redlock::builder()
         .nodes(urls)
         .node_timeout(Duration::from_millis(100))
-        .connect_timeout(Duration::from_millis(300));
+        .connect_timeout(Duration::from_millis(300))
+        .restart_guard(RestartGuard::Off);
     let overruns = AtomicU32::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {

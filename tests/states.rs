@@ -57,7 +57,7 @@ fn handshaking_silent_peer_shares_the_connections_deadline() {
     scenario.drain();
     scenario.pass(CONNECT_TIMEOUT - MS);
     scenario.engine.handle_connected(scenario.now, 0);
-    assert_eq!(scenario.drain(), [Acted::Hello(0)]);
+    assert_eq!(scenario.drain(), [Acted::Hello(0), Acted::Probe(0)]);
     scenario.pass(MS);
     let error = scenario.acquired().unwrap_err();
     assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Handshake)]);
@@ -70,10 +70,10 @@ fn connected_after_an_idle_caller_overslept_gets_a_fresh_deadline() {
     scenario.drain();
     scenario.now = scenario.now.after(10 * CONNECT_TIMEOUT);
     scenario.engine.handle_connected(scenario.now, 0);
-    assert_eq!(scenario.drain(), [Acted::Hello(0)]);
+    assert_eq!(scenario.drain(), [Acted::Hello(0), Acted::Probe(0)]);
     scenario.pass(Duration::ZERO);
     assert_eq!(scenario.state(0), NodeState::Handshaking);
-    scenario.reply(0, Reply::Ok);
+    scenario.greet(0);
     assert_eq!(scenario.state(0), NodeState::Ready);
 }
 
@@ -90,7 +90,8 @@ fn handshaking_name_refused_is_tolerated_but_no_password_is_not() {
         scenario.drain();
         scenario.engine.handle_connected(scenario.now, 0);
         scenario.drain();
-        scenario.reply(0, server_error(kind));
+        scenario.greet_with(0, server_error(kind));
+        scenario.greet(0);
         assert_eq!(scenario.state(0), state, "{kind}");
     }
 }
@@ -331,12 +332,8 @@ fn silent_node_is_dropped_after_ten_seconds_and_owes_its_keys() {
     scenario.pass(Duration::ZERO);
     assert_eq!(scenario.drain(), [Acted::Connect(2)]);
     scenario.connect(2);
-    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
-    scenario.reply(2, Reply::Integer(1));
-    // And once more, in case the old connection's SET was overtaken.
-    scenario.pass(100 * MS);
-    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
-    scenario.reply(2, Reply::Integer(0));
+    assert_eq!(scenario.drain(), [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
+    scenario.replies([2, 2], Reply::Integer(1));
     assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 0);
 }
 
@@ -354,12 +351,27 @@ fn lost_connection_debt_is_released_before_anything_new() {
     let expected = [Acted::Connect(0), Acted::Set(vec![1, 2], 2)];
     assert_eq!(scenario.drain(), expected);
     scenario.connect(0);
-    let expected = [Acted::Release(vec![0], 1), Acted::Set(vec![0], 2)];
+    let expected = [Acted::Kill(0, 1), Acted::Release(vec![0], 1), Acted::Set(vec![0], 2)];
     assert_eq!(scenario.drain(), expected);
 }
 
 #[test]
-fn expired_debt_is_forgotten() {
+fn expired_debt_of_a_dead_process_is_forgotten() {
+    let mut scenario = owing_longer_than_the_ttl();
+    scenario.restart(0, Duration::ZERO);
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), []);
+    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0);
+}
+
+#[test]
+fn expired_debt_of_a_process_that_may_have_been_frozen_is_settled() {
+    let mut scenario = owing_longer_than_the_ttl();
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Kill(0, 1), Acted::Release(vec![0], 1)]);
+}
+
+fn owing_longer_than_the_ttl() -> Scenario {
     let mut scenario = Scenario::ready(1);
     scenario.try_lock();
     scenario.drain();
@@ -368,9 +380,91 @@ fn expired_debt_is_forgotten() {
     scenario.now = scenario.now.after(TTL + Duration::from_secs(1));
     scenario.engine.handle_timeout(scenario.now);
     scenario.drain();
+    scenario
+}
+
+/// A node with one debt, whose new connection has just been greeted.
+fn owing_one() -> Scenario {
+    let mut scenario = Scenario::ready(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    assert!(scenario.acquired().is_err());
+    scenario.pass(Duration::ZERO);
+    scenario.drain();
+    scenario
+}
+
+fn debts(scenario: &Scenario) -> usize {
+    scenario.engine.nodes().next().unwrap().debts
+}
+
+/// R12: the old connection is dead, with what was sent on it.
+#[test]
+fn killed_connection_makes_the_second_release_needless() {
+    for killed in [0, 1] {
+        let mut scenario = owing_one();
+        scenario.connect(0);
+        assert_eq!(scenario.drain(), [Acted::Kill(0, 1), Acted::Release(vec![0], 1)]);
+        assert_eq!(debts(&scenario), 1);
+        scenario.reply(0, Reply::Integer(killed));
+        assert_eq!(debts(&scenario), 0);
+        scenario.reply(0, Reply::Integer(1));
+        scenario.pass(Duration::from_secs(5));
+        assert_eq!(scenario.drain(), []);
+        assert_eq!(scenario.engine.stats().connections_killed, 1);
+    }
+}
+
+/// R12: without the permission to kill, the release is repeated.
+#[test]
+fn connection_that_may_not_be_killed_is_followed_by_a_second_release() {
+    let mut scenario = owing_one();
     scenario.connect(0);
+    scenario.drain();
+    scenario.reply(0, server_error(ServerErrorKind::Permission));
+    scenario.reply(0, Reply::Integer(0));
+    scenario.pass(100 * MS);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+    scenario.reply(0, Reply::Integer(1));
+    assert_eq!(debts(&scenario), 0);
+}
+
+/// R12: a connection died with its process; what was saved was saved before.
+#[test]
+fn connection_of_another_process_is_not_killed_and_released_once() {
+    let mut scenario = owing_one();
+    scenario.restart(0, Duration::ZERO);
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+    scenario.reply(0, Reply::Integer(0));
+    scenario.pass(Duration::from_secs(5));
     assert_eq!(scenario.drain(), []);
-    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0);
+}
+
+/// R12: numbers of connections begin anew with each process; without its name, they are not used.
+#[test]
+fn connection_of_an_unknown_process_is_not_killed() {
+    let mut scenario = owing_one();
+    scenario.servers[0].run_id = None;
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+    scenario.reply(0, Reply::Integer(0));
+    scenario.pass(100 * MS);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+}
+
+/// R12: the barrier is not raised before its answer is in.
+#[test]
+fn second_loss_before_the_kill_is_answered_keeps_the_debt_and_its_connection() {
+    let mut scenario = owing_one();
+    scenario.connect(0);
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.pass(Duration::from_secs(1));
+    scenario.drain();
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Kill(0, 1), Acted::Release(vec![0], 1)]);
 }
 
 #[test]
@@ -712,7 +806,9 @@ fn locked_by_two(scenario: &mut Scenario) -> muxlock::Lease {
     scenario.pass(Duration::ZERO);
     scenario.drain();
     scenario.connect(2);
-    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+    assert_eq!(scenario.drain(), [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
+    // It may not, so that the SET on the old connection may still run.
+    scenario.reply(2, server_error(ServerErrorKind::Permission));
     lease
 }
 
@@ -794,7 +890,7 @@ fn extended_longer_lock_is_owed_for_as_long_as_its_longest_key() {
     scenario.engine.connect(scenario.now);
     scenario.drain();
     scenario.connect(0);
-    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+    assert_eq!(scenario.drain(), [Acted::Kill(0, 1), Acted::Release(vec![0], 1)]);
 }
 
 #[test]
@@ -823,7 +919,7 @@ fn backing_off_node_that_only_errs_is_not_connected_to_in_a_loop() {
                         connects += 1;
                         scenario.engine.handle_connected(scenario.now, 0);
                     }
-                    Acted::Hello(0) => scenario.reply(0, Reply::Ok),
+                    Acted::Probe(0) => scenario.greet(0),
                     Acted::Release(nodes, _) if nodes.contains(&0) => {
                         scenario.reply(0, reply.clone());
                     }

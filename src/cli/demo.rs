@@ -5,7 +5,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::{LockGuard, NodeOutcome, Redlock};
+use muxlock::{LockGuard, NodeOutcome, Redlock, RestartGuard};
 
 use super::histogram::Latencies;
 use super::masters::Masters;
@@ -87,6 +87,8 @@ fn client(masters: &Masters) -> io::Result<Redlock> {
     Redlock::builder()
         .nodes(masters.urls())
         .node_timeout(NODE_TIMEOUT)
+        // These masters were started a moment ago: with the guard on, they would not vote yet.
+        .restart_guard(RestartGuard::Off)
         .connect()
         .map_err(io::Error::other)
 }

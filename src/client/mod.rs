@@ -213,18 +213,23 @@ impl Redlock {
         }
     }
 
-    pub(crate) fn wait_until_ready(&self) -> Result<(), LockError> {
+    pub(crate) fn wait_until_ready(&self) -> Result<(), ConnectError> {
         let mut core = self.lock_core();
         let quorum = self.quorum();
         let give_up_at = Clock.now().after(self.shared.config.connect_timeout);
         core.mux.connect();
         loop {
+            if let Some((first, second)) = core.mux.engine().duplicates() {
+                let address = |node: usize| self.shared.config.nodes[node].address.to_string();
+                let (first, second) = (address(first), address(second));
+                return Err(ConfigError::Duplicate { first, second }.into());
+            }
             if core.mux.engine().ready() >= quorum {
                 return Ok(());
             }
             let left = give_up_at.since(Clock.now());
             if core.mux.engine().hopeful() < quorum || left.is_zero() {
-                return Err(core.mux.engine().unavailable());
+                return Err(ConnectError::Unavailable(core.mux.engine().unavailable()));
             }
             core = self.turn(core, Some(left));
         }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Resource;
 use crate::client::Redlock;
 use crate::error::{ConfigError, ConnectError, LockError, LockErrorKind};
 use crate::quorum::{self, NODES_MAX};
@@ -23,6 +24,9 @@ const DRIFT_FACTOR_DEFAULT: f64 = 0.01;
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 const KEY_PREFIX_BYTES_MAX: usize = 256;
+const FLUSH_MARKER_BYTES_MAX: usize = 256;
+/// It is never written.
+const PROBE_NAME: &str = "muxlock:probe";
 /// A name that resolves to more addresses than this has the rest ignored.
 const ADDRESSES_PER_NODE_MAX: usize = 16;
 
@@ -73,6 +77,38 @@ impl Default for Retry {
     }
 }
 
+/// What a client makes of a master that may have forgotten a lock that is still held.
+///
+/// A master that was restarted without its data would grant such a lock a second time. The guard
+/// holds its vote back, in quarantine, until every lock that it can have forgotten is over: for
+/// [`max_ttl`](Builder::max_ttl), the clock drift on it, and one second because the server tells
+/// its age in whole seconds. "Delayed restarts" is the algorithm's own name for this; here the
+/// client does the waiting. It does the same to a replica that was promoted, to a master whose
+/// wall clock was seen to jump forward, and to one whose
+/// [`flush_marker`](Builder::flush_marker) is gone.
+///
+/// Everything is sent to a node in quarantine all the same, so that its copies block others when
+/// it votes again; but nothing that it says is counted, not even for an extension: a lock that
+/// another client is about to win may still count a vote from before the restart.
+///
+/// It protects as far as every client of a resource uses it, with a `max_ttl` that no lock of any
+/// of them exceeds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RestartGuard {
+    /// The server's word for its age is taken (`uptime_in_seconds`), unless this client has seen
+    /// the process before it more recently. The default.
+    #[default]
+    Uptime,
+    /// Only what this client has seen counts: a master votes once this client has known its
+    /// process for that long. No clock of a server is trusted, at the price of that wait after
+    /// each start of this client.
+    OwnObservation,
+    /// No quarantine, whatever a master has been through. For development, where masters are
+    /// started and used at once; or for masters of which the operator knows better.
+    Off,
+}
+
 /// Settings of a lock client. Start from [`Redlock::builder`].
 ///
 /// ```no_run
@@ -95,6 +131,8 @@ pub struct Builder {
     drift_factor: f64,
     key_prefix: Vec<u8>,
     max_ttl: Duration,
+    restart_guard: RestartGuard,
+    flush_marker: Option<Vec<u8>>,
 }
 
 impl Default for Builder {
@@ -107,6 +145,8 @@ impl Default for Builder {
             drift_factor: DRIFT_FACTOR_DEFAULT,
             key_prefix: Vec::new(),
             max_ttl: MAX_TTL_DEFAULT,
+            restart_guard: RestartGuard::default(),
+            flush_marker: None,
         }
     }
 }
@@ -115,6 +155,12 @@ impl Builder {
     /// Adds a master: `redis://[user[:password]@]host[:port][/db]` or `unix:///path[?db=n]`.
     ///
     /// User, password, host and path may be percent-encoded; an IPv6 address stands in brackets.
+    /// `?restart_guard=uptime|own_observation|off` sets the [`RestartGuard`] of this master alone.
+    /// `?durable=yes` vouches that a restart loses nothing that it confirmed, and spares it the
+    /// quarantine after one: for `appendonly yes`, `appendfsync always` and
+    /// `no-appendfsync-on-rewrite no`, nothing less. It is never found out by itself, because a
+    /// setting of today proves nothing of the moment of a crash.
+    ///
     /// All clients of a resource must list the same masters (R35), and they must be independent:
     /// no replicas, no cluster, nothing that fails over behind an address.
     pub fn node(mut self, url: impl Into<String>) -> Builder {
@@ -175,6 +221,29 @@ impl Builder {
         self
     }
 
+    /// What to make of masters that may have forgotten a lock; see [`RestartGuard`].
+    ///
+    /// With the guard on, as it is if this is not set, a master that was just started does not
+    /// vote for [`max_ttl`](Builder::max_ttl) and a little: switch it off in development, and for
+    /// tests that start masters of their own.
+    pub fn restart_guard(mut self, restart_guard: RestartGuard) -> Builder {
+        self.restart_guard = restart_guard;
+        self
+    }
+
+    /// A key by which each master shows that its data was not flushed; none if not set.
+    ///
+    /// With it, each vote for a new lock is followed by a look at this key on the same master. If
+    /// it is gone, somebody has used `FLUSHALL` or the like, which no other sign shows: the master
+    /// is put into quarantine as after a restart, and the key is written anew, so that all clients
+    /// with the same marker wait it out together. It costs one more small command for each master
+    /// and attempt, and leaves one key without a time to live on each master. It does not notice
+    /// that a single lock was deleted.
+    pub fn flush_marker(mut self, key: impl Into<Vec<u8>>) -> Builder {
+        self.flush_marker = Some(key.into());
+        self
+    }
+
     /// Checks the settings and resolves host names.
     ///
     /// # Errors
@@ -199,7 +268,7 @@ impl Builder {
     /// quorum could be reached, with the reason for each node.
     pub fn connect(&self) -> Result<Redlock, ConnectError> {
         let redlock = self.build()?;
-        redlock.wait_until_ready().map_err(ConnectError::Unavailable)?;
+        redlock.wait_until_ready()?;
         Ok(redlock)
     }
 }
@@ -215,6 +284,8 @@ impl fmt::Debug for Builder {
             .field("drift_factor", &self.drift_factor)
             .field("key_prefix", &self.key_prefix.escape_ascii().to_string())
             .field("max_ttl", &self.max_ttl)
+            .field("restart_guard", &self.restart_guard)
+            .field("flush_marker", &self.flush_marker.as_ref().map(|key| key.escape_ascii()))
             .finish()
     }
 }
@@ -229,6 +300,11 @@ pub struct Config {
     pub(crate) drift: Drift,
     pub(crate) key_prefix: Vec<u8>,
     pub(crate) max_ttl: Duration,
+    /// How long a node that may have forgotten a lock does not vote.
+    pub(crate) quarantine: Duration,
+    pub(crate) flush_marker: Option<Resource>,
+    /// A key that nobody has, to see whether the release script runs.
+    pub(crate) probe_key: Resource,
 }
 
 /// One master. Not `Debug`: it may hold a password.
@@ -239,6 +315,8 @@ pub(crate) struct NodeConfig {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) db: u32,
+    pub(crate) restart_guard: RestartGuard,
+    pub(crate) durable: bool,
 }
 
 /// Where to connect to.
@@ -277,8 +355,10 @@ impl Config {
         if bytes > KEY_PREFIX_BYTES_MAX {
             return Err(ConfigError::KeyPrefix { bytes, max: KEY_PREFIX_BYTES_MAX });
         }
+        let flush_marker = builder.flush_marker.as_deref().map(checked_marker).transpose()?;
         let urls: Vec<_> =
             builder.nodes.iter().map(|url| NodeUrl::parse(url)).collect::<Result<_, _>>()?;
+        let resolve = |url| resolve(url, builder.restart_guard);
         let nodes: Vec<_> = urls.into_iter().map(resolve).collect::<Result<_, _>>()?;
         check_distinct(&nodes)?;
         Ok(Config {
@@ -289,6 +369,9 @@ impl Config {
             drift,
             key_prefix: builder.key_prefix.clone(),
             max_ttl: builder.max_ttl,
+            quarantine: drift.quarantine(builder.max_ttl),
+            flush_marker,
+            probe_key: probe_key(&builder.key_prefix),
         })
     }
 
@@ -352,7 +435,21 @@ fn check_time(
     }
 }
 
-fn resolve(url: NodeUrl) -> Result<NodeConfig, ConfigError> {
+fn probe_key(prefix: &[u8]) -> Resource {
+    let name = Resource::new(PROBE_NAME).expect("a short name that is not empty");
+    name.prefixed(prefix)
+}
+
+fn checked_marker(key: &[u8]) -> Result<Resource, ConfigError> {
+    let bytes = key.len();
+    let refused = ConfigError::FlushMarker { bytes, max: FLUSH_MARKER_BYTES_MAX };
+    match Resource::new(key) {
+        Ok(key) if bytes <= FLUSH_MARKER_BYTES_MAX => Ok(key),
+        _ => Err(refused),
+    }
+}
+
+fn resolve(url: NodeUrl, default: RestartGuard) -> Result<NodeConfig, ConfigError> {
     let address: Arc<str> = url.endpoint.to_string().into();
     let target = match url.endpoint {
         Endpoint::Unix(path) => Target::Unix(path),
@@ -369,7 +466,16 @@ fn resolve(url: NodeUrl) -> Result<NodeConfig, ConfigError> {
             Target::Tcp(found)
         }
     };
-    Ok(NodeConfig { address, target, user: url.user, password: url.password, db: url.db })
+    let parameters = url.parameters;
+    Ok(NodeConfig {
+        address,
+        target,
+        user: url.user,
+        password: url.password,
+        db: parameters.db,
+        restart_guard: parameters.restart_guard.unwrap_or(default),
+        durable: parameters.durable,
+    })
 }
 
 fn check_distinct(nodes: &[NodeConfig]) -> Result<(), ConfigError> {
@@ -439,6 +545,9 @@ mod tests {
         assert!(base().drift_factor(f64::NAN).config().is_err());
         assert!(base().key_prefix(vec![b'x'; 257]).config().is_err());
         assert!(base().key_prefix(vec![b'x'; 256]).config().is_ok());
+        assert!(base().flush_marker("").config().is_err());
+        assert!(base().flush_marker(vec![b'x'; 257]).config().is_err());
+        assert!(base().flush_marker(vec![b'x'; 256]).config().is_ok());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::RestartGuard;
 use crate::error::ConfigError;
 
 const PORT_DEFAULT: u16 = 6379;
@@ -33,7 +34,54 @@ pub(crate) struct NodeUrl {
     pub(crate) endpoint: Endpoint,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
+    pub(crate) parameters: Parameters,
+}
+
+/// What stands behind the question mark, and the database, which may stand before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Parameters {
     pub(crate) db: u32,
+    /// In place of the client's.
+    pub(crate) restart_guard: Option<RestartGuard>,
+    /// Whether the operator vouches that the node forgets nothing that it has confirmed.
+    pub(crate) durable: bool,
+}
+
+impl Parameters {
+    fn parse(query: Option<&str>, known: &[&str]) -> Result<Parameters, String> {
+        let mut parsed = Parameters::default();
+        for parameter in query.into_iter().flat_map(|query| query.split('&')) {
+            let (name, value) = split_optional(parameter, '=');
+            let value = value.unwrap_or_default();
+            match name {
+                _ if !known.contains(&name) => {
+                    let known = known.join(", ");
+                    return Err(format!("the parameter {name:?} is not known; known are {known}"));
+                }
+                "db" => parsed.db = parse_db(value)?,
+                "durable" => parsed.durable = parse_durable(value)?,
+                _ => parsed.restart_guard = Some(parse_restart_guard(value)?),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+fn parse_durable(value: &str) -> Result<bool, String> {
+    match value {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(format!("durable is {value:?}; it must be yes or no")),
+    }
+}
+
+fn parse_restart_guard(value: &str) -> Result<RestartGuard, String> {
+    match value {
+        "uptime" => Ok(RestartGuard::Uptime),
+        "own_observation" => Ok(RestartGuard::OwnObservation),
+        "off" => Ok(RestartGuard::Off),
+        _ => Err(format!("restart_guard is {value:?}; it must be uptime, own_observation or off")),
+    }
 }
 
 impl NodeUrl {
@@ -69,20 +117,17 @@ fn parse_tcp(rest: &str) -> Result<NodeUrl, String> {
         return Err("a fragment is not allowed (write %23)".to_owned());
     }
     let (rest, query) = split_optional(rest, '?');
-    if let Some(query) = query {
-        return Err(format!("the parameter {:?} is not known", parameter_name(query)));
-    }
+    let mut parameters = Parameters::parse(query, &["restart_guard", "durable"])?;
     let (authority, path) = split_optional(rest, '/');
     let (user, password) = match credentials {
         Some(credentials) => parse_credentials(credentials)?,
         None => (None, None),
     };
     let (host, port) = parse_authority(authority)?;
-    let db = match path {
-        None | Some("") => 0,
-        Some(db) => parse_db(db)?,
-    };
-    Ok(NodeUrl { endpoint: Endpoint::Tcp { host, port }, user, password, db })
+    if let Some(db) = path.filter(|path| !path.is_empty()) {
+        parameters.db = parse_db(db)?;
+    }
+    Ok(NodeUrl { endpoint: Endpoint::Tcp { host, port }, user, password, parameters })
 }
 
 fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
@@ -91,19 +136,8 @@ fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
     if !Path::new(&path).is_absolute() {
         return Err("the socket's path is not absolute; write unix:///path".to_owned());
     }
-    let db = match query {
-        None => 0,
-        Some(query) => match query.split_once('=') {
-            Some(("db", db)) => parse_db(db)?,
-            _ => {
-                return Err(format!(
-                    "the parameter {:?} is not known; a unix:// address takes ?db=n",
-                    parameter_name(query)
-                ));
-            }
-        },
-    };
-    Ok(NodeUrl { endpoint: Endpoint::Unix(path.into()), user: None, password: None, db })
+    let parameters = Parameters::parse(query, &["db", "restart_guard", "durable"])?;
+    Ok(NodeUrl { endpoint: Endpoint::Unix(path.into()), user: None, password: None, parameters })
 }
 
 fn split_optional(text: &str, separator: char) -> (&str, Option<&str>) {
@@ -111,11 +145,6 @@ fn split_optional(text: &str, separator: char) -> (&str, Option<&str>) {
         Some((head, tail)) => (head, Some(tail)),
         None => (text, None),
     }
-}
-
-/// The name alone: a value may be a secret.
-fn parameter_name(query: &str) -> &str {
-    split_optional(query, '=').0
 }
 
 fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), String> {
@@ -227,7 +256,7 @@ mod tests {
 
     fn tcp(host: &str, port: u16) -> NodeUrl {
         let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
-        NodeUrl { endpoint, user: None, password: None, db: 0 }
+        NodeUrl { endpoint, user: None, password: None, parameters: Parameters::default() }
     }
 
     fn error(url: &str) -> String {
@@ -242,14 +271,18 @@ mod tests {
         let with = |user: Option<&str>, password: &str, db| NodeUrl {
             user: user.map(str::to_owned),
             password: Some(password.to_owned()),
-            db,
+            parameters: Parameters { db, ..Parameters::default() },
             ..tcp("h", 6379)
         };
         let unix = |path: &str, db| NodeUrl {
             endpoint: Endpoint::Unix(path.into()),
             user: None,
             password: None,
-            db,
+            parameters: Parameters { db, ..Parameters::default() },
+        };
+        let guarded = |guard, durable| NodeUrl {
+            parameters: Parameters { db: 0, restart_guard: guard, durable },
+            ..tcp("h", 6379)
         };
         let table = [
             ("redis://h", tcp("h", 6379)),
@@ -263,6 +296,12 @@ mod tests {
             ("redis://u:p:q@h", with(Some("u"), "p:q", 0)),
             ("unix:///run/redis.sock", unix("/run/redis.sock", 0)),
             ("unix:///run/a%20b?db=2", unix("/run/a b", 2)),
+            ("redis://h?restart_guard=off", guarded(Some(RestartGuard::Off), false)),
+            ("redis://h/?durable=yes", guarded(None, true)),
+            (
+                "redis://h?durable=no&restart_guard=own_observation",
+                guarded(Some(RestartGuard::OwnObservation), false),
+            ),
         ];
         for (url, expected) in table {
             match NodeUrl::parse(url) {
@@ -291,6 +330,11 @@ mod tests {
             ("redis://h/1/2", "the database is \"1/2\""),
             ("redis://h/-1", "the database is \"-1\""),
             ("redis://h?x=1", "the parameter \"x\" is not known"),
+            ("redis://h?db=1", "known are restart_guard, durable"),
+            ("redis://h?restart_guard=on", "must be uptime, own_observation or off"),
+            ("redis://h?restart_guard", "restart_guard is \"\""),
+            ("redis://h?durable=1", "must be yes or no"),
+            ("redis://h?", "the parameter \"\" is not known"),
             ("redis://h#x", "a fragment is not allowed (write %23)"),
             ("redis://u@h", "user but no password"),
             ("redis://u:@h", "the password is empty"),

@@ -185,6 +185,9 @@ impl Multiplexer {
             }
             self.steps = steps;
         }
+        while let Some((node, notice)) = self.engine.poll_notice() {
+            log::warn!(target: "muxlock", "{}: {notice}", self.config.nodes[node].address);
+        }
     }
 
     /// Passes on a readiness event. Returns whether its token is one of ours.
@@ -424,6 +427,8 @@ impl Multiplexer {
                 Ok(received) => received,
                 Err(error) => return self.fail(now, node, disconnected(&error)),
             };
+            // A time that came after `now` would look like a clock that runs ahead.
+            let now = if self.engine.is_telling_time(node) { Clock.now() } else { now };
             let drained =
                 received == Received::Drained && (!to_the_end || socket.reader.pending() == before);
             loop {
@@ -474,16 +479,20 @@ mod tests {
     use super::*;
     use crate::Redlock;
 
-    /// A server that says OK to `commands` commands, and the address of one that is not there.
-    fn one_alive_one_dead(commands: usize) -> (SocketAddr, SocketAddr, JoinHandle<()>) {
+    /// Name, id, four sections of nothing, time and probe.
+    const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
+        *2\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n";
+
+    /// A server that greets and grants one lock, and the address of one that is not there.
+    fn one_alive_one_dead() -> (SocketAddr, SocketAddr, JoinHandle<()>) {
         let alive = TcpListener::bind("127.0.0.1:0").unwrap();
         let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let address = alive.local_addr().unwrap();
         let serve = move || {
             let (mut client, _) = alive.accept().unwrap();
-            for _ in 0..commands {
-                assert!(client.read(&mut [0; 1_024]).unwrap() > 0);
-                client.write_all(b"+OK\r\n").unwrap();
+            for answer in [GREETING, b"+OK\r\n"] {
+                assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
+                client.write_all(answer).unwrap();
             }
         };
         (address, dead, std::thread::spawn(serve))
@@ -491,8 +500,9 @@ mod tests {
 
     #[test]
     fn refused_address_of_a_name_is_followed_by_its_next_within_the_same_attempt() {
-        let (alive, dead, server) = one_alive_one_dead(2);
-        let mut config = Redlock::builder().node("redis://127.0.0.1").config().unwrap();
+        let (alive, dead, server) = one_alive_one_dead();
+        let builder = Redlock::builder().node("redis://127.0.0.1?restart_guard=off");
+        let mut config = builder.config().unwrap();
         config.nodes[0].target = Target::Tcp(vec![dead, alive]);
         let mut poll = Poll::new().unwrap();
         let mut events = Events::with_capacity(8);

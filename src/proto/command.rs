@@ -1,6 +1,7 @@
 //! What is said to a node and what it answers, without a byte of how.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::ServerErrorKind;
 use crate::token::LockToken;
@@ -18,6 +19,29 @@ pub enum Command<'a> {
     },
     /// `CLIENT SETNAME`, for the operators' sake.
     SetName,
+    /// `CLIENT ID`: by what the server knows this connection.
+    ClientId,
+    /// `CLIENT KILL ID`: ends another connection, with all that the server has not read of it.
+    Kill {
+        /// By what the server knows it.
+        connection: i64,
+    },
+    /// `INFO section`: who the server is and what it is up to (R32).
+    Info(Section),
+    /// `TIME`: the server's wall clock.
+    Time,
+    /// The release script, for a key that is absent: it must run, and say 0.
+    Probe {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Looks whether the flush marker is there, and leaves one if not.
+    Marker {
+        /// The marker's key.
+        key: &'a [u8],
+        /// How long the node must be waited for if it is not.
+        quarantine: Duration,
+    },
     /// `SET key token NX PX ttl`: "to acquire the lock".
     Acquire {
         /// The key.
@@ -43,6 +67,73 @@ pub enum Command<'a> {
         /// The value that the key must hold.
         token: &'a LockToken,
     },
+}
+
+/// A part of what a server says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    /// The process, its age and its mode.
+    Server,
+    /// Whether it is a master.
+    Replication,
+    /// Whether it may evict keys.
+    Memory,
+    /// Whether it has its data.
+    Persistence,
+}
+
+/// What a server said of itself, as far as it matters for locks. Each section gives a part; what
+/// is `None` was not said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// Its make and version.
+    pub version: Option<Arc<str>>,
+    /// A random name of the process.
+    pub run_id: Option<Arc<str>>,
+    /// How long it has been up, by its wall clock.
+    pub uptime: Option<Duration>,
+    /// Whether it is on its own: no cluster, no sentinel.
+    pub standalone: Option<bool>,
+    /// Whether it is a master.
+    pub master: Option<bool>,
+    /// A random name of its data's history.
+    pub replication_id: Option<Arc<str>>,
+    /// Whether it was a replica before.
+    pub promoted: Option<bool>,
+    /// How much memory its data may take; 0 for any.
+    pub memory_max: Option<u64>,
+    /// Whether it then refuses writes rather than evict keys.
+    pub evicts_nothing: Option<bool>,
+    /// Whether it is still reading its data.
+    pub loading: Option<bool>,
+}
+
+impl ServerInfo {
+    /// Adds what another section said.
+    pub(super) fn add(&mut self, other: ServerInfo) {
+        let ServerInfo {
+            version,
+            run_id,
+            uptime,
+            standalone,
+            master,
+            replication_id,
+            promoted,
+            memory_max,
+            evicts_nothing,
+            loading,
+        } = other;
+        self.version = version.or(self.version.take());
+        self.run_id = run_id.or(self.run_id.take());
+        self.uptime = uptime.or(self.uptime);
+        self.standalone = standalone.or(self.standalone);
+        self.master = master.or(self.master);
+        self.replication_id = replication_id.or(self.replication_id.take());
+        self.promoted = promoted.or(self.promoted);
+        self.memory_max = memory_max.or(self.memory_max);
+        self.evicts_nothing = evicts_nothing.or(self.evicts_nothing);
+        self.loading = loading.or(self.loading);
+    }
 }
 
 /// A user and a password.
@@ -71,6 +162,10 @@ pub enum Reply {
     Nil,
     /// An integer.
     Integer(i64),
+    /// A section of what the server says of itself.
+    Info(Box<ServerInfo>),
+    /// The server's wall clock, since the Unix epoch.
+    Time(Duration),
     /// An error.
     Error(ServerError),
 }

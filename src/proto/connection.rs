@@ -1,11 +1,11 @@
 //! A node's connection: made, greeted, lost, and made again; and the replies that it brings.
 
-use super::command::{Command, Credentials, Reply, ServerError};
+use super::command::{Command, Credentials, Reply, ServerError, ServerInfo};
 use super::node::{HEX_RUN_MAX, MESSAGE_CHARS_MAX, Request, State, Step};
 use super::round::Kind;
 use super::{Engine, NodeSet, Outgoing};
 use crate::Moment;
-use crate::error::{NodeOutcome, Phase, ProtocolError, ServerErrorKind};
+use crate::error::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 
 impl Engine {
     /// Starts to connect to every node that is not connected and not backing off.
@@ -34,7 +34,10 @@ impl Engine {
         if config.db != 0 {
             self.outgoing.push_back(Outgoing::Handshake(node, Step::Select));
         }
-        self.outgoing.push_back(Outgoing::Handshake(node, Step::SetName));
+        for step in Step::COMMON {
+            self.outgoing.push_back(Outgoing::Handshake(node, step));
+        }
+        self.nodes[node].reconnect(now);
     }
 
     /// The connection ended, or could not be made.
@@ -67,11 +70,16 @@ impl Engine {
             return self.handle_unasked(now, node, reply);
         };
         match answered.request {
-            Request::Handshake(step) => self.handle_greeting(now, node, step, reply),
+            Request::Handshake(step) => {
+                self.handle_greeting(now, node, step, answered.sent_at, reply);
+            }
             Request::Round(round) => {
                 self.stats.late_replies += u64::from(late);
                 self.handle_answer(now, node, round, reply);
             }
+            Request::Marker(round) => self.handle_marker(now, node, round, reply),
+            Request::Time => self.handle_time(now, node, answered.sent_at, reply),
+            Request::Kill(connection) => self.handle_killed(now, node, connection, reply),
         }
     }
 
@@ -97,34 +105,76 @@ impl Engine {
             None => error.message.to_string(),
         };
         let message = without_tokens(&message).into();
+        self.nodes[node].errors.count(error.kind);
         self.nodes[node].last_error = Some(ServerError { message, ..error });
     }
 
-    fn handle_greeting(&mut self, now: Moment, node: usize, step: Step, reply: Reply) {
-        match (step, reply) {
-            (_, Reply::Ok) => {}
-            // A name is a courtesy to the operator, and some servers know none.
-            (Step::SetName, Reply::Error(error)) if !denies_service(error.kind) => {}
-            (_, Reply::Error(mut error)) => {
-                if step == Step::Authenticate {
-                    // The code says it all, and the rest may say the password in another form.
-                    error.message = error.message.split(' ').next().unwrap_or_default().into();
-                }
-                let outcome = NodeOutcome::Server(error.kind);
-                self.keep_error(node, error);
-                return self.fail_node(now, node, outcome);
-            }
-            (_, Reply::Status | Reply::Nil | Reply::Integer(_)) => {
-                let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
-                return self.fail_node(now, node, outcome);
-            }
+    fn handle_greeting(
+        &mut self,
+        now: Moment,
+        node: usize,
+        step: Step,
+        sent_at: Moment,
+        reply: Reply,
+    ) {
+        if let Reply::Error(error) = reply {
+            return self.handle_greeting_refused(now, node, step, sent_at, error);
         }
-        if step == Step::SetName {
-            self.stats.connected += 1;
-            self.nodes[node].state = State::Ready;
-            // What a lost connection may have left comes before anything new (R12).
-            self.settle_debts(now, node);
-            self.flush_queue(now, node);
+        match (step, reply) {
+            (Step::Authenticate | Step::Select | Step::SetName, Reply::Ok) => {}
+            (Step::ClientId, Reply::Integer(id)) => self.nodes[node].client_id = Some(id),
+            (Step::Info(_), Reply::Info(info)) => self.nodes[node].server.add(*info),
+            (Step::Time, time) => self.handle_time(now, node, sent_at, time),
+            (Step::Probe, Reply::Integer(0)) => self.finish_handshake(now, node),
+            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
+        }
+    }
+
+    fn handle_greeting_refused(
+        &mut self,
+        now: Moment,
+        node: usize,
+        step: Step,
+        sent_at: Moment,
+        mut error: ServerError,
+    ) {
+        let kind = error.kind;
+        let is_forbidden =
+            matches!(kind, ServerErrorKind::Permission | ServerErrorKind::UnknownCommand);
+        // The prefix may be what the user may not touch; the locks' own errors will tell.
+        let is_foreign_key = kind == ServerErrorKind::Permission && error.message.contains("key");
+        if step == Step::Authenticate {
+            // The code says it all, and the rest may say the password in another form.
+            error.message = error.message.split(' ').next().unwrap_or_default().into();
+        }
+        self.keep_error(node, error);
+        match step {
+            // A name and a number are courtesies, and some servers know none.
+            Step::SetName | Step::ClientId if !denies_service(kind) => {}
+            Step::Info(_) if is_forbidden => {
+                // What it does not say of itself cannot be relied on.
+                let version = self.nodes[node].server.version.take();
+                self.nodes[node].server = ServerInfo { version, ..ServerInfo::default() };
+            }
+            Step::Time if is_forbidden => {
+                let error = ServerError { kind, message: "".into() };
+                self.handle_time(now, node, sent_at, Reply::Error(error));
+            }
+            Step::Probe => {
+                self.nodes[node].runs_no_scripts = is_forbidden && !is_foreign_key;
+                // A replica and a server that is loading refuse the script as well.
+                let reason = match kind {
+                    ServerErrorKind::ReadOnly => Some(Unfit::Replica),
+                    ServerErrorKind::Loading => Some(Unfit::Loading),
+                    _ => None,
+                };
+                match reason {
+                    Some(reason) => self.fail_node(now, node, NodeOutcome::Unfit(reason)),
+                    None if is_forbidden => self.finish_handshake(now, node),
+                    None => self.fail_node(now, node, NodeOutcome::Server(kind)),
+                }
+            }
+            _ => self.fail_node(now, node, NodeOutcome::Server(kind)),
         }
     }
 
@@ -143,7 +193,8 @@ impl Engine {
             }
             (Kind::Acquire, Reply::Status | Reply::Integer(_))
             | (Kind::Extend | Kind::Release, Reply::Ok | Reply::Status | Reply::Nil)
-            | (Kind::Extend | Kind::Release, Reply::Integer(_)) => {
+            | (Kind::Extend | Kind::Release, Reply::Integer(_))
+            | (_, Reply::Info(_) | Reply::Time(_)) => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 if kind != Kind::Extend {
                     self.owe(now, node, round);
@@ -154,8 +205,76 @@ impl Engine {
             }
         };
         self.nodes[node].failures = 0;
-        self.vote(now, round, node, outcome);
+        if outcome == NodeOutcome::Held {
+            self.nodes[node].clock.refused();
+        }
+        let is_marked = self.config.flush_marker.is_some() && kind == Kind::Acquire;
+        if is_marked && outcome == NodeOutcome::Granted {
+            self.rounds[round].unmarked.insert(node);
+        } else {
+            self.count(now, round, node, outcome);
+        }
         self.dereference(round);
+    }
+
+    /// Counts what a node said, unless it is or was in quarantine.
+    fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
+        let is_counted =
+            !self.rounds[round].uncounted.contains(node) && !self.is_quarantined(now, node);
+        let is_vote = !outcome.is_failure();
+        self.stats.uncounted += u64::from(is_vote && !is_counted);
+        let outcome = if is_vote && !is_counted { NodeOutcome::Quarantined } else { outcome };
+        self.vote(now, round, node, outcome);
+    }
+
+    /// What a node granted counts if its flush marker stands, too.
+    fn handle_marker(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
+        let is_granted = self.rounds[round].unmarked.contains(node);
+        let outcome = match reply {
+            Reply::Integer(0) => NodeOutcome::Granted,
+            Reply::Integer(millis @ 1..) => {
+                let left = std::time::Duration::from_millis(millis.unsigned_abs());
+                let until = now.after(left).after(self.config.drift.over(left));
+                self.quarantine(node, QuarantineCause::Flushed, until);
+                NodeOutcome::Quarantined
+            }
+            Reply::Error(error) => {
+                let kind = error.kind;
+                self.stats.server_errors += 1;
+                self.keep_error(node, error);
+                NodeOutcome::Server(kind)
+            }
+            Reply::Ok | Reply::Status | Reply::Nil | Reply::Integer(_) => {
+                NodeOutcome::Protocol(ProtocolError::Unexpected)
+            }
+            Reply::Info(_) | Reply::Time(_) => NodeOutcome::Protocol(ProtocolError::Unexpected),
+        };
+        if is_granted {
+            self.count(now, round, node, outcome);
+        }
+        self.dereference(round);
+        if let NodeOutcome::Protocol(_) = outcome {
+            self.fail_node(now, node, outcome);
+        }
+    }
+
+    pub(super) fn marker_command(&self) -> Command<'_> {
+        let marker = self.config.flush_marker.as_ref();
+        let key = marker.expect("it is asked for only if it is configured").as_bytes();
+        Command::Marker { key, quarantine: self.config.quarantine }
+    }
+
+    fn handle_killed(&mut self, now: Moment, node: usize, connection: i64, reply: Reply) {
+        match reply {
+            // 0: it was gone already.
+            Reply::Integer(_) => {
+                self.stats.connections_killed += 1;
+                self.nodes[node].connection_killed(connection);
+            }
+            // The releases are repeated after a while.
+            Reply::Error(error) => self.keep_error(node, error),
+            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
+        }
     }
 
     /// Whether a release of this round's token is owed to the node or under way to it: left from a
@@ -172,11 +291,13 @@ impl Engine {
             || at.queue.iter().any(|round| is_release(*round))
             || at.in_flight.iter().any(|sent| match sent.request {
                 Request::Round(round) => is_release(round),
-                Request::Handshake(_) => false,
+                Request::Handshake(_) | Request::Marker(_) | Request::Time | Request::Kill(_) => {
+                    false
+                }
             })
             || self.outgoing.iter().any(|outgoing| match outgoing {
                 Outgoing::Round(nodes, round) => nodes.contains(node) && is_release(*round),
-                Outgoing::Connect(_) | Outgoing::Close(_) | Outgoing::Handshake(..) => false,
+                _ => false,
             })
     }
 
@@ -239,7 +360,7 @@ impl Engine {
                 // The vote is missing; the connection keeps its place in the order (R5).
                 while let Some(request) = self.nodes[node].next_late(now, self.config.node_timeout)
                 {
-                    if let Request::Round(round) = request {
+                    if let Request::Round(round) | Request::Marker(round) = request {
                         self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
                     }
                 }
@@ -258,7 +379,12 @@ impl Engine {
         let failed = &mut self.nodes[node];
         match failed.state {
             State::Idle | State::BackOff { .. } => return,
-            State::Ready => failed.lost_at = Some(now),
+            State::Ready => {
+                failed.lost_at = Some(now);
+                if let Some(seen) = &mut failed.seen {
+                    seen.last = failed.last_reply_at;
+                }
+            }
             State::Connecting { .. } | State::Handshaking { .. } => {}
         }
         failed.last_failure = outcome;
@@ -268,18 +394,36 @@ impl Engine {
         let in_flight = std::mem::take(&mut failed.in_flight);
         let queue = std::mem::take(&mut failed.queue);
         self.stats.disconnected += 1;
-        let handed_out = in_flight.iter().filter_map(|sent| match sent.request {
-            Request::Round(round) => Some((round, true)),
-            Request::Handshake(_) => None,
-        });
-        let mut lost: Vec<(usize, bool)> = handed_out.collect();
+        // What is lost with the connection, and whether it was handed out.
+        let mut lost: Vec<(usize, bool)> = Vec::new();
+        let mut unmarked: Vec<usize> = Vec::new();
+        for sent in &in_flight {
+            match sent.request {
+                Request::Round(round) => lost.push((round, true)),
+                Request::Marker(round) => unmarked.push(round),
+                Request::Handshake(_) | Request::Time | Request::Kill(_) => {}
+            }
+        }
         self.outgoing.retain_mut(|outgoing| match outgoing {
-            Outgoing::Connect(other) | Outgoing::Handshake(other, _) => *other != node,
+            Outgoing::Connect(other) | Outgoing::Handshake(other, _) | Outgoing::Kill(other, _) => {
+                *other != node
+            }
             Outgoing::Close(_) => true,
+            Outgoing::Time(nodes) => {
+                nodes.remove(node);
+                !nodes.is_empty()
+            }
             Outgoing::Round(nodes, round) => {
                 if nodes.contains(node) {
                     nodes.remove(node);
                     lost.push((*round, false));
+                }
+                !nodes.is_empty()
+            }
+            Outgoing::Marker(nodes, round) => {
+                if nodes.contains(node) {
+                    nodes.remove(node);
+                    unmarked.push(*round);
                 }
                 !nodes.is_empty()
             }
@@ -296,10 +440,14 @@ impl Engine {
             self.vote(now, round, node, outcome);
             self.dereference(round);
         }
+        for round in unmarked {
+            self.vote(now, round, node, outcome);
+            self.dereference(round);
+        }
     }
 
     /// Sends what waited for the connection to stand or for the socket to take more.
-    fn flush_queue(&mut self, now: Moment, node: usize) {
+    pub(super) fn flush_queue(&mut self, now: Moment, node: usize) {
         for round in std::mem::take(&mut self.nodes[node].queue) {
             let queued = &self.rounds[round];
             let deadline = self.config.drift.deadline(queued.started, queued.ttl);
@@ -322,6 +470,10 @@ impl Engine {
             }),
             Step::Select => Command::Select { db: config.db },
             Step::SetName => Command::SetName,
+            Step::ClientId => Command::ClientId,
+            Step::Info(section) => Command::Info(section),
+            Step::Time => Command::Time,
+            Step::Probe => Command::Probe { key: self.config.probe_key.as_bytes() },
         }
     }
 }

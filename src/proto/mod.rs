@@ -22,10 +22,12 @@ mod acquire;
 mod command;
 mod connection;
 mod extend;
+mod identity;
 mod lease;
 mod node;
 mod release;
 mod round;
+mod server_clock;
 mod timer;
 
 use std::collections::VecDeque;
@@ -36,12 +38,13 @@ use slab::Slab;
 
 pub use crate::quorum::NodeSet;
 pub use crate::validity::Ttl;
-pub use command::{Command, Credentials, Reply, ServerError};
+pub use command::{Command, Credentials, Reply, Section, ServerError, ServerInfo};
+pub use identity::Notice;
 pub use lease::{Lease, Released};
-pub use node::{NodeState, NodeStatus};
+pub use node::{ErrorCounts, NodeState, NodeStatus};
 
 use crate::config::Config;
-use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport};
+use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport, Unfit};
 use crate::quorum::{Tally, Verdict};
 use crate::token::LockToken;
 use crate::{Moment, Resource};
@@ -115,7 +118,10 @@ enum Outgoing {
     Connect(usize),
     Close(usize),
     Handshake(usize, Step),
+    Kill(usize, i64),
+    Time(NodeSet),
     Round(NodeSet, usize),
+    Marker(NodeSet, usize),
 }
 
 struct Operation {
@@ -180,6 +186,14 @@ pub struct Stats {
     pub disconnected: u64,
     /// Error replies to anything but a handshake.
     pub server_errors: u64,
+    /// Answers that did not count because their node was in quarantine.
+    pub uncounted: u64,
+    /// Times that a node was put into quarantine.
+    pub quarantines: u64,
+    /// Times that a node's wall clock was seen to jump forward.
+    pub clock_jumps: u64,
+    /// Old connections that were ended on their server, so that nothing sent on them runs any more.
+    pub connections_killed: u64,
 }
 
 /// The algorithm over all nodes, for any number of operations at once.
@@ -200,6 +214,7 @@ pub struct Engine {
     timers: Timers,
     outgoing: VecDeque<Outgoing>,
     done: VecDeque<usize>,
+    notices: VecDeque<(usize, Notice)>,
     /// Smoothed time from a round's start to a quorum of answers.
     quorum_round_trip: Option<Duration>,
     stats: Stats,
@@ -221,6 +236,7 @@ impl Engine {
             timers: Timers::default(),
             outgoing: VecDeque::new(),
             done: VecDeque::new(),
+            notices: VecDeque::new(),
             quorum_round_trip: None,
             stats: Stats::default(),
         }
@@ -249,26 +265,39 @@ impl Engine {
 
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
-        let sent_at = self.last_now;
         match self.outgoing.pop_front()? {
             Outgoing::Connect(node) => Some(Action::Connect { node }),
             Outgoing::Close(node) => Some(Action::Close { node }),
             Outgoing::Handshake(node, step) => {
-                let request = Request::Handshake(step);
-                self.nodes[node].in_flight.push_back(node::InFlight { request, sent_at });
-                Some(Action::Send {
-                    nodes: NodeSet::one(node),
-                    command: self.handshake_command(node, step),
-                })
+                let nodes = self.hand_out(NodeSet::one(node), Request::Handshake(step));
+                Some(Action::Send { nodes, command: self.handshake_command(node, step) })
+            }
+            Outgoing::Kill(node, connection) => {
+                let nodes = self.hand_out(NodeSet::one(node), Request::Kill(connection));
+                Some(Action::Send { nodes, command: Command::Kill { connection } })
+            }
+            Outgoing::Time(nodes) => {
+                let nodes = self.hand_out(nodes, Request::Time);
+                Some(Action::Send { nodes, command: Command::Time })
             }
             Outgoing::Round(nodes, round) => {
-                let request = Request::Round(round);
-                for node in nodes.iter() {
-                    self.nodes[node].in_flight.push_back(node::InFlight { request, sent_at });
-                }
+                let nodes = self.hand_out(nodes, Request::Round(round));
                 Some(Action::Send { nodes, command: self.rounds[round].command() })
             }
+            Outgoing::Marker(nodes, round) => {
+                let nodes = self.hand_out(nodes, Request::Marker(round));
+                Some(Action::Send { nodes, command: self.marker_command() })
+            }
         }
+    }
+
+    /// Notes what the next reply of each of these nodes will answer.
+    fn hand_out(&mut self, nodes: NodeSet, request: Request) -> NodeSet {
+        let sent_at = self.last_now;
+        for node in nodes.iter() {
+            self.nodes[node].in_flight.push_back(node::InFlight { request, sent_at });
+        }
+        nodes
     }
 
     /// The next operation that ended. `now` must be read for this call: whether a lock is held is
@@ -351,7 +380,9 @@ impl Engine {
         };
         let waiting = |node: &Node| node.in_flight.len() + node.queue.len() + owed(node);
         let sending = self.outgoing.iter().map(|outgoing| match outgoing {
-            Outgoing::Round(nodes, _) => nodes.len(),
+            Outgoing::Round(nodes, _) | Outgoing::Marker(nodes, _) => nodes.len(),
+            Outgoing::Time(nodes) => nodes.len(),
+            Outgoing::Kill(..) => 1,
             Outgoing::Connect(_) | Outgoing::Close(_) | Outgoing::Handshake(..) => 0,
         });
         self.nodes.iter().map(waiting).chain(sending).sum()
@@ -362,7 +393,10 @@ impl Engine {
         self.nodes.iter().enumerate().map(|(i, node)| NodeStatus {
             node: i,
             address: Arc::clone(&self.config.nodes[i].address),
-            state: node.state.into(),
+            state: match self.is_quarantined(self.last_now, i) {
+                true if node.state == State::Ready => NodeState::Quarantined,
+                _ => node.state.into(),
+            },
             last_outcome: node.last_outcome,
             last_failure: (node.last_failure != NodeOutcome::NotConnected)
                 .then_some(node.last_failure),
@@ -370,6 +404,10 @@ impl Engine {
             latency: node.latency,
             in_flight: node.in_flight.len(),
             debts: node.debts.len(),
+            quarantine: self.quarantine_of(self.last_now, i),
+            server_version: node.server.version.clone(),
+            run_id: node.server.run_id.clone(),
+            errors: node.errors,
         })
     }
 
@@ -456,6 +494,8 @@ impl Engine {
             undecided: NodeSet::all(count),
             granted: NodeSet::EMPTY,
             sent: NodeSet::EMPTY,
+            uncounted: NodeSet::EMPTY,
+            unmarked: NodeSet::EMPTY,
             owner,
             decided: false,
             waited: false,
@@ -486,11 +526,23 @@ impl Engine {
 
     /// Hands the round's command out to these nodes at once.
     fn send(&mut self, nodes: NodeSet, round: usize) {
-        if !nodes.is_empty() {
-            let sent = &mut self.rounds[round];
-            sent.references += nodes.len() as u32;
-            sent.sent.extend(nodes);
-            self.outgoing.push_back(Outgoing::Round(nodes, round));
+        if nodes.is_empty() {
+            return;
+        }
+        let is_set = self.rounds[round].kind == Kind::Acquire;
+        if is_set {
+            self.sample_clocks(self.last_now, nodes);
+        }
+        let uncounted = self.quarantined_of(self.last_now, nodes);
+        let sent = &mut self.rounds[round];
+        sent.references += nodes.len() as u32;
+        sent.sent.extend(nodes);
+        sent.uncounted.extend(uncounted);
+        self.outgoing.push_back(Outgoing::Round(nodes, round));
+        if is_set && self.config.flush_marker.is_some() {
+            // Behind the SET: a flush before it takes the marker along, and one after it both.
+            self.rounds[round].references += nodes.len() as u32;
+            self.outgoing.push_back(Outgoing::Marker(nodes, round));
         }
     }
 
@@ -593,9 +645,13 @@ impl Engine {
     }
 
     fn report(&self, node: usize, vote: Vote) -> NodeReport {
-        let message = match (vote.outcome, &self.nodes[node].last_error) {
-            (NodeOutcome::Server(kind), Some(error)) if error.kind == kind => {
+        let at = &self.nodes[node];
+        let message = match (vote.outcome, &at.last_error, at.duplicate_of) {
+            (NodeOutcome::Server(kind), Some(error), _) if error.kind == kind => {
                 Some(Arc::clone(&error.message))
+            }
+            (NodeOutcome::Unfit(Unfit::Duplicate), _, Some(first)) => {
+                Some(Arc::clone(&self.config.nodes[first].address))
             }
             _ => None,
         };
@@ -605,6 +661,7 @@ impl Engine {
             outcome: vote.outcome,
             latency: vote.latency(),
             message,
+            quarantine: self.quarantine_of(self.last_now, node),
         }
     }
 }

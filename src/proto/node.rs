@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::ServerError;
-use crate::error::{NodeOutcome, Phase};
+use super::command::{Section, ServerError, ServerInfo};
+use super::identity::Seen;
+use super::server_clock::ServerClock;
+use crate::error::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 use crate::{Moment, Resource};
@@ -34,12 +36,31 @@ pub(super) const MESSAGE_CHARS_MAX: usize = 160;
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
-/// A step of the handshake.
+/// A step of the handshake. All of them are sent at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Authenticate,
     Select,
     SetName,
+    ClientId,
+    Info(Section),
+    Time,
+    /// The last one: when it is answered, so are all.
+    Probe,
+}
+
+impl Step {
+    /// The steps that every connection takes, in order.
+    pub(super) const COMMON: [Step; 8] = [
+        Step::SetName,
+        Step::ClientId,
+        Step::Info(Section::Server),
+        Step::Info(Section::Replication),
+        Step::Info(Section::Memory),
+        Step::Info(Section::Persistence),
+        Step::Time,
+        Step::Probe,
+    ];
 }
 
 /// What a reply will be the answer to: order is identity, since RESP has no request ids.
@@ -47,6 +68,11 @@ pub(super) enum Step {
 pub(super) enum Request {
     Handshake(Step),
     Round(usize),
+    /// Whether the flush marker stands behind the round's SET.
+    Marker(usize),
+    Time,
+    /// The end of an old connection, by what the server knew it.
+    Kill(i64),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +118,10 @@ pub(super) struct Debt {
     /// Whether it is to be sent once more: the SET on the old connection may be overtaken by a
     /// release on the new one.
     pub(super) again: bool,
+    /// Whether it was sent on the present connection, and this is what remains of `again`.
+    pub(super) is_repetition: bool,
+    /// The connection that the SET was sent on, if the server told by what it knows it.
+    pub(super) connection: Option<i64>,
 }
 
 pub(super) struct Node {
@@ -118,6 +148,18 @@ pub(super) struct Node {
     pub(super) last_outcome: Option<(NodeOutcome, Option<Duration>)>,
     /// Smoothed time from command to reply.
     pub(super) latency: Option<Duration>,
+    /// By what the server knows the connection, or the last one.
+    pub(super) client_id: Option<i64>,
+    /// What the server said of itself on this connection.
+    pub(super) server: ServerInfo,
+    pub(super) runs_no_scripts: bool,
+    pub(super) duplicate_of: Option<usize>,
+    /// The process that was last connected to.
+    pub(super) seen: Option<Seen>,
+    /// Until when what it says does not count, and why.
+    pub(super) quarantine: Option<(Moment, QuarantineCause)>,
+    pub(super) clock: ServerClock,
+    pub(super) errors: ErrorCounts,
 }
 
 impl Node {
@@ -137,7 +179,24 @@ impl Node {
             last_error: None,
             last_outcome: None,
             latency: None,
+            client_id: None,
+            server: ServerInfo::default(),
+            runs_no_scripts: false,
+            duplicate_of: None,
+            seen: None,
+            quarantine: None,
+            clock: ServerClock::default(),
+            errors: ErrorCounts::default(),
         }
+    }
+
+    /// A new connection stands: nothing is known of who is at its other end.
+    pub(super) fn reconnect(&mut self, now: Moment) {
+        self.client_id = None;
+        self.server = ServerInfo::default();
+        self.runs_no_scripts = false;
+        self.duplicate_of = None;
+        self.clock.reconnect(now);
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -212,9 +271,12 @@ impl Node {
     }
 
     /// Adds a key to delete; what is too much is left to its TTL.
-    pub(super) fn owe(&mut self, token: LockToken, debt: Debt) {
+    pub(super) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) {
         if self.debts.len() >= DEBTS_MAX && !self.debts.contains_key(&token) {
-            return;
+            self.debts.retain(|_, debt| now < debt.expires);
+            if self.debts.len() >= DEBTS_MAX {
+                return;
+            }
         }
         self.debts_due = Some(self.debts_due.map_or(debt.due, |due| due.min(debt.due)));
         self.debts
@@ -224,8 +286,20 @@ impl Node {
                 owed.expires = owed.expires.max(debt.expires);
                 owed.due = owed.due.min(debt.due);
                 owed.again |= debt.again;
+                owed.is_repetition &= debt.is_repetition;
+                // The oldest connection is the one that the SET was sent on.
+                owed.connection = owed.connection.or(debt.connection);
             })
             .or_insert(debt);
+    }
+
+    /// The old connection is dead, and what was sent on it can overtake nothing any more.
+    pub(super) fn connection_killed(&mut self, connection: i64) {
+        self.debts.retain(|_, debt| debt.connection != Some(connection) || !debt.is_repetition);
+        for debt in self.debts.values_mut().filter(|debt| debt.connection == Some(connection)) {
+            (debt.again, debt.connection) = (false, None);
+        }
+        self.debts_due = self.debts.values().map(|debt| debt.due).min();
     }
 
     /// How far the node has got, for a timeout's report.
@@ -253,6 +327,31 @@ impl Node {
     }
 }
 
+/// How often a server answered with an error of each kind, handshakes included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ErrorCounts([u64; ServerErrorKind::ALL.len()]);
+
+impl ErrorCounts {
+    pub(super) fn count(&mut self, kind: ServerErrorKind) {
+        self.0[kind as usize] += 1;
+    }
+
+    /// How often it was this kind.
+    pub fn of(&self, kind: ServerErrorKind) -> u64 {
+        self.0[kind as usize]
+    }
+
+    /// How often it was any kind.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The kinds that occurred, and how often.
+    pub fn iter(&self) -> impl Iterator<Item = (ServerErrorKind, u64)> {
+        ServerErrorKind::ALL.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
+    }
+}
+
 /// A node's state, for people.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -277,6 +376,14 @@ pub struct NodeStatus {
     pub in_flight: usize,
     /// Keys of dead attempts that are to be deleted on it as soon as it can be reached.
     pub debts: usize,
+    /// Why its votes do not count for now, and for how long, if so.
+    pub quarantine: Option<Quarantine>,
+    /// The make and version of the server, if it told.
+    pub server_version: Option<Arc<str>>,
+    /// The random name of the server's process, if it told.
+    pub run_id: Option<Arc<str>>,
+    /// The errors that it has answered with.
+    pub errors: ErrorCounts,
 }
 
 /// Where a node's connection stands.
@@ -291,6 +398,9 @@ pub enum NodeState {
     Handshaking,
     /// It votes.
     Ready,
+    /// It is connected, but may have forgotten a lock that is still held: what it says does not
+    /// count for now.
+    Quarantined,
     /// It could not be reached; its vote is missing until the next try.
     BackOff,
 }

@@ -125,7 +125,8 @@ impl Engine {
         // What is owed already is not sent ever again.
         let again = self.rounds[round].expires.is_none();
         let token = self.rounds[round].token;
-        self.nodes[node].owe(token, Debt { again, ..debt });
+        let connection = self.nodes[node].client_id.filter(|_| again);
+        self.nodes[node].owe(now, token, Debt { again, connection, ..debt });
     }
 
     /// A release that a node refused for the moment is tried again until the key is gone by itself.
@@ -134,7 +135,7 @@ impl Engine {
         let due = now.after(DEBT_REFUSED_AFTER);
         if due < debt.expires {
             let token = self.rounds[round].token;
-            self.nodes[node].owe(token, Debt { due, ..debt });
+            self.nodes[node].owe(now, token, Debt { due, ..debt });
         }
     }
 
@@ -144,7 +145,7 @@ impl Engine {
         // An unanswered SET may have run as late as now, and so may one before this release.
         let latest = || now.after(ttl.as_duration()).after(SLACK);
         let expires = round.expires.unwrap_or_else(latest);
-        Debt { key, ttl, due: now, expires, again: false }
+        Debt { key, ttl, due: now, expires, again: false, is_repetition: false, connection: None }
     }
 
     /// Sends what is owed and due.
@@ -160,7 +161,8 @@ impl Engine {
             let Some(mut debt) = self.nodes[node].debts.remove(&token) else {
                 continue;
             };
-            if now >= debt.expires {
+            // What a frozen server has not read may run at any time; all else is gone by itself.
+            if now >= debt.expires && debt.connection.is_none() {
                 continue;
             }
             let held = (debt.key.clone(), token, debt.ttl);
@@ -169,7 +171,7 @@ impl Engine {
             self.send(NodeSet::one(node), round);
             if debt.again {
                 let round_trip = self.nodes[node].latency.unwrap_or_default();
-                debt.again = false;
+                (debt.again, debt.is_repetition) = (false, true);
                 debt.due = now.after(round_trip).after(DEBT_AGAIN_AFTER);
                 self.nodes[node].debts.insert(token, debt);
             }

@@ -33,6 +33,11 @@ pub(super) struct Round {
     pub(super) granted: NodeSet,
     /// The nodes that were sent the command, or will be once they are connected.
     pub(super) sent: NodeSet,
+    /// The nodes that were in quarantine when they were sent the command: what they say does not
+    /// count.
+    pub(super) uncounted: NodeSet,
+    /// The nodes that granted, and have yet to show their flush marker.
+    pub(super) unmarked: NodeSet,
     /// The operation that waits for the votes; `None` when nobody does, or not any more.
     pub(super) owner: Option<usize>,
     pub(super) decided: bool,

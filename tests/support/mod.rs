@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use muxlock::{Builder, LockError, NodeOutcome, NodeState, Redlock};
+use muxlock::{Builder, LockError, NodeOutcome, NodeState, Redlock, RestartGuard};
 
 /// A time to live that no test waits for: what is gone earlier was deleted.
 pub const TTL: Duration = Duration::from_secs(30);
@@ -91,12 +91,18 @@ pub fn ready(redlock: &Redlock) -> usize {
 }
 
 /// Patient settings: whatever is slow, nothing times out within a test.
+///
+/// The restart guard is off: with it, servers that a test has just started would not vote.
 pub fn patient<I>(urls: I) -> Builder
 where
     I: IntoIterator,
     I::Item: Into<String>,
 {
-    Redlock::builder().nodes(urls).node_timeout(PATIENT).connect_timeout(PATIENT)
+    Redlock::builder()
+        .nodes(urls)
+        .node_timeout(PATIENT)
+        .connect_timeout(PATIENT)
+        .restart_guard(RestartGuard::Off)
 }
 
 /// What each node said, in the order of configuration.

@@ -1,12 +1,15 @@
 //! The engine on virtual time, with nodes that answer what the test tells them to.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muxlock::proto::{Action, Command, Engine, Entropy, NodeSet, Patience, Reply, ServerError};
+use muxlock::proto::{
+    Action, Command, Engine, Entropy, Patience, Reply, Section, ServerError, ServerInfo,
+};
 use muxlock::{
     Builder, Done, Lease, LockError, Moment, NodeState, OpId, Redlock, Released, Resource,
-    ServerErrorKind,
+    RestartGuard, ServerErrorKind,
 };
 
 pub const TTL: Duration = Duration::from_secs(10);
@@ -18,7 +21,16 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 pub enum Acted {
     Connect(usize),
     Close(usize),
+    /// The handshake's first command; those that follow it are not told apart.
     Hello(usize),
+    /// The handshake's last command.
+    Probe(usize),
+    /// A look at the clocks.
+    Time(Vec<usize>),
+    /// A look at the flush marker.
+    Marker(Vec<usize>),
+    /// The end of an old connection.
+    Kill(usize, i64),
     Set(Vec<usize>, u32),
     Extend(Vec<usize>, u32),
     Release(Vec<usize>, u32),
@@ -52,13 +64,42 @@ impl Entropy for Counted {
 pub struct Scenario {
     pub engine: Engine,
     pub now: Moment,
+    /// What each node says of itself.
+    pub servers: Vec<ServerInfo>,
+    /// By how much each node's wall clock is ahead of the safety clock.
+    pub ahead: Vec<Duration>,
     nodes: usize,
+    /// How many connections there have been: a server tells each by its number.
+    connections: i64,
+    /// What nodes were asked in their handshakes and have not answered.
+    greetings: Vec<VecDeque<Greeting>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Greeting {
+    Name,
+    Id,
+    Info(Section),
+    Time,
+    Probe,
 }
 
 impl Scenario {
-    /// `nodes` nodes, none of them connected.
+    /// `nodes` nodes, none of them connected; without a restart guard, whose looks at the clocks
+    /// would stand between the commands that a test is about.
     pub fn new(nodes: usize) -> Scenario {
         Scenario::with(nodes, |builder| builder)
+    }
+
+    /// As [`new`](Scenario::new), with the restart guard on.
+    pub fn guarded(nodes: usize) -> Scenario {
+        Scenario::with(nodes, |builder| builder.restart_guard(RestartGuard::Uptime))
+    }
+
+    /// Nodes with these addresses, with the restart guard on.
+    pub fn of_nodes<const N: usize>(urls: [&str; N]) -> Scenario {
+        let builder = Redlock::builder().nodes(urls);
+        Scenario::start(N, builder.node_timeout(NODE_TIMEOUT).connect_timeout(CONNECT_TIMEOUT))
     }
 
     pub fn with(nodes: usize, configure: impl FnOnce(Builder) -> Builder) -> Scenario {
@@ -66,12 +107,25 @@ impl Scenario {
         let builder = Redlock::builder()
             .nodes(urls)
             .node_timeout(NODE_TIMEOUT)
-            .connect_timeout(CONNECT_TIMEOUT);
-        let config = configure(builder).config().expect("the scenario's settings are valid");
+            .connect_timeout(CONNECT_TIMEOUT)
+            .restart_guard(RestartGuard::Off);
+        Scenario::start(nodes, configure(builder))
+    }
+
+    fn start(nodes: usize, builder: Builder) -> Scenario {
+        let config = builder.config().expect("the scenario's settings are valid");
         let entropy = Counted { tokens: 0, random: u64::MAX / 2 };
         let engine = Engine::new(Arc::new(config), Box::new(entropy));
         let now = Moment::from_nanos(1_000_000_000);
-        Scenario { engine, now, nodes }
+        Scenario {
+            engine,
+            now,
+            servers: (0..nodes).map(aged_master).collect(),
+            ahead: vec![Duration::from_secs(1_000_000); nodes],
+            nodes,
+            connections: 0,
+            greetings: vec![VecDeque::new(); nodes],
+        }
     }
 
     /// `nodes` nodes, all of them ready.
@@ -94,8 +148,85 @@ impl Scenario {
     /// Lets a connection that is being made stand, handshake included.
     pub fn connect(&mut self, node: usize) {
         self.engine.handle_connected(self.now, node);
-        assert_eq!(self.acted(), [Acted::Hello(node)]);
-        self.reply(node, Reply::Ok);
+        assert_eq!(self.drain_to_probe(node), [Acted::Hello(node), Acted::Probe(node)]);
+        self.greet(node);
+    }
+
+    /// All actions up to the last of the handshake.
+    fn drain_to_probe(&mut self, node: usize) -> Vec<Acted> {
+        let mut acted = Vec::new();
+        while acted.last() != Some(&Acted::Probe(node)) {
+            acted.push(self.take_action().expect("a handshake ends with a probe"));
+        }
+        acted
+    }
+
+    /// Answers the handshake that the node was sent, to its end.
+    pub fn greet(&mut self, node: usize) {
+        while self.greet_once(node) {}
+    }
+
+    /// Answers one step of the handshake; `false` if there is none left.
+    pub fn greet_once(&mut self, node: usize) -> bool {
+        let Some(greeting) = self.greetings[node].pop_front() else {
+            return false;
+        };
+        let reply = match greeting {
+            Greeting::Name => Reply::Ok,
+            Greeting::Id => {
+                self.connections += 1;
+                Reply::Integer(self.connections)
+            }
+            Greeting::Info(section) => self.section(node, section),
+            Greeting::Time => self.time(node),
+            Greeting::Probe => Reply::Integer(0),
+        };
+        self.reply(node, reply);
+        true
+    }
+
+    /// Answers the next step of the handshake in another way.
+    pub fn greet_with(&mut self, node: usize, reply: Reply) {
+        self.greetings[node].pop_front().expect("a step of the handshake is open");
+        self.reply(node, reply);
+    }
+
+    fn section(&self, node: usize, section: Section) -> Reply {
+        let said = self.servers[node].clone();
+        let none = ServerInfo::default();
+        Reply::Info(Box::new(match section {
+            Section::Server => ServerInfo {
+                version: said.version,
+                run_id: said.run_id,
+                uptime: said.uptime,
+                standalone: said.standalone,
+                ..none
+            },
+            Section::Replication => ServerInfo {
+                master: said.master,
+                replication_id: said.replication_id,
+                promoted: said.promoted,
+                ..none
+            },
+            Section::Memory => ServerInfo {
+                memory_max: said.memory_max,
+                evicts_nothing: said.evicts_nothing,
+                ..none
+            },
+            Section::Persistence => ServerInfo { loading: said.loading, ..none },
+        }))
+    }
+
+    /// What the node's wall clock says.
+    pub fn time(&self, node: usize) -> Reply {
+        Reply::Time(Duration::from_nanos(self.now.as_nanos()) + self.ahead[node])
+    }
+
+    /// The node is restarted without its data: another process.
+    pub fn restart(&mut self, node: usize, uptime: Duration) {
+        let run_id = format!("{} again", self.servers[node].run_id.as_deref().unwrap_or_default());
+        self.servers[node].run_id = Some(run_id.into());
+        self.servers[node].uptime = Some(uptime);
     }
 
     pub fn state(&self, node: usize) -> NodeState {
@@ -147,8 +278,26 @@ impl Scenario {
     fn take_action(&mut self) -> Option<Acted> {
         Some(match self.engine.poll_action()? {
             Action::Connect { node } => Acted::Connect(node),
-            Action::Close { node } => Acted::Close(node),
-            Action::Send { nodes, command } => sent(nodes, command),
+            Action::Close { node } => {
+                self.greetings[node].clear();
+                Acted::Close(node)
+            }
+            Action::Send { nodes, command } => {
+                let nodes: Vec<usize> = nodes.iter().collect();
+                let Some(greeting) = greeting(&command) else {
+                    return Some(sent(nodes, command));
+                };
+                // Outside a handshake, which it is never without, it is a look at the clocks.
+                if matches!(greeting, Greeting::Time) && self.greetings[nodes[0]].is_empty() {
+                    return Some(Acted::Time(nodes));
+                }
+                self.greetings[nodes[0]].push_back(greeting);
+                match (greeting, self.greetings[nodes[0]].len()) {
+                    (Greeting::Probe, _) => Acted::Probe(nodes[0]),
+                    (_, 1) => Acted::Hello(nodes[0]),
+                    _ => return self.take_action(),
+                }
+            }
         })
     }
 
@@ -191,19 +340,51 @@ impl Scenario {
     }
 }
 
-fn sent(nodes: NodeSet, command: Command<'_>) -> Acted {
+/// A master that has been up for long, each with a name of its own.
+fn aged_master(node: usize) -> ServerInfo {
+    ServerInfo {
+        version: Some("redis 7.0.15".into()),
+        run_id: Some(format!("process {node}").into()),
+        uptime: Some(Duration::from_secs(1_000_000)),
+        standalone: Some(true),
+        master: Some(true),
+        replication_id: Some(format!("history {node}").into()),
+        promoted: Some(false),
+        memory_max: Some(0),
+        evicts_nothing: Some(true),
+        loading: Some(false),
+    }
+}
+
+fn greeting(command: &Command<'_>) -> Option<Greeting> {
+    match command {
+        Command::Authenticate(_) | Command::Select { .. } | Command::SetName => {
+            Some(Greeting::Name)
+        }
+        Command::ClientId => Some(Greeting::Id),
+        Command::Info(section) => Some(Greeting::Info(*section)),
+        Command::Time => Some(Greeting::Time),
+        Command::Probe { .. } => Some(Greeting::Probe),
+        Command::Kill { .. }
+        | Command::Marker { .. }
+        | Command::Acquire { .. }
+        | Command::Extend { .. }
+        | Command::Release { .. } => None,
+    }
+}
+
+fn sent(nodes: Vec<usize>, command: Command<'_>) -> Acted {
     let number = |token: &muxlock::LockToken| {
         let hex = std::str::from_utf8(&token.as_bytes()[..8]).expect("tokens are text");
         u32::from_str_radix(hex, 16).expect("tokens are hexadecimal")
     };
-    let nodes: Vec<usize> = nodes.iter().collect();
     match command {
-        Command::Authenticate(_) | Command::Select { .. } | Command::SetName => {
-            Acted::Hello(nodes[0])
-        }
         Command::Acquire { token, .. } => Acted::Set(nodes, number(token)),
         Command::Extend { token, .. } => Acted::Extend(nodes, number(token)),
         Command::Release { token, .. } => Acted::Release(nodes, number(token)),
+        Command::Kill { connection } => Acted::Kill(nodes[0], connection),
+        Command::Marker { .. } => Acted::Marker(nodes),
+        other => unreachable!("{other:?} belongs to a handshake"),
     }
 }
 

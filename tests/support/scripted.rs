@@ -31,6 +31,10 @@ const MAX_KEYS: usize = 1024 * 1024;
 const MAX_REFUSED: usize = 128;
 /// How many connections [`never_accepting`] makes to fill a backlog.
 const MAX_FILLERS: usize = 512;
+/// How old a server says that it is when it starts: old enough to be trusted.
+const AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How many commands a client begins with, without a password or a database.
+pub const HANDSHAKE: usize = 8;
 /// How long a connection to a full backlog is given before it counts as pending.
 const FILLER_TIMEOUT: Duration = Duration::from_millis(150);
 
@@ -397,7 +401,8 @@ impl Peer {
             },
             ("CLIENT", [subcommand, rest @ ..]) => match (upper(subcommand).as_str(), rest) {
                 ("SETNAME", [_]) => simple("OK"),
-                ("ID", []) => integer(7),
+                ("ID", []) => integer(self.id as i64),
+                ("KILL", [id_name, _]) if upper(id_name) == "ID" => integer(0),
                 (subcommand, _) => {
                     error(&format!("unknown subcommand '{subcommand}'. Try CLIENT HELP."))
                 }
@@ -426,9 +431,16 @@ impl Peer {
                 b"-NOSCRIPT No matching script. Please use EVAL.\r\n".to_vec()
             }
             ("INFO", _) => bulk(self.info().as_bytes()),
+            ("TIME", []) => {
+                let since = AGE + now().saturating_duration_since(self.shared.started);
+                let (seconds, micros) = (since.as_secs(), since.subsec_micros());
+                let parts = [seconds.to_string(), micros.to_string()];
+                let parts = parts.map(|part| bulk(part.as_bytes()));
+                [b"*2\r\n", parts.concat().as_slice()].concat()
+            }
             (
                 "PING" | "AUTH" | "SELECT" | "CLIENT" | "SET" | "GET" | "PTTL" | "DBSIZE" | "EVAL"
-                | "EVALSHA",
+                | "EVALSHA" | "TIME",
                 _,
             ) => error(&format!(
                 "wrong number of arguments for '{}' command",
@@ -439,7 +451,7 @@ impl Peer {
     }
 
     fn info(&self) -> String {
-        let up = now().saturating_duration_since(self.shared.started).as_secs();
+        let up = (AGE + now().saturating_duration_since(self.shared.started)).as_secs();
         format!(
             "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nprocess_id:1\r\n\
              run_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{up}\r\n\r\n\

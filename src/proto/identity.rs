@@ -1,0 +1,240 @@
+//! Who a server is: whether it may vote at all, and from when on (R32 to R35).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::command::ServerInfo;
+use super::node::State;
+use super::{Engine, NodeSet, Outgoing};
+use crate::Moment;
+use crate::config::RestartGuard;
+use crate::error::{NodeOutcome, Quarantine, QuarantineCause, Unfit};
+
+/// The most old connections of one node that are ended on a new one; what was sent on others is
+/// released twice instead.
+const KILLS_MAX: usize = 8;
+
+/// Notices that nobody has taken; what is too much is left out.
+const NOTICES_MAX: usize = 64;
+
+/// What the operators of a node should know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// It was refused.
+    Unfit(Unfit),
+    /// Its votes do not count for now.
+    Quarantined(QuarantineCause),
+    /// It does not say whether it is a master, and which: that is not checked.
+    Unidentified,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::Unfit(reason) => reason.fmt(f),
+            Notice::Quarantined(cause) => write!(f, "quarantined: {cause}"),
+            Notice::Unidentified => {
+                f.write_str("INFO is forbidden: whether it is a master, and which, is not checked")
+            }
+        }
+    }
+}
+
+/// A process that this client was connected to, with the history of its data.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    run_id: Arc<str>,
+    replication_id: Option<Arc<str>>,
+    /// When this client first knew of this process with this history.
+    first: Moment,
+    /// When it last answered on a connection whose handshake was complete.
+    pub(super) last: Moment,
+}
+
+impl Engine {
+    /// Everything that the server was asked on this connection has been answered: may it vote?
+    pub(super) fn finish_handshake(&mut self, now: Moment, node: usize) {
+        if let Some(reason) = self.unfit(node) {
+            self.notice(node, Notice::Unfit(reason));
+            return self.fail_node(now, node, NodeOutcome::Unfit(reason));
+        }
+        self.stats.connected += 1;
+        self.nodes[node].state = State::Ready;
+        let is_same_process = self.recognise(now, node);
+        if is_same_process {
+            self.kill_old_connections(node);
+        }
+        // What a lost connection may have left comes before anything new (R12).
+        self.settle_debts(now, node);
+        self.flush_queue(now, node);
+    }
+
+    fn unfit(&mut self, node: usize) -> Option<Unfit> {
+        self.nodes[node].duplicate_of = self.duplicate_of(node);
+        let at = &self.nodes[node];
+        let server = &at.server;
+        let evicts =
+            server.memory_max.is_some_and(|max| max > 0) && server.evicts_nothing == Some(false);
+        if server.standalone == Some(false) {
+            Some(Unfit::Cluster)
+        } else if server.loading == Some(true) {
+            Some(Unfit::Loading)
+        } else if server.master == Some(false) {
+            Some(Unfit::Replica)
+        } else if at.duplicate_of.is_some() {
+            Some(Unfit::Duplicate)
+        } else if evicts {
+            Some(Unfit::Evicts)
+        } else if at.runs_no_scripts {
+            Some(Unfit::NoScripts)
+        } else {
+            None
+        }
+    }
+
+    /// Another node that is the same process. Only those that are connected are looked at: a
+    /// process may legally have moved here from an address that is dead (R34).
+    fn duplicate_of(&self, node: usize) -> Option<usize> {
+        let run_id = self.nodes[node].server.run_id.as_ref()?;
+        (0..self.nodes.len()).find(|other| {
+            let at = &self.nodes[*other];
+            *other != node && at.state == State::Ready && at.server.run_id.as_ref() == Some(run_id)
+        })
+    }
+
+    /// Compares the process with the one that was there before, and puts the node into quarantine
+    /// if it may have forgotten a lock. Returns whether it is the same process.
+    fn recognise(&mut self, now: Moment, node: usize) -> bool {
+        let server = self.nodes[node].server.clone();
+        let before = self.nodes[node].seen.take();
+        let quarantine = self.config.quarantine;
+        // Without its name, each connection may be to another process than the one before.
+        let (Some(run_id), Some(_)) = (server.run_id.clone(), server.master) else {
+            self.notice(node, Notice::Unidentified);
+            if !self.config.nodes[node].durable {
+                self.quarantine(node, QuarantineCause::Unidentified, now.after(quarantine));
+            }
+            return false;
+        };
+        let is_same_process = before.as_ref().is_some_and(|seen| seen.run_id == run_id);
+        let is_same_data = is_same_process
+            && before.as_ref().is_some_and(|seen| seen.replication_id == server.replication_id);
+        let first = match &before {
+            Some(seen) if is_same_data => seen.first,
+            _ => now,
+        };
+        if !is_same_process {
+            self.forget_connections(node);
+        }
+        if !is_same_data {
+            let (cause, age) = self.age(now, node, &server, before.as_ref(), is_same_process);
+            let left = quarantine.saturating_sub(age);
+            if !left.is_zero() {
+                self.quarantine(node, cause, now.after(left));
+            }
+        }
+        let replication_id = server.replication_id;
+        self.nodes[node].seen = Some(Seen { run_id, replication_id, first, last: now });
+        is_same_process
+    }
+
+    /// For how long the process has certainly known its data, and what makes that short.
+    fn age(
+        &self,
+        now: Moment,
+        node: usize,
+        server: &ServerInfo,
+        before: Option<&Seen>,
+        is_same_process: bool,
+    ) -> (QuarantineCause, Duration) {
+        let config = &self.config.nodes[node];
+        if is_same_process || server.promoted == Some(true) {
+            // Its data has another history than when it was last seen, or was a replica's.
+            return (QuarantineCause::Promoted, Duration::ZERO);
+        }
+        let age = match (config.durable, config.restart_guard) {
+            (true, _) => Duration::MAX,
+            (false, RestartGuard::OwnObservation) => Duration::ZERO,
+            (false, RestartGuard::Uptime | RestartGuard::Off) => {
+                let uptime = server.uptime.unwrap_or_default();
+                // Its clock may have jumped; it was not there when its forerunner last answered.
+                before.map_or(uptime, |seen| uptime.min(now.since(seen.last)))
+            }
+        };
+        (QuarantineCause::Restarted, age)
+    }
+
+    /// Does not count what the node says until then.
+    pub(super) fn quarantine(&mut self, node: usize, cause: QuarantineCause, until: Moment) {
+        let guard = self.config.nodes[node].restart_guard;
+        let before = self.nodes[node].quarantine;
+        if guard == RestartGuard::Off || before.is_some_and(|(at, _)| until <= at) {
+            return;
+        }
+        self.notice(node, Notice::Quarantined(cause));
+        self.stats.quarantines += 1;
+        self.nodes[node].quarantine = Some((until, cause));
+    }
+
+    pub(super) fn is_quarantined(&self, now: Moment, node: usize) -> bool {
+        self.nodes[node].quarantine.is_some_and(|(until, _)| now < until)
+    }
+
+    /// Why the node does not vote at `now`, and how much longer.
+    pub(super) fn quarantine_of(&self, now: Moment, node: usize) -> Option<Quarantine> {
+        let (until, cause) = self.nodes[node].quarantine?;
+        (now < until).then(|| Quarantine::new(cause, until.since(now)))
+    }
+
+    pub(super) fn quarantined_of(&self, now: Moment, nodes: NodeSet) -> NodeSet {
+        let mut quarantined = NodeSet::EMPTY;
+        nodes.iter().filter(|node| self.is_quarantined(now, *node)).for_each(|node| {
+            quarantined.insert(node);
+        });
+        quarantined
+    }
+
+    /// The old connections die with what the server has not read of them: a SET that is still on
+    /// its way cannot run after its release (R12).
+    fn kill_old_connections(&mut self, node: usize) {
+        let mut old: Vec<i64> =
+            self.nodes[node].debts.values().filter_map(|debt| debt.connection).collect();
+        old.sort_unstable();
+        old.dedup();
+        for connection in old.into_iter().take(KILLS_MAX) {
+            self.outgoing.push_back(Outgoing::Kill(node, connection));
+        }
+    }
+
+    /// The process that had the old connections is gone, and they with it: what it saved was saved
+    /// before, so one release is enough.
+    fn forget_connections(&mut self, node: usize) {
+        for debt in self.nodes[node].debts.values_mut() {
+            debt.connection = None;
+            debt.again = false;
+        }
+    }
+
+    fn notice(&mut self, node: usize, notice: Notice) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back((node, notice));
+        }
+    }
+
+    /// The next thing that the operators of a node should know, and which node.
+    pub fn poll_notice(&mut self) -> Option<(usize, Notice)> {
+        self.notices.pop_front()
+    }
+
+    /// Two nodes that are one server, if that was seen: the one that was connected first, and the
+    /// other.
+    pub fn duplicates(&self) -> Option<(usize, usize)> {
+        let duplicate = |(node, at): (usize, &super::Node)| {
+            let is_duplicate = at.last_failure == NodeOutcome::Unfit(Unfit::Duplicate);
+            at.duplicate_of.filter(|_| is_duplicate).map(|first| (first, node))
+        };
+        self.nodes.iter().enumerate().find_map(duplicate)
+    }
+}

@@ -1,0 +1,158 @@
+//! A server's wall clock against ours: a jump forward lets keys expire too early (section G).
+
+use std::time::Duration;
+
+use super::node::{Request, State};
+use super::{Engine, NodeSet, Outgoing, Reply};
+use crate::Moment;
+use crate::config::RestartGuard;
+use crate::error::{NodeOutcome, ProtocolError, QuarantineCause};
+
+/// A SET is preceded by a look at the server's clock if the last one is older than this, and in any
+/// case if the server has refused a SET since: whoever waits for a lock must not be the one who
+/// profits when a jump frees it.
+const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
+/// A jump by less than this does not stand out from what servers round and machines delay.
+const JUMP_MIN: Duration = Duration::from_millis(5);
+
+/// What is known of a server's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ServerClock {
+    /// When it was last asked for, on any connection.
+    asked_at: Option<Moment>,
+    /// Whether the server does not tell its time on this connection.
+    is_secret: bool,
+    /// Whether a SET was refused since it was asked.
+    was_refused: bool,
+    /// By how much it is ahead of ours at most, in nanoseconds, and when that was so.
+    ahead: Option<(i128, Moment)>,
+}
+
+impl ServerClock {
+    /// A new connection: its handshake asks.
+    pub(super) fn reconnect(&mut self, now: Moment) {
+        self.is_secret = false;
+        self.ask(now);
+    }
+
+    fn is_due(&self, now: Moment) -> bool {
+        let is_fresh = |asked_at: Moment| now.since(asked_at) < SAMPLE_AGE_MAX;
+        !self.is_secret && (self.was_refused || !self.asked_at.is_some_and(is_fresh))
+    }
+
+    fn ask(&mut self, now: Moment) {
+        (self.asked_at, self.was_refused) = (Some(now), false);
+    }
+
+    pub(super) fn refused(&mut self) {
+        self.was_refused = true;
+    }
+
+    /// Compares what the server said, between `sent_at` and `now`, with what it said before; says
+    /// whether its clock jumped forward. `tolerance` is how far clocks may have come apart by
+    /// themselves in the time given.
+    fn has_jumped(
+        &mut self,
+        sent_at: Moment,
+        now: Moment,
+        said: Duration,
+        tolerance: impl Fn(Duration) -> Duration,
+    ) -> bool {
+        let said = said.as_nanos() as i128;
+        let least = said - i128::from(now.as_nanos());
+        let most = said - i128::from(sent_at.as_nanos());
+        let Some((before, at)) = self.ahead.replace((most, now)) else {
+            return false;
+        };
+        let expected = before + tolerance(now.since(at)).as_nanos() as i128;
+        if least > expected + JUMP_MIN.as_nanos() as i128 {
+            return true;
+        }
+        // The tighter bound is kept, so that many small jumps add up to one that shows.
+        self.ahead = Some((most.min(expected), now));
+        false
+    }
+}
+
+impl Engine {
+    /// Asks for the clocks of these nodes, which are about to be sent a SET, where it is time.
+    pub(super) fn sample_clocks(&mut self, now: Moment, nodes: NodeSet) {
+        if !nodes.iter().any(|node| self.nodes[node].clock.is_due(now)) {
+            return;
+        }
+        let mut asked = NodeSet::EMPTY;
+        for node in nodes.iter() {
+            let is_guarded = self.config.nodes[node].restart_guard != RestartGuard::Off;
+            let clock = &mut self.nodes[node].clock;
+            if is_guarded && !clock.is_secret {
+                clock.ask(now);
+                asked.insert(node);
+            }
+        }
+        if !asked.is_empty() {
+            self.outgoing.push_back(Outgoing::Time(asked));
+        }
+    }
+
+    pub(super) fn handle_time(&mut self, now: Moment, node: usize, sent_at: Moment, reply: Reply) {
+        let clock = &mut self.nodes[node].clock;
+        match reply {
+            Reply::Time(said) => {
+                let drift = self.config.drift;
+                if clock.has_jumped(sent_at, now, said, |time| drift.over(time)) {
+                    self.stats.clock_jumps += 1;
+                    let until = now.after(self.config.quarantine);
+                    self.quarantine(node, QuarantineCause::ClockStepped, until);
+                }
+            }
+            // It votes all the same: without the guard's eye on its clock.
+            Reply::Error(_) => clock.is_secret = true,
+            Reply::Ok | Reply::Status | Reply::Nil | Reply::Integer(_) | Reply::Info(_) => {
+                let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
+                self.fail_node(now, node, outcome);
+            }
+        }
+    }
+
+    /// Whether the node's next reply tells its time, and so should be read with a fresh look at
+    /// our own clock.
+    pub fn is_telling_time(&self, node: usize) -> bool {
+        let node = &self.nodes[node];
+        let is_next = node.in_flight.front().is_some_and(|next| {
+            matches!(next.request, Request::Time | Request::Handshake(super::node::Step::Time))
+        });
+        is_next && matches!(node.state, State::Ready | State::Handshaking { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    fn jumped(clock: &mut ServerClock, sent: u64, now: u64, said: u64) -> bool {
+        clock.has_jumped(at(sent), at(now), Duration::from_millis(said), |time| time / 100)
+    }
+
+    #[test]
+    fn only_a_jump_forward_beyond_drift_and_round_trip_counts() {
+        let mut clock = ServerClock::default();
+        assert!(!jumped(&mut clock, 1_000, 1_002, 500_001));
+        assert!(!jumped(&mut clock, 2_000, 2_002, 501_001), "steady");
+        assert!(!jumped(&mut clock, 3_000, 3_002, 502_016), "10 ms of drift and 5 ms of noise");
+        assert!(!jumped(&mut clock, 4_000, 4_500, 503_300), "a slow answer says little");
+        assert!(!jumped(&mut clock, 5_000, 5_002, 400_000), "a jump back is for others to fear");
+        assert!(jumped(&mut clock, 6_000, 6_002, 401_030), "and forward again");
+        assert!(!jumped(&mut clock, 7_000, 7_002, 402_030), "once");
+    }
+
+    #[test]
+    fn many_small_jumps_add_up() {
+        let mut clock = ServerClock::default();
+        let jumps = (0..100).filter(|i| jumped(&mut clock, 10 * i, 10 * i, 10 * i + 4 * i));
+        assert!(jumps.count() > 0);
+    }
+}

@@ -1,0 +1,633 @@
+//! Which servers vote, and from when on: identity, restarts, promotions, clocks and flushes, on
+//! virtual time. `max_ttl` is 30 s, so a quarantine lasts 30 s + 1 % + 2 ms + 1 s.
+
+#![allow(missing_docs)]
+
+#[allow(dead_code)]
+#[path = "support/scenario.rs"]
+mod scenario;
+
+use std::time::Duration;
+
+use muxlock::proto::{Patience, Reply};
+use muxlock::{
+    NodeOutcome, NodeState, QuarantineCause, RestartGuard, ServerErrorKind, Unfit, quorum,
+};
+use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const QUARANTINE: Duration = Duration::from_millis(30_000 + 300 + 2 + 1_000);
+const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+
+/// The connection to `node` is lost, and made again at once.
+fn reconnect(scenario: &mut Scenario, node: usize) {
+    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.pass(CONNECT_TIMEOUT + SECOND);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(node);
+    scenario.drain();
+}
+
+fn quarantine(scenario: &Scenario, node: usize) -> Option<(QuarantineCause, Duration)> {
+    let status = scenario.engine.nodes().nth(node).unwrap();
+    assert_eq!(status.state == NodeState::Quarantined, status.quarantine.is_some());
+    status.quarantine.map(|quarantine| (quarantine.cause, quarantine.ready_in))
+}
+
+/// Whether the lock is granted if all nodes say OK to its SETs.
+fn is_granted(scenario: &mut Scenario, nodes: usize) -> bool {
+    scenario.try_lock();
+    let mut asked_for_time = Vec::new();
+    for acted in scenario.drain() {
+        if let Acted::Time(nodes) = acted {
+            asked_for_time = nodes;
+        }
+    }
+    for node in asked_for_time {
+        let time = scenario.time(node);
+        scenario.reply(node, time);
+    }
+    scenario.replies(0..nodes, Reply::Ok);
+    let result = scenario.acquired();
+    let is_granted = result.is_ok();
+    if let Ok(lease) = result {
+        scenario.engine.abandon(scenario.now, lease);
+    }
+    scenario.drain();
+    scenario.replies(0..nodes, Reply::Integer(1));
+    is_granted
+}
+
+fn young(uptime: Duration) -> Scenario {
+    let mut scenario = Scenario::guarded(1);
+    scenario.servers[0].uptime = Some(uptime);
+    scenario.all_ready()
+}
+
+/// The rule for restarts: a server's age is truncated to seconds, so one more is waited for.
+#[test]
+fn young_server_votes_once_its_age_less_a_second_exceeds_every_ttl() {
+    for (uptime, left) in [
+        (Duration::ZERO, QUARANTINE),
+        (SECOND, QUARANTINE - SECOND),
+        (31 * SECOND, 302 * MS),
+        (32 * SECOND, Duration::ZERO),
+    ] {
+        let mut scenario = young(uptime);
+        let expected = (!left.is_zero()).then_some((QuarantineCause::Restarted, left));
+        assert_eq!(quarantine(&scenario, 0), expected);
+        if !left.is_zero() {
+            scenario.pass(left - Duration::from_nanos(1));
+            assert!(!is_granted(&mut scenario, 1), "{uptime:?}");
+            scenario.pass(Duration::from_nanos(1));
+        }
+        assert!(is_granted(&mut scenario, 1), "{uptime:?}");
+    }
+}
+
+/// R3: what counts is when the command was sent, and when the answer came.
+#[test]
+fn quarantined_grant_does_not_count_even_if_quarantine_ends_before_the_answer() {
+    let mut scenario = young(31 * SECOND);
+    scenario.pass(301 * MS);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.pass(MS + MS);
+    assert_eq!(quarantine(&scenario, 0), None);
+    let time = scenario.time(0);
+    scenario.replies([0], time);
+    scenario.reply(0, Reply::Ok);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    assert_eq!(scenario.engine.stats().uncounted, 1);
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(1));
+    assert!(is_granted(&mut scenario, 1), "a new attempt counts");
+}
+
+/// R9: the error says who is in quarantine, why, for how long, and how to do without.
+#[test]
+fn quarantined_majority_is_reported_with_the_time_it_takes() {
+    let mut scenario = Scenario::guarded(3);
+    scenario.servers[0].uptime = Some(20 * SECOND);
+    scenario.servers[1].uptime = Some(10 * SECOND);
+    let mut scenario = scenario.all_ready();
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies(0..3, Reply::Ok);
+    let error = scenario.acquired().unwrap_err();
+    assert!(error.is_unavailable());
+    // With node 2, the one of the two that is older is enough.
+    assert_eq!(error.ready_in(), Some(QUARANTINE - 20 * SECOND));
+    let text = error.to_string();
+    for part in [
+        "node 0 127.0.0.1:1: quarantined for another 11.3s: started a short time ago",
+        "node 1 127.0.0.1:2: quarantined for another 21.3s",
+        "restart_guard(RestartGuard::Off)",
+        "?restart_guard=off",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn quarantined_minority_costs_its_vote_only() {
+    let mut scenario = Scenario::guarded(3);
+    scenario.servers[2].uptime = Some(Duration::ZERO);
+    let mut scenario = scenario.all_ready();
+    assert!(is_granted(&mut scenario, 3));
+}
+
+/// R25: nor does what a server in quarantine says of an extension count.
+#[test]
+fn quarantined_extension_does_not_count_but_is_sent() {
+    let mut scenario = Scenario::guarded(3).all_ready();
+    let lease = scenario.locked();
+    let deadline = lease.valid_until();
+    for node in [0, 1] {
+        scenario.restart(node, Duration::ZERO);
+        reconnect(&mut scenario, node);
+    }
+    scenario.engine.extend(scenario.now, lease, TTL);
+    assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    scenario.replies(0..3, Reply::Integer(1));
+    let (lease, result) = scenario.extended();
+    let error = result.unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    assert_eq!(lease.valid_until(), deadline);
+}
+
+/// R14: a release is sent to a server in quarantine, whose answer proves nothing.
+#[test]
+fn quarantined_release_is_sent_and_unknown() {
+    let mut scenario = Scenario::guarded(3).all_ready();
+    let lease = scenario.locked();
+    scenario.restart(2, Duration::ZERO);
+    reconnect(&mut scenario, 2);
+    scenario.engine.release(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.replies([2, 1, 0], Reply::Integer(1));
+    let released = scenario.released().unwrap();
+    assert_eq!((released.confirmed, released.unknown), (2, 1));
+}
+
+/// A server whose clock was wrong when it started looks old; it was not there when the process
+/// before it last answered.
+#[test]
+fn restarted_server_that_claims_to_be_old_is_as_old_as_its_forerunner_is_gone() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(5 * SECOND);
+    assert!(is_granted(&mut scenario, 1), "it answers for the last time");
+    scenario.restart(0, 1_000_000 * SECOND);
+    reconnect(&mut scenario, 0);
+    let gone = CONNECT_TIMEOUT + SECOND;
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, QUARANTINE - gone)));
+}
+
+#[test]
+fn same_process_is_not_quarantined_anew_after_a_reconnect_whatever_its_uptime_says() {
+    let mut scenario = young(10 * SECOND);
+    let left = quarantine(&scenario, 0).unwrap().1;
+    for uptime in [Duration::ZERO, 1_000_000 * SECOND] {
+        scenario.servers[0].uptime = Some(uptime);
+        let before = scenario.now;
+        reconnect(&mut scenario, 0);
+        let passed = scenario.now.since(before);
+        let (cause, still) = quarantine(&scenario, 0).expect("it is not over yet");
+        assert_eq!(cause, QuarantineCause::Restarted);
+        assert!(still + passed <= left);
+        assert!(still + passed + passed >= left, "nor was it cut short");
+    }
+}
+
+#[test]
+fn own_observation_trusts_no_uptime() {
+    let configure = |builder: muxlock::Builder| builder.restart_guard(RestartGuard::OwnObservation);
+    let mut scenario = Scenario::with(1, configure).all_ready();
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, QUARANTINE)));
+    scenario.pass(20 * SECOND);
+    reconnect(&mut scenario, 0);
+    let left = QUARANTINE - 20 * SECOND - CONNECT_TIMEOUT - SECOND;
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, left)));
+}
+
+#[test]
+fn durable_server_votes_at_once_after_a_restart_but_not_after_a_promotion() {
+    let mut scenario = Scenario::of_nodes(["redis://127.0.0.1:7000?durable=yes"]).all_ready();
+    scenario.restart(0, Duration::ZERO);
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), None);
+    scenario.servers[0].promoted = Some(true);
+    scenario.restart(0, 1_000_000 * SECOND);
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
+}
+
+#[test]
+fn guard_that_is_off_quarantines_nobody() {
+    let mut scenario = Scenario::new(1);
+    scenario.servers[0].uptime = Some(Duration::ZERO);
+    scenario.servers[0].promoted = Some(true);
+    let mut scenario = scenario.all_ready();
+    scenario.restart(0, Duration::ZERO);
+    reconnect(&mut scenario, 0);
+    scenario.servers[0].run_id = None;
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), None);
+    assert!(is_granted(&mut scenario, 1));
+}
+
+/// R33: a replica need not have had all that its master had.
+#[test]
+fn promoted_server_is_quarantined_in_full_from_first_sight() {
+    let mut scenario = Scenario::guarded(1);
+    scenario.servers[0].promoted = Some(true);
+    let mut scenario = scenario.all_ready();
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
+    scenario.pass(QUARANTINE);
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), None, "it has been seen for long enough");
+}
+
+/// R33: the process is the same, its data is not.
+#[test]
+fn server_with_another_history_is_quarantined() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.servers[0].promoted = Some(true);
+    scenario.servers[0].replication_id = Some("another".into());
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
+}
+
+/// R32, R33: who cannot vote is refused by the handshake, for a reason that has a name.
+#[test]
+fn unfit_server_is_refused_and_asked_again_later() {
+    type Change = fn(&mut muxlock::proto::ServerInfo);
+    let table: [(Change, Unfit); 5] = [
+        (|server| server.master = Some(false), Unfit::Replica),
+        (|server| server.loading = Some(true), Unfit::Loading),
+        (|server| server.standalone = Some(false), Unfit::Cluster),
+        (
+            |server| {
+                (server.memory_max, server.evicts_nothing) = (Some(1), Some(false));
+            },
+            Unfit::Evicts,
+        ),
+        (|server| server.run_id = Some("process 1".into()), Unfit::Duplicate),
+    ];
+    for (change, reason) in table {
+        let mut scenario = Scenario::guarded(3);
+        let fit = scenario.servers[0].clone();
+        change(&mut scenario.servers[0]);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        for node in [1, 0] {
+            scenario.engine.handle_connected(scenario.now, node);
+            scenario.drain();
+            scenario.greet(node);
+        }
+        let status = scenario.engine.nodes().next().unwrap();
+        assert_eq!(status.state, NodeState::BackOff, "{reason}");
+        assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(reason)));
+        scenario.drain();
+        scenario.try_lock();
+        scenario.drain();
+        scenario.connect(0);
+        scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+        let error = scenario.acquired().unwrap_err();
+        assert_eq!(error.nodes()[0].outcome, NodeOutcome::Unfit(reason));
+        assert!(error.to_string().contains(&reason.to_string()), "{error}");
+        // It is looked at again, and taken once it is fit.
+        scenario.servers[0] = fit;
+        scenario.pass(SECOND);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.connect(0);
+        assert_eq!(scenario.state(0), NodeState::Ready, "{reason}");
+    }
+}
+
+/// R33: memory that may be evicted is no lock's place; memory without a bound is never evicted.
+#[test]
+fn eviction_policy_matters_only_with_a_memory_limit() {
+    for (max, evicts_nothing, fit) in [
+        (Some(0), Some(false), true),
+        (Some(1), Some(true), true),
+        (Some(1), Some(false), false),
+        (None, None, true),
+    ] {
+        let mut scenario = Scenario::guarded(1);
+        scenario.servers[0].memory_max = max;
+        scenario.servers[0].evicts_nothing = evicts_nothing;
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.connect(0);
+        assert_eq!(scenario.state(0) == NodeState::Ready, fit, "{max:?} {evicts_nothing:?}");
+    }
+}
+
+/// R34: the error names both; and a process may move to an address whose own is gone.
+#[test]
+fn duplicate_is_named_and_a_process_that_moved_is_none() {
+    let mut scenario = Scenario::guarded(2);
+    scenario.servers[1] = scenario.servers[0].clone();
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    scenario.connect(1);
+    assert_eq!(scenario.engine.duplicates(), Some((0, 1)));
+    scenario.drain();
+    scenario.try_lock();
+    scenario.drain();
+    scenario.connect(1);
+    let error = scenario.acquired().unwrap_err().to_string();
+    let named = "node 1 127.0.0.1:2: unfit (the same server as another node): 127.0.0.1:1";
+    assert!(error.contains(named), "{error}");
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.drain();
+    scenario.pass(SECOND);
+    scenario.drain();
+    scenario.connect(1);
+    assert_eq!(scenario.state(1), NodeState::Ready);
+}
+
+/// R32: without INFO every connection may be to another process.
+#[test]
+fn server_that_does_not_tell_who_it_is_is_quarantined_at_each_connection() {
+    let mut scenario = Scenario::guarded(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    for _ in 0..2 {
+        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.drain();
+        scenario.greet_once(0);
+        scenario.greet_once(0);
+        for _ in 0..4 {
+            scenario.greet_with(0, server_error(ServerErrorKind::Permission));
+        }
+        scenario.greet(0);
+        assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Unidentified, QUARANTINE)));
+        scenario.pass(QUARANTINE);
+        assert!(is_granted(&mut scenario, 1));
+        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.pass(Duration::ZERO);
+        scenario.drain();
+    }
+}
+
+/// R32: a server that does not run the release script cannot be cleaned up.
+#[test]
+fn probe_that_is_refused_is_told_apart_by_its_reason() {
+    let table = [
+        (ServerErrorKind::UnknownCommand, NodeOutcome::Unfit(Unfit::NoScripts)),
+        (ServerErrorKind::Permission, NodeOutcome::Unfit(Unfit::NoScripts)),
+        (ServerErrorKind::ReadOnly, NodeOutcome::Unfit(Unfit::Replica)),
+        (ServerErrorKind::Loading, NodeOutcome::Unfit(Unfit::Loading)),
+        (ServerErrorKind::Busy, NodeOutcome::Server(ServerErrorKind::Busy)),
+        (ServerErrorKind::Other, NodeOutcome::Server(ServerErrorKind::Other)),
+    ];
+    for (kind, expected) in table {
+        let mut scenario = Scenario::guarded(1);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.drain();
+        for _ in 0..7 {
+            scenario.greet_once(0);
+        }
+        scenario.greet_with(0, server_error(kind));
+        let status = scenario.engine.nodes().next().unwrap();
+        assert_eq!(status.last_failure, Some(expected));
+        assert_eq!(status.errors.of(kind), 1);
+    }
+}
+
+/// R17: an answer of another kind than was asked for ends the connection, in a handshake as well.
+#[test]
+fn handshake_answered_out_of_kind_ends_the_connection() {
+    for step in 0..8 {
+        let mut scenario = Scenario::guarded(1);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.drain();
+        for _ in 0..step {
+            scenario.greet_once(0);
+        }
+        scenario.greet_with(0, Reply::Status);
+        assert_eq!(scenario.state(0), NodeState::BackOff, "step {step}");
+    }
+}
+
+/// R33: a master that was demoted says so when it is written to.
+#[test]
+fn demoted_master_is_looked_at_again_and_refused() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.try_lock();
+    scenario.drain();
+    scenario.servers[0].master = Some(false);
+    scenario.reply(0, server_error(ServerErrorKind::ReadOnly));
+    assert!(scenario.acquired().unwrap_err().is_unavailable());
+    scenario.drain();
+    scenario.pass(Duration::ZERO);
+    assert_eq!(scenario.drain(), [Acted::Connect(0)]);
+    scenario.connect(0);
+    let status = scenario.engine.nodes().next().unwrap();
+    assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Replica)));
+}
+
+// The clocks of the masters.
+
+/// A client that has just looked at the clock of its only node.
+fn sampled() -> Scenario {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(20 * MS);
+    assert!(is_granted(&mut scenario, 1));
+    scenario
+}
+
+#[test]
+fn set_is_preceded_by_a_look_at_the_clock_that_is_not_fresh() {
+    let mut scenario = sampled();
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 2)], "it is fresh");
+    // Whoever was refused looks again at once.
+    scenario.reply(0, Reply::Nil);
+    assert!(scenario.acquired().unwrap_err().is_contended());
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 2)]);
+    scenario.reply(0, Reply::Integer(0));
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Time(vec![0]), Acted::Set(vec![0], 3)]);
+}
+
+#[test]
+fn clock_that_jumps_forward_costs_the_vote_that_it_stands_before() {
+    for (jump, is_jump) in [(4 * MS, false), (60 * SECOND, true)] {
+        let mut scenario = sampled();
+        scenario.pass(50 * MS);
+        scenario.ahead[0] += jump;
+        assert_eq!(is_granted(&mut scenario, 1), !is_jump);
+        let expected = is_jump.then_some((QuarantineCause::ClockStepped, QUARANTINE));
+        assert_eq!(quarantine(&scenario, 0), expected);
+        assert_eq!(scenario.engine.stats().clock_jumps, u64::from(is_jump));
+        scenario.pass(QUARANTINE);
+        assert!(is_granted(&mut scenario, 1));
+    }
+}
+
+#[test]
+fn clock_that_jumps_during_an_outage_is_noticed_by_the_next_handshake() {
+    let mut scenario = sampled();
+    scenario.ahead[0] += 60 * SECOND;
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::ClockStepped, QUARANTINE)));
+}
+
+#[test]
+fn clock_that_jumps_back_costs_nothing() {
+    let mut scenario = sampled();
+    scenario.pass(50 * MS);
+    scenario.ahead[0] -= 3_600 * SECOND;
+    assert!(is_granted(&mut scenario, 1));
+}
+
+#[test]
+fn clock_that_is_kept_secret_costs_nothing() {
+    let mut scenario = Scenario::guarded(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.drain();
+    for _ in 0..6 {
+        scenario.greet_once(0);
+    }
+    scenario.greet_with(0, server_error(ServerErrorKind::Permission));
+    scenario.greet(0);
+    scenario.pass(SECOND);
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);
+}
+
+// Flushes.
+
+fn marked(nodes: usize) -> Scenario {
+    Scenario::with(nodes, |builder| {
+        builder.restart_guard(RestartGuard::Uptime).flush_marker("alive")
+    })
+    .all_ready()
+}
+
+#[test]
+fn grant_counts_once_its_marker_stands() {
+    let mut scenario = marked(1);
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1), Acted::Marker(vec![0])]);
+    scenario.reply(0, Reply::Ok);
+    scenario.nothing_done();
+    scenario.reply(0, Reply::Integer(0));
+    assert!(scenario.acquired().is_ok());
+}
+
+#[test]
+fn grant_without_its_marker_does_not_count_and_quarantines() {
+    let mut scenario = marked(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.reply(0, Reply::Ok);
+    scenario.reply(0, Reply::Integer(31_302));
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    let left = Duration::from_millis(31_302);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, left + left / 100)));
+}
+
+#[test]
+fn refusal_needs_no_marker_and_an_unreadable_marker_is_no_vote() {
+    let mut scenario = marked(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.reply(0, Reply::Nil);
+    assert!(scenario.acquired().unwrap_err().is_contended());
+    scenario.reply(0, Reply::Integer(0));
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(0));
+    scenario.try_lock();
+    scenario.drain();
+    let time = scenario.time(0);
+    scenario.reply(0, time);
+    scenario.reply(0, Reply::Ok);
+    scenario.reply(0, server_error(ServerErrorKind::OutOfMemory));
+    let error = scenario.acquired().unwrap_err();
+    let expected = NodeOutcome::Server(ServerErrorKind::OutOfMemory);
+    assert_eq!(error.nodes()[0].outcome, expected);
+}
+
+/// R12: a SET that was answered is not owed, whatever becomes of the marker behind it.
+#[test]
+fn connection_lost_before_the_marker_is_answered_costs_the_vote() {
+    let mut scenario = marked(3);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.reply(0, Reply::Ok);
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    for node in [1, 2] {
+        scenario.reply(node, Reply::Ok);
+        scenario.reply(node, Reply::Integer(0));
+    }
+    let lease = scenario.acquired().unwrap();
+    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0);
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 1);
+}
+
+#[test]
+fn late_marker_is_a_missing_vote() {
+    let mut scenario = marked(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.reply(0, Reply::Ok);
+    scenario.pass(NODE_TIMEOUT);
+    let error = scenario.acquired().unwrap_err();
+    assert!(matches!(error.nodes()[0].outcome, NodeOutcome::TimedOut(_)));
+}
+
+/// R35: lists that differ by one node have no two quorums apart; lists that swap a node have.
+#[test]
+fn quorums_of_lists_that_differ_by_one_node_overlap() {
+    for nodes in 1..64 {
+        assert!(quorum(nodes) + quorum(nodes + 1) > nodes + 1, "{nodes}");
+    }
+    assert!(2 * quorum(3) <= 3 + 1, "one of three replaced: {{A,C}} and {{B,D}} are apart");
+}
+
+/// R37: behind a proxy that switches servers, each connection may be to another process.
+#[test]
+fn address_that_leads_to_another_process_each_time_does_not_vote_for_long() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    for _ in 0..3 {
+        assert_eq!(scenario.state(0) == NodeState::Ready, scenario.now.as_nanos() == 1_000_000_000);
+        scenario.restart(0, 1_000_000 * SECOND);
+        reconnect(&mut scenario, 0);
+        assert_eq!(
+            quarantine(&scenario, 0).map(|(cause, _)| cause),
+            Some(QuarantineCause::Restarted)
+        );
+    }
+}
+
+/// R31: nothing extends a lock by itself.
+#[test]
+fn lock_that_nobody_extends_ends() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.acquire(TTL, Patience::OneRound);
+    scenario.drain();
+    scenario.reply(0, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.pass(TTL);
+    assert_eq!(scenario.drain(), []);
+    assert!(!lease.is_valid_at(scenario.now));
+}
