@@ -1,34 +1,131 @@
 //! The one place that reads a clock (R20).
 
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
 use crate::Moment;
 
 /// The safety clock of this machine.
 ///
-/// On Linux and Android it is `CLOCK_BOOTTIME`, which goes on counting during suspend (R20).
-/// Elsewhere it is [`std::time::Instant`], which may stand still during suspend: there, a machine
-/// that was suspended while it held a lock may believe in that lock for too long.
+/// It is a clock that goes on counting during suspend, and beside it the wall clock: a virtual
+/// machine that was paused by its host is told so by nothing but a wall clock that jumps forward
+/// when it is set right. So a jump forward counts as time that has passed, whatever its reason,
+/// and a jump back as none: either way, a lock is believed in for no longer than it should be.
+///
+/// - Linux and Android: `CLOCK_BOOTTIME`;
+/// - macOS and its kin: `CLOCK_MONOTONIC`, which counts as `mach_continuous_time` does;
+/// - Windows: [`std::time::Instant`], which is the performance counter, and counts;
+/// - elsewhere: [`std::time::Instant`]; if it stands still during suspend, the wall clock's jump
+///   makes up for it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Clock;
 
 impl Clock {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn now(self) -> Moment {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        // The boot clock is never negative, and 2^64 ns are 584 years.
-        Moment::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+        static WALL: WallClock = WallClock::new();
+        Moment::from_nanos(WALL.now(|| (steady_nanos(), wall_nanos())))
+    }
+}
+
+/// A wall clock that differs by less from where it should be has not jumped: the two clocks are
+/// not read at the same moment.
+const JUMP_NANOS_MIN: u64 = 1_000_000;
+/// A jump must show in so many readings: between the two clocks of one, the thread may have been
+/// paused.
+const READINGS: usize = 5;
+
+/// The jumps that the wall clock has made, against a clock that makes none. The system slews both
+/// alike.
+struct WallClock {
+    /// By how much it is ahead of the steady clock; `UNKNOWN` before the first look.
+    offset: AtomicI64,
+    /// The sum of all jumps forward.
+    jumped: AtomicU64,
+    jump: Mutex<()>,
+}
+
+impl WallClock {
+    const UNKNOWN: i64 = i64::MIN;
+
+    const fn new() -> WallClock {
+        WallClock {
+            offset: AtomicI64::new(WallClock::UNKNOWN),
+            jumped: AtomicU64::new(0),
+            jump: Mutex::new(()),
+        }
     }
 
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    #[expect(clippy::disallowed_methods, reason = "the one clock read")]
-    pub(crate) fn now(self) -> Moment {
-        use std::sync::OnceLock;
-        use std::time::{Duration, Instant};
-
-        static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        let origin = *ORIGIN.get_or_init(Instant::now);
-        // Never zero, so that "at the origin" stays distinguishable from a real moment.
-        Moment::from_nanos(1).after(origin.elapsed() + Duration::from_nanos(1))
+    /// The steady clock, and what the wall clock has jumped forward.
+    fn now(&self, read: impl Fn() -> (u64, i64)) -> u64 {
+        let (steady, wall) = read();
+        let offset = wall.wrapping_sub_unsigned(steady);
+        // It is stored after the sum, and so read before it.
+        let expected = self.offset.load(Ordering::Acquire);
+        if offset.abs_diff(expected) < JUMP_NANOS_MIN {
+            return steady.saturating_add(self.jumped.load(Ordering::Relaxed));
+        }
+        self.look_closely(read)
     }
+
+    #[cold]
+    fn look_closely(&self, read: impl Fn() -> (u64, i64)) -> u64 {
+        let _one_at_a_time = self.jump.lock().unwrap_or_else(PoisonError::into_inner);
+        let expected = self.offset.load(Ordering::Acquire);
+        let readings = (0..READINGS).map(|_| {
+            let (steady, wall) = read();
+            (steady, wall.wrapping_sub_unsigned(steady))
+        });
+        let (steady, offset) = readings
+            .min_by_key(|(_, offset)| offset.abs_diff(expected))
+            .expect("there are several readings");
+        if offset.abs_diff(expected) >= JUMP_NANOS_MIN {
+            if expected != WallClock::UNKNOWN && offset > expected {
+                self.jumped.fetch_add(offset.abs_diff(expected), Ordering::Relaxed);
+            }
+            self.offset.store(offset, Ordering::Release);
+        }
+        steady.saturating_add(self.jumped.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn steady_nanos() -> u64 {
+    use rustix::time::{ClockId, clock_gettime};
+
+    #[cfg(target_vendor = "apple")]
+    const STEADY: ClockId = ClockId::Monotonic;
+    #[cfg(not(target_vendor = "apple"))]
+    const STEADY: ClockId = ClockId::Boottime;
+    let time = clock_gettime(STEADY);
+    // It is never negative, and 2^64 ns are 584 years.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+#[expect(clippy::disallowed_methods, reason = "the one clock read")]
+fn steady_nanos() -> u64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    let origin = *ORIGIN.get_or_init(Instant::now);
+    // Never zero, so that "at the origin" stays distinguishable from a real moment.
+    u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(2)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn wall_nanos() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    time.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+#[expect(clippy::disallowed_methods, reason = "the one clock read")]
+fn wall_nanos() -> i64 {
+    use std::time::SystemTime;
+
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// How long it is until an instant of the standard library's clock.
@@ -41,6 +138,8 @@ pub(crate) fn time_until(deadline: std::time::Instant) -> std::time::Duration {
 mod tests {
     use super::*;
 
+    const MS: u64 = 1_000_000;
+
     #[test]
     fn the_clock_does_not_go_backwards() {
         let mut last = Clock.now();
@@ -49,5 +148,45 @@ mod tests {
             assert!(now >= last);
             last = now;
         }
+    }
+
+    /// R20: what has passed is the greater of what the two clocks say.
+    #[test]
+    fn jump_forward_counts_as_time_and_a_jump_back_as_none() {
+        let clock = WallClock::new();
+        let at = |steady_ms: u64, wall_ms: i64| {
+            clock.now(|| (steady_ms * MS, (1_700_000_000_000 + wall_ms) * MS as i64)) / MS
+        };
+        assert_eq!(at(10, 10), 10);
+        assert_eq!(at(20, 20), 20);
+        assert_eq!(at(30, 60_030), 60_030, "forward by a minute");
+        assert_eq!(at(40, 60_040), 60_040, "once");
+        assert_eq!(at(50, -3_599_950), 60_050, "back by an hour");
+        assert_eq!(at(60, -3_599_940), 60_060);
+        assert_eq!(at(70, 70), 60_070 + 3_600_000, "and put right again");
+    }
+
+    #[test]
+    fn pause_between_the_two_readings_is_no_jump() {
+        let clock = WallClock::new();
+        assert_eq!(clock.now(|| (0, 0)), 0);
+        let readings = std::cell::Cell::new(0);
+        let paused_once = || {
+            readings.set(readings.get() + 1);
+            if readings.get() <= 2 { (10 * MS, 30 * MS as i64) } else { (31 * MS, 31 * MS as i64) }
+        };
+        assert_eq!(clock.now(paused_once), 31 * MS);
+        assert_eq!(clock.now(|| (32 * MS, 32 * MS as i64)), 32 * MS);
+    }
+
+    #[test]
+    fn small_jumps_are_not_lost() {
+        let clock = WallClock::new();
+        clock.now(|| (0, 0));
+        for i in 1..=10 {
+            clock.now(|| (i * MS, (i * MS + i * MS * 2 / 5) as i64));
+        }
+        let now = clock.now(|| (10 * MS, 14 * MS as i64));
+        assert!(now >= 13 * MS, "{now}");
     }
 }
