@@ -258,6 +258,9 @@ fn is_integer(text: &[u8]) -> bool {
 }
 
 fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
+    if frame[0] == b'*' {
+        return decode_time(frame);
+    }
     match decode_range(frame) {
         Ok(Some((_, length))) if length != frame.len() => Err(ProtocolError::Malformed),
         Ok(Some((RangeFrame::SimpleString((from, to)), _))) if frame[from..to] == *b"OK" => {
@@ -269,12 +272,7 @@ fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
         Ok(Some((RangeFrame::BulkString((from, to)), _))) => {
             Ok(Reply::Info(Box::new(server_info(&frame[from..to]))))
         }
-        Ok(Some((RangeFrame::Array(parts), _))) => match parts[..] {
-            [RangeFrame::BulkString(seconds), RangeFrame::BulkString(micros)] => {
-                time(&frame[seconds.0..seconds.1], &frame[micros.0..micros.1])
-            }
-            _ => Err(ProtocolError::Unexpected),
-        },
+        Ok(Some((RangeFrame::Array(_), _))) => Err(ProtocolError::Unexpected),
         Ok(Some((RangeFrame::Error((from, to)), _))) => {
             let error = &frame[from..to];
             // A transaction was never begun: the server is answering somebody else.
@@ -287,8 +285,11 @@ fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
     }
 }
 
-fn time(seconds: &[u8], micros: &[u8]) -> Result<Reply, ProtocolError> {
-    match (number(seconds), number(micros)) {
+/// The frame's lines, of which the third and the fifth are seconds and microseconds. The decoder
+/// would put them on the heap, and this is asked for again and again.
+fn decode_time(frame: &[u8]) -> Result<Reply, ProtocolError> {
+    let mut lines = frame.split(|byte| *byte == b'\n').map(|line| line.trim_ascii_end());
+    match (lines.nth(2).and_then(number), lines.nth(1).and_then(number)) {
         (Some(seconds), Some(micros @ 0..1_000_000)) => {
             Ok(Reply::Time(Duration::from_secs(seconds) + Duration::from_micros(micros)))
         }
