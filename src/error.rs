@@ -204,6 +204,10 @@ impl LockError {
         LockError::new(LockErrorKind::InvalidResource { bytes }, 0, Vec::new())
     }
 
+    pub(crate) fn forked() -> LockError {
+        LockError::new(LockErrorKind::Forked, 0, Vec::new())
+    }
+
     pub(crate) fn expired() -> LockError {
         LockError::new(LockErrorKind::Expired, 0, Vec::new())
     }

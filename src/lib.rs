@@ -75,6 +75,7 @@ pub mod fuzzing;
 mod fuzzing;
 mod moment;
 mod mux;
+mod process;
 pub mod proto;
 mod quorum;
 mod resource;

@@ -54,8 +54,13 @@ impl LockGuard {
     }
 
     /// What is left of the validity; zero when it is over.
+    ///
+    /// It is zero in a process that was forked from the one that holds the lock.
     pub fn remaining(&self) -> Duration {
-        self.lease().remaining(Clock.now())
+        match self.redlock.is_home() {
+            true => self.lease().remaining(Clock.now()),
+            false => Duration::ZERO,
+        }
     }
 
     /// Whether the lock may be believed in right now.
@@ -63,7 +68,7 @@ impl LockGuard {
     /// It is a hint (R21): a thread may be paused right after it asked. Once it is `false` it
     /// stays so.
     pub fn is_valid(&self) -> bool {
-        self.lease().is_valid_at(Clock.now())
+        self.redlock.is_home() && self.lease().is_valid_at(Clock.now())
     }
 
     /// The nodes, by index, that had granted the lock when it was decided: at least a quorum.

@@ -15,6 +15,7 @@ use crate::clock::{Clock, time_until};
 use crate::config::{Builder, Config};
 use crate::error::{ConfigError, ConnectError, LockError};
 use crate::mux::Multiplexer;
+use crate::process::Home;
 use crate::proto::{Done, Lease, NodeStatus, OpId, Patience, Released, Stats};
 use crate::quorum::NODES_MAX;
 use crate::{Moment, Resource};
@@ -32,6 +33,9 @@ const EVENTS_PER_TURN: usize = 128;
 /// master. It has no thread of its own. A thread that calls in sends its own commands and, while it
 /// waits, works the event loop for all; so connections are made, lost and made again only while
 /// somebody is calling.
+///
+/// After `fork`, it belongs to the parent: in the child every operation fails with
+/// [`Forked`](crate::LockErrorKind::Forked), and dropping a guard does nothing.
 ///
 /// ```no_run
 /// use muxlock::Redlock;
@@ -55,6 +59,8 @@ struct Shared {
     /// Wakes the thread that polls.
     waker: Waker,
     config: Config,
+    /// In a process that was forked from this one, another thread's lock is never given back.
+    home: Home,
 }
 
 struct Core {
@@ -94,6 +100,7 @@ impl Redlock {
         let waker = Waker::new(poll.registry(), WAKER).map_err(ConfigError::Os)?;
         let settings = config.clone();
         let mux = Multiplexer::new(config, poll.registry(), Token(0)).map_err(ConfigError::Os)?;
+        let home = mux.home();
         let poller = Some(Poller { poll, events: Events::with_capacity(EVENTS_PER_TURN) });
         let core = Core { mux, poller, waiting: 0, last_turn: Clock.now() };
         Ok(Redlock {
@@ -102,6 +109,7 @@ impl Redlock {
                 turn: Condvar::new(),
                 waker,
                 config: settings,
+                home,
             }),
         })
     }
@@ -125,6 +133,8 @@ impl Redlock {
     /// - [`Overloaded`](crate::LockErrorKind::Overloaded),
     ///   [`NoEntropy`](crate::LockErrorKind::NoEntropy): this process does too much at once, or the
     ///   operating system has no random bytes.
+    /// - [`Forked`](crate::LockErrorKind::Forked): this process was forked from the one that made
+    ///   the client; make one of its own.
     ///
     /// After any error, whatever the attempt left on the masters is already being deleted.
     pub fn try_lock(
@@ -172,21 +182,33 @@ impl Redlock {
     ///
     /// # Errors
     /// [`Expired`](crate::LockErrorKind::Expired) if that deadline is over; the release of what may
-    /// be left is then on its way.
+    /// be left is then on its way. [`Forked`](crate::LockErrorKind::Forked) if this client belongs
+    /// to the parent process.
     pub fn adopt(&self, parts: LockParts) -> Result<LockGuard, LockError> {
+        if !self.is_home() {
+            return Err(LockError::forked());
+        }
         let guard = LockGuard::new(self.clone(), parts.into_lease(self.shared.config.nodes()));
         if guard.is_valid() { Ok(guard) } else { Err(LockError::expired()) }
     }
 
     /// What is known of each master, in the order of configuration. What has arrived by now is
     /// taken note of first; nothing is waited for.
+    ///
+    /// Empty in a process that was forked from the one that made this client.
     pub fn nodes(&self) -> Vec<NodeStatus> {
+        if !self.is_home() {
+            return Vec::new();
+        }
         let core = self.turn(self.lock_core(), Some(Duration::ZERO));
         core.mux.nodes().collect()
     }
 
-    /// Counters since this client was made.
+    /// Counters since this client was made; all zero in a process that was forked.
     pub fn stats(&self) -> Stats {
+        if !self.is_home() {
+            return Stats::default();
+        }
         self.lock_core().mux.stats()
     }
 
@@ -201,6 +223,9 @@ impl Redlock {
     ///
     /// Returns how many are still unanswered; masters that are down or frozen leave some.
     pub fn shutdown(&self, timeout: Duration) -> usize {
+        if !self.is_home() {
+            return 0;
+        }
         let give_up_at = Clock.now().after(timeout);
         let mut core = self.lock_core();
         loop {
@@ -211,6 +236,11 @@ impl Redlock {
             }
             core = self.turn(core, Some(left));
         }
+    }
+
+    /// Whether this process may touch the connections (R24).
+    pub(crate) fn is_home(&self) -> bool {
+        self.shared.home.is_here()
     }
 
     pub(crate) fn wait_until_ready(&self) -> Result<(), ConnectError> {
@@ -242,6 +272,9 @@ impl Redlock {
         patience: impl FnOnce(Moment) -> Patience,
     ) -> Result<LockGuard, LockError> {
         let resource = Resource::new(resource)?;
+        if !self.is_home() {
+            return Err(LockError::forked());
+        }
         let done = self.run(|mux| {
             let now = Clock.now();
             mux.lock_until(now, resource, ttl, patience(now))
@@ -257,6 +290,9 @@ impl Redlock {
     }
 
     pub(crate) fn extend(&self, lease: Lease, ttl: Duration) -> (Lease, Result<(), LockError>) {
+        if !self.is_home() {
+            return (lease, Err(LockError::forked()));
+        }
         let Ok(done) = self.run(|mux| Ok::<_, Infallible>(mux.extend(lease, ttl)));
         match done {
             Done::Extended(lease, result) => (lease, result),
@@ -265,6 +301,9 @@ impl Redlock {
     }
 
     pub(crate) fn release(&self, lease: Lease) -> Result<Released, LockError> {
+        if !self.is_home() {
+            return Err(LockError::forked());
+        }
         let Ok(done) = self.run(|mux| Ok::<_, Infallible>(mux.unlock(lease)));
         match done {
             Done::Released(result) => result,
@@ -273,6 +312,9 @@ impl Redlock {
     }
 
     pub(crate) fn abandon(&self, lease: Lease) {
+        if !self.is_home() {
+            return;
+        }
         let mut core = self.lock_core();
         core.mux.abandon(lease);
         core.mux.flush();
@@ -409,6 +451,9 @@ impl Drop for Lead<'_> {
 
 impl std::fmt::Debug for Redlock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if !self.is_home() {
+            return f.debug_struct("Redlock").finish_non_exhaustive();
+        }
         let core = self.lock_core();
         f.debug_struct("Redlock").field("mux", &core.mux).finish_non_exhaustive()
     }

@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Target};
 use crate::entropy::SystemEntropy;
 use crate::error::{LockError, NodeOutcome};
+use crate::process::Home;
 use crate::proto::{Action, Done, Engine, Lease, NodeSet, NodeStatus, OpId, Patience, Stats};
 use crate::{Moment, Resource, resp};
 use socket::{Received, Socket, UNSENT_BYTES_MAX};
@@ -34,6 +35,9 @@ const READS_PER_TURN_MAX: usize = 16;
 /// 3. wait, at most for [`next_timeout`](Multiplexer::next_timeout);
 /// 4. pass on each event: [`handle_event`](Multiplexer::handle_event); then call
 ///    [`handle_timeout`](Multiplexer::handle_timeout), and go on with 2.
+///
+/// In a process that was forked from the one that made it, nothing is sent and nothing is read:
+/// [`lock`](Multiplexer::lock) fails, and all else ends in vain.
 ///
 /// A stale or foreign event does no harm. One call does a bounded amount of work: at most 16
 /// reads of 8 KiB for each node.
@@ -74,6 +78,7 @@ pub struct Multiplexer {
     nodes: Vec<Connection>,
     batch: BytesMut,
     steps: Vec<Step>,
+    home: Home,
 }
 
 #[derive(Default)]
@@ -111,6 +116,7 @@ impl Multiplexer {
             nodes,
             batch: BytesMut::new(),
             steps: Vec::new(),
+            home: Home::here(),
         })
     }
 
@@ -125,7 +131,7 @@ impl Multiplexer {
     /// A wrong resource name or TTL, or too many operations in flight: nothing was started.
     pub fn lock(&mut self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
-        self.engine.acquire(Clock.now(), resource, ttl, Patience::OneRound)
+        self.lock_until(Clock.now(), resource, ttl, Patience::OneRound)
     }
 
     /// Starts rounds of acquisition that go on until `wait` is over; it ends as [`Done::Acquired`].
@@ -140,7 +146,7 @@ impl Multiplexer {
     ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
         let now = Clock.now();
-        self.engine.acquire(now, resource, ttl, Patience::Until(now.after(wait)))
+        self.lock_until(now, resource, ttl, Patience::Until(now.after(wait)))
     }
 
     /// Starts an extension to `ttl` from now; it ends as [`Done::Extended`], which gives the lease
@@ -170,6 +176,9 @@ impl Multiplexer {
     /// Nothing is lost if it is forgotten: [`next_timeout`](Multiplexer::next_timeout) is then
     /// zero, and [`handle_timeout`](Multiplexer::handle_timeout) sends.
     pub fn flush(&mut self) {
+        if !self.home.is_here() {
+            return;
+        }
         // A step can fail a node, which adds to the engine's actions; each node fails once before
         // it is connected again, and that waits for a timer.
         while self.gather() {
@@ -203,7 +212,7 @@ impl Multiplexer {
         let Some(node) = event.token().0.checked_sub(self.first.0) else {
             return false;
         };
-        if node >= self.nodes.len() {
+        if node >= self.nodes.len() || !self.home.is_here() {
             return false;
         }
         self.look_at(now, node, event.is_read_closed() || event.is_error());
@@ -216,6 +225,9 @@ impl Multiplexer {
     }
 
     pub(crate) fn handle_timeout_at(&mut self, now: Moment) {
+        if !self.home.is_here() {
+            return;
+        }
         for node in 0..self.nodes.len() {
             let unread = std::mem::take(&mut self.nodes[node].unread);
             // The caller may not have polled for long, and the replies be here.
@@ -289,7 +301,15 @@ impl Multiplexer {
         ttl: Duration,
         patience: Patience,
     ) -> Result<OpId, LockError> {
+        if !self.home.is_here() {
+            return Err(LockError::forked());
+        }
         self.engine.acquire(now, resource, ttl, patience)
+    }
+
+    /// The process that this was made in: in another one, nothing of it may be touched (R24).
+    pub(crate) fn home(&self) -> Home {
+        self.home
     }
 
     /// Takes actions from the engine, in order, until it has none or the batch is full; says
@@ -457,8 +477,13 @@ fn disconnected(error: &std::io::Error) -> NodeOutcome {
 
 impl Drop for Multiplexer {
     fn drop(&mut self) {
-        // What was started leaves if the sockets take it; nobody waits.
-        self.flush();
+        if self.home.is_here() {
+            // What was started leaves if the sockets take it; nobody waits.
+            self.flush();
+        } else {
+            // Taking a socket out of the poll would take it out of the parent's, which is the same.
+            self.nodes.drain(..).for_each(std::mem::forget);
+        }
     }
 }
 

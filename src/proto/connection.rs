@@ -166,6 +166,7 @@ impl Engine {
                 let reason = match kind {
                     ServerErrorKind::ReadOnly => Some(Unfit::Replica),
                     ServerErrorKind::Loading => Some(Unfit::Loading),
+                    ServerErrorKind::Cluster => Some(Unfit::Cluster),
                     _ => None,
                 };
                 match reason {

@@ -1,0 +1,136 @@
+//! R24: a forked process touches nothing of its parent's, and nothing of it hangs.
+
+#![cfg(target_os = "linux")]
+#![allow(missing_docs)]
+
+#[path = "../src/cli/masters.rs"]
+#[allow(dead_code)]
+mod masters;
+#[allow(dead_code)]
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use masters::Masters;
+use muxlock::{LockErrorKind, Redlock};
+use support::{TTL, all_ready, is_child, patient, re_execute, run_child, soon, timed};
+
+const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
+/// No call of a forked process waits for anything.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// Runs this test's `body` in a process of its own, in which no other test's threads are.
+fn alone(test: &str, body: fn(&Redlock, &[String])) {
+    if is_child(test) {
+        let urls = std::env::var(URLS_VARIABLE).expect("the parent names the masters");
+        let urls: Vec<String> = urls.split(' ').map(str::to_owned).collect();
+        body(&all_ready(&patient(urls.clone())), &urls);
+        return;
+    }
+    let masters = Masters::start(3).expect("redis-server starts");
+    run_child(re_execute(test).env(URLS_VARIABLE, masters.urls().join(" ")));
+    soon("no key is left", || masters.iter().all(|master| master.dbsize().unwrap() == 0));
+}
+
+/// Runs `child` in a forked process, and fails if it fails.
+#[allow(unsafe_code)]
+fn in_a_fork(child: impl FnOnce()) {
+    // SAFETY: the child allocates and opens sockets, which glibc makes safe after a fork; it takes
+    // no lock of another thread's, which is what is tested; and it ends without unwinding further.
+    let id = unsafe { libc::fork() };
+    if id == 0 {
+        let result = catch_unwind(AssertUnwindSafe(child));
+        // SAFETY: it does not return, and runs nothing of the parent's on its way.
+        unsafe { libc::_exit(i32::from(result.is_err())) };
+    }
+    assert!(id > 0, "this process can be forked");
+    let mut status = 0;
+    // SAFETY: the child is ours, and the status is written to a place that is there.
+    let waited = unsafe { libc::waitpid(id, &raw mut status, 0) };
+    assert_eq!((waited, status), (id, 0), "the child panicked; see above");
+}
+
+#[test]
+fn forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent() {
+    alone("forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent", |redlock, urls| {
+        let lock = redlock.try_lock("held", TTL).unwrap();
+        let mut slot = Some(lock);
+        in_a_fork(|| {
+            let mut lock = slot.take().unwrap();
+            assert!(!lock.is_valid() && lock.remaining().is_zero());
+            let refused = redlock.try_lock("other", TTL).unwrap_err();
+            assert_eq!(refused.kind(), LockErrorKind::Forked);
+            assert_eq!(lock.extend(TTL).unwrap_err().kind(), LockErrorKind::Forked);
+            assert!(redlock.nodes().is_empty());
+            assert_eq!(redlock.stats(), muxlock::Stats::default());
+            assert_eq!(redlock.shutdown(TTL), 0);
+            assert!(!format!("{redlock:?}").is_empty());
+            drop(lock);
+            drop(redlock.clone());
+
+            // A client of the child's own works, and contends with the parent.
+            let own = all_ready(&patient(urls.iter().cloned()));
+            assert!(own.try_lock("held", TTL).unwrap_err().is_contended());
+            assert!(own.try_lock("own", TTL).unwrap().unlock().unwrap().was_held());
+            // A process that was forked from this one is refused in turn.
+            in_a_fork(|| {
+                let refused = own.try_lock("other", TTL).unwrap_err();
+                assert_eq!(refused.kind(), LockErrorKind::Forked);
+            });
+        });
+        let mut lock = slot.take().unwrap();
+        assert!(lock.is_valid());
+        lock.extend(TTL).unwrap();
+        for _ in 0..100 {
+            redlock.try_lock("other", TTL).unwrap().unlock().unwrap();
+        }
+        assert!(lock.unlock().unwrap().was_held());
+        assert_eq!(redlock.stats().disconnected, 0, "the connections are as they were");
+    });
+}
+
+#[test]
+fn forked_child_that_drops_the_client_leaves_the_parents_poll_alone() {
+    alone("forked_child_that_drops_the_client_leaves_the_parents_poll_alone", |_, urls| {
+        let own = all_ready(&patient(urls.iter().cloned()));
+        let mut slot = Some(own);
+        in_a_fork(|| drop(slot.take()));
+        // It was the last handle: in the child everything was dropped. Here the sockets are still
+        // registered, or no reply would ever be noticed.
+        let own = slot.take().unwrap();
+        let (took, lock) = timed(|| own.try_lock("held", TTL).unwrap());
+        assert!(took < AT_ONCE, "{took:?}");
+        assert!(lock.unlock().unwrap().was_held());
+    });
+}
+
+#[test]
+fn forked_child_does_not_wait_for_a_thread_that_it_does_not_have() {
+    alone("forked_child_does_not_wait_for_a_thread_that_it_does_not_have", |redlock, _| {
+        let stop = AtomicBool::new(false);
+        let mut slot = Some(redlock.try_lock("held", TTL).unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(redlock.try_lock("busy", TTL));
+                }
+            });
+            for _ in 0..50 {
+                in_a_fork(|| {
+                    let (took, refused) = timed(|| redlock.try_lock("other", TTL).unwrap_err());
+                    assert_eq!(refused.kind(), LockErrorKind::Forked);
+                    assert!(redlock.nodes().is_empty());
+                    drop(slot.take());
+                    assert!(took < AT_ONCE, "{took:?}");
+                });
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(redlock.stats().disconnected, 0);
+        drop(slot);
+        redlock.shutdown(TTL);
+    });
+}
