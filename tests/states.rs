@@ -20,6 +20,23 @@ fn outcomes(error: &muxlock::LockError) -> Vec<NodeOutcome> {
     error.nodes().iter().map(|report| report.outcome).collect()
 }
 
+/// R11: a caller who was held up before he carried out the actions sends nothing that is useless.
+#[test]
+fn set_that_was_not_handed_out_in_time_is_taken_back() {
+    for patience in [Patience::OneRound, Patience::Until(muxlock::Moment::from_nanos(0))] {
+        let mut scenario = Scenario::ready(3);
+        scenario.acquire(TTL, patience);
+        scenario.pass(TTL);
+        let acted = scenario.drain();
+        assert!(!acted.iter().any(|acted| matches!(acted, Acted::Set(..))), "{acted:?}");
+        assert!(scenario.acquired().is_err());
+        let releases = scenario.drain().len() + acted.len();
+        scenario.replies((0..3).take(3 * releases), Reply::Integer(0));
+        assert_eq!(scenario.engine.unanswered(), 0);
+        assert_eq!(scenario.engine.poll_timeout(), None);
+    }
+}
+
 // Connections.
 
 #[test]

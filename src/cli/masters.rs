@@ -4,7 +4,7 @@
 //! ends its process and removes its folder; if this process is killed first, a small `sh` that
 //! waits beside each folder does both.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::{Index, IndexMut};
@@ -89,6 +89,13 @@ impl Master {
     /// With `--requirepass`, the queries of this type authenticate themselves.
     pub fn start_with(extra_args: &[&str]) -> io::Result<Master> {
         Master::start_as(Settings::new(extra_args, false))
+    }
+
+    /// Starts a server with more variables in its environment, such as `LD_PRELOAD`.
+    pub fn start_in(environment: &[(&str, &OsStr)]) -> io::Result<Master> {
+        let owned = |(name, value): &(&str, &OsStr)| ((*name).into(), (*value).to_owned());
+        let environment = environment.iter().map(owned).collect();
+        Master::start_as(Settings { environment, ..Settings::new(&[], false) })
     }
 
     /// Starts a server that also listens on a unix socket in its folder.
@@ -268,7 +275,8 @@ impl Master {
         self.signal("CONT")
     }
 
-    /// Kills the process at once (SIGKILL), frozen or not; its data is gone.
+    /// Kills the process at once (SIGKILL), frozen or not; its data is gone, unless the arguments
+    /// make it keep a file.
     pub fn kill(&mut self) -> io::Result<()> {
         self.forget_connection();
         match self.server.take() {
@@ -277,8 +285,8 @@ impl Master {
         }
     }
 
-    /// Starts the server again, empty, on the same port and with the same arguments; kills it first
-    /// if it is running.
+    /// Starts the server again, on the same port and with the same arguments; kills it first if it
+    /// is running. It is empty, unless the arguments make it keep a file.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill()?;
         let deadline = deadline(READY_CAP);
@@ -501,6 +509,7 @@ const SOCKET_FILE: &str = "redis.sock";
 struct Settings {
     binary: OsString,
     extra_args: Vec<String>,
+    environment: Vec<(OsString, OsString)>,
     password: Option<String>,
     socket: bool,
 }
@@ -513,6 +522,7 @@ impl Settings {
                 .filter(|path| !path.is_empty())
                 .unwrap_or_else(|| "redis-server".into()),
             extra_args: extra_args.iter().map(|arg| (*arg).to_owned()).collect(),
+            environment: Vec::new(),
             password: password
                 .and_then(|at| extra_args.get(at + 1))
                 .map(|password| (*password).to_owned()),
@@ -547,6 +557,7 @@ impl Server {
         }
         let child = command
             .args(&settings.extra_args)
+            .envs(settings.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)

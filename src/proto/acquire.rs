@@ -63,7 +63,8 @@ impl Engine {
         round: usize,
         kind: LockErrorKind,
     ) -> bool {
-        let failed = &self.rounds[round];
+        let failed = &mut self.rounds[round];
+        failed.is_abandoned = true;
         let held = Held {
             key: failed.key.clone(),
             token: failed.token,

@@ -44,7 +44,7 @@ pub use lease::{Lease, Released};
 pub use node::{ErrorCounts, NodeState, NodeStatus};
 
 use crate::config::Config;
-use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport, Unfit};
+use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport, Phase, Unfit};
 use crate::quorum::{Tally, Verdict};
 use crate::token::LockToken;
 use crate::{Moment, Resource};
@@ -265,6 +265,7 @@ impl Engine {
 
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
+        self.take_back_useless_sets();
         match self.outgoing.pop_front()? {
             Outgoing::Connect(node) => Some(Action::Connect { node }),
             Outgoing::Close(node) => Some(Action::Close { node }),
@@ -287,6 +288,27 @@ impl Engine {
             Outgoing::Marker(nodes, round) => {
                 let nodes = self.hand_out(nodes, Request::Marker(round));
                 Some(Action::Send { nodes, command: self.marker_command() })
+            }
+        }
+    }
+
+    /// A SET that was not handed out before its attempt failed or its validity was over is not sent
+    /// at all (R11).
+    fn take_back_useless_sets(&mut self) {
+        let now = self.last_now;
+        while let Some(Outgoing::Round(nodes, round) | Outgoing::Marker(nodes, round)) =
+            self.outgoing.front()
+        {
+            let (nodes, round) = (*nodes, *round);
+            let unsent = &self.rounds[round];
+            let is_over = || now >= self.config.drift.deadline(unsent.started, unsent.ttl);
+            if unsent.kind != Kind::Acquire || !(unsent.is_abandoned || is_over()) {
+                return;
+            }
+            self.outgoing.pop_front();
+            for node in nodes.iter() {
+                self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
+                self.dereference(round);
             }
         }
     }
@@ -498,6 +520,7 @@ impl Engine {
             unmarked: NodeSet::EMPTY,
             owner,
             decided: false,
+            is_abandoned: false,
             waited: false,
             references: u32::from(owner.is_some()),
         });
