@@ -441,6 +441,7 @@ mod tests {
         server_error(text.as_bytes()).kind
     }
 
+    /// R19: a release goes as EVAL, never as EVALSHA, which may have to be said twice.
     #[test]
     fn commands_have_their_wire_form() {
         let token = LockToken::from_random([0xab; 20]);

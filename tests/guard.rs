@@ -186,6 +186,23 @@ fn restarted_server_that_claims_to_be_old_is_as_old_as_its_forerunner_is_gone() 
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, QUARANTINE - gone)));
 }
 
+/// As above, where the forerunner's last words were in a handshake that was cut off.
+#[test]
+fn forerunner_that_answered_in_a_handshake_was_still_there() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.pass(20 * SECOND);
+    scenario.drain();
+    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.drain();
+    scenario.greet_once(0);
+    scenario.greet_once(0);
+    scenario.restart(0, 1_000_000 * SECOND);
+    reconnect(&mut scenario, 0);
+    let gone = CONNECT_TIMEOUT + SECOND;
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, QUARANTINE - gone)));
+}
+
 #[test]
 fn same_process_is_not_quarantined_anew_after_a_reconnect_whatever_its_uptime_says() {
     let mut scenario = young(10 * SECOND);

@@ -680,6 +680,7 @@ fn idle_connections_lost_are_made_again() {
 
 // ---- Expiry and extension ----
 
+/// R21, R22: whoever was paused finds out when he looks, and what is over stays so.
 #[test]
 fn expired_lock_stays_dead_and_cannot_be_extended() {
     let masters = start(3);
@@ -815,6 +816,7 @@ fn majority_frozen_extension_ends_with_the_old_validity() {
 
 // ---- Release ----
 
+/// R16: nothing waits, nothing panics; before a process ends, `shutdown` flushes.
 #[test]
 fn dropped_guard_releases_without_waiting() {
     let masters = start(5);

@@ -651,6 +651,30 @@ fn extending_without_a_quorum_of_answers_is_unavailable_and_may_be_tried_again()
     assert!(scenario.extended().1.is_ok());
 }
 
+/// R30: a lock has one operation at a time, since each takes its lease; what comes too late for one
+/// changes nothing for the next, and the release is last on every connection.
+#[test]
+fn extending_again_counts_no_answer_to_the_extension_before() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    scenario.engine.extend(scenario.now, lease, TTL);
+    assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    scenario.pass(NODE_TIMEOUT);
+    let (lease, result) = scenario.extended();
+    assert!(result.unwrap_err().is_unavailable());
+    let deadline = lease.valid_until();
+    scenario.engine.extend(scenario.now, lease, TTL);
+    assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    scenario.replies(0..3, Reply::Integer(1));
+    scenario.nothing_done();
+    scenario.replies(0..3, Reply::Integer(0));
+    let (lease, result) = scenario.extended();
+    assert!(result.unwrap_err().is_expired());
+    assert_eq!(lease.valid_until(), deadline);
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+}
+
 #[test]
 fn extending_still_voting_at_the_old_deadline_ends_there() {
     let mut scenario = Scenario::with(3, |builder| builder.node_timeout(20_000 * MS)).all_ready();

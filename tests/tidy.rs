@@ -6,6 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// How many rules there are.
+const RULES: u32 = 37;
+
 /// Every Rust file of the library, with its path below `src`; the command-line tool apart.
 fn library() -> Vec<(String, String)> {
     let mut files = Vec::new();
@@ -168,6 +171,35 @@ fn default_build_has_few_dependencies_and_no_runtime() {
     for runtime in ["tokio", "async-std", "smol", "futures"] {
         assert!(!crates.contains(&runtime), "{runtime} is in the tree");
     }
+}
+
+/// The rules of a correct client are numbered; each is held by a test that names it.
+#[test]
+fn every_rule_has_a_test_that_names_it() {
+    let mut files = Vec::new();
+    collect(&root().join("tests"), &mut files);
+    for (path, text) in library() {
+        if let Some((_, tests)) = text.split_once("#[cfg(test)]\nmod tests {") {
+            files.push((path, tests.to_owned()));
+        }
+    }
+    files.retain(|(path, text)| !path.ends_with("tidy.rs") && text.contains("#[test]"));
+    let is_named = |rule: &str| {
+        files.iter().any(|(_, text)| {
+            let word = |at: usize| {
+                let around =
+                    |byte: Option<&u8>| byte.is_none_or(|byte| !byte.is_ascii_alphanumeric());
+                let bytes = text.as_bytes();
+                around(at.checked_sub(1).map(|before| &bytes[before]))
+                    && around(bytes.get(at + rule.len()))
+            };
+            text.match_indices(rule).any(|(at, _)| word(at))
+        })
+    };
+    let missing: Vec<_> =
+        (1..=RULES).map(|rule| format!("R{rule}")).filter(|rule| !is_named(rule)).collect();
+    assert!(missing.is_empty(), "no test names {missing:?}");
+    assert!(!is_named(&format!("R{}", RULES + 1)), "a rule too many is named");
 }
 
 /// A string in a test or a URL cannot always be broken.

@@ -380,14 +380,10 @@ impl Engine {
         let failed = &mut self.nodes[node];
         match failed.state {
             State::Idle | State::BackOff { .. } => return,
-            State::Ready => {
-                failed.lost_at = Some(now);
-                if let Some(seen) = &mut failed.seen {
-                    seen.last = failed.last_reply_at;
-                }
-            }
+            State::Ready => failed.lost_at = Some(now),
             State::Connecting { .. } | State::Handshaking { .. } => {}
         }
+        failed.note_last_reply();
         failed.last_failure = outcome;
         failed.back_off(now, self.entropy.next_u64());
         failed.blocked = false;

@@ -53,6 +53,12 @@ pub(super) struct Seen {
     pub(super) last: Moment,
 }
 
+impl Seen {
+    pub(super) fn is(&self, run_id: &str) -> bool {
+        *self.run_id == *run_id
+    }
+}
+
 impl Engine {
     /// Everything that the server was asked on this connection has been answered: may it vote?
     pub(super) fn finish_handshake(&mut self, now: Moment, node: usize) {

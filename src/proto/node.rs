@@ -199,6 +199,17 @@ impl Node {
         self.clock.reconnect(now);
     }
 
+    /// The connection ends: when did the process last answer that was there before? If the one that
+    /// answered did not say who it was, it may have been that one.
+    pub(super) fn note_last_reply(&mut self) {
+        if let Some(seen) = &mut self.seen {
+            let run_id = self.server.run_id.as_ref();
+            if run_id.is_none_or(|run_id| seen.is(run_id)) {
+                seen.last = seen.last.max(self.last_reply_at);
+            }
+        }
+    }
+
     pub(super) fn is_connected(&self) -> bool {
         matches!(self.state, State::Handshaking { .. } | State::Ready)
     }
