@@ -11,6 +11,7 @@ use crate::Moment;
 /// machine that was paused by its host is told so by nothing but a wall clock that jumps forward
 /// when it is set right. So a jump forward counts as time that has passed, whatever its reason,
 /// and a jump back as none: either way, a lock is believed in for no longer than it should be.
+/// [`Moment`] keeps the jumps apart, for what must not be waited for too briefly.
 ///
 /// - Linux and Android: `CLOCK_BOOTTIME`;
 /// - macOS and its kin: `CLOCK_MONOTONIC`, which counts as `mach_continuous_time` does;
@@ -23,7 +24,8 @@ pub(crate) struct Clock;
 impl Clock {
     pub(crate) fn now(self) -> Moment {
         static WALL: WallClock = WallClock::new();
-        Moment::from_nanos(WALL.now(|| (steady_nanos(), wall_nanos())))
+        let (steady, jumped) = WALL.now(|| (steady_nanos(), wall_nanos()));
+        Moment::with_jumps(steady.saturating_add(jumped), jumped)
     }
 }
 
@@ -56,19 +58,19 @@ impl WallClock {
     }
 
     /// The steady clock, and what the wall clock has jumped forward.
-    fn now(&self, read: impl Fn() -> (u64, i64)) -> u64 {
+    fn now(&self, read: impl Fn() -> (u64, i64)) -> (u64, u64) {
         let (steady, wall) = read();
         let offset = wall.wrapping_sub_unsigned(steady);
         // It is stored after the sum, and so read before it.
         let expected = self.offset.load(Ordering::Acquire);
         if offset.abs_diff(expected) < JUMP_NANOS_MIN {
-            return steady.saturating_add(self.jumped.load(Ordering::Relaxed));
+            return (steady, self.jumped.load(Ordering::Relaxed));
         }
         self.look_closely(read)
     }
 
     #[cold]
-    fn look_closely(&self, read: impl Fn() -> (u64, i64)) -> u64 {
+    fn look_closely(&self, read: impl Fn() -> (u64, i64)) -> (u64, u64) {
         let _one_at_a_time = self.jump.lock().unwrap_or_else(PoisonError::into_inner);
         let expected = self.offset.load(Ordering::Acquire);
         let readings = (0..READINGS).map(|_| {
@@ -84,7 +86,7 @@ impl WallClock {
             }
             self.offset.store(offset, Ordering::Release);
         }
-        steady.saturating_add(self.jumped.load(Ordering::Relaxed))
+        (steady, self.jumped.load(Ordering::Relaxed))
     }
 }
 
@@ -140,6 +142,10 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    fn sum((steady, jumped): (u64, u64)) -> u64 {
+        steady + jumped
+    }
+
     #[test]
     fn the_clock_does_not_go_backwards() {
         let mut last = Clock.now();
@@ -155,7 +161,7 @@ mod tests {
     fn jump_forward_counts_as_time_and_a_jump_back_as_none() {
         let clock = WallClock::new();
         let at = |steady_ms: u64, wall_ms: i64| {
-            clock.now(|| (steady_ms * MS, (1_700_000_000_000 + wall_ms) * MS as i64)) / MS
+            sum(clock.now(|| (steady_ms * MS, (1_700_000_000_000 + wall_ms) * MS as i64))) / MS
         };
         assert_eq!(at(10, 10), 10);
         assert_eq!(at(20, 20), 20);
@@ -169,14 +175,14 @@ mod tests {
     #[test]
     fn pause_between_the_two_readings_is_no_jump() {
         let clock = WallClock::new();
-        assert_eq!(clock.now(|| (0, 0)), 0);
+        assert_eq!(sum(clock.now(|| (0, 0))), 0);
         let readings = std::cell::Cell::new(0);
         let paused_once = || {
             readings.set(readings.get() + 1);
             if readings.get() <= 2 { (10 * MS, 30 * MS as i64) } else { (31 * MS, 31 * MS as i64) }
         };
-        assert_eq!(clock.now(paused_once), 31 * MS);
-        assert_eq!(clock.now(|| (32 * MS, 32 * MS as i64)), 32 * MS);
+        assert_eq!(clock.now(paused_once), (31 * MS, 0));
+        assert_eq!(clock.now(|| (32 * MS, 32 * MS as i64)), (32 * MS, 0));
     }
 
     #[test]
@@ -186,7 +192,7 @@ mod tests {
         for i in 1..=10 {
             clock.now(|| (i * MS, (i * MS + i * MS * 2 / 5) as i64));
         }
-        let now = clock.now(|| (10 * MS, 14 * MS as i64));
+        let now = sum(clock.now(|| (10 * MS, 14 * MS as i64)));
         assert!(now >= 13 * MS, "{now}");
     }
 }

@@ -9,6 +9,10 @@ use std::time::Duration;
 /// suspended, during which keys on the masters go on expiring. It holds no clock: whoever needs
 /// the current moment is given it. All arithmetic saturates.
 ///
+/// The safety clock counts the machine's wall clock's jumps forward as time, because a lock must
+/// not be believed in for too long (R20). What must not be waited for too briefly is measured
+/// without them: a moment remembers how much of it were jumps.
+///
 /// ```
 /// use muxlock::Moment;
 /// use std::time::Duration;
@@ -17,37 +21,61 @@ use std::time::Duration;
 /// let later = start.after(Duration::from_nanos(7));
 /// assert_eq!(later.since(start), Duration::from_nanos(7));
 /// assert_eq!(start.since(later), Duration::ZERO);
+///
+/// let jumped = Moment::with_jumps(112, 100);
+/// assert_eq!(jumped.since(start), Duration::from_nanos(107));
+/// assert_eq!(jumped.steadily_since(start), Duration::from_nanos(7));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(u64);
+pub struct Moment {
+    nanos: u64,
+    /// Invariant: `jumped <= nanos`.
+    jumped: u64,
+}
 
 impl Moment {
-    /// The moment `nanos` nanoseconds after the origin.
+    /// The moment `nanos` nanoseconds after the origin, without a jump.
     pub const fn from_nanos(nanos: u64) -> Moment {
-        Moment(nanos)
+        Moment { nanos, jumped: 0 }
+    }
+
+    /// The moment `nanos` nanoseconds after the origin, of which `jumped` were jumps of the wall
+    /// clock.
+    pub const fn with_jumps(nanos: u64, jumped: u64) -> Moment {
+        Moment { nanos, jumped: if jumped < nanos { jumped } else { nanos } }
     }
 
     /// Nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
-        self.0
+        self.nanos
+    }
+
+    /// Nanoseconds since the origin, without jumps.
+    pub const fn steady_nanos(self) -> u64 {
+        self.nanos - self.jumped
     }
 
     /// The moment `duration` later; the end of time if that does not fit.
     #[must_use]
     pub fn after(self, duration: Duration) -> Moment {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Moment(self.0.saturating_add(nanos))
+        Moment { nanos: self.nanos.saturating_add(nanos), ..self }
     }
 
     /// The time from `earlier` to this moment; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Moment) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))
+    }
+
+    /// The time from `earlier` to this moment that has certainly passed: without jumps.
+    pub fn steadily_since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.steady_nanos().saturating_sub(earlier.steady_nanos()))
     }
 }
 
 impl fmt::Debug for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Moment({:?})", Duration::from_nanos(self.0))
+        write!(f, "Moment({:?})", Duration::from_nanos(self.nanos))
     }
 }
 

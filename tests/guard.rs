@@ -9,7 +9,7 @@ mod scenario;
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
+use muxlock::proto::{Patience, Reply, ServerError};
 use muxlock::{
     NodeOutcome, NodeState, QuarantineCause, RestartGuard, ServerErrorKind, Unfit, quorum,
 };
@@ -510,6 +510,98 @@ fn clock_that_jumps_back_costs_nothing() {
     assert!(is_granted(&mut scenario, 1));
 }
 
+/// R20: what this machine's own clock jumps is time that has passed for a lock, not for a wait.
+#[test]
+fn jump_of_our_own_clock_shortens_no_quarantine_and_hides_no_jump() {
+    let minute = 60 * SECOND;
+    let jump = |scenario: &mut Scenario| {
+        let nanos = scenario.now.after(minute).as_nanos();
+        scenario.now = muxlock::Moment::with_jumps(nanos, minute.as_nanos() as u64);
+        scenario.engine.handle_timeout(scenario.now);
+    };
+    let mut scenario = young(SECOND);
+    let left = quarantine(&scenario, 0);
+    jump(&mut scenario);
+    assert_eq!(quarantine(&scenario, 0), left);
+    // Both are on one machine, or were set by one: the server's jump is seen all the same.
+    let mut scenario = sampled();
+    jump(&mut scenario);
+    assert!(!is_granted(&mut scenario, 1), "the server's clock, too, is a minute ahead");
+    assert_eq!(scenario.engine.stats().clock_jumps, 1);
+    // And the age of a restarted server is no greater for it.
+    let mut scenario = sampled();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    jump(&mut scenario);
+    scenario.restart(0, 1_000_000 * SECOND);
+    reconnect(&mut scenario, 0);
+    assert!(quarantine(&scenario, 0).is_some());
+}
+
+#[test]
+fn waiter_looks_at_the_clock_whatever_others_have_asked_since() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(20 * MS);
+    scenario.acquire(TTL, Patience::Until(scenario.now.after(5 * SECOND)));
+    scenario.drain();
+    let time = scenario.time(0);
+    scenario.replies([0], time);
+    scenario.reply(0, Reply::Nil);
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(0));
+    // Less than a sample may be old, and more than the delays between the first rounds.
+    for pause in [4 * MS, 8 * MS] {
+        scenario.pass(pause);
+        let acted = scenario.drain();
+        assert_eq!(acted[0], Acted::Time(vec![0]), "{acted:?}");
+        let time = scenario.time(0);
+        scenario.reply(0, time);
+        scenario.reply(0, Reply::Nil);
+        scenario.drain();
+        scenario.reply(0, Reply::Integer(0));
+    }
+}
+
+#[test]
+fn server_without_a_guard_is_not_asked_for_its_time_nor_are_others_more_often() {
+    let urls =
+        ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3?restart_guard=off"];
+    let mut scenario = Scenario::of_nodes(urls).all_ready();
+    scenario.pass(20 * MS);
+    for looks in [vec![Acted::Time(vec![0, 1])], vec![]] {
+        scenario.try_lock();
+        let acted = scenario.drain();
+        assert_eq!(acted[..acted.len() - 1], looks);
+        if !looks.is_empty() {
+            for node in [0, 1] {
+                let time = scenario.time(node);
+                scenario.reply(node, time);
+            }
+        }
+        scenario.replies(0..3, Reply::Ok);
+        let lease = scenario.acquired().unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.replies(0..3, Reply::Integer(1));
+    }
+}
+
+#[test]
+fn clock_that_is_not_told_for_the_moment_is_asked_for_again() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(20 * MS);
+    for _ in 0..2 {
+        scenario.try_lock();
+        let acted = scenario.drain();
+        assert_eq!(acted[0], Acted::Time(vec![0]), "{acted:?}");
+        assert!(scenario.engine.is_telling_time(0));
+        scenario.replies([0, 0], server_error(ServerErrorKind::Busy));
+        assert!(!scenario.engine.is_telling_time(0));
+        assert!(scenario.acquired().is_err());
+        scenario.drain();
+        scenario.reply(0, Reply::Integer(0));
+    }
+}
+
 #[test]
 fn clock_that_is_kept_secret_costs_nothing() {
     let mut scenario = Scenario::guarded(1);
@@ -525,6 +617,68 @@ fn clock_that_is_kept_secret_costs_nothing() {
     scenario.pass(SECOND);
     scenario.try_lock();
     assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);
+}
+
+/// R34: a process that moves to another node's address brings its quarantine along.
+#[test]
+fn quarantined_process_that_moves_does_not_vote_at_its_new_address() {
+    let mut scenario = Scenario::guarded(2);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    scenario.drain();
+    scenario.ahead[0] += 60 * SECOND;
+    reconnect_without_a_pause(&mut scenario, 0);
+    let expected = Some((QuarantineCause::ClockStepped, QUARANTINE));
+    assert_eq!(quarantine(&scenario, 0), expected);
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.drain();
+    scenario.servers[1] = scenario.servers[0].clone();
+    scenario.ahead[1] = scenario.ahead[0];
+    scenario.connect(1);
+    assert_eq!(quarantine(&scenario, 1), expected);
+}
+
+fn reconnect_without_a_pause(scenario: &mut Scenario, node: usize) {
+    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(node);
+    scenario.drain();
+}
+
+/// R3: what a server in quarantine says does not count, whatever it is.
+#[test]
+fn quarantined_refusals_do_not_count_either() {
+    for said in [Reply::Nil, server_error(ServerErrorKind::WrongType)] {
+        let mut scenario = young(Duration::ZERO);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.reply(0, said);
+        let error = scenario.acquired().unwrap_err();
+        assert!(error.is_unavailable());
+        assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    }
+}
+
+/// R32: what is forbidden is a key, or the script itself; who is refused may have any name.
+#[test]
+fn probe_that_may_not_touch_its_key_passes_and_a_user_named_key_does_not() {
+    let refused = "NOPERM User keycloak has no permissions to run the 'eval' command";
+    let foreign = "NOPERM this user has no permissions to access one of the keys used as arguments";
+    for (text, state) in [(refused, NodeState::BackOff), (foreign, NodeState::Ready)] {
+        let mut scenario = Scenario::guarded(1);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.drain();
+        for _ in 0..7 {
+            scenario.greet_once(0);
+        }
+        let error = ServerError { kind: ServerErrorKind::Permission, message: text.into() };
+        scenario.greet_with(0, Reply::Error(error));
+        assert_eq!(scenario.state(0), state, "{text}");
+    }
 }
 
 // Flushes.
@@ -595,10 +749,43 @@ fn connection_lost_before_the_marker_is_answered_costs_the_vote() {
     }
     let lease = scenario.acquired().unwrap();
     assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0);
-    scenario.engine.abandon(scenario.now, lease);
-    scenario.drain();
     assert_eq!(scenario.engine.nodes().next().unwrap().debts, 1);
+}
+
+/// A copy whose marker was not seen may be younger than a flush: it is deleted, and not extended.
+#[test]
+fn copy_without_its_marker_is_not_counted_by_an_extension() {
+    for is_lost in [true, false] {
+        let mut scenario = marked(3);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.reply(0, Reply::Ok);
+        match is_lost {
+            true => scenario.engine.handle_disconnected(scenario.now, 0, RESET),
+            false => scenario.reply(0, server_error(ServerErrorKind::OutOfMemory)),
+        }
+        for node in [1, 2] {
+            scenario.reply(node, Reply::Ok);
+            scenario.reply(node, Reply::Integer(0));
+        }
+        let lease = scenario.acquired().unwrap();
+        scenario.drain();
+        if is_lost {
+            scenario.pass(SECOND);
+            scenario.drain();
+            scenario.connect(0);
+        } else {
+            scenario.pass(Duration::ZERO);
+        }
+        let released = Acted::Release(vec![0], 1);
+        assert!(scenario.drain().contains(&released), "{is_lost}");
+        scenario.engine.extend(scenario.now, lease, TTL);
+        scenario.drain();
+        scenario.replies([0, 0, 1], Reply::Integer(1));
+        scenario.nothing_done();
+        scenario.reply(2, Reply::Integer(1));
+        assert!(scenario.extended().1.is_ok());
+    }
 }
 
 #[test]

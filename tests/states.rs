@@ -400,6 +400,41 @@ fn owing_longer_than_the_ttl() -> Scenario {
     scenario
 }
 
+/// R12: who knows no number to kill by keeps what he owes until it was said.
+#[test]
+fn expired_debt_of_a_connection_without_a_number_is_settled() {
+    let mut scenario = Scenario::new(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.drain();
+    scenario.greet_once(0);
+    scenario.greet_with(0, server_error(ServerErrorKind::UnknownCommand));
+    scenario.greet(0);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    assert!(scenario.acquired().is_err());
+    scenario.pass(2 * TTL);
+    scenario.drain();
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+}
+
+/// R14: a SET that comes late may restore what somebody else had in between.
+#[test]
+fn releasing_after_the_validity_proves_nothing() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    scenario.pass(TTL);
+    scenario.engine.release(scenario.now, lease);
+    scenario.drain();
+    scenario.replies(0..2, Reply::Integer(1));
+    let released = scenario.released().unwrap();
+    assert_eq!(released.confirmed, 2);
+    assert!(!released.was_held());
+}
+
 /// A node with one debt, whose new connection has just been greeted.
 fn owing_one() -> Scenario {
     let mut scenario = Scenario::ready(1);

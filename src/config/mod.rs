@@ -236,7 +236,8 @@ impl Builder {
     /// With it, each vote for a new lock is followed by a look at this key on the same master. If
     /// it is gone, somebody has used `FLUSHALL` or the like, which no other sign shows: the master
     /// is put into quarantine as after a restart, and the key is written anew, so that all clients
-    /// with the same marker wait it out together. It costs one more small command for each master
+    /// with the same marker wait it out together; they must have the same
+    /// [`max_ttl`](Builder::max_ttl). It costs one more small command for each master
     /// and attempt, and leaves one key without a time to live on each master. It does not notice
     /// that a single lock was deleted.
     pub fn flush_marker(mut self, key: impl Into<Vec<u8>>) -> Builder {

@@ -242,6 +242,11 @@ fn redacted(url: &str) -> String {
         }
         (None, _) => format!("{scheme}{rest}"),
     };
+    // Other clients take a password there.
+    let shown = match shown.split_once('?') {
+        Some((address, _)) => format!("{address}?***"),
+        None => shown,
+    };
     shown.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
@@ -361,6 +366,8 @@ mod tests {
             "redis://u:sesame",
             "redis://:sesame",
             "redis://u:sesame/",
+            "redis://h?password=sesame",
+            "unix:///run/redis.sock?password=sesame",
         ] {
             let error = error(url);
             assert!(!error.contains("sesame"), "{error}");

@@ -99,7 +99,7 @@ impl Engine {
 
     /// Keeps an error's words for reports, without what should stay secret: some servers repeat
     /// what they were sent.
-    fn keep_error(&mut self, node: usize, error: ServerError) {
+    pub(super) fn keep_error(&mut self, node: usize, error: ServerError) {
         let message = match &self.config.nodes[node].password {
             Some(password) => error.message.replace(password.as_str(), "***"),
             None => error.message.to_string(),
@@ -139,29 +139,28 @@ impl Engine {
         mut error: ServerError,
     ) {
         let kind = error.kind;
-        let is_forbidden =
-            matches!(kind, ServerErrorKind::Permission | ServerErrorKind::UnknownCommand);
-        // The prefix may be what the user may not touch; the locks' own errors will tell.
-        let is_foreign_key = kind == ServerErrorKind::Permission && error.message.contains("key");
+        // The prefix may be what the user may not touch; the locks' own errors will tell. The
+        // server's words name the command, and maybe the user, or say what may not be accessed.
+        let is_foreign_key =
+            kind == ServerErrorKind::Permission && error.message.contains(" access ");
         if step == Step::Authenticate {
             // The code says it all, and the rest may say the password in another form.
             error.message = error.message.split(' ').next().unwrap_or_default().into();
+        }
+        if step == Step::Time && !denies_service(kind) {
+            return self.handle_time(now, node, sent_at, Reply::Error(error));
         }
         self.keep_error(node, error);
         match step {
             // A name and a number are courtesies, and some servers know none.
             Step::SetName | Step::ClientId if !denies_service(kind) => {}
-            Step::Info(_) if is_forbidden => {
-                // What it does not say of itself cannot be relied on.
+            // What it does not say of itself cannot be relied on.
+            Step::Info(_) if is_forbidden(kind) => {
                 let version = self.nodes[node].server.version.take();
                 self.nodes[node].server = ServerInfo { version, ..ServerInfo::default() };
             }
-            Step::Time if is_forbidden => {
-                let error = ServerError { kind, message: "".into() };
-                self.handle_time(now, node, sent_at, Reply::Error(error));
-            }
             Step::Probe => {
-                self.nodes[node].runs_no_scripts = is_forbidden && !is_foreign_key;
+                self.nodes[node].runs_no_scripts = is_forbidden(kind) && !is_foreign_key;
                 // A replica and a server that is loading refuse the script as well.
                 let reason = match kind {
                     ServerErrorKind::ReadOnly => Some(Unfit::Replica),
@@ -171,7 +170,7 @@ impl Engine {
                 };
                 match reason {
                     Some(reason) => self.fail_node(now, node, NodeOutcome::Unfit(reason)),
-                    None if is_forbidden => self.finish_handshake(now, node),
+                    None if is_forbidden(kind) => self.finish_handshake(now, node),
                     None => self.fail_node(now, node, NodeOutcome::Server(kind)),
                 }
             }
@@ -207,7 +206,7 @@ impl Engine {
         };
         self.nodes[node].failures = 0;
         if outcome == NodeOutcome::Held {
-            self.nodes[node].clock.refused();
+            self.nodes[node].clock.refused(now);
         }
         let is_marked = self.config.flush_marker.is_some() && kind == Kind::Acquire;
         if is_marked && outcome == NodeOutcome::Granted {
@@ -251,11 +250,22 @@ impl Engine {
             Reply::Info(_) | Reply::Time(_) => NodeOutcome::Protocol(ProtocolError::Unexpected),
         };
         if is_granted {
+            self.unmark(now, round, node, outcome);
             self.count(now, round, node, outcome);
         }
         self.dereference(round);
         if let NodeOutcome::Protocol(_) = outcome {
             self.fail_node(now, node, outcome);
+        }
+    }
+
+    /// A copy whose marker cannot be seen may be younger than a flush: no extension must count it.
+    fn unmark(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
+        let was_unmarked = self.rounds[round].unmarked.contains(node);
+        self.rounds[round].unmarked.remove(node);
+        let is_seen = matches!(outcome, NodeOutcome::Granted | NodeOutcome::Quarantined);
+        if was_unmarked && !is_seen {
+            self.owe(now, node, round);
         }
     }
 
@@ -316,7 +326,7 @@ impl Engine {
         if self.rounds[round].kind == Kind::Release && outcome.is_failure() {
             self.release_refused(now, node, round);
         }
-        self.vote(now, round, node, outcome);
+        self.count(now, round, node, outcome);
         self.dereference(round);
         // The connection's standing has changed since its handshake: begin anew.
         if matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::Auth) {
@@ -438,6 +448,7 @@ impl Engine {
             self.dereference(round);
         }
         for round in unmarked {
+            self.unmark(now, round, node, outcome);
             self.vote(now, round, node, outcome);
             self.dereference(round);
         }
@@ -473,6 +484,11 @@ impl Engine {
             Step::Probe => Command::Probe { key: self.config.probe_key.as_bytes() },
         }
     }
+}
+
+/// Whether the server will give the same answer again.
+pub(super) fn is_forbidden(kind: ServerErrorKind) -> bool {
+    matches!(kind, ServerErrorKind::Permission | ServerErrorKind::UnknownCommand)
 }
 
 fn denies_service(kind: ServerErrorKind) -> bool {

@@ -28,6 +28,8 @@ pub enum Notice {
     Quarantined(QuarantineCause),
     /// It does not say whether it is a master, and which: that is not checked.
     Unidentified,
+    /// It does not tell its time: jumps of its wall clock go unnoticed.
+    SecretClock,
 }
 
 impl fmt::Display for Notice {
@@ -37,6 +39,9 @@ impl fmt::Display for Notice {
             Notice::Quarantined(cause) => write!(f, "quarantined: {cause}"),
             Notice::Unidentified => {
                 f.write_str("INFO is forbidden: whether it is a master, and which, is not checked")
+            }
+            Notice::SecretClock => {
+                f.write_str("TIME is forbidden: jumps of its wall clock go unnoticed")
             }
         }
     }
@@ -133,6 +138,7 @@ impl Engine {
         };
         if !is_same_process {
             self.forget_connections(node);
+            self.inherit_quarantine(node, &run_id);
         }
         if !is_same_data {
             let (cause, age) = self.age(now, node, &server, before.as_ref(), is_same_process);
@@ -144,6 +150,15 @@ impl Engine {
         let replication_id = server.replication_id;
         self.nodes[node].seen = Some(Seen { run_id, replication_id, first, last: now });
         is_same_process
+    }
+
+    /// A process that moved here from another node's address brings its quarantine along.
+    fn inherit_quarantine(&mut self, node: usize, run_id: &str) {
+        let known = self.nodes.iter().filter(|at| at.seen.as_ref().is_some_and(|it| it.is(run_id)));
+        let latest = known.filter_map(|at| at.quarantine).max_by_key(|(until, _)| *until);
+        if let Some((until, cause)) = latest {
+            self.quarantine(node, cause, until);
+        }
     }
 
     /// For how long the process has certainly known its data, and what makes that short.
@@ -166,7 +181,7 @@ impl Engine {
             (false, RestartGuard::Uptime | RestartGuard::Off) => {
                 let uptime = server.uptime.unwrap_or_default();
                 // Its clock may have jumped; it was not there when its forerunner last answered.
-                before.map_or(uptime, |seen| uptime.min(now.since(seen.last)))
+                before.map_or(uptime, |seen| uptime.min(now.steadily_since(seen.last)))
             }
         };
         (QuarantineCause::Restarted, age)
@@ -176,7 +191,9 @@ impl Engine {
     pub(super) fn quarantine(&mut self, node: usize, cause: QuarantineCause, until: Moment) {
         let guard = self.config.nodes[node].restart_guard;
         let before = self.nodes[node].quarantine;
-        if guard == RestartGuard::Off || before.is_some_and(|(at, _)| until <= at) {
+        if guard == RestartGuard::Off
+            || before.is_some_and(|(at, _)| until.steady_nanos() <= at.steady_nanos())
+        {
             return;
         }
         self.notice(node, Notice::Quarantined(cause));
@@ -185,13 +202,16 @@ impl Engine {
     }
 
     pub(super) fn is_quarantined(&self, now: Moment, node: usize) -> bool {
-        self.nodes[node].quarantine.is_some_and(|(until, _)| now < until)
+        // A jump of this machine's wall clock is no reason to wait for less.
+        let is_ahead = |until: Moment| now.steady_nanos() < until.steady_nanos();
+        self.nodes[node].quarantine.is_some_and(|(until, _)| is_ahead(until))
     }
 
     /// Why the node does not vote at `now`, and how much longer.
     pub(super) fn quarantine_of(&self, now: Moment, node: usize) -> Option<Quarantine> {
         let (until, cause) = self.nodes[node].quarantine?;
-        (now < until).then(|| Quarantine::new(cause, until.since(now)))
+        let ready_in = until.steadily_since(now);
+        (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in))
     }
 
     pub(super) fn quarantined_of(&self, now: Moment, nodes: NodeSet) -> NodeSet {
@@ -223,7 +243,7 @@ impl Engine {
         }
     }
 
-    fn notice(&mut self, node: usize, notice: Notice) {
+    pub(super) fn notice(&mut self, node: usize, notice: Notice) {
         if self.notices.len() < NOTICES_MAX {
             self.notices.push_back((node, notice));
         }

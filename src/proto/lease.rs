@@ -88,13 +88,18 @@ pub struct Released {
     /// Nodes that had not answered, or could not. The release is on its way to each that can be
     /// reached; on the others the key ends with its TTL.
     pub unknown: usize,
+    pub(super) was_valid: bool,
 }
 
 impl Released {
-    /// Whether a quorum still held the lock when it was released: nobody else can have had it.
+    /// Whether the lock was valid when its release began and a quorum still held it then: nobody
+    /// else can have had it.
     ///
-    /// If it is `false`, the lock may have expired or have been deleted before its release.
+    /// If it is `false`, it may have expired or have been deleted before. What a quorum confirms
+    /// after the validity is no proof: a SET that was on its way for long may have come after
+    /// somebody else's lock.
     pub fn was_held(&self) -> bool {
-        self.confirmed >= crate::quorum(self.confirmed + self.absent + self.unknown)
+        self.was_valid
+            && self.confirmed >= crate::quorum(self.confirmed + self.absent + self.unknown)
     }
 }

@@ -141,11 +141,9 @@ enum Task {
         last: Option<LockError>,
     },
     /// The lease is taken out when the operation is done.
-    Extend {
-        lease: Option<Lease>,
-        ttl: Ttl,
-    },
-    Release,
+    Extend { lease: Option<Lease>, ttl: Ttl },
+    /// Whether the lock was valid when its release began.
+    Release { was_valid: bool },
 }
 
 #[derive(Clone, Copy)]
@@ -254,7 +252,7 @@ impl Engine {
             match (self.operations[op].progress, &self.operations[op].task) {
                 (Progress::Waiting, _) => self.start_attempt(now, op),
                 (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
-                (Progress::Voting(round), Task::Extend { .. } | Task::Release) => {
+                (Progress::Voting(round), Task::Extend { .. } | Task::Release { .. }) => {
                     self.rounds[round].decided = true;
                     self.conclude(op, Progress::Failed(LockErrorKind::Expired, Some(round)));
                 }
@@ -345,7 +343,7 @@ impl Engine {
         let done = match self.operations[op].task {
             Task::Acquire { .. } => Done::Acquired(self.finish_acquire(now, op)?),
             Task::Extend { .. } => self.finish_extend(now, op),
-            Task::Release => Done::Released(self.finish_release(op)),
+            Task::Release { was_valid } => Done::Released(self.finish_release(op, was_valid)),
         };
         self.end(op);
         Some(done)

@@ -25,7 +25,8 @@ impl Engine {
     pub fn release(&mut self, now: Moment, lease: Lease) -> OpId {
         let now = self.clamp(now);
         self.stats.released += 1;
-        let op = self.start_operation(Task::Release, Progress::Waiting);
+        let task = Task::Release { was_valid: lease.is_valid_at(now) };
+        let op = self.start_operation(task, Progress::Waiting);
         let held = self.held(&lease);
         let round = self.release_everywhere(now, held, Some(op));
         // With every node down, the outcome is known already.
@@ -162,7 +163,7 @@ impl Engine {
                 continue;
             };
             // What a frozen server has not read may run at any time; all else is gone by itself.
-            if now >= debt.expires && debt.connection.is_none() {
+            if now >= debt.expires && !debt.again {
                 continue;
             }
             let held = (debt.key.clone(), token, debt.ttl);
@@ -179,7 +180,11 @@ impl Engine {
         self.nodes[node].debts_due = self.nodes[node].debts.values().map(|debt| debt.due).min();
     }
 
-    pub(super) fn finish_release(&mut self, op: usize) -> Result<Released, LockError> {
+    pub(super) fn finish_release(
+        &mut self,
+        op: usize,
+        was_valid: bool,
+    ) -> Result<Released, LockError> {
         let (Progress::Won(round) | Progress::Failed(_, Some(round))) =
             self.operations[op].progress
         else {
@@ -194,6 +199,7 @@ impl Engine {
             confirmed: tally.granted(),
             absent: tally.refused(),
             unknown: tally.failed() + tally.undecided(),
+            was_valid,
         })
     }
 }

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use super::node::{Request, State};
-use super::{Engine, NodeSet, Outgoing, Reply};
+use super::connection::is_forbidden;
+use super::{Engine, NodeSet, Notice, Outgoing, Reply, ServerError};
 use crate::Moment;
 use crate::config::RestartGuard;
 use crate::error::{NodeOutcome, ProtocolError, QuarantineCause};
 
-/// A SET is preceded by a look at the server's clock if the last one is older than this, and in any
-/// case if the server has refused a SET since: whoever waits for a lock must not be the one who
-/// profits when a jump frees it.
+/// A SET is preceded by a look at the server's clock if the last one is older than this.
 const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
+/// And in any case if the server has refused a SET within this time: whoever waits for a lock must
+/// not be the one who profits when a jump frees it.
+const WAITING_MAX: Duration = Duration::from_secs(1);
 /// A jump by less than this does not stand out from what servers round and machines delay.
 const JUMP_MIN: Duration = Duration::from_millis(5);
 
@@ -20,10 +21,12 @@ const JUMP_MIN: Duration = Duration::from_millis(5);
 pub(super) struct ServerClock {
     /// When it was last asked for, on any connection.
     asked_at: Option<Moment>,
+    /// How often it was asked on this connection and has not answered.
+    unanswered: u32,
     /// Whether the server does not tell its time on this connection.
     is_secret: bool,
-    /// Whether a SET was refused since it was asked.
-    was_refused: bool,
+    /// When the server last refused a SET.
+    refused_at: Option<Moment>,
     /// By how much it is ahead of ours at most, in nanoseconds, and when that was so.
     ahead: Option<(i128, Moment)>,
 }
@@ -32,20 +35,24 @@ impl ServerClock {
     /// A new connection: its handshake asks.
     pub(super) fn reconnect(&mut self, now: Moment) {
         self.is_secret = false;
+        self.unanswered = 0;
         self.ask(now);
     }
 
     fn is_due(&self, now: Moment) -> bool {
         let is_fresh = |asked_at: Moment| now.since(asked_at) < SAMPLE_AGE_MAX;
-        !self.is_secret && (self.was_refused || !self.asked_at.is_some_and(is_fresh))
+        let is_waiting = |refused_at: Moment| now.since(refused_at) < WAITING_MAX;
+        let has_waiters = self.refused_at.is_some_and(is_waiting);
+        !self.is_secret && (has_waiters || !self.asked_at.is_some_and(is_fresh))
     }
 
     fn ask(&mut self, now: Moment) {
-        (self.asked_at, self.was_refused) = (Some(now), false);
+        self.asked_at = Some(now);
+        self.unanswered += 1;
     }
 
-    pub(super) fn refused(&mut self) {
-        self.was_refused = true;
+    pub(super) fn refused(&mut self, now: Moment) {
+        self.refused_at = Some(now);
     }
 
     /// Compares what the server said, between `sent_at` and `now`, with what it said before; says
@@ -59,12 +66,13 @@ impl ServerClock {
         tolerance: impl Fn(Duration) -> Duration,
     ) -> bool {
         let said = said.as_nanos() as i128;
-        let least = said - i128::from(now.as_nanos());
-        let most = said - i128::from(sent_at.as_nanos());
+        // A jump of this machine's own clock must not hide one of the server's.
+        let least = said - i128::from(now.steady_nanos());
+        let most = said - i128::from(sent_at.steady_nanos());
         let Some((before, at)) = self.ahead.replace((most, now)) else {
             return false;
         };
-        let expected = before + tolerance(now.since(at)).as_nanos() as i128;
+        let expected = before + tolerance(now.steadily_since(at)).as_nanos() as i128;
         if least > expected + JUMP_MIN.as_nanos() as i128 {
             return true;
         }
@@ -77,14 +85,14 @@ impl ServerClock {
 impl Engine {
     /// Asks for the clocks of these nodes, which are about to be sent a SET, where it is time.
     pub(super) fn sample_clocks(&mut self, now: Moment, nodes: NodeSet) {
-        if !nodes.iter().any(|node| self.nodes[node].clock.is_due(now)) {
+        let is_guarded = |node: usize| self.config.nodes[node].restart_guard != RestartGuard::Off;
+        if !nodes.iter().any(|node| is_guarded(node) && self.nodes[node].clock.is_due(now)) {
             return;
         }
         let mut asked = NodeSet::EMPTY;
-        for node in nodes.iter() {
-            let is_guarded = self.config.nodes[node].restart_guard != RestartGuard::Off;
+        for node in nodes.iter().filter(|node| is_guarded(*node)) {
             let clock = &mut self.nodes[node].clock;
-            if is_guarded && !clock.is_secret {
+            if !clock.is_secret {
                 clock.ask(now);
                 asked.insert(node);
             }
@@ -96,6 +104,7 @@ impl Engine {
 
     pub(super) fn handle_time(&mut self, now: Moment, node: usize, sent_at: Moment, reply: Reply) {
         let clock = &mut self.nodes[node].clock;
+        clock.unanswered = clock.unanswered.saturating_sub(1);
         match reply {
             Reply::Time(said) => {
                 let drift = self.config.drift;
@@ -105,8 +114,7 @@ impl Engine {
                     self.quarantine(node, QuarantineCause::ClockStepped, until);
                 }
             }
-            // It votes all the same: without the guard's eye on its clock.
-            Reply::Error(_) => clock.is_secret = true,
+            Reply::Error(error) => self.time_refused(node, error),
             Reply::Ok | Reply::Status | Reply::Nil | Reply::Integer(_) | Reply::Info(_) => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 self.fail_node(now, node, outcome);
@@ -114,14 +122,22 @@ impl Engine {
         }
     }
 
-    /// Whether the node's next reply tells its time, and so should be read with a fresh look at
-    /// our own clock.
+    fn time_refused(&mut self, node: usize, error: ServerError) {
+        let is_forbidden = is_forbidden(error.kind);
+        self.keep_error(node, error);
+        let clock = &mut self.nodes[node].clock;
+        // What is wrong for the moment is asked again before the next SET.
+        clock.asked_at = None;
+        if is_forbidden && !std::mem::replace(&mut clock.is_secret, true) {
+            // It votes all the same.
+            self.notice(node, Notice::SecretClock);
+        }
+    }
+
+    /// Whether one of the node's next replies tells its time, so that what comes should be read with
+    /// a fresh look at our own clock.
     pub fn is_telling_time(&self, node: usize) -> bool {
-        let node = &self.nodes[node];
-        let is_next = node.in_flight.front().is_some_and(|next| {
-            matches!(next.request, Request::Time | Request::Handshake(super::node::Step::Time))
-        });
-        is_next && matches!(node.state, State::Ready | State::Handshaking { .. })
+        self.nodes[node].clock.unanswered > 0
     }
 }
 
