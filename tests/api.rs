@@ -171,7 +171,7 @@ fn address_that_cannot_be_used_is_refused_with_a_sentence() {
         let ConfigError::Url { url, reason } = &error else {
             panic!("{address}: {error}");
         };
-        assert_eq!(url, address);
+        assert_eq!(*url, address.replace("=1", "=***"));
         assert!(reason.contains(named), "{address}: {reason}");
         assert!(error.to_string().contains(named), "{error}");
     }

@@ -244,7 +244,14 @@ fn redacted(url: &str) -> String {
     };
     // Other clients take a password there.
     let shown = match shown.split_once('?') {
-        Some((address, _)) => format!("{address}?***"),
+        Some((address, query)) => {
+            let named = |parameter: &str| match parameter.split_once('=') {
+                Some((name, _)) => format!("{name}=***"),
+                None => "***".to_owned(),
+            };
+            let query: Vec<_> = query.split('&').map(named).collect();
+            format!("{address}?{}", query.join("&"))
+        }
         None => shown,
     };
     shown.chars().take(SHOWN_CHARS_MAX).collect()

@@ -134,8 +134,8 @@ impl Engine {
         }
     }
 
-    /// Whether one of the node's next replies tells its time, so that what comes should be read with
-    /// a fresh look at our own clock.
+    /// Whether one of the node's next replies tells its time, so that what comes should be read
+    /// with a fresh look at our own clock.
     pub fn is_telling_time(&self, node: usize) -> bool {
         self.nodes[node].clock.unanswered > 0
     }
