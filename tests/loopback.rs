@@ -171,8 +171,11 @@ fn all_hostile() -> Vec<Hostile> {
         greets("greets with a number", Protocol(Unexpected), ":1\r\n"),
         greets("greets twice", Protocol(Unexpected), "+OK\r\n+OK\r\n"),
         hostile("says more than it was asked", Protocol(Surplus), |peer| {
-            greet(peer)?;
-            peer.reply(b"+OK\r\n")?;
+            peer.serve_normally(Some(HANDSHAKE - 1))?;
+            let probe = peer.read_command()?.unwrap_or_default();
+            // In one piece: later, it would be the answer to a SET.
+            let reply = [&peer.normal_reply(&probe), b"+OK\r\n".as_slice()].concat();
+            peer.reply(&reply)?;
             peer.hold()
         }),
         greets(
