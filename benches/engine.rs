@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use muxlock::proto::{Action, Command, Engine, Entropy, NodeSet, Patience, Reply, ServerInfo};
+use muxlock::proto::{
+    Action, Command, Engine, Entropy, NodeSet, Patience, Replication, Reply, Section, ServerInfo,
+};
 use muxlock::{Done, Lease, Moment, Redlock, Resource};
 
 const NODES: [usize; 6] = [1, 3, 5, 9, 33, 64];
@@ -232,10 +234,14 @@ fn answer(key: Key, now: Moment, node: usize, command: &Command<'_>) -> Reply {
         (Command::Extend { .. } | Command::Release { .. } | Command::ClientId, _) => {
             Reply::Integer(1)
         }
+        (Command::Info(Section::Replication), _) => Reply::Replication(Replication {
+            master: Some(true),
+            history: Some(7),
+            promoted: Some(false),
+        }),
         (Command::Info(_), _) => Reply::Info(Box::new(ServerInfo {
             run_id: Some(format!("process {node}").into()),
             uptime: Some(Duration::from_secs(86_400)),
-            master: Some(true),
             ..ServerInfo::default()
         })),
         (Command::Time, _) => Reply::Time(Duration::from_nanos(now.as_nanos())),

@@ -480,6 +480,9 @@ pub enum Unfit {
     Evicts,
     /// It is the same server as another node that is connected: its vote would count twice (R34).
     Duplicate,
+    /// It is a master, but of another history of data than when it was connected to: it was a
+    /// replica in between.
+    Changed,
     /// It does not run the script that a release needs: `EVAL` is renamed or forbidden.
     NoScripts,
 }
@@ -492,6 +495,7 @@ impl fmt::Display for Unfit {
             Unfit::Cluster => "unfit (not a standalone master)",
             Unfit::Evicts => "unfit (maxmemory-policy evicts locks; set noeviction)",
             Unfit::Duplicate => "unfit (the same server as another node)",
+            Unfit::Changed => "unfit (its data is not what it was)",
             Unfit::NoScripts => "unfit (does not run the release script)",
         })
     }

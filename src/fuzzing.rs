@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::proto::{
-    Action, Command, Engine, Entropy, Patience, Reply, Section, ServerError, ServerInfo,
+    Action, Command, Engine, Entropy, Patience, Replication, Reply, Section, ServerError,
+    ServerInfo,
 };
 use crate::resp::{REPLY_BYTES_MAX, ReplyReader};
 use crate::{
@@ -66,6 +67,9 @@ const STEPS_MAX: usize = 1_024;
 const HEALING_TURNS_MAX: usize = 10_000;
 /// With the short one, time runs out often; with the long one, what is left behind stays.
 const TTLS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
+const REPLICATION: Reply =
+    Reply::Replication(Replication { master: Some(true), history: Some(7), promoted: Some(false) });
 
 /// Tokens are numbers: what matters is that they differ.
 struct Counter(u64);
@@ -294,7 +298,7 @@ impl World {
                     uptime: Some(now.since(started.unwrap_or(Moment::from_nanos(1)))),
                     ..ServerInfo::default()
                 },
-                Section::Replication => ServerInfo { master: Some(true), ..ServerInfo::default() },
+                Section::Replication => return REPLICATION,
                 Section::Memory | Section::Persistence => ServerInfo::default(),
             })),
             Asked::Time => Reply::Time(Duration::from_nanos(now.as_nanos())),

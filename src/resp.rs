@@ -15,7 +15,7 @@ use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 use redis_protocol::resp2::types::RangeFrame;
 
 use crate::error::{ProtocolError, ServerErrorKind};
-use crate::proto::{Command, Reply, Section, ServerError, ServerInfo};
+use crate::proto::{Command, Replication, Reply, Section, ServerError, ServerInfo};
 
 /// The longest line that a reply may have: error texts are the longest that were asked for.
 pub const LINE_BYTES_MAX: usize = 4 * 1024;
@@ -286,7 +286,11 @@ fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
         Ok(Some((RangeFrame::Integer(number), _))) => Ok(Reply::Integer(number)),
         Ok(Some((RangeFrame::Null, _))) => Ok(Reply::Nil),
         Ok(Some((RangeFrame::BulkString((from, to)), _))) => {
-            Ok(Reply::Info(Box::new(server_info(&frame[from..to]))))
+            let text = &frame[from..to];
+            Ok(match text.starts_with(b"# Replication") {
+                true => Reply::Replication(replication(text)),
+                false => Reply::Info(Box::new(server_info(text))),
+            })
         }
         Ok(Some((RangeFrame::Array(_), _))) => Err(ProtocolError::Unexpected),
         Ok(Some((RangeFrame::Error((from, to)), _))) => {
@@ -319,14 +323,39 @@ fn number(text: &[u8]) -> Option<u64> {
     is_number.then(|| text.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }
 
-/// Lines of `name:value`; what is not known is left out, and so is a value that makes no sense.
-fn server_info(text: &[u8]) -> ServerInfo {
-    let mut info = ServerInfo::default();
-    let mut make = "redis";
-    for line in text.split(|byte| *byte == b'\n') {
+/// The lines of the form `name:value`.
+fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    text.split(|byte| *byte == b'\n').filter_map(|line| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
-        let (name, value) = (&line[..colon], &line[colon + 1..]);
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        Some((&line[..colon], &line[colon + 1..]))
+    })
+}
+
+fn replication(text: &[u8]) -> Replication {
+    let mut said = Replication::default();
+    for (name, value) in fields(text) {
+        match name {
+            b"role" => said.master = Some(value == b"master"),
+            b"master_replid" => said.history = history(value),
+            b"second_repl_offset" => said.promoted = Some(value != b"-1"),
+            _ => {}
+        }
+    }
+    said
+}
+
+/// The first 32 of 40 hexadecimal digits.
+fn history(value: &[u8]) -> Option<u128> {
+    let digits = std::str::from_utf8(value.get(..32)?).ok()?;
+    u128::from_str_radix(digits, 16).ok()
+}
+
+/// What is not known is left out, and so is a value that makes no sense.
+fn server_info(text: &[u8]) -> ServerInfo {
+    let mut info = ServerInfo { replication: replication(text), ..ServerInfo::default() };
+    let mut make = "redis";
+    for (name, value) in fields(text) {
         match name {
             b"server_name" if value == b"valkey" => make = "valkey",
             // A fork repeats the version that it is compatible with, before its own.
@@ -335,9 +364,6 @@ fn server_info(text: &[u8]) -> ServerInfo {
             b"run_id" if !value.is_empty() => info.run_id = Some(word(value)),
             b"uptime_in_seconds" => info.uptime = Some(uptime(value)),
             b"redis_mode" | b"server_mode" => info.standalone = Some(value == b"standalone"),
-            b"role" => info.master = Some(value == b"master"),
-            b"master_replid" => info.replication_id = Some(word(value)),
-            b"second_repl_offset" => info.promoted = Some(value != b"-1"),
             b"maxmemory" => info.memory_max = number(value),
             b"maxmemory_policy" => info.evicts_nothing = Some(value == b"noeviction"),
             b"loading" | b"async_loading" => {
@@ -508,7 +534,7 @@ mod tests {
     fn a_server_says_who_it_is() {
         let text = b"# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\n\
             valkey_version:8.0.1\r\nrun_id:abc\r\nuptime_in_seconds:-3\r\n\
-            redis_mode:sentinel\r\nrole:slave\r\nmaster_replid:def\r\n\
+            redis_mode:sentinel\r\nrole:slave\r\nmaster_replid:too short\r\n\
             second_repl_offset:1\r\nmaxmemory:1024\r\nmaxmemory_policy:allkeys-lru\r\n\
             loading:1\r\nasync_loading:0\r\nodd\r\n:\r\n";
         let frame = [format!("${}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat();
@@ -517,9 +543,7 @@ mod tests {
             run_id: Some("abc".into()),
             uptime: Some(Duration::ZERO),
             standalone: Some(false),
-            master: Some(false),
-            replication_id: Some("def".into()),
-            promoted: Some(true),
+            replication: Replication { master: Some(false), history: None, promoted: Some(true) },
             memory_max: Some(1_024),
             evicts_nothing: Some(false),
             loading: Some(true),
@@ -529,6 +553,16 @@ mod tests {
         }
         assert_eq!(replies(&frame), Ok(vec![Reply::Info(Box::new(expected))]));
         assert_eq!(replies(b"$0\r\n\r\n"), Ok(vec![Reply::Info(Box::default())]));
+    }
+
+    #[test]
+    fn a_server_says_whether_it_is_a_master_and_of_what() {
+        let text = b"# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\
+            master_replid:00000000000000000000000000000abc12345678\r\nsecond_repl_offset:-1\r\n";
+        let frame = [format!("${}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat();
+        let expected =
+            Replication { master: Some(true), history: Some(0xabc), promoted: Some(false) };
+        assert_eq!(replies(&frame), Ok(vec![Reply::Replication(expected)]));
     }
 
     #[test]

@@ -39,15 +39,18 @@ fn quarantine(scenario: &Scenario, node: usize) -> Option<(QuarantineCause, Dura
 /// Whether the lock is granted if all nodes say OK to its SETs.
 fn is_granted(scenario: &mut Scenario, nodes: usize) -> bool {
     scenario.try_lock();
-    let mut asked_for_time = Vec::new();
     for acted in scenario.drain() {
-        if let Acted::Time(nodes) = acted {
-            asked_for_time = nodes;
+        match acted {
+            Acted::Time(nodes) => nodes.into_iter().for_each(|node| {
+                let time = scenario.time(node);
+                scenario.reply(node, time);
+            }),
+            Acted::Role(nodes) => nodes.into_iter().for_each(|node| {
+                let said = scenario.servers[node].replication;
+                scenario.reply(node, Reply::Replication(said));
+            }),
+            _ => {}
         }
-    }
-    for node in asked_for_time {
-        let time = scenario.time(node);
-        scenario.reply(node, time);
     }
     scenario.replies(0..nodes, Reply::Ok);
     let result = scenario.acquired();
@@ -96,8 +99,7 @@ fn quarantined_grant_does_not_count_even_if_quarantine_ends_before_the_answer() 
     scenario.drain();
     scenario.pass(MS + MS);
     assert_eq!(quarantine(&scenario, 0), None);
-    let time = scenario.time(0);
-    scenario.replies([0], time);
+    scenario.look([0]);
     scenario.reply(0, Reply::Ok);
     let error = scenario.acquired().unwrap_err();
     assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
@@ -236,7 +238,7 @@ fn durable_server_votes_at_once_after_a_restart_but_not_after_a_promotion() {
     scenario.restart(0, Duration::ZERO);
     reconnect(&mut scenario, 0);
     assert_eq!(quarantine(&scenario, 0), None);
-    scenario.servers[0].promoted = Some(true);
+    scenario.servers[0].replication.promoted = Some(true);
     scenario.restart(0, 1_000_000 * SECOND);
     reconnect(&mut scenario, 0);
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
@@ -246,7 +248,7 @@ fn durable_server_votes_at_once_after_a_restart_but_not_after_a_promotion() {
 fn guard_that_is_off_quarantines_nobody() {
     let mut scenario = Scenario::new(1);
     scenario.servers[0].uptime = Some(Duration::ZERO);
-    scenario.servers[0].promoted = Some(true);
+    scenario.servers[0].replication.promoted = Some(true);
     let mut scenario = scenario.all_ready();
     scenario.restart(0, Duration::ZERO);
     reconnect(&mut scenario, 0);
@@ -260,7 +262,7 @@ fn guard_that_is_off_quarantines_nobody() {
 #[test]
 fn promoted_server_is_quarantined_in_full_from_first_sight() {
     let mut scenario = Scenario::guarded(1);
-    scenario.servers[0].promoted = Some(true);
+    scenario.servers[0].replication.promoted = Some(true);
     let mut scenario = scenario.all_ready();
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
     scenario.pass(QUARANTINE);
@@ -272,8 +274,8 @@ fn promoted_server_is_quarantined_in_full_from_first_sight() {
 #[test]
 fn server_with_another_history_is_quarantined() {
     let mut scenario = Scenario::guarded(1).all_ready();
-    scenario.servers[0].promoted = Some(true);
-    scenario.servers[0].replication_id = Some("another".into());
+    scenario.servers[0].replication.promoted = Some(true);
+    scenario.servers[0].replication.history = Some(0xdead);
     reconnect(&mut scenario, 0);
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
 }
@@ -283,7 +285,7 @@ fn server_with_another_history_is_quarantined() {
 fn unfit_server_is_refused_and_asked_again_later() {
     type Change = fn(&mut muxlock::proto::ServerInfo);
     let table: [(Change, Unfit); 5] = [
-        (|server| server.master = Some(false), Unfit::Replica),
+        (|server| server.replication.master = Some(false), Unfit::Replica),
         (|server| server.loading = Some(true), Unfit::Loading),
         (|server| server.standalone = Some(false), Unfit::Cluster),
         (
@@ -444,7 +446,7 @@ fn demoted_master_is_looked_at_again_and_refused() {
     let mut scenario = Scenario::guarded(1).all_ready();
     scenario.try_lock();
     scenario.drain();
-    scenario.servers[0].master = Some(false);
+    scenario.servers[0].replication.master = Some(false);
     scenario.reply(0, server_error(ServerErrorKind::ReadOnly));
     assert!(scenario.acquired().unwrap_err().is_unavailable());
     scenario.drain();
@@ -453,6 +455,48 @@ fn demoted_master_is_looked_at_again_and_refused() {
     scenario.connect(0);
     let status = scenario.engine.nodes().next().unwrap();
     assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Replica)));
+}
+
+/// R33: demoted, emptied by its new master, and promoted again, while this client was idle and its
+/// connection stood.
+#[test]
+fn master_that_was_a_replica_in_between_does_not_count() {
+    for (master, reason) in [(true, Unfit::Changed), (false, Unfit::Replica)] {
+        let mut scenario = Scenario::guarded(1).all_ready();
+        scenario.pass(20 * MS);
+        scenario.servers[0].replication.master = Some(master);
+        scenario.servers[0].replication.history = Some(0xdead);
+        scenario.servers[0].replication.promoted = Some(true);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.look([0]);
+        scenario.reply(0, Reply::Ok);
+        let error = scenario.acquired().unwrap_err();
+        assert_eq!(error.nodes()[0].outcome, NodeOutcome::Unfit(reason));
+        scenario.drain();
+        scenario.pass(Duration::ZERO);
+        scenario.drain();
+        scenario.connect(0);
+        if master {
+            let expected = Some((QuarantineCause::Promoted, QUARANTINE));
+            assert_eq!(quarantine(&scenario, 0), expected);
+        } else {
+            assert_eq!(scenario.state(0), NodeState::BackOff);
+        }
+    }
+}
+
+/// R33: a master that is given its first replica gives its data a new name, and has lost nothing.
+#[test]
+fn master_that_is_given_a_replica_votes_on() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(20 * MS);
+    scenario.servers[0].replication.history = Some(0xbeef);
+    assert!(is_granted(&mut scenario, 1));
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), None);
+    scenario.pass(20 * MS);
+    assert!(is_granted(&mut scenario, 1));
 }
 
 // The clocks of the masters.
@@ -476,7 +520,8 @@ fn set_is_preceded_by_a_look_at_the_clock_that_is_not_fresh() {
     assert_eq!(scenario.drain(), [Acted::Release(vec![0], 2)]);
     scenario.reply(0, Reply::Integer(0));
     scenario.try_lock();
-    assert_eq!(scenario.drain(), [Acted::Time(vec![0]), Acted::Set(vec![0], 3)]);
+    let looks = [Acted::Time(vec![0]), Acted::Role(vec![0]), Acted::Set(vec![0], 3)];
+    assert_eq!(scenario.drain(), looks);
 }
 
 #[test]
@@ -543,8 +588,7 @@ fn waiter_looks_at_the_clock_whatever_others_have_asked_since() {
     scenario.pass(20 * MS);
     scenario.acquire(TTL, Patience::Until(scenario.now.after(5 * SECOND)));
     scenario.drain();
-    let time = scenario.time(0);
-    scenario.replies([0], time);
+    scenario.look([0]);
     scenario.reply(0, Reply::Nil);
     scenario.drain();
     scenario.reply(0, Reply::Integer(0));
@@ -553,8 +597,7 @@ fn waiter_looks_at_the_clock_whatever_others_have_asked_since() {
         scenario.pass(pause);
         let acted = scenario.drain();
         assert_eq!(acted[0], Acted::Time(vec![0]), "{acted:?}");
-        let time = scenario.time(0);
-        scenario.reply(0, time);
+        scenario.look([0]);
         scenario.reply(0, Reply::Nil);
         scenario.drain();
         scenario.reply(0, Reply::Integer(0));
@@ -567,15 +610,12 @@ fn server_without_a_guard_is_not_asked_for_its_time_nor_are_others_more_often() 
         ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3?restart_guard=off"];
     let mut scenario = Scenario::of_nodes(urls).all_ready();
     scenario.pass(20 * MS);
-    for looks in [vec![Acted::Time(vec![0, 1])], vec![]] {
+    for looks in [vec![Acted::Time(vec![0, 1]), Acted::Role(vec![0, 1])], vec![]] {
         scenario.try_lock();
         let acted = scenario.drain();
         assert_eq!(acted[..acted.len() - 1], looks);
         if !looks.is_empty() {
-            for node in [0, 1] {
-                let time = scenario.time(node);
-                scenario.reply(node, time);
-            }
+            scenario.look([0, 1]);
         }
         scenario.replies(0..3, Reply::Ok);
         let lease = scenario.acquired().unwrap();
@@ -594,7 +634,7 @@ fn clock_that_is_not_told_for_the_moment_is_asked_for_again() {
         let acted = scenario.drain();
         assert_eq!(acted[0], Acted::Time(vec![0]), "{acted:?}");
         assert!(scenario.engine.is_telling_time(0));
-        scenario.replies([0, 0], server_error(ServerErrorKind::Busy));
+        scenario.replies([0, 0, 0], server_error(ServerErrorKind::Busy));
         assert!(!scenario.engine.is_telling_time(0));
         assert!(scenario.acquired().is_err());
         scenario.drain();
@@ -726,8 +766,7 @@ fn refusal_needs_no_marker_and_an_unreadable_marker_is_no_vote() {
     scenario.reply(0, Reply::Integer(0));
     scenario.try_lock();
     scenario.drain();
-    let time = scenario.time(0);
-    scenario.reply(0, time);
+    scenario.look([0]);
     scenario.reply(0, Reply::Ok);
     scenario.reply(0, server_error(ServerErrorKind::OutOfMemory));
     let error = scenario.acquired().unwrap_err();

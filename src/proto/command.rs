@@ -82,6 +82,26 @@ pub enum Section {
     Persistence,
 }
 
+/// Whether a server is a master, and of what; asked again and again, so it is small.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Replication {
+    /// Whether it is a master.
+    pub master: Option<bool>,
+    /// The first 128 bits of the random name that it has for its data's history.
+    pub history: Option<u128>,
+    /// Whether it was a replica before.
+    pub promoted: Option<bool>,
+}
+
+impl Replication {
+    /// Whether it was a replica since its data's history had the name `known`. A master gives its
+    /// data's future a new name when the first replica comes, or the last one has been gone for
+    /// long; only one that was a replica keeps the name of the past beside it.
+    pub(super) fn is_of_another_past(self, known: Option<u128>) -> bool {
+        self.promoted == Some(true) && self.history != known
+    }
+}
+
 /// What a server said of itself, as far as it matters for locks. Each section gives a part; what
 /// is `None` was not said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,12 +114,8 @@ pub struct ServerInfo {
     pub uptime: Option<Duration>,
     /// Whether it is on its own: no cluster, no sentinel.
     pub standalone: Option<bool>,
-    /// Whether it is a master.
-    pub master: Option<bool>,
-    /// A random name of its data's history.
-    pub replication_id: Option<Arc<str>>,
-    /// Whether it was a replica before.
-    pub promoted: Option<bool>,
+    /// Whether it is a master, and of what.
+    pub replication: Replication,
     /// How much memory its data may take; 0 for any.
     pub memory_max: Option<u64>,
     /// Whether it then refuses writes rather than evict keys.
@@ -116,9 +132,7 @@ impl ServerInfo {
             run_id,
             uptime,
             standalone,
-            master,
-            replication_id,
-            promoted,
+            replication,
             memory_max,
             evicts_nothing,
             loading,
@@ -127,9 +141,9 @@ impl ServerInfo {
         self.run_id = run_id.or(self.run_id.take());
         self.uptime = uptime.or(self.uptime);
         self.standalone = standalone.or(self.standalone);
-        self.master = master.or(self.master);
-        self.replication_id = replication_id.or(self.replication_id.take());
-        self.promoted = promoted.or(self.promoted);
+        if replication != Replication::default() {
+            self.replication = replication;
+        }
         self.memory_max = memory_max.or(self.memory_max);
         self.evicts_nothing = evicts_nothing.or(self.evicts_nothing);
         self.loading = loading.or(self.loading);
@@ -164,6 +178,8 @@ pub enum Reply {
     Integer(i64),
     /// A section of what the server says of itself.
     Info(Box<ServerInfo>),
+    /// The section on replication.
+    Replication(Replication),
     /// The server's wall clock, since the Unix epoch.
     Time(Duration),
     /// An error.

@@ -1,6 +1,6 @@
 //! A node's connection: made, greeted, lost, and made again; and the replies that it brings.
 
-use super::command::{Command, Credentials, Reply, ServerError, ServerInfo};
+use super::command::{Command, Credentials, Reply, Section, ServerError, ServerInfo};
 use super::node::{HEX_RUN_MAX, MESSAGE_CHARS_MAX, Request, State, Step};
 use super::round::Kind;
 use super::{Engine, NodeSet, Outgoing};
@@ -79,6 +79,7 @@ impl Engine {
             }
             Request::Marker(round) => self.handle_marker(now, node, round, reply),
             Request::Time => self.handle_time(now, node, answered.sent_at, reply),
+            Request::Role => self.handle_role(now, node, reply),
             Request::Kill(connection) => self.handle_killed(now, node, connection, reply),
         }
     }
@@ -124,6 +125,9 @@ impl Engine {
             (Step::Authenticate | Step::Select | Step::SetName, Reply::Ok) => {}
             (Step::ClientId, Reply::Integer(id)) => self.nodes[node].client_id = Some(id),
             (Step::Info(_), Reply::Info(info)) => self.nodes[node].server.add(*info),
+            (Step::Info(Section::Replication), Reply::Replication(said)) => {
+                self.nodes[node].server.replication = said;
+            }
             (Step::Time, time) => self.handle_time(now, node, sent_at, time),
             (Step::Probe, Reply::Integer(0)) => self.finish_handshake(now, node),
             _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
@@ -194,7 +198,7 @@ impl Engine {
             (Kind::Acquire, Reply::Status | Reply::Integer(_))
             | (Kind::Extend | Kind::Release, Reply::Ok | Reply::Status | Reply::Nil)
             | (Kind::Extend | Kind::Release, Reply::Integer(_))
-            | (_, Reply::Info(_) | Reply::Time(_)) => {
+            | (_, Reply::Info(_) | Reply::Replication(_) | Reply::Time(_)) => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 if kind != Kind::Extend {
                     self.owe(now, node, round);
@@ -244,10 +248,7 @@ impl Engine {
                 self.keep_error(node, error);
                 NodeOutcome::Server(kind)
             }
-            Reply::Ok | Reply::Status | Reply::Nil | Reply::Integer(_) => {
-                NodeOutcome::Protocol(ProtocolError::Unexpected)
-            }
-            Reply::Info(_) | Reply::Time(_) => NodeOutcome::Protocol(ProtocolError::Unexpected),
+            _ => NodeOutcome::Protocol(ProtocolError::Unexpected),
         };
         if is_granted {
             self.unmark(now, round, node, outcome);
@@ -302,9 +303,7 @@ impl Engine {
             || at.queue.iter().any(|round| is_release(*round))
             || at.in_flight.iter().any(|sent| match sent.request {
                 Request::Round(round) => is_release(round),
-                Request::Handshake(_) | Request::Marker(_) | Request::Time | Request::Kill(_) => {
-                    false
-                }
+                _ => false,
             })
             || self.outgoing.iter().any(|outgoing| match outgoing {
                 Outgoing::Round(nodes, round) => nodes.contains(node) && is_release(*round),
@@ -408,7 +407,7 @@ impl Engine {
             match sent.request {
                 Request::Round(round) => lost.push((round, true)),
                 Request::Marker(round) => unmarked.push(round),
-                Request::Handshake(_) | Request::Time | Request::Kill(_) => {}
+                Request::Handshake(_) | Request::Time | Request::Role | Request::Kill(_) => {}
             }
         }
         self.outgoing.retain_mut(|outgoing| match outgoing {
@@ -416,7 +415,7 @@ impl Engine {
                 *other != node
             }
             Outgoing::Close(_) => true,
-            Outgoing::Time(nodes) => {
+            Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
                 nodes.remove(node);
                 !nodes.is_empty()
             }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::ServerInfo;
+use super::connection::is_forbidden;
 use super::node::State;
-use super::{Engine, NodeSet, Outgoing};
+use super::{Engine, NodeSet, Outgoing, Reply};
 use crate::Moment;
 use crate::config::RestartGuard;
-use crate::error::{NodeOutcome, Quarantine, QuarantineCause, Unfit};
+use crate::error::{NodeOutcome, ProtocolError, Quarantine, QuarantineCause, Unfit};
 
 /// The most old connections of one node that are ended on a new one; what was sent on others is
 /// released twice instead.
@@ -51,7 +52,7 @@ impl fmt::Display for Notice {
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     run_id: Arc<str>,
-    replication_id: Option<Arc<str>>,
+    history: Option<u128>,
     /// When this client first knew of this process with this history.
     first: Moment,
     /// When it last answered on a connection whose handshake was complete.
@@ -92,7 +93,7 @@ impl Engine {
             Some(Unfit::Cluster)
         } else if server.loading == Some(true) {
             Some(Unfit::Loading)
-        } else if server.master == Some(false) {
+        } else if server.replication.master == Some(false) {
             Some(Unfit::Replica)
         } else if at.duplicate_of.is_some() {
             Some(Unfit::Duplicate)
@@ -122,7 +123,7 @@ impl Engine {
         let before = self.nodes[node].seen.take();
         let quarantine = self.config.quarantine;
         // Without its name, each connection may be to another process than the one before.
-        let (Some(run_id), Some(_)) = (server.run_id.clone(), server.master) else {
+        let (Some(run_id), Some(_)) = (server.run_id.clone(), server.replication.master) else {
             self.notice(node, Notice::Unidentified);
             if !self.config.nodes[node].durable {
                 self.quarantine(node, QuarantineCause::Unidentified, now.after(quarantine));
@@ -131,7 +132,9 @@ impl Engine {
         };
         let is_same_process = before.as_ref().is_some_and(|seen| seen.run_id == run_id);
         let is_same_data = is_same_process
-            && before.as_ref().is_some_and(|seen| seen.replication_id == server.replication_id);
+            && before
+                .as_ref()
+                .is_some_and(|seen| !server.replication.is_of_another_past(seen.history));
         let first = match &before {
             Some(seen) if is_same_data => seen.first,
             _ => now,
@@ -147,8 +150,8 @@ impl Engine {
                 self.quarantine(node, cause, now.after(left));
             }
         }
-        let replication_id = server.replication_id;
-        self.nodes[node].seen = Some(Seen { run_id, replication_id, first, last: now });
+        let history = server.replication.history;
+        self.nodes[node].seen = Some(Seen { run_id, history, first, last: now });
         is_same_process
     }
 
@@ -171,7 +174,7 @@ impl Engine {
         is_same_process: bool,
     ) -> (QuarantineCause, Duration) {
         let config = &self.config.nodes[node];
-        if is_same_process || server.promoted == Some(true) {
+        if is_same_process || server.replication.promoted == Some(true) {
             // Its data has another history than when it was last seen, or was a replica's.
             return (QuarantineCause::Promoted, Duration::ZERO);
         }
@@ -185,6 +188,40 @@ impl Engine {
             }
         };
         (QuarantineCause::Restarted, age)
+    }
+
+    /// The server was asked once more whether it is a master: it may have been told to follow
+    /// another one since its handshake, and have been promoted again, without an end to our
+    /// connection.
+    pub(super) fn handle_role(&mut self, now: Moment, node: usize, reply: Reply) {
+        let known = self.nodes[node].server.replication;
+        let outcome = match reply {
+            Reply::Replication(said) if said.master == Some(false) => {
+                NodeOutcome::Unfit(Unfit::Replica)
+            }
+            Reply::Replication(said) if said.is_of_another_past(known.history) => {
+                NodeOutcome::Unfit(Unfit::Changed)
+            }
+            Reply::Replication(said) => {
+                self.nodes[node].server.replication = said;
+                if let Some(seen) = &mut self.nodes[node].seen {
+                    seen.history = said.history;
+                }
+                return;
+            }
+            Reply::Error(error) => {
+                let kind = error.kind;
+                self.keep_error(node, error);
+                // What is wrong for the moment keeps the SET from being granted, too.
+                if !is_forbidden(kind) {
+                    return;
+                }
+                NodeOutcome::Server(kind)
+            }
+            _ => NodeOutcome::Protocol(ProtocolError::Unexpected),
+        };
+        // Its next handshake will tell what has become of it.
+        self.fail_node(now, node, outcome);
     }
 
     /// Does not count what the node says until then.

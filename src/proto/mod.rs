@@ -38,7 +38,7 @@ use slab::Slab;
 
 pub use crate::quorum::NodeSet;
 pub use crate::validity::Ttl;
-pub use command::{Command, Credentials, Reply, Section, ServerError, ServerInfo};
+pub use command::{Command, Credentials, Replication, Reply, Section, ServerError, ServerInfo};
 pub use identity::Notice;
 pub use lease::{Lease, Released};
 pub use node::{ErrorCounts, NodeState, NodeStatus};
@@ -120,6 +120,7 @@ enum Outgoing {
     Handshake(usize, Step),
     Kill(usize, i64),
     Time(NodeSet),
+    Role(NodeSet),
     Round(NodeSet, usize),
     Marker(NodeSet, usize),
 }
@@ -279,6 +280,10 @@ impl Engine {
                 let nodes = self.hand_out(nodes, Request::Time);
                 Some(Action::Send { nodes, command: Command::Time })
             }
+            Outgoing::Role(nodes) => {
+                let nodes = self.hand_out(nodes, Request::Role);
+                Some(Action::Send { nodes, command: Command::Info(Section::Replication) })
+            }
             Outgoing::Round(nodes, round) => {
                 let nodes = self.hand_out(nodes, Request::Round(round));
                 Some(Action::Send { nodes, command: self.rounds[round].command() })
@@ -401,7 +406,7 @@ impl Engine {
         let waiting = |node: &Node| node.in_flight.len() + node.queue.len() + owed(node);
         let sending = self.outgoing.iter().map(|outgoing| match outgoing {
             Outgoing::Round(nodes, _) | Outgoing::Marker(nodes, _) => nodes.len(),
-            Outgoing::Time(nodes) => nodes.len(),
+            Outgoing::Time(nodes) | Outgoing::Role(nodes) => nodes.len(),
             Outgoing::Kill(..) => 1,
             Outgoing::Connect(_) | Outgoing::Close(_) | Outgoing::Handshake(..) => 0,
         });
@@ -552,7 +557,7 @@ impl Engine {
         }
         let is_set = self.rounds[round].kind == Kind::Acquire;
         if is_set {
-            self.sample_clocks(self.last_now, nodes);
+            self.look_again(self.last_now, nodes);
         }
         let uncounted = self.quarantined_of(self.last_now, nodes);
         let sent = &mut self.rounds[round];

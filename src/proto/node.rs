@@ -71,6 +71,8 @@ pub(super) enum Request {
     /// Whether the flush marker stands behind the round's SET.
     Marker(usize),
     Time,
+    /// Whether it still is a master, and of what.
+    Role,
     /// The end of an old connection, by what the server knew it.
     Kill(i64),
 }

@@ -83,22 +83,29 @@ impl ServerClock {
 }
 
 impl Engine {
-    /// Asks for the clocks of these nodes, which are about to be sent a SET, where it is time.
-    pub(super) fn sample_clocks(&mut self, now: Moment, nodes: NodeSet) {
+    /// Looks once more at the clocks and roles of these nodes, which are about to be sent a SET,
+    /// where it is time to.
+    pub(super) fn look_again(&mut self, now: Moment, nodes: NodeSet) {
         let is_guarded = |node: usize| self.config.nodes[node].restart_guard != RestartGuard::Off;
         if !nodes.iter().any(|node| is_guarded(node) && self.nodes[node].clock.is_due(now)) {
             return;
         }
-        let mut asked = NodeSet::EMPTY;
+        let (mut asked, mut roles) = (NodeSet::EMPTY, NodeSet::EMPTY);
         for node in nodes.iter().filter(|node| is_guarded(*node)) {
             let clock = &mut self.nodes[node].clock;
             if !clock.is_secret {
                 clock.ask(now);
                 asked.insert(node);
             }
+            if self.nodes[node].server.replication.master.is_some() {
+                roles.insert(node);
+            }
         }
         if !asked.is_empty() {
             self.outgoing.push_back(Outgoing::Time(asked));
+        }
+        if !roles.is_empty() {
+            self.outgoing.push_back(Outgoing::Role(roles));
         }
     }
 
@@ -115,7 +122,7 @@ impl Engine {
                 }
             }
             Reply::Error(error) => self.time_refused(node, error),
-            Reply::Ok | Reply::Status | Reply::Nil | Reply::Integer(_) | Reply::Info(_) => {
+            _ => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 self.fail_node(now, node, outcome);
             }

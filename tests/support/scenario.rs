@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, Entropy, Patience, Reply, Section, ServerError, ServerInfo,
+    Action, Command, Engine, Entropy, Patience, Replication, Reply, Section, ServerError,
+    ServerInfo,
 };
 use muxlock::{
     Builder, Done, Lease, LockError, Moment, NodeState, OpId, Redlock, Released, Resource,
@@ -27,6 +28,8 @@ pub enum Acted {
     Probe(usize),
     /// A look at the clocks.
     Time(Vec<usize>),
+    /// A look at the roles.
+    Role(Vec<usize>),
     /// A look at the flush marker.
     Marker(Vec<usize>),
     /// The end of an old connection.
@@ -202,12 +205,7 @@ impl Scenario {
                 standalone: said.standalone,
                 ..none
             },
-            Section::Replication => ServerInfo {
-                master: said.master,
-                replication_id: said.replication_id,
-                promoted: said.promoted,
-                ..none
-            },
+            Section::Replication => return Reply::Replication(said.replication),
             Section::Memory => ServerInfo {
                 memory_max: said.memory_max,
                 evicts_nothing: said.evicts_nothing,
@@ -220,6 +218,15 @@ impl Scenario {
     /// What the node's wall clock says.
     pub fn time(&self, node: usize) -> Reply {
         Reply::Time(Duration::from_nanos(self.now.as_nanos()) + self.ahead[node])
+    }
+
+    /// Says what these nodes are asked when a client looks at them again: the time, and the role.
+    pub fn look(&mut self, nodes: impl IntoIterator<Item = usize>) {
+        for node in nodes {
+            let time = self.time(node);
+            self.reply(node, time);
+            self.reply(node, Reply::Replication(self.servers[node].replication));
+        }
     }
 
     /// The node is restarted without its data: another process.
@@ -288,8 +295,11 @@ impl Scenario {
                     return Some(sent(nodes, command));
                 };
                 // Outside a handshake, which it is never without, it is a look at the clocks.
-                if matches!(greeting, Greeting::Time) && self.greetings[nodes[0]].is_empty() {
-                    return Some(Acted::Time(nodes));
+                match greeting {
+                    _ if !self.greetings[nodes[0]].is_empty() => {}
+                    Greeting::Time => return Some(Acted::Time(nodes)),
+                    Greeting::Info(_) => return Some(Acted::Role(nodes)),
+                    Greeting::Name | Greeting::Id | Greeting::Probe => {}
                 }
                 self.greetings[nodes[0]].push_back(greeting);
                 match (greeting, self.greetings[nodes[0]].len()) {
@@ -347,9 +357,11 @@ fn aged_master(node: usize) -> ServerInfo {
         run_id: Some(format!("process {node}").into()),
         uptime: Some(Duration::from_secs(1_000_000)),
         standalone: Some(true),
-        master: Some(true),
-        replication_id: Some(format!("history {node}").into()),
-        promoted: Some(false),
+        replication: Replication {
+            master: Some(true),
+            history: Some(node as u128),
+            promoted: Some(false),
+        },
         memory_max: Some(0),
         evicts_nothing: Some(true),
         loading: Some(false),
