@@ -33,13 +33,24 @@
 //! [`max_ttl`](Builder::max_ttl). **Only a fencing token checked by the resource protects without
 //! timing assumptions.**
 //!
+//! # Masters that may have forgotten a lock
+//! A master that was restarted without its data would grant a second time what is still held. So
+//! each master is asked who it is when it is connected to, and one that may have forgotten a lock
+//! is in *quarantine* until every such lock is over: it is sent everything, and nothing that it
+//! says counts. See [`RestartGuard`]; it is on by default. **In development, where masters were
+//! started a moment ago, switch it off**: `redis://127.0.0.1?restart_guard=off`, or
+//! [`Builder::restart_guard`].
+//!
+//! A master that cannot vote as it is (a replica, a cluster node, one that is loading its data or
+//! may evict locks, the same server twice) is refused; [`Unfit`] says why.
+//!
 //! # What it does not
 //! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not know that
 //!   its lock is over until it looks again.
-//! - A master that is restarted without its data votes again at once, and the lock it forgot can
-//!   be taken a second time. Until this crate waits such a master out by itself, let it be
-//!   restarted only after the longest TTL in use, or persist with `appendfsync always`.
-//! - A master whose wall clock is stepped forward lets keys expire early.
+//! - A wall clock of a master that is stepped forward lets keys expire early. A client notices if
+//!   it has asked for that master's time before; one that starts afterwards cannot.
+//! - A master that is flushed is noticed only with [`Builder::flush_marker`], and one that loses a
+//!   single key never.
 //! - It is not reentrant, not fair, and not for Redis Cluster, replicas or Sentinel addresses.
 //!
 //! # Names

@@ -262,11 +262,15 @@ impl Builder {
     }
 
     /// Makes a client and waits until a quorum of the masters is connected, at most for
-    /// [`connect_timeout`](Builder::connect_timeout).
+    /// [`connect_timeout`](Builder::connect_timeout). A master in quarantine counts: see
+    /// [`RestartGuard`].
     ///
     /// # Errors
-    /// [`ConnectError::Config`] as [`build`](Builder::build); [`ConnectError::Unavailable`] if no
-    /// quorum could be reached, with the reason for each node.
+    /// - [`ConnectError::Config`] as [`build`](Builder::build), and if two of the masters that were
+    ///   connected by then turned out to be one server ([`ConfigError::Duplicate`]); one that shows
+    ///   later is [`Unfit::Duplicate`](crate::Unfit::Duplicate), and its vote does not count.
+    /// - [`ConnectError::Unavailable`] if no quorum could be reached, with the reason for each
+    ///   node.
     pub fn connect(&self) -> Result<Redlock, ConnectError> {
         let redlock = self.build()?;
         redlock.wait_until_ready()?;

@@ -40,7 +40,7 @@ const READS_PER_TURN_MAX: usize = 16;
 /// [`lock`](Multiplexer::lock) fails, and all else ends in vain.
 ///
 /// A stale or foreign event does no harm. One call does a bounded amount of work: at most 16
-/// reads of 8 KiB for each node.
+/// reads of 33 KiB for each node.
 ///
 /// ```no_run
 /// use mio::{Events, Poll, Token};
