@@ -11,7 +11,8 @@ use std::time::Duration;
 ///
 /// The safety clock counts the machine's wall clock's jumps forward as time, because a lock must
 /// not be believed in for too long (R20). What must not be waited for too briefly is measured
-/// without them: a moment remembers how much of it were jumps.
+/// without them: a moment remembers how much of it were jumps. The order is that of the safety
+/// clock; two moments are equal if their jumps are, too.
 ///
 /// ```
 /// use muxlock::Moment;

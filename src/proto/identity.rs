@@ -59,6 +59,11 @@ pub(super) struct Seen {
     pub(super) last: Moment,
 }
 
+/// A jump of this machine's wall clock is no reason to wait for less.
+fn is_ahead(until: Moment, now: Moment) -> bool {
+    now.steady_nanos() < until.steady_nanos()
+}
+
 impl Seen {
     pub(super) fn is(&self, run_id: &str) -> bool {
         *self.run_id == *run_id
@@ -141,7 +146,7 @@ impl Engine {
         };
         if !is_same_process {
             self.forget_connections(node);
-            self.inherit_quarantine(node, &run_id);
+            self.inherit_quarantine(now, node, &run_id);
         }
         if !is_same_data {
             let (cause, age) = self.age(now, node, &server, before.as_ref(), is_same_process);
@@ -156,10 +161,11 @@ impl Engine {
     }
 
     /// A process that moved here from another node's address brings its quarantine along.
-    fn inherit_quarantine(&mut self, node: usize, run_id: &str) {
+    fn inherit_quarantine(&mut self, now: Moment, node: usize, run_id: &str) {
         let known = self.nodes.iter().filter(|at| at.seen.as_ref().is_some_and(|it| it.is(run_id)));
-        let latest = known.filter_map(|at| at.quarantine).max_by_key(|(until, _)| *until);
-        if let Some((until, cause)) = latest {
+        let latest =
+            known.filter_map(|at| at.quarantine).max_by_key(|(until, _)| until.steady_nanos());
+        if let Some((until, cause)) = latest.filter(|(until, _)| is_ahead(*until, now)) {
             self.quarantine(node, cause, until);
         }
     }
@@ -195,7 +201,11 @@ impl Engine {
     /// connection.
     pub(super) fn handle_role(&mut self, now: Moment, node: usize, reply: Reply) {
         let known = self.nodes[node].server.replication;
-        let outcome = match reply {
+        let said = match reply {
+            Reply::Info(info) => Reply::Replication(info.replication),
+            said => said,
+        };
+        let outcome = match said {
             Reply::Replication(said) if said.master == Some(false) => {
                 NodeOutcome::Unfit(Unfit::Replica)
             }
@@ -239,9 +249,7 @@ impl Engine {
     }
 
     pub(super) fn is_quarantined(&self, now: Moment, node: usize) -> bool {
-        // A jump of this machine's wall clock is no reason to wait for less.
-        let is_ahead = |until: Moment| now.steady_nanos() < until.steady_nanos();
-        self.nodes[node].quarantine.is_some_and(|(until, _)| is_ahead(until))
+        self.nodes[node].quarantine.is_some_and(|(until, _)| is_ahead(until, now))
     }
 
     /// Why the node does not vote at `now`, and how much longer.

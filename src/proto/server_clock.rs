@@ -1,17 +1,20 @@
 //! A server's wall clock against ours: a jump forward lets keys expire too early (section G).
+//!
+//! What cannot be seen: a jump by less than the round trip of the look, or by less than clocks may
+//! have come apart since the look before; and one that comes after the look, until the next.
 
 use std::time::Duration;
 
 use super::connection::is_forbidden;
-use super::{Engine, NodeSet, Notice, Outgoing, Reply, ServerError};
+use super::{Engine, Node, NodeSet, Notice, Outgoing, Reply, ServerError};
 use crate::Moment;
 use crate::config::RestartGuard;
 use crate::error::{NodeOutcome, ProtocolError, QuarantineCause};
 
-/// A SET is preceded by a look at the server's clock if the last one is older than this.
+/// A SET is preceded by a look at the server's clock and role if the last one is older than this.
 const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
-/// And in any case if the server has refused a SET within this time: whoever waits for a lock must
-/// not be the one who profits when a jump frees it.
+/// And by a look at its clock in any case if it has refused a SET within this time: whoever waits
+/// for a lock must not be the one who profits when a jump frees it.
 const WAITING_MAX: Duration = Duration::from_secs(1);
 /// A jump by less than this does not stand out from what servers round and machines delay.
 const JUMP_MIN: Duration = Duration::from_millis(5);
@@ -21,6 +24,8 @@ const JUMP_MIN: Duration = Duration::from_millis(5);
 pub(super) struct ServerClock {
     /// When it was last asked for, on any connection.
     asked_at: Option<Moment>,
+    /// When the server's role was.
+    role_asked_at: Option<Moment>,
     /// How often it was asked on this connection and has not answered.
     unanswered: u32,
     /// Whether the server does not tell its time on this connection.
@@ -37,13 +42,17 @@ impl ServerClock {
         self.is_secret = false;
         self.unanswered = 0;
         self.ask(now);
+        self.role_asked_at = Some(now);
     }
 
     fn is_due(&self, now: Moment) -> bool {
-        let is_fresh = |asked_at: Moment| now.since(asked_at) < SAMPLE_AGE_MAX;
         let is_waiting = |refused_at: Moment| now.since(refused_at) < WAITING_MAX;
         let has_waiters = self.refused_at.is_some_and(is_waiting);
-        !self.is_secret && (has_waiters || !self.asked_at.is_some_and(is_fresh))
+        !self.is_secret && (has_waiters || !is_fresh(self.asked_at, now))
+    }
+
+    fn is_role_due(&self, now: Moment) -> bool {
+        !is_fresh(self.role_asked_at, now)
     }
 
     fn ask(&mut self, now: Moment) {
@@ -82,22 +91,42 @@ impl ServerClock {
     }
 }
 
+fn is_fresh(asked_at: Option<Moment>, now: Moment) -> bool {
+    asked_at.is_some_and(|asked_at| now.since(asked_at) < SAMPLE_AGE_MAX)
+}
+
+impl Node {
+    /// Whether the server says if it is a master; what it does not say is not asked again.
+    fn tells_role(&self) -> bool {
+        self.server.replication.master.is_some()
+    }
+
+    fn is_role_due(&self, now: Moment) -> bool {
+        self.tells_role() && self.clock.is_role_due(now)
+    }
+}
+
 impl Engine {
     /// Looks once more at the clocks and roles of these nodes, which are about to be sent a SET,
     /// where it is time to.
     pub(super) fn look_again(&mut self, now: Moment, nodes: NodeSet) {
         let is_guarded = |node: usize| self.config.nodes[node].restart_guard != RestartGuard::Off;
-        if !nodes.iter().any(|node| is_guarded(node) && self.nodes[node].clock.is_due(now)) {
+        let guarded = || nodes.iter().filter(|node| is_guarded(*node));
+        let clocks_due = guarded().any(|node| self.nodes[node].clock.is_due(now));
+        let roles_due = guarded().any(|node| self.nodes[node].is_role_due(now));
+        if !clocks_due && !roles_due {
             return;
         }
+        // All at once, so that they share one write with what follows.
         let (mut asked, mut roles) = (NodeSet::EMPTY, NodeSet::EMPTY);
         for node in nodes.iter().filter(|node| is_guarded(*node)) {
-            let clock = &mut self.nodes[node].clock;
-            if !clock.is_secret {
-                clock.ask(now);
+            let at = &mut self.nodes[node];
+            if clocks_due && !at.clock.is_secret {
+                at.clock.ask(now);
                 asked.insert(node);
             }
-            if self.nodes[node].server.replication.master.is_some() {
+            if roles_due && at.tells_role() {
+                at.clock.role_asked_at = Some(now);
                 roles.insert(node);
             }
         }
