@@ -1,0 +1,205 @@
+//! Masters that do not answer for a while: stopped, paused, asleep; with connections that last and
+//! connections that are lost meanwhile.
+
+use std::time::Duration;
+
+use muxlock::{NodeOutcome, NodeState, Phase};
+
+use crate::masters::Master;
+use crate::scene::{
+    KEY, LONG, all_vote, ask, calls, clean_again, hasty, node_soon, pttl, refused, start,
+    start_one, start_with, tell, trusting, unavailable, works,
+};
+use crate::support::{SOON, soon, timed, within};
+use crate::wire::{Cut, Detour, Wire, cut_at_the_first_set};
+
+const SILENT: NodeOutcome = NodeOutcome::TimedOut(Phase::Reply);
+
+#[track_caller]
+fn freeze(master: &Master) {
+    master.freeze().unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[track_caller]
+fn thaw(master: &Master) {
+    master.thaw().unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn frozen_majority_thawed_keys_of_dead_attempts_are_gone_within_a_second() {
+    const ATTEMPTS: u64 = 5;
+    let masters = start(5);
+    let redlock = all_vote(&hasty(masters.urls()));
+    masters.iter().take(3).for_each(freeze);
+    for _ in 0..ATTEMPTS {
+        assert_eq!(unavailable(redlock.try_lock(KEY, LONG), 0), SILENT);
+    }
+    masters.iter().take(3).for_each(thaw);
+    // Nobody calls the client: each release waits in the socket, behind its SET (R10).
+    clean_again("SIGSTOP and SIGCONT", &masters, ATTEMPTS, || {});
+    works(&redlock);
+}
+
+#[test]
+fn frozen_master_thawed_runs_the_set_of_a_sender_that_is_gone() {
+    // The control: without a release, what was sent to a stopped process lives for its whole TTL.
+    let master = start_one(&[]);
+    let mut wire = Wire::connect(&master.addr()).unwrap();
+    assert_eq!(wire.ask(&["PING"]).unwrap(), "+PONG\r\n");
+    freeze(&master);
+    wire.send(&["SET", KEY, "ghost", "NX", "PX", "600000"]).unwrap();
+    drop(wire);
+    thaw(&master);
+    soon("the ghost is there", || pttl(&master, KEY) > 0);
+    println!("control: a ghost's key lives for another {} ms", pttl(&master, KEY));
+    assert!(pttl(&master, KEY) > 590_000);
+}
+
+#[test]
+fn frozen_master_cut_off_then_thawed_its_ghost_is_gone_within_a_second() {
+    for cut in [Cut::AndClosed, Cut::AndHeldOpen] {
+        let master = start_one(&[]);
+        let way = cut_at_the_first_set(&master, cut);
+        let redlock = all_vote(&hasty([way.url()]));
+        freeze(&master);
+        let outcome = unavailable(redlock.try_lock(KEY, LONG), 0);
+        assert!(matches!(outcome, NodeOutcome::Disconnected(_)), "{outcome:?}");
+        node_soon(&redlock, 0, "the client is coming back", |_| way.accepted() >= 2);
+        thaw(&master);
+        // The lost connection did not cancel its SET, which runs now; so the next one has to.
+        clean_again(&format!("a connection cut {cut:?}, and SIGCONT"), [&master], 1, || {
+            redlock.nodes();
+        });
+        assert_eq!(calls(&master, "set"), 1);
+        node_soon(&redlock, 0, "nothing is owed", |node| node.debts == 0);
+        works(&redlock);
+    }
+}
+
+#[test]
+fn frozen_master_given_up_then_thawed_its_ghosts_are_gone_within_a_second() {
+    const ATTEMPTS: u64 = 3;
+    let master = start_one(&[]);
+    let redlock = all_vote(&hasty([master.url()]));
+    freeze(&master);
+    for _ in 0..ATTEMPTS {
+        assert_eq!(unavailable(redlock.try_lock(KEY, LONG), 0), SILENT);
+    }
+    // A connection that owes replies is dropped after ten seconds of silence. What it carried
+    // stays in the socket of the stopped process.
+    let (took, ()) = timed(|| {
+        within(Duration::from_secs(20), "the connection is given up", || {
+            redlock.nodes();
+            redlock.stats().disconnected > 0
+        });
+    });
+    println!("measured: a silent connection was given up after {took:?}");
+    thaw(&master);
+    let in_use = || drop(redlock.nodes());
+    clean_again("ten seconds of SIGSTOP", [&master], ATTEMPTS, in_use);
+    node_soon(&redlock, 0, "nothing is owed", |node| node.debts == 0);
+    works(&redlock);
+}
+
+#[test]
+fn late_set_of_a_lost_connection_never_runs_behind_its_release() {
+    let master = start_one(&[]);
+    let detour = Detour::start(&master);
+    let redlock = all_vote(&hasty([detour.way.url()]));
+    let outcome = unavailable(redlock.try_lock(KEY, LONG), 0);
+    assert!(matches!(outcome, NodeOutcome::Disconnected(_)), "{outcome:?}");
+    node_soon(&redlock, 0, "everything owed is released", |node| {
+        node.state == NodeState::Ready && node.debts + node.in_flight == 0
+    });
+    // CLIENT KILL has ended the connection that the SET comes in on (R12).
+    assert!(!detour.arrive(), "it ran");
+    assert_eq!((calls(&master, "set"), pttl(&master, KEY)), (0, -2));
+    assert_eq!(redlock.stats().connections_killed, 1);
+    works(&redlock);
+}
+
+#[test]
+fn late_set_of_a_lost_connection_that_could_not_be_killed_stays() {
+    // The control: the user may not CLIENT KILL, and the release is only repeated.
+    let master = start_one(&[]);
+    let rights = ["on", ">secret", "~*", "+@all", "-client|kill"];
+    tell(&master, &[["ACL", "SETUSER", "meek"].as_slice(), &rights].concat());
+    let detour = Detour::start(&master);
+    let redlock = all_vote(&hasty([format!("redis://meek:secret@{}", detour.way.addr())]));
+    unavailable(redlock.try_lock(KEY, LONG), 0);
+    node_soon(&redlock, 0, "everything owed is released", |node| {
+        node.state == NodeState::Ready && node.debts + node.in_flight == 0
+    });
+    assert!(detour.arrive(), "the control shows nothing");
+    println!("control: a late SET lives for another {} ms", pttl(&master, KEY));
+    assert!(pttl(&master, KEY) > 590_000);
+    // It costs liveness only (R13): nobody can count it.
+    assert!(refused(redlock.try_lock(KEY, LONG)).is_contended());
+}
+
+#[test]
+fn paused_majority_unpaused_keys_of_dead_attempts_are_gone_within_a_second() {
+    const ATTEMPTS: u64 = 3;
+    for mode in ["WRITE", "ALL"] {
+        let masters = start(3);
+        let redlock = all_vote(&hasty(masters.urls()));
+        tell(&masters[0], &["CLIENT", "PAUSE", "60000", "WRITE"]);
+        works(&redlock);
+        tell(&masters[0], &["CLIENT", "UNPAUSE"]);
+        soon("the pause is over", || calls(&masters[0], "set") == 1);
+
+        // Nothing but time ends a pause of all commands.
+        for master in masters.iter().take(2) {
+            tell(master, &["CLIENT", "PAUSE", "1000", mode]);
+        }
+        for _ in 0..ATTEMPTS {
+            assert_eq!(unavailable(redlock.try_lock(KEY, LONG), 0), SILENT);
+        }
+        for master in masters.iter().take(2) {
+            match mode {
+                "WRITE" => tell(master, &["CLIENT", "UNPAUSE"]),
+                _ => drop(ask(master, &["PING"])),
+            }
+        }
+        clean_again(&format!("CLIENT PAUSE {mode}"), &masters, 1 + ATTEMPTS, || {});
+        works(&redlock);
+    }
+}
+
+#[test]
+fn sleeping_majority_awake_keys_of_dead_attempts_are_gone_within_a_second() {
+    let masters = start_with(3, &["--enable-debug-command", "yes"]);
+    let redlock = all_vote(&hasty(masters.urls()));
+    let mut wires: Vec<_> = masters
+        .iter()
+        .take(2)
+        .map(|master| {
+            let mut wire = Wire::connect(&master.addr()).unwrap();
+            assert_eq!(wire.ask(&["PING"]).unwrap(), "+PONG\r\n");
+            wire.send(&["DEBUG", "SLEEP", "0.8"]).unwrap();
+            wire
+        })
+        .collect();
+    let (took, outcome) = timed(|| unavailable(redlock.try_lock(KEY, LONG), 0));
+    assert_eq!(outcome, SILENT);
+    assert!(took < SOON, "{took:?}");
+    for wire in &mut wires {
+        assert_eq!(wire.reply().unwrap(), b"+OK\r\n");
+    }
+    clean_again("DEBUG SLEEP", &masters, 1, || {});
+    works(&redlock);
+}
+
+#[test]
+fn frozen_minority_thawed_holder_releases_everywhere_within_a_second() {
+    let masters = start(3);
+    let redlock = all_vote(&trusting(masters.urls()));
+    freeze(&masters[0]);
+    let mut lock = redlock.try_lock(KEY, LONG).unwrap();
+    assert_eq!(lock.granted_by().collect::<Vec<_>>(), [1, 2]);
+    lock.extend(LONG).unwrap();
+    let released = lock.unlock().unwrap();
+    assert_eq!((released.confirmed, released.absent, released.unknown), (2, 0, 1));
+    thaw(&masters[0]);
+    clean_again("SIGSTOP of a minority", &masters, 1, || {});
+}

@@ -1,0 +1,26 @@
+//! Real faults of real `redis-server` processes: frozen, cut off, killed, restarted empty, demoted,
+//! flushed, out of memory, unable to save, with clocks that jump.
+//!
+//! Each protection has a control beside it: the same scenario with the protection switched off, or
+//! by hand without it, must show the violation. A control that shows none is as much a failure as
+//! a protection that does not protect.
+//!
+//! After a fault has healed, what dead attempts left must be gone within a second: their keys have
+//! a TTL of ten minutes, so nothing but their release can be the reason. The measured times are
+//! printed; `cargo test --test faults -- --nocapture` shows them.
+
+#[allow(dead_code)]
+#[path = "../../src/cli/masters.rs"]
+mod masters;
+#[allow(dead_code)]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clocks;
+mod frozen;
+mod processes;
+mod refusals;
+mod restarts;
+mod roles;
+mod scene;
+mod wire;

@@ -1,0 +1,340 @@
+//! Masters that forget: killed and restarted without their data, or flushed.
+
+use std::thread;
+use std::time::Duration;
+
+use muxlock::{
+    Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, RestartGuard, Unfit,
+};
+
+use crate::masters::{Master, Masters, Value};
+use crate::scene::{
+    First, KEY, LONG, MAX_TTL, QUARANTINE, all_vote, ask, calls, clean_again, durable, guarded,
+    node_soon, owner, owns, pttl, quarantine_of, refused, start, start_one, start_with, tell,
+    trusting, until_vote, works,
+};
+use crate::support::scripted::refused_addr;
+use crate::support::{SOON, TTL, count, outcomes, pause, soon, timed, within};
+
+/// What an operator has to set before a restart forgets nothing.
+const PERSISTENT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+/// Killed with SIGKILL and started again within milliseconds.
+fn restart(master: &mut Master) {
+    let (took, result) = timed(|| master.restart());
+    result.unwrap_or_else(|error| panic!("{error}"));
+    println!("measured: restarted in {took:?}");
+}
+
+fn restart_majority(masters: &mut Masters) {
+    masters.iter_mut().take(2).for_each(restart);
+}
+
+#[test]
+fn majority_restarted_empty_second_client_waits_for_the_firsts_deadline() {
+    let mut masters = start(3);
+    let builder = guarded(masters.urls());
+    let (holder, second) = (all_vote(&builder), all_vote(&builder));
+    let first = First::take(&holder, MAX_TTL);
+    restart_majority(&mut masters);
+
+    // It knew the processes that are gone.
+    for node in 0..2 {
+        node_soon(&second, node, "it is back", |node| node.state == NodeState::Quarantined);
+    }
+    assert!(second.try_lock(KEY, MAX_TTL).is_err());
+    let error = refused(second.try_lock("other", MAX_TTL));
+    assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
+    assert_eq!(outcomes(&error)[..2], [NodeOutcome::Quarantined; 2], "{error}");
+    let ready_in = error.ready_in().expect("quarantine is what is missing");
+    assert!(ready_in <= QUARANTINE, "{ready_in:?}");
+    let text = error.to_string();
+    let (here, there) = (masters[0].addr(), masters[1].addr());
+    for part in [
+        here.as_str(),
+        &there,
+        "for another ",
+        "started a short time ago",
+        "restart_guard(RestartGuard::Off)",
+        "?restart_guard=off",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+    let status = &second.nodes()[0];
+    assert_eq!(status.state, NodeState::Quarantined);
+    let cause = status.quarantine.map(|quarantine| quarantine.cause);
+    assert_eq!(cause, Some(QuarantineCause::Restarted));
+    // Another one has never seen them before.
+    let fresh = builder.connect().unwrap();
+    let error = refused(fresh.try_lock("other", MAX_TTL));
+    assert_eq!(count(&error, NodeOutcome::Quarantined), 2, "{error}");
+
+    let (took, lock) = timed(|| first.is_never_joined_by(&second));
+    assert!(took < QUARANTINE + SOON, "{took:?}");
+    drop(lock);
+    until_vote(&second, 3);
+    assert_eq!(quarantine_of(&second, 0), None);
+    works(&second);
+}
+
+#[test]
+fn majority_restarted_empty_without_the_guard_there_are_two_holders() {
+    let mut masters = start(3);
+    let builder = trusting(masters.urls());
+    let (holder, second) = (all_vote(&builder), all_vote(&builder));
+    let first = First::take(&holder, TTL);
+    restart_majority(&mut masters);
+    first.is_joined_by(&second);
+}
+
+/// Waits for the part of a second that lets a server's age, told in whole seconds, run ahead most.
+fn until_late_in_a_second(master: &Master) {
+    within(SOON, "it is late in a second", || {
+        let Value::Array(time) = ask(master, &["TIME"]) else { panic!("TIME is a list") };
+        let Value::Bulk(micros) = &time[1] else { panic!("TIME is text") };
+        let micros: u32 = String::from_utf8_lossy(micros).parse().expect("TIME is a number");
+        (800_000..900_000).contains(&micros)
+    });
+}
+
+#[test]
+fn majority_restarted_empty_no_new_client_gets_in_before_the_firsts_deadline() {
+    let mut masters = start(3);
+    let builder = guarded(masters.urls());
+    let holder = all_vote(&builder);
+    until_late_in_a_second(&masters[0]);
+    let first = First::take(&holder, MAX_TTL);
+    restart_majority(&mut masters);
+    // None has known the masters before, so that each has only their word for their age.
+    let mut clients = 0;
+    drop(first.is_never_joined(|| {
+        loop {
+            clients += 1;
+            let client = builder.connect().unwrap_or_else(|error| panic!("{error}"));
+            if let Ok(lock) = client.try_lock(KEY, MAX_TTL) {
+                break lock;
+            }
+            pause(Duration::from_millis(5));
+        }
+    }));
+    println!("measured: the {clients}th new client got in");
+}
+
+#[test]
+fn guard_of_one_node_switched_off_in_its_address_leaves_the_others() {
+    let masters = start(3);
+    let mut urls = masters.urls();
+    urls[0] += "?restart_guard=off";
+    let redlock = guarded(urls).connect().unwrap();
+    soon("all are connected", || {
+        redlock.nodes().iter().filter(|node| node.state == NodeState::Quarantined).count() == 2
+    });
+    node_soon(&redlock, 0, "its guard is off", |node| node.state == NodeState::Ready);
+    let error = refused(redlock.try_lock(KEY, MAX_TTL));
+    assert_eq!(outcomes(&error)[1..], [NodeOutcome::Quarantined; 2], "{error}");
+    // It need not have answered before the others had.
+    assert!(!outcomes(&error)[0].is_failure(), "{error}");
+    assert!(error.ready_in().is_some(), "{error}");
+}
+
+/// The algorithm's own example: a lock is on two masters of three, and one of them forgets it. The
+/// holder cannot reach the third, but the second client can.
+fn one_of_two_copies_forgotten(
+    client: impl Fn(Vec<String>) -> Builder,
+    ttl: Duration,
+) -> (Masters, First, Redlock) {
+    let mut masters = start(3);
+    let nowhere = format!("redis://{}", refused_addr());
+    let holder = client(vec![masters[0].url(), masters[1].url(), nowhere]).connect().unwrap();
+    let second = all_vote(&client(masters.urls()));
+    until_vote(&holder, 2);
+    let first = First::take(&holder, ttl);
+    restart(&mut masters[1]);
+    (masters, first, second)
+}
+
+#[test]
+fn one_of_two_copies_forgotten_second_client_waits_for_the_firsts_deadline() {
+    let (_masters, first, second) = one_of_two_copies_forgotten(guarded, MAX_TTL);
+    let lock = first.is_never_joined_by(&second);
+    assert!(second.stats().uncounted > 0, "the restarted one had granted it");
+    drop(lock);
+}
+
+#[test]
+fn one_of_two_copies_forgotten_without_the_guard_there_are_two_holders() {
+    let (_masters, first, second) = one_of_two_copies_forgotten(trusting, TTL);
+    first.is_joined_by(&second);
+}
+
+#[test]
+fn master_back_at_once_is_asked_but_its_word_does_not_count() {
+    let mut masters = start(3);
+    let redlock = all_vote(&guarded(masters.urls()));
+    let mut old = redlock.try_lock(KEY, MAX_TTL).unwrap();
+    // Nobody looks at the connections while it is away.
+    restart(&mut masters[0]);
+    old.extend(MAX_TTL).unwrap();
+    node_soon(&redlock, 0, "it is back", |node| node.state == NodeState::Quarantined);
+
+    let mut new = redlock.try_lock("new", MAX_TTL).unwrap();
+    assert_eq!(new.granted_by().collect::<Vec<_>>(), [1, 2]);
+    // Its copy blocks others once it votes again.
+    soon("it was asked all the same", || owns(&masters[0], &new, "new"));
+    masters[1].kill().unwrap();
+    let error = new.extend(MAX_TTL).unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
+    assert_eq!(outcomes(&error)[0], NodeOutcome::Quarantined, "{error}");
+    assert!(new.is_valid());
+    let error = refused(redlock.try_lock("other", MAX_TTL));
+    assert_eq!(outcomes(&error)[0], NodeOutcome::Quarantined, "{error}");
+    assert!(error.ready_in().is_some_and(|ready_in| ready_in <= QUARANTINE));
+    drop((old, new));
+
+    until_vote(&redlock, 2);
+    let lock = redlock.try_lock(KEY, MAX_TTL).unwrap();
+    assert_eq!(lock.granted_by().collect::<Vec<_>>(), [0, 2]);
+}
+
+#[test]
+fn master_that_keeps_its_data_votes_at_once_and_remembers() {
+    let mut masters = start_with(3, &PERSISTENT);
+    let builder = guarded(durable(&masters)).max_ttl(TTL);
+    let (holder, second) = (all_vote(&builder), all_vote(&builder));
+    let first = First::take(&holder, TTL);
+    masters.iter().for_each(|master| soon("it has it", || owns(master, &first.lock, KEY)));
+    masters.iter_mut().for_each(restart);
+    let error = refused(second.try_lock_for(KEY, TTL, Duration::from_millis(300)));
+    assert_eq!(error.kind(), LockErrorKind::Contended, "{error}");
+    assert_eq!(count(&error, NodeOutcome::Quarantined), 0, "{error}");
+    assert_eq!(second.stats().quarantines, 0);
+
+    // The holder finds its connections gone, and has not lost anything with them.
+    until_vote(&holder, 3);
+    assert!(first.lock.is_valid());
+    assert!(first.lock.unlock().unwrap().was_held());
+    let (took, lock) = timed(|| second.try_lock_for(KEY, TTL, SOON).unwrap());
+    println!("measured: masters that keep their data granted {took:?} after the release");
+    assert!(lock.unlock().unwrap().was_held());
+}
+
+#[test]
+fn killed_masters_that_keep_their_data_are_cleaned_up_within_a_second() {
+    let mut masters = start_with(3, &PERSISTENT);
+    let redlock = all_vote(&trusting(masters.urls()));
+    let lock = redlock.try_lock(KEY, LONG).unwrap();
+    masters.iter().for_each(|master| soon("it has it", || owns(master, &lock, KEY)));
+    masters.iter_mut().take(2).for_each(|master| master.kill().unwrap());
+    let token = lock.token().as_bytes().to_vec();
+    let error = lock.unlock().unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
+    for master in masters.iter_mut().take(2) {
+        restart(master);
+        // Nobody has called the client since.
+        assert_eq!(owner(master, KEY).as_deref(), Some(token.as_slice()));
+    }
+    let in_use = || drop(redlock.nodes());
+    clean_again("SIGKILL and a restart with its data", &masters, 0, in_use);
+    soon("nothing is owed", || redlock.nodes().iter().all(|node| node.debts == 0));
+    works(&redlock);
+}
+
+#[test]
+fn master_that_was_wrongly_vouched_for_there_are_two_holders() {
+    let mut masters = start(3);
+    let builder = guarded(durable(&masters)).max_ttl(TTL);
+    let (holder, second) = (all_vote(&builder), all_vote(&builder));
+    let first = First::take(&holder, TTL);
+    restart_majority(&mut masters);
+    first.is_joined_by(&second);
+}
+
+#[test]
+fn guard_by_own_observation_trusts_no_masters_word_for_its_age() {
+    let masters = start(3);
+    let builder = guarded(masters.urls());
+    let client = all_vote(&builder);
+    works(&client);
+    let (took, wary) =
+        timed(|| all_vote(&builder.clone().restart_guard(RestartGuard::OwnObservation)));
+    println!("measured: by its own observation a client voted after {took:?}");
+    assert!((QUARANTINE..QUARANTINE + SOON).contains(&took), "{took:?}");
+    works(&wary);
+    // By the masters' own word a new client may vote at once.
+    let (took, fresh) = timed(|| all_vote(&builder));
+    assert!(took < MAX_TTL, "{took:?}");
+    works(&fresh);
+}
+
+#[test]
+fn master_that_loads_its_data_does_not_vote_until_it_has_it() {
+    // Each key takes a while to load, as a larger database would.
+    let args = [PERSISTENT.as_slice(), &["--key-load-delay", "200"]].concat();
+    let mut master = start_one(&args);
+    let redlock = all_vote(&guarded(durable([&master])).max_ttl(TTL));
+    let lock = redlock.try_lock(KEY, TTL).unwrap();
+    let script = "for i = 1, 8192 do redis.call('SET', 'filler:' .. i, i) end return 8192";
+    assert_eq!(ask(&master, &["EVAL", script, "0"]), Value::Integer(8192));
+    thread::scope(|scope| {
+        let restarting = scope.spawn(|| restart(&mut master));
+        let unfit = NodeOutcome::Unfit(Unfit::Loading);
+        node_soon(&redlock, 0, "it loads", |node| node.last_failure == Some(unfit));
+        let error = refused(redlock.try_lock("other", TTL));
+        assert_eq!(outcomes(&error), [unfit], "{error}");
+        assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
+        restarting.join().unwrap();
+    });
+    within(SOON, "it votes again", || refused(redlock.try_lock(KEY, TTL)).is_contended());
+    assert!(lock.unlock().unwrap().was_held());
+    works(&redlock);
+}
+
+const MARKER: &str = "muxlock:alive";
+
+#[test]
+fn flushed_masters_with_a_marker_second_client_waits_for_the_firsts_deadline() {
+    let masters = start(3);
+    let builder = guarded(durable(&masters)).flush_marker(MARKER);
+    let (holder, second) = (all_vote(&builder), all_vote(&builder));
+    // On new masters there is no marker yet, which is the same as a flush.
+    let error = refused(second.try_lock(KEY, MAX_TTL));
+    assert!(count(&error, NodeOutcome::Quarantined) >= 2, "{error}");
+    node_soon(&second, 0, "the last one tells, too", |node| node.quarantine.is_some());
+    let cause = quarantine_of(&second, 0).map(|quarantine| quarantine.cause);
+    assert_eq!(cause, Some(QuarantineCause::Flushed));
+    until_vote(&second, 3);
+    // It learns of the marker that the other one left, and that its time is over.
+    works(&holder);
+    works(&second);
+
+    let first = First::take(&holder, MAX_TTL);
+    masters.iter().for_each(|master| soon("it has it", || owns(master, &first.lock, KEY)));
+    masters.iter().for_each(|master| master.flush().unwrap());
+    let error = refused(second.try_lock(KEY, MAX_TTL));
+    assert_eq!(error.kind(), LockErrorKind::Unavailable, "{error}");
+    // The server tells how long it will be, and its clock may be slow.
+    let longest = QUARANTINE + QUARANTINE / 100;
+    assert!(error.ready_in().is_some_and(|ready_in| ready_in <= longest), "{error}");
+    assert!(error.to_string().contains("its data was flushed"), "{error}");
+    drop(first.is_never_joined_by(&second));
+    // The marker has no TTL, and is all that is left.
+    let left = |master: &Master| (pttl(master, MARKER), master.dbsize().unwrap());
+    masters.iter().for_each(|master| soon("only the marker is left", || left(master) == (-1, 1)));
+
+    // What takes the locks away takes the marker away, whatever it is called.
+    masters.iter().for_each(|master| tell(master, &["SWAPDB", "0", "1"]));
+    let error = refused(second.try_lock(KEY, MAX_TTL));
+    assert!(count(&error, NodeOutcome::Quarantined) >= 2, "{error}");
+}
+
+#[test]
+fn flushed_masters_without_a_marker_there_are_two_holders() {
+    let masters = start(3);
+    let builder = guarded(durable(&masters)).max_ttl(TTL);
+    let (holder, second) = (all_vote(&builder), all_vote(&builder));
+    let first = First::take(&holder, TTL);
+    masters.iter().for_each(|master| soon("it has it", || owns(master, &first.lock, KEY)));
+    masters.iter().for_each(|master| master.flush().unwrap());
+    first.is_joined_by(&second);
+    assert!(calls(&masters[0], "flushall") == 1);
+}

@@ -1,0 +1,253 @@
+//! What the fault tests share: masters, clients with and without their guard, and what must be so
+//! once a fault has healed.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use muxlock::{
+    Builder, LockError, LockGuard, NodeOutcome, NodeStatus, Quarantine, Redlock, RestartGuard,
+};
+
+use crate::masters::{Master, Masters, Value};
+use crate::support::{PATIENT, SOON, Stopwatch, outcomes, patient, ready, soon, timed, within};
+
+pub const KEY: &str = "invoice:42";
+/// What dead attempts leave behind must be gone this soon after the fault has healed.
+pub const HEALED_WITHIN: Duration = Duration::from_secs(1);
+/// No test runs as long: a key that is gone was deleted.
+pub const LONG: Duration = Duration::from_secs(600);
+/// Where nodes do not answer, somebody has to wait for this.
+pub const NODE_TIMEOUT: Duration = Duration::from_millis(100);
+/// The longest TTL where the guard is on, so that quarantines end within a test.
+pub const MAX_TTL: Duration = Duration::from_millis(1_500);
+/// The TTL, its drift of 1 % and 2 ms, and a second for the server's truncated age.
+pub const QUARANTINE: Duration = Duration::from_millis(1_500 + 17 + 1_000);
+
+/// What was looked at within this time is not looked at again before a lock is taken.
+pub const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
+
+#[track_caller]
+pub fn start(n: usize) -> Masters {
+    start_with(n, &[])
+}
+
+#[track_caller]
+pub fn start_with(n: usize, args: &[&str]) -> Masters {
+    Masters::start_with(n, args).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[track_caller]
+pub fn start_one(args: &[&str]) -> Master {
+    Master::start_with(args).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[track_caller]
+pub fn ask(master: &Master, words: &[&str]) -> Value {
+    let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
+    master.query(&words).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[track_caller]
+pub fn tell(master: &Master, words: &[&str]) {
+    assert_eq!(ask(master, words), Value::Status("OK".into()), "{words:?}");
+}
+
+/// One line of what a master says of itself.
+#[track_caller]
+pub fn info(master: &Master, section: &str, field: &str) -> String {
+    let Value::Bulk(text) = ask(master, &["INFO", section]) else {
+        panic!("INFO is a text");
+    };
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("{section} has {field}")).to_owned()
+}
+
+pub fn owner(master: &Master, key: &str) -> Option<Vec<u8>> {
+    master.value_of(key.as_bytes()).expect("the master answers")
+}
+
+pub fn owns(master: &Master, lock: &LockGuard, key: &str) -> bool {
+    owner(master, key).as_deref() == Some(lock.token().as_bytes())
+}
+
+pub fn pttl(master: &Master, key: &str) -> i64 {
+    master.pttl(key.as_bytes()).expect("the master answers")
+}
+
+pub fn calls(master: &Master, command: &str) -> u64 {
+    master.command_calls(command).expect("the master answers")
+}
+
+/// Masters that were just started vote at once, and nothing that a test waits for expires.
+pub fn trusting<I>(urls: I) -> Builder
+where
+    I: IntoIterator,
+    I::Item: Into<String>,
+{
+    patient(urls).restart_guard(RestartGuard::Off).max_ttl(LONG)
+}
+
+/// As [`trusting`], for nodes that do not answer.
+pub fn hasty<I>(urls: I) -> Builder
+where
+    I: IntoIterator,
+    I::Item: Into<String>,
+{
+    trusting(urls).node_timeout(NODE_TIMEOUT).connect_timeout(Duration::from_secs(2))
+}
+
+/// The default guard, with quarantines that end within a test.
+pub fn guarded<I>(urls: I) -> Builder
+where
+    I: IntoIterator,
+    I::Item: Into<String>,
+{
+    patient(urls).restart_guard(RestartGuard::Uptime).max_ttl(MAX_TTL)
+}
+
+/// The addresses of masters of which it is vouched that a restart loses nothing. Other faults do
+/// lose something, and a test of those need not wait until its masters are old enough.
+pub fn durable<'a>(masters: impl IntoIterator<Item = &'a Master>) -> Vec<String> {
+    masters.into_iter().map(|master| master.url() + "?durable=yes").collect()
+}
+
+/// A client all of whose nodes vote.
+#[track_caller]
+pub fn all_vote(builder: &Builder) -> Redlock {
+    let redlock = builder.connect().unwrap_or_else(|error| panic!("{error}"));
+    until_vote(&redlock, redlock.nodes().len());
+    redlock
+}
+
+/// Waits until so many nodes vote; quarantines end by themselves.
+#[track_caller]
+pub fn until_vote(redlock: &Redlock, nodes: usize) {
+    within(QUARANTINE + SOON, "they vote", || ready(redlock) == nodes);
+}
+
+/// Calls the client until this is so of a node.
+#[track_caller]
+pub fn node_soon(redlock: &Redlock, node: usize, what: &str, is_so: impl Fn(&NodeStatus) -> bool) {
+    soon(what, || is_so(&redlock.nodes()[node]));
+}
+
+pub fn quarantine_of(redlock: &Redlock, node: usize) -> Option<Quarantine> {
+    redlock.nodes()[node].quarantine
+}
+
+#[track_caller]
+pub fn refused(result: Result<LockGuard, LockError>) -> LockError {
+    match result {
+        Ok(lock) => panic!("granted: {lock:?}"),
+        Err(error) => error,
+    }
+}
+
+/// The outcome of one node in an attempt that must fail for want of votes.
+#[track_caller]
+pub fn unavailable(result: Result<LockGuard, LockError>, node: usize) -> NodeOutcome {
+    let error = refused(result);
+    assert!(error.is_unavailable(), "{error}");
+    outcomes(&error)[node]
+}
+
+/// Takes and gives back: everything works again.
+#[track_caller]
+pub fn works(redlock: &Redlock) {
+    let lock = redlock.try_lock_for(KEY, MAX_TTL, SOON).unwrap_or_else(|error| panic!("{error}"));
+    assert!(lock.unlock().unwrap_or_else(|error| panic!("{error}")).was_held());
+}
+
+/// A lock and its clock, to compare another one's start with its end.
+pub struct First {
+    pub lock: LockGuard,
+    watch: Stopwatch,
+    /// On the watch; not later than the lock's own deadline.
+    deadline: Duration,
+}
+
+impl First {
+    pub fn take(redlock: &Redlock, ttl: Duration) -> First {
+        let lock = redlock.try_lock_for(KEY, ttl, SOON).unwrap_or_else(|error| panic!("{error}"));
+        let watch = Stopwatch::start();
+        let deadline = watch.elapsed() + lock.remaining();
+        First { lock, watch, deadline }
+    }
+
+    /// For how long it has been held, at least.
+    pub fn lived(&self) -> Duration {
+        self.watch.elapsed()
+    }
+
+    /// The second client's lock, whenever it gets it, is not a second one.
+    #[track_caller]
+    pub fn is_never_joined_by(&self, second: &Redlock) -> LockGuard {
+        self.is_never_joined(|| {
+            let got = second.try_lock_for(KEY, MAX_TTL, PATIENT);
+            got.unwrap_or_else(|error| panic!("{error}"))
+        })
+    }
+
+    /// As [`is_never_joined_by`](First::is_never_joined_by), however the lock is got.
+    #[track_caller]
+    pub fn is_never_joined(&self, get: impl FnOnce() -> LockGuard) -> LockGuard {
+        let lock = get();
+        let (first_is_valid, at) = (self.lock.is_valid(), self.watch.elapsed());
+        assert!(!first_is_valid, "two holders at the same time");
+        assert!(at >= self.deadline, "{at:?} is before {:?}", self.deadline);
+        println!("measured: the second holder came {:?} after the first", at - self.deadline);
+        lock
+    }
+
+    /// The control: the second client is let in, and there are two.
+    #[track_caller]
+    pub fn is_joined_by(&self, second: &Redlock) {
+        let got = second.try_lock_for(KEY, MAX_TTL, SOON);
+        let lock = got.unwrap_or_else(|error| panic!("the control shows nothing: {error}"));
+        // It was valid when the second one was already held.
+        assert!(self.lock.is_valid(), "the control was too slow to show anything");
+        assert!(lock.is_valid());
+        println!("control: two holders, the first for another {:?}", self.lock.remaining());
+    }
+}
+
+/// The time, from now on, until each of these masters has run `sets` SETs and holds no key any
+/// more. Those SETs are of dead attempts, with a TTL of ten minutes.
+#[track_caller]
+pub fn clean_again<'a>(
+    fault: &str,
+    masters: impl IntoIterator<Item = &'a Master> + Clone,
+    sets: u64,
+    meanwhile: impl FnMut(),
+) {
+    clean_again_within(HEALED_WITHIN, fault, masters, sets, meanwhile);
+}
+
+/// As [`clean_again`], where somebody has to come back first, who is not in a hurry.
+#[track_caller]
+pub fn clean_again_within<'a>(
+    limit: Duration,
+    fault: &str,
+    masters: impl IntoIterator<Item = &'a Master> + Clone,
+    sets: u64,
+    mut meanwhile: impl FnMut(),
+) {
+    let is_clean = |master: &Master| {
+        calls(master, "set") >= sets && master.dbsize().expect("the master answers") == 0
+    };
+    let (took, ()) = timed(|| {
+        within(limit + SOON, "every key of a dead attempt is gone", || {
+            meanwhile();
+            masters.clone().into_iter().all(is_clean)
+        });
+    });
+    println!("measured: after {fault}, clean again in {took:?}");
+    assert!(took < limit, "after {fault}: {took:?}");
+}
+
+/// For what a machine lacks. It is seen even if the test's output is not.
+pub fn skip(test: &str, reason: impl std::fmt::Display) {
+    // Nobody is left to tell if this fails.
+    let _ = writeln!(io::stderr(), "\nSKIPPED: {test}: {reason}");
+}
