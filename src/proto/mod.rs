@@ -308,9 +308,12 @@ impl Engine {
             if unsent.kind != Kind::Acquire || !(unsent.is_abandoned || is_over()) {
                 return;
             }
+            let is_abandoned = unsent.is_abandoned;
             self.outgoing.pop_front();
             for node in nodes.iter() {
-                self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
+                if !is_abandoned {
+                    self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
+                }
                 self.dereference(round);
             }
         }
