@@ -140,6 +140,24 @@ fn quarantined_majority_is_reported_with_the_time_it_takes() {
     }
 }
 
+/// R3: a SET that waited for the connection is sent to a process that has forgotten what the one
+/// before knew.
+#[test]
+fn set_that_waited_for_a_restarted_server_does_not_count() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.pass(Duration::ZERO);
+    scenario.drain();
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), []);
+    scenario.restart(0, Duration::ZERO);
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);
+    scenario.reply(0, Reply::Ok);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+}
+
 #[test]
 fn quarantined_minority_costs_its_vote_only() {
     let mut scenario = Scenario::guarded(3);

@@ -944,6 +944,33 @@ fn extending_copy_whose_second_release_is_under_way_does_not_count() {
     assert_eq!(lease.valid_until(), deadline);
 }
 
+/// R12: a release that was lost with a connection may run at any time, and delete a copy that came
+/// late. Without the barrier, no extension counts that node's copy any more.
+#[test]
+fn extending_copy_that_a_lost_release_may_delete_does_not_count() {
+    let mut scenario = Scenario::ready(3);
+    let lease = locked_by_two(&mut scenario);
+    // The release of the SET is lost as well.
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.pass(Duration::from_secs(1));
+    scenario.drain();
+    scenario.connect(2);
+    assert_eq!(scenario.drain(), [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
+    scenario.reply(2, server_error(ServerErrorKind::Permission));
+    scenario.reply(2, Reply::Integer(0));
+    scenario.pass(200 * MS);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+    scenario.reply(2, Reply::Integer(0));
+    let status = scenario.engine.nodes().nth(2).unwrap();
+    assert_eq!((status.debts, scenario.engine.unanswered()), (0, 0));
+    // Now the SET on the first connection runs, and the release on the second is still to.
+    extension_fails_without_node_1(&mut scenario, lease);
+    scenario.reply(1, Reply::Integer(1));
+    scenario.pass(2 * TTL);
+    scenario.drain();
+    assert_eq!(scenario.engine.poll_timeout(), None, "it is forgotten in the end");
+}
+
 #[test]
 fn extended_longer_lock_is_owed_for_as_long_as_its_longest_key() {
     let mut scenario = Scenario::with(3, |builder| builder.max_ttl(6 * TTL)).all_ready();

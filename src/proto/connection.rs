@@ -440,6 +440,7 @@ impl Engine {
             // An unsent SET leaves nothing (R11); a release is owed whether it was sent or not.
             match self.rounds[round].kind {
                 Kind::Acquire if sent => self.owe(now, node, round),
+                Kind::Release if sent => self.owe_again(now, node, round),
                 Kind::Release => self.owe(now, node, round),
                 Kind::Acquire | Kind::Extend => {}
             }

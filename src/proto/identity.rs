@@ -282,9 +282,11 @@ impl Engine {
     /// The process that had the old connections is gone, and they with it: what it saved was saved
     /// before, so one release is enough.
     fn forget_connections(&mut self, node: usize) {
+        self.nodes[node].debts.retain(|_, debt| !debt.is_parked);
         for debt in self.nodes[node].debts.values_mut() {
             debt.connection = None;
             debt.again = false;
+            debt.is_stray = false;
         }
     }
 

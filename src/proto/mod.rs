@@ -404,7 +404,7 @@ impl Engine {
     pub fn unanswered(&self) -> usize {
         let owed = |node: &Node| {
             let debts = node.debts.values();
-            debts.filter(|debt| self.last_now < debt.expires).count()
+            debts.filter(|debt| !debt.is_parked && self.last_now < debt.expires).count()
         };
         let waiting = |node: &Node| node.in_flight.len() + node.queue.len() + owed(node);
         let sending = self.outgoing.iter().map(|outgoing| match outgoing {
@@ -431,7 +431,7 @@ impl Engine {
             last_message: node.last_error.as_ref().map(|error| Arc::clone(&error.message)),
             latency: node.latency,
             in_flight: node.in_flight.len(),
-            debts: node.debts.len(),
+            debts: node.debts.values().filter(|debt| !debt.is_parked).count(),
             quarantine: self.quarantine_of(self.last_now, i),
             server_version: node.server.version.clone(),
             run_id: node.server.run_id.clone(),

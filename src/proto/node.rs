@@ -124,6 +124,11 @@ pub(super) struct Debt {
     pub(super) is_repetition: bool,
     /// The connection that the SET was sent on, if the server told by what it knows it.
     pub(super) connection: Option<i64>,
+    /// Whether its release was lost with a connection, too, and may run at any time: it would
+    /// delete a copy that an extension counted.
+    pub(super) is_stray: bool,
+    /// Whether all was sent that there is to send, and it is kept for what `is_stray` says.
+    pub(super) is_parked: bool,
 }
 
 pub(super) struct Node {
@@ -298,8 +303,11 @@ impl Node {
                 // A SET and its release may be lost together: the SET's key lives longer.
                 owed.expires = owed.expires.max(debt.expires);
                 owed.due = owed.due.min(debt.due);
-                owed.again |= debt.again;
+                // What waits for its repetition begins anew on the next connection.
+                owed.again |= debt.again || owed.is_repetition;
                 owed.is_repetition &= debt.is_repetition;
+                owed.is_stray |= debt.is_stray;
+                owed.is_parked &= debt.is_parked;
                 // The oldest connection is the one that the SET was sent on.
                 owed.connection = owed.connection.or(debt.connection);
             })

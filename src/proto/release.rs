@@ -130,6 +130,17 @@ impl Engine {
         self.nodes[node].owe(now, token, Debt { again, connection, ..debt });
     }
 
+    /// As [`owe`](Engine::owe), for a release that was handed out on the connection that is lost.
+    pub(super) fn owe_again(&mut self, now: Moment, node: usize, round: usize) {
+        self.owe(now, node, round);
+        let token = self.rounds[round].token;
+        if let (Some(debt), Some(_)) =
+            (self.nodes[node].debts.get_mut(&token), self.rounds[round].expires)
+        {
+            debt.is_stray = true;
+        }
+    }
+
     /// A release that a node refused for the moment is tried again until the key is gone by itself.
     pub(super) fn release_refused(&mut self, now: Moment, node: usize, round: usize) {
         let debt = self.debt(now, round);
@@ -146,7 +157,17 @@ impl Engine {
         // An unanswered SET may have run as late as now, and so may one before this release.
         let latest = || now.after(ttl.as_duration()).after(SLACK);
         let expires = round.expires.unwrap_or_else(latest);
-        Debt { key, ttl, due: now, expires, again: false, is_repetition: false, connection: None }
+        Debt {
+            key,
+            ttl,
+            due: now,
+            expires,
+            again: false,
+            is_repetition: false,
+            connection: None,
+            is_stray: false,
+            is_parked: false,
+        }
     }
 
     /// Sends what is owed and due.
@@ -163,7 +184,7 @@ impl Engine {
                 continue;
             };
             // What a frozen server has not read may run at any time; all else is gone by itself.
-            if now >= debt.expires && !debt.again {
+            if debt.is_parked || now >= debt.expires && !debt.again {
                 continue;
             }
             let held = (debt.key.clone(), token, debt.ttl);
@@ -174,6 +195,10 @@ impl Engine {
                 let round_trip = self.nodes[node].latency.unwrap_or_default();
                 (debt.again, debt.is_repetition) = (false, true);
                 debt.due = now.after(round_trip).after(DEBT_AGAIN_AFTER);
+                self.nodes[node].debts.insert(token, debt);
+            } else if debt.is_stray {
+                debt.is_parked = true;
+                debt.due = debt.expires;
                 self.nodes[node].debts.insert(token, debt);
             }
         }

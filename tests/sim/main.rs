@@ -1,0 +1,111 @@
+//! The library in a simulated world: many seeds, every kind of fault, and what must hold.
+//!
+//! `scripts/simulate` runs the long versions, which are ignored here.
+
+#![allow(missing_docs)]
+
+mod bugs;
+mod campaign;
+mod shrink;
+mod validation;
+mod world;
+
+use std::env;
+
+use world::choices::Choices;
+use world::plan::Class;
+
+/// Seeds for each class in a plain test run, which has no optimisation.
+const SEEDS: u64 = 250;
+
+#[track_caller]
+fn holds(class: Class) {
+    let report = campaign::run(0, SEEDS, Some(class), 1, |_, _| {});
+    if let Some((seed, violation)) = report.violations.first() {
+        campaign::explain(*seed, Some(class), violation);
+        panic!("seed {seed} of {class:?}: {}: {}", violation.rule, violation.text);
+    }
+}
+
+#[test]
+fn durable_masters_keep_every_promise() {
+    holds(Class::Durable);
+}
+
+#[test]
+fn guarded_clients_survive_masters_that_forget() {
+    holds(Class::Guarded);
+}
+
+#[test]
+fn steps_promotions_and_flushes_leave_no_mess() {
+    holds(Class::Stepped);
+}
+
+#[test]
+fn unguarded_clients_leak_nothing_and_count_no_false_vote() {
+    holds(Class::Unguarded);
+}
+
+#[test]
+fn same_seed_is_the_same_run() {
+    for seed in 1_000..1_020 {
+        let first = world::run(Choices::from_seed(seed), None, false);
+        let second = world::run(Choices::from_seed(seed), None, true);
+        assert_eq!(first.digest, second.digest, "seed {seed}");
+        let third = world::run(Choices::from_record(first.drawn), None, false);
+        assert_eq!((first.digest, first.events), (third.digest, third.events), "seed {seed}");
+    }
+}
+
+#[test]
+fn arbitrary_bytes_make_a_run() {
+    let bytes: Vec<u8> = (0..4_000_u32).map(|i| (i * i % 251) as u8).collect();
+    for length in [0, 1, 40, 400, 4_000] {
+        let outcome = world::run(Choices::from_bytes(&bytes[..length]), None, false);
+        assert_eq!(outcome.violation, None, "{length} bytes");
+    }
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    match env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is {text}: no number")),
+        Err(_) => default,
+    }
+}
+
+/// The class that the environment asks for; all of them if none.
+fn class() -> Option<Class> {
+    env::var_os("MUXLOCK_SIM_CLASS")?;
+    Some(Class::ALL[number("MUXLOCK_SIM_CLASS", 0) as usize % Class::ALL.len()])
+}
+
+#[test]
+#[ignore = "scripts/simulate runs it"]
+fn campaign() {
+    let count = number("MUXLOCK_SIM_SEEDS", 10_000);
+    let is_well = campaign::run_and_tell(number("MUXLOCK_SIM_FIRST", 0), count, class());
+    assert!(is_well, "see above");
+}
+
+/// Runs seeds until one fails, and says which: for a tree with a bug in it.
+#[test]
+#[ignore = "scripts/simulate --bugs runs it"]
+fn hunt() {
+    let count = number("MUXLOCK_SIM_SEEDS", 10_000);
+    let report = campaign::run(0, count, class(), 1, |_, _| {});
+    match report.violations.first() {
+        Some((seed, violation)) => {
+            println!("caught {} {} {}", seed + 1, violation.rule, violation.text)
+        }
+        None => println!("missed {}", report.seeds),
+    }
+}
+
+#[test]
+#[ignore = "scripts/simulate --bugs runs it"]
+fn planted_bugs_are_found() {
+    let filter = env::var("MUXLOCK_SIM_BUG").unwrap_or_default();
+    let seeds = number("MUXLOCK_SIM_SEEDS", 200_000);
+    assert!(bugs::plant_all(&filter, seeds), "see above");
+}

@@ -1,0 +1,412 @@
+//! The model of Redis against a real one: random commands, and the same replies, byte for byte.
+//!
+//! Nothing here waits for a key to expire. Times to live are long, and compared with a tolerance.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::world::choices::Choices;
+use crate::world::redis::{Data, Redis, Session};
+use crate::world::server::{Refusal, Server};
+use crate::world::wire;
+
+#[allow(dead_code)]
+#[path = "../../src/cli/masters.rs"]
+mod masters;
+
+use masters::{Master, Value};
+
+const RELEASE: &str = include_str!("../../src/scripts/release.lua").trim_ascii_end();
+const EXTEND: &str = include_str!("../../src/scripts/extend.lua").trim_ascii_end();
+const MARKER: &str = include_str!("../../src/scripts/marker.lua").trim_ascii_end();
+
+const SCRIPTS: u64 = 80;
+const COMMANDS_PER_SCRIPT: usize = 60;
+/// What may pass between a command here and the same command there.
+const TOLERANCE_MS: i64 = 5_000;
+const REPLY_BYTES_MAX: usize = 64 * 1024;
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a server is asked whether it is busy yet.
+const ASKED_MAX: usize = 100_000;
+
+const KEYS: [&str; 4] = ["a", "b", "locks:c", "marker"];
+const VALUES: [&str; 3] = ["0123456789abcdef0123456789abcdef01234567", "x", ""];
+/// Far enough apart that the tolerance decides nothing.
+const TTLS: [&str; 12] = [
+    "20000",
+    "60000",
+    "600000",
+    "3000000",
+    "0",
+    "-1",
+    "-60000",
+    "007",
+    "+5",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "nan",
+];
+
+/// A connection to the real server.
+struct Wire {
+    stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+impl Wire {
+    fn open(master: &Master) -> Wire {
+        let stream = TcpStream::connect(master.addr()).expect("the server listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a valid timeout");
+        stream.set_nodelay(true).expect("a socket takes it");
+        Wire { stream, unread: Vec::new() }
+    }
+
+    fn ask(&mut self, command: &[u8]) -> Vec<u8> {
+        self.stream.write_all(command).expect("the server takes commands");
+        self.read()
+    }
+
+    fn read(&mut self) -> Vec<u8> {
+        loop {
+            if let Some(length) = reply_length(&self.unread) {
+                return self.unread.drain(..length).collect();
+            }
+            let mut room = [0; 4096];
+            let count = self.stream.read(&mut room).expect("the server answers");
+            assert!(count > 0, "the server has closed the connection");
+            self.unread.extend_from_slice(&room[..count]);
+            assert!(self.unread.len() < REPLY_BYTES_MAX, "the reply does not end");
+        }
+    }
+}
+
+fn reply_length(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
+    let number = || std::str::from_utf8(&bytes[1..end - 2]).ok()?.parse::<i64>().ok();
+    match bytes[0] {
+        b'$' => match usize::try_from(number()?) {
+            Ok(length) => (bytes.len() >= end + length + 2).then_some(end + length + 2),
+            Err(_) => Some(end),
+        },
+        b'*' => {
+            let count = usize::try_from(number()?).unwrap_or(0);
+            (0..count).try_fold(end, |at, _| Some(at + reply_length(bytes.get(at..)?)?))
+        }
+        _ => Some(end),
+    }
+}
+
+/// A real server and a model, and two connections to each.
+struct Pair {
+    master: Master,
+    model: Redis,
+    wires: Vec<(Wire, Session)>,
+    wall: u64,
+}
+
+impl Pair {
+    fn start(args: &[&str]) -> Pair {
+        let master = Master::start_with(args).unwrap_or_else(|error| panic!("{error}"));
+        let server = Server::new("0".repeat(40), "0".repeat(40), 0);
+        let mut pair =
+            Pair { master, model: Redis::new(server, Data::new()), wires: Vec::new(), wall: 0 };
+        pair.reset();
+        pair
+    }
+
+    /// An empty server, and new connections.
+    fn reset(&mut self) {
+        self.tell(&["FLUSHALL"]);
+        self.model.data.clear();
+        self.reconnect();
+    }
+
+    fn reconnect(&mut self) {
+        self.wires.clear();
+        (0..2).for_each(|_| self.open());
+        let time = self.master.query(&[b"TIME"]).expect("the server answers");
+        self.wall = match &time {
+            Value::Array(parts) => part(&parts[0]) * 1_000_000_000 + part(&parts[1]) * 1_000,
+            other => panic!("{other:?} is no time"),
+        };
+    }
+
+    fn open(&mut self) {
+        let mut wire = Wire::open(&self.master);
+        // Nobody is told who has not shown the password.
+        let id = number(&wire.ask(&encoded(&["CLIENT", "ID"]))).unwrap_or(0) as u64;
+        let session = Session { id, ..Session::default() };
+        self.wires.push((wire, session));
+    }
+
+    fn tell(&self, words: &[&str]) {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        let reply = self.master.query(&words).expect("the server answers");
+        assert_eq!(reply, Value::Status("OK".into()));
+    }
+
+    /// Sends the same command to both, and compares what they say.
+    #[track_caller]
+    fn compare(&mut self, at: usize, command: &[&str]) {
+        let bytes = encoded(command);
+        let real = self.wires[at].0.ask(&bytes);
+        if command == ["CLIENT", "ID"] {
+            self.wires[at].1.id = number(&real).unwrap_or(0) as u64;
+        }
+        self.model.open = self.wires.iter().map(|(_, session)| session.id).collect();
+        let mut words = Vec::new();
+        assert_eq!(wire::command(&bytes, &mut words), Some(bytes.len()));
+        let cut: Vec<&[u8]> = words.iter().map(|word| &bytes[word.clone()]).collect();
+        let mut ours = Vec::new();
+        self.model.execute(&mut self.wires[at].1, &cut, self.wall).write(&mut ours);
+        let is_same = match command[0].to_ascii_uppercase().as_str() {
+            "INFO" => is_same_info(&ours, &real),
+            "TIME" => digits_out(&ours) == digits_out(&real),
+            "PTTL" | "EVAL" => is_close(&ours, &real) || without_hash(&ours) == without_hash(&real),
+            _ => ours == real,
+        };
+        let (ours, real) = (ours.escape_ascii(), real.escape_ascii());
+        assert!(is_same, "{command:?}\n the model says {ours}\n   Redis says {real}");
+        if self.model.killed.is_some() {
+            self.reconnect();
+        }
+    }
+}
+
+fn part(value: &Value) -> u64 {
+    match value {
+        Value::Bulk(digits) => {
+            std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).expect("a number")
+        }
+        other => panic!("{other:?} is no part of a time"),
+    }
+}
+
+fn encoded(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());
+    }
+    bytes
+}
+
+fn number(reply: &[u8]) -> Option<i64> {
+    std::str::from_utf8(reply).ok()?.strip_prefix(':')?.trim_end().parse().ok()
+}
+
+/// Whether both are numbers, and not far apart.
+fn is_close(ours: &[u8], real: &[u8]) -> bool {
+    match (number(ours), number(real)) {
+        // What is small means something else.
+        (Some(ours), Some(real)) if ours.min(real) <= 1 => ours == real,
+        (Some(ours), Some(real)) => (ours - real).abs() <= TOLERANCE_MS,
+        _ => false,
+    }
+}
+
+/// A server adds a script's hash to its errors.
+fn without_hash(reply: &[u8]) -> String {
+    let text = String::from_utf8_lossy(reply).into_owned();
+    text.split(" script: ").next().unwrap_or_default().trim_end().to_owned()
+}
+
+fn digits_out(reply: &[u8]) -> String {
+    String::from_utf8_lossy(reply).chars().filter(|char| !char.is_ascii_digit()).collect()
+}
+
+/// Every field of the model is there in the same section, with a value of the same kind; those
+/// that say something about the state have the same value.
+fn is_same_info(ours: &[u8], real: &[u8]) -> bool {
+    const EXACT: [&str; 8] = [
+        "redis_mode",
+        "maxmemory",
+        "maxmemory_policy",
+        "loading",
+        "async_loading",
+        "role",
+        "connected_slaves",
+        "second_repl_offset",
+    ];
+    let kind = |value: &str| match value {
+        value if value.len() == 40 => "a random name",
+        value if value.parse::<f64>().is_ok() => "a number",
+        _ => "a word",
+    };
+    let fields = |reply: &[u8]| {
+        let text = String::from_utf8_lossy(reply).into_owned();
+        let mut section = String::new();
+        let mut fields = Vec::new();
+        for line in text.lines() {
+            match line.split_once(':') {
+                Some((name, value)) => {
+                    fields.push((section.clone(), name.to_owned(), value.to_owned()));
+                }
+                None => section = line.to_owned(),
+            }
+        }
+        fields
+    };
+    let real = fields(real);
+    fields(ours).iter().all(|(section, name, value)| {
+        let there = real.iter().find(|(other, field, _)| other == section && field == name);
+        there.is_some_and(|(_, _, other)| match EXACT.contains(&name.as_str()) {
+            true => other == value,
+            false => kind(other) == kind(value),
+        })
+    })
+}
+
+/// Any command of a lock client, right or wrong.
+fn any_command(choices: &mut Choices, ids: &[u64]) -> Vec<String> {
+    let (key, value, ttl) = (choices.pick(&KEYS), choices.pick(&VALUES), choices.pick(&TTLS));
+    let any_id = choices.pick(&[ids[0], ids[1], 0, 999_999]).to_string();
+    let words: &[&str] = match choices.below(28) {
+        0..=4 => &["SET", key, value, "NX", "PX", ttl],
+        5 => &["set", key, value, "xx", "ex", ttl],
+        6 => &["SET", key, value],
+        7 => &["SET", key, value, "PX"],
+        8 => &["SET", key, value, "NX", "XX"],
+        9 => &["GET", key],
+        10 => &["DEL", key, "a"],
+        11 => &["PEXPIRE", key, ttl],
+        12 | 13 => &["PTTL", key],
+        14 => &["EXISTS", key, "a", "a"],
+        15 => &["TIME"],
+        16 => &["INFO", "server"],
+        17 => &["INFO", "replication"],
+        18 => &["INFO", "memory", "persistence"],
+        19 => &["CLIENT", "ID"],
+        20 => &["CLIENT", "SETNAME", choices.pick(&["muxlock/0.1.0", "a b"])],
+        21 => &["SELECT", choices.pick(&["0", "3", "16", "-1", "x"])],
+        22 => &["AUTH", "secret"],
+        23 => &["HSET", key, "field", "value"],
+        24 => &["CLIENT", "KILL", "ID", &any_id],
+        25 => &["GET"],
+        26 => &["NOPE", key],
+        _ => &["CLIENT", "NOPE"],
+    };
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn any_script(choices: &mut Choices) -> Vec<String> {
+    let (key, value) = (choices.pick(&KEYS[..3]), choices.pick(&VALUES));
+    let ttl = choices.pick(&TTLS[..7]);
+    let words: &[&str] = match choices.below(8) {
+        0..=2 => &["EVAL", RELEASE, "1", key, value],
+        3..=5 => &["EVAL", EXTEND, "1", key, value, ttl],
+        6 => &["EVAL", MARKER, "1", "marker", choices.pick(&["20000", "60000"])],
+        _ => &["EVAL", RELEASE, choices.pick(&["x", "-1", "3"]), key, value],
+    };
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn run(pair: &mut Pair, seed: u64, commands: usize) {
+    let mut choices = Choices::from_seed(seed);
+    for _ in 0..commands {
+        let at = choices.below(2) as usize;
+        let ids = [pair.wires[0].1.id, pair.wires[1].1.id];
+        let words = match choices.below(3) {
+            0 => any_script(&mut choices),
+            _ => any_command(&mut choices, &ids),
+        };
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        // What the marker holds is a time.
+        if words != ["GET", "marker"] {
+            pair.compare(at, &words);
+        }
+    }
+}
+
+#[test]
+fn model_answers_as_a_real_server_does() {
+    let mut pair = Pair::start(&[]);
+    for seed in 0..SCRIPTS {
+        pair.reset();
+        run(&mut pair, seed, COMMANDS_PER_SCRIPT);
+    }
+}
+
+#[test]
+fn model_refuses_as_a_real_server_does() {
+    let mut pair = Pair::start(&["--maxmemory-policy", "noeviction"]);
+    let states: [(&[&str], &[&str], Refusal); 2] = [
+        (
+            &["CONFIG", "SET", "min-replicas-to-write", "1"],
+            &["CONFIG", "SET", "min-replicas-to-write", "0"],
+            Refusal::Replicas,
+        ),
+        (
+            &["ACL", "SETUSER", "default", "-set"],
+            &["ACL", "SETUSER", "default", "+set"],
+            Refusal::Permission,
+        ),
+    ];
+    for (seed, (enter, leave, refusal)) in states.into_iter().enumerate() {
+        pair.reset();
+        run(&mut pair, seed as u64, 30);
+        pair.tell(enter);
+        pair.model.server.refusals = vec![refusal];
+        run(&mut pair, 100 + seed as u64, COMMANDS_PER_SCRIPT);
+        pair.tell(leave);
+        pair.model.server.refusals.clear();
+    }
+    pair.reset();
+    run(&mut pair, 7, 30);
+    pair.tell(&["CONFIG", "SET", "maxmemory", "1"]);
+    (pair.model.server.refusals, pair.model.server.max_memory) = (vec![Refusal::Memory], 1);
+    run(&mut pair, 8, COMMANDS_PER_SCRIPT);
+    pair.tell(&["CONFIG", "SET", "maxmemory", "0"]);
+    (pair.model.server.refusals, pair.model.server.max_memory) = (Vec::new(), 0);
+    pair.reset();
+    run(&mut pair, 9, 30);
+    // Nobody listens there: it stays a replica with the data that it has.
+    pair.tell(&["REPLICAOF", "127.0.0.1", "1"]);
+    pair.model.server.is_replica = true;
+    run(&mut pair, 10, COMMANDS_PER_SCRIPT);
+}
+
+#[test]
+fn model_asks_for_a_password_as_a_real_server_does() {
+    let mut pair = Pair::start(&["--requirepass", "secret"]);
+    pair.model.server.password = Some("secret".into());
+    for seed in 0..3 {
+        pair.reset();
+        run(&mut pair, 200 + seed, 30);
+        pair.compare(0, &["AUTH", "default", "wrong"]);
+        pair.compare(0, &["AUTH", "default", "secret"]);
+        pair.compare(0, &["GET", "a"]);
+    }
+}
+
+#[test]
+fn model_of_a_cluster_answers_as_a_real_one_does() {
+    let mut pair = Pair::start(&["--cluster-enabled", "yes"]);
+    pair.model.server.refusals = vec![Refusal::Cluster];
+    for key in KEYS {
+        pair.compare(0, &["SET", key, "x", "NX", "PX", "20000"]);
+        pair.compare(0, &["GET", key]);
+        pair.compare(0, &["EVAL", RELEASE, "1", key, "x"]);
+    }
+    pair.compare(0, &["INFO", "server"]);
+}
+
+#[test]
+fn model_is_busy_as_a_real_server_is() {
+    let mut pair = Pair::start(&["--lua-time-limit", "1"]);
+    let mut looping = Wire::open(&pair.master);
+    let forever = encoded(&["EVAL", "while true do end", "0"]);
+    looping.stream.write_all(&forever).expect("the server takes commands");
+    let is_busy = |_: &usize| pair.wires[0].0.ask(&encoded(&["PTTL", "a"])).starts_with(b"-BUSY");
+    assert!((0..ASKED_MAX).find(is_busy).is_some(), "the script does not make it busy");
+    pair.model.server.refusals = vec![Refusal::Busy];
+    for command in [&["SET", "a", "x", "NX", "PX", "20000"][..], &["GET", "a"], &["TIME"]] {
+        pair.compare(0, command);
+    }
+    pair.compare(0, &["EVAL", RELEASE, "1", "a", "x"]);
+    pair.compare(0, &["CLIENT", "ID"]);
+    pair.compare(0, &["INFO", "server"]);
+    pair.compare(0, &["AUTH", "secret"]);
+    let reply = pair.wires[0].0.ask(&encoded(&["SCRIPT", "KILL"]));
+    assert_eq!(reply, b"+OK\r\n");
+}

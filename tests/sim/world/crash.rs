@@ -1,0 +1,205 @@
+//! Processes that end, what they forget, and how all comes back.
+
+use muxlock::RestartGuard;
+
+use super::World;
+use super::clock::{MILLI, SECOND};
+use super::faults::Fault;
+use super::network::{ServerEnd, Way};
+use super::node::{Door, Memory};
+use super::queue::Event;
+use super::rare::Rare;
+use super::redis::Value;
+use super::server::{Refusal, Server};
+
+/// A client whose last word from a process is no older than this is not taken in by the next
+/// one's lying uptime: the guard waits for a second more than any lock lives.
+const FRESH_MAX: u64 = 900 * MILLI;
+
+impl World {
+    pub fn restart_client(&mut self, client: usize) {
+        self.rare.hit(Rare::ClientRestart);
+        for slot in 0..self.plan.nodes {
+            self.close(client, slot);
+        }
+        self.checker.forget_client(client);
+        self.heard_at[client].fill(None);
+        self.engines += 1;
+        let mut new = self.new_client(client, self.clients[client].clock.clone());
+        (new.work_left, new.jumped) = (self.clients[client].work_left, self.clients[client].jumped);
+        self.clients[client] = new;
+    }
+
+    /// Ends a node's process; another one starts later.
+    pub fn crash(&mut self, node: usize, downtime: u64, memory: Memory) {
+        if !self.nodes[node].is_up {
+            return;
+        }
+        let forgotten = self.nodes[node].crash(self.now, memory);
+        self.timeline.note(self.now, || format!("node {node} dies: {memory:?} is kept"));
+        match memory {
+            Memory::Everything => self.rare.hit(Rare::CrashDurable),
+            _ if forgotten => self.rare.hit(Rare::CrashWithLoss),
+            _ => {}
+        }
+        // The whole machine: nobody tells the clients.
+        let is_silent = self.choices.chance(300);
+        self.end_all(node, is_silent);
+        if is_silent {
+            let it = &mut self.nodes[node];
+            (it.door, it.door_until) = (Door::Silent, self.now + downtime);
+        }
+        self.nodes[node].lies = false;
+        self.queue.push(self.now + downtime, Event::Restart(node));
+    }
+
+    pub fn end_all(&mut self, node: usize, is_silent: bool) {
+        for id in std::mem::take(&mut self.nodes[node].connections) {
+            self.connections[id].server_end = ServerEnd::Gone;
+            self.connections[id].up.discard();
+            if !is_silent {
+                self.end_pipe(id, Way::Down);
+            }
+        }
+    }
+
+    pub fn lose(&mut self, node: usize, downtime: u64) {
+        let memory = match self.choices.below(4) {
+            0 => Memory::Nothing,
+            1 => Memory::Snapshot,
+            2 => Memory::AllButLast(self.choices.magnitude(MILLI, 2 * SECOND)),
+            _ => Memory::AllButLast(50 * MILLI),
+        };
+        // Its operator has sworn that it loses nothing.
+        let memory = if self.plan.durable[node] { Memory::Everything } else { memory };
+        self.crash(node, downtime / 4, memory);
+    }
+
+    /// The new process' clock was behind when it started, and was set right then: it seems to be
+    /// up for hours. Who has heard of the old one just now knows better.
+    pub fn lose_and_lie(&mut self, node: usize, downtime: u64) {
+        let is_up = self.nodes[node].is_up;
+        self.lose(node, downtime);
+        let knows = |client: usize| {
+            let heard = self.heard_at[client][node];
+            heard.is_some_and(|(incarnation, at)| {
+                incarnation == self.nodes[node].incarnation && self.now - at <= FRESH_MAX
+            })
+        };
+        let is_caught =
+            self.plan.guard == RestartGuard::Uptime && (0..self.clients.len()).all(knows);
+        if is_up && is_caught {
+            self.rare.hit(Rare::BootStep);
+            self.nodes[node].lies = true;
+            // A client that starts later has heard of nothing.
+            self.plan.faults.retain(|(fault, _)| *fault != Fault::ClientRestart);
+        }
+    }
+
+    pub fn evict(&mut self, node: usize) {
+        self.mutex_promised = false;
+        let mut data = self.nodes[node].redis.data.clone();
+        let keys: Vec<_> = data.keys().cloned().collect();
+        if !keys.is_empty() {
+            data.remove(&keys[self.choices.below(keys.len() as u32) as usize]);
+            self.nodes[node].replace(self.now, data);
+        }
+    }
+
+    /// A replica that had not everything yet answers at the node's address from now on.
+    pub fn fail_over(&mut self, node: usize) {
+        if !self.nodes[node].is_up {
+            return;
+        }
+        let lag = self.choices.magnitude(MILLI, SECOND);
+        self.nodes[node].crash(self.now, Memory::AllButLast(lag));
+        self.end_all(node, false);
+        let mut server = self.new_server(node);
+        // It was up for long, as a replica.
+        server.started = server.started.saturating_sub(self.choices.between(0, 100_000));
+        server.second_offset = 1 + i64::from(self.choices.below(1_000));
+        self.nodes[node].restart(server);
+        self.wake_node(node);
+    }
+
+    pub fn demote(&mut self, node: usize, until: u64) {
+        self.mutex_promised = false;
+        let it = &mut self.nodes[node];
+        it.redis.server.is_replica = true;
+        it.replica_until = until;
+    }
+
+    pub fn refuse(&mut self, node: usize, until: u64) {
+        let refusal = self.choices.pick(&Refusal::ALL);
+        let forbids_kill = self.choices.chance(500);
+        let errors = ["CLUSTERDOWN Hash slot not served", "MOVED 3999 127.0.0.1:6381"];
+        let it = &mut self.nodes[node];
+        it.redis.server.refusals = vec![refusal];
+        it.redis.server.forbids_kill = forbids_kill;
+        it.redis.server.cluster_error = self.choices.pick(&errors);
+        it.refuses_until = until;
+    }
+
+    /// Starts a node's process again.
+    pub fn restart(&mut self, node: usize) {
+        if self.nodes[node].is_up {
+            return;
+        }
+        let mut server = self.new_server(node);
+        if self.nodes[node].lies {
+            server.started = server.started.saturating_sub(3_600);
+        }
+        let loading =
+            if self.choices.chance(300) { self.choices.magnitude(MILLI, 500 * MILLI) } else { 0 };
+        let it = &mut self.nodes[node];
+        it.restart(server);
+        it.loading_until = self.now + loading;
+        it.redis.server.is_loading = loading > 0;
+        it.door = Door::Open;
+        self.timeline.note(self.now, || format!("node {node} starts"));
+    }
+
+    pub fn new_server(&mut self, node: usize) -> Server {
+        self.servers += 1;
+        let wall = self.nodes[node].wall(self.now);
+        let id = |kind: u64| format!("{:040x}", kind << 32 | self.servers);
+        let mut server = Server::new(id(1), id(2), wall);
+        server.password.clone_from(&self.plan.password);
+        server.staleness = u64::from(self.choices.below(100)) * MILLI;
+        server
+    }
+
+    /// Ends all that is wrong.
+    pub fn heal(&mut self) {
+        self.is_faulty = false;
+        self.healed_at = self.now;
+        self.slow_until = 0;
+        self.surprises.clear();
+        self.links.iter_mut().for_each(|links| links.fill(0));
+        for node in 0..self.nodes.len() {
+            let it = &mut self.nodes[node];
+            (it.door, it.frozen_until, it.is_poisonous) = (Door::Open, 0, false);
+            (it.refuses_until, it.replica_until, it.loading_until) = (0, 0, 0);
+            it.redis.data.retain(|_, entry| entry.value != Value::Hash);
+            self.restart(node);
+            self.nodes[node].loading_until = 0;
+            self.wake_node(node);
+        }
+        // An address that led to another node's server leads to its own from now on.
+        for (slot, route) in self.plan.routes.iter_mut().enumerate() {
+            *route = slot;
+        }
+        for id in 0..self.connections.len() {
+            if self.connections[id].node != self.connections[id].slot {
+                self.end_server(id);
+            }
+            for way in [Way::Up, Way::Down] {
+                self.connections[id].pipe(way).held_until = 0;
+                self.queue.push(self.now, Event::Deliver(id, way));
+            }
+        }
+        for client in 0..self.clients.len() {
+            self.clients[client].paused_until = self.now;
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What goes wrong, and how it ends.
+
+use super::World;
+use super::clock::MILLI;
+use super::network::{ClientEnd, Way};
+use super::node::{Door, Memory};
+use super::plan::Class;
+use super::queue::Event;
+use super::redis::{Data, Entry, Value};
+use super::timeline::Millis;
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// One direction of a connection stands still.
+    Stall,
+    /// Nothing passes between a client and a node.
+    Partition,
+    /// A connection ends, at one end or at both.
+    Cut,
+    /// Nobody can connect to a node.
+    Door,
+    /// All messages are late.
+    Slow,
+    /// A node's process stands still.
+    Freeze,
+    /// A client's process stands still.
+    Pause,
+    /// A client's process ends, and another takes its place.
+    ClientRestart,
+    /// A node's process dies and comes back with all it knew.
+    Crash,
+    /// A node refuses commands for a while.
+    Refuse,
+    /// A node sends what no client should accept.
+    Poison,
+    /// A node sends a reply too many.
+    Surplus,
+    /// Somebody puts a value of another type where a lock would be.
+    ForeignKey,
+    /// A node saves its data, for a crash to come back to.
+    Save,
+    /// A node's process dies and comes back without all it knew.
+    Loss,
+    /// As `Loss`, and the new process claims to be older than it is.
+    BootStep,
+    /// A node's wall clock is set forward.
+    StepForward,
+    /// A node's wall clock is set back.
+    StepBack,
+    /// A node's data is flushed.
+    Flush,
+    /// A node evicts a key.
+    Evict,
+    /// A replica takes a node's place.
+    Failover,
+    /// A node becomes a replica for a while.
+    Demote,
+    /// A client's machine stands still, its clock included.
+    Hypervisor,
+    /// A client's wall clock is set forward, which its safety clock takes for time.
+    Jump,
+}
+
+impl Fault {
+    pub const ALL: [Fault; 24] = [
+        Fault::Stall,
+        Fault::Partition,
+        Fault::Cut,
+        Fault::Door,
+        Fault::Slow,
+        Fault::Freeze,
+        Fault::Pause,
+        Fault::ClientRestart,
+        Fault::Crash,
+        Fault::Refuse,
+        Fault::Poison,
+        Fault::Surplus,
+        Fault::ForeignKey,
+        Fault::Save,
+        Fault::Loss,
+        Fault::BootStep,
+        Fault::StepForward,
+        Fault::StepBack,
+        Fault::Flush,
+        Fault::Evict,
+        Fault::Failover,
+        Fault::Demote,
+        Fault::Hypervisor,
+        Fault::Jump,
+    ];
+
+    pub fn is_allowed(self, class: Class) -> bool {
+        match self {
+            Fault::Stall
+            | Fault::Partition
+            | Fault::Cut
+            | Fault::Door
+            | Fault::Slow
+            | Fault::Freeze
+            | Fault::Pause
+            | Fault::ClientRestart
+            | Fault::Crash
+            | Fault::Refuse
+            | Fault::Poison
+            | Fault::Surplus
+            | Fault::ForeignKey
+            | Fault::Jump => true,
+            Fault::Save | Fault::Loss => class != Class::Durable,
+            Fault::BootStep => class == Class::Guarded,
+            Fault::Flush | Fault::Evict => class >= Class::Stepped,
+            Fault::StepForward
+            | Fault::StepBack
+            | Fault::Failover
+            | Fault::Demote
+            | Fault::Hypervisor => class == Class::Stepped,
+        }
+    }
+}
+
+impl World {
+    /// Something goes wrong, and something else later.
+    pub fn strike(&mut self) {
+        if self.faults_left == 0 || self.plan.faults.is_empty() {
+            self.faults_left = 0;
+            return;
+        }
+        self.faults_left -= 1;
+        let pause = self.choices.magnitude(MILLI / 10, 2 * self.plan.fault_interval);
+        self.queue.push(self.now + pause, Event::Fault);
+        let total: u32 = self.plan.faults.iter().map(|(_, weight)| weight).sum();
+        let mut picked = self.choices.below(total);
+        let mut faults = self.plan.faults.iter();
+        let fault = faults.find_map(|(fault, weight)| {
+            let is_it = picked < *weight;
+            picked = picked.saturating_sub(*weight);
+            is_it.then_some(*fault)
+        });
+        let Some(fault) = fault else {
+            return;
+        };
+        let node = self.choices.below(self.nodes.len() as u32) as usize;
+        let client = self.choices.below(self.clients.len() as u32) as usize;
+        let length = self.choices.magnitude(MILLI / 10, self.plan.fault_length_max);
+        self.timeline.note(self.now, || {
+            format!("FAULT {fault:?}: node {node}, client {client}, {}", Millis(length))
+        });
+        self.inflict(fault, node, client, length);
+    }
+
+    fn inflict(&mut self, fault: Fault, node: usize, client: usize, length: u64) {
+        let until = self.now + length;
+        match fault {
+            Fault::Stall | Fault::Cut | Fault::Surplus => self.disturb_connection(fault, until),
+            Fault::Partition => self.links[client][node] = until,
+            Fault::Door => {
+                let door = if self.choices.chance(500) { Door::Silent } else { Door::Refusing };
+                (self.nodes[node].door, self.nodes[node].door_until) = (door, until);
+            }
+            Fault::Slow => self.slow_until = until,
+            Fault::Freeze => self.nodes[node].frozen_until = until,
+            Fault::Pause => self.pause_client(client, length),
+            Fault::ClientRestart => self.restart_client(client),
+            Fault::Crash => self.crash(node, length, Memory::Everything),
+            Fault::Refuse => self.refuse(node, until),
+            Fault::Poison => self.nodes[node].is_poisonous = true,
+            Fault::ForeignKey => {
+                let expires = Some((self.nodes[node].wall(until) / MILLI) as i64);
+                let entry = Entry { value: Value::Hash, expires, written: 0 };
+                let resource = self.choices.below(self.plan.resources as u32) as usize;
+                let key = self.key_of(resource);
+                self.nodes[node].redis.data.entry(key).or_insert(entry);
+            }
+            Fault::Save => self.nodes[node].save(),
+            Fault::Loss => self.lose(node, length),
+            Fault::BootStep => self.lose_and_lie(node, length),
+            Fault::StepForward => {
+                self.mutex_promised = false;
+                self.nodes[node].clock.step(self.now, length as i64);
+            }
+            Fault::StepBack => self.nodes[node].clock.step(self.now, -(length as i64)),
+            Fault::Flush => {
+                self.mutex_promised &= self.plan.has_marker;
+                let marker = (self.plan.db, b"marker".to_vec());
+                let it = &mut self.nodes[node];
+                it.lost_marker |= it.redis.data.contains_key(&marker);
+                self.nodes[node].replace(self.now, Data::new());
+            }
+            Fault::Evict => self.evict(node),
+            Fault::Failover => self.fail_over(node),
+            Fault::Demote => self.demote(node, until),
+            Fault::Hypervisor => {
+                self.mutex_promised = false;
+                self.clients[client].clock.freeze(self.now, length);
+                self.pause_client(client, length);
+            }
+            Fault::Jump => {
+                let it = &mut self.clients[client];
+                it.clock.step(self.now, length as i64);
+                it.jumped += length;
+                self.start_anew(client);
+                self.wake_client(client, self.now);
+            }
+        }
+    }
+
+    fn disturb_connection(&mut self, fault: Fault, until: u64) {
+        let is_open = |id: &usize| self.connections[*id].client_end == ClientEnd::Established;
+        let mut open: Vec<usize> = (0..self.connections.len()).filter(is_open).collect();
+        // Those that owe something are where it hurts.
+        let owes = |id: &usize| self.connections[*id].commands > self.connections[*id].replies;
+        if fault == Fault::Cut && open.iter().any(owes) && self.choices.chance(700) {
+            open.retain(owes);
+        }
+        if open.is_empty() {
+            return;
+        }
+        let id = open[self.choices.below(open.len() as u32) as usize];
+        match fault {
+            Fault::Stall => {
+                let way = if self.choices.chance(500) { Way::Down } else { Way::Up };
+                self.connections[id].pipe(way).held_until = until;
+            }
+            Fault::Surplus => {
+                self.surprises.push(id);
+                let client = self.connections[id].client;
+                self.wake_client(client, self.now);
+            }
+            // What was sent arrives, but later than anybody expects.
+            _ if self.choices.chance(500) => {
+                self.connections[id].up.held_until = until;
+                self.end_pipe(id, Way::Down);
+            }
+            _ => self.cut(id),
+        }
+    }
+
+    /// Something in between ends a connection: what is on the wire is lost from some byte on.
+    fn cut(&mut self, id: usize) {
+        for way in [Way::Up, Way::Down] {
+            if self.choices.chance(300) {
+                continue;
+            }
+            let pipe = self.connections[id].pipe(way);
+            let on_wire = pipe.sent() - pipe.arrived;
+            let kept = self.choices.below(on_wire as u32 + 1) as usize;
+            self.connections[id].pipe(way).lose(kept);
+            self.end_pipe(id, way);
+        }
+    }
+}

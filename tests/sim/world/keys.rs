@@ -1,0 +1,134 @@
+//! The commands of the model that read and write keys.
+
+use super::clock::MILLI;
+use super::redis::{Change, ChangeKind, Entry, Redis, Value, expiry, integer, lower, wrong_type};
+use super::wire::Reply;
+
+impl Redis {
+    pub fn run(&mut self, db: u64, name: &str, words: &[&[u8]], wall: u64) -> Reply {
+        let now = (wall / MILLI) as i64;
+        match name {
+            "get" => match self.read(db, words[1], now) {
+                Some(Entry { value: Value::Text(text), .. }) => Reply::Bulk(text.clone()),
+                Some(_) => wrong_type(),
+                None => Reply::Nil,
+            },
+            "set" => self.set(db, words, wall),
+            "del" => self.delete(db, &words[1..], now),
+            "pexpire" => self.pexpire(db, words, now),
+            "pttl" => Reply::Integer(match self.read(db, words[1], now) {
+                Some(entry) => entry.expires.map_or(-1, |at| (at - now).max(0)),
+                None => -2,
+            }),
+            "exists" => {
+                let there = words[1..].iter().filter(|key| self.read(db, key, now).is_some());
+                Reply::Integer(there.count() as i64)
+            }
+            "time" => {
+                let part = |number: u64| Reply::Bulk(number.to_string().into_bytes());
+                Reply::Array(vec![part(wall / 1_000_000_000), part(wall % 1_000_000_000 / 1_000)])
+            }
+            "info" => Reply::Bulk(self.server.info(&words[1..], self.open.len(), wall)),
+            "ping" => Reply::Status("PONG"),
+            "dbsize" => Reply::Integer(self.data.keys().filter(|(at, _)| *at == db).count() as i64),
+            "flushall" => {
+                self.data.clear();
+                Reply::OK
+            }
+            "hset" => self.set_hash(db, words, wall),
+            name => unreachable!("{name} is run elsewhere"),
+        }
+    }
+
+    /// A key that is past its end is deleted when somebody looks at it.
+    fn read(&mut self, db: u64, key: &[u8], now: i64) -> Option<&Entry> {
+        let key = (db, key.to_vec());
+        if self.data.get(&key)?.expires.is_some_and(|at| now > at) {
+            self.data.remove(&key);
+        }
+        self.data.get(&key)
+    }
+
+    fn note(&mut self, kind: ChangeKind, db: u64, key: &[u8]) {
+        let key = (db, key.to_vec());
+        let before = self.data.get(&key).map(|entry| entry.value.clone());
+        self.changes.push(Change { kind, key, before });
+    }
+
+    fn set(&mut self, db: u64, words: &[&[u8]], wall: u64) -> Reply {
+        let now = (wall / MILLI) as i64;
+        let (mut if_absent, mut if_there, mut expires) = (false, false, None);
+        let mut options = words[3..].iter();
+        while let Some(option) = options.next() {
+            match lower(option).as_str() {
+                "nx" if !if_there => if_absent = true,
+                "xx" if !if_absent => if_there = true,
+                unit @ ("px" | "ex") if expires.is_none() => {
+                    let Some(word) = options.next() else {
+                        return Reply::error("ERR syntax error");
+                    };
+                    let factor = if unit == "px" { 1 } else { 1_000 };
+                    match expiry("set", integer(word), factor, now) {
+                        Ok(at) => expires = Some(at),
+                        Err(error) => return error,
+                    }
+                }
+                _ => return Reply::error("ERR syntax error"),
+            }
+        }
+        let is_there = self.read(db, words[1], now).is_some();
+        if if_absent && is_there || if_there && !is_there {
+            return Reply::Nil;
+        }
+        self.note(ChangeKind::Set, db, words[1]);
+        let value = Value::Text(words[2].to_vec());
+        self.data.insert((db, words[1].to_vec()), Entry { value, expires, written: wall });
+        Reply::OK
+    }
+
+    fn set_hash(&mut self, db: u64, words: &[&[u8]], wall: u64) -> Reply {
+        match self.read(db, words[1], (wall / MILLI) as i64) {
+            Some(Entry { value: Value::Text(_), .. }) => wrong_type(),
+            Some(_) => Reply::Integer(0),
+            None => {
+                let entry = Entry { value: Value::Hash, expires: None, written: wall };
+                self.data.insert((db, words[1].to_vec()), entry);
+                Reply::Integer(1)
+            }
+        }
+    }
+
+    fn delete(&mut self, db: u64, keys: &[&[u8]], now: i64) -> Reply {
+        let mut deleted = 0;
+        for key in keys {
+            if self.read(db, key, now).is_some() {
+                self.note(ChangeKind::Delete, db, key);
+                self.data.remove(&(db, key.to_vec()));
+                deleted += 1;
+            }
+        }
+        Reply::Integer(deleted)
+    }
+
+    /// An end that is not in the future deletes the key at once.
+    fn pexpire(&mut self, db: u64, words: &[&[u8]], now: i64) -> Reply {
+        let Some(ttl) = integer(words[2]) else {
+            return Reply::error("ERR value is not an integer or out of range");
+        };
+        let Some(at) = now.checked_add(ttl) else {
+            return Reply::error("ERR invalid expire time in 'pexpire' command");
+        };
+        if self.read(db, words[1], now).is_none() {
+            return Reply::Integer(0);
+        }
+        let key = (db, words[1].to_vec());
+        if at <= now {
+            self.note(ChangeKind::Delete, db, words[1]);
+            self.data.remove(&key);
+        } else {
+            self.note(ChangeKind::Expire, db, words[1]);
+            self.data.entry(key).and_modify(|entry| entry.expires = Some(at));
+        }
+        Reply::Integer(1)
+    }
+}

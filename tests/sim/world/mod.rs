@@ -1,0 +1,330 @@
+//! A world of clients and nodes in virtual time, run from one sequence of choices.
+//!
+//! It needs nothing but the standard library and this crate, so that a fuzzer can include it.
+
+pub mod check;
+pub mod choices;
+mod client;
+mod clock;
+mod crash;
+mod faults;
+mod keys;
+mod lua;
+mod network;
+mod node;
+pub mod plan;
+mod queue;
+mod quiet;
+pub mod rare;
+pub mod redis;
+mod script;
+mod serve;
+pub mod server;
+mod timeline;
+mod transport;
+mod turn;
+pub mod wire;
+mod work;
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Once};
+
+use check::Checker;
+use choices::Choices;
+use client::Client;
+use clock::{Clock, MILLI, SECOND};
+use network::Connection;
+use node::Node;
+use plan::{Class, Plan};
+use queue::{Event, Queue};
+use rare::{Counts, Rare};
+use server::Server;
+use timeline::Timeline;
+
+/// What the nodes' wall clocks show when a run begins: some moment in 2023.
+const EPOCH: u64 = 1_700_000_000 * SECOND;
+/// A run that takes more events does not end.
+const EVENTS_MAX: u64 = 400_000;
+/// After so many events, faults and work end, so that a run takes a bounded time.
+const FAULTY_EVENTS_MAX: u64 = 6_000;
+
+/// A broken invariant: its name, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    pub rule: &'static str,
+    pub text: String,
+}
+
+/// What came out of a run.
+pub struct Outcome {
+    pub violation: Option<Violation>,
+    pub rare: Counts,
+    /// The choices that were made; they give the same run again.
+    pub drawn: Vec<u32>,
+    /// A hash over all that was done.
+    pub digest: u64,
+    pub events: u64,
+    pub timeline: Vec<String>,
+}
+
+/// Runs a world to its end; one of this class, if one is given.
+pub fn run(choices: Choices, class: Option<Class>, wants_timeline: bool) -> Outcome {
+    let mut world = World::new(choices, class, wants_timeline);
+    let panicked = quietly(|| catch_unwind(AssertUnwindSafe(|| world.live())).err());
+    if let Some(panic) = panicked {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or(panic.downcast_ref::<&str>().map(|text| (*text).into()));
+        world.violation = None;
+        world.fail("NO-PANIC", || text.unwrap_or_default());
+    }
+    Outcome {
+        violation: world.violation.map(|(rule, text)| Violation { rule, text }),
+        rare: world.rare,
+        drawn: world.choices.into_drawn(),
+        digest: world.digest,
+        events: world.events,
+        timeline: world.timeline.into_lines(),
+    }
+}
+
+thread_local! {
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A panic in here is a finding, told later, and not one of a thousand messages.
+fn quietly<T>(run: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_QUIET.get() {
+                usual(panic);
+            }
+        }));
+    });
+    IS_QUIET.set(true);
+    let result = run();
+    IS_QUIET.set(false);
+    result
+}
+
+/// All there is.
+pub struct World {
+    choices: Choices,
+    plan: Plan,
+    /// True time.
+    now: u64,
+    queue: Queue,
+    clients: Vec<Client>,
+    nodes: Vec<Node>,
+    connections: Vec<Connection>,
+    /// Until when nothing passes between a client and a node.
+    links: Vec<Vec<u64>>,
+    /// The process of a node that a client last heard of, and when.
+    heard_at: Vec<Vec<Option<(u64, u64)>>>,
+    slow_until: u64,
+    faults_left: u32,
+    /// Connections that will get a reply too many when they owe none.
+    surprises: Vec<usize>,
+    /// Whether things still go wrong.
+    is_faulty: bool,
+    healed_at: u64,
+    /// Whether nothing has happened yet that the protocol cannot survive.
+    mutex_promised: bool,
+    /// Processes that were started so far.
+    engines: u32,
+    servers: u64,
+    checker: Checker,
+    violation: Option<check::Failure>,
+    rare: Counts,
+    timeline: Timeline,
+    digest: u64,
+    events: u64,
+    /// Kept for its capacity.
+    input: Vec<u8>,
+}
+
+impl World {
+    fn new(mut choices: Choices, class: Option<Class>, wants_timeline: bool) -> World {
+        let plan = Plan::draw(&mut choices, class);
+        let nodes = (0..plan.nodes)
+            .map(|_| {
+                let wall = EPOCH + choices.between(0, 10 * SECOND);
+                let clock = Clock::new(wall, Plan::ppm(&mut choices));
+                Node::new(clock, Server::new(String::new(), String::new(), 0))
+            })
+            .collect();
+        let links = vec![vec![0; plan.nodes]; plan.clients];
+        let heard_at = vec![vec![None; plan.nodes]; plan.clients];
+        let mutex_promised = match plan.class {
+            Class::Durable => true,
+            Class::Guarded | Class::Stepped => plan.is_guarded(),
+            Class::Unguarded => false,
+        };
+        let mut world = World {
+            choices,
+            plan,
+            now: 0,
+            queue: Queue::default(),
+            clients: Vec::new(),
+            nodes,
+            connections: Vec::new(),
+            links,
+            heard_at,
+            slow_until: 0,
+            faults_left: 0,
+            surprises: Vec::new(),
+            is_faulty: true,
+            healed_at: u64::MAX,
+            mutex_promised,
+            engines: 0,
+            servers: 0,
+            checker: Checker::default(),
+            violation: None,
+            rare: Counts::new(),
+            timeline: Timeline::new(wants_timeline),
+            digest: 0,
+            events: 0,
+            input: Vec::new(),
+        };
+        world.populate();
+        world
+    }
+
+    fn populate(&mut self) {
+        for node in 0..self.plan.nodes {
+            let mut server = self.new_server(node);
+            // Most have been up for longer than any lock lives.
+            let age = if self.choices.chance(100) { 0 } else { 100_000 };
+            server.started -= age;
+            self.nodes[node].redis.server = server;
+            if self.plan.has_marker && !self.choices.chance(200) {
+                self.leave_marker(node);
+            }
+        }
+        for client in 0..self.plan.clients {
+            // Suspend and all: the safety clock of a machine that has been up for a while.
+            let reading = SECOND + self.choices.between(0, 1_000 * SECOND);
+            let clock = Clock::new(reading, Plan::ppm(&mut self.choices));
+            let client = self.new_client(client, clock);
+            self.clients.push(client);
+        }
+        for client in 0..self.plan.clients {
+            self.clients[client].work_left = self.plan.work_count;
+            let start = self.plan.start() + self.choices.between(0, 20 * MILLI);
+            self.queue.push(start, Event::Work(client));
+            if self.plan.start() > 0 || !self.choices.chance(300) {
+                let now = self.client_now(client);
+                self.clients[client].engine.connect(now);
+                self.wake_client(client, self.now);
+            }
+        }
+        self.faults_left = self.plan.fault_count;
+        let start = self.plan.start() + self.choices.magnitude(MILLI, 2 * self.plan.fault_interval);
+        self.queue.push(start, Event::Fault);
+        self.timeline.note(0, || {
+            let plan = &self.plan;
+            format!(
+                "{:?}, {} nodes {:?}, {} clients, max_ttl {}, {:?}",
+                plan.class,
+                plan.nodes,
+                plan.routes,
+                plan.clients,
+                timeline::Millis(plan.max_ttl),
+                plan.guard
+            )
+        });
+    }
+
+    /// A marker that was left long ago: nobody waits for the node.
+    fn leave_marker(&mut self, node: usize) {
+        let value = redis::Value::Text((EPOCH / MILLI - 1_000).to_string().into_bytes());
+        let entry = redis::Entry { value, expires: None, written: 0 };
+        let key = (self.plan.db, b"marker".to_vec());
+        self.nodes[node].redis.data.insert(key, entry);
+    }
+
+    fn new_client(&mut self, client: usize, clock: Clock) -> Client {
+        let config = Arc::new(self.plan.config(client));
+        let seed = u64::from(self.choices.below(u32::MAX));
+        Client::new(config, clock, self.engines << 3 | client as u32, seed)
+    }
+
+    /// Lives through faults, heals, and comes to rest.
+    fn live(&mut self) {
+        while self.violation.is_none() {
+            let is_busy = self.faults_left > 0 || self.clients.iter().any(|it| it.work_left > 0);
+            let is_worn_out = self.events > FAULTY_EVENTS_MAX || self.choices.is_exhausted();
+            if !is_busy || is_worn_out {
+                break;
+            }
+            self.step();
+        }
+        self.heal();
+        for client in 0..self.clients.len() {
+            self.clients[client].work_left = 0;
+            self.demand(client);
+        }
+        while self.violation.is_none() && self.step() {}
+        if self.violation.is_none() {
+            self.check_quiet();
+            self.count_stats();
+        }
+    }
+
+    /// The next event; `false` if there is none.
+    fn step(&mut self) -> bool {
+        let Some((at, event)) = self.queue.pop() else {
+            return false;
+        };
+        self.now = at;
+        self.events += 1;
+        if self.events > EVENTS_MAX {
+            self.fail("TERMINATION", || "the world does not come to rest".into());
+            return false;
+        }
+        match event {
+            Event::Knock(id) => self.knock(id),
+            Event::Answer(id) => self.answer(id),
+            Event::Deliver(id, way) => self.deliver(id, way),
+            Event::NodeTurn(node) => self.node_turn(node, at),
+            Event::ClientTurn(client) => self.client_turn(client, at),
+            Event::Work(client) if self.is_faulty => self.work(client),
+            Event::Work(client) => {
+                self.next_demand(client);
+                self.wake_client(client, self.now);
+            }
+            Event::Fault if self.is_faulty => self.strike(),
+            Event::Fault => {}
+            Event::Restart(node) => self.restart(node),
+        }
+        true
+    }
+
+    /// How long clients may have to wait for a lock when all is well again.
+    fn patience(&self) -> u64 {
+        // A connection that is dead without a sign is given up after ten seconds of silence.
+        3 * self.plan.quarantine() + 4 * self.plan.max_ttl + 30 * SECOND
+    }
+
+    fn digest(&mut self, numbers: &[u64]) {
+        for number in numbers {
+            self.digest =
+                (self.digest ^ number).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+        }
+    }
+
+    fn count_stats(&mut self) {
+        for client in 0..self.clients.len() {
+            let stats = self.clients[client].engine.stats();
+            let ended = stats.acquired + stats.contended + stats.unavailable + stats.expired;
+            if stats.rounds > ended {
+                self.rare.hit(Rare::Retry);
+            }
+            if stats.clock_jumps > 0 {
+                self.rare.hit(Rare::ClockStepDetected);
+            }
+        }
+    }
+}

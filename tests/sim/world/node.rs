@@ -1,0 +1,176 @@
+//! A machine with a Redis process on it: it freezes, crashes, forgets, and comes back.
+
+use super::clock::{Clock, MILLI};
+use super::redis::{Data, Entry, Key, Redis};
+use super::server::Server;
+
+/// What a process finds on its disk when it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// All that was ever answered.
+    Everything,
+    /// Nothing.
+    Nothing,
+    /// What was there when it was last saved.
+    Snapshot,
+    /// All but what was set in the last so many nanoseconds.
+    AllButLast(u64),
+}
+
+/// What a machine answers to who wants to connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    Open,
+    Refusing,
+    /// Nothing comes back.
+    Silent,
+}
+
+/// A key that the server has forgotten too early.
+#[derive(Debug, Clone)]
+pub struct Forgotten {
+    pub key: Key,
+    /// In true time.
+    pub until: u64,
+}
+
+/// A node.
+pub struct Node {
+    pub clock: Clock,
+    pub redis: Redis,
+    pub is_up: bool,
+    /// In true time; it runs again from this moment on.
+    pub frozen_until: u64,
+    pub door: Door,
+    pub door_until: u64,
+    /// Counts its processes.
+    pub incarnation: u64,
+    /// Connections that its kernel has, in the order in which they came.
+    pub connections: Vec<usize>,
+    pub next_session: u64,
+    pub turn_at: Option<u64>,
+    pub forgotten: Vec<Forgotten>,
+    /// Whether it ever forgot a lock that may have been held.
+    pub was_forgetful: bool,
+    /// Whether its next reply is followed by what no client should accept.
+    pub is_poisonous: bool,
+    /// Whether its marker was flushed and nobody has noticed yet.
+    pub lost_marker: bool,
+    /// Whether the next process will claim to be older than it is.
+    pub lies: bool,
+    pub refuses_until: u64,
+    pub replica_until: u64,
+    pub loading_until: u64,
+    saved: Data,
+}
+
+impl Node {
+    pub fn new(clock: Clock, server: Server) -> Node {
+        Node {
+            clock,
+            redis: Redis::new(server, Data::new()),
+            is_up: true,
+            frozen_until: 0,
+            door: Door::Open,
+            door_until: 0,
+            incarnation: 0,
+            connections: Vec::new(),
+            next_session: 1,
+            turn_at: None,
+            forgotten: Vec::new(),
+            was_forgetful: false,
+            is_poisonous: false,
+            lost_marker: false,
+            lies: false,
+            refuses_until: 0,
+            replica_until: 0,
+            loading_until: 0,
+            saved: Data::new(),
+        }
+    }
+
+    pub fn is_running(&self, now: u64) -> bool {
+        self.is_up && now >= self.frozen_until
+    }
+
+    pub fn wall(&self, now: u64) -> u64 {
+        self.clock.read(now)
+    }
+
+    /// Saves all there is, for [`Memory::Snapshot`].
+    pub fn save(&mut self) {
+        self.saved = self.redis.data.clone();
+    }
+
+    /// Ends the process; what the next one will find is decided now. Returns whether a lock was
+    /// forgotten that may be held.
+    pub fn crash(&mut self, now: u64, memory: Memory) -> bool {
+        let wall = self.wall(now);
+        let kept = match memory {
+            Memory::Everything => self.redis.data.clone(),
+            Memory::Nothing => Data::new(),
+            Memory::Snapshot => self.saved.clone(),
+            Memory::AllButLast(time) => {
+                let since = wall.saturating_sub(time);
+                let is_kept = |(_, entry): &(&Key, &Entry)| entry.written < since;
+                let kept = self.redis.data.iter().filter(is_kept);
+                kept.map(|(key, entry)| (key.clone(), entry.clone())).collect()
+            }
+        };
+        self.is_up = false;
+        self.replace(now, kept)
+    }
+
+    /// Puts other data in the place of what is there, and notes what is missing then.
+    pub fn replace(&mut self, now: u64, data: Data) -> bool {
+        let old = std::mem::replace(&mut self.redis.data, data);
+        self.forgotten.retain(|forgotten| forgotten.until > now);
+        let before = self.forgotten.len();
+        for (key, entry) in old {
+            let kept = self.redis.data.get(&key);
+            let is_kept =
+                kept.is_some_and(|kept| kept.value == entry.value && kept.expires >= entry.expires);
+            if let (false, Some(until)) = (is_kept, self.believed_until(now, &entry)) {
+                if until > now {
+                    self.forgotten.push(Forgotten { key, until });
+                }
+            }
+        }
+        self.was_forgetful |= self.forgotten.len() > before;
+        self.forgotten.len() > before
+    }
+
+    /// Until when somebody may believe that this entry locks, in true time.
+    fn believed_until(&self, now: u64, entry: &Entry) -> Option<u64> {
+        let expires = u64::try_from(entry.expires?).ok()? * MILLI;
+        let ttl = expires.saturating_sub(entry.written);
+        // Who owns it takes off the drift; one percent, as everywhere here. A clock that was set
+        // back in the meantime keeps the key for longer than anybody believes in it.
+        let drift = ttl / 100 + 2 * MILLI;
+        Some(self.clock.when(expires - drift).min(now + ttl.saturating_sub(drift)))
+    }
+
+    /// Whether a lock on this key may be held that the process does not know of.
+    pub fn has_forgotten(&self, now: u64, key: &Key) -> bool {
+        self.forgotten.iter().any(|forgotten| forgotten.key == *key && now < forgotten.until)
+    }
+
+    /// When the key is gone, in true time, if it holds this text.
+    pub fn held_until(&self, key: &Key, text: &[u8]) -> Option<u64> {
+        let entry = self.redis.data.get(key)?;
+        let holds = matches!(&entry.value, super::redis::Value::Text(value) if value == text);
+        let expires = u64::try_from(entry.expires?).ok()?;
+        holds.then(|| self.clock.when((expires + 1) * MILLI))
+    }
+
+    /// Starts a process with what the last one left.
+    pub fn restart(&mut self, server: Server) {
+        let data = std::mem::take(&mut self.redis.data);
+        self.redis = Redis::new(server, data);
+        self.is_up = true;
+        self.frozen_until = 0;
+        self.incarnation += 1;
+        self.next_session = 1;
+        self.connections.clear();
+    }
+}

@@ -1,0 +1,251 @@
+//! What a run is like: drawn once, at its beginning.
+//!
+//! Every run draws which faults it has at all ("swarm testing"): many have one kind only, and so
+//! come into corners that a mixture of everything never reaches.
+
+use std::time::Duration;
+
+use muxlock::{Redlock, RestartGuard, Retry};
+
+use super::choices::Choices;
+use super::clock::MILLI;
+use super::faults::Fault;
+
+/// The clock drift that clients allow for; no clock here is off by more than half of it.
+const DRIFT_FACTOR: f64 = 0.01;
+const PPM_MAX: i32 = 5_000;
+
+/// What may go wrong in a run, and so what is promised all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// The network, freezes, pauses, and crashes that lose nothing: everything holds.
+    Durable,
+    /// Masters are restarted without their data, and the guard is on: mutual exclusion holds.
+    Guarded,
+    /// Clock steps, promotions, flushes, and clients that guard nothing.
+    Stepped,
+    /// Masters forget, and nobody guards: no panic, no leak, no false vote.
+    Unguarded,
+}
+
+impl Class {
+    pub const ALL: [Class; 4] = [Class::Durable, Class::Guarded, Class::Stepped, Class::Unguarded];
+}
+
+/// How a message travels and what a kernel takes, in thousandths and nanoseconds.
+pub struct Wire {
+    pub latency: u64,
+    /// How often a message is late, and by up to how much.
+    pub late: u32,
+    pub late_max: u64,
+    /// How often a message is cut in two.
+    pub split: u32,
+    /// How often a write or a read takes a part only.
+    pub partial: u32,
+    /// What a kernel buffers for one direction.
+    pub buffer: usize,
+}
+
+/// How a client's process runs.
+pub struct Process {
+    /// How often it is held up between two steps of a turn.
+    pub pause: u32,
+    pub pause_max: u64,
+    /// How often a clock read shows a little less than one before.
+    pub glitch: u32,
+    /// How often a timer fires late.
+    pub late_timer: u32,
+}
+
+/// A run's settings.
+pub struct Plan {
+    pub class: Class,
+    pub nodes: usize,
+    pub clients: usize,
+    pub resources: usize,
+    pub max_ttl: u64,
+    pub node_timeout: u64,
+    pub connect_timeout: u64,
+    pub retry_most: u64,
+    pub guard: RestartGuard,
+    pub has_marker: bool,
+    /// Nodes of which a restart loses nothing, and whose operator says so.
+    pub durable: Vec<bool>,
+    /// Which node each slot of the configuration is: a node may be listed twice.
+    pub routes: Vec<usize>,
+    /// Clients that do not guard, as those of another make.
+    pub unguarded_clients: usize,
+    pub password: Option<String>,
+    pub db: u64,
+    pub key_prefix: &'static str,
+    pub wire: Wire,
+    pub process: Process,
+    /// With how often each is picked.
+    pub faults: Vec<(Fault, u32)>,
+    pub fault_count: u32,
+    pub fault_interval: u64,
+    pub fault_length_max: u64,
+    pub work_count: u32,
+    pub work_interval: u64,
+    /// How often a reply is an error for no reason that lasts.
+    pub stray_error: u32,
+}
+
+impl Plan {
+    /// Draws a plan; of this class, if one is given.
+    pub fn draw(choices: &mut Choices, class: Option<Class>) -> Plan {
+        let class = class.unwrap_or_else(|| choices.pick(&Class::ALL));
+        let nodes = choices.pick(&[3, 3, 3, 3, 3, 5, 2, 1]);
+        let max_ttl = choices.pick(&[1_000, 300, 2_000, 5_000, 100, 30_000]) * MILLI;
+        let guard = match class {
+            Class::Unguarded => RestartGuard::Off,
+            _ if choices.chance(120) => RestartGuard::OwnObservation,
+            _ => RestartGuard::Uptime,
+        };
+        let node_timeout = choices.pick(&[50, 20, 5, 200, 1_000]) * MILLI;
+        let connect_timeout = choices.pick(&[500, 100, 30, 2_000]) * MILLI;
+        let is_stepped = class == Class::Stepped;
+        let mut routes: Vec<usize> = (0..nodes).collect();
+        if is_stepped && nodes >= 3 && choices.chance(150) {
+            let last = nodes - 1;
+            routes[last] = choices.below(last as u32) as usize;
+        }
+        Plan {
+            class,
+            nodes,
+            clients: 2 + choices.below(3) as usize,
+            resources: 1 + usize::from(choices.chance(300)),
+            max_ttl,
+            node_timeout,
+            connect_timeout,
+            retry_most: choices.pick(&[64, 20, 250]) * MILLI,
+            guard,
+            has_marker: is_stepped && choices.chance(500),
+            durable: (0..nodes).map(|_| class == Class::Guarded && choices.chance(100)).collect(),
+            routes,
+            unguarded_clients: usize::from(is_stepped && choices.chance(150)),
+            password: choices.chance(150).then(|| "secret".into()),
+            db: u64::from(choices.chance(150)) * 3,
+            key_prefix: if choices.chance(150) { "locks:" } else { "" },
+            wire: Wire::draw(choices, (node_timeout / 4).min(connect_timeout / 10)),
+            process: Process::draw(choices),
+            faults: draw_faults(choices, class),
+            fault_count: choices.pick(&[12, 4, 0, 24]),
+            fault_interval: choices.magnitude(MILLI, max_ttl.max(4 * MILLI)),
+            fault_length_max: choices.pick(&[
+                max_ttl / 2,
+                max_ttl / 10,
+                max_ttl * 3,
+                3_000 * MILLI,
+                // Longer than a silent connection is kept.
+                15_000 * MILLI,
+            ]),
+            work_count: choices.pick(&[10, 4, 18]),
+            work_interval: choices.magnitude(MILLI, (max_ttl / 2).max(4 * MILLI)),
+            stray_error: choices.pick(&[0, 0, 0, 30]),
+        }
+    }
+
+    /// Whether a lock that a node has forgotten can be taken a second time only by a client that
+    /// broke a rule.
+    pub fn is_guarded(&self) -> bool {
+        self.guard != RestartGuard::Off && self.unguarded_clients == 0
+    }
+
+    /// The settings of the client with this number.
+    pub fn config(&self, client: usize) -> muxlock::Config {
+        let duration = Duration::from_nanos;
+        let credentials = self.password.as_ref().map_or(String::new(), |it| format!(":{it}@"));
+        let urls = (0..self.nodes).map(|slot| {
+            let db = if self.db == 0 { String::new() } else { format!("/{}", self.db) };
+            let durable = if self.durable[slot] { "?durable=yes" } else { "" };
+            format!("redis://{credentials}10.0.0.{}{db}{durable}", slot + 1)
+        });
+        let is_guarding = client >= self.unguarded_clients;
+        let guard = if is_guarding { self.guard } else { RestartGuard::Off };
+        let builder = Redlock::builder()
+            .nodes(urls)
+            .node_timeout(duration(self.node_timeout))
+            .connect_timeout(duration(self.connect_timeout))
+            .retry(Retry::default().most(duration(self.retry_most)))
+            .drift_factor(DRIFT_FACTOR)
+            .key_prefix(self.key_prefix)
+            .max_ttl(duration(self.max_ttl))
+            .restart_guard(guard);
+        let marked = match self.has_marker && is_guarding {
+            true => builder.flush_marker("marker"),
+            false => builder,
+        };
+        marked.config().expect("the plan is valid")
+    }
+
+    /// For how long a restarted node is waited for, and somewhat longer.
+    pub fn quarantine(&self) -> u64 {
+        self.max_ttl + self.max_ttl / 50 + 1_100 * MILLI
+    }
+
+    /// What one round may take. A connection that stands just when its time is over is given that
+    /// time again.
+    pub fn round_max(&self) -> u64 {
+        2 * self.connect_timeout + self.node_timeout
+    }
+
+    /// When work and faults begin: a client that believes in nothing but what it saw itself sees
+    /// nothing of interest for a while.
+    pub fn start(&self) -> u64 {
+        match self.guard {
+            RestartGuard::OwnObservation => self.quarantine(),
+            _ => 0,
+        }
+    }
+
+    /// A rate that some clock of the run has.
+    pub fn ppm(choices: &mut Choices) -> i32 {
+        let any = choices.below(2 * PPM_MAX as u32 + 1) as i32 - PPM_MAX;
+        choices.pick(&[0, PPM_MAX, -PPM_MAX, any])
+    }
+
+    /// A time to live, in nanoseconds.
+    pub fn ttl(&self, choices: &mut Choices) -> u64 {
+        let any = choices.magnitude(MILLI, self.max_ttl);
+        choices.pick(&[self.max_ttl, self.max_ttl / 2, self.max_ttl, self.max_ttl / 5, any])
+    }
+}
+
+impl Wire {
+    /// Nobody gets anywhere if a message usually takes longer than `latency_max`.
+    fn draw(choices: &mut Choices, latency_max: u64) -> Wire {
+        Wire {
+            latency: choices.pick(&[100_000, 10_000, MILLI, 8 * MILLI]).min(latency_max),
+            late: choices.pick(&[0, 20, 200]),
+            late_max: choices.pick(&[5 * MILLI, 60 * MILLI, 1_000 * MILLI]),
+            split: choices.pick(&[0, 0, 100]),
+            partial: choices.pick(&[0, 0, 100]),
+            buffer: choices.pick(&[64 * 1024, 64 * 1024, 700]),
+        }
+    }
+}
+
+impl Process {
+    fn draw(choices: &mut Choices) -> Process {
+        Process {
+            pause: choices.pick(&[0, 0, 20, 100]),
+            pause_max: choices.pick(&[5 * MILLI, 100 * MILLI, 1_500 * MILLI]),
+            glitch: choices.pick(&[0, 0, 50]),
+            late_timer: choices.pick(&[0, 100]),
+        }
+    }
+}
+
+fn draw_faults(choices: &mut Choices, class: Class) -> Vec<(Fault, u32)> {
+    let mut faults = Vec::new();
+    for fault in Fault::ALL {
+        if fault.is_allowed(class) {
+            let weight = choices.pick(&[0, 1, 0, 4]);
+            if weight > 0 {
+                faults.push((fault, weight));
+            }
+        }
+    }
+    faults
+}

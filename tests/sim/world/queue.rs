@@ -1,0 +1,51 @@
+//! What is to happen, in the order of true time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::network::Way;
+
+/// Something that happens at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    /// A connection request reaches the server's machine.
+    Knock(usize),
+    /// Its answer reaches the client.
+    Answer(usize),
+    /// Something may arrive on a connection.
+    Deliver(usize, Way),
+    NodeTurn(usize),
+    ClientTurn(usize),
+    /// A client's application does something.
+    Work(usize),
+    Fault,
+    /// A node's process starts again, if it is still down.
+    Restart(usize),
+}
+
+/// A queue of events. Two of one moment happen in the order in which they were put in.
+#[derive(Default)]
+pub struct Queue {
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    count: u64,
+    /// When the last one happened.
+    now: u64,
+}
+
+impl Queue {
+    /// Adds an event.
+    ///
+    /// # Panics
+    /// If it is in the past: true time does not run backwards.
+    pub fn push(&mut self, at: u64, event: Event) {
+        assert!(at >= self.now, "{event:?} at {at} is before {}", self.now);
+        self.count += 1;
+        self.events.push(Reverse((at, self.count, event)));
+    }
+
+    pub fn pop(&mut self) -> Option<(u64, Event)> {
+        let Reverse((at, _, event)) = self.events.pop()?;
+        self.now = at;
+        Some((at, event))
+    }
+}

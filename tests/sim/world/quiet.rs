@@ -1,0 +1,103 @@
+//! What must be true when a turn is over, and when all is quiet.
+
+use super::World;
+use super::clock::MILLI;
+use super::plan::Class;
+use super::rare::Rare;
+use super::redis::Value;
+use super::timeline::Short;
+use muxlock::{NodeOutcome, Unfit};
+
+impl World {
+    /// At the end of a turn: requests and replies are paired, and nothing is overdue
+    /// (invariants 10 and 11).
+    pub fn check_turn(&mut self, client: usize) {
+        let it = &self.clients[client];
+        let mut failure = None;
+        let (mut in_flight, mut debts) = (0, 0);
+        for (slot, status) in it.engine.nodes().enumerate() {
+            in_flight += status.in_flight;
+            debts += status.debts;
+            if status.last_failure == Some(NodeOutcome::Unfit(Unfit::Duplicate)) {
+                self.rare.hit(Rare::Duplicate);
+            }
+            let connection = it.slots[slot].connection.map(|id| &self.connections[id]);
+            let owed = connection.map_or(0, |at| at.commands.saturating_sub(at.replies)) as usize;
+            if owed != status.in_flight {
+                let known = status.in_flight;
+                failure = Some(("PAIRING", format!("node {slot}: {owed} owed, {known} known")));
+            }
+            if let Some((_, read)) = connection
+                .and_then(|at| Some((at.poisoned?, at.down.read)))
+                .filter(|(at, read)| read >= at)
+            {
+                failure = Some(("DESYNC", format!("node {slot} is trusted after {read} bytes")));
+            }
+        }
+        // Commands that wait for a connection are not owed; this is a lower bound.
+        if debts + in_flight > it.engine.unanswered() {
+            self.rare.hit(Rare::DebtExpired);
+        }
+        let now = it.clock.read(self.now);
+        if let Some((id, operation)) = it.operations.iter().find(|(_, op)| now > op.limit) {
+            failure = Some(("TERMINATION", format!("{id:?} does not end: {operation:?}")));
+        }
+        if let Some((rule, text)) = failure {
+            self.fail(rule, || format!("client {client}: {text}"));
+        }
+    }
+
+    /// When all is quiet: nothing is under way, nothing is owed, nothing is left (invariant 12).
+    pub fn check_quiet(&mut self) {
+        for client in 0..self.clients.len() {
+            let engine = &self.clients[client].engine;
+            let debts: usize = engine.nodes().map(|node| node.debts).sum();
+            let (operations, unanswered) = (engine.operations(), engine.unanswered());
+            let timeout = engine.poll_timeout();
+            if operations + unanswered + debts > 0 || timeout.is_some() {
+                self.fail("QUIESCENCE", || {
+                    format!(
+                        "client {client}: {operations} operations, {unanswered} unanswered, \
+                         {debts} debts, next {timeout:?}"
+                    )
+                });
+            }
+        }
+        if self.plan.class == Class::Durable {
+            self.check_left_behind();
+        }
+    }
+
+    /// A key whose attempt is dead was deleted, unless nobody could know that it would ever be set:
+    /// its connection was given up for longer than the key was to live. What is left ends by itself
+    /// within the longest time to live.
+    fn check_left_behind(&mut self) {
+        let mut failure = None;
+        for (node, it) in self.nodes.iter().enumerate() {
+            let wall = (it.wall(self.now) / MILLI) as i64;
+            for (key, entry) in &it.redis.data {
+                let Value::Text(value) = &entry.value else {
+                    continue;
+                };
+                let Some(set) = self.checker.set_of(value, node) else {
+                    continue;
+                };
+                let expires = entry.expires.unwrap_or(i64::MAX);
+                let latest = wall + (self.plan.max_ttl / MILLI) as i64;
+                let connection = &self.connections[set.connection];
+                let is_excused = wall > expires
+                    || set.at > connection.closed_at.saturating_add(set.ttl)
+                    || connection.outlived_kill
+                    // To this client, a jump of its clock is time in which the key has expired.
+                    || self.clients[set.client].jumped > 0;
+                if !is_excused || expires > latest {
+                    let name = key.1.escape_ascii();
+                    failure = Some(format!("node {node} still holds {name}: {}", Short(value)));
+                }
+            }
+        }
+        if let Some(text) = failure {
+            self.fail("QUIESCENCE", || text);
+        }
+    }
+}

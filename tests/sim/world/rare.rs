@@ -1,0 +1,125 @@
+//! Situations that a run must come into now and then, or it proves nothing about them.
+
+/// Declares the situations, each with its name in the report.
+macro_rules! situations {
+    ($($name:ident => $text:literal,)*) => {
+        /// A situation worth counting.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Rare { $($name,)* }
+
+        impl Rare {
+            /// All of them.
+            pub const ALL: &[Rare] = &[$(Rare::$name,)*];
+
+            /// What it is called.
+            pub fn name(self) -> &'static str {
+                match self { $(Rare::$name => $text,)* }
+            }
+        }
+    };
+}
+
+situations! {
+    Granted => "lock granted",
+    Contended => "lock refused: contended",
+    Unavailable => "lock refused: unavailable",
+    LateQuorum => "quorum that came too late",
+    EarlyReturn => "lock granted before all nodes answered",
+    Straggler => "straggler granted after the hand-out",
+    Retry => "round after a failed round",
+    GiveUpInRound => "patience ended in the middle of a round",
+    GhostSet => "SET executed after its connection was closed",
+    FrozenGhost => "dead SET executed when its server thawed",
+    KillBarrier => "CLIENT KILL ended a connection",
+    KillRefused => "CLIENT KILL refused",
+    DebtExpired => "debt that expired unpaid",
+    QuarantinedGrant => "grant of a forgetful node, not counted",
+    QuarantineEnded => "node votes again after its quarantine",
+    Extended => "extension",
+    ExtensionLate => "extension that came too late",
+    ExtensionMinority => "extension granted by a minority",
+    ReleasedAbsent => "release answered with absent",
+    ReleaseUnconfirmed => "release that no quorum confirmed",
+    PartialWrite => "partial write",
+    PartialRead => "partial read",
+    SplitReply => "message cut in two",
+    Blocked => "backlog: a socket took no more",
+    PausedPastDeadline => "holder paused past its deadline",
+    ClientRestart => "client restarted",
+    CrashDurable => "crash that lost nothing",
+    CrashWithLoss => "crash that lost locks",
+    BootStep => "restart with a lying uptime",
+    Loading => "server seen while loading",
+    Demoted => "demoted master seen",
+    Promoted => "promoted replica seen",
+    Duplicate => "one server under two addresses",
+    ClockStepDetected => "clock step detected",
+    FlushNoticed => "flush noticed by the marker",
+    Poisoned => "connection closed on a foreign frame",
+    Surplus => "connection closed on a surplus reply",
+    ErrorMemory => "error reply: OOM",
+    ErrorDisk => "error reply: MISCONF",
+    ErrorReplicas => "error reply: NOREPLICAS",
+    ErrorBusy => "error reply: BUSY",
+    ErrorPermission => "error reply: NOPERM",
+    ErrorCluster => "error reply: MOVED and the like",
+    ErrorScripts => "error reply: unknown command",
+    ErrorClients => "error reply: max number of clients",
+    ErrorReadOnly => "error reply: READONLY",
+    ErrorLoading => "error reply: LOADING",
+    ErrorAuth => "error reply: NOAUTH",
+    ErrorType => "error reply: WRONGTYPE",
+}
+
+/// How often each situation occurred.
+#[derive(Debug, Clone)]
+pub struct Counts([u64; Rare::ALL.len()]);
+
+impl Counts {
+    pub fn new() -> Counts {
+        Counts([0; Rare::ALL.len()])
+    }
+
+    pub fn hit(&mut self, rare: Rare) {
+        self.0[rare as usize] += 1;
+    }
+
+    pub fn hit_if(&mut self, is_it: bool, rare: Rare) {
+        self.0[rare as usize] += u64::from(is_it);
+    }
+
+    pub fn of(&self, rare: Rare) -> u64 {
+        self.0[rare as usize]
+    }
+
+    pub fn add(&mut self, other: &Counts) {
+        self.0.iter_mut().zip(&other.0).for_each(|(sum, more)| *sum += more);
+    }
+
+    /// The situation that an error reply is.
+    pub fn hit_error(&mut self, text: &str) {
+        const CODES: [(&str, Rare); 12] = [
+            ("OOM", Rare::ErrorMemory),
+            ("MISCONF", Rare::ErrorDisk),
+            ("NOREPLICAS", Rare::ErrorReplicas),
+            ("BUSY", Rare::ErrorBusy),
+            ("NOPERM", Rare::ErrorPermission),
+            ("MOVED", Rare::ErrorCluster),
+            ("CLUSTERDOWN", Rare::ErrorCluster),
+            ("READONLY", Rare::ErrorReadOnly),
+            ("LOADING", Rare::ErrorLoading),
+            ("NOAUTH", Rare::ErrorAuth),
+            ("WRONGTYPE", Rare::ErrorType),
+            ("ERR unknown command", Rare::ErrorScripts),
+        ];
+        if let Some((_, rare)) = CODES.iter().find(|(code, _)| text.starts_with(code)) {
+            self.hit(*rare);
+        }
+    }
+}
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts::new()
+    }
+}

@@ -1,0 +1,296 @@
+//! What a script does, command by command.
+
+use super::lua::{Expr, Op, Statement, parse};
+use super::wire::Reply;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A lua value as far as scripts of lock clients need it.
+#[derive(Debug, Clone, PartialEq)]
+enum Value {
+    Nil,
+    Bool(bool),
+    Number(f64),
+    Text(Vec<u8>),
+    Status(&'static str),
+    List(Vec<Value>),
+}
+
+/// What ends a script early: an error of a command that it called, or of its own.
+pub type Failure = String;
+
+/// Runs a command for a script.
+pub type Call<'a> = &'a mut dyn FnMut(&[Vec<u8>]) -> Reply;
+
+/// Runs the script `text`; its commands go to `call`.
+///
+/// # Errors
+/// The error that ended it: its text, without the minus sign.
+pub fn run(text: &[u8], keys: &[&[u8]], args: &[&[u8]], call: Call<'_>) -> Result<Reply, Failure> {
+    let program = program(text);
+    let list = |words: &[&[u8]]| {
+        Value::List(words.iter().map(|word| Value::Text(word.to_vec())).collect())
+    };
+    let locals = vec![("KEYS".to_owned(), list(keys)), ("ARGV".to_owned(), list(args))];
+    let returned = Script { locals, call }.block(&program)?;
+    Ok(reply(returned.unwrap_or(Value::Nil)))
+}
+
+/// The scripts that are kept parsed; a client sends three or four different ones.
+const PROGRAMS_MAX: usize = 16;
+
+/// A script's text, and what it was parsed into.
+type Program = (Vec<u8>, Rc<Vec<Statement>>);
+
+thread_local! {
+    static PROGRAMS: RefCell<Vec<Program>> = const { RefCell::new(Vec::new()) };
+}
+
+fn program(text: &[u8]) -> Rc<Vec<Statement>> {
+    PROGRAMS.with_borrow_mut(|programs| {
+        if let Some((_, program)) = programs.iter().find(|(known, _)| known == text) {
+            return Rc::clone(program);
+        }
+        if programs.len() >= PROGRAMS_MAX {
+            programs.clear();
+        }
+        let source = std::str::from_utf8(text).expect("a script is text");
+        programs.push((text.to_vec(), Rc::new(parse(source))));
+        Rc::clone(&programs[programs.len() - 1].1)
+    })
+}
+
+struct Script<'a> {
+    locals: Vec<(String, Value)>,
+    call: Call<'a>,
+}
+
+impl Script<'_> {
+    fn block(&mut self, block: &[Statement]) -> Result<Option<Value>, Failure> {
+        for statement in block {
+            match statement {
+                Statement::Return(value) => return Ok(Some(self.value(value)?)),
+                Statement::Do(value) => {
+                    self.value(value)?;
+                }
+                Statement::Assign(name, value) => {
+                    let value = self.value(value)?;
+                    self.locals.push((name.clone(), value));
+                }
+                Statement::If(branches) => {
+                    for (condition, block) in branches {
+                        if is_true(&self.value(condition)?) {
+                            if let Some(returned) = self.block(block)? {
+                                return Ok(Some(returned));
+                            }
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn value(&mut self, expr: &Expr) -> Result<Value, Failure> {
+        Ok(match expr {
+            Expr::Nil => Value::Nil,
+            Expr::Bool(value) => Value::Bool(*value),
+            Expr::Number(number) => Value::Number(*number),
+            Expr::Text(text) => Value::Text(text.clone()),
+            Expr::Name(name) => self.local(name).clone(),
+            Expr::Index(list, index) => {
+                let index = number(&self.value(index)?)?;
+                // Names are indexed in place: what a list holds may be long.
+                let found = match &**list {
+                    Expr::Name(name) => element(self.local(name), index),
+                    other => element(&self.value(other)?, index),
+                };
+                found?
+            }
+            Expr::Not(value) => Value::Bool(!is_true(&self.value(value)?)),
+            Expr::Minus(value) => Value::Number(-number(&self.value(value)?)?),
+            Expr::Call(name, arguments) => {
+                let arguments: Result<Vec<Value>, Failure> =
+                    arguments.iter().map(|argument| self.value(argument)).collect();
+                self.function(name, &arguments?)?
+            }
+            Expr::Binary(op, left, right) => self.binary(*op, left, right)?,
+        })
+    }
+
+    fn local(&self, name: &str) -> &Value {
+        let found = self.locals.iter().rev().find(|(known, _)| known == name);
+        &found.unwrap_or_else(|| panic!("{name} is not known")).1
+    }
+
+    fn binary(&mut self, op: Op, left: &Expr, right: &Expr) -> Result<Value, Failure> {
+        let left = self.value(left)?;
+        match op {
+            Op::Or if is_true(&left) => return Ok(left),
+            Op::And if !is_true(&left) => return Ok(left),
+            _ => {}
+        }
+        let right = self.value(right)?;
+        Ok(match op {
+            Op::Or | Op::And => right,
+            Op::Equal => Value::Bool(left == right),
+            Op::Unequal => Value::Bool(left != right),
+            Op::Less => Value::Bool(comparable(&left)? < comparable(&right)?),
+            Op::LessEqual => Value::Bool(comparable(&left)? <= comparable(&right)?),
+            Op::Greater => Value::Bool(comparable(&left)? > comparable(&right)?),
+            Op::GreaterEqual => Value::Bool(comparable(&left)? >= comparable(&right)?),
+            Op::Concat => Value::Text([text(&left)?, text(&right)?].concat()),
+            Op::Add => Value::Number(number(&left)? + number(&right)?),
+            Op::Subtract => Value::Number(number(&left)? - number(&right)?),
+            Op::Multiply => Value::Number(number(&left)? * number(&right)?),
+            Op::Divide => Value::Number(number(&left)? / number(&right)?),
+        })
+    }
+
+    fn function(&mut self, name: &str, arguments: &[Value]) -> Result<Value, Failure> {
+        let first = arguments.first().unwrap_or(&Value::Nil);
+        Ok(match name {
+            "redis.call" => {
+                let words: Result<Vec<_>, _> = arguments.iter().map(text).collect();
+                match (self.call)(&words?) {
+                    Reply::Error(error) => return Err(error),
+                    reply => value(reply),
+                }
+            }
+            "redis.error_reply" => return Err(String::from_utf8_lossy(&text(first)?).into()),
+            "tonumber" => number(first).map_or(Value::Nil, Value::Number),
+            "tostring" => Value::Text(text(first)?),
+            "math.floor" => Value::Number(number(first)?.floor()),
+            "math.ceil" => Value::Number(number(first)?.ceil()),
+            "math.max" => Value::Number(fold(arguments, f64::max)?),
+            "math.min" => Value::Number(fold(arguments, f64::min)?),
+            "string.format" => formatted(arguments)?,
+            _ => panic!("the function {name} is not known"),
+        })
+    }
+}
+
+fn fold(arguments: &[Value], pick: fn(f64, f64) -> f64) -> Result<f64, Failure> {
+    let numbers: Result<Vec<f64>, Failure> = arguments.iter().map(number).collect();
+    numbers?.into_iter().reduce(pick).ok_or_else(|| wrong("nothing", "number"))
+}
+
+fn formatted(arguments: &[Value]) -> Result<Value, Failure> {
+    match arguments {
+        [Value::Text(format), value] if format == b"%.0f" || format == b"%d" => {
+            Ok(Value::Text(format!("{:.0}", number(value)?).into_bytes()))
+        }
+        _ => panic!("this format is not known: {arguments:?}"),
+    }
+}
+
+fn element(list: &Value, index: f64) -> Result<Value, Failure> {
+    match list {
+        Value::List(values) => Ok(values.get(index as usize - 1).cloned().unwrap_or(Value::Nil)),
+        other => Err(wrong("index", kind(other))),
+    }
+}
+
+fn is_true(value: &Value) -> bool {
+    !matches!(value, Value::Nil | Value::Bool(false))
+}
+
+fn number(value: &Value) -> Result<f64, Failure> {
+    let parsed = match value {
+        Value::Number(number) => Some(*number),
+        Value::Text(text) => {
+            std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok())
+        }
+        _ => None,
+    };
+    parsed.ok_or_else(|| wrong("perform arithmetic on", kind(value)))
+}
+
+/// Lua compares numbers with numbers only, without looking into strings.
+fn comparable(value: &Value) -> Result<f64, Failure> {
+    match value {
+        Value::Number(number) => Ok(*number),
+        other => Err(wrong("compare", kind(other))),
+    }
+}
+
+fn text(value: &Value) -> Result<Vec<u8>, Failure> {
+    match value {
+        Value::Text(text) => Ok(text.clone()),
+        Value::Number(number) if number.fract() == 0.0 => Ok(format!("{number:.0}").into_bytes()),
+        other => Err(wrong("take as text", kind(other))),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Nil => "nil",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::Text(_) => "string",
+        Value::Status(_) | Value::List(_) => "table",
+    }
+}
+
+fn wrong(what: &str, kind: &str) -> Failure {
+    format!("ERR user_script:1: attempt to {what} a {kind} value")
+}
+
+fn value(reply: Reply) -> Value {
+    match reply {
+        Reply::Status(text) => Value::Status(text),
+        Reply::Error(_) => unreachable!("errors end the script"),
+        Reply::Integer(number) => Value::Number(number as f64),
+        Reply::Bulk(bytes) => Value::Text(bytes),
+        Reply::Nil => Value::Bool(false),
+        Reply::Array(replies) => Value::List(replies.into_iter().map(value).collect()),
+    }
+}
+
+fn reply(value: Value) -> Reply {
+    match value {
+        Value::Nil | Value::Bool(false) => Reply::Nil,
+        Value::Bool(true) => Reply::Integer(1),
+        Value::Number(number) => Reply::Integer(number as i64),
+        Value::Text(text) => Reply::Bulk(text),
+        Value::Status(text) => Reply::Status(text),
+        Value::List(values) => Reply::Array(values.into_iter().map(reply).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evaluate(text: &str) -> Result<Reply, Failure> {
+        let mut call = |words: &[Vec<u8>]| match words[0].as_slice() {
+            b"list" => Reply::Array(vec![Reply::Bulk(b"12".to_vec()), Reply::Integer(3)]),
+            b"nil" => Reply::Nil,
+            _ => Reply::error("ERR no"),
+        };
+        run(text.as_bytes(), &[b"k"], &[b"20", b"x"], &mut call)
+    }
+
+    #[test]
+    fn scripts_return_what_lua_returns() {
+        let table = [
+            ("return ARGV[1] + 1", Reply::Integer(21)),
+            ("return KEYS[1] == 'k' and ARGV[2]", Reply::Bulk(b"x".to_vec())),
+            ("if tonumber(redis.call('nil')) then return 1 end return 2", Reply::Integer(2)),
+            ("local t = redis.call('list') return t[1] * 1000 + t[2]", Reply::Integer(12_003)),
+            ("return math.max(0, 1 - 2)", Reply::Integer(0)),
+            (
+                "return string.format('%.0f', 1700000000000 + 5)",
+                Reply::Bulk(b"1700000000005".into()),
+            ),
+            ("return math.floor(7 / 2)", Reply::Integer(3)),
+            ("return tonumber('no')", Reply::Nil),
+        ];
+        for (text, expected) in table {
+            assert_eq!(evaluate(text), Ok(expected), "{text}");
+        }
+        assert_eq!(evaluate("redis.call('bad') return 1"), Err("ERR no".into()));
+        assert!(evaluate("return ARGV[2] < 1").is_err());
+    }
+}

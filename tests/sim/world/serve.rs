@@ -1,0 +1,275 @@
+//! A turn of a server's event loop: connections are accepted, commands are read and run.
+
+use super::World;
+use super::clock::MICRO;
+use super::network::{ClientEnd, Connection, ServerEnd, Way, Yes};
+use super::queue::Event;
+use super::rare::Rare;
+use super::redis::ChangeKind;
+use super::timeline;
+use super::wire::{self, Reply};
+
+/// What no client that speaks RESP2 to a lock server expects, from its first byte on.
+const POISONS: [&[u8]; 4] = [b">2\r\n", b"HTTP/1.1 400 Bad Request\r\n", b"_\r\n", b"*-7\r\n"];
+/// Errors that a reply may be for no reason that lasts.
+const STRAYS: [&str; 4] = [
+    "LOADING Redis is loading the dataset in memory",
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "ERR out of luck",
+];
+
+impl World {
+    /// Has the node's process look at its connections.
+    pub fn wake_node(&mut self, node: usize) {
+        let it = &mut self.nodes[node];
+        let at = self.now.max(it.frozen_until) + 5 * MICRO;
+        if it.turn_at.is_none_or(|turn_at| at < turn_at) {
+            it.turn_at = Some(at);
+            self.queue.push(at, Event::NodeTurn(node));
+        }
+    }
+
+    /// One turn of a server's event loop.
+    pub fn node_turn(&mut self, node: usize, at: u64) {
+        if self.nodes[node].turn_at != Some(at) {
+            return;
+        }
+        self.nodes[node].turn_at = None;
+        if !self.nodes[node].is_running(self.now) {
+            if self.nodes[node].is_up {
+                self.wake_node(node);
+            }
+            return;
+        }
+        self.update_state(node);
+        let mut connections = self.nodes[node].connections.clone();
+        if connections.len() > 1 {
+            let first = self.choices.below(connections.len() as u32) as usize;
+            connections.rotate_left(first);
+        }
+        for id in connections {
+            match self.connections[id].server_end {
+                ServerEnd::Backlog => self.accept(node, id),
+                ServerEnd::Accepted => {}
+                ServerEnd::Absent | ServerEnd::Gone => continue,
+            }
+            self.read_commands(node, id);
+        }
+        let connections = &self.connections;
+        self.nodes[node].connections.retain(|id| connections[*id].reaches_server());
+    }
+
+    /// What has ended since the last turn.
+    fn update_state(&mut self, node: usize) {
+        let now = self.now;
+        let it = &mut self.nodes[node];
+        it.redis.server.is_loading = now < it.loading_until;
+        if it.redis.server.is_loading {
+            self.rare.hit(Rare::Loading);
+        }
+        if now >= it.refuses_until {
+            it.redis.server.refusals.clear();
+        }
+        if it.redis.server.is_replica && now >= it.replica_until {
+            // It parts from its master's history, and may have taken over its data before.
+            it.redis.server.is_replica = false;
+            it.redis.server.second_offset = 1;
+            it.incarnation += 1;
+            it.redis.server.replication_id = format!("{:040x}", 3 << 32 | it.incarnation);
+        }
+    }
+
+    fn accept(&mut self, node: usize, id: usize) {
+        self.connections[id].server_end = ServerEnd::Accepted;
+        let it = &mut self.nodes[node];
+        self.connections[id].incarnation = it.incarnation;
+        let session = &mut self.connections[id].session;
+        session.id = it.next_session;
+        it.next_session += 1;
+        if it.redis.server.refuses(super::server::Refusal::Clients) {
+            self.rare.hit(Rare::ErrorClients);
+            self.transmit(id, Way::Down, b"-ERR max number of clients reached\r\n");
+            self.end_server(id);
+        }
+    }
+
+    /// The server closes its end.
+    pub fn end_server(&mut self, id: usize) {
+        let connection = &mut self.connections[id];
+        connection.server_end = ServerEnd::Gone;
+        connection.up.discard();
+        if connection.client_end != ClientEnd::Closed {
+            self.end_pipe(id, Way::Down);
+        }
+    }
+
+    /// Runs the commands that have arrived on a connection, all or some of them.
+    fn read_commands(&mut self, node: usize, id: usize) {
+        let is_partial = self.choices.chance(self.plan.wire.partial);
+        let mut budget = if is_partial { 1 + self.choices.below(3) } else { u32::MAX };
+        let mut input = std::mem::take(&mut self.input);
+        input.clear();
+        input.extend_from_slice(self.connections[id].up.peek());
+        let (mut words, mut out, mut at) = (Vec::new(), Vec::new(), 0);
+        while budget > 0 && self.connections[id].reaches_server() {
+            let Some(length) = wire::command(&input[at..], &mut words) else {
+                break;
+            };
+            let cut: Vec<&[u8]> = words.iter().map(|word| &input[at..][word.clone()]).collect();
+            // Read before it is run: what it does may end this very connection.
+            self.connections[id].up.consume(length);
+            self.run_command(node, id, &cut, &mut out);
+            at += length;
+            budget -= 1;
+        }
+        let is_complete = wire::command(&input[at..], &mut words).is_none();
+        self.input = input;
+        self.reply(id, &out, at > 0);
+        if !self.connections[id].reaches_server() {
+            return;
+        }
+        if !is_complete {
+            self.wake_node(node);
+        } else if self.connections[id].up.has_ended {
+            // What is left is an incomplete command: it is discarded.
+            self.end_server(id);
+        }
+    }
+
+    fn reply(&mut self, id: usize, out: &[u8], has_read: bool) {
+        let client = self.connections[id].client;
+        if self.connections[id].client_end != ClientEnd::Closed && !out.is_empty() {
+            self.transmit(id, Way::Down, out);
+        }
+        if has_read {
+            // There may be room again for what the client could not send.
+            let at = self.arrival();
+            if self.connections[id].client_end == ClientEnd::Established {
+                self.wake_client(client, at);
+            }
+        }
+    }
+
+    fn run_command(&mut self, node: usize, id: usize, words: &[&[u8]], out: &mut Vec<u8>) {
+        let wall = self.nodes[node].wall(self.now);
+        let connection = &mut self.connections[id];
+        let mut session = std::mem::take(&mut connection.session);
+        let it = &mut self.nodes[node];
+        it.redis.open.clear();
+        let sessions = it.connections.iter().map(|id| self.connections[*id].session.id);
+        it.redis.open.extend(sessions.filter(|other| *other > 0).chain([session.id]));
+        let stray = self.is_faulty && self.choices.chance(self.plan.stray_error);
+        let reply = match stray {
+            true => Reply::error(self.choices.pick(&STRAYS)),
+            false => self.nodes[node].redis.execute(&mut session, words, wall),
+        };
+        self.connections[id].session = session;
+        self.timeline.note(self.now, || {
+            let text = format!("{reply:?}");
+            let shown = text.get(..60).unwrap_or(&text);
+            format!("node {node} ({wall}) runs {} for {id}: {shown}", timeline::command(words))
+        });
+        if !stray {
+            let changes = std::mem::take(&mut self.nodes[node].redis.changes);
+            self.check_changes(node, id, words, &changes);
+            self.note_yes(
+                node,
+                id,
+                words,
+                &reply,
+                changes.iter().any(|it| it.kind == ChangeKind::Delete),
+            );
+            self.nodes[node].redis.changes = changes;
+            self.kill(node, words, &reply);
+        }
+        self.note_situation(node, words, &reply);
+        self.connections[id].answered += 1;
+        self.digest(&[node as u64, id as u64, words[0].len() as u64, self.now]);
+        reply.write(out);
+        if std::mem::take(&mut self.nodes[node].is_poisonous) {
+            let sent = self.connections[id].down.sent() + out.len();
+            let poison = self.choices.pick(&POISONS);
+            self.connections[id].poisoned.get_or_insert(sent + poison.len());
+            out.extend_from_slice(poison);
+            self.rare.hit(Rare::Poisoned);
+        }
+    }
+
+    /// Keeps a yes, to compare it with what the client makes of it.
+    fn note_yes(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply, deletes: bool) {
+        let is_script = words[0].eq_ignore_ascii_case(b"EVAL");
+        let (token, key) = match (is_script, reply) {
+            (false, Reply::Status("OK")) => (words.get(2), words.get(1)),
+            (true, Reply::Integer(1)) if !deletes => (words.get(4), words.get(3)),
+            _ => return,
+        };
+        let (Some(token), Some(key)) = (token, key) else {
+            return;
+        };
+        let Ok(token) = <[u8; 40]>::try_from(*token) else {
+            return;
+        };
+        let key = (self.connections[id].session.db, key.to_vec());
+        let is_forgetful = self.nodes[node].has_forgotten(self.now, &key);
+        let connection = &mut self.connections[id];
+        let index = connection.answered;
+        let yes = Yes { index, token, is_extension: is_script, at: self.now, is_forgetful };
+        connection.yeses.push_back(yes);
+    }
+
+    /// Ends the connection that a `CLIENT KILL` is about, with what has not been read of it.
+    fn kill(&mut self, node: usize, words: &[&[u8]], reply: &Reply) {
+        let is_kill = words.len() == 4 && words[1].eq_ignore_ascii_case(b"KILL");
+        if !is_kill {
+            return;
+        }
+        let target = self.nodes[node].redis.killed;
+        let is_target =
+            |id: &&usize| Some(self.connections[**id].session.id) == target && target.is_some();
+        match (reply, self.nodes[node].connections.iter().find(is_target).copied()) {
+            (Reply::Error(_), _) => {
+                self.rare.hit(Rare::KillRefused);
+                self.spare(node, words[3]);
+            }
+            (_, Some(id)) => {
+                self.rare.hit(Rare::KillBarrier);
+                self.end_server(id);
+            }
+            (_, None) => {}
+        }
+    }
+
+    /// A connection outlives its `CLIENT KILL`: what is under way on it may still be executed.
+    fn spare(&mut self, node: usize, id: &[u8]) {
+        let incarnation = self.nodes[node].incarnation;
+        let is_it = |it: &&mut Connection| {
+            let is_of_process = it.node == node && it.incarnation == incarnation;
+            is_of_process && it.session.id.to_string().as_bytes() == id
+        };
+        if let Some(spared) = self.connections.iter_mut().find(is_it) {
+            spared.outlived_kill = true;
+        }
+    }
+
+    fn note_situation(&mut self, node: usize, words: &[&[u8]], reply: &Reply) {
+        let server = &self.nodes[node].redis.server;
+        match reply {
+            Reply::Error(text) => self.rare.hit_error(text),
+            Reply::Bulk(_)
+                if words[0] == b"INFO" && words.get(1) == Some(&b"replication".as_slice()) =>
+            {
+                if server.is_replica {
+                    self.rare.hit(Rare::Demoted);
+                } else if server.second_offset != -1 {
+                    self.rare.hit(Rare::Promoted);
+                }
+            }
+            Reply::Integer(1..) if words.len() == 5 && words[3] == b"marker" => {
+                let was_flushed = std::mem::take(&mut self.nodes[node].lost_marker);
+                self.rare.hit_if(was_flushed, Rare::FlushNoticed);
+            }
+            _ => {}
+        }
+    }
+}

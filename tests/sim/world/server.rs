@@ -1,0 +1,165 @@
+//! What a Redis process is and says of itself, apart from its data.
+
+use std::fmt::Write;
+
+use super::clock::SECOND;
+
+/// A state in which a server refuses commands (section F).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// `-OOM`: what takes memory.
+    Memory,
+    /// `-MISCONF`: what writes.
+    Disk,
+    /// `-NOREPLICAS`: what writes.
+    Replicas,
+    /// `-BUSY`: nearly all.
+    Busy,
+    /// `-NOPERM`: what the user may not do.
+    Permission,
+    /// `-MOVED`, `-CLUSTERDOWN` and the like.
+    Cluster,
+    /// `EVAL` is renamed.
+    Scripts,
+    /// `-ERR max number of clients reached`, to new connections.
+    Clients,
+}
+
+impl Refusal {
+    pub const ALL: [Refusal; 8] = [
+        Refusal::Memory,
+        Refusal::Disk,
+        Refusal::Replicas,
+        Refusal::Busy,
+        Refusal::Permission,
+        Refusal::Cluster,
+        Refusal::Scripts,
+        Refusal::Clients,
+    ];
+}
+
+/// A process' identity and state.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// 40 hexadecimal digits, new for each process.
+    pub run_id: String,
+    /// Its data's history: kept by a restart from disk only in theory, and never here.
+    pub replication_id: String,
+    /// Where its history parted from that of the master it had; -1 if it never had one.
+    pub second_offset: i64,
+    /// The whole second of its wall clock at which it started.
+    pub started: u64,
+    /// By how much its cached clock is late, in nanoseconds: it is read ten times a second.
+    pub staleness: u64,
+    pub is_replica: bool,
+    pub is_loading: bool,
+    pub password: Option<String>,
+    pub max_memory: u64,
+    pub policy: &'static str,
+    pub refusals: Vec<Refusal>,
+    /// Whether `CLIENT KILL` is what [`Refusal::Permission`] forbids, and not writing.
+    pub forbids_kill: bool,
+    pub cluster_error: &'static str,
+}
+
+impl Server {
+    /// A process that starts when its wall clock shows `wall`.
+    pub fn new(run_id: String, replication_id: String, wall: u64) -> Server {
+        Server {
+            run_id,
+            replication_id,
+            second_offset: -1,
+            started: wall / SECOND,
+            staleness: 0,
+            is_replica: false,
+            is_loading: false,
+            password: None,
+            max_memory: 0,
+            policy: "noeviction",
+            refusals: Vec::new(),
+            forbids_kill: false,
+            cluster_error: "CLUSTERDOWN Hash slot not served",
+        }
+    }
+
+    pub fn refuses(&self, refusal: Refusal) -> bool {
+        self.refusals.contains(&refusal)
+    }
+
+    /// What `-NOPERM` is said to.
+    pub fn is_forbidden(&self, name: &str, words: &[&[u8]]) -> bool {
+        match self.forbids_kill {
+            true => name == "client" && words[1].eq_ignore_ascii_case(b"kill"),
+            false => name == "set",
+        }
+    }
+
+    pub fn cluster_error(&self) -> String {
+        self.cluster_error.into()
+    }
+
+    /// The answer to `INFO`, with the fields that say something to a lock client.
+    pub fn info(&self, sections: &[&[u8]], clients: usize, wall: u64) -> Vec<u8> {
+        let mut out = String::new();
+        let wanted = |name: &str| {
+            sections.is_empty()
+                || sections.iter().any(|word| word.eq_ignore_ascii_case(name.as_bytes()))
+        };
+        for name in ["Server", "Clients", "Memory", "Persistence", "Replication"] {
+            if !wanted(name) {
+                continue;
+            }
+            if !out.is_empty() {
+                out.push_str("\r\n");
+            }
+            field(&mut out, format_args!("# {name}"));
+            match name {
+                "Server" => self.describe_process(&mut out, wall),
+                "Clients" => field(&mut out, format_args!("connected_clients:{clients}")),
+                "Memory" => self.describe_memory(&mut out),
+                "Persistence" => self.describe_persistence(&mut out),
+                _ => self.describe_replication(&mut out),
+            }
+        }
+        out.into_bytes()
+    }
+
+    fn describe_process(&self, out: &mut String, wall: u64) {
+        let uptime = (wall.saturating_sub(self.staleness) / SECOND).saturating_sub(self.started);
+        let mode = if self.refuses(Refusal::Cluster) { "cluster" } else { "standalone" };
+        field(out, format_args!("redis_version:7.0.15"));
+        field(out, format_args!("redis_mode:{mode}"));
+        field(out, format_args!("process_id:1"));
+        field(out, format_args!("run_id:{}", self.run_id));
+        field(out, format_args!("tcp_port:6379"));
+        field(out, format_args!("server_time_usec:{}", wall / 1_000));
+        field(out, format_args!("uptime_in_seconds:{uptime}"));
+        field(out, format_args!("uptime_in_days:{}", uptime / 86_400));
+    }
+
+    fn describe_memory(&self, out: &mut String) {
+        field(out, format_args!("used_memory:1048576"));
+        field(out, format_args!("maxmemory:{}", self.max_memory));
+        field(out, format_args!("maxmemory_policy:{}", self.policy));
+    }
+
+    fn describe_persistence(&self, out: &mut String) {
+        field(out, format_args!("loading:{}", u8::from(self.is_loading)));
+        field(out, format_args!("async_loading:0"));
+        field(out, format_args!("aof_enabled:0"));
+    }
+
+    fn describe_replication(&self, out: &mut String) {
+        let role = if self.is_replica { "slave" } else { "master" };
+        field(out, format_args!("role:{role}"));
+        field(out, format_args!("connected_slaves:0"));
+        field(out, format_args!("master_replid:{}", self.replication_id));
+        field(out, format_args!("master_replid2:{}", "0".repeat(40)));
+        field(out, format_args!("master_repl_offset:0"));
+        field(out, format_args!("second_repl_offset:{}", self.second_offset));
+    }
+}
+
+fn field(out: &mut String, line: std::fmt::Arguments<'_>) {
+    write!(out, "{line}\r\n").expect("a string takes all");
+}

@@ -1,0 +1,324 @@
+//! A turn of a client's event loop: read, look at the time, send, take what has ended.
+//!
+//! The loop is that of the multiplexer, with two differences: the sockets are pipes, and the
+//! process may be held up between any two steps.
+
+use std::io::ErrorKind;
+
+use muxlock::NodeOutcome;
+use muxlock::proto::{Action, Command};
+use muxlock::resp;
+
+use super::World;
+use super::client::{Stage, Step};
+use super::clock::{MICRO, MILLI};
+use super::network::{ClientEnd, Way};
+use super::rare::Rare;
+use super::timeline::Short;
+
+/// What a socket may have to send before the node is told to be blocked.
+const UNSENT_BYTES_MAX: usize = 2 * 1024;
+/// Reads from one node in one turn.
+const READS_PER_TURN_MAX: usize = 16;
+/// An engine that has this many turns at one moment is spinning.
+const TURNS_PER_MOMENT_MAX: u32 = 64;
+
+impl World {
+    /// One turn of a client's event loop, or the rest of one that was held up.
+    pub fn client_turn(&mut self, client: usize, at: u64) {
+        let it = &mut self.clients[client];
+        if at != it.wake_at {
+            return;
+        }
+        it.wake_at = u64::MAX;
+        loop {
+            match self.clients[client].stage {
+                Stage::Read => {
+                    for slot in 0..self.plan.nodes {
+                        self.look_at(client, slot);
+                    }
+                    self.clients[client].stage = Stage::Time;
+                }
+                Stage::Time => {
+                    let now = self.client_now(client);
+                    self.clients[client].engine.handle_timeout(now);
+                    self.clients[client].stage = Stage::Flush;
+                }
+                Stage::Flush => {
+                    if !self.flush(client) {
+                        return;
+                    }
+                    self.clients[client].stage = Stage::Take;
+                }
+                Stage::Take => {
+                    if self.take(client) {
+                        self.clients[client].stage = Stage::Flush;
+                    } else {
+                        self.clients[client].stage = Stage::Read;
+                        break;
+                    }
+                }
+            }
+            if self.may_pause(client) {
+                return;
+            }
+        }
+        self.check_turn(client);
+        self.sleep(client);
+    }
+
+    /// Arranges for the next turn when something is due.
+    fn sleep(&mut self, client: usize) {
+        let it = &mut self.clients[client];
+        (it.turns, it.spun_at) =
+            if it.spun_at == self.now { (it.turns + 1, self.now) } else { (0, self.now) };
+        if it.turns > TURNS_PER_MOMENT_MAX {
+            let turns = it.turns;
+            self.fail("NO-SPIN", || format!("client {client}: {turns} turns at one moment"));
+            return;
+        }
+        if let Some(due) = it.engine.poll_timeout() {
+            let mut at = it.clock.when(due.as_nanos());
+            if self.choices.chance(self.plan.process.late_timer) {
+                at += self.choices.magnitude(10 * MICRO, 10 * MILLI);
+            }
+            self.wake_client(client, at);
+        }
+    }
+
+    /// Does what a socket is ready for.
+    fn look_at(&mut self, client: usize, slot: usize) {
+        let Some(id) = self.clients[client].slots[slot].connection else {
+            return;
+        };
+        match self.connections[id].client_end {
+            ClientEnd::Connecting => return,
+            ClientEnd::Refused => {
+                return self.drop_socket(client, slot, ErrorKind::ConnectionRefused);
+            }
+            ClientEnd::Established => {}
+            ClientEnd::Closed => unreachable!("a closed socket belongs to nobody"),
+        }
+        if !std::mem::replace(&mut self.clients[client].slots[slot].is_connected, true) {
+            let now = self.client_now(client);
+            self.clients[client].engine.handle_connected(now, slot);
+        }
+        let unsent = std::mem::take(&mut self.clients[client].slots[slot].unsent);
+        if !unsent.is_empty() {
+            self.write(client, slot, &unsent);
+        }
+        if self.clients[client].slots[slot].unsent.is_empty() {
+            let now = self.client_now(client);
+            self.clients[client].engine.handle_writable(now, slot);
+        }
+        self.receive(client, slot, id);
+    }
+
+    fn receive(&mut self, client: usize, slot: usize, id: usize) {
+        for _ in 0..READS_PER_TURN_MAX {
+            let readable = self.connections[id].down.readable();
+            if readable == 0 {
+                if self.connections[id].down.has_ended {
+                    self.drop_socket(client, slot, ErrorKind::UnexpectedEof);
+                } else {
+                    self.may_surprise(client, slot, id);
+                }
+                return;
+            }
+            let is_partial = self.choices.chance(self.plan.wire.partial);
+            let count = if is_partial {
+                1 + self.choices.below(readable as u32) as usize
+            } else {
+                readable
+            };
+            let room = self.clients[client].slots[slot].reader.room();
+            let count = count.min(room.len());
+            room[..count].copy_from_slice(&self.connections[id].down.peek()[..count]);
+            self.connections[id].down.consume(count);
+            self.clients[client].slots[slot].reader.filled(count);
+            if !self.hand_over(client, slot, id) {
+                return;
+            }
+            if count < readable && is_partial {
+                self.rare.hit(Rare::PartialRead);
+                self.wake_client(client, self.now + 50 * MICRO);
+                return;
+            }
+        }
+        self.wake_client(client, self.now);
+    }
+
+    /// Hands complete replies to the engine. Returns whether the socket is still there.
+    fn hand_over(&mut self, client: usize, slot: usize, id: usize) -> bool {
+        loop {
+            match self.clients[client].slots[slot].reader.next() {
+                Ok(None) => return true,
+                Ok(Some(reply)) => {
+                    self.note_reply(client, slot, id);
+                    let now = self.client_now(client);
+                    self.timeline.note(self.now, || {
+                        format!("client {client} reads {reply:?} from node {slot}")
+                    });
+                    self.clients[client].engine.handle_reply(now, slot, reply);
+                }
+                Err(error) => {
+                    self.timeline.note(self.now, || {
+                        format!("client {client} refuses what node {slot} says: {error:?}")
+                    });
+                    let now = self.client_now(client);
+                    self.close(client, slot);
+                    let outcome = NodeOutcome::Protocol(error);
+                    self.clients[client].engine.handle_disconnected(now, slot, outcome);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// A reply that nobody asked for, on a connection that owes none.
+    fn may_surprise(&mut self, client: usize, slot: usize, id: usize) {
+        let connection = &self.connections[id];
+        let is_idle = connection.commands == connection.replies && connection.commands > 0;
+        if !self.surprises.contains(&id) || !is_idle {
+            return;
+        }
+        self.surprises.retain(|other| *other != id);
+        self.timeline.note(self.now, || format!("client {client} gets a surplus +OK from {slot}"));
+        let reader = &mut self.clients[client].slots[slot].reader;
+        reader.room()[..5].copy_from_slice(b"+OK\r\n");
+        reader.filled(5);
+        self.connections[id].poisoned = Some(0);
+        self.rare.hit(Rare::Surplus);
+        self.hand_over(client, slot, id);
+    }
+
+    fn drop_socket(&mut self, client: usize, slot: usize, kind: ErrorKind) {
+        self.timeline.note(self.now, || format!("client {client} loses node {slot}: {kind}"));
+        self.close(client, slot);
+        let now = self.client_now(client);
+        let outcome = NodeOutcome::Disconnected(kind);
+        self.clients[client].engine.handle_disconnected(now, slot, outcome);
+    }
+
+    pub fn close(&mut self, client: usize, slot: usize) {
+        let it = &mut self.clients[client].slots[slot];
+        it.unsent.clear();
+        it.reader.clear();
+        it.is_connected = false;
+        if let Some(id) = it.connection.take() {
+            self.close_connection(id);
+        }
+    }
+
+    /// Carries out what the engine asks for; `false` if the process was held up before the end.
+    fn flush(&mut self, client: usize) -> bool {
+        while !self.clients[client].steps.is_empty() || self.gather(client) {
+            while let Some(step) = self.clients[client].steps.pop_front() {
+                match step {
+                    Step::Connect(slot) => self.connect(client, slot),
+                    Step::Close(slot) => self.close(client, slot),
+                    Step::Send { slot, from, to } => self.send(client, slot, from, to),
+                }
+                if self.may_pause(client) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes the engine's actions, in order; says whether there is anything to do.
+    fn gather(&mut self, client: usize) -> bool {
+        // Its type is that of the encoder's buffer, which needs no name here.
+        let mut encoded = Default::default();
+        let drawn = self.clients[client].take_drawn();
+        self.note_drawn(client, drawn);
+        let mut failure = None;
+        let it = &mut self.clients[client];
+        it.batch.clear();
+        while let Some(action) = it.engine.poll_action() {
+            match action {
+                Action::Connect { node } => it.steps.push_back(Step::Connect(node)),
+                Action::Close { node } => it.steps.push_back(Step::Close(node)),
+                Action::Send { nodes, command } => {
+                    resp::encode(&command, &mut encoded);
+                    let (from, to) = (it.batch.len(), encoded.len());
+                    it.batch.extend_from_slice(&encoded[from..]);
+                    for slot in nodes.iter() {
+                        it.steps.push_back(Step::Send { slot, from, to });
+                    }
+                    if let Command::Acquire { token, ttl, .. } = command {
+                        let ttl_ms = ttl.as_millis();
+                        let noted = self.checker.note_sets(it.told, nodes, token, ttl_ms);
+                        failure = failure.or(noted);
+                    }
+                    self.timeline.note(self.now, || {
+                        format!("client {client} sends {} to {nodes:?}", describe(&command))
+                    });
+                }
+            }
+        }
+        let has_steps = !it.steps.is_empty();
+        if let Some((rule, text)) = failure {
+            self.fail(rule, || text);
+        }
+        has_steps
+    }
+
+    fn connect(&mut self, client: usize, slot: usize) {
+        self.close(client, slot);
+        let id = self.new_connection(client, slot);
+        self.clients[client].slots[slot].connection = Some(id);
+    }
+
+    fn send(&mut self, client: usize, slot: usize, from: usize, to: usize) {
+        let Some(id) = self.clients[client].slots[slot].connection else {
+            return;
+        };
+        self.connections[id].commands += 1;
+        let bytes = self.clients[client].batch[from..to].to_vec();
+        self.write(client, slot, &bytes);
+        if self.clients[client].slots[slot].unsent.len() > UNSENT_BYTES_MAX {
+            self.rare.hit(Rare::Blocked);
+            self.clients[client].engine.handle_blocked(slot);
+        }
+    }
+
+    /// Writes what the kernel takes, and keeps the rest.
+    fn write(&mut self, client: usize, slot: usize, bytes: &[u8]) {
+        let it = &mut self.clients[client].slots[slot];
+        let Some(id) = it.connection else {
+            return;
+        };
+        let up = &self.connections[id].up;
+        let free = self.plan.wire.buffer.saturating_sub(up.sent() - up.read);
+        let mut count = if it.unsent.is_empty() { bytes.len().min(free) } else { 0 };
+        let is_cut = count > 0 && self.choices.chance(self.plan.wire.partial);
+        if is_cut {
+            count = self.choices.below(count as u32) as usize;
+            self.rare.hit(Rare::PartialWrite);
+        }
+        self.clients[client].slots[slot].unsent.extend_from_slice(&bytes[count..]);
+        if is_cut {
+            // The kernel had no room for a moment.
+            let later = self.choices.magnitude(10 * MICRO, 5 * MILLI);
+            self.wake_client(client, self.now + later);
+        }
+        if count > 0 {
+            self.transmit(id, Way::Up, &bytes[..count]);
+        }
+    }
+}
+
+fn describe(command: &Command<'_>) -> String {
+    match command {
+        Command::Acquire { token, ttl, .. } => {
+            format!("SET {} for {} ms", Short(token.as_bytes()), ttl.as_millis())
+        }
+        Command::Extend { token, ttl, .. } => {
+            format!("extend {} to {} ms", Short(token.as_bytes()), ttl.as_millis())
+        }
+        Command::Release { token, .. } => format!("release {}", Short(token.as_bytes())),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,321 @@
+//! What applications do with their clients: take, extend, release, drop and forget locks.
+
+use std::time::Duration;
+
+use muxlock::proto::Patience;
+use muxlock::{Done, Lease, LockError, LockErrorKind, Moment, OpId, Resource};
+
+use super::World;
+use super::clock::MILLI;
+use super::queue::Event;
+use super::rare::Rare;
+use super::timeline::{Millis, Short};
+
+/// What an operation may take beyond its time: turns are late, and so are timers.
+pub const LATENESS_MAX: u64 = 100 * MILLI;
+/// How often the pause between two tries to get a lock doubles, when all faults are over.
+const DOUBLINGS_MAX: u32 = 7;
+
+/// The names of what is locked.
+pub const RESOURCES: [&str; 2] = ["r", "invoice:42"];
+
+/// An operation that was started.
+#[derive(Debug, Clone)]
+pub struct Operation {
+    pub kind: Kind,
+    /// When its client started it, by the client's clock.
+    pub started: u64,
+    pub started_true: u64,
+    /// When it must be over, by the client's clock.
+    pub limit: u64,
+}
+
+/// What an operation is.
+#[derive(Debug, Clone)]
+pub enum Kind {
+    Acquire { resource: usize, patience: Option<u64> },
+    Extend { token: [u8; 40], deadline: u64, ttl_ms: u32 },
+    Release,
+}
+
+impl World {
+    /// An application does something, and later something else.
+    pub fn work(&mut self, client: usize) {
+        let it = &mut self.clients[client];
+        if it.work_left == 0 {
+            return;
+        }
+        if self.now < it.paused_until {
+            let at = it.paused_until;
+            self.queue.push(at, Event::Work(client));
+            return;
+        }
+        it.work_left -= 1;
+        let pause = self.choices.magnitude(MILLI / 10, 2 * self.plan.work_interval);
+        self.queue.push(self.now + pause, Event::Work(client));
+        let is_holding = !self.clients[client].leases.is_empty();
+        // What holders do is what matters most.
+        match self.choices.below(if is_holding { 12 } else { 3 }) {
+            0..=2 => self.acquire_something(client),
+            3..=6 => self.extend_something(client),
+            7..=9 => self.release_something(client),
+            10 => self.abandon_something(client),
+            _ => self.pass_something_on(client),
+        }
+        self.wake_client(client, self.now);
+    }
+
+    fn acquire_something(&mut self, client: usize) {
+        let resource = self.choices.below(self.plan.resources as u32) as usize;
+        let ttl = self.plan.ttl(&mut self.choices);
+        let is_patient = self.choices.chance(500);
+        let wait = is_patient.then(|| self.choices.magnitude(MILLI, 1_000 * MILLI));
+        self.acquire(client, resource, ttl, wait);
+    }
+
+    /// Starts an acquisition; a time to live that is out of bounds is refused, as it should be.
+    pub fn acquire(&mut self, client: usize, resource: usize, ttl: u64, wait: Option<u64>) {
+        let now = self.client_now(client);
+        let started = self.clients[client].told;
+        let patience = wait.map(|wait| started + wait);
+        let until = |at: u64| Patience::Until(Moment::with_jumps(at, self.clients[client].jumped));
+        let asked = patience.map_or(Patience::OneRound, until);
+        let name = Resource::new(RESOURCES[resource]).expect("a valid name");
+        let result =
+            self.clients[client].engine.acquire(now, name, Duration::from_nanos(ttl), asked);
+        self.timeline.note(self.now, || {
+            format!("client {client} locks {} for {} {asked:?}", RESOURCES[resource], Millis(ttl))
+        });
+        match result {
+            Ok(id) => {
+                let limit = patience.unwrap_or(started + self.plan.round_max());
+                self.start(client, id, Kind::Acquire { resource, patience }, limit);
+            }
+            Err(error) => {
+                let is_odd = !matches!(error.kind(), LockErrorKind::InvalidTtl { .. });
+                if is_odd {
+                    self.fail("TERMINATION", || format!("an acquisition did not start: {error}"));
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, client: usize, id: OpId, kind: Kind, limit: u64) {
+        let it = &mut self.clients[client];
+        let limit = limit + LATENESS_MAX;
+        let operation = Operation { kind, started: it.told, started_true: self.now, limit };
+        let before = it.operations.insert(id, operation);
+        if before.is_some() {
+            self.fail("TERMINATION", || format!("{id:?} was given twice"));
+        }
+    }
+
+    /// Who got a lock does something with it while it is valid, or just when it is over.
+    fn come_back(&mut self, client: usize, lease: &Lease) {
+        let end = self.clients[client].clock.when(lease.valid_until().as_nanos());
+        let left = end.saturating_sub(self.now);
+        let early = match self.choices.chance(300) {
+            true => self.choices.magnitude(MILLI / 100, 4 * self.plan.wire.latency + MILLI),
+            false => self.choices.between(0, left),
+        };
+        self.queue.push(self.now.max(end.saturating_sub(early)), Event::Work(client));
+    }
+
+    fn take_lease(&mut self, client: usize) -> Option<Lease> {
+        let count = self.clients[client].leases.len() as u32;
+        if count == 0 {
+            return None;
+        }
+        let picked = self.choices.below(count) as usize;
+        Some(self.clients[client].leases.swap_remove(picked))
+    }
+
+    fn extend_something(&mut self, client: usize) {
+        let Some(lease) = self.take_lease(client) else {
+            return;
+        };
+        let ttl = self.plan.ttl(&mut self.choices);
+        let now = self.client_now(client);
+        let started = self.clients[client].told;
+        let token = token_of(&lease);
+        let deadline = lease.valid_until().as_nanos();
+        self.timeline.note(self.now, || {
+            format!("client {client} extends {} to {}", Short(&token), Millis(ttl))
+        });
+        let id = self.clients[client].engine.extend(now, lease, Duration::from_nanos(ttl));
+        let ttl_ms = (ttl / MILLI) as u32;
+        self.start(client, id, Kind::Extend { token, deadline, ttl_ms }, deadline.max(started));
+    }
+
+    fn release_something(&mut self, client: usize) {
+        if let Some(lease) = self.take_lease(client) {
+            self.release(client, lease);
+        }
+    }
+
+    pub fn release(&mut self, client: usize, lease: Lease) {
+        let token = token_of(&lease);
+        self.timeline.note(self.now, || format!("client {client} releases {}", Short(&token)));
+        self.checker.end(&token);
+        let now = self.client_now(client);
+        let id = self.clients[client].engine.release(now, lease);
+        let limit = self.clients[client].told + self.plan.round_max();
+        self.start(client, id, Kind::Release, limit);
+    }
+
+    fn abandon_something(&mut self, client: usize) {
+        if let Some(lease) = self.take_lease(client) {
+            let token = token_of(&lease);
+            self.timeline.note(self.now, || format!("client {client} drops {}", Short(&token)));
+            self.checker.end(&token);
+            let now = self.client_now(client);
+            self.clients[client].engine.abandon(now, lease);
+        }
+    }
+
+    /// Forgets a lock without a release: what a process that ends without its loop does.
+    fn pass_something_on(&mut self, client: usize) {
+        if let Some(lease) = self.take_lease(client) {
+            let token = token_of(&lease);
+            self.timeline.note(self.now, || format!("client {client} forgets {}", Short(&token)));
+            self.checker.end(&token);
+            self.checker.disown(&token);
+        }
+    }
+
+    /// Takes what has ended; returns whether anything had.
+    pub fn take(&mut self, client: usize) -> bool {
+        let mut any = false;
+        loop {
+            let now = self.client_now(client);
+            let Some((id, done)) = self.clients[client].engine.poll_done(now) else {
+                return any;
+            };
+            any = true;
+            let Some(operation) = self.clients[client].operations.remove(&id) else {
+                self.fail("TERMINATION", || format!("{id:?} ended twice"));
+                return any;
+            };
+            match done {
+                Done::Acquired(result) => self.acquired(client, operation, result),
+                Done::Extended(lease, result) => self.extended(client, operation, lease, result),
+                Done::Released(result) => match result {
+                    Ok(released) if released.absent > 0 => self.rare.hit(Rare::ReleasedAbsent),
+                    Ok(_) => {}
+                    Err(_) => self.rare.hit(Rare::ReleaseUnconfirmed),
+                },
+            }
+        }
+    }
+
+    fn acquired(&mut self, client: usize, operation: Operation, result: Result<Lease, LockError>) {
+        let Kind::Acquire { resource, patience } = operation.kind else {
+            return self.fail("TERMINATION", || "an operation changed its kind".into());
+        };
+        match result {
+            Ok(lease) => {
+                self.rare.hit(Rare::Granted);
+                self.check_acquired(client, resource, &operation, &lease);
+                if self.is_faulty {
+                    self.come_back(client, &lease);
+                }
+                self.clients[client].leases.push(lease);
+                self.demand_met(client, resource);
+            }
+            Err(error) => {
+                self.timeline.note(self.now, || format!("client {client} fails: {error}"));
+                match error.kind() {
+                    LockErrorKind::Contended => self.rare.hit(Rare::Contended),
+                    LockErrorKind::Unavailable => self.rare.hit(Rare::Unavailable),
+                    LockErrorKind::Expired => self.rare.hit(Rare::LateQuorum),
+                    _ => {}
+                }
+                if patience.is_some_and(|until| self.clients[client].told >= until) {
+                    self.rare.hit(Rare::GiveUpInRound);
+                }
+                self.demand_missed(client, resource);
+            }
+        }
+    }
+
+    fn extended(
+        &mut self,
+        client: usize,
+        operation: Operation,
+        lease: Lease,
+        result: Result<(), LockError>,
+    ) {
+        self.check_extended(client, &operation, &lease, result.is_ok());
+        match result {
+            Ok(()) => self.rare.hit(Rare::Extended),
+            Err(error) => {
+                self.timeline.note(self.now, || format!("client {client} not extended: {error}"));
+                if self.clients[client].told >= lease.valid_until().as_nanos() {
+                    self.rare.hit(Rare::ExtensionLate);
+                }
+            }
+        }
+        if self.is_faulty {
+            self.clients[client].leases.push(lease);
+        } else {
+            self.release(client, lease);
+        }
+    }
+
+    /// All faults are over: everybody gets every lock once (invariant 13).
+    pub fn demand(&mut self, client: usize) {
+        while let Some(lease) = self.clients[client].leases.pop() {
+            self.release(client, lease);
+        }
+        self.clients[client].demands = (0..self.plan.resources).collect();
+        self.clients[client].tries = 0;
+        self.next_demand(client);
+        self.wake_client(client, self.now);
+    }
+
+    pub fn next_demand(&mut self, client: usize) {
+        if let Some(resource) = self.clients[client].demands.last().copied() {
+            let ttl = self.plan.max_ttl;
+            let wait = (500 * MILLI) >> self.clients[client].tries.min(3);
+            self.acquire(client, resource, ttl, Some(wait));
+        }
+    }
+
+    fn demand_met(&mut self, client: usize, resource: usize) {
+        if self.is_faulty {
+            return;
+        }
+        if let Some(lease) = self.clients[client].leases.pop() {
+            self.release(client, lease);
+        }
+        let it = &mut self.clients[client];
+        it.tries = 0;
+        if it.demands.last() == Some(&resource) {
+            it.demands.pop();
+            self.next_demand(client);
+        }
+    }
+
+    /// Tries again, less and less often: a quarantine takes its time.
+    fn demand_missed(&mut self, client: usize, resource: usize) {
+        let it = &mut self.clients[client];
+        if self.is_faulty || it.demands.last() != Some(&resource) {
+            return;
+        }
+        it.tries += 1;
+        let tries = it.tries;
+        if self.now > self.healed_at + self.patience() {
+            return self.fail("LIVENESS", || {
+                format!("client {client} does not get the lock after {tries} tries")
+            });
+        }
+        let most = (100 * MILLI) << tries.min(DOUBLINGS_MAX);
+        let pause = self.choices.between(most / 4, most);
+        self.queue.push(self.now + pause, Event::Work(client));
+    }
+}
+
+pub fn token_of(lease: &Lease) -> [u8; 40] {
+    let bytes = lease.token().as_bytes();
+    bytes.try_into().expect("a token has 40 digits")
+}
