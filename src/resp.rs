@@ -332,14 +332,16 @@ fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
+/// Asked for again and again, so it looks at no line twice.
 fn replication(text: &[u8]) -> Replication {
     let mut said = Replication::default();
-    for (name, value) in fields(text) {
-        match name {
-            b"role" => said.master = Some(value == b"master"),
-            b"master_replid" => said.history = history(value),
-            b"second_repl_offset" => said.promoted = Some(value != b"-1"),
-            _ => {}
+    for line in text.split(|byte| *byte == b'\n') {
+        if let Some(role) = line.strip_prefix(b"role:") {
+            said.master = Some(role.trim_ascii_end() == b"master");
+        } else if let Some(name) = line.strip_prefix(b"master_replid:") {
+            said.history = history(name);
+        } else if let Some(offset) = line.strip_prefix(b"second_repl_offset:") {
+            said.promoted = Some(offset.trim_ascii_end() != b"-1");
         }
     }
     said
