@@ -529,6 +529,8 @@ pub enum QuarantineCause {
     ClockStepped,
     /// Its [`flush_marker`](crate::Builder::flush_marker) was gone.
     Flushed,
+    /// Its process was at another node's address before, and may have been counted there.
+    Moved,
     /// It does not say which process it is (`INFO` is forbidden), so that it may have been
     /// restarted before each connection.
     Unidentified,
@@ -541,6 +543,7 @@ impl fmt::Display for QuarantineCause {
             QuarantineCause::Promoted => "promoted from replica",
             QuarantineCause::ClockStepped => "its wall clock jumped forward",
             QuarantineCause::Flushed => "its data was flushed",
+            QuarantineCause::Moved => "its process was at another address before",
             QuarantineCause::Unidentified => "it does not tell its run_id",
         })
     }

@@ -68,6 +68,11 @@ impl Moment {
         Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))
     }
 
+    /// Whether the time up to `other` has certainly passed: without jumps.
+    pub const fn has_steadily_reached(self, other: Moment) -> bool {
+        self.steady_nanos() >= other.steady_nanos()
+    }
+
     /// The time from `earlier` to this moment that has certainly passed: without jumps.
     pub fn steadily_since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.steady_nanos().saturating_sub(earlier.steady_nanos()))

@@ -393,6 +393,9 @@ fn duplicate_is_named_and_a_process_that_moved_is_none() {
     scenario.pass(SECOND);
     scenario.drain();
     scenario.connect(1);
+    // It may have voted in this very round, under its old address.
+    assert_eq!(quarantine(&scenario, 1), Some((QuarantineCause::Moved, QUARANTINE)));
+    scenario.pass(QUARANTINE);
     assert_eq!(scenario.state(1), NodeState::Ready);
 }
 
@@ -694,14 +697,13 @@ fn quarantined_process_that_moves_does_not_vote_at_its_new_address() {
     scenario.drain();
     scenario.ahead[0] += 60 * SECOND;
     reconnect_without_a_pause(&mut scenario, 0);
-    let expected = Some((QuarantineCause::ClockStepped, QUARANTINE));
-    assert_eq!(quarantine(&scenario, 0), expected);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::ClockStepped, QUARANTINE)));
     scenario.engine.handle_disconnected(scenario.now, 0, RESET);
     scenario.drain();
     scenario.servers[1] = scenario.servers[0].clone();
     scenario.ahead[1] = scenario.ahead[0];
     scenario.connect(1);
-    assert_eq!(quarantine(&scenario, 1), expected);
+    assert_eq!(quarantine(&scenario, 1), Some((QuarantineCause::Moved, QUARANTINE)));
 }
 
 fn reconnect_without_a_pause(scenario: &mut Scenario, node: usize) {

@@ -400,6 +400,20 @@ fn owing_longer_than_the_ttl() -> Scenario {
     scenario
 }
 
+/// R12: the key lives on, whatever this machine's wall clock jumps.
+#[test]
+fn debt_outlives_a_jump_of_our_own_clock() {
+    let mut scenario = owing_one();
+    let day = Duration::from_secs(86_400);
+    let nanos = scenario.now.after(day).as_nanos();
+    scenario.now = muxlock::Moment::with_jumps(nanos, day.as_nanos() as u64);
+    scenario.restart(0, Duration::ZERO);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+}
+
 /// R12: who knows no number to kill by keeps what he owes until it was said.
 #[test]
 fn expired_debt_of_a_connection_without_a_number_is_settled() {

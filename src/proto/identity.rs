@@ -59,11 +59,6 @@ pub(super) struct Seen {
     pub(super) last: Moment,
 }
 
-/// A jump of this machine's wall clock is no reason to wait for less.
-fn is_ahead(until: Moment, now: Moment) -> bool {
-    now.steady_nanos() < until.steady_nanos()
-}
-
 impl Seen {
     pub(super) fn is(&self, run_id: &str) -> bool {
         *self.run_id == *run_id
@@ -146,7 +141,7 @@ impl Engine {
         };
         if !is_same_process {
             self.forget_connections(node);
-            self.inherit_quarantine(now, node, &run_id);
+            self.wait_for_moved(now, node, &run_id);
         }
         if !is_same_data {
             let (cause, age) = self.age(now, node, &server, before.as_ref(), is_same_process);
@@ -160,13 +155,18 @@ impl Engine {
         is_same_process
     }
 
-    /// A process that moved here from another node's address brings its quarantine along.
-    fn inherit_quarantine(&mut self, now: Moment, node: usize, run_id: &str) {
-        let known = self.nodes.iter().filter(|at| at.seen.as_ref().is_some_and(|it| it.is(run_id)));
-        let latest =
-            known.filter_map(|at| at.quarantine).max_by_key(|(until, _)| until.steady_nanos());
-        if let Some((until, cause)) = latest.filter(|(until, _)| is_ahead(*until, now)) {
-            self.quarantine(node, cause, until);
+    /// A process that was at another node's address before must not be counted for both in one
+    /// round, nor for a lock that it was counted for there; and it brings its quarantine along.
+    fn wait_for_moved(&mut self, now: Moment, node: usize, run_id: &str) {
+        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
+        let known = others.filter(|(_, at)| at.seen.as_ref().is_some_and(|seen| seen.is(run_id)));
+        let own = now.after(self.config.quarantine);
+        let until = known
+            .map(|(_, at)| at.quarantine.map_or(own, |(until, _)| until))
+            .map(|until| if own.has_steadily_reached(until) { own } else { until })
+            .max_by_key(|until| until.steady_nanos());
+        if let Some(until) = until {
+            self.quarantine(node, QuarantineCause::Moved, until);
         }
     }
 
@@ -249,7 +249,9 @@ impl Engine {
     }
 
     pub(super) fn is_quarantined(&self, now: Moment, node: usize) -> bool {
-        self.nodes[node].quarantine.is_some_and(|(until, _)| is_ahead(until, now))
+        // A jump of this machine's wall clock is no reason to wait for less.
+        let is_over = |until: Moment| now.has_steadily_reached(until);
+        self.nodes[node].quarantine.is_some_and(|(until, _)| !is_over(until))
     }
 
     /// Why the node does not vote at `now`, and how much longer.

@@ -404,7 +404,8 @@ impl Engine {
     pub fn unanswered(&self) -> usize {
         let owed = |node: &Node| {
             let debts = node.debts.values();
-            debts.filter(|debt| !debt.is_parked && self.last_now < debt.expires).count()
+            let is_over = |debt: &node::Debt| self.last_now.has_steadily_reached(debt.expires);
+            debts.filter(|debt| !debt.is_parked && !is_over(debt)).count()
         };
         let waiting = |node: &Node| node.in_flight.len() + node.queue.len() + owed(node);
         let sending = self.outgoing.iter().map(|outgoing| match outgoing {

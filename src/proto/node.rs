@@ -291,7 +291,7 @@ impl Node {
     /// Adds a key to delete; what is too much is left to its TTL.
     pub(super) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) {
         if self.debts.len() >= DEBTS_MAX && !self.debts.contains_key(&token) {
-            self.debts.retain(|_, debt| now < debt.expires);
+            self.debts.retain(|_, debt| !now.has_steadily_reached(debt.expires));
             if self.debts.len() >= DEBTS_MAX {
                 return;
             }

@@ -184,7 +184,7 @@ impl Engine {
                 continue;
             };
             // What a frozen server has not read may run at any time; all else is gone by itself.
-            if debt.is_parked || now >= debt.expires && !debt.again {
+            if debt.is_parked || now.has_steadily_reached(debt.expires) && !debt.again {
                 continue;
             }
             let held = (debt.key.clone(), token, debt.ttl);

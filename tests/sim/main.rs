@@ -16,7 +16,7 @@ use world::choices::Choices;
 use world::plan::Class;
 
 /// Seeds for each class in a plain test run, which has no optimisation.
-const SEEDS: u64 = 250;
+const SEEDS: u64 = 200;
 
 #[track_caller]
 fn holds(class: Class) {

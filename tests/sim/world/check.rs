@@ -29,6 +29,7 @@ struct Heard {
     /// When it was said, in true time.
     at: u64,
     is_forgetful: bool,
+    is_replica: bool,
 }
 
 /// A SET that a server executed.
@@ -56,6 +57,8 @@ struct Attempt {
     /// allows.
     drawn: u64,
     sent: u64,
+    /// Slots that were in quarantine when they were asked, for the SET or the last extension.
+    uncountable: u64,
     ttl_ms: u32,
     heard: Vec<Heard>,
     executed: Vec<Executed>,
@@ -96,6 +99,7 @@ impl Checker {
             client,
             drawn,
             sent: 0,
+            uncountable: 0,
             ttl_ms: 0,
             heard: Vec::new(),
             executed: Vec::new(),
@@ -127,6 +131,20 @@ impl Checker {
         }
         let is_late = told >= attempt.drawn + validity(ttl_ms);
         is_late.then(|| ("STALE-SET", format!("{short} is sent when its validity is over")))
+    }
+
+    /// What these nodes are about to be asked does not count: they are in quarantine (section 3).
+    pub fn note_uncountable(&mut self, token: &LockToken, slots: u64) {
+        if let Some(attempt) = self.attempts.get_mut(token.as_bytes()) {
+            attempt.uncountable |= slots;
+        }
+    }
+
+    /// All nodes may count again, for an extension that starts now.
+    pub fn start_extension(&mut self, token: &[u8; 40]) {
+        if let Some(attempt) = self.attempts.get_mut(token) {
+            attempt.uncountable = 0;
+        }
     }
 
     /// Its owner does not believe in it any more.
@@ -188,6 +206,7 @@ impl World {
         let connection = &mut self.connections[id];
         let index = connection.replies;
         connection.replies += 1;
+        connection.sets.retain(|(place, ..)| *place != index);
         if index > HANDSHAKE_REPLIES_MAX {
             self.heard_at[client][connection.node] = Some((connection.incarnation, self.now));
         }
@@ -204,8 +223,11 @@ impl World {
         if yes.is_forgetful && client >= self.plan.unguarded_clients {
             self.rare.hit(Rare::QuarantinedGrant);
         }
-        let (is_extension, at, is_forgetful) = (yes.is_extension, yes.at, yes.is_forgetful);
-        attempt.heard.push(Heard { slot, connection: id, is_extension, at, is_forgetful });
+        let (is_forgetful, is_replica) = (yes.is_forgetful, yes.is_replica);
+        let (is_extension, at) = (yes.is_extension, yes.at);
+        let connection = id;
+        let heard = Heard { slot, connection, is_extension, at, is_forgetful, is_replica };
+        attempt.heard.push(heard);
     }
 
     /// After a server's command: nobody deletes or overwrites what is another's (invariant 6).
@@ -268,6 +290,7 @@ impl World {
             return self.fail("TOKEN-UNIQUE", || format!("nobody has drawn {}", Short(&token)));
         };
         attempt.is_decided = true;
+        let uncountable = attempt.uncountable;
         let start = attempt.drawn;
         let latest = start + validity(attempt.ttl_ms);
         let heard: Vec<Heard> =
@@ -281,12 +304,20 @@ impl World {
         if deadline > latest || start < operation.started {
             self.fail("DEADLINE", || format!("{} is believed for too long", Short(&token)));
         }
+        self.check_countable(&granted, uncountable);
         self.check_votes(client, &granted, &heard, needed);
         let held = Held { client, key: self.key_of(resource), token, deadline };
         self.check_alone(&held);
         let key = held.key.clone();
         self.checker.held.push(held);
         self.check_sound(&key);
+    }
+
+    /// No node counts that was in quarantine when it was asked, whenever it answered (section 3).
+    fn check_countable(&mut self, granted: &[usize], uncountable: u64) {
+        if let Some(slot) = granted.iter().find(|slot| uncountable & (1 << **slot) != 0) {
+            self.fail("GUARD", || format!("node {slot} counts, asked while in quarantine"));
+        }
     }
 
     /// Every vote that was counted was given, by a server that knows all locks (invariant 4).
@@ -311,6 +342,9 @@ impl World {
                 }
                 None => self
                     .fail("NO-FALSE-VOTE", || format!("node {slot} was counted and said no yes")),
+            }
+            if said.clone().all(|heard| heard.is_replica) {
+                self.fail("GUARD", || format!("node {slot} was counted and is a replica"));
             }
             let is_durable = self.plan.durable[*slot];
             if is_guarding && !is_durable && said.all(|heard| heard.is_forgetful) {
@@ -405,6 +439,8 @@ impl World {
             self.fail("EXTEND-DEADLINE", || format!("{} has a wrong deadline", Short(&token)));
         }
         let granted: Vec<usize> = lease.granted_by().collect();
+        let uncountable = self.checker.attempts.get(&token).map_or(0, |it| it.uncountable);
+        self.check_countable(&granted, uncountable);
         self.check_votes(client, &granted, &heard, quorum(self.plan.nodes));
         let Some(at) = self.checker.held.iter().position(|held| held.token == token) else {
             return self.fail("LATCH", || "a lock that was over came back".into());

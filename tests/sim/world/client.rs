@@ -11,6 +11,7 @@ use muxlock::{Config, Lease, Moment, OpId};
 use super::World;
 use super::choices::split_mix;
 use super::clock::{Clock, MICRO, MILLI};
+use super::debts::Owed;
 use super::queue::Event;
 use super::rare::Rare;
 use super::timeline::Millis;
@@ -76,7 +77,13 @@ pub enum Stage {
 pub enum Step {
     Connect(usize),
     Close(usize),
-    Send { slot: usize, from: usize, to: usize },
+    Send {
+        slot: usize,
+        from: usize,
+        to: usize,
+        /// The token and the time to live, if it is a SET.
+        set: Option<([u8; 40], u32)>,
+    },
 }
 
 /// A client.
@@ -100,6 +107,8 @@ pub struct Client {
     drawn: Drawn,
     pub operations: BTreeMap<OpId, Operation>,
     pub leases: Vec<Lease>,
+    /// For each slot, what lost connections may have left there.
+    pub owed: Vec<Vec<Owed>>,
     pub work_left: u32,
     /// What it still has to lock, after all faults have ended.
     pub demands: Vec<usize>,
@@ -119,7 +128,7 @@ impl Client {
         };
         Client {
             slots: (0..config.nodes()).map(|_| Slot::default()).collect(),
-            engine: Engine::new(config, Box::new(entropy)),
+            engine: Engine::new(Arc::clone(&config), Box::new(entropy)),
             clock,
             jumped: 0,
             stage: Stage::Read,
@@ -134,6 +143,7 @@ impl Client {
             drawn,
             operations: BTreeMap::new(),
             leases: Vec::new(),
+            owed: (0..config.nodes()).map(|_| Vec::new()).collect(),
             work_left: 0,
             demands: Vec::new(),
             tries: 0,
@@ -151,6 +161,12 @@ impl Client {
     /// Whether the lock is over at `time`, by its clock as it is.
     pub fn is_over(&self, time: u64, deadline: u64) -> bool {
         self.clock.read(time) >= deadline
+    }
+
+    /// The slots whose votes do not count now, by the engine's own word.
+    pub fn slots_in_quarantine(&self) -> u64 {
+        let statuses = self.engine.nodes().filter(|status| status.quarantine.is_some());
+        statuses.map(|status| 1 << status.node).sum()
     }
 
     pub fn take_drawn(&mut self) -> Vec<([u8; 40], u64)> {

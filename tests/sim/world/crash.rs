@@ -124,8 +124,9 @@ impl World {
 
     pub fn demote(&mut self, node: usize, until: u64) {
         self.mutex_promised = false;
+        let is_writable = self.choices.chance(500);
         let it = &mut self.nodes[node];
-        it.redis.server.is_replica = true;
+        (it.redis.server.is_replica, it.redis.server.is_writable) = (true, is_writable);
         it.replica_until = until;
     }
 

@@ -7,6 +7,7 @@ pub mod choices;
 mod client;
 mod clock;
 mod crash;
+mod debts;
 mod faults;
 mod keys;
 mod lua;

@@ -140,6 +140,8 @@ pub struct Yes {
     pub at: u64,
     /// Whether the server had forgotten a lock on this key that may have been held.
     pub is_forgetful: bool,
+    /// Whether the server had said before, on this connection, that it is a replica.
+    pub is_replica: bool,
 }
 
 /// A connection between a client's slot and a node.
@@ -162,10 +164,15 @@ pub struct Connection {
     /// Replies that the client read.
     pub replies: u64,
     pub yeses: VecDeque<Yes>,
+    /// The SETs that the client has handed to its socket and not been answered: the place of each
+    /// among the commands, its token, and its time to live in milliseconds.
+    pub sets: VecDeque<(u64, [u8; 40], u32)>,
     /// Where what no client should accept ends.
     pub poisoned: Option<usize>,
     /// When the client closed it.
     pub closed_at: u64,
+    /// Whether the server has said that it is a replica, when it was asked last.
+    pub said_replica: bool,
     /// Whether the server refused to end it by `CLIENT KILL`.
     pub outlived_kill: bool,
 }
@@ -186,8 +193,10 @@ impl Connection {
             answered: 0,
             replies: 0,
             yeses: VecDeque::new(),
+            sets: VecDeque::new(),
             poisoned: None,
             closed_at: u64::MAX,
+            said_replica: false,
             outlived_kill: false,
         }
     }

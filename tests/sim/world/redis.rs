@@ -181,7 +181,7 @@ impl Redis {
              the RDB error."
         } else if spec.writes && server.refuses(Refusal::Replicas) {
             "NOREPLICAS Not enough good replicas to write."
-        } else if spec.writes && server.is_replica {
+        } else if spec.writes && server.is_replica && !server.is_writable {
             "READONLY You can't write against a read only replica."
         } else if !spec.while_loading && server.is_loading {
             "LOADING Redis is loading the dataset in memory"

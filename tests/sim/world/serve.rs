@@ -152,6 +152,7 @@ impl World {
     }
 
     fn run_command(&mut self, node: usize, id: usize, words: &[&[u8]], out: &mut Vec<u8>) {
+        self.check_debts(id, words);
         let wall = self.nodes[node].wall(self.now);
         let connection = &mut self.connections[id];
         let mut session = std::mem::take(&mut connection.session);
@@ -183,7 +184,7 @@ impl World {
             self.nodes[node].redis.changes = changes;
             self.kill(node, words, &reply);
         }
-        self.note_situation(node, words, &reply);
+        self.note_situation(node, id, words, &reply);
         self.connections[id].answered += 1;
         self.digest(&[node as u64, id as u64, words[0].len() as u64, self.now]);
         reply.write(out);
@@ -213,8 +214,9 @@ impl World {
         let key = (self.connections[id].session.db, key.to_vec());
         let is_forgetful = self.nodes[node].has_forgotten(self.now, &key);
         let connection = &mut self.connections[id];
-        let index = connection.answered;
-        let yes = Yes { index, token, is_extension: is_script, at: self.now, is_forgetful };
+        let (index, is_replica) = (connection.answered, connection.said_replica);
+        let (is_extension, at) = (is_script, self.now);
+        let yes = Yes { index, token, is_extension, at, is_forgetful, is_replica };
         connection.yeses.push_back(yes);
     }
 
@@ -252,20 +254,17 @@ impl World {
         }
     }
 
-    fn note_situation(&mut self, node: usize, words: &[&[u8]], reply: &Reply) {
-        let server = &self.nodes[node].redis.server;
-        match reply {
-            Reply::Error(text) => self.rare.hit_error(text),
-            Reply::Bulk(_)
-                if words[0] == b"INFO" && words.get(1) == Some(&b"replication".as_slice()) =>
-            {
-                if server.is_replica {
-                    self.rare.hit(Rare::Demoted);
-                } else if server.second_offset != -1 {
-                    self.rare.hit(Rare::Promoted);
-                }
+    fn note_situation(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply) {
+        match (reply, words) {
+            (Reply::Error(text), _) => self.rare.hit_error(text),
+            (Reply::Bulk(_), [b"INFO", b"replication"]) => {
+                let server = &self.nodes[node].redis.server;
+                self.connections[id].said_replica = server.is_replica;
+                self.rare.hit_if(server.is_replica, Rare::Demoted);
+                let is_promoted = !server.is_replica && server.second_offset != -1;
+                self.rare.hit_if(is_promoted, Rare::Promoted);
             }
-            Reply::Integer(1..) if words.len() == 5 && words[3] == b"marker" => {
+            (Reply::Integer(1..), [_, _, _, b"marker", _]) => {
                 let was_flushed = std::mem::take(&mut self.nodes[node].lost_marker);
                 self.rare.hit_if(was_flushed, Rare::FlushNoticed);
             }

@@ -52,6 +52,8 @@ pub struct Server {
     /// By how much its cached clock is late, in nanoseconds: it is read ten times a second.
     pub staleness: u64,
     pub is_replica: bool,
+    /// Whether a replica takes writes that its master will never see.
+    pub is_writable: bool,
     pub is_loading: bool,
     pub password: Option<String>,
     pub max_memory: u64,
@@ -72,6 +74,7 @@ impl Server {
             started: wall / SECOND,
             staleness: 0,
             is_replica: false,
+            is_writable: false,
             is_loading: false,
             password: None,
             max_memory: 0,

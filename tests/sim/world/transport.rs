@@ -108,7 +108,8 @@ impl World {
         connection.client_end = ClientEnd::Closed;
         connection.closed_at = self.now;
         connection.down.discard();
-        match connection.server_end {
+        self.note_lost_sets(id);
+        match self.connections[id].server_end {
             ServerEnd::Absent | ServerEnd::Gone => {}
             // A reset takes a connection back that the process has not accepted yet.
             ServerEnd::Backlog if self.choices.chance(500) => {

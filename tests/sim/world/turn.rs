@@ -4,6 +4,7 @@
 //! process may be held up between any two steps.
 
 use std::io::ErrorKind;
+use std::ops::Range;
 
 use muxlock::NodeOutcome;
 use muxlock::proto::{Action, Command};
@@ -217,7 +218,7 @@ impl World {
                 match step {
                     Step::Connect(slot) => self.connect(client, slot),
                     Step::Close(slot) => self.close(client, slot),
-                    Step::Send { slot, from, to } => self.send(client, slot, from, to),
+                    Step::Send { slot, from, to, set } => self.send(client, slot, from..to, set),
                 }
                 if self.may_pause(client) {
                     return false;
@@ -235,6 +236,7 @@ impl World {
         self.note_drawn(client, drawn);
         let mut failure = None;
         let it = &mut self.clients[client];
+        let in_quarantine = it.slots_in_quarantine();
         it.batch.clear();
         while let Some(action) = it.engine.poll_action() {
             match action {
@@ -244,14 +246,20 @@ impl World {
                     resp::encode(&command, &mut encoded);
                     let (from, to) = (it.batch.len(), encoded.len());
                     it.batch.extend_from_slice(&encoded[from..]);
-                    for slot in nodes.iter() {
-                        it.steps.push_back(Step::Send { slot, from, to });
+                    let of = nodes.iter().map(|slot| 1 << slot).sum::<u64>() & in_quarantine;
+                    if let Command::Acquire { token, .. } | Command::Extend { token, .. } = command
+                    {
+                        self.checker.note_uncountable(token, of);
                     }
+                    let mut set = None;
                     if let Command::Acquire { token, ttl, .. } = command {
-                        let ttl_ms = ttl.as_millis();
-                        let noted = self.checker.note_sets(it.told, nodes, token, ttl_ms);
+                        let noted = self.checker.note_sets(it.told, nodes, token, ttl.as_millis());
                         failure = failure.or(noted);
+                        let token = token.as_bytes().try_into().expect("a token has 40 digits");
+                        set = Some((token, ttl.as_millis()));
                     }
+                    let send = |slot| Step::Send { slot, from, to, set };
+                    it.steps.extend(nodes.iter().map(send));
                     self.timeline.note(self.now, || {
                         format!("client {client} sends {} to {nodes:?}", describe(&command))
                     });
@@ -271,12 +279,22 @@ impl World {
         self.clients[client].slots[slot].connection = Some(id);
     }
 
-    fn send(&mut self, client: usize, slot: usize, from: usize, to: usize) {
+    fn send(
+        &mut self,
+        client: usize,
+        slot: usize,
+        bytes: Range<usize>,
+        set: Option<([u8; 40], u32)>,
+    ) {
         let Some(id) = self.clients[client].slots[slot].connection else {
             return;
         };
-        self.connections[id].commands += 1;
-        let bytes = self.clients[client].batch[from..to].to_vec();
+        let connection = &mut self.connections[id];
+        if let Some((token, ttl_ms)) = set {
+            connection.sets.push_back((connection.commands, token, ttl_ms));
+        }
+        connection.commands += 1;
+        let bytes = self.clients[client].batch[bytes].to_vec();
         self.write(client, slot, &bytes);
         if self.clients[client].slots[slot].unsent.len() > UNSENT_BYTES_MAX {
             self.rare.hit(Rare::Blocked);

@@ -142,6 +142,7 @@ impl World {
         self.timeline.note(self.now, || {
             format!("client {client} extends {} to {}", Short(&token), Millis(ttl))
         });
+        self.checker.start_extension(&token);
         let id = self.clients[client].engine.extend(now, lease, Duration::from_nanos(ttl));
         let ttl_ms = (ttl / MILLI) as u32;
         self.start(client, id, Kind::Extend { token, deadline, ttl_ms }, deadline.max(started));

@@ -1,0 +1,52 @@
+//! What a lost connection may have left on a server is released there before anything new is asked
+//! for (R12).
+
+use super::World;
+use super::clock::MILLI;
+use super::network::ServerEnd;
+use super::timeline::Short;
+
+/// A SET whose answer was lost with its connection.
+pub struct Owed {
+    token: [u8; 40],
+    /// When its key is gone, at the latest, if the server had it when the connection was lost; by
+    /// the client's clock, to which a jump is time that has passed.
+    until: u64,
+}
+
+impl World {
+    /// A client has closed its end: what it has asked for and not been told may be done or not.
+    pub fn note_lost_sets(&mut self, id: usize) {
+        let connection = &mut self.connections[id];
+        let (client, slot) = (connection.client, connection.slot);
+        let client = &mut self.clients[client];
+        let now = client.clock.read(self.now);
+        for (_, token, ttl_ms) in std::mem::take(&mut connection.sets) {
+            let until = now + u64::from(ttl_ms) * MILLI;
+            client.owed[slot].push(Owed { token, until });
+        }
+    }
+
+    /// A command of a client has come to the server that it was meant for.
+    pub fn check_debts(&mut self, id: usize, words: &[&[u8]]) {
+        let connection = &self.connections[id];
+        let (client, slot) = (connection.client, connection.slot);
+        if connection.server_end != ServerEnd::Accepted || connection.closed_at < self.now {
+            // It comes from a connection that is lost itself.
+            return;
+        }
+        let client = &mut self.clients[client];
+        let (now, owed) = (client.clock.read(self.now), &mut client.owed[slot]);
+        match words {
+            [b"EVAL", _, _, _, token, ..] => owed.retain(|owed| owed.token != **token),
+            [b"SET", ..] => {
+                owed.retain(|owed| now < owed.until);
+                if let Some(owed) = owed.first() {
+                    let text = format!("a SET comes before the release of {}", Short(&owed.token));
+                    self.fail("DEBT", || text);
+                }
+            }
+            _ => {}
+        }
+    }
+}
