@@ -390,7 +390,7 @@ fn word(value: &[u8]) -> Arc<str> {
     printable.take(CHARS_MAX).map(|byte| char::from(*byte)).collect::<String>().into()
 }
 
-/// Codes and what they mean (section F). Old servers put the code of a script's error behind
+/// Codes and what they mean. Old servers put the code of a script's error behind
 /// words of their own, so a code counts wherever it stands as a word.
 const CODES: [(&str, ServerErrorKind); 23] = [
     ("LOADING", ServerErrorKind::Loading),

@@ -803,7 +803,7 @@ fn releasing_refused_for_the_moment_is_tried_again() {
     scenario.reply(0, server_error(ServerErrorKind::Busy));
     assert!(scenario.released().unwrap_err().is_unavailable());
     scenario.pass(500 * MS);
-    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)], "section F: debt");
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)], "R12");
     scenario.reply(0, Reply::Integer(1));
     scenario.pass(500 * MS);
     assert_eq!(scenario.drain(), []);

@@ -311,7 +311,7 @@ impl Engine {
             })
     }
 
-    /// An error is no vote (section F), and leaves whatever was asked for undone.
+    /// An error is no vote, and leaves whatever was asked for undone.
     fn handle_error(&mut self, now: Moment, node: usize, round: usize, error: ServerError) {
         let kind = error.kind;
         self.stats.server_errors += 1;

@@ -1,4 +1,4 @@
-//! A server's wall clock against ours: a jump forward lets keys expire too early (section G).
+//! A server's wall clock against ours: a jump forward lets keys expire too early.
 //!
 //! What cannot be seen: a jump by less than the round trip of the look, or by less than clocks may
 //! have come apart since the look before; and one that comes after the look, until the next.
