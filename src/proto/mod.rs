@@ -285,6 +285,8 @@ impl Engine {
                 Some(Action::Send { nodes, command: Command::Info(Section::Replication) })
             }
             Outgoing::Round(nodes, round) => {
+                let quarantined = self.quarantined_of(self.last_now, nodes);
+                self.rounds[round].uncounted.extend(quarantined);
                 let nodes = self.hand_out(nodes, Request::Round(round));
                 Some(Action::Send { nodes, command: self.rounds[round].command() })
             }
@@ -563,11 +565,9 @@ impl Engine {
         if is_set {
             self.look_again(self.last_now, nodes);
         }
-        let uncounted = self.quarantined_of(self.last_now, nodes);
         let sent = &mut self.rounds[round];
         sent.references += nodes.len() as u32;
         sent.sent.extend(nodes);
-        sent.uncounted.extend(uncounted);
         self.outgoing.push_back(Outgoing::Round(nodes, round));
         if is_set && self.config.flush_marker.is_some() {
             // Behind the SET: a flush before it takes the marker along, and one after it both.

@@ -18,6 +18,8 @@ const VIOLATIONS_MAX: usize = 8;
 /// From so many seeds on, every rare situation must have occurred.
 const SEEDS_FOR_RARE: u64 = 20_000;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// No more runs are spent on making one failure smaller.
+const SHRINKING_RUNS_MAX: usize = 4_000;
 /// The end of a timeline is what shows the failure.
 const TIMELINE_LINES_MAX: usize = 2_000;
 
@@ -157,7 +159,7 @@ pub fn explain(seed: u64, class: Option<Class>, violation: &Violation) {
         outcome.violation.is_some_and(|found| found.rule == violation.rule)
     };
     let length = again.drawn.len();
-    let shrunk = shrink(again.drawn, fails);
+    let shrunk = shrink(again.drawn, SHRINKING_RUNS_MAX, fails);
     println!("\nseed {seed}: {} of {length} choices are enough", shrunk.len());
     let outcome = world::run(Choices::from_record(shrunk), class, true);
     let skipped = outcome.timeline.len().saturating_sub(TIMELINE_LINES_MAX);

@@ -14,9 +14,11 @@ use std::env;
 
 use world::choices::Choices;
 use world::plan::Class;
+use world::rare::Rare;
 
 /// Seeds for each class in a plain test run, which has no optimisation.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 150;
+const SHRINKING_RUNS: usize = 60;
 
 #[track_caller]
 fn holds(class: Class) {
@@ -65,6 +67,22 @@ fn arbitrary_bytes_make_a_run() {
         let outcome = world::run(Choices::from_bytes(&bytes[..length]), None, false);
         assert_eq!(outcome.violation, None, "{length} bytes");
     }
+}
+
+/// A situation that is no failure stands in for one.
+#[test]
+fn shrunk_run_still_fails_and_has_less_to_it() {
+    let fails = |drawn: &[u32]| {
+        let outcome = world::run(Choices::from_record(drawn.to_vec()), None, false);
+        outcome.rare.of(Rare::LateQuorum) > 0
+    };
+    let seeds = (0..).map(|seed| world::run(Choices::from_seed(seed), None, false).drawn);
+    let drawn = seeds.take(1_000).find(|drawn| fails(drawn)).expect("it is not that rare");
+    let loud = |drawn: &[u32]| drawn.iter().filter(|choice| **choice != 0).count();
+    let before = loud(&drawn);
+    let shrunk = shrink::shrink(drawn, SHRINKING_RUNS, fails);
+    assert!(fails(&shrunk));
+    assert!(loud(&shrunk) < before / 2, "{} of {before}", loud(&shrunk));
 }
 
 fn number(variable: &str, default: u64) -> u64 {

@@ -1,8 +1,5 @@
 //! Makes the choices of a failed run fewer and duller, for as long as it fails in the same way.
 
-/// No more runs are spent on one failure.
-const RUNS_MAX: usize = 4_000;
-
 /// What is tried on a range of choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
@@ -11,19 +8,24 @@ enum Change {
     Halve,
 }
 
-/// A shorter or duller sequence for which `fails` is still true; `choices` itself is one.
-pub fn shrink(choices: Vec<u32>, mut fails: impl FnMut(&[u32]) -> bool) -> Vec<u32> {
+/// A shorter or duller sequence for which `fails` is still true; `choices` itself is one. It is
+/// asked at most `runs_max` times.
+pub fn shrink(
+    choices: Vec<u32>,
+    runs_max: usize,
+    mut fails: impl FnMut(&[u32]) -> bool,
+) -> Vec<u32> {
     let mut best = choices;
     let mut runs = 0;
     let mut changed = true;
     // A pass that helped may make room for another one.
-    while changed && runs < RUNS_MAX {
+    while changed && runs < runs_max {
         changed = false;
         for change in [Change::Delete, Change::Zero, Change::Halve] {
             let mut size = best.len();
             while size > 0 {
                 let mut at = 0;
-                while at < best.len() && runs < RUNS_MAX {
+                while at < best.len() && runs < runs_max {
                     let candidate = changed_at(&best, at..(at + size).min(best.len()), change);
                     runs += 1;
                     if candidate != best && fails(&candidate) {
@@ -67,7 +69,7 @@ mod tests {
             loud.is_some_and(|at| choices[at..].contains(&7))
         };
         assert!(fails(&choices));
-        let shrunk = shrink(choices, fails);
+        let shrunk = shrink(choices, usize::MAX, fails);
         assert_eq!(shrunk.len(), 2);
         assert!((91..=101).contains(&shrunk[0]) && shrunk[1] == 7, "{shrunk:?}");
     }

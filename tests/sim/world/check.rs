@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use muxlock::LockToken;
 use muxlock::proto::NodeSet;
-use muxlock::{Lease, LockToken};
 
 use super::World;
 use super::clock::MILLI;
-use super::network::ClientEnd;
-use super::plan::Class;
 use super::rare::Rare;
 use super::redis::{Change, ChangeKind, Key, Value};
-use super::timeline::{Millis, Short};
-use super::work::{Kind, Operation, RESOURCES, token_of};
+use super::timeline::Short;
+use super::work::RESOURCES;
 
 /// A connection that answered more than this has its handshake behind it.
 const HANDSHAKE_REPLIES_MAX: u64 = 10;
@@ -22,14 +20,14 @@ pub type Failure = (&'static str, String);
 
 /// A yes that a client has read.
 #[derive(Debug, Clone, Copy)]
-struct Heard {
-    slot: usize,
-    connection: usize,
-    is_extension: bool,
+pub struct Heard {
+    pub slot: usize,
+    pub connection: usize,
+    pub is_extension: bool,
     /// When it was said, in true time.
-    at: u64,
-    is_forgetful: bool,
-    is_replica: bool,
+    pub at: u64,
+    pub is_forgetful: bool,
+    pub is_replica: bool,
 }
 
 /// A SET that a server executed.
@@ -42,7 +40,6 @@ struct Executed {
 
 /// The SET that put a token on a node.
 pub struct LastSet {
-    pub client: usize,
     pub connection: usize,
     /// In true time.
     pub at: u64,
@@ -51,44 +48,46 @@ pub struct LastSet {
 
 /// One token, and what became of it.
 #[derive(Debug)]
-struct Attempt {
-    client: usize,
+pub struct Attempt {
+    pub client: usize,
     /// By the client's clock: no lock with this token starts earlier or ends later than that
     /// allows.
-    drawn: u64,
+    pub drawn: u64,
     sent: u64,
     /// Slots that were in quarantine when they were asked, for the SET or the last extension.
-    uncountable: u64,
-    ttl_ms: u32,
-    heard: Vec<Heard>,
+    pub uncountable: u64,
+    pub ttl_ms: u32,
+    pub heard: Vec<Heard>,
     executed: Vec<Executed>,
-    is_decided: bool,
+    pub is_decided: bool,
     /// Nobody will release it any more.
     is_disowned: bool,
 }
 
 /// A lock that somebody believes in.
-struct Held {
-    client: usize,
-    key: Key,
-    token: [u8; 40],
-    deadline: u64,
+pub struct Held {
+    pub client: usize,
+    pub key: Key,
+    pub token: [u8; 40],
+    pub deadline: u64,
+    /// The nodes whose votes it counts on.
+    pub nodes: Vec<usize>,
 }
 
 /// All that is known for checks.
 #[derive(Default)]
 pub struct Checker {
-    attempts: BTreeMap<[u8; 40], Attempt>,
-    held: Vec<Held>,
+    pub attempts: BTreeMap<[u8; 40], Attempt>,
+    pub held: Vec<Held>,
 }
 
 /// A majority, by this file's own arithmetic.
-fn quorum(nodes: usize) -> usize {
+pub fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
 /// What is left of a time to live: it, less one percent and two milliseconds, rounded down.
-fn validity(ttl_ms: u32) -> u64 {
+pub fn validity(ttl_ms: u32) -> u64 {
     let drift = u64::from(ttl_ms).div_ceil(100) + 2;
     u64::from(ttl_ms).saturating_sub(drift) * MILLI
 }
@@ -164,7 +163,6 @@ impl Checker {
         let attempt = self.attempts.get(token).filter(|attempt| !attempt.is_disowned)?;
         let executed = attempt.executed.iter().rfind(|executed| executed.node == node)?;
         Some(LastSet {
-            client: attempt.client,
             connection: executed.connection,
             at: executed.at,
             ttl: u64::from(attempt.ttl_ms) * MILLI,
@@ -252,8 +250,18 @@ impl World {
                 self.note_executed(node, id, token);
             }
             if change.kind == ChangeKind::Delete {
+                self.check_not_counted_on(node, before);
                 self.check_sound(&change.key);
             }
+        }
+    }
+
+    /// No copy is deleted that somebody counts on and believes in (R26).
+    fn check_not_counted_on(&mut self, node: usize, token: &[u8]) {
+        let is_counted = |held: &&Held| held.token == token && held.nodes.contains(&node);
+        let held = self.checker.held.iter().find(is_counted);
+        if held.is_some_and(|held| !self.clients[held.client].is_over(self.now, held.deadline)) {
+            self.fail("COUNTED-COPY", || format!("node {node} deletes {}", Short(token)));
         }
     }
 
@@ -269,187 +277,5 @@ impl World {
         if let Some(attempt) = self.checker.attempts.get_mut(token) {
             attempt.executed.push(Executed { node, at: self.now, connection: id });
         }
-    }
-
-    pub fn check_acquired(
-        &mut self,
-        client: usize,
-        resource: usize,
-        operation: &Operation,
-        lease: &Lease,
-    ) {
-        let token = token_of(lease);
-        let (told, needed) = (self.clients[client].told, quorum(self.plan.nodes));
-        let deadline = lease.valid_until().as_nanos();
-        let granted: Vec<usize> = lease.granted_by().collect();
-        self.timeline.note(self.now, || {
-            let until = Millis(self.clients[client].clock.when(deadline));
-            format!("client {client} HOLDS {} by {granted:?} until {until}", Short(&token))
-        });
-        let Some(attempt) = self.checker.attempts.get_mut(&token) else {
-            return self.fail("TOKEN-UNIQUE", || format!("nobody has drawn {}", Short(&token)));
-        };
-        attempt.is_decided = true;
-        let uncountable = attempt.uncountable;
-        let start = attempt.drawn;
-        let latest = start + validity(attempt.ttl_ms);
-        let heard: Vec<Heard> =
-            attempt.heard.iter().filter(|heard| !heard.is_extension).copied().collect();
-        if granted.len() < self.plan.nodes {
-            self.rare.hit(Rare::EarlyReturn);
-        }
-        if told >= deadline {
-            self.fail("HAND-OUT", || "a lock was handed out whose validity is over".into());
-        }
-        if deadline > latest || start < operation.started {
-            self.fail("DEADLINE", || format!("{} is believed for too long", Short(&token)));
-        }
-        self.check_countable(&granted, uncountable);
-        self.check_votes(client, &granted, &heard, needed);
-        let held = Held { client, key: self.key_of(resource), token, deadline };
-        self.check_alone(&held);
-        let key = held.key.clone();
-        self.checker.held.push(held);
-        self.check_sound(&key);
-    }
-
-    /// No node counts that was in quarantine when it was asked, whenever it answered (section 3).
-    fn check_countable(&mut self, granted: &[usize], uncountable: u64) {
-        if let Some(slot) = granted.iter().find(|slot| uncountable & (1 << **slot) != 0) {
-            self.fail("GUARD", || format!("node {slot} counts, asked while in quarantine"));
-        }
-    }
-
-    /// Every vote that was counted was given, by a server that knows all locks (invariant 4).
-    fn check_votes(&mut self, client: usize, granted: &[usize], heard: &[Heard], needed: usize) {
-        if granted.len() < needed {
-            self.fail("NO-FALSE-VOTE", || format!("{granted:?} are fewer than {needed}"));
-        }
-        let is_guarding = self.mutex_promised && client >= self.plan.unguarded_clients;
-        let mut nodes = Vec::new();
-        for slot in granted {
-            let mut said = heard.iter().filter(|heard| heard.slot == *slot).peekable();
-            match said.peek() {
-                Some(first) => {
-                    let connection = &self.connections[first.connection];
-                    if self.nodes[connection.node].was_forgetful {
-                        self.rare.hit(Rare::QuarantineEnded);
-                    }
-                    // A server may move from one address to another (R34).
-                    if connection.client_end == ClientEnd::Established {
-                        nodes.push(connection.node);
-                    }
-                }
-                None => self
-                    .fail("NO-FALSE-VOTE", || format!("node {slot} was counted and said no yes")),
-            }
-            if said.clone().all(|heard| heard.is_replica) {
-                self.fail("GUARD", || format!("node {slot} was counted and is a replica"));
-            }
-            let is_durable = self.plan.durable[*slot];
-            if is_guarding && !is_durable && said.all(|heard| heard.is_forgetful) {
-                self.fail("GUARD", || format!("node {slot} was counted and had forgotten a lock"));
-            }
-        }
-        let connected = nodes.len();
-        nodes.sort_unstable();
-        nodes.dedup();
-        if nodes.len() < connected && self.mutex_promised {
-            self.fail("NO-FALSE-VOTE", || format!("{granted:?} have one node twice"));
-        }
-    }
-
-    /// Nobody else believes to hold the key now (invariant 1).
-    fn check_alone(&mut self, held: &Held) {
-        if !self.mutex_promised {
-            return;
-        }
-        let is_valid = |held: &Held| !self.clients[held.client].is_over(self.now, held.deadline);
-        let other =
-            self.checker.held.iter().find(|other| {
-                other.key == held.key && other.token != held.token && is_valid(other)
-            });
-        if let (Some(other), true) = (other, is_valid(held)) {
-            let text = format!(
-                "client {} holds {} and client {} holds {}",
-                other.client,
-                Short(&other.token),
-                held.client,
-                Short(&held.token)
-            );
-            self.fail("MUTUAL-EXCLUSION", || text);
-        }
-    }
-
-    /// A quorum of nodes has the key for as long as somebody believes in it (invariant 3).
-    pub fn check_sound(&mut self, key: &Key) {
-        if self.plan.class != Class::Durable {
-            return;
-        }
-        for held in self.checker.held.iter().filter(|held| held.key == *key) {
-            let client = &self.clients[held.client];
-            if client.is_over(self.now, held.deadline) {
-                continue;
-            }
-            let deadline = client.clock.when(held.deadline);
-            let nodes = self.nodes.iter();
-            let until = nodes.filter_map(|node| node.held_until(&held.key, &held.token));
-            let count = until.filter(|until| *until >= deadline).count();
-            if count < quorum(self.plan.nodes) {
-                let token = Short(&held.token);
-                let text = format!("{token} is believed in and only {count} nodes hold it so long");
-                return self.fail("DEADLINE-SOUND", || text);
-            }
-        }
-    }
-
-    pub fn check_extended(
-        &mut self,
-        client: usize,
-        operation: &Operation,
-        lease: &Lease,
-        is_extended: bool,
-    ) {
-        let Kind::Extend { token, deadline, ttl_ms } = operation.kind else {
-            return self.fail("TERMINATION", || "an operation changed its kind".into());
-        };
-        let now_until = lease.valid_until().as_nanos();
-        let heard = self.checker.attempts.get(&token).map_or(&[][..], |attempt| &attempt.heard);
-        let since = operation.started_true;
-        let heard: Vec<Heard> =
-            heard.iter().filter(|heard| heard.is_extension && heard.at >= since).copied().collect();
-        if !is_extended {
-            if now_until != deadline {
-                self.fail("EXTEND-KEPT", || "a failed extension changed the deadline".into());
-            }
-            if !heard.is_empty() {
-                self.rare.hit(Rare::ExtensionMinority);
-            }
-            return;
-        }
-        self.timeline.note(self.now, || {
-            let until = Millis(self.clients[client].clock.when(now_until));
-            format!("client {client} HOLDS {} on, until {until}", Short(&token))
-        });
-        if self.clients[client].told >= deadline {
-            self.fail("LATCH", || "a lock was extended after its validity was over".into());
-        }
-        let latest = (operation.started + validity(ttl_ms)).max(deadline);
-        if now_until > latest || now_until < deadline {
-            self.fail("EXTEND-DEADLINE", || format!("{} has a wrong deadline", Short(&token)));
-        }
-        let granted: Vec<usize> = lease.granted_by().collect();
-        let uncountable = self.checker.attempts.get(&token).map_or(0, |it| it.uncountable);
-        self.check_countable(&granted, uncountable);
-        self.check_votes(client, &granted, &heard, quorum(self.plan.nodes));
-        let Some(at) = self.checker.held.iter().position(|held| held.token == token) else {
-            return self.fail("LATCH", || "a lock that was over came back".into());
-        };
-        let mut held = self.checker.held.swap_remove(at);
-        held.deadline = now_until;
-        self.check_alone(&held);
-        let key = held.key.clone();
-        self.checker.held.push(held);
-        self.check_sound(&key);
     }
 }

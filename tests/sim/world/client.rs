@@ -113,6 +113,7 @@ pub struct Client {
     /// What it still has to lock, after all faults have ended.
     pub demands: Vec<usize>,
     pub tries: u32,
+    pub retry_at: u64,
 }
 
 impl Client {
@@ -147,6 +148,7 @@ impl Client {
             work_left: 0,
             demands: Vec::new(),
             tries: 0,
+            retry_at: 0,
         }
     }
 

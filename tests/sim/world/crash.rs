@@ -98,6 +98,8 @@ impl World {
 
     pub fn evict(&mut self, node: usize) {
         self.mutex_promised = false;
+        let server = &mut self.nodes[node].redis.server;
+        (server.max_memory, server.policy) = (1 << 20, "allkeys-lru");
         let mut data = self.nodes[node].redis.data.clone();
         let keys: Vec<_> = data.keys().cloned().collect();
         if !keys.is_empty() {
@@ -181,6 +183,7 @@ impl World {
             let it = &mut self.nodes[node];
             (it.door, it.frozen_until, it.is_poisonous) = (Door::Open, 0, false);
             (it.refuses_until, it.replica_until, it.loading_until) = (0, 0, 0);
+            (it.redis.server.max_memory, it.redis.server.policy) = (0, "noeviction");
             it.redis.data.retain(|_, entry| entry.value != Value::Hash);
             self.restart(node);
             self.nodes[node].loading_until = 0;

@@ -9,8 +9,8 @@ use super::timeline::Short;
 /// A SET whose answer was lost with its connection.
 pub struct Owed {
     token: [u8; 40],
-    /// When its key is gone, at the latest, if the server had it when the connection was lost; by
-    /// the client's clock, to which a jump is time that has passed.
+    /// When its key is gone, at the latest, if the server had it when the connection was lost; in
+    /// true time.
     until: u64,
 }
 
@@ -19,11 +19,9 @@ impl World {
     pub fn note_lost_sets(&mut self, id: usize) {
         let connection = &mut self.connections[id];
         let (client, slot) = (connection.client, connection.slot);
-        let client = &mut self.clients[client];
-        let now = client.clock.read(self.now);
         for (_, token, ttl_ms) in std::mem::take(&mut connection.sets) {
-            let until = now + u64::from(ttl_ms) * MILLI;
-            client.owed[slot].push(Owed { token, until });
+            let until = self.now + u64::from(ttl_ms) * MILLI;
+            self.clients[client].owed[slot].push(Owed { token, until });
         }
     }
 
@@ -35,12 +33,11 @@ impl World {
             // It comes from a connection that is lost itself.
             return;
         }
-        let client = &mut self.clients[client];
-        let (now, owed) = (client.clock.read(self.now), &mut client.owed[slot]);
+        let owed = &mut self.clients[client].owed[slot];
         match words {
             [b"EVAL", _, _, _, token, ..] => owed.retain(|owed| owed.token != **token),
             [b"SET", ..] => {
-                owed.retain(|owed| now < owed.until);
+                owed.retain(|owed| self.now < owed.until);
                 if let Some(owed) = owed.first() {
                     let text = format!("a SET comes before the release of {}", Short(&owed.token));
                     self.fail("DEBT", || text);

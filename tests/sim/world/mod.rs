@@ -4,6 +4,7 @@
 
 pub mod check;
 pub mod choices;
+mod claims;
 mod client;
 mod clock;
 mod crash;
@@ -83,9 +84,18 @@ pub fn run(choices: Choices, class: Option<Class>, wants_timeline: bool) -> Outc
         violation: world.violation.map(|(rule, text)| Violation { rule, text }),
         rare: world.rare,
         drawn: world.choices.into_drawn(),
-        digest: world.digest,
+        digest: world.digest.0,
         events: world.events,
         timeline: world.timeline.into_lines(),
+    }
+}
+
+/// A hash over what was done, in the order in which it was done.
+struct Digest(u64);
+
+impl Digest {
+    fn add(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     }
 }
 
@@ -140,7 +150,7 @@ pub struct World {
     violation: Option<check::Failure>,
     rare: Counts,
     timeline: Timeline,
-    digest: u64,
+    digest: Digest,
     events: u64,
     /// Kept for its capacity.
     input: Vec<u8>,
@@ -185,7 +195,7 @@ impl World {
             violation: None,
             rare: Counts::new(),
             timeline: Timeline::new(wants_timeline),
-            digest: 0,
+            digest: Digest(0),
             events: 0,
             input: Vec::new(),
         };
@@ -292,10 +302,7 @@ impl World {
             Event::NodeTurn(node) => self.node_turn(node, at),
             Event::ClientTurn(client) => self.client_turn(client, at),
             Event::Work(client) if self.is_faulty => self.work(client),
-            Event::Work(client) => {
-                self.next_demand(client);
-                self.wake_client(client, self.now);
-            }
+            Event::Work(client) => self.retry_demand(client),
             Event::Fault if self.is_faulty => self.strike(),
             Event::Fault => {}
             Event::Restart(node) => self.restart(node),
@@ -307,13 +314,6 @@ impl World {
     fn patience(&self) -> u64 {
         // A connection that is dead without a sign is given up after ten seconds of silence.
         3 * self.plan.quarantine() + 4 * self.plan.max_ttl + 30 * SECOND
-    }
-
-    fn digest(&mut self, numbers: &[u64]) {
-        for number in numbers {
-            self.digest =
-                (self.digest ^ number).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
-        }
     }
 
     fn count_stats(&mut self) {

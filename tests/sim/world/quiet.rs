@@ -18,9 +18,9 @@ impl World {
         for (slot, status) in it.engine.nodes().enumerate() {
             in_flight += status.in_flight;
             debts += status.debts;
-            if status.last_failure == Some(NodeOutcome::Unfit(Unfit::Duplicate)) {
-                self.rare.hit(Rare::Duplicate);
-            }
+            let is_unfit = |why| status.last_failure == Some(NodeOutcome::Unfit(why));
+            self.rare.hit_if(is_unfit(Unfit::Duplicate), Rare::Duplicate);
+            self.rare.hit_if(is_unfit(Unfit::Evicts), Rare::Evicting);
             let connection = it.slots[slot].connection.map(|id| &self.connections[id]);
             let owed = connection.map_or(0, |at| at.commands.saturating_sub(at.replies)) as usize;
             if owed != status.in_flight {
@@ -87,9 +87,7 @@ impl World {
                 let connection = &self.connections[set.connection];
                 let is_excused = wall > expires
                     || set.at > connection.closed_at.saturating_add(set.ttl)
-                    || connection.outlived_kill
-                    // To this client, a jump of its clock is time in which the key has expired.
-                    || self.clients[set.client].jumped > 0;
+                    || connection.outlived_kill;
                 if !is_excused || expires > latest {
                     let name = key.1.escape_ascii();
                     failure = Some(format!("node {node} still holds {name}: {}", Short(value)));

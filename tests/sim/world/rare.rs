@@ -53,6 +53,7 @@ situations! {
     Demoted => "demoted master seen",
     Promoted => "promoted replica seen",
     Duplicate => "one server under two addresses",
+    Evicting => "server that evicts, refused",
     ClockStepDetected => "clock step detected",
     FlushNoticed => "flush noticed by the marker",
     Poisoned => "connection closed on a foreign frame",

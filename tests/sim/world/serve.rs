@@ -186,8 +186,10 @@ impl World {
         }
         self.note_situation(node, id, words, &reply);
         self.connections[id].answered += 1;
-        self.digest(&[node as u64, id as u64, words[0].len() as u64, self.now]);
+        self.digest.add(self.now);
+        self.digest.add(id as u64);
         reply.write(out);
+        self.digest.add(out.len() as u64);
         if std::mem::take(&mut self.nodes[node].is_poisonous) {
             let sent = self.connections[id].down.sent() + out.len();
             let poison = self.choices.pick(&POISONS);

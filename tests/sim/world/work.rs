@@ -60,7 +60,7 @@ impl World {
             3..=6 => self.extend_something(client),
             7..=9 => self.release_something(client),
             10 => self.abandon_something(client),
-            _ => self.pass_something_on(client),
+            _ => self.forget_something(client),
         }
         self.wake_client(client, self.now);
     }
@@ -175,7 +175,7 @@ impl World {
     }
 
     /// Forgets a lock without a release: what a process that ends without its loop does.
-    fn pass_something_on(&mut self, client: usize) {
+    fn forget_something(&mut self, client: usize) {
         if let Some(lease) = self.take_lease(client) {
             let token = token_of(&lease);
             self.timeline.note(self.now, || format!("client {client} forgets {}", Short(&token)));
@@ -312,7 +312,16 @@ impl World {
         }
         let most = (100 * MILLI) << tries.min(DOUBLINGS_MAX);
         let pause = self.choices.between(most / 4, most);
+        self.clients[client].retry_at = self.now + pause;
         self.queue.push(self.now + pause, Event::Work(client));
+    }
+
+    /// It is time for the next try, unless this was for something that is over.
+    pub fn retry_demand(&mut self, client: usize) {
+        if self.clients[client].retry_at == self.now {
+            self.next_demand(client);
+            self.wake_client(client, self.now);
+        }
     }
 }
 
