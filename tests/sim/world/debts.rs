@@ -29,7 +29,7 @@ impl World {
     pub fn check_debts(&mut self, id: usize, words: &[&[u8]]) {
         let connection = &self.connections[id];
         let (client, slot) = (connection.client, connection.slot);
-        if connection.server_end != ServerEnd::Accepted || connection.closed_at < self.now {
+        if connection.server_end != ServerEnd::Accepted || connection.closed_at <= self.now {
             // It comes from a connection that is lost itself.
             return;
         }

@@ -1,0 +1,200 @@
+//! What a client may say when it says that it holds a lock.
+
+use muxlock::Lease;
+
+use super::World;
+use super::check::{Heard, Held, quorum, validity};
+use super::plan::Class;
+use super::rare::Rare;
+use super::redis::Key;
+use super::timeline::{Millis, Short};
+use super::work::{Kind, Operation, token_of};
+
+impl World {
+    pub fn check_acquired(
+        &mut self,
+        client: usize,
+        resource: usize,
+        operation: &Operation,
+        lease: &Lease,
+    ) {
+        let token = token_of(lease);
+        let (told, needed) = (self.clients[client].told, quorum(self.plan.nodes));
+        let deadline = lease.valid_until().as_nanos();
+        let granted: Vec<usize> = lease.granted_by().collect();
+        self.timeline.note(self.now, || {
+            let until = Millis(self.clients[client].clock.when(deadline));
+            format!("client {client} HOLDS {} by {granted:?} until {until}", Short(&token))
+        });
+        let Some(attempt) = self.checker.attempts.get_mut(&token) else {
+            return self.fail("TOKEN-UNIQUE", || format!("nobody has drawn {}", Short(&token)));
+        };
+        attempt.is_decided = true;
+        let uncountable = attempt.uncountable;
+        let start = attempt.drawn;
+        let latest = start + validity(attempt.ttl_ms);
+        let heard: Vec<Heard> =
+            attempt.heard.iter().filter(|heard| !heard.is_extension).copied().collect();
+        if granted.len() < self.plan.nodes {
+            self.rare.hit(Rare::EarlyReturn);
+        }
+        if told >= deadline {
+            self.fail("HAND-OUT", || "a lock was handed out whose validity is over".into());
+        }
+        if deadline > latest || start < operation.started {
+            self.fail("DEADLINE", || format!("{} is believed for too long", Short(&token)));
+        }
+        self.check_countable(&granted, uncountable);
+        let nodes = self.check_votes(client, &granted, &heard, needed);
+        let held = Held { client, key: self.key_of(resource), token, deadline, nodes };
+        self.check_alone(&held);
+        let key = held.key.clone();
+        self.checker.held.push(held);
+        self.check_sound(&key);
+    }
+
+    /// No node counts that was in quarantine when it was asked, whenever it answered (section 3).
+    fn check_countable(&mut self, granted: &[usize], uncountable: u64) {
+        if let Some(slot) = granted.iter().find(|slot| uncountable & (1 << **slot) != 0) {
+            self.fail("GUARD", || format!("node {slot} counts, asked while in quarantine"));
+        }
+    }
+
+    /// Every vote that was counted was given, by a server that knows all locks (invariant 4).
+    /// Returns the nodes that gave them.
+    fn check_votes(
+        &mut self,
+        client: usize,
+        granted: &[usize],
+        heard: &[Heard],
+        needed: usize,
+    ) -> Vec<usize> {
+        if granted.len() < needed {
+            self.fail("NO-FALSE-VOTE", || format!("{granted:?} are fewer than {needed}"));
+        }
+        let is_guarding = self.mutex_promised && client >= self.plan.unguarded_clients;
+        let mut nodes = Vec::new();
+        for slot in granted {
+            let mut said = heard.iter().filter(|heard| heard.slot == *slot).peekable();
+            match said.peek() {
+                Some(first) => {
+                    let connection = &self.connections[first.connection];
+                    if self.nodes[connection.node].was_forgetful {
+                        self.rare.hit(Rare::QuarantineEnded);
+                    }
+                    nodes.push(connection.node);
+                }
+                None => self
+                    .fail("NO-FALSE-VOTE", || format!("node {slot} was counted and said no yes")),
+            }
+            if said.clone().all(|heard| heard.is_replica) {
+                self.fail("GUARD", || format!("node {slot} was counted and is a replica"));
+            }
+            let is_durable = self.plan.durable[*slot];
+            if is_guarding && !is_durable && said.all(|heard| heard.is_forgetful) {
+                self.fail("GUARD", || format!("node {slot} was counted and had forgotten a lock"));
+            }
+        }
+        let connected = nodes.len();
+        nodes.sort_unstable();
+        nodes.dedup();
+        if nodes.len() < connected && self.mutex_promised {
+            self.fail("NO-FALSE-VOTE", || format!("{granted:?} have one node twice"));
+        }
+        nodes
+    }
+
+    /// Nobody else believes to hold the key now (invariant 1).
+    fn check_alone(&mut self, held: &Held) {
+        if !self.mutex_promised {
+            return;
+        }
+        let is_valid = |held: &Held| !self.clients[held.client].is_over(self.now, held.deadline);
+        let other =
+            self.checker.held.iter().find(|other| {
+                other.key == held.key && other.token != held.token && is_valid(other)
+            });
+        if let (Some(other), true) = (other, is_valid(held)) {
+            let text = format!(
+                "client {} holds {} and client {} holds {}",
+                other.client,
+                Short(&other.token),
+                held.client,
+                Short(&held.token)
+            );
+            self.fail("MUTUAL-EXCLUSION", || text);
+        }
+    }
+
+    /// A quorum of nodes has the key for as long as somebody believes in it (invariant 3).
+    pub fn check_sound(&mut self, key: &Key) {
+        if self.plan.class != Class::Durable {
+            return;
+        }
+        for held in self.checker.held.iter().filter(|held| held.key == *key) {
+            let client = &self.clients[held.client];
+            if client.is_over(self.now, held.deadline) {
+                continue;
+            }
+            let deadline = client.clock.when(held.deadline);
+            let nodes = self.nodes.iter();
+            let until = nodes.filter_map(|node| node.held_until(&held.key, &held.token));
+            let count = until.filter(|until| *until >= deadline).count();
+            if count < quorum(self.plan.nodes) {
+                let token = Short(&held.token);
+                let text = format!("{token} is believed in and only {count} nodes hold it so long");
+                return self.fail("DEADLINE-SOUND", || text);
+            }
+        }
+    }
+
+    pub fn check_extended(
+        &mut self,
+        client: usize,
+        operation: &Operation,
+        lease: &Lease,
+        is_extended: bool,
+    ) {
+        let Kind::Extend { token, deadline, ttl_ms } = operation.kind else {
+            return self.fail("TERMINATION", || "an operation changed its kind".into());
+        };
+        let now_until = lease.valid_until().as_nanos();
+        let heard = self.checker.attempts.get(&token).map_or(&[][..], |attempt| &attempt.heard);
+        let since = operation.started_true;
+        let heard: Vec<Heard> =
+            heard.iter().filter(|heard| heard.is_extension && heard.at >= since).copied().collect();
+        if !is_extended {
+            if now_until != deadline {
+                self.fail("EXTEND-KEPT", || "a failed extension changed the deadline".into());
+            }
+            if !heard.is_empty() {
+                self.rare.hit(Rare::ExtensionMinority);
+            }
+            return;
+        }
+        self.timeline.note(self.now, || {
+            let until = Millis(self.clients[client].clock.when(now_until));
+            format!("client {client} HOLDS {} on, until {until}", Short(&token))
+        });
+        if self.clients[client].told >= deadline {
+            self.fail("LATCH", || "a lock was extended after its validity was over".into());
+        }
+        let latest = (operation.started + validity(ttl_ms)).max(deadline);
+        if now_until > latest || now_until < deadline {
+            self.fail("EXTEND-DEADLINE", || format!("{} has a wrong deadline", Short(&token)));
+        }
+        let granted: Vec<usize> = lease.granted_by().collect();
+        let uncountable = self.checker.attempts.get(&token).map_or(0, |it| it.uncountable);
+        self.check_countable(&granted, uncountable);
+        let nodes = self.check_votes(client, &granted, &heard, quorum(self.plan.nodes));
+        let Some(at) = self.checker.held.iter().position(|held| held.token == token) else {
+            return self.fail("LATCH", || "a lock that was over came back".into());
+        };
+        let mut held = self.checker.held.swap_remove(at);
+        (held.deadline, held.nodes) = (now_until, nodes);
+        self.check_alone(&held);
+        let key = held.key.clone();
+        self.checker.held.push(held);
+        self.check_sound(&key);
+    }
+}
