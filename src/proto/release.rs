@@ -183,8 +183,9 @@ impl Engine {
             let Some(mut debt) = self.nodes[node].debts.remove(&token) else {
                 continue;
             };
-            // What a frozen server has not read may run at any time; all else is gone by itself.
-            if debt.is_parked || now.has_steadily_reached(debt.expires) && !debt.again {
+            // Whatever its expiry, it is said once: a frozen server may run at any time what it has
+            // not read, and a process that was paused knows too late when its connection ended.
+            if debt.is_parked || now.has_steadily_reached(debt.expires) && debt.is_repetition {
                 continue;
             }
             let held = (debt.key.clone(), token, debt.ttl);
