@@ -236,7 +236,7 @@ fn answer(key: Key, now: Moment, node: usize, command: &Command<'_>) -> Reply {
         }
         (Command::Info(Section::Replication), _) => Reply::Replication(Replication {
             master: Some(true),
-            history: Some(7),
+            history: Some(7.into()),
             promoted: Some(false),
         }),
         (Command::Info(_), _) => Reply::Info(Box::new(ServerInfo {

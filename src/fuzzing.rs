@@ -69,7 +69,7 @@ const HEALING_TURNS_MAX: usize = 10_000;
 const TTLS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 const REPLICATION: Reply =
-    Reply::Replication(Replication { master: Some(true), history: Some(7), promoted: Some(false) });
+    Reply::Replication(Replication { master: Some(true), history: None, promoted: Some(false) });
 
 /// Tokens are numbers: what matters is that they differ.
 struct Counter(u64);

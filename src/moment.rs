@@ -35,6 +35,9 @@ pub struct Moment {
 }
 
 impl Moment {
+    /// Later than any other.
+    pub(crate) const END: Moment = Moment { nanos: u64::MAX, jumped: 0 };
+
     /// The moment `nanos` nanoseconds after the origin, without a jump.
     pub const fn from_nanos(nanos: u64) -> Moment {
         Moment { nanos, jumped: 0 }
@@ -65,7 +68,12 @@ impl Moment {
 
     /// The time from `earlier` to this moment; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Moment) -> Duration {
-        Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))
+        Duration::from_nanos(self.nanos_since(earlier))
+    }
+
+    /// As [`since`](Moment::since), in nanoseconds.
+    pub(crate) const fn nanos_since(self, earlier: Moment) -> u64 {
+        self.nanos.saturating_sub(earlier.nanos)
     }
 
     /// Whether the time up to `other` has certainly passed: without jumps.

@@ -35,6 +35,8 @@ pub(crate) enum Verdict {
 pub(crate) struct Tally {
     /// Invariant: `granted + refused + failed <= nodes`.
     nodes: u8,
+    /// How many make a quorum.
+    needed: u8,
     granted: u8,
     refused: u8,
     failed: u8,
@@ -43,24 +45,28 @@ pub(crate) struct Tally {
 impl Tally {
     pub(crate) fn new(nodes: usize) -> Tally {
         assert!((1..=NODES_MAX).contains(&nodes), "a round has 1 to {NODES_MAX} nodes");
-        Tally { nodes: nodes as u8, granted: 0, refused: 0, failed: 0 }
+        Tally { nodes: nodes as u8, needed: quorum(nodes) as u8, granted: 0, refused: 0, failed: 0 }
     }
 
+    #[inline]
     pub(crate) fn grant(&mut self) {
         self.granted += 1;
         self.check();
     }
 
+    #[inline]
     pub(crate) fn refuse(&mut self) {
         self.refused += 1;
         self.check();
     }
 
+    #[inline]
     pub(crate) fn fail(&mut self) {
         self.failed += 1;
         self.check();
     }
 
+    #[inline]
     fn check(&self) {
         let counted = self.granted + self.refused + self.failed;
         assert!(counted <= self.nodes, "one vote per node and round");
@@ -82,11 +88,11 @@ impl Tally {
         usize::from(self.nodes) - self.granted() - self.refused() - self.failed()
     }
 
+    #[inline]
     pub(crate) fn verdict(&self) -> Verdict {
-        let needed = quorum(usize::from(self.nodes));
-        if self.granted() >= needed {
+        if self.granted >= self.needed {
             Verdict::Won
-        } else if self.granted() + self.undecided() < needed {
+        } else if self.refused + self.failed > self.nodes - self.needed {
             Verdict::Lost
         } else {
             Verdict::Pending
@@ -95,23 +101,24 @@ impl Tally {
 
     /// Whether a quorum said anything, yes or no.
     pub(crate) fn is_quorum_answered(&self) -> bool {
-        self.granted() + self.refused() >= quorum(usize::from(self.nodes))
+        self.granted + self.refused >= self.needed
     }
 
     /// Whether the vote that was counted last completed a quorum of answers.
+    #[inline]
     pub(crate) fn is_quorum_answered_just_now(&self) -> bool {
-        self.granted() + self.refused() == quorum(usize::from(self.nodes))
+        self.granted + self.refused == self.needed
     }
 
     /// Whether the refusals are alone enough to make a quorum impossible.
     pub(crate) fn refusals_deny_quorum(&self) -> bool {
-        usize::from(self.nodes) - self.refused() < quorum(usize::from(self.nodes))
+        self.nodes - self.refused < self.needed
     }
 
     /// Whether the nodes that failed are alone enough to make a quorum impossible. If they are
     /// not, a lost round was lost to somebody else's lock.
     pub(crate) fn failures_deny_quorum(&self) -> bool {
-        usize::from(self.nodes) - self.failed() < quorum(usize::from(self.nodes))
+        self.nodes - self.failed < self.needed
     }
 }
 
@@ -142,6 +149,16 @@ impl NodeSet {
 
     pub(crate) fn extend(&mut self, nodes: NodeSet) {
         self.0 |= nodes.0;
+    }
+
+    /// The nodes that are in both.
+    pub(crate) fn and(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 & other.0)
+    }
+
+    /// The nodes that are in this one and not in the other.
+    pub(crate) fn without(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 & !other.0)
     }
 
     /// Whether the node is in it.

@@ -5,17 +5,18 @@
 //! lenient numbers. A lock client asks for scalars, for what a server says of itself, and for its
 //! time, so that is all that passes.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use redis_protocol::resp2::decode::decode_range;
 use redis_protocol::resp2::encode::extend_encode_borrowed;
 use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 use redis_protocol::resp2::types::RangeFrame;
 
 use crate::error::{ProtocolError, ServerErrorKind};
-use crate::proto::{Command, Replication, Reply, Section, ServerError, ServerInfo};
+use crate::proto::{Command, History, Replication, Reply, Section, ServerError, ServerInfo};
+use crate::token::LockToken;
 
 /// The longest line that a reply may have: error texts are the longest that were asked for.
 pub const LINE_BYTES_MAX: usize = 4 * 1024;
@@ -36,8 +37,20 @@ const MARKER: &str = include_str!("scripts/marker.lua").trim_ascii_end();
 const NO_TOKEN: &[u8; 40] = &[b'0'; 40];
 const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
 
+/// What the commands of every lock begin with, up to the key's length.
+const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n$";
+static RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(5, RELEASE));
+static EXTEND_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND));
+
+fn eval_head(words: usize, script: &str) -> Box<[u8]> {
+    let length = script.len();
+    let head = format!("*{words}\r\n$4\r\nEVAL\r\n${length}\r\n{script}\r\n$1\r\n1\r\n$");
+    head.into_bytes().into()
+}
+
 /// Appends a command to `out`. Integers go as bulk strings: the encoder's own integers have a
-/// stray zero byte near powers of ten.
+/// stray zero byte near powers of ten. It also counts digits by logarithms, for every word; so the
+/// commands of every lock are put together here, out of parts that are ready.
 pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
     let mut digits = [0; 20];
     match *command {
@@ -64,18 +77,35 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append(out, &[b"EVAL", MARKER.as_bytes(), b"1", key, millis]);
         }
         Command::Acquire { key, token, ttl } => {
-            let ttl = decimal(ttl.as_millis().into(), &mut digits);
-            append(out, &[b"SET", key, token.as_bytes(), b"NX", b"PX", ttl]);
+            append_owned(out, SET_HEAD, key, token);
+            out.put_slice(b"$2\r\nNX\r\n$2\r\nPX\r\n$");
+            append_word(out, decimal(ttl.as_millis().into(), &mut digits));
         }
         Command::Extend { key, token, ttl } => {
-            let ttl = decimal(ttl.as_millis().into(), &mut digits);
-            append(out, &[b"EVAL", EXTEND.as_bytes(), b"1", key, token.as_bytes(), ttl]);
+            append_owned(out, &EXTEND_HEAD, key, token);
+            out.put_u8(b'$');
+            append_word(out, decimal(ttl.as_millis().into(), &mut digits));
         }
         // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
-        Command::Release { key, token } => {
-            append(out, &[b"EVAL", RELEASE.as_bytes(), b"1", key, token.as_bytes()]);
-        }
+        Command::Release { key, token } => append_owned(out, &RELEASE_HEAD, key, token),
     }
+}
+
+/// A head, a key and the token that it has or shall have.
+fn append_owned(out: &mut BytesMut, head: &[u8], key: &[u8], token: &LockToken) {
+    out.put_slice(head);
+    append_word(out, key);
+    out.put_slice(b"$40\r\n");
+    out.put_slice(token.as_bytes());
+    out.put_slice(b"\r\n");
+}
+
+/// A word's length and the word itself, behind the dollar.
+fn append_word(out: &mut BytesMut, word: &[u8]) {
+    out.put_slice(decimal(word.len() as u64, &mut [0; 20]));
+    out.put_slice(b"\r\n");
+    out.put_slice(word);
+    out.put_slice(b"\r\n");
 }
 
 fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
@@ -111,12 +141,20 @@ pub struct ReplyReader {
     /// Invariant: `start <= end <= buffer.len()`; between them is what has not been cut yet.
     start: usize,
     end: usize,
+    /// The last section on replication, and what it says: it is asked for again and again, and
+    /// hardly ever changes.
+    replication: (Vec<u8>, Replication),
 }
 
 impl ReplyReader {
     /// An empty one.
     pub fn new() -> ReplyReader {
-        ReplyReader { buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0 }
+        ReplyReader {
+            buffer: vec![0; BUFFER_BYTES].into(),
+            start: 0,
+            end: 0,
+            replication: (Vec::new(), Replication::default()),
+        }
     }
 
     /// Forgets what was collected: the connection is a new one.
@@ -154,16 +192,36 @@ impl ReplyReader {
     /// # Errors
     /// The connection cannot be trusted any more and must be closed (R17).
     #[expect(clippy::should_implement_trait, reason = "an iterator would end at the first None")]
+    #[inline]
     pub fn next(&mut self) -> Result<Option<Reply>, ProtocolError> {
         let pending = &self.buffer[self.start..self.end];
         if let Some((reply, length)) = usual(pending) {
             self.start += length;
             return Ok(Some(reply));
         }
+        self.next_unusual()
+    }
+
+    fn next_unusual(&mut self) -> Result<Option<Reply>, ProtocolError> {
+        let pending = &self.buffer[self.start..self.end];
+        if let Some((reply, length)) = usual_time(pending) {
+            self.start += length;
+            return Ok(Some(reply));
+        }
+        let (known, replication) = &self.replication;
+        if !known.is_empty() && pending.starts_with(known) {
+            self.start += known.len();
+            return Ok(Some(Reply::Replication(*replication)));
+        }
         let Some(length) = frame_length(pending)? else {
             return Ok(None);
         };
         let reply = decode(&pending[..length])?;
+        if let Reply::Replication(said) = reply {
+            self.replication.0.clear();
+            self.replication.0.extend_from_slice(&pending[..length]);
+            self.replication.1 = said;
+        }
         self.start += length;
         Ok(Some(reply))
     }
@@ -182,6 +240,7 @@ impl std::fmt::Debug for ReplyReader {
 }
 
 /// What nearly every reply is, so that it costs no more than a look.
+#[inline]
 fn usual(bytes: &[u8]) -> Option<(Reply, usize)> {
     match *bytes {
         [b'+', b'O', b'K', b'\r', b'\n', ..] => Some((Reply::Ok, 5)),
@@ -191,6 +250,18 @@ fn usual(bytes: &[u8]) -> Option<(Reply, usize)> {
         [b'$', b'-', b'1', b'\r', b'\n', ..] => Some((Reply::Nil, 5)),
         _ => None,
     }
+}
+
+/// A time as it will look until the year 2286.
+fn usual_time(bytes: &[u8]) -> Option<(Reply, usize)> {
+    let (seconds, rest) = bytes.strip_prefix(b"*2\r\n$10\r\n")?.split_at_checked(10)?;
+    let (digit, rest) = rest.strip_prefix(b"\r\n$")?.split_first()?;
+    let digits = usize::from(digit.checked_sub(b'0')?);
+    let (micros, rest) = rest.strip_prefix(b"\r\n")?.split_at_checked(digits)?;
+    let rest = rest.strip_prefix(b"\r\n")?;
+    let (seconds, micros) = (number(seconds)?, number(micros)?);
+    let time = Duration::from_secs(seconds) + Duration::from_micros(micros);
+    (micros < 1_000_000).then_some((Reply::Time(time), bytes.len() - rest.len()))
 }
 
 /// The length of the first frame; `None` if it is not complete. It refuses at the first byte that
@@ -348,9 +419,9 @@ fn replication(text: &[u8]) -> Replication {
 }
 
 /// The first 32 of 40 hexadecimal digits.
-fn history(value: &[u8]) -> Option<u128> {
+fn history(value: &[u8]) -> Option<History> {
     let digits = std::str::from_utf8(value.get(..32)?).ok()?;
-    u128::from_str_radix(digits, 16).ok()
+    u128::from_str_radix(digits, 16).ok().map(History::from)
 }
 
 /// What is not known is left out, and so is a value that makes no sense.
@@ -470,6 +541,82 @@ mod tests {
     }
 
     /// R19: a release goes as EVAL, never as EVALSHA, which may have to be said twice.
+    /// What is put together by hand is what the encoder would write.
+    #[test]
+    fn commands_of_every_lock_are_as_the_encoder_writes_them() {
+        let token = LockToken::from_random([0xa5; 20]);
+        let ttls = [1, 9, 10, 99, 100, 12_345, 2_147_483_647];
+        for length in (1..130).chain([999, 1_000, 1_024, 9_999, 10_000]) {
+            let key: Vec<u8> = (0..length).map(|i| (i * 7) as u8).collect();
+            for ttl in ttls {
+                let digits = ttl.to_string();
+                let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
+                let (key, token) = (key.as_slice(), &token);
+                let (text, digits) = (token.as_bytes(), digits.as_bytes());
+                let set: [&[u8]; 6] = [b"SET", key, text, b"NX", b"PX", digits];
+                let extend: [&[u8]; 6] = [b"EVAL", EXTEND.as_bytes(), b"1", key, text, digits];
+                let release: [&[u8]; 5] = [b"EVAL", RELEASE.as_bytes(), b"1", key, text];
+                let pairs: [(Command<'_>, &[&[u8]]); 3] = [
+                    (Command::Acquire { key, token, ttl }, &set),
+                    (Command::Extend { key, token, ttl }, &extend),
+                    (Command::Release { key, token }, &release),
+                ];
+                for (command, words) in pairs {
+                    let (mut ours, mut theirs) = (BytesMut::new(), BytesMut::new());
+                    encode(&command, &mut ours);
+                    let words: Vec<_> = words.iter().map(|word| BulkString(word)).collect();
+                    extend_encode_borrowed(&mut theirs, &Array(&words), false).unwrap();
+                    assert_eq!(ours, theirs);
+                }
+            }
+        }
+    }
+
+    /// The section that was read before is known again by its bytes alone.
+    #[test]
+    fn a_section_that_changed_is_not_taken_for_the_one_before() {
+        let frame = |history: char, offset: &str| {
+            let history = history.to_string().repeat(40);
+            let text = format!(
+                "# Replication\r\nrole:master\r\nmaster_replid:{history}\r\n\
+                 second_repl_offset:{offset}\r\n"
+            );
+            format!("${}\r\n{text}\r\n", text.len())
+        };
+        let stream = [frame('a', "-1"), frame('a', "-1"), frame('b', "-1"), frame('b', "77")];
+        let said: Vec<_> = replies(stream.concat().as_bytes())
+            .unwrap()
+            .into_iter()
+            .map(|reply| match reply {
+                Reply::Replication(said) => said,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(said[0], said[1]);
+        assert!(said[1].history != said[2].history && said[2].history == said[3].history);
+        assert_eq!((said[2].promoted, said[3].promoted), (Some(false), Some(true)));
+        let twice = [frame('a', "-1"), frame('a', "-1")].concat();
+        for end in 0..twice.len() {
+            let whole = end / (twice.len() / 2);
+            assert_eq!(replies(&twice.as_bytes()[..end]).unwrap().len(), whole);
+        }
+    }
+
+    #[test]
+    fn a_time_of_any_length_is_the_same_the_short_and_the_long_way() {
+        for (seconds, micros) in [("1700000000", "0"), ("1700000000", "999999"), ("9", "42")] {
+            let frame = format!(
+                "*2\r\n${}\r\n{seconds}\r\n${}\r\n{micros}\r\n",
+                seconds.len(),
+                micros.len()
+            );
+            assert_eq!(replies(frame.as_bytes()), decode(frame.as_bytes()).map(|it| vec![it]));
+            for end in 0..frame.len() {
+                assert_eq!(replies(&frame.as_bytes()[..end]), Ok(vec![]), "{end}");
+            }
+        }
+    }
+
     #[test]
     fn commands_have_their_wire_form() {
         let token = LockToken::from_random([0xab; 20]);
@@ -563,7 +710,7 @@ mod tests {
             master_replid:00000000000000000000000000000abc12345678\r\nsecond_repl_offset:-1\r\n";
         let frame = [format!("${}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat();
         let expected =
-            Replication { master: Some(true), history: Some(0xabc), promoted: Some(false) };
+            Replication { master: Some(true), history: Some(0xabc.into()), promoted: Some(false) };
         assert_eq!(replies(&frame), Ok(vec![Reply::Replication(expected)]));
     }
 

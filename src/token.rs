@@ -6,6 +6,18 @@ use std::fmt;
 pub(crate) const TOKEN_RANDOM_BYTES: usize = 20;
 const TOKEN_HEX_BYTES: usize = 2 * TOKEN_RANDOM_BYTES;
 
+/// Each byte as two digits.
+const HEX: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut hex = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < hex.len() {
+        hex[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    hex
+};
+
 /// The owner value of one lock attempt: what the key holds on the masters.
 ///
 /// Whoever knows it can release or extend the lock, so `Debug` does not show it. It is drawn
@@ -18,11 +30,9 @@ impl LockToken {
     /// Random bytes as lower-case hexadecimal digits: text survives error echoes, monitors and
     /// logs of the masters that raw bytes would break.
     pub(crate) fn from_random(random: [u8; TOKEN_RANDOM_BYTES]) -> LockToken {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut hex = [0; TOKEN_HEX_BYTES];
         for (pair, byte) in hex.chunks_exact_mut(2).zip(random) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
+            pair.copy_from_slice(&HEX[usize::from(byte)]);
         }
         LockToken(hex)
     }

@@ -299,7 +299,7 @@ fn promoted_server_is_quarantined_in_full_from_first_sight() {
 fn server_with_another_history_is_quarantined() {
     let mut scenario = Scenario::guarded(1).all_ready();
     scenario.servers[0].replication.promoted = Some(true);
-    scenario.servers[0].replication.history = Some(0xdead);
+    scenario.servers[0].replication.history = Some(0xdead.into());
     reconnect(&mut scenario, 0);
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
 }
@@ -492,7 +492,7 @@ fn master_that_was_a_replica_in_between_does_not_count() {
         let mut scenario = Scenario::guarded(1).all_ready();
         scenario.pass(20 * MS);
         scenario.servers[0].replication.master = Some(master);
-        scenario.servers[0].replication.history = Some(0xdead);
+        scenario.servers[0].replication.history = Some(0xdead.into());
         scenario.servers[0].replication.promoted = Some(true);
         scenario.try_lock();
         scenario.drain();
@@ -518,7 +518,7 @@ fn master_that_was_a_replica_in_between_does_not_count() {
 fn master_that_is_given_a_replica_votes_on() {
     let mut scenario = Scenario::guarded(1).all_ready();
     scenario.pass(20 * MS);
-    scenario.servers[0].replication.history = Some(0xbeef);
+    scenario.servers[0].replication.history = Some(0xbeef.into());
     assert!(is_granted(&mut scenario, 1));
     reconnect(&mut scenario, 0);
     assert_eq!(quarantine(&scenario, 0), None);

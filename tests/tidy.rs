@@ -26,7 +26,10 @@ fn collect(folder: &Path, files: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(folder).expect("the folder is readable") {
         let path = entry.expect("the entry is readable").path();
         if path.is_dir() {
-            collect(&path, files);
+            // A crate below has a folder of its own for what it builds.
+            if !path.ends_with("target") {
+                collect(&path, files);
+            }
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let below = path.strip_prefix(root().join("src")).unwrap_or(&path);
             let name = below.display().to_string();

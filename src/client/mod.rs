@@ -68,7 +68,7 @@ struct Core {
     /// Taken by the thread that polls for all.
     poller: Option<Poller>,
     waiting: usize,
-    /// When somebody last polled.
+    /// When somebody last polled, or came back from waiting for somebody who does.
     last_turn: Moment,
 }
 
@@ -200,7 +200,7 @@ impl Redlock {
         if !self.is_home() {
             return Vec::new();
         }
-        let core = self.turn(self.lock_core(), Some(Duration::ZERO));
+        let core = self.turn(self.lock_core(), Clock.now_by_one_clock(), Some(Duration::ZERO));
         core.mux.nodes().collect()
     }
 
@@ -229,12 +229,13 @@ impl Redlock {
         let give_up_at = Clock.now().after(timeout);
         let mut core = self.lock_core();
         loop {
-            let left = give_up_at.since(Clock.now());
+            let now = Clock.now_by_one_clock();
+            let left = give_up_at.since(now);
             let unanswered = core.mux.engine().unanswered();
             if unanswered == 0 || left.is_zero() {
                 return unanswered;
             }
-            core = self.turn(core, Some(left));
+            core = self.turn(core, now, Some(left));
         }
     }
 
@@ -257,11 +258,12 @@ impl Redlock {
             if core.mux.engine().ready() >= quorum {
                 return Ok(());
             }
-            let left = give_up_at.since(Clock.now());
+            let now = Clock.now_by_one_clock();
+            let left = give_up_at.since(now);
             if core.mux.engine().hopeful() < quorum || left.is_zero() {
                 return Err(ConnectError::Unavailable(core.mux.engine().unavailable()));
             }
-            core = self.turn(core, Some(left));
+            core = self.turn(core, now, Some(left));
         }
     }
 
@@ -275,10 +277,7 @@ impl Redlock {
         if !self.is_home() {
             return Err(LockError::forked());
         }
-        let done = self.run(|mux| {
-            let now = Clock.now();
-            mux.lock_until(now, resource, ttl, patience(now))
-        })?;
+        let done = self.run(|mux, now| mux.lock_until(now, resource, ttl, patience(now)))?;
         match done {
             Done::Acquired(result) => Ok(LockGuard::new(self.clone(), result?)),
             Done::Extended(..) | Done::Released(_) => unreachable!("an acquisition was started"),
@@ -293,7 +292,7 @@ impl Redlock {
         if !self.is_home() {
             return (lease, Err(LockError::forked()));
         }
-        let Ok(done) = self.run(|mux| Ok::<_, Infallible>(mux.extend(lease, ttl)));
+        let Ok(done) = self.run(|mux, _| Ok::<_, Infallible>(mux.extend(lease, ttl)));
         match done {
             Done::Extended(lease, result) => (lease, result),
             Done::Acquired(_) | Done::Released(_) => unreachable!("an extension was started"),
@@ -304,7 +303,7 @@ impl Redlock {
         if !self.is_home() {
             return Err(LockError::forked());
         }
-        let Ok(done) = self.run(|mux| Ok::<_, Infallible>(mux.unlock(lease)));
+        let Ok(done) = self.run(|mux, _| Ok::<_, Infallible>(mux.unlock(lease)));
         match done {
             Done::Released(result) => result,
             Done::Acquired(_) | Done::Extended(..) => unreachable!("a release was started"),
@@ -323,14 +322,20 @@ impl Redlock {
 
     /// Starts an operation and works, or waits for somebody else to work, until it has ended.
     /// It ends by itself: every operation has a deadline in the engine.
-    fn run<E>(&self, start: impl FnOnce(&mut Multiplexer) -> Result<OpId, E>) -> Result<Done, E> {
+    fn run<E>(
+        &self,
+        start: impl FnOnce(&mut Multiplexer, Moment) -> Result<OpId, E>,
+    ) -> Result<Done, E> {
         let mut core = self.lock_core();
-        if Clock.now().since(core.last_turn) > IDLE_MIN {
-            // Connections may have ended while nobody looked: better to know before using them.
-            core = self.turn(core, Some(Duration::ZERO));
+        let mut now = Clock.now_by_one_clock();
+        if now.since(core.last_turn) > IDLE_MIN {
+            // Connections may have ended while nobody looked: better to know before using them. And
+            // the wall clock may have been set, which is no reason to take it off the validity.
+            core = self.turn(core, now, Some(Duration::ZERO));
+            now = Clock.now();
         }
-        let op = start(&mut core.mux)?;
-        core.mux.flush();
+        let op = start(&mut core.mux, now)?;
+        core.mux.flush_at_home();
         self.wake_others(&core);
         loop {
             if let Some(done) = core.mux.take_done(op) {
@@ -340,18 +345,20 @@ impl Redlock {
                 }
                 return Ok(done);
             }
-            core = self.turn(core, None);
+            core = self.turn(core, now, None);
+            now = core.last_turn;
         }
     }
 
-    /// One turn of the event loop, by this thread or by the one that polls already; at most for
-    /// `limit`, and never past the engine's next deadline.
+    /// One turn of the event loop, by this thread or by the one that polls already; from `now` on,
+    /// at most for `limit`, and never past the engine's next deadline.
     fn turn<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
+        now: Moment,
         limit: Option<Duration>,
     ) -> MutexGuard<'a, Core> {
-        let next = core.mux.next_deadline();
+        let next = core.mux.next_deadline(now);
         let timeout = match (next, limit) {
             (Some(next), Some(limit)) => Some(next.min(limit)),
             (next, limit) => next.or(limit),
@@ -363,7 +370,9 @@ impl Redlock {
                 core.waiting -= 1;
             }
             // Whoever polls may sleep past a deadline that is nearer than his.
-            core.mux.handle_timeout();
+            core.last_turn = Clock.now_by_one_clock();
+            let now = core.last_turn;
+            core.mux.handle_timeout_at(now);
             self.wake_others(&core);
             return core;
         };
@@ -371,7 +380,7 @@ impl Redlock {
         let mut lead = Lead { shared: &self.shared, poller: Some(poller) };
         let events = lead.poll(timeout);
         let mut core = self.lock_core();
-        let now = Clock.now();
+        let now = Clock.now_by_one_clock();
         for event in events {
             core.mux.handle_event_at(now, event);
         }

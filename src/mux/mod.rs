@@ -5,7 +5,7 @@ mod socket;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use mio::event::Event;
 use mio::{Registry, Token};
 
@@ -76,8 +76,11 @@ pub struct Multiplexer {
     registry: Registry,
     first: Token,
     nodes: Vec<Connection>,
+    /// Whether some node's last turn ended before its socket was drained.
+    unread: bool,
+    /// What is about to be sent, and to whom.
     batch: BytesMut,
-    steps: Vec<Step>,
+    recipients: NodeSet,
     home: Home,
 }
 
@@ -90,13 +93,6 @@ struct Connection {
     tried: usize,
     /// Whether the last turn ended before the socket was drained.
     unread: bool,
-}
-
-/// An action that was taken from the engine, its bytes in the batch.
-enum Step {
-    Connect(usize),
-    Close(usize),
-    Send { nodes: NodeSet, from: usize, to: usize },
 }
 
 impl Multiplexer {
@@ -114,8 +110,9 @@ impl Multiplexer {
             registry: registry.try_clone()?,
             first,
             nodes,
+            unread: false,
             batch: BytesMut::new(),
-            steps: Vec::new(),
+            recipients: NodeSet::EMPTY,
             home: Home::here(),
         })
     }
@@ -131,7 +128,7 @@ impl Multiplexer {
     /// A wrong resource name or TTL, or too many operations in flight: nothing was started.
     pub fn lock(&mut self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
-        self.lock_until(Clock.now(), resource, ttl, Patience::OneRound)
+        self.lock_until(Clock.now_by_one_clock(), resource, ttl, Patience::OneRound)
     }
 
     /// Starts rounds of acquisition that go on until `wait` is over; it ends as [`Done::Acquired`].
@@ -145,7 +142,7 @@ impl Multiplexer {
         wait: Duration,
     ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
-        let now = Clock.now();
+        let now = Clock.now_by_one_clock();
         self.lock_until(now, resource, ttl, Patience::Until(now.after(wait)))
     }
 
@@ -176,43 +173,80 @@ impl Multiplexer {
     /// Nothing is lost if it is forgotten: [`next_timeout`](Multiplexer::next_timeout) is then
     /// zero, and [`handle_timeout`](Multiplexer::handle_timeout) sends.
     pub fn flush(&mut self) {
-        if !self.home.is_here() {
-            return;
+        if self.home.is_here() {
+            self.flush_at_home();
         }
-        // A step can fail a node, which adds to the engine's actions; each node fails once before
-        // it is connected again, and that waits for a timer.
-        while self.gather() {
-            let steps = std::mem::take(&mut self.steps);
-            for step in &steps {
-                match *step {
-                    Step::Connect(node) => self.open(node),
-                    Step::Close(node) => self.close(node),
-                    Step::Send { nodes, from, to } => {
-                        nodes.iter().for_each(|node| self.send(node, from, to));
+    }
+
+    /// As [`flush`](Multiplexer::flush), for this process only.
+    #[inline]
+    pub(crate) fn flush_at_home(&mut self) {
+        if self.engine.has_actions() || self.engine.has_notices() {
+            self.carry_out();
+        }
+    }
+
+    fn carry_out(&mut self) {
+        // An action can fail a node, which adds to the engine's actions; each node fails once
+        // before it is connected again, and that waits for a timer.
+        while self.engine.has_actions() {
+            match self.engine.poll_action() {
+                None => {}
+                Some(Action::Connect { node }) => {
+                    self.send_batch();
+                    self.open(node);
+                }
+                Some(Action::Close { node }) => {
+                    self.send_batch();
+                    self.close(node);
+                }
+                Some(Action::Send { nodes, command }) => {
+                    let start = self.batch.len();
+                    resp::encode(&command, &mut self.batch);
+                    if start > 0 && (nodes != self.recipients || start >= BATCH_BYTES_MAX) {
+                        self.send_bytes(start);
                     }
+                    self.recipients = nodes;
                 }
             }
-            self.steps = steps;
         }
+        self.send_batch();
         while let Some((node, notice)) = self.engine.poll_notice() {
             log::warn!(target: "muxlock", "{}: {notice}", self.config.nodes[node].address);
         }
     }
 
+    /// Commands that follow each other to the same nodes leave in one write to each.
+    fn send_batch(&mut self) {
+        self.send_bytes(self.batch.len());
+        self.batch.clear();
+    }
+
+    /// The first `count` bytes of the batch.
+    fn send_bytes(&mut self, count: usize) {
+        for node in std::mem::take(&mut self.recipients).iter() {
+            self.send(node, count);
+        }
+        self.batch.advance(count);
+    }
+
     /// Passes on a readiness event. Returns whether its token is one of ours.
     pub fn handle_event(&mut self, event: &Event) -> bool {
-        let ours = self.handle_event_at(Clock.now(), event);
-        self.flush();
+        if !self.home.is_here() {
+            return false;
+        }
+        let ours = self.handle_event_at(Clock.now_by_one_clock(), event);
+        self.flush_at_home();
         ours
     }
 
     /// As [`handle_event`](Multiplexer::handle_event), for several events of one moment: the
-    /// caller flushes.
+    /// caller flushes. For this process only.
     pub(crate) fn handle_event_at(&mut self, now: Moment, event: &Event) -> bool {
         let Some(node) = event.token().0.checked_sub(self.first.0) else {
             return false;
         };
-        if node >= self.nodes.len() || !self.home.is_here() {
+        if node >= self.nodes.len() {
             return false;
         }
         self.look_at(now, node, event.is_read_closed() || event.is_error());
@@ -221,43 +255,53 @@ impl Multiplexer {
 
     /// Does what is due: timeouts, retries, reconnects. To be called after each wait.
     pub fn handle_timeout(&mut self) {
-        self.handle_timeout_at(Clock.now());
+        if self.home.is_here() {
+            self.handle_timeout_at(Clock.now_by_one_clock());
+        }
     }
 
+    /// For this process only.
     pub(crate) fn handle_timeout_at(&mut self, now: Moment) {
-        if !self.home.is_here() {
-            return;
-        }
-        for node in 0..self.nodes.len() {
-            let unread = std::mem::take(&mut self.nodes[node].unread);
-            // The caller may not have polled for long, and the replies be here.
-            if unread || self.engine.is_overdue(now, node) {
-                self.look_at(now, node, true);
+        let is_due = self.engine.is_due(now);
+        if is_due || std::mem::take(&mut self.unread) {
+            for node in 0..self.nodes.len() {
+                let unread = std::mem::take(&mut self.nodes[node].unread);
+                // The caller may not have polled for long, and the replies be here.
+                if unread || self.engine.is_overdue(now, node) {
+                    self.look_at(now, node, true);
+                }
             }
         }
-        self.engine.handle_timeout(now);
-        self.flush();
+        if is_due {
+            self.engine.handle_timeout(now);
+        }
+        self.flush_at_home();
     }
 
     /// How long the event loop may wait; `None` for as long as it likes.
     pub fn next_timeout(&self) -> Option<Duration> {
-        if self.engine.has_done() { Some(Duration::ZERO) } else { self.next_deadline() }
+        match self.engine.has_done() {
+            true => Some(Duration::ZERO),
+            false => self.next_deadline(Clock.now_by_one_clock()),
+        }
     }
 
     /// As [`next_timeout`](Multiplexer::next_timeout), for a caller who shares the multiplexer
-    /// with others that take their results themselves.
-    pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        if self.nodes.iter().any(|node| node.unread) {
+    /// with others that take their results themselves, and knows what time it is.
+    pub(crate) fn next_deadline(&self, now: Moment) -> Option<Duration> {
+        if self.unread {
             return Some(Duration::ZERO);
         }
-        let next = self.engine.poll_timeout()?;
-        Some(next.since(Clock.now()))
+        Some(self.engine.poll_timeout()?.since(now))
     }
 
     /// The next operation that has ended.
     ///
     /// The clock is read for each call: a lock that it hands out was valid at that moment.
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
+        if !self.engine.has_done() {
+            return None;
+        }
         let done = self.engine.poll_done(Clock.now());
         // A quorum that came too late is undone on the way.
         if let None | Some((_, Done::Acquired(Err(_)))) = done {
@@ -267,7 +311,11 @@ impl Multiplexer {
     }
 
     /// As [`poll_done`](Multiplexer::poll_done), for one operation.
+    #[inline]
     pub(crate) fn take_done(&mut self, id: OpId) -> Option<Done> {
+        if !self.engine.has_done() {
+            return None;
+        }
         let done = self.engine.take_done(Clock.now(), id);
         if let None | Some(Done::Acquired(Err(_))) = done {
             self.flush();
@@ -310,34 +358,6 @@ impl Multiplexer {
     /// The process that this was made in: in another one, nothing of it may be touched (R24).
     pub(crate) fn home(&self) -> Home {
         self.home
-    }
-
-    /// Takes actions from the engine, in order, until it has none or the batch is full; says
-    /// whether there is anything to do. Each command is encoded once for all its nodes.
-    fn gather(&mut self) -> bool {
-        self.batch.clear();
-        self.steps.clear();
-        while self.batch.len() < BATCH_BYTES_MAX {
-            match self.engine.poll_action() {
-                None => break,
-                Some(Action::Connect { node }) => self.steps.push(Step::Connect(node)),
-                Some(Action::Close { node }) => self.steps.push(Step::Close(node)),
-                Some(Action::Send { nodes, command }) => {
-                    let start = self.batch.len();
-                    resp::encode(&command, &mut self.batch);
-                    match self.steps.last_mut() {
-                        Some(Step::Send { nodes: same, to, .. }) if *same == nodes => {
-                            *to = self.batch.len();
-                        }
-                        _ => {
-                            let to = self.batch.len();
-                            self.steps.push(Step::Send { nodes, from: start, to });
-                        }
-                    }
-                }
-            }
-        }
-        !self.steps.is_empty()
     }
 
     fn open(&mut self, node: usize) {
@@ -394,14 +414,14 @@ impl Multiplexer {
         }
     }
 
-    fn send(&mut self, node: usize, from: usize, to: usize) {
-        // A socket that is gone was failed earlier in this batch.
+    fn send(&mut self, node: usize, count: usize) {
+        // A socket that is gone has failed, and the engine has yet to say that it is to be closed.
         let Some(socket) = &mut self.nodes[node].socket else {
             return;
         };
-        match socket.send(&self.batch[from..to]) {
-            Ok(()) if socket.unsent() > UNSENT_BYTES_MAX => self.engine.handle_blocked(node),
-            Ok(()) => {}
+        match socket.send(&self.batch[..count]) {
+            Ok(()) if socket.unsent() <= UNSENT_BYTES_MAX => {}
+            Ok(()) => self.engine.handle_blocked(node),
             Err(error) => self.fail(Clock.now(), node, disconnected(&error)),
         }
     }
@@ -421,53 +441,73 @@ impl Multiplexer {
         let Some(socket) = &mut self.nodes[node].socket else {
             return;
         };
-        let stood = socket.connected;
-        match socket.finish_connecting() {
-            Ok(true) if !stood => self.engine.handle_connected(now, node),
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(error) => return self.connect_failed(now, node, &error),
+        if socket.is_flowing() || self.get_going(now, node) {
+            self.receive(now, node, to_the_end);
         }
-        if let Err(error) = socket.send_rest() {
-            return self.fail(now, node, disconnected(&error));
-        }
-        if socket.unsent() == 0 {
-            self.engine.handle_writable(now, node);
-        }
-        self.receive(now, node, to_the_end);
     }
 
+    /// Finishes to connect, and sends what was kept. Says whether there may be something to read.
+    #[cold]
+    fn get_going(&mut self, now: Moment, node: usize) -> bool {
+        let Some(socket) = &mut self.nodes[node].socket else {
+            return false;
+        };
+        if !socket.connected {
+            match socket.finish_connecting() {
+                Ok(true) => self.engine.handle_connected(now, node),
+                Ok(false) => return false,
+                Err(error) => {
+                    self.connect_failed(now, node, &error);
+                    return false;
+                }
+            }
+        }
+        if socket.unsent() > 0 {
+            if let Err(error) = socket.send_rest() {
+                self.fail(now, node, disconnected(&error));
+                return false;
+            }
+            if socket.unsent() == 0 {
+                self.engine.handle_writable(now, node);
+            }
+        }
+        true
+    }
+
+    #[inline(always)]
     fn receive(&mut self, now: Moment, node: usize, to_the_end: bool) {
         for _ in 0..READS_PER_TURN_MAX {
-            let Some(socket) = &mut self.nodes[node].socket else {
+            let Multiplexer { engine, nodes, .. } = self;
+            let Some(socket) = &mut nodes[node].socket else {
                 return;
             };
-            let before = socket.reader.pending();
             let received = match socket.receive() {
+                Ok(Received::Nothing) => return,
+                Ok(Received::Ended) => {
+                    let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::UnexpectedEof);
+                    return self.fail(now, node, outcome);
+                }
                 Ok(received) => received,
                 Err(error) => return self.fail(now, node, disconnected(&error)),
             };
             // A time that came after `now` would look like a clock that runs ahead.
-            let now = if self.engine.is_telling_time(node) { Clock.now() } else { now };
-            let drained =
-                received == Received::Drained && (!to_the_end || socket.reader.pending() == before);
-            loop {
+            let now = match engine.is_telling_time(node) {
+                true => Clock.now_by_one_clock(),
+                false => now,
+            };
+            while socket.reader.pending() > 0 {
                 match socket.reader.next() {
-                    Ok(Some(reply)) => self.engine.handle_reply(now, node, reply),
+                    Ok(Some(reply)) => engine.handle_reply(now, node, reply),
                     Ok(None) => break,
                     Err(error) => return self.fail(now, node, NodeOutcome::Protocol(error)),
                 }
             }
-            match received {
-                Received::Ended => {
-                    let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::UnexpectedEof);
-                    return self.fail(now, node, outcome);
-                }
-                Received::Bytes | Received::Drained if drained => return,
-                Received::Bytes | Received::Drained => {}
+            if received == Received::Last && !to_the_end {
+                return;
             }
         }
         self.nodes[node].unread = true;
+        self.unread = true;
     }
 }
 

@@ -70,11 +70,14 @@ impl Stream {
     }
 }
 
-/// Whether more may be had from a socket.
+/// What was had from a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Received {
-    Bytes,
-    Drained,
+    /// Some bytes, and maybe there are more.
+    Some,
+    /// Some bytes, and more will be announced.
+    Last,
+    Nothing,
     Ended,
 }
 
@@ -110,6 +113,11 @@ impl Socket {
         Ok(Socket { stream, registry, connected: false, reader, unsent })
     }
 
+    /// Whether there is nothing to be done on it but to read.
+    pub(super) fn is_flowing(&self) -> bool {
+        self.connected && self.unsent.is_empty()
+    }
+
     /// Looks whether the connection stands now; readiness is only a hint to look.
     pub(super) fn finish_connecting(&mut self) -> io::Result<bool> {
         if !self.connected && self.stream.is_connected()? {
@@ -124,18 +132,18 @@ impl Socket {
     /// Sends, or keeps for later what the socket does not take.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let sent = if self.unsent.is_empty() { self.write_some(bytes)? } else { 0 };
-        self.unsent.extend_from_slice(&bytes[sent..]);
+        if sent < bytes.len() {
+            self.unsent.extend_from_slice(&bytes[sent..]);
+        }
         Ok(())
     }
 
     /// Sends what was kept.
     pub(super) fn send_rest(&mut self) -> io::Result<()> {
-        if !self.unsent.is_empty() {
-            let rest = std::mem::take(&mut self.unsent);
-            let sent = self.write_some(&rest)?;
-            self.unsent = rest;
-            self.unsent.advance(sent);
-        }
+        let rest = std::mem::take(&mut self.unsent);
+        let sent = self.write_some(&rest)?;
+        self.unsent = rest;
+        self.unsent.advance(sent);
         Ok(())
     }
 
@@ -144,6 +152,7 @@ impl Socket {
     }
 
     /// Writes until all is written or the socket takes no more.
+    #[inline]
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -169,14 +178,11 @@ impl Socket {
                     self.reader.filled(count);
                     // epoll promises a new edge after a short read; other systems do not.
                     let short = cfg!(any(target_os = "linux", target_os = "android"));
-                    return Ok(if short && count < size {
-                        Received::Drained
-                    } else {
-                        Received::Bytes
-                    });
+                    let is_last = short && count < size;
+                    return Ok(if is_last { Received::Last } else { Received::Some });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Ok(Received::Drained);
+                    return Ok(Received::Nothing);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

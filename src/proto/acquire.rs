@@ -98,7 +98,8 @@ impl Engine {
         else {
             return None;
         };
-        let base = self.config.retry.base(attempts, self.quorum_round_trip.unwrap_or_default());
+        let round_trip = std::time::Duration::from_nanos(self.quorum_round_trip_nanos.unwrap_or(0));
+        let base = self.config.retry.base(attempts, round_trip);
         let delay = between(base, base.saturating_mul(2), self.entropy.next_u64());
         let retry_at = now.after(delay);
         (retry_at < give_up_at).then_some(retry_at)
@@ -131,6 +132,7 @@ impl Engine {
 
     /// Hands out the lock if, at `now`, something of its validity is left (R2). `None` if the
     /// quorum came too late and another round follows.
+    #[inline]
     pub(super) fn finish_acquire(
         &mut self,
         now: Moment,

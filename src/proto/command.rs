@@ -82,13 +82,24 @@ pub enum Section {
     Persistence,
 }
 
+/// The first 128 bits of the random name that a master has for its data's history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct History([u8; 16]);
+
+impl From<u128> for History {
+    fn from(name: u128) -> History {
+        // As bytes, so that a reply takes no more room than its smaller kinds need.
+        History(name.to_ne_bytes())
+    }
+}
+
 /// Whether a server is a master, and of what; asked again and again, so it is small.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replication {
     /// Whether it is a master.
     pub master: Option<bool>,
-    /// The first 128 bits of the random name that it has for its data's history.
-    pub history: Option<u128>,
+    /// What its data's history is called.
+    pub history: Option<History>,
     /// Whether it was a replica before.
     pub promoted: Option<bool>,
 }
@@ -97,7 +108,7 @@ impl Replication {
     /// Whether it was a replica since its data's history had the name `known`. A master gives its
     /// data's future a new name when the first replica comes, or the last one has been gone for
     /// long; only one that was a replica keeps the name of the past beside it.
-    pub(super) fn is_of_another_past(self, known: Option<u128>) -> bool {
+    pub(super) fn is_of_another_past(self, known: Option<History>) -> bool {
         self.promoted == Some(true) && self.history != known
     }
 }

@@ -1,11 +1,15 @@
 //! A node's connection: made, greeted, lost, and made again; and the replies that it brings.
 
 use super::command::{Command, Credentials, Reply, Section, ServerError, ServerInfo};
-use super::node::{HEX_RUN_MAX, MESSAGE_CHARS_MAX, Request, State, Step};
+use super::node::{
+    HEX_RUN_MAX, InFlight, LATE_COMMANDS_MAX, MESSAGE_CHARS_MAX, Request, State, Step,
+};
 use super::round::Kind;
-use super::{Engine, NodeSet, Outgoing};
+use super::round::Vote;
+use super::{Engine, NodeSet, Outgoing, smoothed};
 use crate::Moment;
 use crate::error::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
+use crate::quorum::Verdict;
 
 impl Engine {
     /// Starts to connect to every node that is not connected and not backing off.
@@ -27,6 +31,7 @@ impl Engine {
         let deadline =
             if now < deadline { deadline } else { now.after(self.config.connect_timeout) };
         self.nodes[node].state = State::Handshaking { deadline };
+        self.note_due(deadline);
         let config = &self.config.nodes[node];
         if config.password.is_some() {
             self.outgoing.push_back(Outgoing::Handshake(node, Step::Authenticate));
@@ -38,6 +43,7 @@ impl Engine {
             self.outgoing.push_back(Outgoing::Handshake(node, step));
         }
         self.nodes[node].reconnect(now);
+        self.look_due = None;
     }
 
     /// The connection ended, or could not be made.
@@ -49,26 +55,96 @@ impl Engine {
     /// The socket takes no more, beyond what the event loop is willing to buffer.
     pub fn handle_blocked(&mut self, node: usize) {
         self.nodes[node].blocked = true;
+        self.note_open(node);
     }
 
     /// The socket takes more again.
     pub fn handle_writable(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
-        if std::mem::take(&mut self.nodes[node].blocked) && self.nodes[node].state == State::Ready {
+        let was_blocked = std::mem::take(&mut self.nodes[node].blocked);
+        self.note_open(node);
+        if was_blocked && self.nodes[node].state == State::Ready {
             self.flush_queue(now, node);
         }
     }
 
     /// A reply came in on the node's connection.
+    #[inline(always)]
     pub fn handle_reply(&mut self, now: Moment, node: usize, reply: Reply) {
         let now = self.clamp(now);
+        let is_usual = match reply {
+            Reply::Ok => self.handle_grant(now, node, Kind::Acquire),
+            Reply::Integer(1) => self.handle_grant(now, node, Kind::Release),
+            _ => false,
+        };
+        if !is_usual {
+            self.handle_any_reply(now, node, reply);
+        }
+    }
+
+    /// The usual: a node grants what it was asked for, in time, and nothing speaks against it. The
+    /// same as [`handle_any_reply`](Engine::handle_any_reply) would do, in one go. Says whether it
+    /// was that; if not, nothing was done.
+    #[inline(always)]
+    fn handle_grant(&mut self, now: Moment, node: usize, kind: Kind) -> bool {
+        let count = self.nodes.len();
+        let at = &mut self.nodes[node];
+        let Some(&InFlight { request: Request::Round(round), sent_at }) = at.in_flight.front()
+        else {
+            return false;
+        };
+        let voted = &mut self.rounds[round];
+        let sample = now.nanos_since(sent_at);
+        let is_usual = at.state == State::Ready
+            && at.late == 0
+            && !self.suspects.contains(node)
+            && sample <= self.node_timeout_nanos
+            && voted.kind == kind
+            && voted.undecided.contains(node)
+            && !voted.uncounted.contains(node)
+            && !(kind == Kind::Acquire && self.config.flush_marker.is_some());
+        if !is_usual {
+            return false;
+        }
+        at.in_flight.pop_front();
+        at.last_reply_at = now;
+        at.latency_nanos = Some(smoothed(at.latency_nanos, sample));
+        at.failures = 0;
+        let since_start = now.nanos_since(voted.started);
+        let vote = Vote::new(NodeOutcome::Granted, Some(since_start));
+        at.last_vote = vote;
+        voted.undecided.remove(node);
+        voted.references -= 1;
+        if voted.owner.is_some() {
+            self.votes[round * count + node] = vote;
+            voted.granted.insert(node);
+            voted.tally.grant();
+            let (tally, decided) = (voted.tally, voted.decided);
+            let is_prompt = kind == Kind::Acquire && !voted.waited;
+            if is_prompt && tally.is_quorum_answered_just_now() {
+                self.note_round_trip(since_start);
+            }
+            if !decided && tally.verdict() != Verdict::Pending {
+                self.settle(now, round);
+            }
+        } else if voted.references == 0 {
+            self.rounds.remove(round);
+        }
+        true
+    }
+
+    #[cold]
+    fn handle_any_reply(&mut self, now: Moment, node: usize, reply: Reply) {
         if !self.nodes[node].is_connected() {
             return;
         }
         let late = self.nodes[node].late > 0;
-        let Some(answered) = self.nodes[node].take_answered(now, self.config.node_timeout) else {
+        let Some(answered) = self.nodes[node].take_answered(now, self.node_timeout_nanos) else {
             return self.handle_unasked(now, node, reply);
         };
+        if self.nodes[node].late < LATE_COMMANDS_MAX {
+            self.swamped.remove(node);
+        }
         match answered.request {
             Request::Handshake(step) => {
                 self.handle_greeting(now, node, step, answered.sent_at, reply);
@@ -184,7 +260,33 @@ impl Engine {
 
     fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
         let kind = self.rounds[round].kind;
-        let outcome = match (kind, reply) {
+        let Some(outcome) = self.outcome(now, node, round, reply) else {
+            return;
+        };
+        self.nodes[node].failures = 0;
+        if outcome == NodeOutcome::Held {
+            self.refused(now, node);
+        }
+        let is_marked = kind == Kind::Acquire && self.config.flush_marker.is_some();
+        if is_marked && outcome == NodeOutcome::Granted {
+            self.rounds[round].unmarked.insert(node);
+        } else {
+            self.count(now, round, node, outcome);
+        }
+        self.dereference(round);
+    }
+
+    /// What an answer means; `None` if it was an error or makes no sense, and all was done that is
+    /// to be done about it.
+    fn outcome(
+        &mut self,
+        now: Moment,
+        node: usize,
+        round: usize,
+        reply: Reply,
+    ) -> Option<NodeOutcome> {
+        let kind = self.rounds[round].kind;
+        Some(match (kind, reply) {
             (Kind::Acquire, Reply::Ok) => NodeOutcome::Granted,
             (Kind::Acquire, Reply::Nil) => NodeOutcome::Held,
             (Kind::Extend, Reply::Integer(1)) if self.is_releasing(node, round) => {
@@ -193,7 +295,8 @@ impl Engine {
             (Kind::Extend | Kind::Release, Reply::Integer(1)) => NodeOutcome::Granted,
             (Kind::Extend | Kind::Release, Reply::Integer(0)) => NodeOutcome::Absent,
             (_, Reply::Error(error)) => {
-                return self.handle_error(now, node, round, error);
+                self.handle_error(now, node, round, error);
+                return None;
             }
             (Kind::Acquire, Reply::Status | Reply::Integer(_))
             | (Kind::Extend | Kind::Release, Reply::Ok | Reply::Status | Reply::Nil)
@@ -205,30 +308,21 @@ impl Engine {
                 }
                 self.vote(now, round, node, outcome);
                 self.dereference(round);
-                return self.fail_node(now, node, outcome);
+                self.fail_node(now, node, outcome);
+                return None;
             }
-        };
-        self.nodes[node].failures = 0;
-        if outcome == NodeOutcome::Held {
-            self.nodes[node].clock.refused(now);
-        }
-        let is_marked = self.config.flush_marker.is_some() && kind == Kind::Acquire;
-        if is_marked && outcome == NodeOutcome::Granted {
-            self.rounds[round].unmarked.insert(node);
-        } else {
-            self.count(now, round, node, outcome);
-        }
-        self.dereference(round);
+        })
     }
 
     /// Counts what a node said, unless it is or was in quarantine.
     fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         let is_counted =
             !self.rounds[round].uncounted.contains(node) && !self.is_quarantined(now, node);
-        let is_vote = !outcome.is_failure();
-        self.stats.uncounted += u64::from(is_vote && !is_counted);
-        let outcome = if is_vote && !is_counted { NodeOutcome::Quarantined } else { outcome };
-        self.vote(now, round, node, outcome);
+        if is_counted || outcome.is_failure() {
+            return self.vote(now, round, node, outcome);
+        }
+        self.stats.uncounted += 1;
+        self.vote(now, round, node, NodeOutcome::Quarantined);
     }
 
     /// What a node granted counts if its flush marker stands, too.
@@ -345,6 +439,7 @@ impl Engine {
         }
         let deadline = now.after(self.config.connect_timeout);
         self.nodes[node].state = State::Connecting { deadline };
+        self.note_due(deadline);
         self.outgoing.push_back(Outgoing::Connect(node));
     }
 
@@ -374,6 +469,9 @@ impl Engine {
                         self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
                     }
                 }
+                if self.nodes[node].late >= LATE_COMMANDS_MAX {
+                    self.swamped.insert(node);
+                }
                 if self.is_overdue(now, node) {
                     self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
                 } else if self.nodes[node].debts_due.is_some_and(|due| now >= due) {
@@ -385,6 +483,7 @@ impl Engine {
 
     /// Ends a connection: what is unanswered has failed, and what an unanswered SET or release
     /// may leave behind is noted (R12).
+    #[cold]
     pub(super) fn fail_node(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
         let failed = &mut self.nodes[node];
         match failed.state {
@@ -394,12 +493,15 @@ impl Engine {
         }
         failed.note_last_reply();
         failed.last_failure = outcome;
-        failed.back_off(now, self.entropy.next_u64());
+        let retry_at = failed.back_off(now, self.entropy.next_u64());
         failed.blocked = false;
         failed.late = 0;
+        self.swamped.remove(node);
+        self.open.remove(node);
         let in_flight = std::mem::take(&mut failed.in_flight);
         let queue = std::mem::take(&mut failed.queue);
         self.stats.disconnected += 1;
+        self.note_due(retry_at);
         // What is lost with the connection, and whether it was handed out.
         let mut lost: Vec<(usize, bool)> = Vec::new();
         let mut unmarked: Vec<usize> = Vec::new();

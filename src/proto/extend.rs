@@ -21,7 +21,7 @@ impl Engine {
         lease.longest = lease.longest.max(ttl);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let (token, deadline) = (lease.token, lease.deadline);
-        let task = Task::Extend { lease: Some(lease), ttl };
+        let task = Task::Extend { lease: self.leases.insert(lease), ttl };
         let op = self.start_operation(task, Progress::Waiting);
         if let Err(kind) = checked {
             self.conclude(op, Progress::Failed(kind, None));
@@ -39,11 +39,10 @@ impl Engine {
     /// any other case the lease stays as it was (R26).
     pub(super) fn finish_extend(&mut self, now: Moment, op: usize) -> Done {
         let progress = self.operations[op].progress;
-        let Task::Extend { lease, ttl } = &mut self.operations[op].task else {
+        let Task::Extend { lease, ttl } = self.operations[op].task else {
             unreachable!("called for extensions only");
         };
-        let ttl = *ttl;
-        let mut lease = lease.take().expect("an extension ends once");
+        let mut lease = self.leases.remove(lease);
         let (kind, round) = match progress {
             Progress::Won(round) if lease.is_valid_at(now) => {
                 let won = &self.rounds[round];

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::ServerInfo;
+use super::command::{History, ServerInfo};
 use super::connection::is_forbidden;
 use super::node::State;
 use super::{Engine, NodeSet, Outgoing, Reply};
@@ -52,7 +52,7 @@ impl fmt::Display for Notice {
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     run_id: Arc<str>,
-    history: Option<u128>,
+    history: Option<History>,
     /// When this client first knew of this process with this history.
     first: Moment,
     /// When it last answered on a connection whose handshake was complete.
@@ -74,6 +74,7 @@ impl Engine {
         }
         self.stats.connected += 1;
         self.nodes[node].state = State::Ready;
+        self.note_open(node);
         let is_same_process = self.recognise(now, node);
         if is_same_process {
             self.kill_old_connections(node);
@@ -246,6 +247,7 @@ impl Engine {
         self.notice(node, Notice::Quarantined(cause));
         self.stats.quarantines += 1;
         self.nodes[node].quarantine = Some((until, cause));
+        self.suspects.insert(node);
     }
 
     pub(super) fn is_quarantined(&self, now: Moment, node: usize) -> bool {
@@ -261,11 +263,14 @@ impl Engine {
         (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in))
     }
 
-    pub(super) fn quarantined_of(&self, now: Moment, nodes: NodeSet) -> NodeSet {
+    pub(super) fn quarantined_of(&mut self, now: Moment, nodes: NodeSet) -> NodeSet {
         let mut quarantined = NodeSet::EMPTY;
-        nodes.iter().filter(|node| self.is_quarantined(now, *node)).for_each(|node| {
-            quarantined.insert(node);
-        });
+        for node in nodes.and(self.suspects).iter() {
+            match self.is_quarantined(now, node) {
+                true => quarantined.insert(node),
+                false => self.suspects.remove(node),
+            }
+        }
         quarantined
     }
 
@@ -296,6 +301,11 @@ impl Engine {
         if self.notices.len() < NOTICES_MAX {
             self.notices.push_back((node, notice));
         }
+    }
+
+    /// Whether there is something that the operators of a node should know.
+    pub fn has_notices(&self) -> bool {
+        !self.notices.is_empty()
     }
 
     /// The next thing that the operators of a node should know, and which node.

@@ -38,7 +38,9 @@ use slab::Slab;
 
 pub use crate::quorum::NodeSet;
 pub use crate::validity::Ttl;
-pub use command::{Command, Credentials, Replication, Reply, Section, ServerError, ServerInfo};
+pub use command::{
+    Command, Credentials, History, Replication, Reply, Section, ServerError, ServerInfo,
+};
 pub use identity::Notice;
 pub use lease::{Lease, Released};
 pub use node::{ErrorCounts, NodeState, NodeStatus};
@@ -141,10 +143,14 @@ enum Task {
         /// What the nodes said in the last round that was not cut off.
         last: Option<LockError>,
     },
-    /// The lease is taken out when the operation is done.
-    Extend { lease: Option<Lease>, ttl: Ttl },
+    Extend {
+        lease: usize,
+        ttl: Ttl,
+    },
     /// Whether the lock was valid when its release began.
-    Release { was_valid: bool },
+    Release {
+        was_valid: bool,
+    },
 }
 
 #[derive(Clone, Copy)]
@@ -205,17 +211,31 @@ pub struct Engine {
     entropy: Box<dyn Entropy>,
     last_now: Moment,
     nodes: Vec<Node>,
+    /// The nodes that are ready and whose sockets take more.
+    open: NodeSet,
+    /// The nodes that have left too much unanswered to be sent a SET (R18).
+    swamped: NodeSet,
+    /// The nodes that may be in quarantine.
+    suspects: NodeSet,
     rounds: Slab<Round>,
     /// One for each round's slot and node: `votes[slot * nodes + node]`.
     votes: Vec<Vote>,
     operations: Slab<Operation>,
+    /// The leases that are being extended.
+    leases: Slab<Lease>,
     generation: u32,
     timers: Timers,
+    /// Nothing is due before this moment. What has been answered in the meantime may leave it too
+    /// early, and nothing leaves it too late.
+    due: Option<Moment>,
+    node_timeout_nanos: u64,
+    /// No node's clock or role is to be looked at before; `None` if that has to be found out.
+    look_due: Option<Moment>,
     outgoing: VecDeque<Outgoing>,
     done: VecDeque<usize>,
     notices: VecDeque<(usize, Notice)>,
     /// Smoothed time from a round's start to a quorum of answers.
-    quorum_round_trip: Option<Duration>,
+    quorum_round_trip_nanos: Option<u64>,
     stats: Stats,
 }
 
@@ -223,20 +243,28 @@ impl Engine {
     /// An engine that has not connected to anything yet.
     pub fn new(config: Arc<Config>, entropy: Box<dyn Entropy>) -> Engine {
         let nodes = (0..config.nodes()).map(|_| Node::new()).collect();
+        let node_timeout_nanos = u64::try_from(config.node_timeout.as_nanos()).unwrap_or(u64::MAX);
         Engine {
             config,
             entropy,
             last_now: Moment::from_nanos(0),
             nodes,
+            open: NodeSet::EMPTY,
+            swamped: NodeSet::EMPTY,
+            suspects: NodeSet::EMPTY,
             rounds: Slab::new(),
             votes: Vec::new(),
             operations: Slab::new(),
+            leases: Slab::new(),
             generation: 0,
             timers: Timers::default(),
+            due: None,
+            node_timeout_nanos,
+            look_due: None,
             outgoing: VecDeque::new(),
             done: VecDeque::new(),
             notices: VecDeque::new(),
-            quorum_round_trip: None,
+            quorum_round_trip_nanos: None,
             stats: Stats::default(),
         }
     }
@@ -244,11 +272,14 @@ impl Engine {
     /// A deadline or an answer was due: look at all that is.
     pub fn handle_timeout(&mut self, now: Moment) {
         let now = self.clamp(now);
+        debug_assert!(
+            self.first_due().is_none_or(|first| self.due.is_some_and(|due| due <= first)),
+            "what is due was noted"
+        );
         for node in 0..self.nodes.len() {
             self.node_timeout(now, node);
         }
-        while let Some(id) = self.timers.take_due(now) {
-            let Some(op) = self.lookup(id) else { continue };
+        while let Some(op) = self.take_due(now) {
             self.operations[op].timer = None;
             match (self.operations[op].progress, &self.operations[op].task) {
                 (Progress::Waiting, _) => self.start_attempt(now, op),
@@ -260,6 +291,34 @@ impl Engine {
                 (Progress::Won(_) | Progress::Failed(..), _) => {}
             }
         }
+        self.due = self.first_due();
+    }
+
+    /// Takes note of the time, and says whether something may be due: if not,
+    /// [`handle_timeout`](Engine::handle_timeout) has nothing to do.
+    pub fn is_due(&mut self, now: Moment) -> bool {
+        let now = self.clamp(now);
+        self.due.is_some_and(|due| now >= due)
+    }
+
+    fn note_due(&mut self, at: Moment) {
+        if self.due.is_none_or(|due| at < due) {
+            self.due = Some(at);
+        }
+    }
+
+    fn first_due(&mut self) -> Option<Moment> {
+        let node_timeout = self.config.node_timeout;
+        let nodes = self.nodes.iter().filter_map(|node| node.poll_timeout(node_timeout));
+        let operations = &self.operations;
+        let timer = self.timers.next(|at, id| is_timer(operations, at, id));
+        nodes.chain(timer).min()
+    }
+
+    fn take_due(&mut self, now: Moment) -> Option<usize> {
+        let operations = &self.operations;
+        let id = self.timers.take_due(now, |at, id| is_timer(operations, at, id))?;
+        self.lookup(id)
     }
 
     /// The next thing to do.
@@ -327,6 +386,7 @@ impl Engine {
         for node in nodes.iter() {
             self.nodes[node].in_flight.push_back(node::InFlight { request, sent_at });
         }
+        self.note_due(sent_at.after(self.config.node_timeout.min(node::SILENCE_MAX)));
         nodes
     }
 
@@ -348,8 +408,12 @@ impl Engine {
     pub fn take_done(&mut self, now: Moment, id: OpId) -> Option<Done> {
         let now = self.clamp(now);
         let op = self.lookup(id)?;
-        let at = self.done.iter().position(|done| *done == op)?;
-        self.done.remove(at);
+        if self.done.front() == Some(&op) {
+            self.done.pop_front();
+        } else {
+            let at = self.done.iter().position(|done| *done == op)?;
+            self.done.remove(at);
+        }
         let done = match self.operations[op].task {
             Task::Acquire { .. } => Done::Acquired(self.finish_acquire(now, op)?),
             Task::Extend { .. } => self.finish_extend(now, op),
@@ -365,14 +429,20 @@ impl Engine {
     }
 
     /// When [`handle_timeout`](Engine::handle_timeout) is to be called if nothing else happens;
-    /// in the past if there are actions to carry out at once.
+    /// in the past if there are actions to carry out at once. It is never too late, and right after
+    /// `handle_timeout` exact: what is answered in time is not taken out of it.
     pub fn poll_timeout(&self) -> Option<Moment> {
-        if !self.outgoing.is_empty() {
-            return Some(self.last_now);
-        }
-        let node_timeout = self.config.node_timeout;
-        let nodes = self.nodes.iter().filter_map(|node| node.poll_timeout(node_timeout));
-        nodes.chain(self.timers.next()).min()
+        if self.has_actions() { Some(self.last_now) } else { self.due }
+    }
+
+    /// Whether there are actions to carry out.
+    pub fn has_actions(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// The latest time that the engine was told of.
+    pub fn last_now(&self) -> Moment {
+        self.last_now
     }
 
     /// The settings.
@@ -428,11 +498,12 @@ impl Engine {
                 true if node.state == State::Ready => NodeState::Quarantined,
                 _ => node.state.into(),
             },
-            last_outcome: node.last_outcome,
+            last_outcome: (node.last_vote.outcome != NodeOutcome::Pending)
+                .then(|| (node.last_vote.outcome, node.last_vote.latency())),
             last_failure: (node.last_failure != NodeOutcome::NotConnected)
                 .then_some(node.last_failure),
             last_message: node.last_error.as_ref().map(|error| Arc::clone(&error.message)),
-            latency: node.latency,
+            latency: node.latency_nanos.map(Duration::from_nanos),
             in_flight: node.in_flight.len(),
             debts: node.debts.values().filter(|debt| !debt.is_parked).count(),
             quarantine: self.quarantine_of(self.last_now, i),
@@ -458,10 +529,13 @@ impl Engine {
     }
 
     fn clamp(&mut self, now: Moment) -> Moment {
-        self.last_now = self.last_now.max(now);
+        if self.last_now < now {
+            self.last_now = now;
+        }
         self.last_now
     }
 
+    #[inline]
     fn start_operation(&mut self, task: Task, progress: Progress) -> usize {
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
@@ -478,13 +552,14 @@ impl Engine {
     }
 
     fn set_timer(&mut self, op: usize, at: Option<Moment>) {
-        let id = self.id_of(op);
-        if let Some(old) = self.operations[op].timer {
-            self.timers.clear(old, id);
+        if self.operations[op].timer.take().is_some() {
+            let operations = &self.operations;
+            self.timers.clear_one(|at, id| is_timer(operations, at, id));
         }
-        self.operations[op].timer = at;
         if let Some(at) = at {
-            self.timers.set(at, id);
+            self.operations[op].timer = Some(at);
+            self.timers.set(at, self.id_of(op));
+            self.note_due(at);
         }
     }
 
@@ -506,6 +581,7 @@ impl Engine {
         }
     }
 
+    #[inline]
     fn start_round(
         &mut self,
         now: Moment,
@@ -543,17 +619,28 @@ impl Engine {
 
     /// Hands the round's command to every node that can take it; who cannot has failed.
     fn send_to_all(&mut self, now: Moment, round: usize) {
-        let mut ready = NodeSet::EMPTY;
-        for node in 0..self.nodes.len() {
+        let ready = self.open.without(self.swamped);
+        let others = NodeSet::all(self.nodes.len()).without(ready);
+        for node in others.iter() {
             self.wake(now, node);
             match self.nodes[node].route() {
-                Route::Send => ready.insert(node),
                 Route::Queue => self.enqueue(node, round),
                 Route::Fail(outcome) => self.record(now, round, node, outcome),
             }
         }
         self.send(ready, round);
-        self.settle(now, round);
+        if !others.is_empty() {
+            self.settle(now, round);
+        }
+    }
+
+    /// To be called when a node's state changes, or whether its socket takes more.
+    fn note_open(&mut self, node: usize) {
+        let at = &self.nodes[node];
+        match at.state == State::Ready && !at.blocked {
+            true => self.open.insert(node),
+            false => self.open.remove(node),
+        }
     }
 
     /// Hands the round's command out to these nodes at once.
@@ -599,13 +686,21 @@ impl Engine {
         }
     }
 
-    /// Counts a node's vote, once (R3).
+    /// Counts a node's vote, once (R3), if anybody waits for it.
     fn record(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
+        let count = self.nodes.len();
         let voted = &mut self.rounds[round];
         if !voted.undecided.contains(node) {
             return;
         }
         voted.undecided.remove(node);
+        let since_start = now.nanos_since(voted.started);
+        let vote = Vote::new(outcome, voted.sent.contains(node).then_some(since_start));
+        self.nodes[node].last_vote = vote;
+        if voted.owner.is_none() {
+            return;
+        }
+        self.votes[round * count + node] = vote;
         match outcome {
             NodeOutcome::Granted => {
                 voted.granted.insert(node);
@@ -616,16 +711,16 @@ impl Engine {
         }
         let is_prompt = voted.kind == Kind::Acquire && !voted.waited && !outcome.is_failure();
         if is_prompt && voted.tally.is_quorum_answered_just_now() {
-            let sample = now.since(voted.started);
-            self.quorum_round_trip = Some(smoothed(self.quorum_round_trip, sample));
+            self.note_round_trip(since_start);
         }
-        let voted = &self.rounds[round];
-        let latency = voted.sent.contains(node).then(|| now.since(voted.started));
-        self.votes[round * self.nodes.len() + node] = Vote::new(outcome, latency);
-        self.nodes[node].last_outcome = Some((outcome, latency));
+    }
+
+    fn note_round_trip(&mut self, nanos: u64) {
+        self.quorum_round_trip_nanos = Some(smoothed(self.quorum_round_trip_nanos, nanos));
     }
 
     /// Counts a vote and acts if it decides the round.
+    #[inline]
     fn vote(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         self.record(now, round, node, outcome);
         self.settle(now, round);
@@ -638,13 +733,16 @@ impl Engine {
             return;
         };
         let verdict = voted.tally.verdict();
-        if verdict == Verdict::Pending {
-            return;
+        if verdict != Verdict::Pending {
+            voted.decided = true;
+            self.decide(now, op, round, verdict);
         }
-        voted.decided = true;
-        let (kind, tally) = (voted.kind, voted.tally);
+    }
+
+    fn decide(&mut self, now: Moment, op: usize, round: usize, verdict: Verdict) {
+        let (kind, tally) = (self.rounds[round].kind, self.rounds[round].tally);
         match (verdict, kind) {
-            (Verdict::Pending, _) => unreachable!("returned above"),
+            (Verdict::Pending, _) => unreachable!("nothing is decided"),
             (Verdict::Won, _) => self.conclude(op, Progress::Won(round)),
             (Verdict::Lost, Kind::Acquire) => {
                 let kind = acquire::failure_kind(tally);
@@ -698,8 +796,14 @@ impl Engine {
 
 /// The usual smoothing of round trips (RFC 6298, section 2): one eighth of the news, and all of the
 /// first.
-fn smoothed(old: Option<Duration>, sample: Duration) -> Duration {
-    old.map_or(sample, |old| old * 7 / 8 + sample / 8)
+fn smoothed(old: Option<u64>, sample: u64) -> u64 {
+    old.map_or(sample, |old| old - old / 8 + sample / 8)
+}
+
+/// Whether the operation waits for this moment.
+fn is_timer(operations: &Slab<Operation>, at: Moment, id: OpId) -> bool {
+    let waits = |op: &Operation| op.generation == id.generation && op.timer == Some(at);
+    operations.get(id.slot as usize).is_some_and(waits)
 }
 
 impl std::fmt::Debug for Engine {

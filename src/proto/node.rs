@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::command::{Section, ServerError, ServerInfo};
 use super::identity::Seen;
+use super::round::Vote;
 use super::server_clock::ServerClock;
 use crate::error::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
 use crate::token::LockToken;
@@ -100,9 +101,8 @@ pub(super) enum State {
     },
 }
 
-/// What becomes of a command for a node.
+/// What becomes of a command for a node that cannot take it at once.
 pub(super) enum Route {
-    Send,
     /// It waits for the connection to stand.
     Queue,
     Fail(NodeOutcome),
@@ -152,9 +152,9 @@ pub(super) struct Node {
     pub(super) last_reply_at: Moment,
     pub(super) last_failure: NodeOutcome,
     pub(super) last_error: Option<ServerError>,
-    pub(super) last_outcome: Option<(NodeOutcome, Option<Duration>)>,
+    pub(super) last_vote: Vote,
     /// Smoothed time from command to reply.
-    pub(super) latency: Option<Duration>,
+    pub(super) latency_nanos: Option<u64>,
     /// By what the server knows the connection, or the last one.
     pub(super) client_id: Option<i64>,
     /// What the server said of itself on this connection.
@@ -184,8 +184,8 @@ impl Node {
             last_reply_at: Moment::from_nanos(0),
             last_failure: NodeOutcome::NotConnected,
             last_error: None,
-            last_outcome: None,
-            latency: None,
+            last_vote: Vote::PENDING,
+            latency_nanos: None,
             client_id: None,
             server: ServerInfo::default(),
             runs_no_scripts: false,
@@ -221,13 +221,10 @@ impl Node {
         matches!(self.state, State::Handshaking { .. } | State::Ready)
     }
 
-    /// Whether the node can take a new command, and if not, why.
+    /// What becomes of a command that cannot be sent at once.
     pub(super) fn route(&self) -> Route {
         match self.state {
-            State::Ready if self.blocked || self.late >= LATE_COMMANDS_MAX => {
-                Route::Fail(NodeOutcome::Backlogged)
-            }
-            State::Ready => Route::Send,
+            State::Ready => Route::Fail(NodeOutcome::Backlogged),
             State::Connecting { .. } | State::Handshaking { .. } => {
                 match self.queue.len() < QUEUED_COMMANDS_MAX {
                     true => Route::Queue,
@@ -276,14 +273,14 @@ impl Node {
     }
 
     /// Takes the command that a reply at `now` answers.
-    pub(super) fn take_answered(&mut self, now: Moment, limit: Duration) -> Option<InFlight> {
+    pub(super) fn take_answered(&mut self, now: Moment, limit_nanos: u64) -> Option<InFlight> {
         let answered = self.in_flight.pop_front()?;
         self.late = self.late.saturating_sub(1);
         self.last_reply_at = now;
-        let sample = now.since(answered.sent_at);
+        let sample = now.nanos_since(answered.sent_at);
         // A longer time says when somebody looked, not when the node answered.
-        if sample <= limit {
-            self.latency = Some(super::smoothed(self.latency, sample));
+        if sample <= limit_nanos {
+            self.latency_nanos = Some(super::smoothed(self.latency_nanos, sample));
         }
         Some(answered)
     }
@@ -333,8 +330,9 @@ impl Node {
     }
 
     /// Enters the back-off after one more failure: the delay doubles up to a cap, and is jittered
-    /// by `random` so that clients that lost a master together do not return together.
-    pub(super) fn back_off(&mut self, now: Moment, random: u64) {
+    /// by `random` so that clients that lost a master together do not return together. Returns when
+    /// it ends.
+    pub(super) fn back_off(&mut self, now: Moment, random: u64) -> Moment {
         // The first try after a connection that worked is made at once: a server may close idle
         // connections, or be restarted.
         let doubled = match self.failures {
@@ -344,7 +342,9 @@ impl Node {
         let delay =
             super::timer::between(doubled.min(BACK_OFF_MAX) / 2, doubled.min(BACK_OFF_MAX), random);
         self.failures = self.failures.saturating_add(1);
-        self.state = State::BackOff { retry_at: now.after(delay) };
+        let retry_at = now.after(delay);
+        self.state = State::BackOff { retry_at };
+        retry_at
     }
 }
 

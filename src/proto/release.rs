@@ -1,5 +1,7 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
+use std::time::Duration;
+
 use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Debt, SLACK, State};
 use super::round::Kind;
 use super::{Engine, Lease, NodeSet, OpId, Progress, Released, Task, Ttl};
@@ -71,8 +73,9 @@ impl Engine {
         let round = self.start_round(now, Kind::Release, (key, token, ttl), owner);
         // Kept alive here, because without an owner the last node's vote might free it.
         self.rounds[round].references += 1;
-        let mut ready = NodeSet::EMPTY;
-        for node in 0..self.nodes.len() {
+        let ready = sent.and(self.open);
+        let others = NodeSet::all(self.nodes.len()).without(ready);
+        for node in others.iter() {
             let may_hold = sent.contains(node);
             if may_hold && self.nodes[node].state == State::Idle {
                 // Adopted by a client that has not talked to the node yet.
@@ -80,8 +83,7 @@ impl Engine {
             }
             match self.nodes[node].state {
                 _ if !may_hold => self.record(now, round, node, NodeOutcome::Absent),
-                State::Ready if self.nodes[node].blocked => self.enqueue(node, round),
-                State::Ready => ready.insert(node),
+                State::Ready => self.enqueue(node, round),
                 State::Connecting { .. } | State::Handshaking { .. } => {
                     if self.retract(node, token) || !self.nodes[node].was_ready_since(started) {
                         self.record(now, round, node, NodeOutcome::Absent);
@@ -100,7 +102,9 @@ impl Engine {
             }
         }
         self.send(ready, round);
-        self.settle(now, round);
+        if !others.is_empty() {
+            self.settle(now, round);
+        }
         self.dereference(round);
         round
     }
@@ -128,6 +132,7 @@ impl Engine {
         let token = self.rounds[round].token;
         let connection = self.nodes[node].client_id.filter(|_| again);
         self.nodes[node].owe(now, token, Debt { again, connection, ..debt });
+        self.note_debts(node);
     }
 
     /// As [`owe`](Engine::owe), for a release that was handed out on the connection that is lost.
@@ -148,6 +153,7 @@ impl Engine {
         if due < debt.expires {
             let token = self.rounds[round].token;
             self.nodes[node].owe(now, token, Debt { due, ..debt });
+            self.note_debts(node);
         }
     }
 
@@ -193,7 +199,7 @@ impl Engine {
             self.rounds[round].expires = Some(debt.expires);
             self.send(NodeSet::one(node), round);
             if debt.again {
-                let round_trip = self.nodes[node].latency.unwrap_or_default();
+                let round_trip = Duration::from_nanos(self.nodes[node].latency_nanos.unwrap_or(0));
                 (debt.again, debt.is_repetition) = (false, true);
                 debt.due = now.after(round_trip).after(DEBT_AGAIN_AFTER);
                 self.nodes[node].debts.insert(token, debt);
@@ -204,6 +210,13 @@ impl Engine {
             }
         }
         self.nodes[node].debts_due = self.nodes[node].debts.values().map(|debt| debt.due).min();
+        self.note_debts(node);
+    }
+
+    fn note_debts(&mut self, node: usize) {
+        if let Some(due) = self.nodes[node].debts_due {
+            self.note_due(due);
+        }
     }
 
     pub(super) fn finish_release(

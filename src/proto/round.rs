@@ -72,10 +72,9 @@ impl Vote {
     const UNKNOWN: u32 = u32::MAX;
     pub(super) const PENDING: Vote = Vote { outcome: NodeOutcome::Pending, micros: Vote::UNKNOWN };
 
-    pub(super) fn new(outcome: NodeOutcome, latency: Option<Duration>) -> Vote {
-        let micros = latency.map_or(Vote::UNKNOWN, |latency| {
-            u32::try_from(latency.as_micros()).unwrap_or(Vote::UNKNOWN)
-        });
+    pub(super) fn new(outcome: NodeOutcome, latency_nanos: Option<u64>) -> Vote {
+        let micros = latency_nanos
+            .map_or(Vote::UNKNOWN, |nanos| u32::try_from(nanos / 1_000).unwrap_or(Vote::UNKNOWN));
         Vote { outcome, micros }
     }
 

@@ -55,13 +55,22 @@ impl ServerClock {
         !is_fresh(self.role_asked_at, now)
     }
 
+    /// No look at the clock is due before; at once while somebody waits.
+    fn due(&self) -> Moment {
+        match (self.refused_at, self.asked_at) {
+            (None, Some(asked_at)) => asked_at.after(SAMPLE_AGE_MAX),
+            _ => Moment::from_nanos(0),
+        }
+    }
+
+    /// And none at the role.
+    fn role_due(&self) -> Moment {
+        self.role_asked_at.map_or(Moment::from_nanos(0), |at| at.after(SAMPLE_AGE_MAX))
+    }
+
     fn ask(&mut self, now: Moment) {
         self.asked_at = Some(now);
         self.unanswered += 1;
-    }
-
-    pub(super) fn refused(&mut self, now: Moment) {
-        self.refused_at = Some(now);
     }
 
     /// Compares what the server said, between `sent_at` and `now`, with what it said before; says
@@ -110,6 +119,33 @@ impl Engine {
     /// Looks once more at the clocks and roles of these nodes, which are about to be sent a SET,
     /// where it is time to.
     pub(super) fn look_again(&mut self, now: Moment, nodes: NodeSet) {
+        if self.look_due.is_some_and(|due| now < due) {
+            return;
+        }
+        self.look(now, nodes);
+        self.look_due = self.first_look_due();
+    }
+
+    /// Before this moment no look is due at any node; `None` if one may be at once.
+    fn first_look_due(&self) -> Option<Moment> {
+        let is_guarded = |node: &usize| self.config.nodes[*node].restart_guard != RestartGuard::Off;
+        let due = |node: usize| {
+            let at = &self.nodes[node];
+            let clock = if at.clock.is_secret { None } else { Some(at.clock.due()) };
+            let role = at.tells_role().then(|| at.clock.role_due());
+            [clock, role].into_iter().flatten().min().unwrap_or(Moment::END)
+        };
+        let first = (0..self.nodes.len()).filter(is_guarded).map(due).min();
+        Some(first.unwrap_or(Moment::END))
+    }
+
+    /// A node refused a SET: somebody waits there.
+    pub(super) fn refused(&mut self, now: Moment, node: usize) {
+        self.nodes[node].clock.refused_at = Some(now);
+        self.look_due = None;
+    }
+
+    fn look(&mut self, now: Moment, nodes: NodeSet) {
         let is_guarded = |node: usize| self.config.nodes[node].restart_guard != RestartGuard::Off;
         let guarded = || nodes.iter().filter(|node| is_guarded(*node));
         let clocks_due = guarded().any(|node| self.nodes[node].clock.is_due(now));
@@ -164,6 +200,7 @@ impl Engine {
         let clock = &mut self.nodes[node].clock;
         // What is wrong for the moment is asked again before the next SET.
         clock.asked_at = None;
+        self.look_due = None;
         if is_forbidden && !std::mem::replace(&mut clock.is_secret, true) {
             // It votes all the same.
             self.notice(node, Notice::SecretClock);

@@ -1,34 +1,62 @@
 //! Moments at which operations are due, and delays.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use super::OpId;
 use crate::Moment;
 
-/// What operations wait for, soonest first. Invariant: at most one entry for each operation, and
-/// none for one that has ended.
+/// As many entries may be out of date before any is looked for.
+const STALE_MIN: usize = 64;
+
+/// What operations wait for, soonest first.
+///
+/// Nearly every operation ends before its moment comes, so an entry that nobody needs any more is
+/// left where it is until it is met, or until there are more of its kind than of the others.
 #[derive(Default)]
-pub(super) struct Timers(BTreeSet<(Moment, OpId)>);
+pub(super) struct Timers {
+    heap: BinaryHeap<Reverse<(Moment, OpId)>>,
+    /// How many entries are needed. Invariant: not more than there are.
+    live: usize,
+}
 
 impl Timers {
     pub(super) fn set(&mut self, at: Moment, op: OpId) {
-        self.0.insert((at, op));
+        self.heap.push(Reverse((at, op)));
+        self.live += 1;
     }
 
-    pub(super) fn clear(&mut self, at: Moment, op: OpId) {
-        self.0.remove(&(at, op));
+    /// An entry is not needed any more. `is_live` says so of each.
+    pub(super) fn clear_one(&mut self, is_live: impl Fn(Moment, OpId) -> bool) {
+        self.live -= 1;
+        if self.heap.len() > 2 * self.live + STALE_MIN {
+            self.heap.retain(|Reverse((at, op))| is_live(*at, *op));
+        }
     }
 
-    pub(super) fn next(&self) -> Option<Moment> {
-        self.0.first().map(|(at, _)| *at)
+    /// The soonest moment of all that are needed.
+    pub(super) fn next(&mut self, is_live: impl Fn(Moment, OpId) -> bool) -> Option<Moment> {
+        while let Some(Reverse((at, op))) = self.heap.peek().copied() {
+            if is_live(at, op) {
+                return Some(at);
+            }
+            self.heap.pop();
+        }
+        None
     }
 
-    pub(super) fn take_due(&mut self, now: Moment) -> Option<OpId> {
-        if now < self.next()? {
+    /// The next operation whose moment has come.
+    pub(super) fn take_due(
+        &mut self,
+        now: Moment,
+        is_live: impl Fn(Moment, OpId) -> bool,
+    ) -> Option<OpId> {
+        if now < self.next(is_live)? {
             return None;
         }
-        self.0.pop_first().map(|(_, op)| op)
+        self.live -= 1;
+        self.heap.pop().map(|Reverse((_, op))| op)
     }
 }
 
@@ -42,6 +70,35 @@ pub(super) fn between(low: Duration, high: Duration, random: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn id(slot: u32) -> OpId {
+        OpId { slot, generation: 0 }
+    }
+
+    #[test]
+    fn moments_come_in_order_without_those_that_nobody_needs() {
+        let mut timers = Timers::default();
+        for slot in [3, 1, 2] {
+            timers.set(Moment::from_nanos(slot.into()), id(slot));
+        }
+        let is_live = |_, op| op != id(1);
+        timers.clear_one(is_live);
+        assert_eq!(timers.next(is_live), Some(Moment::from_nanos(2)));
+        assert_eq!(timers.take_due(Moment::from_nanos(1), is_live), None);
+        assert_eq!(timers.take_due(Moment::from_nanos(2), is_live), Some(id(2)));
+        assert_eq!(timers.take_due(Moment::from_nanos(9), is_live), Some(id(3)));
+        assert_eq!(timers.take_due(Moment::from_nanos(9), is_live), None);
+    }
+
+    #[test]
+    fn entries_that_nobody_needs_do_not_pile_up() {
+        let mut timers = Timers::default();
+        for slot in 0..10_000 {
+            timers.set(Moment::from_nanos(u64::MAX - u64::from(slot)), id(slot));
+            timers.clear_one(|_, _| false);
+            assert!(timers.heap.len() <= STALE_MIN);
+        }
+    }
 
     #[test]
     fn between_reaches_both_ends_and_takes_an_empty_range() {

@@ -330,6 +330,12 @@ impl Scenario {
         }
     }
 
+    /// When something is due next, without what was answered in time.
+    pub fn next_timeout(&mut self) -> Option<Moment> {
+        self.engine.handle_timeout(self.now);
+        self.engine.poll_timeout()
+    }
+
     pub fn released(&mut self) -> Result<Released, LockError> {
         match self.only_done() {
             Done::Released(result) => result,
@@ -359,7 +365,7 @@ fn aged_master(node: usize) -> ServerInfo {
         standalone: Some(true),
         replication: Replication {
             master: Some(true),
-            history: Some(node as u128),
+            history: Some((node as u128).into()),
             promoted: Some(false),
         },
         memory_max: Some(0),
