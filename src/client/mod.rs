@@ -2,6 +2,7 @@
 
 mod guard;
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,7 +55,7 @@ pub struct Redlock {
 
 struct Shared {
     core: Mutex<Core>,
-    /// Told whenever the thread that polls has news, or stops polling.
+    /// Rings for those who wait for no operation of their own, after every turn.
     turn: Condvar,
     /// Wakes the thread that polls.
     waker: Waker,
@@ -67,9 +68,32 @@ struct Core {
     mux: Multiplexer,
     /// Taken by the thread that polls for all.
     poller: Option<Poller>,
-    waiting: usize,
+    /// Those who wait for their operations, while somebody else polls.
+    waiters: HashMap<OpId, Waiter>,
+    /// How many others wait.
+    visitors: usize,
     /// When somebody last polled, or came back from waiting for somebody who does.
     last_turn: Moment,
+}
+
+/// A thread that waits for an operation. Each has a bell of its own, so that nobody is woken for
+/// somebody else's sake.
+struct Waiter {
+    bell: Arc<Condvar>,
+    /// It was rung for, and will be back for the lock.
+    is_rung: bool,
+}
+
+impl Waiter {
+    fn ring(&mut self) {
+        if !std::mem::replace(&mut self.is_rung, true) {
+            self.bell.notify_one();
+        }
+    }
+}
+
+thread_local! {
+    static BELL: Arc<Condvar> = Arc::default();
 }
 
 struct Poller {
@@ -102,7 +126,8 @@ impl Redlock {
         let mux = Multiplexer::new(config, poll.registry(), Token(0)).map_err(ConfigError::Os)?;
         let home = mux.home();
         let poller = Some(Poller { poll, events: Events::with_capacity(EVENTS_PER_TURN) });
-        let core = Core { mux, poller, waiting: 0, last_turn: Clock.now() };
+        let waiters = HashMap::new();
+        let core = Core { mux, poller, waiters, visitors: 0, last_turn: Clock.now() };
         Ok(Redlock {
             shared: Arc::new(Shared {
                 core: Mutex::new(core),
@@ -200,7 +225,7 @@ impl Redlock {
         if !self.is_home() {
             return Vec::new();
         }
-        let core = self.turn(self.lock_core(), Clock.now_by_one_clock(), Some(Duration::ZERO));
+        let core = self.look_in(self.lock_core(), Clock.now_by_one_clock(), Duration::ZERO);
         core.mux.nodes().collect()
     }
 
@@ -228,6 +253,8 @@ impl Redlock {
         }
         let give_up_at = Clock.now().after(timeout);
         let mut core = self.lock_core();
+        core.mux.catch_up(Clock.now_by_one_clock());
+        core.mux.flush_at_home();
         loop {
             let now = Clock.now_by_one_clock();
             let left = give_up_at.since(now);
@@ -235,7 +262,7 @@ impl Redlock {
             if unanswered == 0 || left.is_zero() {
                 return unanswered;
             }
-            core = self.turn(core, now, Some(left));
+            core = self.look_in(core, now, left);
         }
     }
 
@@ -263,7 +290,7 @@ impl Redlock {
             if core.mux.engine().hopeful() < quorum || left.is_zero() {
                 return Err(ConnectError::Unavailable(core.mux.engine().unavailable()));
             }
-            core = self.turn(core, now, Some(left));
+            core = self.look_in(core, now, left);
         }
     }
 
@@ -316,8 +343,8 @@ impl Redlock {
         }
         let mut core = self.lock_core();
         core.mux.abandon(lease);
-        core.mux.flush();
-        self.wake_others(&core);
+        core.mux.flush_at_home();
+        self.ring(&mut core, None);
     }
 
     /// Starts an operation and works, or waits for somebody else to work, until it has ended.
@@ -331,90 +358,150 @@ impl Redlock {
         if now.since(core.last_turn) > IDLE_MIN {
             // Connections may have ended while nobody looked: better to know before using them. And
             // the wall clock may have been set, which is no reason to take it off the validity.
-            core = self.turn(core, now, Some(Duration::ZERO));
+            core = self.look_in(core, now, Duration::ZERO);
             now = Clock.now();
         }
         let op = start(&mut core.mux, now)?;
         core.mux.flush_at_home();
-        self.wake_others(&core);
+        self.ring(&mut core, Some(op));
         loop {
             if let Some(done) = core.mux.take_done(op) {
-                // One of those that wait has to poll now.
-                if core.waiting > 0 {
-                    self.shared.turn.notify_all();
-                }
+                self.hand_on(&mut core);
                 return Ok(done);
             }
-            core = self.turn(core, now, None);
+            let timeout = core.mux.next_deadline(now);
+            core = match core.poller.take() {
+                Some(poller) => self.lead(core, poller, timeout, Some(op)),
+                None => self.follow(core, timeout, op),
+            };
             now = core.last_turn;
         }
     }
 
-    /// One turn of the event loop, by this thread or by the one that polls already; from `now` on,
-    /// at most for `limit`, and never past the engine's next deadline.
-    fn turn<'a>(
+    /// One turn of the event loop for somebody who waits for no operation: at most for `limit` from
+    /// `now` on.
+    fn look_in<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
         now: Moment,
-        limit: Option<Duration>,
+        limit: Duration,
     ) -> MutexGuard<'a, Core> {
-        let next = core.mux.next_deadline(now);
-        let timeout = match (next, limit) {
-            (Some(next), Some(limit)) => Some(next.min(limit)),
-            (next, limit) => next.or(limit),
-        };
-        let Some(poller) = core.poller.take() else {
-            if timeout != Some(Duration::ZERO) {
-                core.waiting += 1;
-                core = self.wait(core, timeout);
-                core.waiting -= 1;
-            }
-            // Whoever polls may sleep past a deadline that is nearer than his.
-            core.last_turn = Clock.now_by_one_clock();
-            let now = core.last_turn;
-            core.mux.handle_timeout_at(now);
-            self.wake_others(&core);
+        let timeout = core.mux.next_deadline(now).map_or(limit, |next| next.min(limit));
+        if let Some(poller) = core.poller.take() {
+            core = self.lead(core, poller, Some(timeout), None);
+            self.hand_on(&mut core);
             return core;
-        };
+        }
+        if !timeout.is_zero() {
+            core.visitors += 1;
+            let waited = self.shared.turn.wait_timeout(core, timeout);
+            core = waited.unwrap_or_else(PoisonError::into_inner).0;
+            core.visitors -= 1;
+        }
+        self.after_waiting(core, None)
+    }
+
+    /// Polls for all, once.
+    fn lead<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+        poller: Poller,
+        timeout: Option<Duration>,
+        op: Option<OpId>,
+    ) -> MutexGuard<'a, Core> {
         drop(core);
         let mut lead = Lead { shared: &self.shared, poller: Some(poller) };
-        let events = lead.poll(timeout);
+        let mut events = lead.poll(timeout);
         let mut core = self.lock_core();
         let now = Clock.now_by_one_clock();
-        for event in events {
+        for event in events.by_ref() {
             core.mux.handle_event_at(now, event);
+            // Nobody else waits for anything, so the rest can wait, too.
+            let is_alone = core.waiters.is_empty() && core.visitors == 0;
+            if op.is_some() && is_alone && core.mux.engine().has_done() {
+                break;
+            }
+        }
+        events.for_each(|event| core.mux.defer(now, event));
+        if op.is_none() {
+            core.mux.catch_up(now);
         }
         core.mux.handle_timeout_at(now);
         core.last_turn = now;
         core.poller = lead.poller.take();
-        if core.waiting > 0 {
+        self.ring(&mut core, op);
+        if core.visitors > 0 {
             self.shared.turn.notify_all();
         }
         core
     }
 
-    fn wait<'a>(
+    /// Waits for whoever polls.
+    fn follow<'a>(
         &'a self,
-        core: MutexGuard<'a, Core>,
+        mut core: MutexGuard<'a, Core>,
         timeout: Option<Duration>,
+        op: OpId,
     ) -> MutexGuard<'a, Core> {
-        match timeout {
-            None => self.shared.turn.wait(core).unwrap_or_else(PoisonError::into_inner),
+        if timeout == Some(Duration::ZERO) {
+            return self.after_waiting(core, Some(op));
+        }
+        let bell = BELL.with(Arc::clone);
+        core.waiters.insert(op, Waiter { bell: Arc::clone(&bell), is_rung: false });
+        core = match timeout {
+            None => bell.wait(core).unwrap_or_else(PoisonError::into_inner),
             Some(timeout) => {
-                let waited = self.shared.turn.wait_timeout(core, timeout);
-                waited.unwrap_or_else(PoisonError::into_inner).0
+                bell.wait_timeout(core, timeout).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        core.waiters.remove(&op);
+        if core.mux.engine().is_done(op) || core.poller.is_some() {
+            return core;
+        }
+        self.after_waiting(core, Some(op))
+    }
+
+    /// Whoever polls may sleep past a deadline that is nearer than his.
+    fn after_waiting<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        op: Option<OpId>,
+    ) -> MutexGuard<'a, Core> {
+        let now = Clock.now_by_one_clock();
+        core.last_turn = now;
+        core.mux.handle_timeout_at(now);
+        self.ring(&mut core, op);
+        core
+    }
+
+    /// Wakes those whose operations have ended, except for whoever calls this and has `own`; the
+    /// one that polls, too, if it may be his.
+    fn ring(&self, core: &mut Core, own: Option<OpId>) {
+        let Core { mux, waiters, poller, .. } = core;
+        if waiters.is_empty() && poller.is_some() {
+            return;
+        }
+        for op in mux.engine().done().filter(|op| Some(*op) != own) {
+            match waiters.get_mut(&op) {
+                Some(waiter) => waiter.ring(),
+                None if poller.is_none() => {
+                    // It fails only if the kernel's counter is full, and then it is awake already.
+                    let _ = self.shared.waker.wake();
+                }
+                None => {}
             }
         }
     }
 
-    /// Wakes the threads whose operations have ended on the way; the one that polls, too.
-    fn wake_others(&self, core: &Core) {
-        if core.mux.engine().has_done() {
-            self.shared.turn.notify_all();
-            if core.poller.is_none() {
-                // It fails only if the kernel's counter is full, and then it is awake already.
-                let _ = self.shared.waker.wake();
-            }
+    /// If nobody polls any more, one of those who wait has to.
+    fn hand_on(&self, core: &mut Core) {
+        if core.poller.is_none() {
+            return;
+        }
+        match core.waiters.values_mut().next() {
+            Some(waiter) => waiter.ring(),
+            None if core.visitors > 0 => self.shared.turn.notify_all(),
+            None => {}
         }
     }
 
@@ -452,7 +539,9 @@ impl Lead<'_> {
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         if let Some(poller) = self.poller.take() {
-            self.shared.lock_core().poller = Some(poller);
+            let mut core = self.shared.lock_core();
+            core.poller = Some(poller);
+            core.waiters.values_mut().for_each(Waiter::ring);
             self.shared.turn.notify_all();
         }
     }

@@ -93,6 +93,8 @@ struct Connection {
     tried: usize,
     /// Whether the last turn ended before the socket was drained.
     unread: bool,
+    /// Whether there may be something to read that nobody waits for.
+    deferred: bool,
 }
 
 impl Multiplexer {
@@ -253,6 +255,36 @@ impl Multiplexer {
         true
     }
 
+    /// As [`handle_event_at`](Multiplexer::handle_event_at), when nobody waits for anything: an
+    /// answer that comes too late to matter is read together with the next one, which will be
+    /// announced, or before the node is blamed for its silence.
+    pub(crate) fn defer(&mut self, now: Moment, event: &Event) {
+        // Elsewhere, nothing is announced again before all was read.
+        let is_announced_again = cfg!(any(target_os = "linux", target_os = "android"));
+        let node = event.token().0.wrapping_sub(self.first.0);
+        let is_over = event.is_read_closed() || event.is_error();
+        let can_wait = is_announced_again && !is_over && self.engine.is_open(node);
+        match self.nodes.get_mut(node) {
+            Some(Connection { socket: Some(socket), deferred, .. })
+                if can_wait && socket.is_flowing() =>
+            {
+                *deferred = true;
+            }
+            _ => {
+                self.handle_event_at(now, event);
+            }
+        }
+    }
+
+    /// Reads what was deferred.
+    pub(crate) fn catch_up(&mut self, now: Moment) {
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].deferred {
+                self.look_at(now, node, false);
+            }
+        }
+    }
+
     /// Does what is due: timeouts, retries, reconnects. To be called after each wait.
     pub fn handle_timeout(&mut self) {
         if self.home.is_here() {
@@ -263,9 +295,10 @@ impl Multiplexer {
     /// For this process only.
     pub(crate) fn handle_timeout_at(&mut self, now: Moment) {
         let is_due = self.engine.is_due(now);
-        if is_due || std::mem::take(&mut self.unread) {
+        if std::mem::take(&mut self.unread) || is_due {
             for node in 0..self.nodes.len() {
-                let unread = std::mem::take(&mut self.nodes[node].unread);
+                let connection = &mut self.nodes[node];
+                let unread = std::mem::take(&mut connection.unread) || connection.deferred;
                 // The caller may not have polled for long, and the replies be here.
                 if unread || self.engine.is_overdue(now, node) {
                     self.look_at(now, node, true);
@@ -403,7 +436,7 @@ impl Multiplexer {
 
     fn close(&mut self, node: usize) {
         let connection = &mut self.nodes[node];
-        connection.unread = false;
+        (connection.unread, connection.deferred) = (false, false);
         if let Some(socket) = connection.socket.take() {
             if !socket.connected {
                 // Nobody answers at this address; the next try is for the name's next one.
@@ -438,7 +471,9 @@ impl Multiplexer {
     /// Does what a node's socket is ready for. `to_the_end`: what was announced may not be
     /// announced again, so a short read is not the end.
     fn look_at(&mut self, now: Moment, node: usize, to_the_end: bool) {
-        let Some(socket) = &mut self.nodes[node].socket else {
+        let connection = &mut self.nodes[node];
+        connection.deferred = false;
+        let Some(socket) = &connection.socket else {
             return;
         };
         if socket.is_flowing() || self.get_going(now, node) {

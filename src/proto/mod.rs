@@ -445,6 +445,24 @@ impl Engine {
         self.last_now
     }
 
+    /// The operations that have ended and that nobody has taken yet.
+    pub fn done(&self) -> impl Iterator<Item = OpId> + '_ {
+        self.done.iter().map(|op| self.id_of(*op))
+    }
+
+    /// Whether the operation has ended and nobody has taken it yet.
+    pub fn is_done(&self, id: OpId) -> bool {
+        let is_concluded = |op: usize| {
+            matches!(self.operations[op].progress, Progress::Won(_) | Progress::Failed(..))
+        };
+        self.lookup(id).is_some_and(is_concluded)
+    }
+
+    /// Whether the node is ready, and its socket takes more.
+    pub fn is_open(&self, node: usize) -> bool {
+        node < self.nodes.len() && self.open.contains(node)
+    }
+
     /// The settings.
     pub fn config(&self) -> &Config {
         &self.config
