@@ -35,6 +35,11 @@ const NODES: usize = 5;
 const NODE_COUNTS: [usize; 5] = [1, 3, 5, 7, 9];
 const ROUND_TRIPS_MS: [u64; NODES] = [1, 2, 3, 40, 400];
 const TTL: Duration = Duration::from_secs(2);
+/// Finer than the millisecond that a poll's own timeout has.
+const SHORT_TIMEOUT: Duration = Duration::from_micros(300);
+const FROZEN_MAJORITY: usize = 3;
+/// Soon, a node that leaves everything unanswered is not asked any more.
+const SHORT_MEASUREMENT: Duration = Duration::from_secs(1);
 /// Above the longest round trip, so that a slow node is slow and not absent.
 const FAR_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most pairs that it takes until every node that can be connected is.
@@ -62,6 +67,7 @@ fn main() {
     let pool = Pool::new();
     bench_pairs(&mut criterion, &pool);
     bench_acquire(&mut criterion, &pool);
+    bench_options(&mut criterion, &pool);
     criterion.final_summary();
     if is_ratios_wanted(std::env::args().skip(1)) {
         compare(&pool);
@@ -90,6 +96,16 @@ fn bench_acquire(criterion: &mut Criterion, pool: &Pool) {
     configure(&mut group);
     bench(&mut group, "healthy", || Case::acquire(pool));
     bench(&mut group, "rtt_1_2_3_40_400ms", || Case::far(pool));
+    group.finish();
+}
+
+/// What the options for those who mind every microsecond are worth.
+fn bench_options(criterion: &mut Criterion, pool: &Pool) {
+    let mut group = criterion.benchmark_group("options");
+    configure(&mut group);
+    bench(&mut group, "busy_poll", || Case::busy(pool));
+    group.warm_up_time(SHORT_MEASUREMENT / 10).measurement_time(SHORT_MEASUREMENT);
+    bench(&mut group, "node_timeout_300us", || Case::majority_frozen(pool));
     group.finish();
 }
 
@@ -151,6 +167,8 @@ enum Measured {
     Acquire,
     /// The guard is dropped: nobody waits for the release.
     Drop,
+    /// It is not granted.
+    Failure,
 }
 
 /// A client, and what it is measured with.
@@ -229,6 +247,28 @@ impl Case {
         case
     }
 
+    /// As healthy, with a thread that does not sleep.
+    fn busy(pool: &Pool) -> Case {
+        let builder = guarded().nodes(pool.urls(NODES)).busy_poll(Duration::from_micros(200));
+        Case::connect("busy", &builder, NODES)
+    }
+
+    /// Three of five are frozen: every attempt fails when they are given up.
+    fn majority_frozen(pool: &Pool) -> Case {
+        let masters = start(FROZEN_MAJORITY);
+        let builder = guarded()
+            .nodes(pool.urls(NODES - FROZEN_MAJORITY))
+            .nodes(masters.urls())
+            .node_timeout(SHORT_TIMEOUT);
+        let mut case = Case::connect("majority_frozen", &builder, NODES);
+        for master in &masters {
+            master.freeze().expect("redis-server can be stopped");
+        }
+        case.measured = Measured::Failure;
+        case._kept = Some(Box::new(masters));
+        case
+    }
+
     /// Stopped while connected; its kernel still takes bytes and accepts connections.
     fn frozen(pool: &Pool, frozen: usize) -> Case {
         let masters = start(frozen);
@@ -278,6 +318,7 @@ impl Case {
                 let (took, guard) = timed(|| self.lock(self.name));
                 (took, guard.and_then(LockGuard::unlock).is_ok())
             }
+            Measured::Failure => timed(|| self.lock(self.name).is_err()),
             Measured::Drop => {
                 let fresh = format!("drop:{}", self.pairs);
                 timed(|| self.lock(&fresh).map(drop).is_ok())

@@ -59,7 +59,7 @@ fn each_outside_crate_has_one_home() {
     only_in("redis_protocol", &["resp.rs"]);
     only_in("mio::", &["mux/", "client/"]);
     only_in("socket2", &["mux/socket.rs"]);
-    only_in("rustix", &["clock.rs", "process.rs"]);
+    only_in("rustix", &["clock.rs", "process.rs", "client/poller.rs"]);
     only_in("rand::", &["entropy.rs"]);
     only_in("slab::", &["proto/"]);
 }

@@ -1,6 +1,7 @@
 //! The blocking handle, shared by threads.
 
 mod guard;
+mod poller;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -8,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
-use mio::{Events, Poll, Token, Waker};
+use mio::{Token, Waker};
 
 pub use guard::{LockGuard, LockParts};
 
@@ -20,13 +21,12 @@ use crate::process::Home;
 use crate::proto::{Done, Lease, NodeStatus, OpId, Patience, Released, Stats};
 use crate::quorum::NODES_MAX;
 use crate::{Moment, Resource};
+use poller::Poller;
 
 /// Above the tokens of the nodes.
 const WAKER: Token = Token(NODES_MAX);
 /// A client that was not used for this long looks at its connections before it uses them.
 const IDLE_MIN: Duration = Duration::from_secs(1);
-/// More than one event for each of the most nodes; if there are more, they come in the next turn.
-const EVENTS_PER_TURN: usize = 128;
 
 /// A client for distributed locks over several Redis masters.
 ///
@@ -70,6 +70,8 @@ struct Core {
     poller: Option<Poller>,
     /// Those who wait for their operations, while somebody else polls.
     waiters: HashMap<OpId, Waiter>,
+    /// Bells that nobody uses for now.
+    bells: Vec<Arc<Condvar>>,
     /// How many others wait.
     visitors: usize,
     /// When somebody last polled, or came back from waiting for somebody who does.
@@ -92,15 +94,6 @@ impl Waiter {
     }
 }
 
-thread_local! {
-    static BELL: Arc<Condvar> = Arc::default();
-}
-
-struct Poller {
-    poll: Poll,
-    events: Events,
-}
-
 impl Redlock {
     /// Starts to configure a client.
     pub fn builder() -> Builder {
@@ -120,14 +113,19 @@ impl Redlock {
     }
 
     pub(crate) fn with_config(config: Config) -> Result<Redlock, ConfigError> {
-        let poll = Poll::new().map_err(ConfigError::Os)?;
-        let waker = Waker::new(poll.registry(), WAKER).map_err(ConfigError::Os)?;
+        let poller = Poller::new(config.busy_poll).map_err(ConfigError::Os)?;
+        let waker = Waker::new(poller.registry(), WAKER).map_err(ConfigError::Os)?;
         let settings = config.clone();
-        let mux = Multiplexer::new(config, poll.registry(), Token(0)).map_err(ConfigError::Os)?;
+        let mux = Multiplexer::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;
         let home = mux.home();
-        let poller = Some(Poller { poll, events: Events::with_capacity(EVENTS_PER_TURN) });
-        let waiters = HashMap::new();
-        let core = Core { mux, poller, waiters, visitors: 0, last_turn: Clock.now() };
+        let core = Core {
+            mux,
+            poller: Some(poller),
+            waiters: HashMap::new(),
+            bells: Vec::new(),
+            visitors: 0,
+            last_turn: Clock.now(),
+        };
         Ok(Redlock {
             shared: Arc::new(Shared {
                 core: Mutex::new(core),
@@ -371,7 +369,7 @@ impl Redlock {
             }
             let timeout = core.mux.next_deadline(now);
             core = match core.poller.take() {
-                Some(poller) => self.lead(core, poller, timeout, Some(op)),
+                Some(poller) => self.lead(core, poller, now, timeout, Some(op)),
                 None => self.follow(core, timeout, op),
             };
             now = core.last_turn;
@@ -388,7 +386,7 @@ impl Redlock {
     ) -> MutexGuard<'a, Core> {
         let timeout = core.mux.next_deadline(now).map_or(limit, |next| next.min(limit));
         if let Some(poller) = core.poller.take() {
-            core = self.lead(core, poller, Some(timeout), None);
+            core = self.lead(core, poller, now, Some(timeout), None);
             self.hand_on(&mut core);
             return core;
         }
@@ -401,17 +399,18 @@ impl Redlock {
         self.after_waiting(core, None)
     }
 
-    /// Polls for all, once.
+    /// Polls for all, once, from `now` on.
     fn lead<'a>(
         &'a self,
         core: MutexGuard<'a, Core>,
         poller: Poller,
+        now: Moment,
         timeout: Option<Duration>,
         op: Option<OpId>,
     ) -> MutexGuard<'a, Core> {
         drop(core);
         let mut lead = Lead { shared: &self.shared, poller: Some(poller) };
-        let mut events = lead.poll(timeout);
+        let mut events = lead.wait(now, timeout);
         let mut core = self.lock_core();
         let now = Clock.now_by_one_clock();
         for event in events.by_ref() {
@@ -446,7 +445,7 @@ impl Redlock {
         if timeout == Some(Duration::ZERO) {
             return self.after_waiting(core, Some(op));
         }
-        let bell = BELL.with(Arc::clone);
+        let bell = core.bells.pop().unwrap_or_default();
         core.waiters.insert(op, Waiter { bell: Arc::clone(&bell), is_rung: false });
         core = match timeout {
             None => bell.wait(core).unwrap_or_else(PoisonError::into_inner),
@@ -455,6 +454,7 @@ impl Redlock {
             }
         };
         core.waiters.remove(&op);
+        core.bells.push(bell);
         if core.mux.engine().is_done(op) || core.poller.is_some() {
             return core;
         }
@@ -524,15 +524,8 @@ struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    fn poll(&mut self, timeout: Option<Duration>) -> impl Iterator<Item = &Event> {
-        let poller = self.poller.as_mut().expect("it is handed back once");
-        if let Err(error) = poller.poll.poll(&mut poller.events, timeout) {
-            poller.events.clear();
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                log::error!(target: "muxlock", "cannot wait for the masters: {error}");
-            }
-        }
-        poller.events.iter()
+    fn wait(&mut self, now: Moment, timeout: Option<Duration>) -> impl Iterator<Item = &Event> {
+        self.poller.as_mut().expect("it is handed back once").wait(now, timeout)
     }
 }
 

@@ -1,0 +1,162 @@
+//! Waiting for the masters.
+
+use std::time::Duration;
+
+use mio::event::Event;
+use mio::{Events, Poll, Registry};
+
+use crate::Moment;
+use crate::clock::Clock;
+
+/// More than one event for each of the most nodes; if there are more, they come in the next turn.
+const EVENTS_PER_TURN: usize = 128;
+
+/// A poll, and what it waits with.
+pub(super) struct Poller {
+    poll: Poll,
+    events: Events,
+    alarm: Alarm,
+    /// How long it asks again and again before it sleeps.
+    busy_poll: Duration,
+}
+
+impl Poller {
+    pub(super) fn new(busy_poll: Duration) -> std::io::Result<Poller> {
+        let poll = Poll::new()?;
+        let alarm = Alarm::new(poll.registry());
+        Ok(Poller { poll, events: Events::with_capacity(EVENTS_PER_TURN), alarm, busy_poll })
+    }
+
+    pub(super) fn registry(&self) -> &Registry {
+        self.poll.registry()
+    }
+
+    /// Waits for events from `now` on, at most for `timeout`.
+    pub(super) fn wait(
+        &mut self,
+        now: Moment,
+        timeout: Option<Duration>,
+    ) -> impl Iterator<Item = &Event> {
+        let busy = self.busy_poll.min(timeout.unwrap_or(Duration::MAX));
+        if !self.busy_wait(now, busy) {
+            let passed = if busy.is_zero() { busy } else { Clock.now_by_one_clock().since(now) };
+            let timeout = timeout.map(|timeout| timeout.saturating_sub(passed));
+            self.alarm.set(timeout);
+            self.poll(timeout);
+        }
+        self.events.iter()
+    }
+
+    /// Asks until there are events, or the time is over; says whether there are.
+    fn busy_wait(&mut self, now: Moment, time: Duration) -> bool {
+        if time.is_zero() {
+            return false;
+        }
+        let until = now.after(time);
+        loop {
+            self.poll(Some(Duration::ZERO));
+            if !self.events.is_empty() {
+                return true;
+            }
+            if Clock.now_by_one_clock() >= until {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>) {
+        if let Err(error) = self.poll.poll(&mut self.events, timeout) {
+            self.events.clear();
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                log::error!(target: "muxlock", "cannot wait for the masters: {error}");
+            }
+        }
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use timer::Alarm;
+
+/// Linux has timers that are files, so that a wait can end at another time than a whole
+/// millisecond.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod timer {
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::time::Duration;
+
+    use mio::unix::SourceFd;
+    use mio::{Interest, Registry, Token};
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    };
+
+    use crate::quorum::NODES_MAX;
+
+    /// Above the tokens of the nodes and of the waker; nobody looks at it.
+    const TOKEN: Token = Token(NODES_MAX + 1);
+    /// A longer wait may be late by a millisecond: setting the alarm is a system call.
+    const WAIT_MAX: Duration = Duration::from_millis(10);
+
+    /// Ends a wait before the poll's own timeout would, which it rounds up. Without it, as when the
+    /// process has no file left, waits end late.
+    pub(super) struct Alarm(Option<OwnedFd>);
+
+    impl Alarm {
+        pub(super) fn new(registry: &Registry) -> Alarm {
+            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+            let registered = |timer: &OwnedFd| {
+                registry.register(&mut SourceFd(&timer.as_raw_fd()), TOKEN, Interest::READABLE)
+            };
+            let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok();
+            Alarm(timer.filter(|timer| registered(timer).is_ok()))
+        }
+
+        pub(super) fn set(&self, timeout: Option<Duration>) {
+            let (Some(timer), Some(timeout)) = (&self.0, timeout) else {
+                return;
+            };
+            if timeout.is_zero() || timeout >= WAIT_MAX {
+                return;
+            }
+            let it_value = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+            let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+            // It is never read: each time it goes off is announced.
+            let once = Itimerspec { it_interval, it_value };
+            let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
+        }
+    }
+}
+
+/// Elsewhere waits end on whole milliseconds.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+struct Alarm;
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+impl Alarm {
+    fn new(_: &Registry) -> Alarm {
+        Alarm
+    }
+
+    fn set(&self, _: Option<Duration>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_by_itself_with_and_without_sleeping() {
+        for busy_poll in [Duration::ZERO, Duration::from_micros(100), Duration::from_millis(50)] {
+            for timeout in [0, 1, 200, 2_000, 11_000].map(Duration::from_micros) {
+                let mut poller = Poller::new(busy_poll).unwrap();
+                let start = Clock.now_by_one_clock();
+                // Only the alarm may be announced.
+                assert!(poller.wait(start, Some(timeout)).count() <= 1);
+                let waited = Clock.now_by_one_clock().since(start);
+                assert!(waited >= timeout.min(Duration::from_micros(200)) / 2, "{waited:?}");
+            }
+        }
+    }
+}
