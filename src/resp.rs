@@ -65,8 +65,12 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             let id = decimal(connection.unsigned_abs(), &mut digits);
             append(out, &[b"CLIENT", b"KILL", b"ID", id]);
         }
+        // These two are asked again and again.
+        Command::Info(Section::Replication) => {
+            out.put_slice(b"*2\r\n$4\r\nINFO\r\n$11\r\nreplication\r\n");
+        }
+        Command::Time => out.put_slice(b"*1\r\n$4\r\nTIME\r\n"),
         Command::Info(section) => append(out, &[b"INFO", section_name(section)]),
-        Command::Time => append(out, &[b"TIME"]),
         Command::Probe { key } => {
             append(out, &[b"EVAL", RELEASE.as_bytes(), b"1", key, NO_TOKEN]);
         }
@@ -77,33 +81,42 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append(out, &[b"EVAL", MARKER.as_bytes(), b"1", key, millis]);
         }
         Command::Acquire { key, token, ttl } => {
-            append_owned(out, SET_HEAD, key, token);
-            out.put_slice(b"$2\r\nNX\r\n$2\r\nPX\r\n$");
+            append_owned(out, SET_HEAD, key, token, b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
         }
         Command::Extend { key, token, ttl } => {
-            append_owned(out, &EXTEND_HEAD, key, token);
-            out.put_u8(b'$');
+            append_owned(out, &EXTEND_HEAD, key, token, b"\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
         }
         // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
-        Command::Release { key, token } => append_owned(out, &RELEASE_HEAD, key, token),
+        Command::Release { key, token } => {
+            append_owned(out, &RELEASE_HEAD, key, token, b"\r\n");
+        }
     }
 }
 
-/// A head, a key and the token that it has or shall have.
-fn append_owned(out: &mut BytesMut, head: &[u8], key: &[u8], token: &LockToken) {
+/// A head, a key, the token that it has or shall have, and a tail.
+fn append_owned<const N: usize>(
+    out: &mut BytesMut,
+    head: &[u8],
+    key: &[u8],
+    token: &LockToken,
+    tail: &[u8; N],
+) {
     out.put_slice(head);
     append_word(out, key);
     out.put_slice(b"$40\r\n");
-    out.put_slice(token.as_bytes());
-    out.put_slice(b"\r\n");
+    out.put_slice(token.as_array());
+    out.put_slice(tail);
 }
 
 /// A word's length and the word itself, behind the dollar.
 fn append_word(out: &mut BytesMut, word: &[u8]) {
-    out.put_slice(decimal(word.len() as u64, &mut [0; 20]));
-    out.put_slice(b"\r\n");
+    let mut length = [0; 22];
+    let (digits, end) = length.split_at_mut(20);
+    end.copy_from_slice(b"\r\n");
+    let from = 20 - decimal(word.len() as u64, digits.try_into().expect("there are 20")).len();
+    out.put_slice(&length[from..]);
     out.put_slice(word);
     out.put_slice(b"\r\n");
 }

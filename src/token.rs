@@ -41,6 +41,11 @@ impl LockToken {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// As [`as_bytes`](LockToken::as_bytes), of known length.
+    pub(crate) fn as_array(&self) -> &[u8; TOKEN_HEX_BYTES] {
+        &self.0
+    }
 }
 
 impl fmt::Debug for LockToken {

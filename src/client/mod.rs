@@ -302,7 +302,8 @@ impl Redlock {
         if !self.is_home() {
             return Err(LockError::forked());
         }
-        let done = self.run(|mux, now| mux.lock_until(now, resource, ttl, patience(now)))?;
+        let start = |mux: &mut Multiplexer, now| mux.lock_until(now, resource, ttl, patience(now));
+        let done = self.run(Clock::now_by_one_clock, start)?;
         match done {
             Done::Acquired(result) => Ok(LockGuard::new(self.clone(), result?)),
             Done::Extended(..) | Done::Released(_) => unreachable!("an acquisition was started"),
@@ -317,7 +318,8 @@ impl Redlock {
         if !self.is_home() {
             return (lease, Err(LockError::forked()));
         }
-        let Ok(done) = self.run(|mux, _| Ok::<_, Infallible>(mux.extend(lease, ttl)));
+        let Ok(done) =
+            self.run(Clock::now, |mux, now| Ok::<_, Infallible>(mux.extend_at(now, lease, ttl)));
         match done {
             Done::Extended(lease, result) => (lease, result),
             Done::Acquired(_) | Done::Released(_) => unreachable!("an extension was started"),
@@ -328,7 +330,8 @@ impl Redlock {
         if !self.is_home() {
             return Err(LockError::forked());
         }
-        let Ok(done) = self.run(|mux, _| Ok::<_, Infallible>(mux.unlock(lease)));
+        let Ok(done) =
+            self.run(Clock::now, |mux, now| Ok::<_, Infallible>(mux.unlock_at(now, lease)));
         match done {
             Done::Released(result) => result,
             Done::Acquired(_) | Done::Extended(..) => unreachable!("a release was started"),
@@ -349,10 +352,11 @@ impl Redlock {
     /// It ends by itself: every operation has a deadline in the engine.
     fn run<E>(
         &self,
+        read: impl Fn(Clock) -> Moment,
         start: impl FnOnce(&mut Multiplexer, Moment) -> Result<OpId, E>,
     ) -> Result<Done, E> {
         let mut core = self.lock_core();
-        let mut now = Clock.now_by_one_clock();
+        let mut now = read(Clock);
         if now.since(core.last_turn) > IDLE_MIN {
             // Connections may have ended while nobody looked: better to know before using them. And
             // the wall clock may have been set, which is no reason to take it off the validity.

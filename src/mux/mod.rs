@@ -33,8 +33,9 @@ const READS_PER_TURN_MAX: usize = 16;
 ///    [`unlock`](Multiplexer::unlock); then [`flush`](Multiplexer::flush);
 /// 2. take what has ended: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
 /// 3. wait, at most for [`next_timeout`](Multiplexer::next_timeout);
-/// 4. pass on each event: [`handle_event`](Multiplexer::handle_event); then call
-///    [`handle_timeout`](Multiplexer::handle_timeout), and go on with 2.
+/// 4. pass on the events, also if there are none: [`handle_events`](Multiplexer::handle_events); or
+///    each by itself with [`handle_event`](Multiplexer::handle_event), and then call
+///    [`handle_timeout`](Multiplexer::handle_timeout). Go on with 2.
 ///
 /// In a process that was forked from the one that made it, nothing is sent and nothing is read:
 /// [`lock`](Multiplexer::lock) fails, and all else ends in vain.
@@ -62,10 +63,7 @@ const READS_PER_TURN_MAX: usize = 16;
 ///         }
 ///     }
 ///     poll.poll(&mut events, mux.next_timeout())?;
-///     for event in &events {
-///         mux.handle_event(event);
-///     }
-///     mux.handle_timeout();
+///     mux.handle_events(&events);
 /// }
 /// # #[allow(unreachable_code)]
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -151,12 +149,12 @@ impl Multiplexer {
     /// Starts an extension to `ttl` from now; it ends as [`Done::Extended`], which gives the lease
     /// back, also when the TTL is wrong or the lease is over and nothing was sent.
     pub fn extend(&mut self, lease: Lease, ttl: Duration) -> OpId {
-        self.engine.extend(Clock.now(), lease, ttl)
+        self.extend_at(Clock.now(), lease, ttl)
     }
 
     /// Starts a release; it ends as [`Done::Released`] when a quorum has confirmed it.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
-        self.engine.release(Clock.now(), lease)
+        self.unlock_at(Clock.now(), lease)
     }
 
     /// Releases without a report.
@@ -240,6 +238,20 @@ impl Multiplexer {
         let ours = self.handle_event_at(Clock.now_by_one_clock(), event);
         self.flush_at_home();
         ours
+    }
+
+    /// Passes on all events of one wait, and does what is due, as
+    /// [`handle_event`](Multiplexer::handle_event) for each and
+    /// [`handle_timeout`](Multiplexer::handle_timeout) would; but the clock is read once, and what
+    /// is to be sent leaves together. Events of others are passed over.
+    pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
+        if self.home.is_here() {
+            let now = Clock.now_by_one_clock();
+            for event in events {
+                self.handle_event_at(now, event);
+            }
+            self.handle_timeout_at(now);
+        }
     }
 
     /// As [`handle_event`](Multiplexer::handle_event), for several events of one moment: the
@@ -349,7 +361,12 @@ impl Multiplexer {
         if !self.engine.has_done() {
             return None;
         }
-        let done = self.engine.take_done(Clock.now(), id);
+        // The end of a release says nothing of a validity.
+        let now = match self.engine.is_release(id) {
+            true => self.engine.last_now(),
+            false => Clock.now(),
+        };
+        let done = self.engine.take_done(now, id);
         if let None | Some(Done::Acquired(Err(_))) = done {
             self.flush();
         }
@@ -373,6 +390,14 @@ impl Multiplexer {
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    pub(crate) fn extend_at(&mut self, now: Moment, lease: Lease, ttl: Duration) -> OpId {
+        self.engine.extend(now, lease, ttl)
+    }
+
+    pub(crate) fn unlock_at(&mut self, now: Moment, lease: Lease) -> OpId {
+        self.engine.release(now, lease)
     }
 
     pub(crate) fn lock_until(

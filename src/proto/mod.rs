@@ -458,6 +458,12 @@ impl Engine {
         self.lookup(id).is_some_and(is_concluded)
     }
 
+    /// Whether the operation is a release, whose end depends on no moment.
+    pub fn is_release(&self, id: OpId) -> bool {
+        let is_release = |op: usize| matches!(self.operations[op].task, Task::Release { .. });
+        self.lookup(id).is_some_and(is_release)
+    }
+
     /// Whether the node is ready, and its socket takes more.
     pub fn is_open(&self, node: usize) -> bool {
         node < self.nodes.len() && self.open.contains(node)

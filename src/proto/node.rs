@@ -13,6 +13,8 @@ use crate::token::LockToken;
 use crate::validity::Ttl;
 use crate::{Moment, Resource};
 
+/// A node is usually behind by no more commands than this.
+const IN_FLIGHT_USUAL: usize = 64;
 /// A node with this many commands unanswered past their timeout gets no new SET (R18).
 pub(super) const LATE_COMMANDS_MAX: usize = 8_192;
 /// The most commands that wait for a connection to stand.
@@ -173,7 +175,7 @@ impl Node {
     pub(super) fn new() -> Node {
         Node {
             state: State::Idle,
-            in_flight: VecDeque::new(),
+            in_flight: VecDeque::with_capacity(IN_FLIGHT_USUAL),
             late: 0,
             queue: VecDeque::new(),
             blocked: false,
