@@ -269,7 +269,10 @@ fn usual(bytes: &[u8]) -> Option<(Reply, usize)> {
 fn usual_time(bytes: &[u8]) -> Option<(Reply, usize)> {
     let (seconds, rest) = bytes.strip_prefix(b"*2\r\n$10\r\n")?.split_at_checked(10)?;
     let (digit, rest) = rest.strip_prefix(b"\r\n$")?.split_first()?;
-    let digits = usize::from(digit.checked_sub(b'0')?);
+    let digits = match *digit {
+        b'1'..=b'6' => usize::from(digit - b'0'),
+        _ => return None,
+    };
     let (micros, rest) = rest.strip_prefix(b"\r\n")?.split_at_checked(digits)?;
     let rest = rest.strip_prefix(b"\r\n")?;
     let (seconds, micros) = (number(seconds)?, number(micros)?);
@@ -617,6 +620,8 @@ mod tests {
 
     #[test]
     fn a_time_of_any_length_is_the_same_the_short_and_the_long_way() {
+        let odd = b"*2\r\n$10\r\n1700000000\r\n$:\r\n0000000001\r\n";
+        assert_eq!(replies(odd), Err(ProtocolError::Malformed));
         for (seconds, micros) in [("1700000000", "0"), ("1700000000", "999999"), ("9", "42")] {
             let frame = format!(
                 "*2\r\n${}\r\n{seconds}\r\n${}\r\n{micros}\r\n",

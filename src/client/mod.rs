@@ -303,7 +303,7 @@ impl Redlock {
             return Err(LockError::forked());
         }
         let start = |mux: &mut Multiplexer, now| mux.lock_until(now, resource, ttl, patience(now));
-        let done = self.run(Clock::now_by_one_clock, start)?;
+        let done = self.run(start)?;
         match done {
             Done::Acquired(result) => Ok(LockGuard::new(self.clone(), result?)),
             Done::Extended(..) | Done::Released(_) => unreachable!("an acquisition was started"),
@@ -318,8 +318,7 @@ impl Redlock {
         if !self.is_home() {
             return (lease, Err(LockError::forked()));
         }
-        let Ok(done) =
-            self.run(Clock::now, |mux, now| Ok::<_, Infallible>(mux.extend_at(now, lease, ttl)));
+        let Ok(done) = self.run(|mux, now| Ok::<_, Infallible>(mux.extend_at(now, lease, ttl)));
         match done {
             Done::Extended(lease, result) => (lease, result),
             Done::Acquired(_) | Done::Released(_) => unreachable!("an extension was started"),
@@ -330,8 +329,7 @@ impl Redlock {
         if !self.is_home() {
             return Err(LockError::forked());
         }
-        let Ok(done) =
-            self.run(Clock::now, |mux, now| Ok::<_, Infallible>(mux.unlock_at(now, lease)));
+        let Ok(done) = self.run(|mux, now| Ok::<_, Infallible>(mux.unlock_at(now, lease)));
         match done {
             Done::Released(result) => result,
             Done::Acquired(_) | Done::Extended(..) => unreachable!("a release was started"),
@@ -352,14 +350,14 @@ impl Redlock {
     /// It ends by itself: every operation has a deadline in the engine.
     fn run<E>(
         &self,
-        read: impl Fn(Clock) -> Moment,
         start: impl FnOnce(&mut Multiplexer, Moment) -> Result<OpId, E>,
     ) -> Result<Done, E> {
         let mut core = self.lock_core();
-        let mut now = read(Clock);
+        // With a look at the wall clock: if it was set since it was last looked at, that is no reason
+        // to take it off the validity.
+        let mut now = Clock.now();
         if now.since(core.last_turn) > IDLE_MIN {
-            // Connections may have ended while nobody looked: better to know before using them. And
-            // the wall clock may have been set, which is no reason to take it off the validity.
+            // Connections may have ended while nobody looked: better to know before using them.
             core = self.look_in(core, now, Duration::ZERO);
             now = Clock.now();
         }
@@ -421,7 +419,7 @@ impl Redlock {
             core.mux.handle_event_at(now, event);
             // Nobody else waits for anything, so the rest can wait, too.
             let is_alone = core.waiters.is_empty() && core.visitors == 0;
-            if op.is_some() && is_alone && core.mux.engine().has_done() {
+            if is_alone && op.is_some_and(|op| core.mux.engine().is_done(op)) {
                 break;
             }
         }

@@ -128,7 +128,7 @@ impl Multiplexer {
     /// A wrong resource name or TTL, or too many operations in flight: nothing was started.
     pub fn lock(&mut self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
-        self.lock_until(Clock.now_by_one_clock(), resource, ttl, Patience::OneRound)
+        self.lock_until(Clock.now(), resource, ttl, Patience::OneRound)
     }
 
     /// Starts rounds of acquisition that go on until `wait` is over; it ends as [`Done::Acquired`].
@@ -142,7 +142,7 @@ impl Multiplexer {
         wait: Duration,
     ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
-        let now = Clock.now_by_one_clock();
+        let now = Clock.now();
         self.lock_until(now, resource, ttl, Patience::Until(now.after(wait)))
     }
 
