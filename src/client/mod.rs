@@ -253,6 +253,7 @@ impl Redlock {
         let mut core = self.lock_core();
         core.mux.catch_up(Clock.now_by_one_clock());
         core.mux.flush_at_home();
+        self.ring(&mut core, None);
         loop {
             let now = Clock.now_by_one_clock();
             let left = give_up_at.since(now);
@@ -366,6 +367,7 @@ impl Redlock {
         self.ring(&mut core, Some(op));
         loop {
             if let Some(done) = core.mux.take_done(op) {
+                self.ring(&mut core, None);
                 self.hand_on(&mut core);
                 return Ok(done);
             }

@@ -497,12 +497,18 @@ impl Multiplexer {
     /// announced again, so a short read is not the end.
     fn look_at(&mut self, now: Moment, node: usize, to_the_end: bool) {
         let connection = &mut self.nodes[node];
-        connection.deferred = false;
+        let is_late = std::mem::take(&mut connection.deferred);
         let Some(socket) = &connection.socket else {
             return;
         };
+        if is_late {
+            self.engine.reading_late(node);
+        }
         if socket.is_flowing() || self.get_going(now, node) {
             self.receive(now, node, to_the_end);
+        }
+        if is_late {
+            self.engine.reading_in_time(node);
         }
     }
 

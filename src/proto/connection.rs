@@ -6,7 +6,7 @@ use super::node::{
 };
 use super::round::Kind;
 use super::round::Vote;
-use super::{Engine, NodeSet, Outgoing, smoothed};
+use super::{Engine, NodeSet, Outgoing};
 use crate::Moment;
 use crate::error::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::Verdict;
@@ -50,6 +50,17 @@ impl Engine {
     pub fn handle_disconnected(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
         let now = self.clamp(now);
         self.fail_node(now, node, outcome);
+    }
+
+    /// The replies that come until [`reading_in_time`](Engine::reading_in_time) may have been there
+    /// for long.
+    pub fn reading_late(&mut self, node: usize) {
+        self.nodes[node].is_read_late = true;
+    }
+
+    /// The replies that come are read as they come.
+    pub fn reading_in_time(&mut self, node: usize) {
+        self.nodes[node].is_read_late = false;
     }
 
     /// The socket takes no more, beyond what the event loop is willing to buffer.
@@ -108,7 +119,7 @@ impl Engine {
         }
         at.in_flight.pop_front();
         at.last_reply_at = now;
-        at.latency_nanos = Some(smoothed(at.latency_nanos, sample));
+        at.note_latency(sample, self.node_timeout_nanos);
         at.failures = 0;
         let since_start = now.nanos_since(voted.started);
         let vote = Vote::new(NodeOutcome::Granted, Some(since_start));

@@ -54,6 +54,9 @@ use node::{Node, Request, Route, State, Step};
 use round::{Kind, Round, Vote};
 use timer::Timers;
 
+/// There is room for so many from the start: a client that has fewer under way, those included that
+/// a slow node has yet to answer, allocates nothing.
+const ROUNDS_USUAL: usize = 64;
 /// The most operations that may be under way at once.
 pub const OPERATIONS_MAX: usize = 131_072;
 
@@ -242,7 +245,8 @@ pub struct Engine {
 impl Engine {
     /// An engine that has not connected to anything yet.
     pub fn new(config: Arc<Config>, entropy: Box<dyn Entropy>) -> Engine {
-        let nodes = (0..config.nodes()).map(|_| Node::new()).collect();
+        let count = config.nodes();
+        let nodes = (0..count).map(|_| Node::new()).collect();
         let node_timeout_nanos = u64::try_from(config.node_timeout.as_nanos()).unwrap_or(u64::MAX);
         Engine {
             config,
@@ -252,17 +256,17 @@ impl Engine {
             open: NodeSet::EMPTY,
             swamped: NodeSet::EMPTY,
             suspects: NodeSet::EMPTY,
-            rounds: Slab::new(),
-            votes: Vec::new(),
-            operations: Slab::new(),
+            rounds: Slab::with_capacity(ROUNDS_USUAL),
+            votes: vec![Vote::PENDING; ROUNDS_USUAL * count],
+            operations: Slab::with_capacity(ROUNDS_USUAL),
             leases: Slab::new(),
             generation: 0,
             timers: Timers::default(),
             due: None,
             node_timeout_nanos,
             look_due: None,
-            outgoing: VecDeque::new(),
-            done: VecDeque::new(),
+            outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
+            done: VecDeque::with_capacity(ROUNDS_USUAL),
             notices: VecDeque::new(),
             quorum_round_trip_nanos: None,
             stats: Stats::default(),

@@ -13,8 +13,6 @@ use crate::token::LockToken;
 use crate::validity::Ttl;
 use crate::{Moment, Resource};
 
-/// A node is usually behind by no more commands than this.
-const IN_FLIGHT_USUAL: usize = 64;
 /// A node with this many commands unanswered past their timeout gets no new SET (R18).
 pub(super) const LATE_COMMANDS_MAX: usize = 8_192;
 /// The most commands that wait for a connection to stand.
@@ -152,6 +150,8 @@ pub(super) struct Node {
     /// When the last connection that was ready ended.
     pub(super) lost_at: Option<Moment>,
     pub(super) last_reply_at: Moment,
+    /// Whether what is read now may have been there for long.
+    pub(super) is_read_late: bool,
     pub(super) last_failure: NodeOutcome,
     pub(super) last_error: Option<ServerError>,
     pub(super) last_vote: Vote,
@@ -175,7 +175,7 @@ impl Node {
     pub(super) fn new() -> Node {
         Node {
             state: State::Idle,
-            in_flight: VecDeque::with_capacity(IN_FLIGHT_USUAL),
+            in_flight: VecDeque::with_capacity(super::ROUNDS_USUAL),
             late: 0,
             queue: VecDeque::new(),
             blocked: false,
@@ -184,6 +184,7 @@ impl Node {
             failures: 0,
             lost_at: None,
             last_reply_at: Moment::from_nanos(0),
+            is_read_late: false,
             last_failure: NodeOutcome::NotConnected,
             last_error: None,
             last_vote: Vote::PENDING,
@@ -280,11 +281,17 @@ impl Node {
         self.late = self.late.saturating_sub(1);
         self.last_reply_at = now;
         let sample = now.nanos_since(answered.sent_at);
-        // A longer time says when somebody looked, not when the node answered.
-        if sample <= limit_nanos {
-            self.latency_nanos = Some(super::smoothed(self.latency_nanos, sample));
-        }
+        self.note_latency(sample, limit_nanos);
         Some(answered)
+    }
+
+    /// A time that is too long, or of an answer that others have followed before it was read, says
+    /// when somebody looked, not when the node answered.
+    #[inline]
+    pub(super) fn note_latency(&mut self, nanos: u64, limit_nanos: u64) {
+        if nanos <= limit_nanos && (!self.is_read_late || self.in_flight.is_empty()) {
+            self.latency_nanos = Some(super::smoothed(self.latency_nanos, nanos));
+        }
     }
 
     /// Adds a key to delete; what is too much is left to its TTL.

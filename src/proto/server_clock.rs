@@ -46,9 +46,7 @@ impl ServerClock {
     }
 
     fn is_due(&self, now: Moment) -> bool {
-        let is_waiting = |refused_at: Moment| now.since(refused_at) < WAITING_MAX;
-        let has_waiters = self.refused_at.is_some_and(is_waiting);
-        !self.is_secret && (has_waiters || !is_fresh(self.asked_at, now))
+        !self.is_secret && (self.has_waiters(now) || !is_fresh(self.asked_at, now))
     }
 
     fn is_role_due(&self, now: Moment) -> bool {
@@ -56,11 +54,15 @@ impl ServerClock {
     }
 
     /// No look at the clock is due before; at once while somebody waits.
-    fn due(&self) -> Moment {
-        match (self.refused_at, self.asked_at) {
-            (None, Some(asked_at)) => asked_at.after(SAMPLE_AGE_MAX),
+    fn due(&self, now: Moment) -> Moment {
+        match self.asked_at {
+            Some(asked_at) if !self.has_waiters(now) => asked_at.after(SAMPLE_AGE_MAX),
             _ => Moment::from_nanos(0),
         }
+    }
+
+    fn has_waiters(&self, now: Moment) -> bool {
+        self.refused_at.is_some_and(|refused_at| now.since(refused_at) < WAITING_MAX)
     }
 
     /// And none at the role.
@@ -87,15 +89,16 @@ impl ServerClock {
         // A jump of this machine's own clock must not hide one of the server's.
         let least = said - i128::from(now.steady_nanos());
         let most = said - i128::from(sent_at.steady_nanos());
-        let Some((before, at)) = self.ahead.replace((most, now)) else {
+        // It may have said so at once, whenever it is read: it drifts from then on.
+        let Some((before, at)) = self.ahead.replace((most, sent_at)) else {
             return false;
         };
-        let expected = before + tolerance(now.steadily_since(at)).as_nanos() as i128;
-        if least > expected + JUMP_MIN.as_nanos() as i128 {
+        let drift = |until: Moment| tolerance(until.steadily_since(at)).as_nanos() as i128;
+        if least > before + drift(now) + JUMP_MIN.as_nanos() as i128 {
             return true;
         }
         // The tighter bound is kept, so that many small jumps add up to one that shows.
-        self.ahead = Some((most.min(expected), now));
+        self.ahead = Some((most.min(before + drift(sent_at)), sent_at));
         false
     }
 }
@@ -123,15 +126,15 @@ impl Engine {
             return;
         }
         self.look(now, nodes);
-        self.look_due = self.first_look_due();
+        self.look_due = self.first_look_due(now);
     }
 
     /// Before this moment no look is due at any node; `None` if one may be at once.
-    fn first_look_due(&self) -> Option<Moment> {
+    fn first_look_due(&self, now: Moment) -> Option<Moment> {
         let is_guarded = |node: &usize| self.config.nodes[*node].restart_guard != RestartGuard::Off;
         let due = |node: usize| {
             let at = &self.nodes[node];
-            let clock = if at.clock.is_secret { None } else { Some(at.clock.due()) };
+            let clock = if at.clock.is_secret { None } else { Some(at.clock.due(now)) };
             let role = at.tells_role().then(|| at.clock.role_due());
             [clock, role].into_iter().flatten().min().unwrap_or(Moment::END)
         };
@@ -236,6 +239,14 @@ mod tests {
         assert!(!jumped(&mut clock, 5_000, 5_002, 400_000), "a jump back is for others to fear");
         assert!(jumped(&mut clock, 6_000, 6_002, 401_030), "and forward again");
         assert!(!jumped(&mut clock, 7_000, 7_002, 402_030), "once");
+    }
+
+    #[test]
+    fn an_answer_that_is_read_late_makes_no_jump() {
+        let mut clock = ServerClock::default();
+        // It is faster by 5 per mille than the tolerance has room for in the time that is left.
+        assert!(!jumped(&mut clock, 1_000, 2_800, 500_000));
+        assert!(!jumped(&mut clock, 3_000, 3_000, 502_020));
     }
 
     #[test]
