@@ -1,0 +1,39 @@
+//! The floor as a client.
+
+use super::{Failure, Locks};
+use crate::floor::Floor;
+use crate::job::Job;
+
+impl Floor {
+    /// For what the job says.
+    pub fn for_job(job: &Job) -> Result<Floor, Failure> {
+        Ok(Floor::connect(&job.ports, &job.key(), job.ttl_ms())?)
+    }
+}
+
+impl Locks for Floor {
+    type Held = ();
+
+    fn lock(&mut self) -> Option<()> {
+        match self.acquire() {
+            Ok(true) => Some(()),
+            // A minority may have granted it.
+            Ok(false) | Err(_) => {
+                Floor::let_go(self);
+                None
+            }
+        }
+    }
+
+    fn unlock(&mut self, (): ()) -> bool {
+        self.release().unwrap_or(false)
+    }
+
+    fn let_go(&mut self, (): ()) {
+        Floor::let_go(self);
+    }
+
+    fn surprises(&self) -> u64 {
+        self.unexpected()
+    }
+}

@@ -1,0 +1,229 @@
+//! This crate: as a blocking handle, and as a guest in an event loop.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
+use std::time::Duration;
+
+use mio::{Events, Poll, Token};
+use muxlock::{Builder, Done, Lease, LockGuard, Multiplexer, NodeState, NodeStatus, OpId, Redlock};
+
+use super::{Failure, Locks, Waits};
+use crate::clock;
+use crate::flight::{Flight, Turned};
+use crate::job::{Job, slot_key};
+
+/// How long it may take until all masters vote: young ones are in quarantine.
+const SETTLE_MAX: Duration = Duration::from_secs(20);
+/// What a connection may take in any case.
+const CONNECT_MIN: Duration = Duration::from_millis(500);
+/// More than one for each master.
+const EVENTS: usize = 128;
+
+/// With everything on that is on by default.
+fn builder(job: &Job) -> Builder {
+    Redlock::builder()
+        .nodes(job.urls())
+        .max_ttl(job.ttl)
+        .node_timeout(job.patience)
+        .connect_timeout(job.patience.max(CONNECT_MIN))
+}
+
+fn ready(nodes: impl Iterator<Item = NodeStatus>) -> usize {
+    nodes.filter(|node| node.state == NodeState::Ready).count()
+}
+
+/// The blocking handle, with resources that it locks in turn.
+pub struct Muxlock {
+    redlock: Redlock,
+    ttl: Duration,
+    names: Vec<String>,
+    next: usize,
+}
+
+impl Muxlock {
+    /// One resource.
+    pub fn for_job(job: &Job) -> Result<Muxlock, Failure> {
+        Muxlock::with_names(job, vec![job.key()])
+    }
+
+    /// As many resources as the job is large.
+    pub fn over_resources(job: &Job) -> Result<Muxlock, Failure> {
+        Muxlock::with_names(job, (0..job.size).map(slot_key).collect())
+    }
+
+    fn with_names(job: &Job, names: Vec<String>) -> Result<Muxlock, Failure> {
+        let redlock = settled(job)?;
+        Ok(Muxlock { redlock, ttl: job.ttl, names, next: 0 })
+    }
+
+    /// The same handle for each of several threads, each with a resource of its own.
+    pub fn for_threads(job: &Job) -> Result<Vec<Muxlock>, Failure> {
+        let redlock = settled(job)?;
+        let thread = |slot| Muxlock {
+            redlock: redlock.clone(),
+            ttl: job.ttl,
+            names: vec![slot_key(slot)],
+            next: 0,
+        };
+        Ok((0..job.size).map(thread).collect())
+    }
+}
+
+/// A handle for which every master votes that can.
+fn settled(job: &Job) -> Result<Redlock, Failure> {
+    let redlock = builder(job).build()?;
+    let give_up_at = clock::now() + SETTLE_MAX;
+    loop {
+        let voting = ready(redlock.nodes().into_iter());
+        if voting >= job.alive {
+            return Ok(redlock);
+        }
+        if clock::now() > give_up_at {
+            return Err(format!("{voting} of {} masters vote: {redlock:?}", job.alive).into());
+        }
+        // Connections are made while somebody calls.
+        if let Ok(guard) = redlock.try_lock(job.key(), job.ttl) {
+            guard.unlock()?;
+        }
+    }
+}
+
+impl Locks for Muxlock {
+    type Held = LockGuard;
+
+    fn lock(&mut self) -> Option<LockGuard> {
+        self.next = (self.next + 1) % self.names.len();
+        self.redlock.try_lock(&self.names[self.next], self.ttl).ok()
+    }
+
+    fn unlock(&mut self, held: LockGuard) -> bool {
+        held.unlock().is_ok_and(|released| released.was_held())
+    }
+
+    fn let_go(&mut self, held: LockGuard) {
+        drop(held);
+    }
+}
+
+impl Waits for Muxlock {
+    fn lock_within(&mut self, wait: Duration) -> Option<LockGuard> {
+        self.redlock.try_lock_for(&self.names[0], self.ttl, wait).ok()
+    }
+}
+
+/// The guest in an event loop, with many resources at once.
+pub struct Guest {
+    poll: Poll,
+    events: Events,
+    mux: Multiplexer,
+    ttl: Duration,
+    names: Vec<String>,
+    slots: HashMap<OpId, usize, BuildHasherDefault<Mix>>,
+}
+
+impl Guest {
+    /// As many resources as the job is large.
+    pub fn for_job(job: &Job) -> Result<Guest, Failure> {
+        let poll = Poll::new()?;
+        let mux = Multiplexer::new(builder(job).config()?, poll.registry(), Token(0))?;
+        let mut guest = Guest {
+            poll,
+            events: Events::with_capacity(EVENTS),
+            mux,
+            ttl: job.ttl,
+            names: (0..job.size).map(slot_key).collect(),
+            slots: HashMap::default(),
+        };
+        guest.settle(job.alive)?;
+        Ok(guest)
+    }
+
+    fn settle(&mut self, alive: usize) -> Result<(), Failure> {
+        let give_up_at = clock::now() + SETTLE_MAX;
+        while ready(self.mux.nodes()) < alive {
+            if clock::now() > give_up_at {
+                return Err(format!("not all masters vote: {:?}", self.mux).into());
+            }
+            self.mux.connect();
+            let limit = Duration::from_millis(10);
+            self.poll(Some(self.mux.next_timeout().map_or(limit, |next| next.min(limit))))?;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => other?,
+        }
+        self.mux.handle_events(&self.events);
+        Ok(())
+    }
+
+    fn lock(&mut self, slot: usize) -> io::Result<()> {
+        let op = self.mux.lock(&self.names[slot], self.ttl).map_err(io::Error::from)?;
+        self.slots.insert(op, slot);
+        Ok(())
+    }
+
+    fn unlock(&mut self, slot: usize, lease: Lease) {
+        let op = self.mux.unlock(lease);
+        self.slots.insert(op, slot);
+    }
+}
+
+impl Flight for Guest {
+    fn start(&mut self) -> io::Result<()> {
+        (0..self.names.len()).try_for_each(|slot| self.lock(slot))?;
+        self.mux.flush();
+        Ok(())
+    }
+
+    fn turn(&mut self, go_on: bool) -> io::Result<Turned> {
+        self.poll(self.mux.next_timeout())?;
+        let mut turned = Turned::default();
+        while let Some((op, done)) = self.mux.poll_done() {
+            let Some(slot) = self.slots.remove(&op) else {
+                continue;
+            };
+            let has_failed = match done {
+                Done::Acquired(Ok(lease)) => {
+                    self.unlock(slot, lease);
+                    continue;
+                }
+                Done::Released(Ok(_)) => false,
+                Done::Acquired(Err(_)) | Done::Extended(..) | Done::Released(Err(_)) => true,
+            };
+            turned.done += 1;
+            turned.failed += u64::from(has_failed);
+            if go_on {
+                self.lock(slot)?;
+            }
+        }
+        self.mux.flush();
+        Ok(turned)
+    }
+
+    fn under_way(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+/// Two small numbers make an operation's id: to find it must not cost more than to lock.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0.rotate_left(32) ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

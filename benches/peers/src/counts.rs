@@ -1,0 +1,140 @@
+//! What a pair costs that can be counted: instructions, system calls and allocations.
+//!
+//! Instructions and calls are those of two whole processes of different length, and their
+//! difference is divided by the pairs that one has more than the other: so what is done once
+//! cancels out.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::child::run_beneath;
+use crate::job::{Client, Job, Sample};
+
+/// How long one process may take: beneath a tool, everything takes many times as long.
+const RUN_MAX: Duration = Duration::from_secs(90);
+
+/// A tool that counts.
+#[derive(Clone, Copy)]
+enum Tool {
+    Callgrind,
+    Strace,
+}
+
+/// Which tools are missing here.
+pub fn missing_tools() -> Vec<&'static str> {
+    let is_missing = |tool: &&str| {
+        let mut command = Command::new(tool);
+        let quiet = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        quiet.status().map_or(true, |status| !status.success())
+    };
+    Tool::ALL.into_iter().map(Tool::name).filter(is_missing).collect()
+}
+
+/// Counts for a job of counting; what cannot be counted is not a number.
+pub fn count(job: &Job) -> io::Result<Sample> {
+    let (short, long) = lengths(job.client);
+    let run = |size, place| Job { size, number: job.number + place, ..job.clone() };
+    let sample = run_beneath(&[], &run(long, 0), RUN_MAX)?;
+    let missing = missing_tools();
+    let difference = |tool: Tool, place: u32| {
+        let few = tool.total(&run(short, place))? as f64;
+        let many = tool.total(&run(long, place + 1))? as f64;
+        io::Result::Ok((many - few) / (long - short) as f64)
+    };
+    let counted = |tool: Tool, place: u32| {
+        if missing.contains(&tool.name()) {
+            return f64::NAN;
+        }
+        let complain = |error: &io::Error| eprintln!("    {}: {error}", tool.name());
+        difference(tool, place).inspect_err(complain).unwrap_or(f64::NAN)
+    };
+    let instructions = counted(Tool::Callgrind, 1);
+    Ok(Sample { instructions, calls: counted(Tool::Strace, 3), ..sample })
+}
+
+/// Pairs of the short and of the long process: the slow ones do fewer.
+fn lengths(client: Client) -> (usize, usize) {
+    match client {
+        Client::Floor | Client::Muxlock | Client::Redis => (1_000, 3_000),
+        Client::Rslock => (200, 600),
+        Client::Redlock => (100, 300),
+    }
+}
+
+impl Tool {
+    const ALL: [Tool; 2] = [Tool::Callgrind, Tool::Strace];
+
+    fn name(self) -> &'static str {
+        match self {
+            Tool::Callgrind => "valgrind",
+            Tool::Strace => "strace",
+        }
+    }
+
+    /// What a whole process does.
+    fn total(self, job: &Job) -> io::Result<u64> {
+        let report = Report::new(job);
+        let file = report.0.to_string_lossy();
+        let callgrind_out = format!("--callgrind-out-file={file}");
+        let tool = match self {
+            Tool::Callgrind => vec!["valgrind", "-q", "--tool=callgrind", &callgrind_out],
+            Tool::Strace => vec!["strace", "-f", "-qq", "-c", "-o", &file],
+        };
+        run_beneath(&tool, job, RUN_MAX)?;
+        let text = fs::read_to_string(&report.0)?;
+        let total = match self {
+            Tool::Callgrind => instructions(&text),
+            Tool::Strace => calls(&text),
+        };
+        total.ok_or_else(|| io::Error::other(format!("{} reports no total", self.name())))
+    }
+}
+
+/// A file that is removed in the end.
+struct Report(PathBuf);
+
+impl Report {
+    fn new(job: &Job) -> Report {
+        let name = format!("peers-{}-{}.count", std::process::id(), job.number);
+        Report(Path::new(&std::env::temp_dir()).join(name))
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        // The tool may not have written it.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// All instructions, from a file of callgrind.
+fn instructions(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("summary: "))?.trim().parse().ok()
+}
+
+/// All calls, from the last line of a table of strace: per cent, seconds, µs/call, calls, errors,
+/// and the word `total`.
+fn calls(text: &str) -> Option<u64> {
+    let line = text.lines().rev().find(|line| line.ends_with(" total"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_found() {
+        assert_eq!(instructions("events: Ir\nsummary: 123456\n\nfn=(1)\n"), Some(123_456));
+        assert_eq!(instructions("events: Ir\n"), None);
+        let table = "% time  seconds  usecs/call  calls  errors syscall\n\
+            ------ ------ ------ ------ ------ ------\n \
+            60.00 0.001 1 900 sendto\n\
+            100.00    0.000866           5       165         4 total\n";
+        assert_eq!(calls(table), Some(165));
+        assert_eq!(calls("strace: nothing"), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! The floor: the least work with which one lock can be taken and released, as a loop written by
+//! hand for that alone.
+//!
+//! Non-blocking sockets in one edge-triggered epoll; commands whose bytes are ready but for the
+//! token; 20 fresh bytes from the kernel for each attempt; one `send` for each master and one
+//! `recv` for each readable socket. It returns at the majority and reads late replies later. Beyond
+//! the check that each reply is the expected one there is no safety: no clock, no validity, no
+//! identity of the masters, no reconnecting, nothing that is owed.
+
+pub mod many;
+mod wire;
+
+use std::io;
+use std::net::TcpStream;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use rustix::time::Timespec;
+
+pub use wire::token;
+use wire::{Replies, Reply};
+
+/// A majority that takes longer than this does not come.
+const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// The most events taken at once.
+const EVENTS: usize = 64;
+
+/// One lock, taken and released again and again.
+pub struct Floor {
+    epoll: rustix::fd::OwnedFd,
+    nodes: Vec<Node>,
+    majority: usize,
+    set: wire::Template,
+    release: wire::Template,
+    events: [epoll::Event; EVENTS],
+    unexpected: u64,
+}
+
+/// What is asked of the masters.
+#[derive(Clone, Copy, PartialEq)]
+enum Asked {
+    Set,
+    Release,
+}
+
+struct Node {
+    /// `None` if the master refused, or hung up.
+    stream: Option<TcpStream>,
+    replies: Replies,
+    /// Replies that are still to come.
+    owed: u32,
+    /// Whether the last of them is the answer to what was asked last.
+    is_asked: bool,
+    /// What a full socket did not take of a command that it took the beginning of.
+    rest: Vec<u8>,
+}
+
+impl Floor {
+    /// Connects to these ports of this machine; a master that refuses is left out for good.
+    pub fn connect(ports: &[u16], key: &str, ttl_ms: u64) -> io::Result<Floor> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let streams = connect_all(&epoll, ports)?;
+        let nodes = streams
+            .into_iter()
+            .map(|stream| Node {
+                stream,
+                replies: Replies::new(),
+                owed: 0,
+                is_asked: false,
+                rest: Vec::new(),
+            })
+            .collect();
+        Ok(Floor {
+            epoll,
+            nodes,
+            majority: ports.len() / 2 + 1,
+            set: wire::Template::set(key, ttl_ms),
+            release: wire::Template::release(key),
+            events: no_events(),
+            unexpected: 0,
+        })
+    }
+
+    /// Takes the lock, with a fresh token; whether a majority granted it.
+    pub fn acquire(&mut self) -> io::Result<bool> {
+        let token = wire::token()?;
+        self.set.put(&token);
+        self.release.put(&token);
+        self.ask(Asked::Set);
+        self.wait(Asked::Set)
+    }
+
+    /// Releases the lock; whether a majority confirmed it.
+    pub fn release(&mut self) -> io::Result<bool> {
+        self.ask(Asked::Release);
+        self.wait(Asked::Release)
+    }
+
+    /// Sends the release without waiting for an answer.
+    pub fn let_go(&mut self) {
+        self.ask(Asked::Release);
+    }
+
+    /// Late replies that were not what a free lock brings.
+    pub fn unexpected(&self) -> u64 {
+        self.unexpected
+    }
+
+    fn ask(&mut self, asked: Asked) {
+        let command = match asked {
+            Asked::Set => self.set.bytes(),
+            Asked::Release => self.release.bytes(),
+        };
+        for node in &mut self.nodes {
+            node.ask(command);
+        }
+    }
+
+    fn wait(&mut self, asked: Asked) -> io::Result<bool> {
+        let (mut granted, mut refused) = (0, 0);
+        loop {
+            let count = match epoll::wait(&self.epoll, &mut self.events, Some(&PATIENCE)) {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            if count == 0 {
+                return Ok(false);
+            }
+            for event in &self.events[..count] {
+                let index = event.data.u64() as usize;
+                match self.nodes[index].read(asked, &mut self.unexpected)? {
+                    Some(true) => granted += 1,
+                    Some(false) => refused += 1,
+                    None => {}
+                }
+                // What the rest of the events announced is read when the next reply announces it
+                // once more.
+                if granted == self.majority {
+                    return Ok(true);
+                }
+            }
+            if refused > self.nodes.len() - self.majority {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+impl Node {
+    fn ask(&mut self, command: &[u8]) {
+        self.is_asked = false;
+        let Some(stream) = &self.stream else {
+            return;
+        };
+        if !self.rest.is_empty() && !send_rest(stream, &mut self.rest) {
+            return;
+        }
+        match send(stream, command, SendFlags::NOSIGNAL) {
+            Ok(sent) => {
+                self.owed += 1;
+                self.is_asked = true;
+                if sent < command.len() {
+                    self.rest.extend_from_slice(&command[sent..]);
+                }
+            }
+            Err(Errno::AGAIN) => {}
+            Err(_) => self.stream = None,
+        }
+    }
+
+    /// Reads what is there; its vote on what was asked last, if that is among it.
+    fn read(&mut self, asked: Asked, unexpected: &mut u64) -> io::Result<Option<bool>> {
+        let Some(stream) = &self.stream else {
+            return Ok(None);
+        };
+        let mut vote = None;
+        loop {
+            let drained = match self.replies.receive(stream) {
+                Ok(drained) => drained,
+                Err(_) => {
+                    self.stream = None;
+                    return Ok(vote);
+                }
+            };
+            while let Some(reply) = self.replies.next()? {
+                self.owed = self.owed.checked_sub(1).ok_or(io::ErrorKind::InvalidData)?;
+                if self.owed == 0 && self.is_asked {
+                    vote = Some(match asked {
+                        Asked::Set => reply == Reply::Ok,
+                        Asked::Release => reply == Reply::One,
+                    });
+                } else if reply == Reply::Other {
+                    *unexpected += 1;
+                }
+            }
+            if drained {
+                return Ok(vote);
+            }
+        }
+    }
+}
+
+/// Connects, and registers each socket under its index.
+fn connect_all(epoll: &rustix::fd::OwnedFd, ports: &[u16]) -> io::Result<Vec<Option<TcpStream>>> {
+    let connect = |(index, port): (usize, &u16)| {
+        let stream = match TcpStream::connect(("127.0.0.1", *port)) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+            other => other?,
+        };
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        epoll::add(epoll, &stream, epoll::EventData::new_u64(index as u64), interest)?;
+        Ok(Some(stream))
+    };
+    ports.iter().enumerate().map(connect).collect()
+}
+
+fn no_events() -> [epoll::Event; EVENTS] {
+    let none =
+        epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+    [none; EVENTS]
+}
+
+/// Sends what a full socket left over; whether nothing is left.
+fn send_rest(stream: &TcpStream, rest: &mut Vec<u8>) -> bool {
+    // A connection that is gone shows when it is read.
+    let sent = send(stream, rest, SendFlags::NOSIGNAL).unwrap_or(0);
+    rest.drain(..sent);
+    rest.is_empty()
+}

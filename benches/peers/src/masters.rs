@@ -1,0 +1,102 @@
+//! The masters that clients are measured on: real servers on free ports of this machine.
+
+#[allow(dead_code, reason = "made for tests, too")]
+#[path = "../../../src/cli/masters.rs"]
+mod servers;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+use servers::Masters;
+
+use crate::clock;
+
+/// What a server's age lacks of the truth: it tells whole seconds, and the clocks may differ.
+const AGE_SLACK: Duration = Duration::from_millis(2_200);
+/// How often a server that was frozen is asked whether it has caught up.
+const THAW_TRIES: usize = 20;
+
+/// Masters that were started together.
+pub struct Pool {
+    masters: Masters,
+    started: Instant,
+}
+
+impl Pool {
+    /// Starts so many.
+    pub fn start(count: usize) -> io::Result<Pool> {
+        let masters = Masters::start(count)?;
+        Ok(Pool { masters, started: clock::now() })
+    }
+
+    /// Where they listen.
+    pub fn ports(&self) -> Vec<u16> {
+        self.masters.iter().map(servers::Master::port).collect()
+    }
+
+    /// The ids of their processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.masters.iter().map(servers::Master::pid).collect()
+    }
+
+    /// Waits until a client whose locks live for `ttl` at most does not mistrust them any more.
+    pub fn ripen(&self, ttl: Duration) {
+        let ripe = self.started + ttl + ttl / 50 + AGE_SLACK;
+        clock::pause(ripe.saturating_duration_since(clock::now()));
+    }
+
+    /// Stops the last `count`; their kernel still takes bytes and connections.
+    pub fn freeze(&self, count: usize) -> io::Result<()> {
+        self.last(count).try_for_each(servers::Master::freeze)
+    }
+
+    /// Lets them go on, and waits until they have caught up.
+    pub fn thaw(&self, count: usize) -> io::Result<()> {
+        for master in self.last(count) {
+            master.thaw()?;
+            let answers = || master.query(&[b"PING"]).is_ok();
+            if !(0..THAW_TRIES).any(|_| answers()) {
+                return Err(io::Error::other("a master that was frozen does not answer"));
+            }
+        }
+        Ok(())
+    }
+
+    fn last(&self, count: usize) -> impl Iterator<Item = &servers::Master> {
+        self.masters.iter().skip(self.masters.len().saturating_sub(count))
+    }
+}
+
+/// A port that refuses connections, as long as this is kept: it is taken, and nobody listens.
+pub struct Refused {
+    port: u16,
+    _socket: OwnedFd,
+}
+
+impl Refused {
+    /// Takes a free port.
+    pub fn take() -> io::Result<Refused> {
+        let taken = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        bind(&taken, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        let address = SocketAddr::try_from(getsockname(&taken)?)?;
+        Ok(Refused { port: address.port(), _socket: taken })
+    }
+
+    /// Its number.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+/// The version of the servers.
+pub fn version() -> io::Result<String> {
+    let binary =
+        std::env::var_os(servers::SERVER_VARIABLE).unwrap_or_else(|| "redis-server".into());
+    let output = std::process::Command::new(binary).arg("--version").output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
+    Ok(version.unwrap_or("of an unknown version").to_owned())
+}

@@ -1,0 +1,219 @@
+//! How the answer to each question is shown: its words, its table and its chart.
+
+use crate::chart::{Lines, Mark, Row, Rows, Series};
+use crate::driver::{Cell, Entry, Verdict};
+use crate::job::Sample;
+use crate::questions::Question;
+
+/// What a table shows of each client.
+#[derive(Clone, Copy)]
+pub struct Column {
+    pub title: &'static str,
+    pub figure: fn(&Sample) -> f64,
+    /// How much of the figure is one of the column's unit.
+    pub unit: f64,
+    pub digits: usize,
+    /// Whether its ratio to the first client's is shown, too.
+    pub ratio: bool,
+}
+
+const P50: Column =
+    Column { title: "p50 µs", figure: |sample| sample.p50, unit: 1e3, digits: 1, ratio: true };
+const P99: Column = Column { title: "p99 µs", figure: |sample| sample.p99, ..P50 };
+const CPU: Column = Column { title: "CPU µs", figure: |sample| sample.cpu, ..P50 };
+const RATE: Column =
+    Column { title: "pairs/s", figure: |sample| sample.rate, unit: 1.0, digits: 0, ratio: true };
+const FAILED: Column =
+    Column { title: "failed", figure: |sample| sample.failed, unit: 1.0, digits: 0, ratio: false };
+const LEAST: Column = Column { title: "least", figure: |sample| sample.least, ..FAILED };
+const MOST: Column = Column { title: "most", figure: |sample| sample.most, ..FAILED };
+const FAR_P50: Column = Column { title: "p50 ms", unit: 1e6, digits: 2, ..P50 };
+const FAR_P99: Column = Column { title: "p99 ms", unit: 1e6, digits: 2, ..P99 };
+const HAND_OFFS: Column = Column { title: "hand-offs/s", ratio: false, ..RATE };
+const INSTRUCTIONS: Column =
+    Column { title: "instructions", figure: |sample| sample.instructions, ..RATE };
+const ALLOCATIONS: Column =
+    Column { title: "allocations", figure: |sample| sample.allocations, digits: 3, ..FAILED };
+const CALLS: Column =
+    Column { title: "system calls", figure: |sample| sample.calls, digits: 1, ..FAILED };
+const MEMORY: Column =
+    Column { title: "bytes/operation", figure: |sample| sample.memory, ..FAILED };
+
+impl Column {
+    /// What an entry has in it, in its unit.
+    pub fn value(&self, entry: &Entry) -> f64 {
+        entry.median(self.figure) / self.unit
+    }
+
+    fn mark(&self, entry: &Entry) -> Mark {
+        word(entry.verdict).map_or_else(|| Mark::Value(self.value(entry)), Mark::Word)
+    }
+}
+
+/// What stands in the place of figures that there are none of.
+pub fn word(verdict: Verdict) -> Option<&'static str> {
+    match verdict {
+        Verdict::Measured => None,
+        Verdict::Hangs => Some("hangs"),
+        Verdict::Fails => Some("fails"),
+    }
+}
+
+impl Question {
+    /// What its table shows.
+    pub fn columns(self) -> Vec<Column> {
+        match self {
+            Question::Pairs | Question::Drop => vec![P50, P99, CPU, FAILED],
+            Question::Counts => vec![INSTRUCTIONS, ALLOCATIONS, CALLS],
+            Question::Distance => vec![FAR_P50, FAR_P99, FAILED],
+            Question::InFlight => vec![RATE, CPU, FAILED],
+            Question::Threads => vec![RATE, CPU, LEAST, MOST, FAILED],
+            Question::Masters => vec![P50, RATE, CPU, FAILED],
+            Question::HandOff => {
+                vec![HAND_OFFS, LEAST, MOST, Column { title: "two holders", ..FAILED }]
+            }
+            Question::Growth => vec![CPU, RATE, MEMORY, FAILED],
+            Question::Resources => {
+                vec![Column { ratio: false, ..P50 }, Column { ratio: false, ..CPU }, FAILED]
+            }
+        }
+    }
+
+    /// Its heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Question::Pairs => "Acquire and release, one after the other",
+            Question::Counts => "What a pair costs that can be counted",
+            Question::Drop => "Acquire and drop",
+            Question::Distance => "Acquire from masters at different distances",
+            Question::InFlight => "Many pairs at once on one thread",
+            Question::Threads => "Many threads on one client",
+            Question::Masters => "More masters",
+            Question::HandOff => "One lock that sixteen clients want",
+            Question::Growth => "Up to a hundred thousand pairs at once",
+            Question::Resources => "Many resources",
+        }
+    }
+
+    /// What was measured, and what is peculiar about it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Question::Pairs => {
+                "Five masters: all healthy; one port that refuses connections; one or two masters \
+                 frozen (SIGSTOP) after everybody had connected. A client that did not come back \
+                 in time `hangs` and was killed; one of which most pairs fail, `fails`. `redis` is \
+                 the plain client on one master without any quorum, for scale. CPU is what the \
+                 client's process computes for a pair, in user space and in the kernel."
+            }
+            Question::Counts => {
+                "Instructions in user space are callgrind's, system calls are strace's: the \
+                 difference of two runs of different length, divided by the difference in pairs. \
+                 Beneath such a tool a pair takes longer, so what a client does every so many \
+                 milliseconds, such as muxlock's looks at the masters' clocks, weighs more than it \
+                 does otherwise. Allocations are counted by the process itself."
+            }
+            Question::Drop => {
+                "The release is sent, and nobody waits for the answer; redlock's guard cannot do \
+                 so. The ratio is to the floor's pair. Back to back, the next SET waits at the \
+                 masters behind the release; 1 ms apart, it does not."
+            }
+            Question::Distance => {
+                "Round trips of 1, 2, 3, 40 and 400 ms to the five masters, by a proxy. Only the \
+                 acquisition is timed. The third fastest master decides, unless a client waits for \
+                 all of them, or asks one after the other."
+            }
+            Question::InFlight => {
+                "Each with a resource of its own. The floor sends what is ready in one write for \
+                 each master and turn; muxlock is a guest in an event loop (`Multiplexer`); rslock \
+                 has a task for each, on the faster of its runtimes."
+            }
+            Question::Threads => {
+                "Each with a resource of its own, on one `Redlock` handle, or one `RedLock` of \
+                 redlock; for rslock, tasks on one thread, which is faster here than several. For \
+                 the floor, as many pairs at once on its one thread. Least and most is what single \
+                 threads got in one turn."
+            }
+            Question::Masters => "One pair after the other.",
+            Question::HandOff => {
+                "Each has a client of its own, with default settings, and holds the lock for 1 ms. \
+                 Least and most is what single clients got in one turn."
+            }
+            Question::Growth => {
+                "CPU is the whole client's for a pair, to the last; bytes are the growth of the \
+                 whole process up to its peak, divided by the operations."
+            }
+            Question::Resources => {
+                "One pair after the other, over so many resources in turn: a client that kept \
+                 anything for each would grow."
+            }
+        }
+    }
+
+    /// Its chart, as SVG.
+    pub fn chart(self, cells: &[Cell]) -> String {
+        let title = self.title();
+        match self {
+            Question::Pairs | Question::Drop => rows(title, P50, Some(P99), cells),
+            Question::Counts => rows(title, INSTRUCTIONS, None, cells),
+            Question::Distance => rows(title, FAR_P50, None, cells),
+            Question::HandOff => rows(title, HAND_OFFS, None, cells),
+            Question::InFlight => lines(title, "pairs at once", RATE, cells),
+            Question::Threads => lines(title, "threads", RATE, cells),
+            Question::Masters => lines(title, "masters", P50, cells),
+            Question::Growth => lines(title, "pairs at once", CPU, cells),
+            Question::Resources => lines(title, "resources", CPU, cells),
+        }
+    }
+}
+
+fn axis(column: Column) -> String {
+    match column.title {
+        "p50 µs" => "microseconds".to_owned(),
+        "p50 ms" => "p50 in milliseconds".to_owned(),
+        "CPU µs" => "computing time for a pair, microseconds".to_owned(),
+        "pairs/s" => "pairs in a second".to_owned(),
+        "hand-offs/s" => "hand-offs in a second".to_owned(),
+        "instructions" => "instructions in user space for a pair".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn rows(title: &str, column: Column, ring: Option<Column>, cells: &[Cell]) -> String {
+    let row = |entry: &Entry| Row {
+        label: entry.label.clone(),
+        client: entry.client,
+        mark: column.mark(entry),
+        ring: ring.map(|ring| ring.value(entry)).filter(|value| value.is_finite()),
+    };
+    let group = |cell: &Cell| (cell.name.clone(), cell.entries.iter().map(row).collect());
+    let chart = Rows {
+        title: title.to_owned(),
+        axis: axis(column),
+        key: ring.map(|_| "dot and number: p50 · ring: p99".to_owned()),
+        groups: cells.iter().map(group).collect(),
+    };
+    chart.draw()
+}
+
+fn lines(title: &str, x_axis: &str, column: Column, cells: &[Cell]) -> String {
+    let mut series: Vec<Series> = Vec::new();
+    for cell in cells {
+        let Ok(x) = cell.name.parse() else {
+            continue;
+        };
+        for entry in &cell.entries {
+            let point = (x, column.mark(entry));
+            match series.iter_mut().find(|series| series.label == entry.label) {
+                Some(series) => series.points.push(point),
+                None => series.push(Series {
+                    label: entry.label.clone(),
+                    client: entry.client,
+                    points: vec![point],
+                }),
+            }
+        }
+    }
+    let y_axis =
+        if column.title == P50.title { "p50 in microseconds".into() } else { axis(column) };
+    Lines { title: title.to_owned(), x_axis: x_axis.to_owned(), y_axis, series }.draw()
+}

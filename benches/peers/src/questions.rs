@@ -1,0 +1,353 @@
+//! The questions that are asked, and what is measured to answer each.
+
+use std::io;
+use std::time::Duration;
+
+use crate::counts;
+use crate::driver::{Cell, Entry, Plan, Player, Verdict, play};
+use crate::job::{Client, Job, Work};
+use crate::masters::{Pool, Refused};
+use crate::noise::Noise;
+use crate::proxy::Proxy;
+
+/// How many masters there are unless their number is the question.
+const MASTERS: usize = 5;
+/// How long a lock lives, and how long a young master is mistrusted.
+const TTL: Duration = Duration::from_secs(2);
+/// How long a lock lives if a hundred thousand wait for the same masters.
+const LONG_TTL: Duration = Duration::from_secs(15);
+/// How long a client waits for one master: the default of this crate.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How long a client waits for a master that is far or has much to do.
+const LONG_PATIENCE: Duration = Duration::from_secs(10);
+/// What passes between a client and five masters and back.
+const ROUND_TRIPS_MS: [u64; MASTERS] = [1, 2, 3, 40, 400];
+const RIVALS: usize = 16;
+/// Between two pairs, so that the masters are through with a release that nobody waited for.
+const PAUSE: Duration = Duration::from_millis(1);
+/// The case of masters at different distances.
+pub const FAR: &str = "1, 2, 3, 40, 400 ms";
+/// Those that let go without waiting.
+pub const FLOOR_DROP: &str = "floor, drop";
+pub const MUXLOCK_DROP: &str = "muxlock, drop";
+/// Above this number of operations at once, a turn is as long as they need to end a few times.
+const ONE_OPERATION: Duration = Duration::from_micros(80);
+
+/// Keys of different plans have different numbers, as long as a plan has fewer workers.
+const NUMBERS: u32 = 10_000;
+
+/// What can be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Question {
+    Pairs,
+    Counts,
+    Drop,
+    Distance,
+    InFlight,
+    Threads,
+    Masters,
+    HandOff,
+    Growth,
+    Resources,
+}
+
+impl Question {
+    /// All, in the order of asking.
+    pub const ALL: [Question; 10] = [
+        Question::Pairs,
+        Question::Counts,
+        Question::Drop,
+        Question::Distance,
+        Question::InFlight,
+        Question::Threads,
+        Question::Masters,
+        Question::HandOff,
+        Question::Growth,
+        Question::Resources,
+    ];
+
+    /// As on the command line, and of its chart's file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Question::Pairs => "pairs",
+            Question::Counts => "counts",
+            Question::Drop => "drop",
+            Question::Distance => "distance",
+            Question::InFlight => "in-flight",
+            Question::Threads => "threads",
+            Question::Masters => "masters",
+            Question::HandOff => "hand-off",
+            Question::Growth => "growth",
+            Question::Resources => "resources",
+        }
+    }
+}
+
+/// The states of the masters that pairs are measured in.
+pub const STATES: [&str; 4] = ["healthy", "refused", "frozen", "two-frozen"];
+
+/// Asks questions, with as much effort as was asked for.
+pub struct Inquiry {
+    quick: bool,
+    pool: Pool,
+    next_number: u32,
+}
+
+impl Inquiry {
+    /// Starts the masters.
+    pub fn new(quick: bool) -> io::Result<Inquiry> {
+        let pool = Pool::start(MASTERS)?;
+        pool.ripen(TTL);
+        Ok(Inquiry { quick, pool, next_number: 1 })
+    }
+
+    /// In a sentence.
+    pub fn effort(&self, minutes: u64) -> String {
+        let (repeats, turns) = self.repeats();
+        let run = self.either("`--quick`", "the whole run");
+        let (slice, bound) = (self.slice().as_millis(), self.bound().as_secs());
+        format!(
+            "This was {run}, of {minutes} minutes: pairs in {repeats} repeats with fresh \
+             processes, and in each of them {turns} turns of {slice} ms for each client. One that \
+             takes {bound} s longer than its turn is said to hang."
+        )
+    }
+
+    /// How often everything is repeated with fresh processes, and how often each client has its
+    /// turn in each.
+    fn repeats(&self) -> (usize, usize) {
+        self.either((2, 8), (5, 14))
+    }
+
+    /// Measures; of pairs, only these states, if there are any.
+    pub fn ask(&mut self, question: Question, states: &[&str]) -> io::Result<Vec<Cell>> {
+        match question {
+            Question::Pairs => self.pairs(states),
+            Question::Counts => self.counts(),
+            Question::Drop => self.drop(),
+            Question::Distance => self.distance(),
+            Question::InFlight => self.in_flight(),
+            Question::Threads => self.threads(),
+            Question::Masters => self.masters(),
+            Question::HandOff => self.hand_off(),
+            Question::Growth => self.growth(),
+            Question::Resources => self.resources(),
+        }
+    }
+
+    fn either<T>(&self, quick: T, thorough: T) -> T {
+        if self.quick { quick } else { thorough }
+    }
+
+    fn bound(&self) -> Duration {
+        Duration::from_secs(self.either(4, 10))
+    }
+
+    fn slice(&self) -> Duration {
+        Duration::from_millis(self.either(50, 60))
+    }
+
+    fn job(&mut self, client: Client, work: Work) -> Job {
+        self.next_number += NUMBERS;
+        Job {
+            client,
+            work,
+            size: 1,
+            ports: self.pool.ports(),
+            alive: MASTERS,
+            slice: self.slice(),
+            ttl: TTL,
+            patience: PATIENCE,
+            pause: Duration::ZERO,
+            number: self.next_number % 90_000_000,
+        }
+    }
+
+    fn players(&mut self, clients: &[Client], work: Work) -> Vec<Player> {
+        let player = |client: &Client| named(client.name(), self.job(*client, work));
+        clients.iter().map(player).collect()
+    }
+
+    fn plan(&self, name: &str, players: Vec<Player>, repeats: usize, turns: usize) -> Plan {
+        let bound = self.bound();
+        Plan { name: name.to_owned(), players, repeats, turns, frozen: 0, bound }
+    }
+
+    fn pairs(&mut self, states: &[&str]) -> io::Result<Vec<Cell>> {
+        let refused = Refused::take()?;
+        let (repeats, turns) = self.repeats();
+        let mut cells = Vec::new();
+        for state in STATES.into_iter().filter(|state| states.is_empty() || states.contains(state))
+        {
+            let clients = if state == "healthy" { &Client::ALL[..] } else { &Client::ALL[..4] };
+            let mut players = self.players(clients, Work::Pair);
+            if state == "refused" {
+                for Player { job, .. } in &mut players {
+                    job.ports[MASTERS - 1] = refused.port();
+                    job.alive = MASTERS - 1;
+                }
+            }
+            let frozen = STATES.iter().skip(1).position(|known| *known == state).unwrap_or(0);
+            let plan = Plan { frozen, ..self.plan(state, players, repeats, turns) };
+            cells.push(play(&plan, &[&self.pool])?);
+        }
+        Ok(cells)
+    }
+
+    fn counts(&mut self) -> io::Result<Vec<Cell>> {
+        for tool in counts::missing_tools() {
+            eprintln!("  {tool} is missing: what it counts is left out");
+        }
+        let mut entries = Vec::new();
+        for client in Client::ALL {
+            eprintln!("  {}", client.name());
+            let mut job = self.job(client, Work::Count);
+            // Beneath a tool, a pair may take long.
+            job.patience = LONG_PATIENCE;
+            let counted = counts::count(&job);
+            let complain = |error: &io::Error| eprintln!("  {}: {error}", client.name());
+            let sample = counted.inspect_err(complain).ok();
+            let verdict = if sample.is_some() { Verdict::Measured } else { Verdict::Fails };
+            let label = client.name().to_owned();
+            entries.push(Entry { label, client, verdict, samples: vec![sample] });
+        }
+        Ok(vec![Cell { name: "one pair".to_owned(), entries, noise: Noise::default() }])
+    }
+
+    /// Nobody waits for the release; the floor's pair is what it is compared with.
+    fn drop(&mut self) -> io::Result<Vec<Cell>> {
+        let (repeats, turns) = self.repeats();
+        let mut cells = Vec::new();
+        for (name, pause) in [("1 ms apart", PAUSE), ("back to back", Duration::ZERO)] {
+            let players = [
+                ("floor, pair", Client::Floor, Work::Pair),
+                (FLOOR_DROP, Client::Floor, Work::Drop),
+                ("muxlock, pair", Client::Muxlock, Work::Pair),
+                (MUXLOCK_DROP, Client::Muxlock, Work::Drop),
+                ("redlock, drop", Client::Redlock, Work::Drop),
+            ];
+            let players = players
+                .map(|(label, client, work)| named(label, Job { pause, ..self.job(client, work) }));
+            let plan = self.plan(name, players.into(), repeats, turns);
+            cells.push(play(&plan, &[&self.pool])?);
+        }
+        Ok(cells)
+    }
+
+    fn distance(&mut self) -> io::Result<Vec<Cell>> {
+        let routes = self.pool.ports().into_iter().zip(ROUND_TRIPS_MS);
+        let routes = routes.map(|(port, millis)| (port, Duration::from_millis(millis)));
+        let proxy = Proxy::start(&routes.collect::<Vec<_>>())?;
+        let mut players = self.players(&Client::ALL[..4], Work::Acquire);
+        for Player { job, .. } in &mut players {
+            job.ports = proxy.ports().to_vec();
+            job.patience = LONG_PATIENCE;
+            job.slice = Duration::from_millis(400);
+        }
+        let plan = self.plan(FAR, players, self.either(1, 3), self.either(3, 5));
+        Ok(vec![play(&plan, &[&self.pool])?])
+    }
+
+    fn in_flight(&mut self) -> io::Result<Vec<Cell>> {
+        let sizes: &[usize] =
+            self.either(&[1, 8, 64, 512], &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
+        let clients = [Client::Floor, Client::Muxlock, Client::Rslock];
+        self.sizes(sizes, &clients, Work::InFlight)
+    }
+
+    fn threads(&mut self) -> io::Result<Vec<Cell>> {
+        let sizes: &[usize] = self.either(&[1, 8, 64], &[1, 2, 4, 8, 16, 32, 64]);
+        let clients = [Client::Floor, Client::Muxlock, Client::Rslock, Client::Redlock];
+        self.sizes(sizes, &clients, Work::Threads)
+    }
+
+    fn sizes(&mut self, sizes: &[usize], clients: &[Client], work: Work) -> io::Result<Vec<Cell>> {
+        let mut cells = Vec::new();
+        let (repeats, turns) = self.either((2, 4), (3, 4));
+        for size in sizes {
+            let mut players = self.players(clients, work);
+            for Player { job, .. } in &mut players {
+                job.size = *size;
+                job.slice *= 3;
+                if job.client == Client::Floor {
+                    // It has one thread, and as many locks as the others have threads.
+                    job.work = Work::InFlight;
+                }
+            }
+            let name = size.to_string();
+            let plan = self.plan(&name, players, repeats, turns);
+            cells.push(play(&plan, &[&self.pool])?);
+        }
+        Ok(cells)
+    }
+
+    fn masters(&mut self) -> io::Result<Vec<Cell>> {
+        let counts: &[usize] = self.either(&[1, 3, 5, 7, 9], &[1, 3, 5, 7, 9, 33]);
+        let most = counts.iter().copied().max().unwrap_or(MASTERS);
+        let more = Pool::start(most - MASTERS)?;
+        more.ripen(TTL);
+        let mut cells = Vec::new();
+        for count in counts {
+            let mut players = self.players(&Client::ALL[..4], Work::Pair);
+            for Player { job, .. } in &mut players {
+                job.ports.extend(more.ports());
+                job.ports.truncate(*count);
+                job.alive = *count;
+            }
+            let name = count.to_string();
+            let plan = self.plan(&name, players, self.either(2, 3), self.either(5, 10));
+            cells.push(play(&plan, &[&self.pool, &more])?);
+        }
+        Ok(cells)
+    }
+
+    fn hand_off(&mut self) -> io::Result<Vec<Cell>> {
+        let mut players =
+            self.players(&[Client::Muxlock, Client::Rslock, Client::Redlock], Work::HandOff);
+        for Player { job, .. } in &mut players {
+            job.size = RIVALS;
+            job.slice = Duration::from_secs(self.either(1, 3));
+        }
+        let plan = self.plan("16 clients", players, self.either(1, 2), self.either(1, 2));
+        Ok(vec![play(&plan, &[&self.pool])?])
+    }
+
+    fn growth(&mut self) -> io::Result<Vec<Cell>> {
+        self.pool.ripen(LONG_TTL);
+        let sizes: &[usize] =
+            self.either(&[1, 8, 64, 512, 100_000], &[1, 8, 64, 512, 4_096, 32_768, 100_000]);
+        let mut cells = Vec::new();
+        for size in sizes {
+            let mut players = self.players(&[Client::Floor, Client::Muxlock], Work::InFlight);
+            for Player { job, .. } in &mut players {
+                job.size = *size;
+                job.ttl = LONG_TTL;
+                job.patience = LONG_PATIENCE;
+                job.slice = (5 * self.slice()).max(ONE_OPERATION * *size as u32);
+            }
+            let name = size.to_string();
+            let mut plan = self.plan(&name, players, self.either(1, 2), 1);
+            plan.bound = Duration::from_secs(60);
+            cells.push(play(&plan, &[&self.pool])?);
+        }
+        Ok(cells)
+    }
+
+    fn resources(&mut self) -> io::Result<Vec<Cell>> {
+        let mut cells = Vec::new();
+        for size in [1, 64, 4_096, 100_000] {
+            let mut players = self.players(&[Client::Muxlock], Work::Resources);
+            players.iter_mut().for_each(|player| {
+                player.job.size = size;
+                player.job.slice *= 6;
+            });
+            let plan = self.plan(&size.to_string(), players, self.either(1, 3), 2);
+            cells.push(play(&plan, &[&self.pool])?);
+        }
+        Ok(cells)
+    }
+}
+
+fn named(label: &str, job: Job) -> Player {
+    Player { label: label.to_owned(), job }
+}

@@ -1,0 +1,177 @@
+//! What the library promises itself, and whether it was kept.
+
+use crate::driver::{Cell, Entry, Verdict};
+use crate::job::{Client, Sample};
+use crate::questions::{FAR, FLOOR_DROP, MUXLOCK_DROP, Question, STATES};
+use crate::report::{Answer, number};
+
+/// One promise.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    pub text: &'static str,
+    /// What is promised of each figure.
+    pub bound: String,
+    /// What was measured, as it is compared.
+    pub figures: Vec<f64>,
+    pub digits: usize,
+    pub is_met: bool,
+    /// What the floor does, where that says what is possible.
+    pub floor: Vec<f64>,
+}
+
+impl Target {
+    fn beside(self, floor: Vec<f64>) -> Target {
+        Target { floor, ..self }
+    }
+}
+
+/// All of them; one without figures is a miss.
+pub fn all(answers: &[Answer]) -> Vec<Target> {
+    let answers = Answers(answers);
+    let pair = |figure: fn(&Sample) -> f64| {
+        STATES.map(|state| answers.ratio(Question::Pairs, state, Client::Muxlock, figure)).to_vec()
+    };
+    let counted = |client, figure: fn(&Sample) -> f64| {
+        answers.median(Question::Counts, "one pair", client, figure)
+    };
+    let calls = |client| counted(client, |sample| sample.calls);
+    let cpu = |client| answers.ratio(Question::Pairs, "healthy", client, |sample| sample.cpu);
+    let in_flight = ["8", "64", "512"]
+        .map(|size| answers.ratio(Question::InFlight, size, Client::Muxlock, |sample| sample.rate));
+    let lost = |client| {
+        let rate = |masters| {
+            answers.median(Question::Masters, masters, client, |sample: &Sample| sample.rate)
+        };
+        vec![100.0 * (1.0 - rate("9") / rate("5"))]
+    };
+    let peers = [Client::Rslock, Client::Redlock].map(|peer| cpu(peer) / cpu(Client::Muxlock));
+    let far = |figure: fn(&Sample) -> f64| {
+        answers.ratio(Question::Distance, FAR, Client::Muxlock, figure)
+    };
+    let instructions = counted(Client::Muxlock, |sample| sample.instructions);
+    let allocations = counted(Client::Muxlock, |sample| sample.allocations);
+    let floor_instructions = counted(Client::Floor, |sample| sample.instructions);
+    let more_calls = calls(Client::Muxlock) - calls(Client::Floor);
+    vec![
+        at_most("pair, p50 to the floor's, in the four states", 1.10, 2, pair(|sample| sample.p50)),
+        at_most("pair, p99 to the floor's, in the four states", 1.25, 2, pair(|sample| sample.p99)),
+        at_most("far masters, p50 to the floor's", 1.05, 2, vec![far(|sample| sample.p50)]),
+        at_most("instructions for a pair", 7_000.0, 0, vec![instructions])
+            .beside(vec![floor_instructions]),
+        at_most("allocations for a pair", 0.0, 4, vec![allocations]),
+        at_most("system calls for a pair, more than the floor", 1.0, 1, vec![more_calls]),
+        at_most("CPU for a pair to the floor's", 1.15, 2, vec![cpu(Client::Muxlock)]),
+        at_least("CPU of rslock and redlock for a pair to muxlock's", 1.5, 2, peers.to_vec()),
+        at_least("pairs/s to the floor's, 8, 64 and 512 at once", 0.95, 2, in_flight.to_vec()),
+        at_most("CPU with more than 512 at once to that with 512", 1.5, 2, answers.growth()),
+        at_most("acquire and drop, p50 to the floor's pair", 0.6, 2, answers.dropped(MUXLOCK_DROP))
+            .beside(answers.dropped(FLOOR_DROP)),
+        at_most("pairs/s lost from 5 to 9 masters, in per cent", 35.0, 0, lost(Client::Muxlock))
+            .beside(lost(Client::Floor)),
+    ]
+}
+
+fn at_most(text: &'static str, bound: f64, digits: usize, figures: Vec<f64>) -> Target {
+    let is_met = !figures.is_empty() && figures.iter().all(|figure| *figure <= bound);
+    Target {
+        text,
+        bound: format!("≤ {}", number(bound, digits)),
+        figures,
+        digits,
+        is_met,
+        floor: vec![],
+    }
+}
+
+fn at_least(text: &'static str, bound: f64, digits: usize, figures: Vec<f64>) -> Target {
+    let is_met = !figures.is_empty() && figures.iter().all(|figure| *figure >= bound);
+    Target {
+        text,
+        bound: format!("≥ {}", number(bound, digits)),
+        figures,
+        digits,
+        is_met,
+        floor: vec![],
+    }
+}
+
+struct Answers<'a>(&'a [Answer]);
+
+impl Answers<'_> {
+    fn cells(&self, question: Question) -> &[Cell] {
+        let answer = self.0.iter().find(|answer| answer.question == question);
+        answer.map_or(&[], |answer| &answer.cells)
+    }
+
+    fn cell(&self, question: Question, name: &str) -> Option<&Cell> {
+        self.cells(question).iter().find(|cell| cell.name == name)
+    }
+
+    /// What was not measured is not a number, which no target is met with.
+    fn median(
+        &self,
+        question: Question,
+        cell: &str,
+        client: Client,
+        figure: fn(&Sample) -> f64,
+    ) -> f64 {
+        let entry = self.cell(question, cell).and_then(|cell| cell.entry(client));
+        entry.filter(|entry| has_succeeded(entry)).map_or(f64::NAN, |entry| entry.median(figure))
+    }
+
+    fn ratio(
+        &self,
+        question: Question,
+        cell: &str,
+        client: Client,
+        figure: fn(&Sample) -> f64,
+    ) -> f64 {
+        let ratio = |cell: &Cell| {
+            let entry = cell.entry(client).filter(|entry| has_succeeded(entry))?;
+            Some(entry.ratio(cell.entries.first()?, figure))
+        };
+        self.cell(question, cell).and_then(ratio).unwrap_or(f64::NAN)
+    }
+
+    /// Of each size above 512, to 512.
+    fn growth(&self) -> Vec<f64> {
+        let cpu =
+            |name: &str| self.median(Question::Growth, name, Client::Muxlock, |sample| sample.cpu);
+        let is_above = |cell: &&Cell| cell.name.parse::<usize>().is_ok_and(|size| size > 512);
+        let above = self.cells(Question::Growth).iter().filter(is_above);
+        above.map(|cell| cpu(&cell.name) / cpu("512")).collect()
+    }
+
+    /// Apart and back to back.
+    fn dropped(&self, label: &str) -> Vec<f64> {
+        let ratio = |cell: &Cell| {
+            let entry = cell.entries.iter().find(|entry| entry.label == label)?;
+            Some(entry.ratio(cell.entries.first()?, |sample| sample.p50))
+        };
+        self.cells(Question::Drop).iter().filter_map(ratio).collect()
+    }
+}
+
+fn has_succeeded(entry: &Entry) -> bool {
+    entry.verdict == Verdict::Measured
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_met_on_both_sides() {
+        assert!(at_most("", 1.1, 2, vec![1.1, 0.9]).is_met);
+        assert!(!at_most("", 1.1, 2, vec![1.11, 0.9]).is_met);
+        assert!(at_least("", 0.95, 2, vec![0.95]).is_met);
+        assert!(!at_least("", 0.95, 2, vec![0.94]).is_met);
+    }
+
+    #[test]
+    fn target_without_figures_is_missed() {
+        assert!(all(&[]).iter().all(|target| !target.is_met));
+        assert!(!at_most("", 1.0, 2, vec![]).is_met);
+        assert!(!at_most("", 1.0, 2, vec![f64::NAN]).is_met);
+    }
+}
