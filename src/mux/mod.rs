@@ -342,12 +342,12 @@ impl Multiplexer {
 
     /// The next operation that has ended.
     ///
-    /// The clock is read for each call: a lock that it hands out was valid at that moment.
+    /// The clock is read for each lock: one that it hands out was valid at that moment.
+    #[inline]
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
-        if !self.engine.has_done() {
-            return None;
-        }
-        let done = self.engine.poll_done(Clock.now());
+        let next = self.engine.done().next()?;
+        let now = self.now_for(next);
+        let done = self.engine.poll_done(now);
         // A quorum that came too late is undone on the way.
         if let None | Some((_, Done::Acquired(Err(_)))) = done {
             self.flush();
@@ -361,16 +361,20 @@ impl Multiplexer {
         if !self.engine.has_done() {
             return None;
         }
-        // The end of a release says nothing of a validity.
-        let now = match self.engine.is_release(id) {
-            true => self.engine.last_now(),
-            false => Clock.now(),
-        };
+        let now = self.now_for(id);
         let done = self.engine.take_done(now, id);
         if let None | Some(Done::Acquired(Err(_))) = done {
             self.flush();
         }
         done
+    }
+
+    /// The time, to take the operation's result at. The end of a release says nothing of a validity.
+    fn now_for(&self, id: OpId) -> Moment {
+        match self.engine.is_release(id) {
+            true => self.engine.last_now(),
+            false => Clock.now(),
+        }
     }
 
     /// What is known of each node.

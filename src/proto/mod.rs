@@ -396,6 +396,7 @@ impl Engine {
 
     /// The next operation that ended. `now` must be read for this call: whether a lock is held is
     /// decided here, against this very moment (R2).
+    #[inline]
     pub fn poll_done(&mut self, now: Moment) -> Option<(OpId, Done)> {
         // Each turn takes one operation out of the queue, and none is put back.
         while let Some(op) = self.done.front().copied() {
