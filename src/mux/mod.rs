@@ -182,7 +182,23 @@ impl Multiplexer {
     #[inline]
     pub(crate) fn flush_at_home(&mut self) {
         if self.engine.has_actions() || self.engine.has_notices() {
-            self.carry_out();
+            let unfinished = Unfinished { mux: self };
+            unfinished.mux.carry_out();
+            std::mem::forget(unfinished);
+        }
+    }
+
+    /// Ends every connection: what was handed out may not have been sent.
+    fn start_over(&mut self) {
+        let now = self.engine.last_now();
+        self.batch.clear();
+        self.recipients = NodeSet::EMPTY;
+        for node in 0..self.nodes.len() {
+            if let Some(socket) = self.nodes[node].socket.take() {
+                socket.abort();
+                let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::Other);
+                self.engine.handle_disconnected(now, node, outcome);
+            }
         }
     }
 
@@ -369,7 +385,7 @@ impl Multiplexer {
         done
     }
 
-    /// The time, to take the operation's result at. The end of a release says nothing of a validity.
+    /// The time to take the result at. The end of a release says nothing of a validity.
     fn now_for(&self, id: OpId) -> Moment {
         match self.engine.is_release(id) {
             true => self.engine.last_now(),
@@ -471,8 +487,8 @@ impl Multiplexer {
                 // Nobody answers at this address; the next try is for the name's next one.
                 connection.address = connection.address.wrapping_add(1);
             }
-            log::debug!(target: "muxlock", "{}: closed", self.config.nodes[node].address);
             socket.abort();
+            log::debug!(target: "muxlock", "{}: closed", self.config.nodes[node].address);
         }
     }
 
@@ -489,12 +505,12 @@ impl Multiplexer {
     }
 
     fn fail(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
-        log::debug!(target: "muxlock", "{}: {outcome}", self.config.nodes[node].address);
         // Gone at once, so that nothing more is written to it; the engine asks to close it later.
         if let Some(socket) = self.nodes[node].socket.take() {
             socket.abort();
         }
         self.engine.handle_disconnected(now, node, outcome);
+        log::debug!(target: "muxlock", "{}: {outcome}", self.config.nodes[node].address);
     }
 
     /// Does what a node's socket is ready for. `to_the_end`: what was announced may not be
@@ -578,6 +594,18 @@ impl Multiplexer {
         }
         self.nodes[node].unread = true;
         self.unread = true;
+    }
+}
+
+/// Actions are being carried out. If that panics, as a logger may, commands are noted as sent that
+/// were not, and every later reply would be taken for the answer to the one before (R17).
+struct Unfinished<'a> {
+    mux: &'a mut Multiplexer,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.mux.start_over();
     }
 }
 
