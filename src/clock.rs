@@ -30,9 +30,8 @@ impl Clock {
     /// As [`now`](Clock::now), without a look at the wall clock: what it has jumped since the last
     /// one is missing.
     ///
-    /// It will do for what is not a matter of safety. It will not do to say that a lock is held; and
-    /// not for the start of a validity either: that would be safe, but the jump would be missed
-    /// from it later.
+    /// It will do for what is not a matter of safety, and not to say that a lock is held. Nor will
+    /// it do for the start of a validity: that would be safe, but the jump would be taken off it.
     pub(crate) fn now_by_one_clock(self) -> Moment {
         let (steady, jumped) = (steady_nanos(), WALL.jumped.load(Ordering::Relaxed));
         Moment::with_jumps(steady.saturating_add(jumped), jumped)

@@ -1,0 +1,297 @@
+//! What is counted: pairs and their kin, by a client of real or scripted masters or without any.
+//!
+//! A tool counts a whole process, so each kind of work can be done by a child that does nothing
+//! else; it says where the counting begins and ends.
+
+use std::io::{self, Read};
+use std::process::Command;
+use std::time::Duration;
+use std::{env, fs};
+
+use mio::{Events, Poll, Token};
+use muxlock::{Done, Lease, Multiplexer, NodeState, Redlock, RestartGuard};
+
+use crate::engine::{self, Cluster, Encoded, KEY};
+use crate::support::{all_ready, patient, pause, re_execute};
+
+/// Where these are looked for in the file system, nothing is; a log of system calls shows it.
+pub const BEGIN: &str = "/muxlock-costs/begin";
+pub const END: &str = "/muxlock-costs/end";
+/// Part of the name of the function in which instructions are counted.
+pub const SECTION: &str = "counted_section";
+/// The test that a child runs.
+pub const CHILD_TEST: &str = "child";
+
+/// No test runs as long.
+const TTL: Duration = Duration::from_secs(10);
+/// After so many, every buffer has grown, and every function has been looked up.
+const WARM_UP: usize = 64;
+/// So many masters, where none are connected to.
+const NODES: usize = 5;
+/// The engine looks at clocks and roles after this long.
+const LOOK_AFTER: Duration = Duration::from_millis(10);
+
+const KIND_VARIABLE: &str = "MUXLOCK_COSTS_KIND";
+const URLS_VARIABLE: &str = "MUXLOCK_COSTS_URLS";
+
+/// A kind of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `try_lock` and `unlock`.
+    Pair,
+    /// `try_lock_for` and `unlock`.
+    PairFor,
+    /// `try_lock`, `extend` and `unlock`.
+    Extended,
+    /// `try_lock`, and the guard is dropped.
+    Dropped,
+    /// `try_lock` and `unlock`, after so long that clocks and roles are looked at.
+    Looking,
+    /// Pairs of a multiplexer, one after the other, each answered before it looks.
+    InLockstep,
+    /// As many as [`IN_FLIGHT`] at once.
+    InFlight,
+    /// The engine alone.
+    Engine,
+    /// The engine alone, with a look at every clock and role before each SET.
+    EngineLooking,
+    EncodeSet,
+    EncodeRelease,
+    /// The replies to a SET and to a release.
+    DecodeReplies,
+}
+
+impl Kind {
+    /// How often it is done beneath a tool.
+    pub fn times(self) -> usize {
+        match self {
+            Kind::Looking => 100,
+            Kind::InFlight => 50,
+            _ => 500,
+        }
+    }
+
+    /// How many pairs of a multiplexer it has under way at once.
+    pub fn at_once(self) -> usize {
+        if self == Kind::InFlight { IN_FLIGHT } else { 1 }
+    }
+}
+
+/// How many pairs of a multiplexer are under way at once.
+pub const IN_FLIGHT: usize = 64;
+
+const KINDS: [Kind; 12] = [
+    Kind::Pair,
+    Kind::PairFor,
+    Kind::Extended,
+    Kind::Dropped,
+    Kind::Looking,
+    Kind::InLockstep,
+    Kind::InFlight,
+    Kind::Engine,
+    Kind::EngineLooking,
+    Kind::EncodeSet,
+    Kind::EncodeRelease,
+    Kind::DecodeReplies,
+];
+
+/// What a child is to do.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub kind: Kind,
+    /// Where the masters are.
+    pub urls: Vec<String>,
+}
+
+impl Job {
+    /// The command that does it in a process of its own.
+    pub fn command(&self) -> Command {
+        let mut command = re_execute(CHILD_TEST);
+        command
+            .arg("--ignored")
+            // Whether anything is allocated is counted elsewhere: here, glibc's allocator takes
+            // enough of the system at once not to ask again.
+            .env("MALLOC_ARENA_MAX", "1")
+            .env("MALLOC_TOP_PAD_", "16777216")
+            .env(KIND_VARIABLE, format!("{:?}", self.kind))
+            .env(URLS_VARIABLE, self.urls.join(" "));
+        command
+    }
+
+    /// What this process is to do, if it is a child.
+    pub fn of_this_process() -> Option<Job> {
+        let name = env::var(KIND_VARIABLE).ok()?;
+        let kind = KINDS.into_iter().find(|kind| format!("{kind:?}") == name)?;
+        let urls = env::var(URLS_VARIABLE).ok()?;
+        Some(Job { kind, urls: urls.split_whitespace().map(str::to_owned).collect() })
+    }
+
+    /// Does it, and says where the counting begins and ends.
+    pub fn run(&self) {
+        match self.kind {
+            Kind::Pair | Kind::PairFor | Kind::Extended | Kind::Dropped => {
+                let redlock = client(&self.urls);
+                self.count(|| once(&redlock, self.kind));
+            }
+            Kind::Looking => {
+                let redlock = client(&self.urls);
+                self.count(|| {
+                    pause(LOOK_AFTER);
+                    once(&redlock, self.kind);
+                });
+            }
+            Kind::InLockstep | Kind::InFlight => {
+                let mut guest = Guest::connect(&self.urls, self.kind.at_once());
+                self.count(|| guest.pairs(barrier));
+            }
+            Kind::Engine => {
+                let mut cluster = Cluster::new(NODES);
+                self.count(|| cluster.pair());
+            }
+            Kind::EngineLooking => {
+                let mut cluster = Cluster::new(NODES);
+                self.count(|| {
+                    cluster.idle(LOOK_AFTER);
+                    cluster.pair();
+                });
+            }
+            Kind::EncodeSet => self.count(engine::encoding(Encoded::Set)),
+            Kind::EncodeRelease => self.count(engine::encoding(Encoded::Release)),
+            Kind::DecodeReplies => self.count(engine::decoding()),
+        }
+    }
+
+    fn count(&self, mut run: impl FnMut()) {
+        for _ in 0..WARM_UP {
+            run();
+        }
+        mark(BEGIN);
+        counted_section(self.kind.times(), &mut run);
+        mark(END);
+    }
+}
+
+/// Callgrind knows it by its name.
+#[inline(never)]
+fn counted_section(times: usize, run: &mut impl FnMut()) {
+    for _ in 0..times {
+        run();
+    }
+}
+
+fn mark(path: &str) {
+    // It is not there: looking for it is what the log of system calls shows.
+    let _ = fs::metadata(path);
+}
+
+/// Waits until all servers have answered.
+fn barrier() {
+    let mut byte = [0];
+    io::stdin().read_exact(&mut byte).expect("the parent says when they have");
+}
+
+/// A client of these masters; whether it guards against restarts, their URLs say.
+pub fn client(urls: &[String]) -> Redlock {
+    all_ready(&patient(urls.to_vec()).restart_guard(RestartGuard::Uptime))
+}
+
+/// Does this kind of work once.
+pub fn once(redlock: &Redlock, kind: Kind) {
+    once_with(redlock, kind, KEY);
+}
+
+/// As [`once`], with a name of one's own.
+pub fn once_with(redlock: &Redlock, kind: Kind, key: &str) {
+    let mut lock = match kind {
+        Kind::PairFor => redlock.try_lock_for(key, TTL, TTL),
+        _ => redlock.try_lock(key, TTL),
+    }
+    .expect("the lock is free");
+    if kind == Kind::Extended {
+        lock.extend(TTL).expect("the lock is ours");
+    }
+    if kind == Kind::Dropped {
+        return drop(lock);
+    }
+    let released = lock.unlock().expect("a quorum answers");
+    assert!(released.was_held());
+}
+
+/// A multiplexer in an event loop of its own.
+pub struct Guest {
+    poll: Poll,
+    events: Events,
+    mux: Multiplexer,
+    names: Vec<String>,
+    leases: Vec<Lease>,
+}
+
+impl Guest {
+    /// With every node connected, for so many pairs at once.
+    pub fn connect(urls: &[String], at_once: usize) -> Guest {
+        let builder = patient(urls.to_vec()).restart_guard(RestartGuard::Uptime);
+        let config = builder.config().expect("settings within their bounds");
+        let poll = Poll::new().expect("the system has one");
+        let mux = Multiplexer::new(config, poll.registry(), Token(0)).expect("a registry");
+        let mut guest = Guest {
+            poll,
+            events: Events::with_capacity(2 * NODES),
+            mux,
+            names: (0..at_once).map(|number| format!("invoice:{number}")).collect(),
+            leases: Vec::with_capacity(at_once),
+        };
+        guest.mux.connect();
+        while !guest.mux.nodes().all(|node| node.state == NodeState::Ready) {
+            guest.turn();
+        }
+        guest
+    }
+
+    /// Takes all locks at once, and then releases them; `wait` comes before each look at what the
+    /// masters say.
+    pub fn pairs(&mut self, mut wait: impl FnMut()) {
+        for name in &self.names {
+            self.mux.lock(name, TTL).expect("room for one more operation");
+        }
+        self.mux.flush();
+        wait();
+        while self.leases.len() < self.names.len() {
+            self.turn();
+            while let Some((_, done)) = self.mux.poll_done() {
+                match done {
+                    Done::Acquired(Ok(lease)) => self.leases.push(lease),
+                    other => unreachable!("a quorum granted the lock: {other:?}"),
+                }
+            }
+        }
+        for lease in self.leases.drain(..) {
+            self.mux.unlock(lease);
+        }
+        self.mux.flush();
+        wait();
+        let mut released = 0;
+        while released < self.names.len() {
+            self.turn();
+            while let Some((_, done)) = self.mux.poll_done() {
+                match done {
+                    Done::Released(Ok(report)) => assert!(report.was_held()),
+                    other => unreachable!("a quorum confirmed the release: {other:?}"),
+                }
+                released += 1;
+            }
+        }
+    }
+
+    /// Waits until every command is answered.
+    pub fn wait_for_all(&mut self) {
+        while self.mux.nodes().any(|node| node.in_flight > 0) {
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        let timeout = self.mux.next_timeout();
+        self.poll.poll(&mut self.events, timeout).expect("the system can wait");
+        self.mux.handle_events(&self.events);
+    }
+}
