@@ -354,8 +354,8 @@ impl Redlock {
         start: impl FnOnce(&mut Multiplexer, Moment) -> Result<OpId, E>,
     ) -> Result<Done, E> {
         let mut core = self.lock_core();
-        // With a look at the wall clock: if it was set since it was last looked at, that is no reason
-        // to take it off the validity.
+        // With a look at the wall clock: that it was set since the last one is no reason to take it
+        // off the validity.
         let mut now = Clock.now();
         if now.since(core.last_turn) > IDLE_MIN {
             // Connections may have ended while nobody looked: better to know before using them.
