@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use muxlock::proto::{Action, Command, Engine, Entropy, Patience, Reply, Ttl};
+use muxlock::proto::{Action, Command, Engine, Entropy, Patience, ReleaseWith, Reply, Ttl};
 use muxlock::resp::{ReplyReader, encode};
 use muxlock::{LockToken, Moment, Redlock, Resource};
 
@@ -48,6 +48,7 @@ fn token_and_ttl() -> (LockToken, Ttl) {
         let reply = match action {
             Action::Connect { .. } | Action::Close { .. } => continue,
             Action::Send { command: Command::SetName, .. } => Reply::Ok,
+            Action::Send { command: Command::Deletes, .. } => Reply::Nil,
             Action::Send { command: Command::Info(_), .. } => Reply::Info(Box::default()),
             Action::Send { command: Command::Time, .. } => Reply::Time(Duration::ZERO),
             Action::Send { .. } => Reply::Integer(0),
@@ -68,7 +69,8 @@ fn encoding(criterion: &mut Criterion) {
     let commands = [
         ("set", Command::Acquire { key, token, ttl }),
         ("extend", Command::Extend { key, token, ttl }),
-        ("release", Command::Release { key, token }),
+        ("release", Command::Release { key, token, with: ReleaseWith::Script }),
+        ("release_delex", Command::Release { key, token, with: ReleaseWith::Delex }),
     ];
     for (name, command) in commands {
         bench_encode(&mut group, name, &[command]);

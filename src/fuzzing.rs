@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::proto::{
-    Action, Command, Engine, Entropy, Patience, Replication, Reply, Section, ServerError,
-    ServerInfo,
+    Action, Command, Engine, Entropy, Patience, ReleaseWith, Replication, Reply, Section,
+    ServerError, ServerInfo,
 };
 use crate::resp::{REPLY_BYTES_MAX, ReplyReader};
 use crate::{
@@ -91,13 +91,14 @@ impl Entropy for Counter {
 enum Asked {
     Hello,
     Id,
+    Deletes,
     Info(Section),
     Time,
     Probe,
     Kill,
     Set(LockToken),
     Extend(LockToken),
-    Release(LockToken),
+    Release(LockToken, ReleaseWith),
 }
 
 #[derive(Default)]
@@ -275,7 +276,7 @@ impl World {
         if let (Reply::Ok, Asked::Set(token)) = (&reply, asked) {
             self.sets.get_mut(&token).expect("it was handed out").1.insert(node);
         }
-        if let (Reply::Error(error), Asked::Release(token)) = (&reply, asked) {
+        if let (Reply::Error(error), Asked::Release(token, _)) = (&reply, asked) {
             // The engine takes the node's word that the key is not ours.
             if error.kind == ServerErrorKind::WrongType {
                 self.peers[node].holds.remove(&token);
@@ -292,6 +293,8 @@ impl World {
         match asked {
             Asked::Hello => Reply::Ok,
             Asked::Id => Reply::Integer(7),
+            // One round goes to nodes of all kinds.
+            Asked::Deletes => Reply::Deletes { delex: node % 3 == 1, delifeq: node % 3 == 2 },
             Asked::Info(section) => Reply::Info(Box::new(match section {
                 Section::Server => ServerInfo {
                     run_id: Some(format!("{node} {restarts}").into()),
@@ -315,7 +318,7 @@ impl World {
                 }
                 None => Reply::Integer(0),
             },
-            Asked::Release(token) => Reply::Integer(holds.remove(&token).map_or(0, |_| 1)),
+            Asked::Release(token, _) => Reply::Integer(holds.remove(&token).map_or(0, |_| 1)),
         }
     }
 
@@ -346,11 +349,12 @@ impl World {
                 let asked = match command {
                     Command::Acquire { token, .. } => Asked::Set(*token),
                     Command::Extend { token, .. } => Asked::Extend(*token),
-                    Command::Release { token, .. } => Asked::Release(*token),
+                    Command::Release { token, with, .. } => Asked::Release(*token, with),
                     Command::Authenticate(_) | Command::Select { .. } | Command::SetName => {
                         Asked::Hello
                     }
                     Command::ClientId => Asked::Id,
+                    Command::Deletes => Asked::Deletes,
                     Command::Info(section) => Asked::Info(section),
                     Command::Time => Asked::Time,
                     Command::Probe { .. } => Asked::Probe,
@@ -361,7 +365,13 @@ impl World {
             }
         };
         assert!(!nodes.is_empty());
-        if let Asked::Release(token) = asked {
+        if let Asked::Release(token, with) = asked {
+            let is_had = |node: usize| match with {
+                ReleaseWith::Script => true,
+                ReleaseWith::Delex => node % 3 == 1,
+                ReleaseWith::Delifeq => node % 3 == 2,
+            };
+            assert!(nodes.iter().all(is_had), "a node is sent a command that it does not have");
             let counted = self.live.get(&token).into_iter().flatten();
             let deleted = counted.filter(|node| nodes.contains(**node)).count();
             assert_eq!(deleted, 0, "a copy that a live lock counts on is deleted");

@@ -2,8 +2,8 @@
 //!
 //! Everything that a peer can make large is capped here, before the decoder sees it: it has no
 //! limit on depth or length of its own, does not check the line end of bulk strings, and takes
-//! lenient numbers. A lock client asks for scalars, for what a server says of itself, and for its
-//! time, so that is all that passes.
+//! lenient numbers. A lock client asks for scalars, for what a server says of itself, for its time
+//! and for two of its commands, so that is all that passes.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -15,7 +15,9 @@ use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 use redis_protocol::resp2::types::RangeFrame;
 
 use crate::error::{ProtocolError, ServerErrorKind};
-use crate::proto::{Command, History, Replication, Reply, Section, ServerError, ServerInfo};
+use crate::proto::{
+    Command, History, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo,
+};
 use crate::token::LockToken;
 
 /// The longest line that a reply may have: error texts are the longest that were asked for.
@@ -23,6 +25,10 @@ pub const LINE_BYTES_MAX: usize = 4 * 1024;
 /// The longest text that a server may say of itself: the sections that are asked for have one to
 /// two thousand bytes, and one line for each replica.
 pub const TEXT_BYTES_MAX: usize = 16 * 1024;
+/// How deep the description of a command may be nested: servers need six levels.
+const DEPTH_MAX: usize = 8;
+/// No element of an array has fewer bytes.
+const ELEMENT_BYTES_MIN: u64 = b"+\r\n".len() as u64;
 /// The longest reply.
 pub const REPLY_BYTES_MAX: usize = TEXT_BYTES_MAX + NUMBER_BYTES_MAX + 2;
 /// An integer or a length has no more digits than this, with what stands around them.
@@ -33,12 +39,12 @@ const BUFFER_BYTES: usize = 2 * REPLY_BYTES_MAX;
 const RELEASE: &str = include_str!("scripts/release.lua").trim_ascii_end();
 const EXTEND: &str = include_str!("scripts/extend.lua").trim_ascii_end();
 const MARKER: &str = include_str!("scripts/marker.lua").trim_ascii_end();
-/// No lock has this token.
-const NO_TOKEN: &[u8; 40] = &[b'0'; 40];
 const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
 
 /// What the commands of every lock begin with, up to the key's length.
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n$";
+const DELEX_HEAD: &[u8] = b"*4\r\n$5\r\nDELEX\r\n$";
+const DELIFEQ_HEAD: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n$";
 static RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(5, RELEASE));
 static EXTEND_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND));
 
@@ -71,8 +77,10 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         }
         Command::Time => out.put_slice(b"*1\r\n$4\r\nTIME\r\n"),
         Command::Info(section) => append(out, &[b"INFO", section_name(section)]),
-        Command::Probe { key } => {
-            append(out, &[b"EVAL", RELEASE.as_bytes(), b"1", key, NO_TOKEN]);
+        Command::Deletes => append(out, &[b"COMMAND", b"INFO", b"DELEX", b"DELIFEQ"]),
+        // No lock has this token.
+        Command::Probe { key, with } => {
+            append_release(out, key, &LockToken::from_random([0; 20]), with);
         }
         Command::Marker { key, quarantine } => {
             let millis = quarantine.as_nanos().div_ceil(1_000_000);
@@ -88,9 +96,21 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_owned(out, &EXTEND_HEAD, key, token, b"\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
         }
-        // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
-        Command::Release { key, token } => {
-            append_owned(out, &RELEASE_HEAD, key, token, b"\r\n");
+        Command::Release { key, token, with } => append_release(out, key, token, with),
+    }
+}
+
+/// EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
+fn append_release(out: &mut BytesMut, key: &[u8], token: &LockToken, with: ReleaseWith) {
+    match with {
+        ReleaseWith::Script => append_owned(out, &RELEASE_HEAD, key, token, b"\r\n"),
+        ReleaseWith::Delifeq => append_owned(out, DELIFEQ_HEAD, key, token, b"\r\n"),
+        ReleaseWith::Delex => {
+            out.put_slice(DELEX_HEAD);
+            append_word(out, key);
+            // Without a condition it would delete whatever is there.
+            out.put_slice(b"$4\r\nIFEQ\r\n");
+            append_token(out, token, b"\r\n");
         }
     }
 }
@@ -105,6 +125,10 @@ fn append_owned<const N: usize>(
 ) {
     out.put_slice(head);
     append_word(out, key);
+    append_token(out, token, tail);
+}
+
+fn append_token<const N: usize>(out: &mut BytesMut, token: &LockToken, tail: &[u8; N]) {
     out.put_slice(b"$40\r\n");
     out.put_slice(token.as_array());
     out.put_slice(tail);
@@ -226,6 +250,11 @@ impl ReplyReader {
             self.start += known.len();
             return Ok(Some(Reply::Replication(*replication)));
         }
+        if is_about_commands(pending) {
+            let deletes = deletes(pending)?;
+            self.start += deletes.as_ref().map_or(0, |(_, length)| *length);
+            return Ok(deletes.map(|(reply, _)| reply));
+        }
         let Some(length) = frame_length(pending)? else {
             return Ok(None);
         };
@@ -332,6 +361,108 @@ fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolEr
         (None | Some(b'\r'), None) => Ok(None),
         _ => Err(ProtocolError::Malformed),
     }
+}
+
+/// Whether this array is what `COMMAND INFO` says of two commands: each is an array, or not there.
+fn is_about_commands(bytes: &[u8]) -> bool {
+    let elements = bytes.strip_prefix(b"*2\r\n");
+    elements.is_some_and(|elements| matches!(elements, [b'*', ..] | [b'$', b'-', ..]))
+}
+
+/// Which of the two commands that were asked for a server has, and the length of what says so;
+/// `None` if it is not complete. All that it says beside their names is skipped. It is looked at
+/// from its beginning whenever more of it has come; its cap bounds what that costs.
+fn deletes(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
+    const NAMES: [&[u8]; 2] = [b"DELEX", b"DELIFEQ"];
+    let mut at = b"*2\r\n".len();
+    let mut is_there = [false; 2];
+    for (name, is_there) in NAMES.iter().zip(&mut is_there) {
+        let rest = &bytes[at..];
+        match rest {
+            [] | [b'$'] => return Ok(None),
+            [b'*', ..] | [b'$', b'-', ..] => {}
+            _ => return Err(ProtocolError::Malformed),
+        }
+        let Some(length) = nested_length(rest, TEXT_BYTES_MAX.saturating_sub(at))? else {
+            return Ok(None);
+        };
+        *is_there = match first_text(&rest[..length]) {
+            Some(text) if !text.eq_ignore_ascii_case(name) => return Err(ProtocolError::Malformed),
+            text => text.is_some(),
+        };
+        at += length;
+    }
+    let [delex, delifeq] = is_there;
+    Ok(Some((Reply::Deletes { delex, delifeq }, at)))
+}
+
+/// The text that a complete array begins with; `None` if it is empty, or null.
+fn first_text(frame: &[u8]) -> Option<&[u8]> {
+    let mut lines = frame.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    match (lines.next()?, lines.next()?) {
+        (b"*0" | b"*-1" | b"$-1", _) => None,
+        (_, [b'+', text @ ..]) => Some(text),
+        (_, [b'$', ..]) => lines.next(),
+        (_, other) => Some(other),
+    }
+}
+
+/// The length of an element with all that is in it, of at most `longest` bytes; `None` if it is not
+/// complete. It needs no more room the deeper it goes, and believes no count that cannot be true.
+fn nested_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolError> {
+    // How many elements are to come on each level but the outermost, and on all of them.
+    let mut open = [0; DEPTH_MAX - 1];
+    let (mut depth, mut to_come, mut at) = (0, 1, 0);
+    while to_come > 0 {
+        let Some((length, inside)) = element(&bytes[at..], longest.saturating_sub(at))? else {
+            return Ok(None);
+        };
+        at += length;
+        to_come += inside;
+        to_come -= 1;
+        if at as u64 + to_come * ELEMENT_BYTES_MIN > longest as u64 {
+            return Err(ProtocolError::TooLarge);
+        }
+        if inside > 0 {
+            *open.get_mut(depth).ok_or(ProtocolError::TooLarge)? = inside;
+            depth += 1;
+            continue;
+        }
+        // The last element of an array ends the array, too, which is an element of another one.
+        while depth > 0 {
+            open[depth - 1] -= 1;
+            if open[depth - 1] > 0 {
+                break;
+            }
+            depth -= 1;
+        }
+    }
+    Ok(Some(at))
+}
+
+/// The length of an element's own bytes, and how many elements it has inside; `None` if they are
+/// not complete.
+fn element(bytes: &[u8], longest: usize) -> Result<Option<(usize, u64)>, ProtocolError> {
+    let length = match bytes.first() {
+        Some(b'*') => {
+            let Some(header) = line(bytes, NUMBER_BYTES_MAX)? else {
+                return Ok(None);
+            };
+            let inside = match header {
+                b"-1" => 0,
+                digits => number(digits).ok_or(ProtocolError::Malformed)?,
+            };
+            return Ok(Some((header.len() + 3, inside)));
+        }
+        Some(b'$') => match line(bytes, NUMBER_BYTES_MAX)? {
+            Some(b"-1") => Some(b"$-1\r\n".len()),
+            _ => text_length(bytes, longest)?,
+        },
+        Some(b'+') => line(bytes, longest)?.map(|line| line.len() + 3),
+        None | Some(b':') => frame_length(bytes)?,
+        Some(_) => return Err(ProtocolError::Malformed),
+    };
+    Ok(length.map(|length| (length, 0)))
 }
 
 /// The length of the one array that is asked for: two numbers as text, which are a time.
@@ -479,7 +610,7 @@ fn word(value: &[u8]) -> Arc<str> {
 
 /// Codes and what they mean. Old servers put the code of a script's error behind
 /// words of their own, so a code counts wherever it stands as a word.
-const CODES: [(&str, ServerErrorKind); 23] = [
+const CODES: [(&str, ServerErrorKind); 24] = [
     ("LOADING", ServerErrorKind::Loading),
     ("MISCONF", ServerErrorKind::Misconfigured),
     ("OOM", ServerErrorKind::OutOfMemory),
@@ -498,6 +629,8 @@ const CODES: [(&str, ServerErrorKind); 23] = [
     ("BUSY", ServerErrorKind::Busy),
     ("NOSCRIPT", ServerErrorKind::NoScript),
     ("WRONGTYPE", ServerErrorKind::WrongType),
+    // What DELEX says instead.
+    ("Key should be of string type", ServerErrorKind::WrongType),
     ("unknown command", ServerErrorKind::UnknownCommand),
     ("max number of clients", ServerErrorKind::MaxClients),
     ("invalid password", ServerErrorKind::Auth),
@@ -572,10 +705,15 @@ mod tests {
                 let set: [&[u8]; 6] = [b"SET", key, text, b"NX", b"PX", digits];
                 let extend: [&[u8]; 6] = [b"EVAL", EXTEND.as_bytes(), b"1", key, text, digits];
                 let release: [&[u8]; 5] = [b"EVAL", RELEASE.as_bytes(), b"1", key, text];
-                let pairs: [(Command<'_>, &[&[u8]]); 3] = [
+                let delex: [&[u8]; 4] = [b"DELEX", key, b"IFEQ", text];
+                let delifeq: [&[u8]; 3] = [b"DELIFEQ", key, text];
+                let with = |with| Command::Release { key, token, with };
+                let pairs: [(Command<'_>, &[&[u8]]); 5] = [
                     (Command::Acquire { key, token, ttl }, &set),
                     (Command::Extend { key, token, ttl }, &extend),
-                    (Command::Release { key, token }, &release),
+                    (with(ReleaseWith::Script), &release),
+                    (with(ReleaseWith::Delex), &delex),
+                    (with(ReleaseWith::Delifeq), &delifeq),
                 ];
                 for (command, words) in pairs {
                     let (mut ours, mut theirs) = (BytesMut::new(), BytesMut::new());
@@ -645,10 +783,18 @@ mod tests {
             "*6\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$40\r\n{hex}\r\n$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n30000\r\n"
         );
         assert_eq!(encoded(&set), expected);
-        let release = encoded(&Command::Release { key: b"k", token: &token });
+        let with = ReleaseWith::Script;
+        let release = encoded(&Command::Release { key: b"k", token: &token, with });
         assert!(release.starts_with("*5\r\n$4\r\nEVAL\r\n"));
         assert!(release.ends_with(&format!("$1\r\n1\r\n$1\r\nk\r\n$40\r\n{hex}\r\n")));
         assert_eq!(encoded(&Command::Select { db: 12 }), "*2\r\n$6\r\nSELECT\r\n$2\r\n12\r\n");
+        let zeros = "0".repeat(40);
+        let probe = encoded(&Command::Probe { key: b"k", with: ReleaseWith::Delex });
+        let expected = format!("*4\r\n$5\r\nDELEX\r\n$1\r\nk\r\n$4\r\nIFEQ\r\n$40\r\n{zeros}\r\n");
+        assert_eq!(probe, expected);
+        let deletes = encoded(&Command::Deletes);
+        let expected = "*4\r\n$7\r\nCOMMAND\r\n$4\r\nINFO\r\n$5\r\nDELEX\r\n$7\r\nDELIFEQ\r\n";
+        assert_eq!(deletes, expected);
     }
 
     #[test]
@@ -668,11 +814,12 @@ mod tests {
 
     #[test]
     fn what_was_not_asked_for_is_refused_at_its_first_byte() {
-        let table: [(&[u8], ProtocolError); 22] = [
+        let table: [(&[u8], ProtocolError); 23] = [
             (b"*1", ProtocolError::Unexpected),
             (b"*-1\r\n", ProtocolError::Unexpected),
             (b"*2\r\n:", ProtocolError::Unexpected),
-            (b"*2\r\n*", ProtocolError::Unexpected),
+            (b"*2\r\n+", ProtocolError::Unexpected),
+            (b"*3\r\n*", ProtocolError::Unexpected),
             (b"*2\r\n$25\r\n", ProtocolError::TooLarge),
             (b"*2\r\n$1\r\n1\r\n$1\r\nx\r\n", ProtocolError::Malformed),
             (b"*2\r\n$1\r\n1\r\n$7\r\n1000000\r\n", ProtocolError::Malformed),
@@ -742,6 +889,113 @@ mod tests {
         assert_eq!(replies(frame), Ok(vec![Reply::Time(time)]));
     }
 
+    const NO_COMMAND: &str = "$-1\r\n";
+    /// What Redis 8.6 says of it.
+    const DELEX: &str = "*10\r\n$5\r\ndelex\r\n:-2\r\n*2\r\n+write\r\n+fast\r\n:1\r\n:1\r\n:1\r\n\
+        *3\r\n+@write\r\n+@string\r\n+@fast\r\n*0\r\n*1\r\n*6\r\n$5\r\nflags\r\n\
+        *3\r\n+RW\r\n+delete\r\n+variable_flags\r\n$12\r\nbegin_search\r\n\
+        *4\r\n$4\r\ntype\r\n$5\r\nindex\r\n$4\r\nspec\r\n*2\r\n$5\r\nindex\r\n:1\r\n\
+        $9\r\nfind_keys\r\n*4\r\n$4\r\ntype\r\n$5\r\nrange\r\n$4\r\nspec\r\n\
+        *6\r\n$7\r\nlastkey\r\n:0\r\n$7\r\nkeystep\r\n:1\r\n$5\r\nlimit\r\n:0\r\n*0\r\n";
+    /// What Valkey 9.1 says of it.
+    const DELIFEQ: &str = "*10\r\n$7\r\ndelifeq\r\n:3\r\n*2\r\n+write\r\n+fast\r\n\
+        :1\r\n:1\r\n:1\r\n*3\r\n+@write\r\n+@string\r\n+@fast\r\n*0\r\n*1\r\n*6\r\n$5\r\nflags\r\n\
+        *2\r\n+RM\r\n+delete\r\n$12\r\nbegin_search\r\n\
+        *4\r\n$4\r\ntype\r\n$5\r\nindex\r\n$4\r\nspec\r\n*2\r\n$5\r\nindex\r\n:1\r\n\
+        $9\r\nfind_keys\r\n*4\r\n$4\r\ntype\r\n$5\r\nrange\r\n$4\r\nspec\r\n\
+        *6\r\n$7\r\nlastkey\r\n:0\r\n$7\r\nkeystep\r\n:1\r\n$5\r\nlimit\r\n:0\r\n*0\r\n";
+
+    /// The answer to `COMMAND INFO` for these two.
+    fn commands(delex: &str, delifeq: &str) -> Vec<u8> {
+        ["*2\r\n", delex, delifeq].concat().into_bytes()
+    }
+
+    #[test]
+    fn a_server_says_which_of_its_commands_delete() {
+        // Before Redis 7, what is not there is a null array.
+        let old = "*-1\r\n";
+        let table = [
+            (commands(NO_COMMAND, NO_COMMAND), false, false),
+            (commands(old, old), false, false),
+            (commands("*0\r\n", old), false, false),
+            (commands(DELEX, NO_COMMAND), true, false),
+            (commands(NO_COMMAND, DELIFEQ), false, true),
+            (commands(old, DELIFEQ), false, true),
+            (commands(DELEX, DELIFEQ), true, true),
+            (commands("*1\r\n+DELEX\r\n", "*1\r\n$7\r\nDelIfEq\r\n"), true, true),
+        ];
+        for (frame, delex, delifeq) in table {
+            let said = Reply::Deletes { delex, delifeq };
+            for end in 0..frame.len() {
+                assert_eq!(replies(&frame[..end]), Ok(vec![]), "{end}");
+                // In two parts, of which the first is looked at and not enough.
+                let mut reader = ReplyReader::new();
+                let mut seen = Vec::new();
+                for part in [&frame[..end], &[&frame[end..], b":1\r\n"].concat()] {
+                    reader.room()[..part.len()].copy_from_slice(part);
+                    reader.filled(part.len());
+                    while let Some(reply) = reader.next().unwrap() {
+                        seen.push(reply);
+                    }
+                }
+                assert_eq!(seen, [said.clone(), Reply::Integer(1)], "{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn descriptions_of_commands_that_cannot_be_true_are_refused() {
+        let no = NO_COMMAND;
+        // Six levels, the two of the reply and of the command included, are what servers need.
+        let deep = |levels: usize| format!("*2\r\n+delex\r\n{}:1\r\n", "*1\r\n".repeat(levels));
+        let read = |delex: &str, delifeq: &str| replies(&commands(delex, delifeq));
+        let is = Ok(vec![Reply::Deletes { delex: true, delifeq: false }]);
+        assert_eq!(read(&deep(DEPTH_MAX - 2), no), is);
+        assert_eq!(read(&deep(DEPTH_MAX - 1), no), Err(ProtocolError::TooLarge));
+        assert_eq!(read(&"*1\r\n".repeat(1 << 16), ""), Err(ProtocolError::TooLarge));
+        // A count that the cap leaves no room for is refused before anything of it has come.
+        for count in ["5461", "1000000000", "999999999999999999"] {
+            let lie = format!("*{count}\r\n");
+            assert_eq!(read(&lie, ""), Err(ProtocolError::TooLarge), "{count}");
+            let later = format!("*3\r\n+delex\r\n*2\r\n:1\r\n*{count}\r\n");
+            assert_eq!(read(&later, ""), Err(ProtocolError::TooLarge), "{count}");
+        }
+        // One element too few takes from what comes behind, one too many leaves some over.
+        let few = "*2\r\n+delex\r\n";
+        assert_eq!(read(few, "+OK\r\n:1\r\n"), Err(ProtocolError::Malformed));
+        assert_eq!(read("*1\r\n+delex\r\n:1\r\n", no), Err(ProtocolError::Malformed));
+        let text = |length: usize| {
+            let text = "x".repeat(length);
+            format!("*2\r\n$5\r\ndelex\r\n${length}\r\n{text}\r\n")
+        };
+        let around = commands(&text(10_000), no).len() - 10_000;
+        assert_eq!(read(&text(TEXT_BYTES_MAX - around), no), is);
+        assert_eq!(read(&text(TEXT_BYTES_MAX - around + 1), no), Err(ProtocolError::TooLarge));
+        let lines = format!("*5000\r\n+delex\r\n{}", ":123456789\r\n".repeat(4_999));
+        assert_eq!(read(&lines, no), Err(ProtocolError::TooLarge));
+        let malformed = [
+            "*1\r\n+get\r\n",
+            "*1\r\n*0\r\n",
+            "*1\r\n$-1\r\n",
+            "*1\r\n-ERR no\r\n",
+            "*-2\r\n",
+            "*\r\n",
+            "*+1\r\n",
+            "*1234567890123456789\r\n",
+            "$-2\r\n",
+            "*1\r\n$5\r\ndelex__",
+            "*1\r\n_\r\n",
+            "*1\r\n%",
+            "*2\r\n+delex\r\n:1x\r\n",
+        ];
+        for delex in malformed {
+            assert_eq!(read(delex, no), Err(ProtocolError::Malformed), "{delex:?}");
+        }
+        for delifeq in ["+delifeq\r\n", ":1\r\n", "$7\r\n", "-ERR\r\n", DELEX] {
+            assert_eq!(read(no, delifeq), Err(ProtocolError::Malformed), "{delifeq:?}");
+        }
+    }
+
     #[test]
     fn a_text_is_read_up_to_its_cap_and_not_beyond() {
         let text = |length: usize| {
@@ -777,6 +1031,10 @@ mod tests {
                 ServerErrorKind::UnknownCommand,
             ),
             ("ERR max number of clients reached", ServerErrorKind::MaxClients),
+            (
+                "ERR Key should be of string type if conditions are specified",
+                ServerErrorKind::WrongType,
+            ),
             ("ERR BUSYBODY", ServerErrorKind::Other),
             ("", ServerErrorKind::Other),
         ];

@@ -10,7 +10,9 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};
-use muxlock::{LockErrorKind, NodeOutcome, NodeState, Phase, ProtocolError, ServerErrorKind};
+use muxlock::{
+    LockErrorKind, NodeOutcome, NodeState, Phase, ProtocolError, ReleaseWith, ServerErrorKind,
+};
 use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
@@ -827,6 +829,254 @@ fn releasing_node_that_never_got_the_set_is_left_alone() {
     assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0);
     scenario.replies([1, 2], Reply::Integer(1));
     assert!(scenario.released().unwrap().was_held());
+}
+
+// Servers that compare and delete by themselves (R19).
+
+const SCRIPT: ReleaseWith = ReleaseWith::Script;
+const DELEX: ReleaseWith = ReleaseWith::Delex;
+const DELIFEQ: ReleaseWith = ReleaseWith::Delifeq;
+
+fn ways(scenario: &Scenario) -> Vec<ReleaseWith> {
+    scenario.engine.nodes().map(|node| node.release_with).collect()
+}
+
+/// One node that is connected, and has answered all of its handshake but whether it has commands
+/// that delete, and the probe.
+fn asked_for_deletes() -> Scenario {
+    let mut scenario = Scenario::new(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.drain();
+    for _ in 0..7 {
+        scenario.greet_once(0);
+    }
+    scenario
+}
+
+/// One node that is ready, and that has been sent `DELEX` to try it out.
+fn trying_out() -> Scenario {
+    let mut scenario = asked_for_deletes();
+    scenario.offers[0] = DELEX;
+    scenario.greet(0);
+    assert_eq!(scenario.drain(), [Acted::TryOut(DELEX, 0)]);
+    scenario
+}
+
+/// R19: a command that the server has and that was seen to run takes the script's place.
+#[test]
+fn releasing_goes_by_the_servers_own_command() {
+    for way in [DELEX, DELIFEQ] {
+        let mut scenario = Scenario::offering([way; 3]);
+        assert_eq!(ways(&scenario), [way; 3]);
+        let lease = scenario.locked();
+        scenario.engine.release(scenario.now, lease);
+        assert_eq!(scenario.drain(), [Acted::ReleaseWith(way, vec![0, 1, 2], 1)]);
+        scenario.replies([0, 1], Reply::Integer(1));
+        assert_eq!(scenario.released().unwrap().confirmed, 2);
+        scenario.reply(2, Reply::Integer(0));
+        assert_eq!(scenario.engine.unanswered(), 0);
+    }
+}
+
+/// R10, R19: a command is tried out behind all that waited for the connection, and until it has
+/// answered the script does.
+#[test]
+fn connected_server_is_tried_out_behind_what_waited() {
+    let mut scenario = Scenario::new(1);
+    scenario.offers[0] = DELIFEQ;
+    scenario.try_lock();
+    scenario.drain();
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1), Acted::TryOut(DELIFEQ, 0)]);
+    scenario.reply(0, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.release(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+    scenario.replies([0], Reply::Integer(0));
+    assert_eq!(ways(&scenario), [DELIFEQ]);
+    scenario.reply(0, Reply::Integer(1));
+    assert!(scenario.released().unwrap().was_held());
+}
+
+#[test]
+fn handshaking_server_that_does_not_tell_its_commands_gets_the_script() {
+    for (reply, state) in [
+        (server_error(ServerErrorKind::Permission), NodeState::Ready),
+        (server_error(ServerErrorKind::UnknownCommand), NodeState::Ready),
+        (server_error(ServerErrorKind::Other), NodeState::Ready),
+        (server_error(ServerErrorKind::Auth), NodeState::BackOff),
+        (Reply::Nil, NodeState::Ready),
+        (Reply::Integer(0), NodeState::BackOff),
+    ] {
+        let mut scenario = asked_for_deletes();
+        scenario.greet_with(0, reply.clone());
+        scenario.greet(0);
+        assert_eq!(scenario.state(0), state, "{reply:?}");
+        if state == NodeState::Ready {
+            assert_eq!(scenario.drain(), [], "{reply:?}");
+            assert_eq!(ways(&scenario), [SCRIPT]);
+        }
+    }
+}
+
+#[test]
+fn handshaking_server_that_has_both_commands_is_asked_for_one() {
+    let mut scenario = asked_for_deletes();
+    scenario.greet_with(0, Reply::Deletes { delex: true, delifeq: true });
+    scenario.greet(0);
+    assert_eq!(scenario.drain(), [Acted::TryOut(DELEX, 0)]);
+}
+
+/// That a server has a command does not mean that this user may run it.
+#[test]
+fn tried_out_command_that_does_not_run_is_not_used() {
+    for reply in [
+        server_error(ServerErrorKind::Permission),
+        server_error(ServerErrorKind::UnknownCommand),
+        server_error(ServerErrorKind::ReadOnly),
+        server_error(ServerErrorKind::Other),
+        Reply::Integer(1),
+        Reply::Integer(-1),
+    ] {
+        let mut scenario = trying_out();
+        scenario.reply(0, reply.clone());
+        assert_eq!(scenario.drain(), [], "{reply:?}");
+        assert_eq!((scenario.state(0), ways(&scenario)[0]), (NodeState::Ready, SCRIPT));
+        let lease = scenario.locked();
+        scenario.engine.abandon(scenario.now, lease);
+        assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)], "{reply:?}");
+    }
+}
+
+/// R17: an answer of another kind is somebody else's.
+#[test]
+fn tried_out_command_answered_out_of_kind_ends_the_connection() {
+    let deletes = Reply::Deletes { delex: true, delifeq: false };
+    for reply in [Reply::Ok, Reply::Status, Reply::Nil, deletes] {
+        let mut scenario = trying_out();
+        scenario.reply(0, reply);
+        assert_eq!(scenario.state(0), NodeState::BackOff);
+        assert_eq!(scenario.drain(), [Acted::Close(0)]);
+    }
+}
+
+/// R17: nobody asked for it outside a handshake.
+#[test]
+fn voting_description_of_commands_costs_the_vote_and_the_connection() {
+    let mut scenario = Scenario::ready(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.reply(0, Reply::Deletes { delex: false, delifeq: false });
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(outcomes(&error), [NodeOutcome::Protocol(ProtocolError::Unexpected)]);
+    assert_eq!(scenario.state(0), NodeState::BackOff);
+}
+
+#[test]
+fn tried_out_command_that_is_not_answered_costs_no_vote() {
+    let mut scenario = trying_out();
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);
+    scenario.pass(NODE_TIMEOUT - MS);
+    scenario.replies([0], Reply::Integer(0));
+    scenario.reply(0, Reply::Ok);
+    assert!(scenario.acquired().is_ok());
+}
+
+/// R10: one command for each way, and each behind its SET on every connection.
+#[test]
+fn releasing_on_servers_of_all_kinds_sends_one_command_for_each() {
+    let mut scenario = Scenario::offering([DELIFEQ, SCRIPT, DELEX, SCRIPT, DELEX]);
+    let lease = scenario.locked();
+    scenario.engine.release(scenario.now, lease);
+    scenario.try_lock();
+    let expected = [
+        Acted::ReleaseWith(DELEX, vec![2, 4], 1),
+        Acted::ReleaseWith(DELIFEQ, vec![0], 1),
+        Acted::Release(vec![1, 3], 1),
+        Acted::Set(vec![0, 1, 2, 3, 4], 2),
+    ];
+    assert_eq!(scenario.drain(), expected);
+    scenario.replies(0..5, Reply::Integer(1));
+    assert!(scenario.released().unwrap().was_held());
+    scenario.replies(0..5, Reply::Ok);
+    assert!(scenario.acquired().is_ok());
+    assert_eq!(scenario.engine.unanswered(), 0);
+}
+
+/// R12: a release that was not yet handed out to all is owed where it was not.
+#[test]
+fn releasing_half_handed_out_is_owed_to_a_node_that_is_lost_meanwhile() {
+    let mut scenario = Scenario::offering([SCRIPT, DELEX]);
+    let lease = scenario.locked();
+    scenario.engine.release(scenario.now, lease);
+    assert!(scenario.engine.poll_action().is_some(), "to node 1");
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    assert_eq!(scenario.drain(), [Acted::Close(0)]);
+    let debts: Vec<_> = scenario.engine.nodes().map(|node| node.debts).collect();
+    assert_eq!(debts, [1, 0]);
+    scenario.reply(1, Reply::Integer(1));
+    assert!(scenario.released().unwrap_err().is_unavailable());
+}
+
+/// R12, R19: what is refused is owed, and paid with the script if the command may be the reason.
+#[test]
+fn releasing_by_a_command_that_is_refused_meanwhile_goes_on_with_the_script() {
+    for (kind, next) in [
+        (ServerErrorKind::Permission, Acted::Release(vec![0], 1)),
+        (ServerErrorKind::UnknownCommand, Acted::Release(vec![0], 1)),
+        // The script is refused only if there is something to delete.
+        (ServerErrorKind::Misconfigured, Acted::Release(vec![0], 1)),
+        (ServerErrorKind::NoReplicas, Acted::Release(vec![0], 1)),
+        // This has nothing to do with the command.
+        (ServerErrorKind::Busy, Acted::ReleaseWith(DELEX, vec![0], 1)),
+    ] {
+        let mut scenario = Scenario::offering([DELEX]);
+        let lease = scenario.locked();
+        scenario.engine.release(scenario.now, lease);
+        assert_eq!(scenario.drain(), [Acted::ReleaseWith(DELEX, vec![0], 1)]);
+        scenario.reply(0, server_error(kind));
+        assert!(scenario.released().unwrap_err().is_unavailable());
+        assert_eq!(debts(&scenario), 1);
+        scenario.pass(500 * MS);
+        assert_eq!(scenario.drain(), [next]);
+        scenario.reply(0, Reply::Integer(1));
+        scenario.pass(500 * MS);
+        assert_eq!((scenario.drain(), debts(&scenario)), (vec![], 0));
+    }
+}
+
+#[test]
+fn releasing_by_command_a_key_of_another_type_is_absent() {
+    let mut scenario = Scenario::offering([DELIFEQ]);
+    let lease = scenario.locked();
+    scenario.engine.release(scenario.now, lease);
+    scenario.drain();
+    scenario.reply(0, server_error(ServerErrorKind::WrongType));
+    let released = scenario.released().unwrap();
+    assert_eq!((released.absent, debts(&scenario)), (1, 0));
+}
+
+/// R12, R19: behind an address may be another server by now; the script runs on each.
+#[test]
+fn connected_anew_server_is_owed_by_script_and_tried_out_again() {
+    let mut scenario = Scenario::offering([DELEX]);
+    let lease = scenario.locked();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    assert_eq!(ways(&scenario), [SCRIPT]);
+    scenario.pass(Duration::ZERO);
+    assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
+    scenario.offers[0] = DELIFEQ;
+    scenario.connect(0);
+    let release = Acted::Release(vec![0], 1);
+    assert_eq!(scenario.drain(), [Acted::Kill(0, 1), release, Acted::TryOut(DELIFEQ, 0)]);
+    scenario.replies([0], Reply::Integer(0));
+    scenario.replies([0, 0], Reply::Integer(0));
+    assert_eq!(ways(&scenario), [DELIFEQ]);
 }
 
 // Several at once, and limits.

@@ -642,9 +642,9 @@ mod tests {
     use super::*;
     use crate::Redlock;
 
-    /// Name, id, four sections of nothing, time and probe.
+    /// Name, id, four sections of nothing, time, two commands that are not there, and probe.
     const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
-        *2\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n";
+        *2\r\n$1\r\n1\r\n$1\r\n1\r\n*2\r\n$-1\r\n$-1\r\n:0\r\n";
 
     /// A server that greets and grants one lock, and the address of one that is not there.
     fn one_alive_one_dead() -> (SocketAddr, SocketAddr, JoinHandle<()>) {

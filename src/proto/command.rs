@@ -30,10 +30,14 @@ pub enum Command<'a> {
     Info(Section),
     /// `TIME`: the server's wall clock.
     Time,
-    /// The release script, for a key that is absent: it must run, and say 0.
+    /// `COMMAND INFO DELEX DELIFEQ`: whether the server compares and deletes by itself.
+    Deletes,
+    /// A release of a key that is absent: it must run, and say 0.
     Probe {
         /// The key.
         key: &'a [u8],
+        /// How.
+        with: ReleaseWith,
     },
     /// Looks whether the flush marker is there, and leaves one if not.
     Marker {
@@ -66,7 +70,22 @@ pub enum Command<'a> {
         key: &'a [u8],
         /// The value that the key must hold.
         token: &'a LockToken,
+        /// How.
+        with: ReleaseWith,
     },
+}
+
+/// What a node compares and deletes with. All of them do the same, in one command (R19).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReleaseWith {
+    /// A script, which every server has to run that may vote.
+    #[default]
+    Script,
+    /// `DELEX key IFEQ token`: Redis from 8.4 on.
+    Delex,
+    /// `DELIFEQ key token`: Valkey from 9 on.
+    Delifeq,
 }
 
 /// A part of what a server says of itself.
@@ -193,9 +212,19 @@ pub enum Reply {
     Replication(Replication),
     /// The server's wall clock, since the Unix epoch.
     Time(Duration),
+    /// Which commands the server has that compare and delete.
+    Deletes {
+        /// Whether it has `DELEX`.
+        delex: bool,
+        /// Whether it has `DELIFEQ`.
+        delifeq: bool,
+    },
     /// An error.
     Error(ServerError),
 }
+
+// One is moved for each command of each lock.
+const _: () = assert!(size_of::<Reply>() <= 32);
 
 /// An error reply.
 #[derive(Debug, Clone, PartialEq, Eq)]

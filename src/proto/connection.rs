@@ -1,6 +1,6 @@
 //! A node's connection: made, greeted, lost, and made again; and the replies that it brings.
 
-use super::command::{Command, Credentials, Reply, Section, ServerError, ServerInfo};
+use super::command::{Command, Credentials, ReleaseWith, Reply, Section, ServerError, ServerInfo};
 use super::node::{
     HEX_RUN_MAX, InFlight, LATE_COMMANDS_MAX, MESSAGE_CHARS_MAX, Request, State, Step,
 };
@@ -168,6 +168,7 @@ impl Engine {
             Request::Time => self.handle_time(now, node, answered.sent_at, reply),
             Request::Role => self.handle_role(now, node, reply),
             Request::Kill(connection) => self.handle_killed(now, node, connection, reply),
+            Request::Probe(with) => self.handle_probed(now, node, with, reply),
         }
     }
 
@@ -211,6 +212,15 @@ impl Engine {
         match (step, reply) {
             (Step::Authenticate | Step::Select | Step::SetName, Reply::Ok) => {}
             (Step::ClientId, Reply::Integer(id)) => self.nodes[node].client_id = Some(id),
+            (Step::Deletes, Reply::Deletes { delex, delifeq }) => {
+                self.nodes[node].offer = match (delex, delifeq) {
+                    (true, _) => ReleaseWith::Delex,
+                    (false, true) => ReleaseWith::Delifeq,
+                    (false, false) => ReleaseWith::Script,
+                };
+            }
+            // It was asked for two answers, and has none.
+            (Step::Deletes, Reply::Nil) => {}
             (Step::Info(_), Reply::Info(info)) => self.nodes[node].server.add(*info),
             (Step::Info(Section::Replication), Reply::Replication(said)) => {
                 self.nodes[node].server.replication = said;
@@ -243,8 +253,9 @@ impl Engine {
         }
         self.keep_error(node, error);
         match step {
-            // A name and a number are courtesies, and some servers know none.
-            Step::SetName | Step::ClientId if !denies_service(kind) => {}
+            // A name and a number are courtesies, and some servers know none; nor is it everybody's
+            // business which commands there are.
+            Step::SetName | Step::ClientId | Step::Deletes if !denies_service(kind) => {}
             // What it does not say of itself cannot be relied on.
             Step::Info(_) if is_forbidden(kind) => {
                 let version = self.nodes[node].server.version.take();
@@ -312,7 +323,10 @@ impl Engine {
             (Kind::Acquire, Reply::Status | Reply::Integer(_))
             | (Kind::Extend | Kind::Release, Reply::Ok | Reply::Status | Reply::Nil)
             | (Kind::Extend | Kind::Release, Reply::Integer(_))
-            | (_, Reply::Info(_) | Reply::Replication(_) | Reply::Time(_)) => {
+            | (
+                _,
+                Reply::Info(_) | Reply::Replication(_) | Reply::Time(_) | Reply::Deletes { .. },
+            ) => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 if kind != Kind::Extend {
                     self.owe(now, node, round);
@@ -428,6 +442,7 @@ impl Engine {
             _ => NodeOutcome::Server(kind),
         };
         if self.rounds[round].kind == Kind::Release && outcome.is_failure() {
+            self.note_refusal(node, kind);
             self.release_refused(now, node, round);
         }
         self.count(now, round, node, outcome);
@@ -511,6 +526,7 @@ impl Engine {
         self.open.remove(node);
         let in_flight = std::mem::take(&mut failed.in_flight);
         let queue = std::mem::take(&mut failed.queue);
+        self.release_with(node, ReleaseWith::Script);
         self.stats.disconnected += 1;
         self.note_due(retry_at);
         // What is lost with the connection, and whether it was handed out.
@@ -520,13 +536,18 @@ impl Engine {
             match sent.request {
                 Request::Round(round) => lost.push((round, true)),
                 Request::Marker(round) => unmarked.push(round),
-                Request::Handshake(_) | Request::Time | Request::Role | Request::Kill(_) => {}
+                Request::Handshake(_)
+                | Request::Time
+                | Request::Role
+                | Request::Kill(_)
+                | Request::Probe(_) => {}
             }
         }
         self.outgoing.retain_mut(|outgoing| match outgoing {
-            Outgoing::Connect(other) | Outgoing::Handshake(other, _) | Outgoing::Kill(other, _) => {
-                *other != node
-            }
+            Outgoing::Connect(other)
+            | Outgoing::Handshake(other, _)
+            | Outgoing::Kill(other, _)
+            | Outgoing::Probe(other, _) => *other != node,
             Outgoing::Close(_) => true,
             Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
                 nodes.remove(node);
@@ -592,10 +613,15 @@ impl Engine {
             Step::Select => Command::Select { db: config.db },
             Step::SetName => Command::SetName,
             Step::ClientId => Command::ClientId,
+            Step::Deletes => Command::Deletes,
             Step::Info(section) => Command::Info(section),
             Step::Time => Command::Time,
-            Step::Probe => Command::Probe { key: self.config.probe_key.as_bytes() },
+            Step::Probe => self.probe_command(ReleaseWith::Script),
         }
+    }
+
+    pub(super) fn probe_command(&self, with: ReleaseWith) -> Command<'_> {
+        Command::Probe { key: self.config.probe_key.as_bytes(), with }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::command::{History, ServerInfo};
 use super::connection::is_forbidden;
 use super::node::State;
-use super::{Engine, NodeSet, Outgoing, Reply};
+use super::{Engine, NodeSet, Outgoing, ReleaseWith, Reply};
 use crate::Moment;
 use crate::config::RestartGuard;
 use crate::error::{NodeOutcome, ProtocolError, Quarantine, QuarantineCause, Unfit};
@@ -82,6 +82,11 @@ impl Engine {
         // What a lost connection may have left comes before anything new (R12).
         self.settle_debts(now, node);
         self.flush_queue(now, node);
+        // Behind all that was waited for.
+        let offer = self.nodes[node].offer;
+        if offer != ReleaseWith::Script {
+            self.outgoing.push_back(Outgoing::Probe(node, offer));
+        }
     }
 
     fn unfit(&mut self, node: usize) -> Option<Unfit> {

@@ -39,7 +39,8 @@ use slab::Slab;
 pub use crate::quorum::NodeSet;
 pub use crate::validity::Ttl;
 pub use command::{
-    Command, Credentials, History, Replication, Reply, Section, ServerError, ServerInfo,
+    Command, Credentials, History, ReleaseWith, Replication, Reply, Section, ServerError,
+    ServerInfo,
 };
 pub use identity::Notice;
 pub use lease::{Lease, Released};
@@ -124,6 +125,7 @@ enum Outgoing {
     Close(usize),
     Handshake(usize, Step),
     Kill(usize, i64),
+    Probe(usize, ReleaseWith),
     Time(NodeSet),
     Role(NodeSet),
     Round(NodeSet, usize),
@@ -220,6 +222,9 @@ pub struct Engine {
     swamped: NodeSet,
     /// The nodes that may be in quarantine.
     suspects: NodeSet,
+    /// The nodes that were seen to release in this way; the others are sent the script (R19).
+    with_delex: NodeSet,
+    with_delifeq: NodeSet,
     rounds: Slab<Round>,
     /// One for each round's slot and node: `votes[slot * nodes + node]`.
     votes: Vec<Vote>,
@@ -259,6 +264,8 @@ impl Engine {
             rounds: Slab::with_capacity(ROUNDS_USUAL),
             votes: vec![Vote::PENDING; ROUNDS_USUAL * count],
             operations: Slab::with_capacity(ROUNDS_USUAL),
+            with_delex: NodeSet::EMPTY,
+            with_delifeq: NodeSet::EMPTY,
             leases: Slab::new(),
             generation: 0,
             timers: Timers::default(),
@@ -339,6 +346,10 @@ impl Engine {
                 let nodes = self.hand_out(NodeSet::one(node), Request::Kill(connection));
                 Some(Action::Send { nodes, command: Command::Kill { connection } })
             }
+            Outgoing::Probe(node, with) => {
+                let nodes = self.hand_out(NodeSet::one(node), Request::Probe(with));
+                Some(Action::Send { nodes, command: self.probe_command(with) })
+            }
             Outgoing::Time(nodes) => {
                 let nodes = self.hand_out(nodes, Request::Time);
                 Some(Action::Send { nodes, command: Command::Time })
@@ -348,10 +359,14 @@ impl Engine {
                 Some(Action::Send { nodes, command: Command::Info(Section::Replication) })
             }
             Outgoing::Round(nodes, round) => {
+                let (nodes, with) = match self.rounds[round].kind {
+                    Kind::Release => self.release_alike(nodes, round),
+                    Kind::Acquire | Kind::Extend => (nodes, ReleaseWith::Script),
+                };
                 let quarantined = self.quarantined_of(self.last_now, nodes);
                 self.rounds[round].uncounted.extend(quarantined);
                 let nodes = self.hand_out(nodes, Request::Round(round));
-                Some(Action::Send { nodes, command: self.rounds[round].command() })
+                Some(Action::Send { nodes, command: self.rounds[round].command(with) })
             }
             Outgoing::Marker(nodes, round) => {
                 let nodes = self.hand_out(nodes, Request::Marker(round));
@@ -512,7 +527,7 @@ impl Engine {
         let sending = self.outgoing.iter().map(|outgoing| match outgoing {
             Outgoing::Round(nodes, _) | Outgoing::Marker(nodes, _) => nodes.len(),
             Outgoing::Time(nodes) | Outgoing::Role(nodes) => nodes.len(),
-            Outgoing::Kill(..) => 1,
+            Outgoing::Kill(..) | Outgoing::Probe(..) => 1,
             Outgoing::Connect(_) | Outgoing::Close(_) | Outgoing::Handshake(..) => 0,
         });
         self.nodes.iter().map(waiting).chain(sending).sum()
@@ -538,6 +553,7 @@ impl Engine {
             quarantine: self.quarantine_of(self.last_now, i),
             server_version: node.server.version.clone(),
             run_id: node.server.run_id.clone(),
+            release_with: self.releases_with(i),
             errors: node.errors,
         })
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::{Section, ServerError, ServerInfo};
+use super::command::{ReleaseWith, Section, ServerError, ServerInfo};
 use super::identity::Seen;
 use super::round::Vote;
 use super::server_clock::ServerClock;
@@ -46,13 +46,15 @@ pub(super) enum Step {
     ClientId,
     Info(Section),
     Time,
+    /// With what it can compare and delete, beside scripts.
+    Deletes,
     /// The last one: when it is answered, so are all.
     Probe,
 }
 
 impl Step {
     /// The steps that every connection takes, in order.
-    pub(super) const COMMON: [Step; 8] = [
+    pub(super) const COMMON: [Step; 9] = [
         Step::SetName,
         Step::ClientId,
         Step::Info(Section::Server),
@@ -60,6 +62,7 @@ impl Step {
         Step::Info(Section::Memory),
         Step::Info(Section::Persistence),
         Step::Time,
+        Step::Deletes,
         Step::Probe,
     ];
 }
@@ -74,6 +77,8 @@ pub(super) enum Request {
     Time,
     /// Whether it still is a master, and of what.
     Role,
+    /// Whether this user may release in another way than with the script.
+    Probe(ReleaseWith),
     /// The end of an old connection, by what the server knew it.
     Kill(i64),
 }
@@ -162,6 +167,8 @@ pub(super) struct Node {
     /// What the server said of itself on this connection.
     pub(super) server: ServerInfo,
     pub(super) runs_no_scripts: bool,
+    /// How it could release, by the commands that it says to have.
+    pub(super) offer: ReleaseWith,
     pub(super) duplicate_of: Option<usize>,
     /// The process that was last connected to.
     pub(super) seen: Option<Seen>,
@@ -192,6 +199,7 @@ impl Node {
             client_id: None,
             server: ServerInfo::default(),
             runs_no_scripts: false,
+            offer: ReleaseWith::Script,
             duplicate_of: None,
             seen: None,
             quarantine: None,
@@ -205,6 +213,7 @@ impl Node {
         self.client_id = None;
         self.server = ServerInfo::default();
         self.runs_no_scripts = false;
+        self.offer = ReleaseWith::Script;
         self.duplicate_of = None;
         self.clock.reconnect(now);
     }
@@ -412,6 +421,9 @@ pub struct NodeStatus {
     pub server_version: Option<Arc<str>>,
     /// The random name of the server's process, if it told.
     pub run_id: Option<Arc<str>>,
+    /// How releases are put to it on this connection: with the script, until another way was seen
+    /// to work.
+    pub release_with: ReleaseWith,
     /// The errors that it has answered with.
     pub errors: ErrorCounts,
 }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use super::connection::is_forbidden;
 use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Debt, SLACK, State};
 use super::round::Kind;
-use super::{Engine, Lease, NodeSet, OpId, Progress, Released, Task, Ttl};
-use crate::error::{LockError, NodeOutcome};
+use super::{
+    Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task, Ttl,
+};
+use crate::error::{LockError, NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::token::LockToken;
 use crate::{Moment, Resource};
 
@@ -107,6 +110,73 @@ impl Engine {
         }
         self.dereference(round);
         round
+    }
+
+    /// Those of the nodes that release in one way, and which; the others are put first of all that
+    /// is to be sent, so that the release keeps its place on their connections (R10).
+    pub(super) fn release_alike(&mut self, nodes: NodeSet, round: usize) -> (NodeSet, ReleaseWith) {
+        let (with_delex, with_delifeq) = (nodes.and(self.with_delex), nodes.and(self.with_delifeq));
+        let (alike, with) = if !with_delex.is_empty() {
+            (with_delex, ReleaseWith::Delex)
+        } else if !with_delifeq.is_empty() {
+            (with_delifeq, ReleaseWith::Delifeq)
+        } else {
+            (nodes, ReleaseWith::Script)
+        };
+        let others = nodes.without(alike);
+        if !others.is_empty() {
+            self.outgoing.push_front(Outgoing::Round(others, round));
+        }
+        (alike, with)
+    }
+
+    /// How releases are put to the node.
+    pub(super) fn releases_with(&self, node: usize) -> ReleaseWith {
+        if self.with_delex.contains(node) {
+            ReleaseWith::Delex
+        } else if self.with_delifeq.contains(node) {
+            ReleaseWith::Delifeq
+        } else {
+            ReleaseWith::Script
+        }
+    }
+
+    /// Releases are put to the node in this way from now on.
+    pub(super) fn release_with(&mut self, node: usize, with: ReleaseWith) {
+        self.with_delex.remove(node);
+        self.with_delifeq.remove(node);
+        match with {
+            ReleaseWith::Script => {}
+            ReleaseWith::Delex => self.with_delex.insert(node),
+            ReleaseWith::Delifeq => self.with_delifeq.insert(node),
+        }
+    }
+
+    /// What a server has, this user may still be forbidden: only what was seen to run is used.
+    pub(super) fn handle_probed(
+        &mut self,
+        now: Moment,
+        node: usize,
+        with: ReleaseWith,
+        reply: Reply,
+    ) {
+        match reply {
+            Reply::Integer(0) => self.release_with(node, with),
+            // Nothing was there to be deleted: it means something else by this command.
+            Reply::Integer(_) => {}
+            Reply::Error(error) => self.keep_error(node, error),
+            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
+        }
+    }
+
+    /// A node refused a release: if it would refuse the same again, the script is its next try. One
+    /// that takes no writes refuses to delete even what is not there; the script finds that out.
+    pub(super) fn note_refusal(&mut self, node: usize, kind: ServerErrorKind) {
+        let takes_no_writes =
+            matches!(kind, ServerErrorKind::Misconfigured | ServerErrorKind::NoReplicas);
+        if is_forbidden(kind) || takes_no_writes {
+            self.release_with(node, ReleaseWith::Script);
+        }
     }
 
     /// Takes back a SET of which not one byte was sent; there is nothing to release then (R11).

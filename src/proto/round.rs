@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::command::Command;
+use super::command::{Command, ReleaseWith};
 use crate::error::NodeOutcome;
 use crate::quorum::{NodeSet, Tally};
 use crate::token::LockToken;
@@ -51,12 +51,13 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub(super) fn command(&self) -> Command<'_> {
+    /// The command for nodes that release like this.
+    pub(super) fn command(&self, with: ReleaseWith) -> Command<'_> {
         let (key, token, ttl) = (self.key.as_bytes(), &self.token, self.ttl);
         match self.kind {
             Kind::Acquire => Command::Acquire { key, token, ttl },
             Kind::Extend => Command::Extend { key, token, ttl },
-            Kind::Release => Command::Release { key, token },
+            Kind::Release => Command::Release { key, token, with },
         }
     }
 }

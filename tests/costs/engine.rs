@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use muxlock::proto::{
-    Action, Command, Engine, Entropy, NodeSet, Patience, Replication, Reply, Section, ServerInfo,
-    Ttl,
+    Action, Command, Engine, Entropy, NodeSet, Patience, ReleaseWith, Replication, Reply, Section,
+    ServerInfo, Ttl,
 };
 use muxlock::resp::{ReplyReader, encode};
 use muxlock::{Done, Lease, LockToken, Moment, Redlock, Resource};
@@ -179,6 +179,7 @@ fn answer(now: Moment, node: usize, command: &Command<'_>) -> Reply {
             uptime: Some(Duration::from_secs(86_400)),
             ..ServerInfo::default()
         })),
+        Command::Deletes => Reply::Deletes { delex: false, delifeq: false },
         Command::Time => Reply::Time(Duration::from_nanos(now.as_nanos())),
         Command::Kill { .. } | Command::Marker { .. } => {
             unreachable!("no connection is lost, and no marker configured")
@@ -201,7 +202,7 @@ pub fn encoding(what: Encoded) -> impl FnMut() {
         let (token, key) = (&token, KEY.as_bytes());
         let command = match what {
             Encoded::Set => Command::Acquire { key, token, ttl },
-            Encoded::Release => Command::Release { key, token },
+            Encoded::Release => Command::Release { key, token, with: ReleaseWith::Script },
         };
         out.clear();
         encode(black_box(&command), &mut out);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, Entropy, Patience, Replication, Reply, Section, ServerError,
-    ServerInfo,
+    Action, Command, Engine, Entropy, Patience, ReleaseWith, Replication, Reply, Section,
+    ServerError, ServerInfo,
 };
 use muxlock::{
     Builder, Done, Lease, LockError, Moment, NodeState, OpId, Redlock, Released, Resource,
@@ -36,7 +36,12 @@ pub enum Acted {
     Kill(usize, i64),
     Set(Vec<usize>, u32),
     Extend(Vec<usize>, u32),
+    /// With the script.
     Release(Vec<usize>, u32),
+    /// With a command of the server's own.
+    ReleaseWith(ReleaseWith, Vec<usize>, u32),
+    /// Such a command is tried on a key that is absent.
+    TryOut(ReleaseWith, usize),
 }
 
 /// No scenario needs more tokens; after them the source is dry.
@@ -71,6 +76,8 @@ pub struct Scenario {
     pub servers: Vec<ServerInfo>,
     /// By how much each node's wall clock is ahead of the safety clock.
     pub ahead: Vec<Duration>,
+    /// What each node's server has to release with; everyone runs scripts.
+    pub offers: Vec<ReleaseWith>,
     nodes: usize,
     /// How many connections there have been: a server tells each by its number.
     connections: i64,
@@ -82,6 +89,7 @@ pub struct Scenario {
 enum Greeting {
     Name,
     Id,
+    Deletes,
     Info(Section),
     Time,
     Probe,
@@ -125,6 +133,7 @@ impl Scenario {
             now,
             servers: (0..nodes).map(aged_master).collect(),
             ahead: vec![Duration::from_secs(1_000_000); nodes],
+            offers: vec![ReleaseWith::Script; nodes],
             nodes,
             connections: 0,
             greetings: vec![VecDeque::new(); nodes],
@@ -134,6 +143,23 @@ impl Scenario {
     /// `nodes` nodes, all of them ready.
     pub fn ready(nodes: usize) -> Scenario {
         Scenario::new(nodes).all_ready()
+    }
+
+    /// Nodes whose servers have these to release with, all of them ready and seen to run them.
+    pub fn offering<const N: usize>(offers: [ReleaseWith; N]) -> Scenario {
+        let mut scenario = Scenario::new(N);
+        scenario.offers = offers.to_vec();
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        for (node, offer) in offers.into_iter().enumerate() {
+            scenario.connect(node);
+            if offer != ReleaseWith::Script {
+                assert_eq!(scenario.drain(), [Acted::TryOut(offer, node)]);
+                scenario.reply(node, Reply::Integer(0));
+            }
+        }
+        assert_eq!(scenario.drain(), []);
+        scenario
     }
 
     pub fn all_ready(mut self) -> Scenario {
@@ -180,6 +206,10 @@ impl Scenario {
                 self.connections += 1;
                 Reply::Integer(self.connections)
             }
+            Greeting::Deletes => Reply::Deletes {
+                delex: self.offers[node] == ReleaseWith::Delex,
+                delifeq: self.offers[node] == ReleaseWith::Delifeq,
+            },
             Greeting::Info(section) => self.section(node, section),
             Greeting::Time => self.time(node),
             Greeting::Probe => Reply::Integer(0),
@@ -299,7 +329,7 @@ impl Scenario {
                     _ if !self.greetings[nodes[0]].is_empty() => {}
                     Greeting::Time => return Some(Acted::Time(nodes)),
                     Greeting::Info(_) => return Some(Acted::Role(nodes)),
-                    Greeting::Name | Greeting::Id | Greeting::Probe => {}
+                    Greeting::Name | Greeting::Id | Greeting::Deletes | Greeting::Probe => {}
                 }
                 self.greetings[nodes[0]].push_back(greeting);
                 match (greeting, self.greetings[nodes[0]].len()) {
@@ -380,10 +410,12 @@ fn greeting(command: &Command<'_>) -> Option<Greeting> {
             Some(Greeting::Name)
         }
         Command::ClientId => Some(Greeting::Id),
+        Command::Deletes => Some(Greeting::Deletes),
         Command::Info(section) => Some(Greeting::Info(*section)),
         Command::Time => Some(Greeting::Time),
-        Command::Probe { .. } => Some(Greeting::Probe),
-        Command::Kill { .. }
+        Command::Probe { with: ReleaseWith::Script, .. } => Some(Greeting::Probe),
+        Command::Probe { .. }
+        | Command::Kill { .. }
         | Command::Marker { .. }
         | Command::Acquire { .. }
         | Command::Extend { .. }
@@ -399,7 +431,11 @@ fn sent(nodes: Vec<usize>, command: Command<'_>) -> Acted {
     match command {
         Command::Acquire { token, .. } => Acted::Set(nodes, number(token)),
         Command::Extend { token, .. } => Acted::Extend(nodes, number(token)),
-        Command::Release { token, .. } => Acted::Release(nodes, number(token)),
+        Command::Release { token, with: ReleaseWith::Script, .. } => {
+            Acted::Release(nodes, number(token))
+        }
+        Command::Release { token, with, .. } => Acted::ReleaseWith(with, nodes, number(token)),
+        Command::Probe { with, .. } => Acted::TryOut(with, nodes[0]),
         Command::Kill { connection } => Acted::Kill(nodes[0], connection),
         Command::Marker { .. } => Acted::Marker(nodes),
         other => unreachable!("{other:?} belongs to a handshake"),
