@@ -261,7 +261,7 @@ fn is_same_info(ours: &[u8], real: &[u8]) -> bool {
 fn any_command(choices: &mut Choices, ids: &[u64]) -> Vec<String> {
     let (key, value, ttl) = (choices.pick(&KEYS), choices.pick(&VALUES), choices.pick(&TTLS));
     let any_id = choices.pick(&[ids[0], ids[1], 0, 999_999]).to_string();
-    let words: &[&str] = match choices.below(28) {
+    let words: &[&str] = match choices.below(31) {
         0..=4 => &["SET", key, value, "NX", "PX", ttl],
         5 => &["set", key, value, "xx", "ex", ttl],
         6 => &["SET", key, value],
@@ -284,6 +284,10 @@ fn any_command(choices: &mut Choices, ids: &[u64]) -> Vec<String> {
         24 => &["CLIENT", "KILL", "ID", &any_id],
         25 => &["GET"],
         26 => &["NOPE", key],
+        // It has none of them.
+        27 => &["COMMAND", "INFO", "DELEX", "DELIFEQ"],
+        28 => &["DELEX", key, "IFEQ", value],
+        29 => &["DELIFEQ", key, value],
         _ => &["CLIENT", "NOPE"],
     };
     words.iter().map(|word| (*word).to_owned()).collect()
@@ -407,6 +411,7 @@ fn model_is_busy_as_a_real_server_is() {
     pair.compare(0, &["CLIENT", "ID"]);
     pair.compare(0, &["INFO", "server"]);
     pair.compare(0, &["AUTH", "secret"]);
+    pair.compare(0, &["COMMAND", "INFO", "DELEX", "DELIFEQ"]);
     let reply = pair.wires[0].0.ask(&encoded(&["SCRIPT", "KILL"]));
     assert_eq!(reply, b"+OK\r\n");
 }

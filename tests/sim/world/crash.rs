@@ -168,6 +168,7 @@ impl World {
         let id = |kind: u64| format!("{:040x}", kind << 32 | self.servers);
         let mut server = Server::new(id(1), id(2), wall);
         server.password.clone_from(&self.plan.password);
+        server.make = self.choices.pick(self.plan.makes);
         server.staleness = u64::from(self.choices.below(100)) * MILLI;
         server
     }

@@ -4,6 +4,7 @@
 use super::World;
 use super::clock::MILLI;
 use super::network::ServerEnd;
+use super::redis::compared;
 use super::timeline::Short;
 
 /// A SET whose answer was lost with its connection.
@@ -34,9 +35,9 @@ impl World {
             return;
         }
         let owed = &mut self.clients[client].owed[slot];
-        match words {
-            [b"EVAL", _, _, _, token, ..] => owed.retain(|owed| owed.token != **token),
-            [b"SET", ..] => {
+        match (compared(words), words) {
+            (Some(token), _) => owed.retain(|owed| owed.token != *token),
+            (None, [b"SET", ..]) => {
                 owed.retain(|owed| self.now < owed.until);
                 if let Some(owed) = owed.first() {
                     let text = format!("a SET comes before the release of {}", Short(&owed.token));

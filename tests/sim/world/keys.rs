@@ -1,7 +1,10 @@
 //! The commands of the model that read and write keys.
 
 use super::clock::MILLI;
-use super::redis::{Change, ChangeKind, Entry, Redis, Value, expiry, integer, lower, wrong_type};
+use super::redis::{
+    Change, ChangeKind, Entry, Redis, Value, WRONG_TYPE, expiry, integer, lower, wrong_arity,
+    wrong_type,
+};
 use super::wire::Reply;
 
 impl Redis {
@@ -15,6 +18,19 @@ impl Redis {
             },
             "set" => self.set(db, words, wall),
             "del" => self.delete(db, &words[1..], now),
+            "delex" => match *words {
+                [_, key] => self.delete(db, &[key], now),
+                [_, key, condition, value] => {
+                    let wrong = "ERR Key should be of string type if conditions are specified";
+                    match lower(condition).as_str() {
+                        "ifeq" => self.delete_if(db, key, now, wrong, |text| text == value),
+                        "ifne" => self.delete_if(db, key, now, wrong, |text| text != value),
+                        _ => Reply::error("ERR syntax error"),
+                    }
+                }
+                _ => wrong_arity(name),
+            },
+            "delifeq" => self.delete_if(db, words[1], now, WRONG_TYPE, |text| text == words[2]),
             "pexpire" => self.pexpire(db, words, now),
             "pttl" => Reply::Integer(match self.read(db, words[1], now) {
                 Some(entry) => entry.expires.map_or(-1, |at| (at - now).max(0)),
@@ -108,6 +124,22 @@ impl Redis {
             }
         }
         Reply::Integer(deleted)
+    }
+
+    /// Deletes a text that `is_it`; what is no text is `wrong`.
+    fn delete_if(
+        &mut self,
+        db: u64,
+        key: &[u8],
+        now: i64,
+        wrong: &str,
+        is_it: impl Fn(&[u8]) -> bool,
+    ) -> Reply {
+        match self.read(db, key, now).map(|entry| &entry.value) {
+            Some(Value::Text(text)) if is_it(text) => self.delete(db, &[key], now),
+            Some(Value::Text(_)) | None => Reply::Integer(0),
+            Some(Value::Hash) => Reply::error(wrong),
+        }
     }
 
     /// An end that is not in the future deletes the key at once.

@@ -10,10 +10,16 @@ use muxlock::{Redlock, RestartGuard, Retry};
 use super::choices::Choices;
 use super::clock::MILLI;
 use super::faults::Fault;
+use super::server::Make;
 
 /// The clock drift that clients allow for; no clock here is off by more than half of it.
 const DRIFT_FACTOR: f64 = 0.01;
 const PPM_MAX: i32 = 5_000;
+
+/// Servers of one make, or of several: each process is drawn from the list.
+const FLEETS: [&[Make]; 4] = [&[Make::PLAIN], &Make::ALL, &[DELEX], &[Make::PLAIN, DELEX, DELIFEQ]];
+const DELEX: Make = Make::ALL[1];
+const DELIFEQ: Make = Make::ALL[2];
 
 /// What may go wrong in a run, and so what is promised all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,6 +83,8 @@ pub struct Plan {
     pub unguarded_clients: usize,
     pub password: Option<String>,
     pub db: u64,
+    /// What servers there are: each process is one of them.
+    pub makes: &'static [Make],
     pub key_prefix: &'static str,
     pub wire: Wire,
     pub process: Process,
@@ -126,6 +134,7 @@ impl Plan {
             unguarded_clients: usize::from(is_stepped && choices.chance(150)),
             password: choices.chance(150).then(|| "secret".into()),
             db: u64::from(choices.chance(150)) * 3,
+            makes: choices.pick(&FLEETS),
             key_prefix: if choices.chance(150) { "locks:" } else { "" },
             wire: Wire::draw(choices, (node_timeout / 4).min(connect_timeout / 10)),
             process: Process::draw(choices),

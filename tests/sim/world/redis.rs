@@ -1,4 +1,5 @@
-//! A Redis 7.0 process: the commands that a lock client sends, and how it answers them.
+//! A Redis 7.0 process: the commands that a lock client sends, and how it answers them; and those
+//! of later servers that compare and delete.
 //!
 //! It is compared with a real server, reply by reply, in `validation.rs`.
 
@@ -94,7 +95,7 @@ const fn spec(name: &'static str, arity: i32, flags: &str) -> Spec {
 }
 
 /// Flags: `w`rites, takes `m`emory, runs while `l`oading.
-const COMMANDS: [Spec; 16] = [
+const COMMANDS: [Spec; 19] = [
     spec("get", 2, ""),
     spec("set", -3, "wm"),
     spec("eval", -3, ""),
@@ -111,6 +112,9 @@ const COMMANDS: [Spec; 16] = [
     spec("flushall", -1, "w"),
     spec("hset", -4, "wm"),
     spec("dbsize", 1, ""),
+    spec("command", -1, "l"),
+    spec("delex", -2, "w"),
+    spec("delifeq", 3, "w"),
 ];
 
 impl Redis {
@@ -123,13 +127,14 @@ impl Redis {
     pub fn execute(&mut self, session: &mut Session, words: &[&[u8]], wall: u64) -> Reply {
         self.changes.clear();
         self.killed = None;
-        let Some(spec) = find(words[0]) else {
+        let Some(spec) = self.find(words[0]) else {
             return unknown(words);
         };
         if !has_arity(spec, words.len()) {
             return wrong_arity(spec.name);
         }
-        let wrong = (spec.name == "client").then(|| wrong_subcommand(words)).flatten();
+        let has_subcommands = matches!(spec.name, "client" | "command") && words.len() > 1;
+        let wrong = has_subcommands.then(|| wrong_subcommand(spec.name, words)).flatten();
         if let Some(error) = wrong {
             return error;
         }
@@ -141,6 +146,7 @@ impl Redis {
             "auth" => self.authenticate(session, &words[1..]),
             "select" => select(session, words[1]),
             "client" => self.client(session, words),
+            "command" => self.describe(words.get(2..).unwrap_or_default()),
             name => self.run(session.db, name, words, wall),
         }
     }
@@ -152,9 +158,9 @@ impl Redis {
         if needs_password && spec.name != "auth" {
             return Some("NOAUTH Authentication required.".into());
         }
-        if server.refuses(Refusal::Permission) && server.is_forbidden(spec.name, words) {
+        if server.is_forbidden(spec.name, words) {
             let name = match spec.name {
-                "client" => format!("client|{}", lower(words[1])),
+                name @ ("client" | "command") => format!("{name}|{}", lower(words[1])),
                 name => name.into(),
             };
             return Some(format!(
@@ -235,6 +241,27 @@ impl Redis {
         }
     }
 
+    /// The answer to `COMMAND INFO`.
+    fn describe(&self, names: &[&[u8]]) -> Reply {
+        let describe = |name: &&[u8]| match self.find(name) {
+            Some(spec) => description(spec),
+            None if self.server.make.is_old => Reply::NilArray,
+            None => Reply::Nil,
+        };
+        Reply::Array(names.iter().map(describe).collect())
+    }
+
+    fn find(&self, name: &[u8]) -> Option<&'static Spec> {
+        let is_there = |spec: &&Spec| match spec.name {
+            name @ ("delex" | "delifeq") => self.server.make.has.contains(&name),
+            _ => true,
+        };
+        COMMANDS
+            .iter()
+            .find(|spec| name.eq_ignore_ascii_case(spec.name.as_bytes()))
+            .filter(is_there)
+    }
+
     fn eval(&mut self, session: &Session, words: &[&[u8]], wall: u64) -> Reply {
         let rest = &words[3..];
         let count = match integer(words[2]) {
@@ -267,14 +294,14 @@ impl Redis {
     }
 
     fn call_of_script(&mut self, db: u64, words: &[&[u8]], wall: u64) -> Reply {
-        let Some(spec) = find(words[0]) else {
+        let Some(spec) = self.find(words[0]) else {
             return Reply::error("ERR Unknown Redis command called from script");
         };
         if !has_arity(spec, words.len()) {
             return Reply::error("ERR Wrong number of args calling Redis command from script");
         }
         let server = &self.server;
-        if server.refuses(Refusal::Permission) && server.is_forbidden(spec.name, words) {
+        if server.is_forbidden(spec.name, words) {
             return Reply::error(
                 "ERR The user executing the script can't run this command or subcommand",
             );
@@ -286,8 +313,31 @@ impl Redis {
     }
 }
 
-fn find(name: &[u8]) -> Option<&'static Spec> {
-    COMMANDS.iter().find(|spec| name.eq_ignore_ascii_case(spec.name.as_bytes()))
+/// What a server says of a command, as far as that is the same for all of them: its name, its
+/// arity, flags, three places of keys, categories, hints, and for later servers where keys are.
+fn description(spec: &Spec) -> Reply {
+    let word = |text: &str| Reply::Bulk(text.into());
+    let place = Reply::Integer(i64::from(spec.writes));
+    let index = Reply::Array(vec![word("index"), Reply::Integer(1)]);
+    let begin = Reply::Array(vec![word("type"), word("index"), word("spec"), index]);
+    let keys = Reply::Array(vec![
+        word("flags"),
+        Reply::Array(vec![Reply::Status("RW"), Reply::Status("delete")]),
+        word("begin_search"),
+        begin,
+    ]);
+    Reply::Array(vec![
+        word(spec.name),
+        Reply::Integer(spec.arity.into()),
+        Reply::Array(vec![Reply::Status("fast")]),
+        place.clone(),
+        place.clone(),
+        place,
+        Reply::Array(vec![Reply::Status("@fast")]),
+        Reply::Array(Vec::new()),
+        Reply::Array(vec![keys]),
+        Reply::Array(Vec::new()),
+    ])
 }
 
 fn has_arity(spec: &Spec, words: usize) -> bool {
@@ -295,20 +345,21 @@ fn has_arity(spec: &Spec, words: usize) -> bool {
     if spec.arity < 0 { words >= -spec.arity } else { words == spec.arity }
 }
 
-/// What is wrong with a `CLIENT` command before anybody looks at who sent it.
-fn wrong_subcommand(words: &[&[u8]]) -> Option<Reply> {
+/// What is wrong with a command that has subcommands, before anybody looks at who sent it.
+fn wrong_subcommand(command: &str, words: &[&[u8]]) -> Option<Reply> {
     let name = lower(words[1]);
-    let fits = match name.as_str() {
-        "id" => words.len() == 2,
-        "setname" => words.len() == 3,
-        "kill" => words.len() >= 3,
+    let fits = match (command, name.as_str()) {
+        ("client", "id") => words.len() == 2,
+        ("client", "setname") => words.len() == 3,
+        ("client", "kill") => words.len() >= 3,
+        ("command", "info") => true,
         _ => {
-            let name = String::from_utf8_lossy(words[1]);
-            let text = format!("ERR unknown subcommand '{name}'. Try CLIENT HELP.");
+            let (name, command) = (String::from_utf8_lossy(words[1]), command.to_uppercase());
+            let text = format!("ERR unknown subcommand '{name}'. Try {command} HELP.");
             return Some(Reply::Error(text));
         }
     };
-    (!fits).then(|| wrong_arity(&format!("client|{name}")))
+    (!fits).then(|| wrong_arity(&format!("{command}|{name}")))
 }
 
 fn select(session: &mut Session, word: &[u8]) -> Reply {
@@ -340,11 +391,23 @@ pub fn lower(word: &[u8]) -> String {
     String::from_utf8_lossy(word).to_lowercase()
 }
 
-pub fn wrong_type() -> Reply {
-    Reply::error("WRONGTYPE Operation against a key holding the wrong kind of value")
+/// The value that a command of a lock client, or its script, compares with the key's.
+pub fn compared<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
+    match *words {
+        [b"EVAL", _, _, _, token, ..] | [b"DELEX", _, b"IFEQ", token] | [b"DELIFEQ", _, token] => {
+            Some(token)
+        }
+        _ => None,
+    }
 }
 
-fn wrong_arity(name: &str) -> Reply {
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+pub fn wrong_type() -> Reply {
+    Reply::error(WRONG_TYPE)
+}
+
+pub fn wrong_arity(name: &str) -> Reply {
     Reply::Error(format!("ERR wrong number of arguments for '{name}' command"))
 }
 

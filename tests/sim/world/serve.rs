@@ -5,7 +5,7 @@ use super::clock::MICRO;
 use super::network::{ClientEnd, Connection, ServerEnd, Way, Yes};
 use super::queue::Event;
 use super::rare::Rare;
-use super::redis::ChangeKind;
+use super::redis::{ChangeKind, compared};
 use super::timeline;
 use super::wire::{self, Reply};
 
@@ -258,7 +258,17 @@ impl World {
 
     fn note_situation(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply) {
         match (reply, words) {
-            (Reply::Error(text), _) => self.rare.hit_error(text),
+            (Reply::Error(text), _) => {
+                self.rare.hit_error(text);
+                let is_delete = matches!(words[0], b"DELEX" | b"DELIFEQ");
+                if is_delete && text.starts_with("NOPERM") {
+                    let is_probe = compared(words) == Some(&[b'0'; 40]);
+                    self.rare.hit_if(is_probe, Rare::DeleteForbidden);
+                    self.rare.hit_if(!is_probe, Rare::DeleteRefused);
+                }
+            }
+            (Reply::Integer(1), [b"DELEX", ..]) => self.rare.hit(Rare::ReleasedByDelex),
+            (Reply::Integer(1), [b"DELIFEQ", ..]) => self.rare.hit(Rare::ReleasedByDelifeq),
             (Reply::Bulk(_), [b"INFO", b"replication"]) => {
                 let server = &self.nodes[node].redis.server;
                 self.connections[id].said_replica = server.is_replica;

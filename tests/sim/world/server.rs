@@ -21,12 +21,14 @@ pub enum Refusal {
     Cluster,
     /// `EVAL` is renamed.
     Scripts,
+    /// `-NOPERM`: the commands of its own that delete.
+    Deletes,
     /// `-ERR max number of clients reached`, to new connections.
     Clients,
 }
 
 impl Refusal {
-    pub const ALL: [Refusal; 8] = [
+    pub const ALL: [Refusal; 9] = [
         Refusal::Memory,
         Refusal::Disk,
         Refusal::Replicas,
@@ -34,7 +36,35 @@ impl Refusal {
         Refusal::Permission,
         Refusal::Cluster,
         Refusal::Scripts,
+        Refusal::Deletes,
         Refusal::Clients,
+    ];
+}
+
+/// What a server has to compare and delete with, beside scripts, and what it says of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Make {
+    /// The commands that it has, in small letters.
+    pub has: &'static [&'static str],
+    /// What this user may not run.
+    pub forbids: &'static [&'static str],
+    /// Whether what it does not have is a null array, as before Redis 7.
+    pub is_old: bool,
+}
+
+impl Make {
+    /// Redis 7: nothing.
+    pub const PLAIN: Make = Make { has: &[], forbids: &[], is_old: false };
+    /// All that there are.
+    pub const ALL: [Make; 8] = [
+        Make::PLAIN,
+        Make { has: &["delex"], ..Make::PLAIN },
+        Make { has: &["delifeq"], ..Make::PLAIN },
+        Make { is_old: true, ..Make::PLAIN },
+        Make { has: &["delex"], forbids: &["delex"], ..Make::PLAIN },
+        Make { has: &["delifeq"], forbids: &["delifeq"], ..Make::PLAIN },
+        Make { has: &["delex"], forbids: &["command"], ..Make::PLAIN },
+        Make { has: &["delex", "delifeq"], ..Make::PLAIN },
     ];
 }
 
@@ -62,6 +92,7 @@ pub struct Server {
     /// Whether `CLIENT KILL` is what [`Refusal::Permission`] forbids, and not writing.
     pub forbids_kill: bool,
     pub cluster_error: &'static str,
+    pub make: Make,
 }
 
 impl Server {
@@ -82,6 +113,7 @@ impl Server {
             refusals: Vec::new(),
             forbids_kill: false,
             cluster_error: "CLUSTERDOWN Hash slot not served",
+            make: Make::PLAIN,
         }
     }
 
@@ -91,6 +123,14 @@ impl Server {
 
     /// What `-NOPERM` is said to.
     pub fn is_forbidden(&self, name: &str, words: &[&[u8]]) -> bool {
+        let deletes = matches!(name, "delex" | "delifeq");
+        if self.make.forbids.contains(&name) || deletes && self.refuses(Refusal::Deletes) {
+            return true;
+        }
+        self.refuses(Refusal::Permission) && self.is_forbidden_for_now(name, words)
+    }
+
+    fn is_forbidden_for_now(&self, name: &str, words: &[&[u8]]) -> bool {
         match self.forbids_kill {
             true => name == "client" && words[1].eq_ignore_ascii_case(b"kill"),
             false => name == "set",
