@@ -25,8 +25,8 @@ use muxlock::{
 use support::proxy::DelayProxy;
 use support::scripted::{Peer, Scripted};
 use support::{
-    Folder, PATIENT, SOON, Stopwatch, TTL, all_ready, count, is_child, outcomes, patient, pause,
-    re_execute, soon, tell_parent, timed, told_by, within,
+    Folder, PATIENT, SOON, Stopwatch, TTL, all_ready, count, deleting_server, is_child, outcomes,
+    patient, pause, re_execute, soon, tell_parent, timed, told_by, within,
 };
 
 /// No other time to live comes near it, and no test runs as long.
@@ -1297,6 +1297,25 @@ fn missing_server_tests_fail_with_a_sentence() {
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("redis-server is not installed or not on PATH"), "{said}");
+}
+
+/// What holds for the usual server holds for one that compares and deletes by itself.
+#[test]
+fn deleting_servers_pass_the_same_tests() {
+    let test = "deleting_servers_pass_the_same_tests";
+    let Some(server) = deleting_server(test) else { return };
+    let usual = env::var_os(masters::SERVER_VARIABLE).unwrap_or_else(|| "redis-server".into());
+    if server == usual {
+        // All the others run on it.
+        return;
+    }
+    let output = std::process::Command::new(env::current_exe().unwrap())
+        .args(["--skip", test])
+        .env(masters::SERVER_VARIABLE, server)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
 }
 
 // ---- Threads ----

@@ -91,6 +91,11 @@ impl Master {
         Master::start_as(Settings::new(extra_args, false))
     }
 
+    /// Starts a server of another make than the others.
+    pub fn start_other(binary: &OsStr, extra_args: &[&str]) -> io::Result<Master> {
+        Master::start_as(Settings { binary: binary.into(), ..Settings::new(extra_args, false) })
+    }
+
     /// Starts a server with more variables in its environment, such as `LD_PRELOAD`.
     pub fn start_in(environment: &[(&str, &OsStr)]) -> io::Result<Master> {
         let owned = |(name, value): &(&str, &OsStr)| ((*name).into(), (*value).to_owned());

@@ -3,7 +3,8 @@
 pub mod proxy;
 pub mod scripted;
 
-use std::io::{BufRead, BufReader};
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
@@ -16,6 +17,10 @@ pub const TTL: Duration = Duration::from_secs(30);
 pub const PATIENT: Duration = Duration::from_secs(20);
 /// What takes milliseconds may take this long on a busy machine.
 pub const SOON: Duration = Duration::from_secs(5);
+
+/// The environment variable that names a server which compares and deletes by itself: Redis from
+/// 8.4 on, Valkey from 9 on.
+pub const DELETING_SERVER_VARIABLE: &str = "MUXLOCK_TEST_SERVER";
 
 /// How long to wait before looking again.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -76,11 +81,15 @@ pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A client of which every node is ready to vote: connecting itself waits for a quorum only.
+/// A client of which every node is ready to vote and owes no answer, as to what is tried out after
+/// the handshake: connecting itself waits for a quorum only.
 #[track_caller]
 pub fn all_ready(builder: &Builder) -> Redlock {
     let redlock = builder.connect().unwrap_or_else(|error| panic!("{error}"));
-    soon("every node is ready", || ready(&redlock) == redlock.nodes().len());
+    soon("every node is ready", || {
+        let nodes = redlock.nodes();
+        nodes.iter().all(|node| node.state == NodeState::Ready && node.in_flight == 0)
+    });
     redlock
 }
 
@@ -153,6 +162,44 @@ pub fn run_child(command: &mut Command) -> Vec<String> {
     let status = child.wait().expect("a child can be waited for");
     assert!(status.success(), "the child failed: {status}; see above");
     told
+}
+
+/// A server that compares and deletes by itself: the one that the environment names, or one on
+/// PATH. `None`, said where nobody can miss it, if there is none.
+///
+/// # Panics
+///
+/// Panics if the one that the environment names is not such a server.
+pub fn deleting_server(test: &str) -> Option<OsString> {
+    let named = env::var_os(DELETING_SERVER_VARIABLE).filter(|path| !path.is_empty());
+    if let Some(path) = named {
+        let is_it = deletes_by_itself(&path);
+        assert!(is_it, "{DELETING_SERVER_VARIABLE} names {path:?}: not Redis 8.4 or Valkey 9");
+        return Some(path);
+    }
+    let found = ["redis-server", "valkey-server"].map(OsString::from).into_iter();
+    let server = found.into_iter().find(|name| deletes_by_itself(name));
+    if server.is_none() {
+        // Not by a macro, of which the harness would keep to itself what it prints.
+        let text = format!(
+            "SKIPPED {test}: no redis-server from 8.4 on and no valkey-server from 9 on is on \
+             PATH, and {DELETING_SERVER_VARIABLE} names none\n"
+        );
+        std::io::stderr().write_all(text.as_bytes()).expect("somebody may read it");
+    }
+    server
+}
+
+/// Whether this is a server that says so by its make and version.
+fn deletes_by_itself(binary: &OsStr) -> bool {
+    let Ok(output) = Command::new(binary).arg("--version").output() else {
+        return false;
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let least = if said.starts_with("Valkey") { (9, 0) } else { (8, 4) };
+    let version = said.split_once(" v=").map_or("", |(_, version)| version);
+    let mut numbers = version.split(['.', ' ']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= least
 }
 
 /// A number from `/proc/self/status`: `Threads`, or a size in KiB such as `VmHWM`.
