@@ -470,7 +470,7 @@ impl World {
 
 #[cfg(test)]
 mod tests {
-    fn replay(target: &str, run: fn(&[u8])) {
+    fn replay(target: &str, run: impl Fn(&[u8])) {
         let folder = format!("{}/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
         let mut inputs = 0;
         for entry in std::fs::read_dir(folder).expect("the corpus is committed") {
@@ -488,6 +488,30 @@ mod tests {
     #[test]
     fn engine_corpus_holds() {
         replay("engine", super::engine);
+    }
+
+    /// What is nearly right, wherever it is cut.
+    #[test]
+    fn reply_corpus_with_wrong_bytes_holds() {
+        replay("reply", |input| {
+            let mut state = input.len() as u64;
+            let mut draw = |bound: usize| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33) as usize % bound
+            };
+            for _ in 0..200 {
+                let mut input = input.to_vec();
+                for _ in 0..=draw(3) {
+                    let (at, byte) = (draw(input.len()), b"*$:+-\r\n0129x"[draw(12)]);
+                    match draw(3) {
+                        0 => input.insert(at, byte),
+                        1 if input.len() > 1 => drop(input.remove(at)),
+                        _ => input[at] = byte,
+                    }
+                }
+                super::reply(&input);
+            }
+        });
     }
 
     /// A poor man's fuzzer, so that every test run sees a little that is new to the corpus.
