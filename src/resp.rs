@@ -80,7 +80,8 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         Command::Deletes => append(out, &[b"COMMAND", b"INFO", b"DELEX", b"DELIFEQ"]),
         // No lock has this token.
         Command::Probe { key, with } => {
-            append_release(out, key, &LockToken::from_random([0; 20]), with);
+            let token = &LockToken::from_random([0; 20]);
+            encode(&Command::Release { key, token, with }, out);
         }
         Command::Marker { key, quarantine } => {
             let millis = quarantine.as_nanos().div_ceil(1_000_000);
@@ -96,16 +97,14 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_owned(out, &EXTEND_HEAD, key, token, b"\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
         }
-        Command::Release { key, token, with } => append_release(out, key, token, with),
-    }
-}
-
-/// EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
-fn append_release(out: &mut BytesMut, key: &[u8], token: &LockToken, with: ReleaseWith) {
-    match with {
-        ReleaseWith::Script => append_owned(out, &RELEASE_HEAD, key, token, b"\r\n"),
-        ReleaseWith::Delifeq => append_owned(out, DELIFEQ_HEAD, key, token, b"\r\n"),
-        ReleaseWith::Delex => {
+        // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
+        Command::Release { key, token, with: ReleaseWith::Script } => {
+            append_owned(out, &RELEASE_HEAD, key, token, b"\r\n");
+        }
+        Command::Release { key, token, with: ReleaseWith::Delifeq } => {
+            append_owned(out, DELIFEQ_HEAD, key, token, b"\r\n");
+        }
+        Command::Release { key, token, with: ReleaseWith::Delex } => {
             out.put_slice(DELEX_HEAD);
             append_word(out, key);
             // Without a condition it would delete whatever is there.
@@ -251,9 +250,7 @@ impl ReplyReader {
             return Ok(Some(Reply::Replication(*replication)));
         }
         if is_about_commands(pending) {
-            let deletes = deletes(pending)?;
-            self.start += deletes.as_ref().map_or(0, |(_, length)| *length);
-            return Ok(deletes.map(|(reply, _)| reply));
+            return self.next_deletes();
         }
         let Some(length) = frame_length(pending)? else {
             return Ok(None);
@@ -266,6 +263,14 @@ impl ReplyReader {
         }
         self.start += length;
         Ok(Some(reply))
+    }
+
+    /// Once for each connection.
+    #[cold]
+    fn next_deletes(&mut self) -> Result<Option<Reply>, ProtocolError> {
+        let deletes = deletes(&self.buffer[self.start..self.end])?;
+        self.start += deletes.as_ref().map_or(0, |(_, length)| *length);
+        Ok(deletes.map(|(reply, _)| reply))
     }
 }
 
