@@ -21,7 +21,7 @@ use crate::process::Home;
 use crate::proto::{Done, Lease, NodeStatus, OpId, Patience, Released, Stats};
 use crate::quorum::NODES_MAX;
 use crate::{Moment, Resource};
-use poller::Poller;
+use poller::{Poller, Precision};
 
 /// Above the tokens of the nodes.
 const WAKER: Token = Token(NODES_MAX);
@@ -412,9 +412,13 @@ impl Redlock {
         timeout: Option<Duration>,
         op: Option<OpId>,
     ) -> MutexGuard<'a, Core> {
+        let precision = match core.mux.engine().is_precise() {
+            true => Precision::Fine,
+            false => Precision::Millisecond,
+        };
         drop(core);
         let mut lead = Lead { shared: &self.shared, poller: Some(poller) };
-        let mut events = lead.wait(now, timeout);
+        let mut events = lead.wait(now, timeout, precision);
         let mut core = self.lock_core();
         let now = Clock.now_by_one_clock();
         for event in events.by_ref() {
@@ -528,8 +532,13 @@ struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    fn wait(&mut self, now: Moment, timeout: Option<Duration>) -> impl Iterator<Item = &Event> {
-        self.poller.as_mut().expect("it is handed back once").wait(now, timeout)
+    fn wait(
+        &mut self,
+        now: Moment,
+        timeout: Option<Duration>,
+        precision: Precision,
+    ) -> impl Iterator<Item = &Event> {
+        self.poller.as_mut().expect("it is handed back once").wait(now, timeout, precision)
     }
 }
 

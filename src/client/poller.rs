@@ -11,6 +11,13 @@ use crate::clock::Clock;
 /// More than one event for each of the most nodes; if there are more, they come in the next turn.
 const EVENTS_PER_TURN: usize = 128;
 
+/// How exact the end of a wait is to be. What is fine may cost a system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Precision {
+    Millisecond,
+    Fine,
+}
+
 /// A poll, and what it waits with.
 pub(super) struct Poller {
     poll: Poll,
@@ -36,12 +43,15 @@ impl Poller {
         &mut self,
         now: Moment,
         timeout: Option<Duration>,
+        precision: Precision,
     ) -> impl Iterator<Item = &Event> {
         let busy = self.busy_poll.min(timeout.unwrap_or(Duration::MAX));
         if !self.busy_wait(now, busy) {
             let passed = if busy.is_zero() { busy } else { Clock.now_by_one_clock().since(now) };
             let timeout = timeout.map(|timeout| timeout.saturating_sub(passed));
-            self.alarm.set(timeout);
+            if precision == Precision::Fine {
+                self.alarm.set(timeout);
+            }
             self.poll(timeout);
         }
         self.events.iter()
@@ -153,7 +163,7 @@ mod tests {
                 let mut poller = Poller::new(busy_poll).unwrap();
                 let start = Clock.now_by_one_clock();
                 // Only the alarm may be announced.
-                assert!(poller.wait(start, Some(timeout)).count() <= 1);
+                assert!(poller.wait(start, Some(timeout), Precision::Fine).count() <= 1);
                 let waited = Clock.now_by_one_clock().since(start);
                 assert!(waited >= timeout.min(Duration::from_micros(200)) / 2, "{waited:?}");
             }

@@ -326,10 +326,13 @@ impl Multiplexer {
         if std::mem::take(&mut self.unread) || is_due {
             for node in 0..self.nodes.len() {
                 let connection = &mut self.nodes[node];
-                let unread = std::mem::take(&mut connection.unread) || connection.deferred;
+                let unread = std::mem::take(&mut connection.unread);
+                let deferred = connection.deferred;
                 // The caller may not have polled for long, and the replies be here.
                 if unread || self.engine.is_overdue(now, node) {
                     self.look_at(now, node, true);
+                } else if deferred {
+                    self.look_at(now, node, false);
                 }
             }
         }

@@ -58,6 +58,8 @@ use timer::Timers;
 /// There is room for so many from the start: a client that has fewer under way, those included that
 /// a slow node has yet to answer, allocates nothing.
 const ROUNDS_USUAL: usize = 64;
+/// For a timeout of ten milliseconds, one is not much.
+const PRECISE_NANOS_MAX: u64 = 10_000_000;
 /// The most operations that may be under way at once.
 pub const OPERATIONS_MAX: usize = 131_072;
 
@@ -236,6 +238,8 @@ pub struct Engine {
     /// Nothing is due before this moment. What has been answered in the meantime may leave it too
     /// early, and nothing leaves it too late.
     due: Option<Moment>,
+    /// The same, of what operations wait for.
+    timer_due: Option<Moment>,
     node_timeout_nanos: u64,
     /// No node's clock or role is to be looked at before; `None` if that has to be found out.
     look_due: Option<Moment>,
@@ -270,6 +274,7 @@ impl Engine {
             generation: 0,
             timers: Timers::default(),
             due: None,
+            timer_due: None,
             node_timeout_nanos,
             look_due: None,
             outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
@@ -323,6 +328,7 @@ impl Engine {
         let nodes = self.nodes.iter().filter_map(|node| node.poll_timeout(node_timeout));
         let operations = &self.operations;
         let timer = self.timers.next(|at, id| is_timer(operations, at, id));
+        self.timer_due = timer;
         nodes.chain(timer).min()
     }
 
@@ -453,6 +459,14 @@ impl Engine {
     /// `handle_timeout` exact: what is answered in time is not taken out of it.
     pub fn poll_timeout(&self) -> Option<Moment> {
         if self.has_actions() { Some(self.last_now) } else { self.due }
+    }
+
+    /// Whether a millisecond more or less matters at the moment that
+    /// [`poll_timeout`](Engine::poll_timeout) names: somebody's patience or delay ends, or a
+    /// node's timeout that is not much longer.
+    pub fn is_precise(&self) -> bool {
+        let is_timer = self.timer_due.is_some_and(|timer| self.due == Some(timer));
+        is_timer || self.node_timeout_nanos < PRECISE_NANOS_MAX
     }
 
     /// Whether there are actions to carry out.
@@ -604,6 +618,7 @@ impl Engine {
         if let Some(at) = at {
             self.operations[op].timer = Some(at);
             self.timers.set(at, self.id_of(op));
+            self.timer_due = Some(self.timer_due.map_or(at, |due| due.min(at)));
             self.note_due(at);
         }
     }
