@@ -144,7 +144,10 @@ fn copy(from: &Path, to: &Path) {
     if from.is_dir() {
         for entry in fs::read_dir(from).expect("the folder is readable") {
             let entry = entry.expect("the folder is readable");
-            copy(&entry.path(), &to.join(entry.file_name()));
+            // A crate below has a folder of its own for what it builds.
+            if entry.file_name() != "target" {
+                copy(&entry.path(), &to.join(entry.file_name()));
+            }
         }
     } else {
         write_if_other(to, &fs::read_to_string(from).expect("the sources are text"));
