@@ -42,7 +42,11 @@ impl World {
                 }
                 Stage::Time => {
                     let now = self.client_now(client);
-                    self.clients[client].engine.handle_timeout(now);
+                    // As the event loop does, so that what is noted as due has to be right.
+                    let engine = &mut self.clients[client].engine;
+                    if engine.is_due(now) {
+                        engine.handle_timeout(now);
+                    }
                     self.clients[client].stage = Stage::Flush;
                 }
                 Stage::Flush => {
