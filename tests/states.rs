@@ -638,6 +638,20 @@ fn waiting_bound_cuts_a_round_short_and_undoes_it() {
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
 }
 
+/// R3: a node whose vote was given up votes no more, the short way no more than the long one.
+#[test]
+fn waiting_grant_after_the_bound_is_no_second_vote() {
+    let mut scenario = Scenario::ready(3);
+    let give_up_at = scenario.now.after(20 * MS);
+    scenario.acquire(TTL, Patience::Until(give_up_at));
+    scenario.drain();
+    scenario.pass(20 * MS);
+    scenario.replies(0..3, Reply::Ok);
+    let error = scenario.acquired().unwrap_err();
+    let timed_out = NodeOutcome::TimedOut(Phase::Reply);
+    assert_eq!(outcomes(&error), [timed_out; 3], "{error}");
+}
+
 #[test]
 fn waiting_late_quorum_is_undone_and_tried_again() {
     let mut scenario = Scenario::ready(3);
