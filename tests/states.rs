@@ -653,6 +653,52 @@ fn waiting_grant_after_the_bound_is_no_second_vote() {
 }
 
 #[test]
+fn cancelled_acquisition_is_undone_wherever_it_stands() {
+    // Undecided, won, and lost but to be tried again.
+    for (reply, granted) in [(None, 0), (Some(Reply::Ok), 3), (Some(Reply::Nil), 3)] {
+        let mut scenario = Scenario::ready(3);
+        let give_up_at = scenario.now.after(Duration::from_secs(5));
+        let op = scenario.acquire(TTL, Patience::Until(give_up_at));
+        assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 1)]);
+        if let Some(reply) = reply {
+            scenario.replies(0..granted, reply);
+        }
+        scenario.engine.cancel(scenario.now, op);
+        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)], "R10");
+        assert!(scenario.done().is_none());
+        scenario.replies(granted..3, Reply::Ok);
+        scenario.replies(0..3, Reply::Integer(1));
+        assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
+        assert_eq!(scenario.next_timeout(), None);
+        scenario.engine.cancel(scenario.now, op);
+        assert_eq!(scenario.drain(), []);
+    }
+}
+
+#[test]
+fn cancelled_extension_gives_the_lock_up() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    let op = scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    scenario.engine.cancel(scenario.now, op);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.replies(0..3, Reply::Integer(1));
+    scenario.replies(0..3, Reply::Integer(1));
+    assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
+}
+
+#[test]
+fn cancelled_release_is_sent_all_the_same() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    let op = scenario.engine.release(scenario.now, lease);
+    scenario.engine.cancel(scenario.now, op);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    assert_eq!(scenario.engine.operations(), 0);
+}
+
+#[test]
 fn waiting_late_quorum_is_undone_and_tried_again() {
     let mut scenario = Scenario::ready(3);
     let give_up_at = scenario.now.after(Duration::from_secs(60));

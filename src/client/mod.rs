@@ -353,6 +353,8 @@ impl Redlock {
         &self,
         start: impl FnOnce(&mut Multiplexer, Moment) -> Result<OpId, E>,
     ) -> Result<Done, E> {
+        // Dropped after the lock on the core, which a panic gives back first.
+        let mut started = Started { redlock: self, op: None };
         let mut core = self.lock_core();
         // With a look at the wall clock: that it was set since the last one is no reason to take it
         // off the validity.
@@ -363,10 +365,12 @@ impl Redlock {
             now = Clock.now();
         }
         let op = start(&mut core.mux, now)?;
+        started.op = Some(op);
         core.mux.flush_at_home();
         self.ring(&mut core, Some(op));
         loop {
             if let Some(done) = core.mux.take_done(op) {
+                started.op = None;
                 self.ring(&mut core, None);
                 self.hand_on(&mut core);
                 return Ok(done);
@@ -522,6 +526,25 @@ impl Shared {
     /// The engine's state is consistent between calls, so a panic in a caller does not spoil it.
     fn lock_core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An operation that a thread waits for. If the thread panics, as a logger may make it, nobody
+/// would ever take the result, and a lock would be held by nobody.
+struct Started<'a> {
+    redlock: &'a Redlock,
+    op: Option<OpId>,
+}
+
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        if let Some(op) = self.op {
+            let mut core = self.redlock.lock_core();
+            core.waiters.remove(&op);
+            core.mux.cancel(op);
+            self.redlock.ring(&mut core, None);
+            self.redlock.hand_on(&mut core);
+        }
     }
 }
 

@@ -388,6 +388,12 @@ impl Multiplexer {
         done
     }
 
+    /// Ends an operation that nobody waits for any more. What is to be sent leaves with the next
+    /// flush: this may be called while a thread panics, and sending may tell a logger of failures.
+    pub(crate) fn cancel(&mut self, id: OpId) {
+        self.engine.cancel(Clock.now(), id);
+    }
+
     /// The time to take the result at. The end of a release says nothing of a validity.
     fn now_for(&self, id: OpId) -> Moment {
         match self.engine.is_release(id) {

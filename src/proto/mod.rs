@@ -449,6 +449,32 @@ impl Engine {
         Some(done)
     }
 
+    /// Ends an operation that nobody waits for any more, and releases what it holds or may hold.
+    pub fn cancel(&mut self, now: Moment, id: OpId) {
+        let now = self.clamp(now);
+        let Some(op) = self.lookup(id) else {
+            return;
+        };
+        if let Task::Acquire { patience, .. } = &mut self.operations[op].task {
+            *patience = Patience::OneRound;
+        }
+        match (self.operations[op].progress, &self.operations[op].task) {
+            (Progress::Waiting, _) => {
+                self.conclude(op, Progress::Failed(LockErrorKind::Unavailable, None));
+            }
+            (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
+            (Progress::Voting(round), Task::Extend { .. } | Task::Release { .. }) => {
+                self.rounds[round].decided = true;
+                self.conclude(op, Progress::Failed(LockErrorKind::Unavailable, Some(round)));
+            }
+            (Progress::Won(_) | Progress::Failed(..), _) => {}
+        }
+        if let Some(Done::Acquired(Ok(lease)) | Done::Extended(lease, _)) = self.take_done(now, id)
+        {
+            self.abandon(now, lease);
+        }
+    }
+
     /// Whether an operation has ended that nobody has taken yet.
     pub fn has_done(&self) -> bool {
         !self.done.is_empty()
