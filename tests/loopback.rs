@@ -831,6 +831,17 @@ impl Loop {
         self.mux.handle_timeout();
     }
 
+    /// Turns until an operation has ended, and leaves it for later.
+    fn until_done(&mut self) {
+        self.mux.flush();
+        let watch = Stopwatch::start();
+        while self.mux.next_timeout() != Some(Duration::ZERO) {
+            assert!(watch.elapsed() < SOON, "nothing has ended");
+            self.poll.poll(&mut self.events, Some(SHORT)).unwrap();
+            self.mux.handle_events(&self.events);
+        }
+    }
+
     /// Turns until `n` operations have ended.
     #[track_caller]
     fn done(&mut self, n: usize) -> BTreeMap<OpId, Done> {
@@ -1179,4 +1190,31 @@ fn panicking_thread_that_polls_for_all_hands_the_poller_back() {
     let (took, third) = timed(|| redlock.try_lock("third", TTL));
     assert!(third.is_ok());
     assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+/// R2, R25: what counts is the moment at which the result is taken, not that of the last reply.
+#[test]
+fn quorum_that_nobody_takes_in_time_is_no_lock_and_no_extension() {
+    let ttl = Duration::from_millis(500);
+    let servers = good(3);
+    let mut guest = Loop::new(&patient(urls(&servers)));
+    guest.all_ready();
+
+    guest.mux.lock(KEY, ttl).unwrap();
+    guest.until_done();
+    pause(ttl);
+    match guest.mux.poll_done() {
+        Some((_, Done::Acquired(Err(error)))) => assert!(error.is_expired(), "{error}"),
+        other => panic!("{other:?}"),
+    }
+
+    let id = guest.mux.lock("second", ttl).unwrap();
+    let lease = acquired(guest.done(1).remove(&id).expect("it has ended"));
+    guest.mux.extend(lease, ttl);
+    guest.until_done();
+    pause(ttl * 2);
+    match guest.mux.poll_done() {
+        Some((_, Done::Extended(_, Err(error)))) => assert!(error.is_expired(), "{error}"),
+        other => panic!("{other:?}"),
+    }
 }
