@@ -25,36 +25,57 @@ pub(super) struct Poller {
     alarm: Alarm,
     /// How long it asks again and again before it sleeps.
     busy_poll: Duration,
+    from: Moment,
+    timeout: Option<Duration>,
+    precision: Precision,
 }
 
 impl Poller {
     pub(super) fn new(busy_poll: Duration) -> std::io::Result<Poller> {
         let poll = Poll::new()?;
         let alarm = Alarm::new(poll.registry());
-        Ok(Poller { poll, events: Events::with_capacity(EVENTS_PER_TURN), alarm, busy_poll })
+        Ok(Poller {
+            poll,
+            events: Events::with_capacity(EVENTS_PER_TURN),
+            alarm,
+            busy_poll,
+            from: Moment::from_nanos(0),
+            timeout: Some(Duration::ZERO),
+            precision: Precision::Millisecond,
+        })
     }
 
     pub(super) fn registry(&self) -> &Registry {
         self.poll.registry()
     }
 
-    /// Waits for events from `now` on, at most for `timeout`.
-    pub(super) fn wait(
-        &mut self,
-        now: Moment,
-        timeout: Option<Duration>,
-        precision: Precision,
-    ) -> impl Iterator<Item = &Event> {
-        let busy = self.busy_poll.min(timeout.unwrap_or(Duration::MAX));
-        if !self.busy_wait(now, busy) {
-            let passed = if busy.is_zero() { busy } else { Clock.now_by_one_clock().since(now) };
-            let timeout = timeout.map(|timeout| timeout.saturating_sub(passed));
-            if precision == Precision::Fine {
+    /// What the last wait has brought.
+    pub(super) fn events(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter()
+    }
+
+    /// The next wait is to begin at `from`, which is about now, and to take no longer than
+    /// `timeout`.
+    pub(super) fn aim(&mut self, from: Moment, timeout: Option<Duration>, precision: Precision) {
+        (self.from, self.timeout, self.precision) = (from, timeout, precision);
+    }
+
+    pub(super) fn wait(&mut self) {
+        let busy = self.busy_poll.min(self.timeout.unwrap_or(Duration::MAX));
+        if !self.busy_wait(self.from, busy) {
+            let passed =
+                if busy.is_zero() { busy } else { Clock.now_by_one_clock().since(self.from) };
+            let timeout = self.timeout.map(|timeout| timeout.saturating_sub(passed));
+            if self.precision == Precision::Fine {
                 self.alarm.set(timeout);
             }
             self.poll(timeout);
         }
-        self.events.iter()
+    }
+
+    /// Fetches what is there.
+    pub(super) fn look(&mut self) {
+        self.poll(Some(Duration::ZERO));
     }
 
     /// Asks until there are events, or the time is over; says whether there are.
@@ -162,8 +183,10 @@ mod tests {
             for timeout in [0, 1, 200, 2_000, 11_000].map(Duration::from_micros) {
                 let mut poller = Poller::new(busy_poll).unwrap();
                 let start = Clock.now_by_one_clock();
+                poller.aim(start, Some(timeout), Precision::Fine);
+                poller.wait();
                 // Only the alarm may be announced.
-                assert!(poller.wait(start, Some(timeout), Precision::Fine).count() <= 1);
+                assert!(poller.events().count() <= 1);
                 let waited = Clock.now_by_one_clock().since(start);
                 assert!(waited >= timeout.min(Duration::from_micros(200)) / 2, "{waited:?}");
             }

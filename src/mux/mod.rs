@@ -159,7 +159,7 @@ impl Multiplexer {
 
     /// Releases without a report.
     pub fn abandon(&mut self, lease: Lease) {
-        self.engine.abandon(Clock.now(), lease);
+        self.abandon_at(Clock.now(), lease);
     }
 
     /// Starts to connect to every node that is not connected yet.
@@ -346,17 +346,14 @@ impl Multiplexer {
     pub fn next_timeout(&self) -> Option<Duration> {
         match self.engine.has_done() {
             true => Some(Duration::ZERO),
-            false => self.next_deadline(Clock.now_by_one_clock()),
+            false => Some(self.due()?.since(Clock.now_by_one_clock())),
         }
     }
 
-    /// As [`next_timeout`](Multiplexer::next_timeout), for a caller who shares the multiplexer
-    /// with others that take their results themselves, and knows what time it is.
-    pub(crate) fn next_deadline(&self, now: Moment) -> Option<Duration> {
-        if self.unread {
-            return Some(Duration::ZERO);
-        }
-        Some(self.engine.poll_timeout()?.since(now))
+    /// When [`next_timeout`](Multiplexer::next_timeout) ends, for a caller who looks for what has
+    /// ended himself.
+    pub(crate) fn due(&self) -> Option<Moment> {
+        if self.unread { Some(self.engine.last_now()) } else { self.engine.poll_timeout() }
     }
 
     /// The next operation that has ended.
@@ -423,6 +420,14 @@ impl Multiplexer {
 
     pub(crate) fn extend_at(&mut self, now: Moment, lease: Lease, ttl: Duration) -> OpId {
         self.engine.extend(now, lease, ttl)
+    }
+
+    pub(crate) fn abandon_at(&mut self, now: Moment, lease: Lease) {
+        self.engine.abandon(now, lease);
+    }
+
+    pub(crate) fn connect_at(&mut self, now: Moment) {
+        self.engine.connect(now);
     }
 
     pub(crate) fn unlock_at(&mut self, now: Moment, lease: Lease) -> OpId {

@@ -1,0 +1,288 @@
+//! The event loop as the crew's work.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::time::Duration;
+
+use super::crew::{Begun, Poll, Wake, Work};
+use super::poller::{Poller, Precision};
+use crate::clock::Clock;
+use crate::error::{ConfigError, ConnectError, LockError};
+use crate::mux::Multiplexer;
+use crate::proto::{Done, Lease, NodeStatus, OpId, Patience, Stats};
+use crate::{Moment, Resource};
+
+/// A client that was not used for this long looks at its connections before it uses them.
+const IDLE_MIN: Duration = Duration::from_secs(1);
+
+/// What a thread can order.
+pub(super) enum Order {
+    Acquire {
+        resource: Resource,
+        ttl: Duration,
+        patience: Patience,
+    },
+    Extend(Lease, Duration),
+    Release(Lease),
+    /// A release that nobody waits for.
+    Abandon(Lease),
+    Stats,
+    Watch(Watch),
+}
+
+/// What somebody wants to know of the masters; it takes a look at them at the least.
+#[derive(Clone, Copy)]
+pub(super) enum Watch {
+    Nodes,
+    /// A quorum is ready, or this moment has come.
+    Ready(Moment),
+    /// Everything is answered, or this moment has come.
+    Quiet(Moment),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Id {
+    Op(OpId),
+    Watch(u64),
+}
+
+pub(super) enum Outcome {
+    Done(Done),
+    /// A lock that was over before its thread was awake.
+    Overslept(Lease),
+    Stats(Stats),
+    Nodes(Vec<NodeStatus>),
+    Ready(Result<(), ConnectError>),
+    /// How many commands are not answered.
+    Quiet(usize),
+}
+
+struct Watching {
+    watch: Watch,
+    /// There was no look yet.
+    is_new: bool,
+    outcome: Option<Outcome>,
+}
+
+pub(super) struct Station {
+    mux: Multiplexer,
+    watches: BTreeMap<u64, Watching>,
+    watches_so_far: u64,
+    /// The latest look at the clock.
+    now: Moment,
+    /// When somebody last looked at the masters.
+    last_turn: Moment,
+}
+
+impl Station {
+    pub(super) fn new(mux: Multiplexer) -> Station {
+        let now = Clock.now();
+        Station { mux, watches: BTreeMap::new(), watches_so_far: 0, now, last_turn: now }
+    }
+
+    /// What is known by now of what a watch waits for.
+    fn see(&self, watch: Watch) -> Option<Outcome> {
+        let engine = self.mux.engine();
+        match watch {
+            Watch::Nodes => Some(Outcome::Nodes(self.mux.nodes().collect())),
+            Watch::Quiet(until) => {
+                let unanswered = engine.unanswered();
+                (unanswered == 0 || self.now >= until).then_some(Outcome::Quiet(unanswered))
+            }
+            Watch::Ready(until) => {
+                let config = self.mux.config();
+                let quorum = config.quorum();
+                if let Some((first, second)) = engine.duplicates() {
+                    let address = |node: usize| config.nodes[node].address.to_string();
+                    let (first, second) = (address(first), address(second));
+                    let error = ConfigError::Duplicate { first, second };
+                    return Some(Outcome::Ready(Err(error.into())));
+                }
+                if engine.ready() >= quorum {
+                    return Some(Outcome::Ready(Ok(())));
+                }
+                let is_hopeless = engine.hopeful() < quorum || self.now >= until;
+                is_hopeless
+                    .then(|| Outcome::Ready(Err(ConnectError::Unavailable(engine.unavailable()))))
+            }
+        }
+    }
+
+    fn look_at_watches(&mut self) {
+        let mut watches = mem::take(&mut self.watches);
+        for watching in watches.values_mut().filter(|watching| watching.outcome.is_none()) {
+            watching.is_new = false;
+            watching.outcome = self.see(watching.watch);
+        }
+        self.watches = watches;
+    }
+}
+
+impl Work for Station {
+    type Order = Order;
+    type Id = Id;
+    type Outcome = Outcome;
+    type Time = Moment;
+    type Poller = Poller;
+
+    fn get_ready(&mut self, poller: Option<&mut Poller>) {
+        // With a look at the wall clock: that it was set since the last one is no reason to take it
+        // off the validity.
+        self.now = Clock.now();
+        if let Some(poller) = poller
+            && self.now.since(self.last_turn) > IDLE_MIN
+        {
+            // Connections may have ended while nobody looked: better to know before using them.
+            poller.look();
+            self.turn(poller, None);
+            self.now = Clock.now();
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, order: Order) -> Begun<Station> {
+        let op = match order {
+            Order::Acquire { resource, ttl, patience } => {
+                match self.mux.lock_until(self.now, resource, ttl, patience) {
+                    Ok(op) => op,
+                    Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
+                }
+            }
+            Order::Extend(lease, ttl) => self.mux.extend_at(self.now, lease, ttl),
+            Order::Release(lease) => self.mux.unlock_at(self.now, lease),
+            Order::Abandon(lease) => {
+                self.mux.abandon_at(self.now, lease);
+                return Begun::Unattended;
+            }
+            Order::Stats => return Begun::Now(Outcome::Stats(self.mux.stats())),
+            Order::Watch(watch) => {
+                if let Watch::Ready(_) = watch {
+                    self.mux.connect_at(self.now);
+                }
+                let watching = Watching { watch, is_new: true, outcome: None };
+                self.watches_so_far += 1;
+                self.watches.insert(self.watches_so_far, watching);
+                return Begun::Later(Id::Watch(self.watches_so_far));
+            }
+        };
+        Begun::Later(Id::Op(op))
+    }
+
+    #[inline]
+    fn send(&mut self) {
+        self.mux.flush_at_home();
+    }
+
+    #[inline]
+    fn turn(&mut self, poller: &mut Poller, alone: Option<Id>) {
+        let now = Clock.now_by_one_clock();
+        let mut events = poller.events();
+        for event in events.by_ref() {
+            self.mux.handle_event_at(now, event);
+            if let Some(Id::Op(op)) = alone
+                && self.mux.engine().is_done(op)
+            {
+                break;
+            }
+        }
+        events.for_each(|event| self.mux.defer(now, event));
+        if !self.watches.is_empty() {
+            self.mux.catch_up(now);
+        }
+        self.mux.handle_timeout_at(now);
+        (self.now, self.last_turn) = (now, now);
+        if !self.watches.is_empty() {
+            self.look_at_watches();
+        }
+    }
+
+    #[inline]
+    fn due(&self) -> Option<Moment> {
+        let due = self.mux.due();
+        if self.watches.is_empty() {
+            return due;
+        }
+        let watches = self.watches.values().map(|watching| match watching.watch {
+            _ if watching.is_new => self.now,
+            Watch::Nodes => self.now,
+            Watch::Ready(until) | Watch::Quiet(until) => until,
+        });
+        watches.chain(due).min()
+    }
+
+    #[inline]
+    fn aim(&self, poller: &mut Poller, due: Option<Moment>) {
+        let precision = match self.mux.engine().is_precise() {
+            true => Precision::Fine,
+            false => Precision::Millisecond,
+        };
+        poller.aim(self.now, due.map(|due| due.since(self.now)), precision);
+    }
+
+    #[inline]
+    fn has_ended(&self) -> bool {
+        let is_over = |watching: &Watching| watching.outcome.is_some();
+        self.mux.engine().has_done()
+            || !self.watches.is_empty() && self.watches.values().any(is_over)
+    }
+
+    fn ended(&self, to: &mut Vec<Id>) {
+        to.extend(self.mux.engine().done().map(Id::Op));
+        let over = self.watches.iter().filter(|(_, watching)| watching.outcome.is_some());
+        to.extend(over.map(|(key, _)| Id::Watch(*key)));
+    }
+
+    #[inline]
+    fn take(&mut self, id: Id) -> Option<Outcome> {
+        match id {
+            Id::Op(op) => self.mux.take_done(op).map(Outcome::Done),
+            Id::Watch(key) => {
+                let outcome = self.watches.get_mut(&key)?.outcome.take()?;
+                self.watches.remove(&key);
+                Some(outcome)
+            }
+        }
+    }
+
+    /// A lock is proved to be valid by the thread that gets it, too (R2).
+    fn receive(outcome: Outcome) -> Outcome {
+        match outcome {
+            Outcome::Done(Done::Acquired(Ok(lease))) if !lease.is_valid_at(Clock.now()) => {
+                Outcome::Overslept(lease)
+            }
+            Outcome::Done(Done::Extended(lease, Ok(()))) if !lease.is_valid_at(Clock.now()) => {
+                Outcome::Done(Done::Extended(lease, Err(LockError::expired())))
+            }
+            other => other,
+        }
+    }
+
+    fn cancel(&mut self, id: Id) {
+        match id {
+            Id::Op(op) => self.mux.cancel(op),
+            Id::Watch(key) => {
+                self.watches.remove(&key);
+            }
+        }
+    }
+}
+
+impl Poll for Poller {
+    type Waker = mio::Waker;
+
+    #[inline]
+    fn wait(&mut self) {
+        Poller::wait(self);
+    }
+
+    fn look(&mut self) {
+        Poller::look(self);
+    }
+}
+
+impl Wake for mio::Waker {
+    fn wake(&self) {
+        // It fails only if the kernel's counter is full, and then whoever waits is awake already.
+        let _ = mio::Waker::wake(self);
+    }
+}

@@ -1,0 +1,74 @@
+//! Plants known bugs, one after the other, in a copy of the crew, and sees them found.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[path = "../../support/bug.rs"]
+mod bug;
+
+use bug::{all, copy, write_if_other};
+
+/// What a copy needs, seen from the folder of the library.
+const PARTS: [&str; 5] = [
+    "src/client/crew.rs",
+    "tests/handover/Cargo.toml",
+    "tests/handover/Cargo.lock",
+    "tests/handover/src",
+    "tests/support/bug.rs",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn folder() -> PathBuf {
+    root().join("tests/handover/bugs")
+}
+
+/// Which test fails on the copy, if one does.
+fn hunt(tree: &Path, build: &Path) -> Option<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--offline", "tests::"])
+        .current_dir(tree.join("tests/handover"))
+        .env("CARGO_TARGET_DIR", build)
+        .output()
+        .expect("cargo can be run");
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !text.contains("running ") {
+        println!("{}", String::from_utf8_lossy(&output.stderr));
+        return None;
+    }
+    let failed = text.lines().find(|line| line.starts_with("test ") && line.ends_with("FAILED"));
+    failed.map(|line| line.split(' ').nth(1).unwrap_or_default().to_owned())
+}
+
+#[test]
+fn every_bug_has_its_place_in_the_source() {
+    let bugs = all(&folder());
+    assert!(bugs.len() >= 10, "{} bugs", bugs.len());
+    for bug in bugs {
+        assert_ne!(bug.planted(&root()), "", "{}", bug.about);
+    }
+}
+
+#[test]
+#[ignore = "scripts/handover --bugs runs it"]
+fn planted_bugs_are_found() {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bugs");
+    let tree = place.join("tree");
+    for part in PARTS {
+        copy(&root().join(part), &tree.join(part));
+    }
+    assert_eq!(hunt(&tree, &place.join("build")), None, "without a bug");
+    let mut missed = Vec::new();
+    for bug in all(&folder()) {
+        write_if_other(&tree.join(&bug.path), &bug.planted(&root()));
+        let found = hunt(&tree, &place.join("build"));
+        copy(&root().join(&bug.path), &tree.join(&bug.path));
+        println!("{:<34} {}", bug.name, found.as_deref().unwrap_or("NOT FOUND"));
+        if found.is_none() {
+            missed.push(bug.name);
+        }
+    }
+    assert!(missed.is_empty(), "{missed:?}");
+}

@@ -1,0 +1,16 @@
+//! The hand-over between the threads that share one client, with all that may come between two
+//! steps of theirs: `src/client/crew.rs` itself, on the locks of loom, with a toy in the place of
+//! the event loop.
+//!
+//! A thread that sleeps for ever ends a run: loom sees that nobody can go on.
+
+#![cfg(test)]
+
+mod bounded;
+mod bugs;
+#[path = "../../../src/client/crew.rs"]
+mod crew;
+mod sync;
+mod toy;
+
+mod tests;

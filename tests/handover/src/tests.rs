@@ -1,0 +1,218 @@
+//! A few threads with a few orders each; everything else is up to loom.
+
+use std::env;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, FailurePersistence, Runner, thread};
+
+use crate::bounded::Bounded;
+use crate::crew::Crew;
+use crate::toy::{Order, Outcome, Toy, Wire};
+
+const INTERRUPTIONS_MAX: usize = 3;
+
+/// For each scheduler and scene, in a plain test run.
+const RUNS: usize = 2_000;
+
+fn runs() -> usize {
+    match env::var("MUXLOCK_HANDOVER_RUNS") {
+        Ok(text) => text.parse().expect("MUXLOCK_HANDOVER_RUNS is a number"),
+        Err(_) => RUNS,
+    }
+}
+
+fn expected(order: Order) -> Outcome {
+    match order {
+        Order::Ask(number) | Order::Trip(number) | Order::Cut(number) => Outcome::Answer(number),
+        Order::Look(number) => Outcome::Looked(number),
+        Order::Nothing => Outcome::Nothing,
+        Order::Tell(_) => unreachable!("nobody hears of it"),
+    }
+}
+
+fn carry_out(crew: &Crew<Toy>, orders: &[Order]) {
+    for order in orders {
+        match order {
+            Order::Tell(_) => crew.leave(*order),
+            _ => assert_eq!(crew.run(*order), expected(*order)),
+        }
+    }
+}
+
+fn sends(orders: &[Order]) -> usize {
+    let is_sent = |order: &&Order| matches!(order, Order::Ask(_) | Order::Tell(_) | Order::Trip(_));
+    orders.iter().filter(is_sent).count()
+}
+
+/// Each thread carries out its orders, one after the other; then nothing is left unsent.
+fn scene(threads: &'static [&'static [Order]]) -> impl Fn() + Send + Sync + Copy {
+    move || {
+        let wire = Wire::new();
+        let crew = Arc::new(Toy::crew(&wire, false));
+        let count = threads.iter().map(|orders| sends(orders)).sum();
+        let masters = thread::spawn({
+            let wire = Arc::clone(&wire);
+            move || wire.answer(count)
+        });
+        let spawn = |orders: &'static [Order]| {
+            let crew = Arc::clone(&crew);
+            thread::spawn(move || carry_out(&crew, orders))
+        };
+        let others: Vec<_> = threads[1..].iter().map(|orders| spawn(orders)).collect();
+        carry_out(&crew, threads[0]);
+        others.into_iter().for_each(|thread| thread.join().unwrap());
+        masters.join().unwrap();
+        assert_eq!(wire.unsent(), []);
+    }
+}
+
+fn config() -> Config {
+    let mut config = Config::new();
+    // Some scenes panic as planned.
+    config.failure_persistence = FailurePersistence::None;
+    config
+}
+
+/// Every interleaving with so many interruptions.
+fn exhaust(interruptions: usize, scene: impl Fn() + Send + Sync + 'static) {
+    let (scheduler, runs) = Bounded::new(interruptions);
+    Runner::new(scheduler, config()).run(scene);
+    println!("{} interleavings with {interruptions} interruptions", runs.load(Ordering::Relaxed));
+}
+
+/// Many interleavings: by chance, and by chance with few interruptions, at which most bugs show
+/// (Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding bugs",
+/// ASPLOS 2010).
+fn explore(scene: impl Fn() + Send + Sync + Copy + 'static) {
+    let runs = runs();
+    Runner::new(RandomScheduler::new(runs), config()).run(scene);
+    for interruptions in 1..=INTERRUPTIONS_MAX {
+        Runner::new(PctScheduler::new(interruptions, runs), config()).run(scene);
+    }
+}
+
+#[test]
+fn two_threads_that_ask() {
+    exhaust(3, scene(&[&[Order::Ask(1)], &[Order::Ask(2)]]));
+}
+
+#[test]
+fn many_threads_that_ask_again_and_again() {
+    explore(scene(&[&[Order::Ask(1), Order::Ask(2)], &[Order::Ask(3), Order::Ask(4)]]));
+    exhaust(1, scene(&[&[Order::Ask(1)], &[Order::Ask(2)], &[Order::Ask(3)]]));
+    explore(scene(&[
+        &[Order::Ask(1), Order::Ask(2)],
+        &[Order::Ask(3), Order::Ask(4)],
+        &[Order::Ask(5), Order::Ask(6)],
+        &[Order::Ask(7), Order::Ask(8)],
+        &[Order::Ask(9), Order::Ask(10)],
+    ]));
+}
+
+/// The masters answer the one that asks when all others are done.
+fn scene_with_slow_masters(
+    asks: &'static [Order],
+    others: &'static [&'static [Order]],
+) -> impl Fn() + Send + Sync + Copy {
+    move || {
+        let wire = Wire::new();
+        let crew = Arc::new(Toy::crew(&wire, false));
+        let spawn = |orders: &'static [Order]| {
+            let crew = Arc::clone(&crew);
+            thread::spawn(move || carry_out(&crew, orders))
+        };
+        let one = spawn(asks);
+        let others: Vec<_> = others.iter().map(|orders| spawn(orders)).collect();
+        others.into_iter().for_each(|thread| thread.join().unwrap());
+        wire.answer(sends(asks));
+        one.join().unwrap();
+    }
+}
+
+/// What is due at once is seen to, though the leader waits for an event that is yet to come.
+#[test]
+fn leader_does_not_sleep_past_what_is_due() {
+    let looks: &[&[Order]] = &[&[Order::Look(2), Order::Look(3), Order::Look(4)]];
+    exhaust(2, scene_with_slow_masters(&[Order::Ask(1)], looks));
+    let looks: &[&[Order]] = &[&[Order::Look(2), Order::Look(3)], &[Order::Look(4)]];
+    explore(scene_with_slow_masters(&[Order::Ask(1)], looks));
+    explore(scene(&[&[Order::Look(1)], &[Order::Look(2), Order::Nothing]]));
+    explore(scene(&[&[Order::Ask(1)], &[Order::Look(2), Order::Ask(3)], &[Order::Look(4)]]));
+}
+
+/// Nothing is announced when an order ends because it could not be sent.
+#[test]
+fn leader_does_not_sleep_past_the_end_of_his_order() {
+    let scene = |threads: &'static [&'static [Order]]| {
+        move || {
+            let crew = Arc::new(Toy::crew(&Wire::new(), false));
+            let spawn = |orders: &&'static [Order]| {
+                let (crew, orders) = (Arc::clone(&crew), *orders);
+                thread::spawn(move || carry_out(&crew, orders))
+            };
+            let threads: Vec<_> = threads.iter().map(spawn).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+    };
+    exhaust(2, scene(&[&[Order::Ask(1)], &[Order::Cut(2)]]));
+    explore(scene(&[&[Order::Ask(1)], &[Order::Ask(2), Order::Ask(3)], &[Order::Cut(4)]]));
+}
+
+#[test]
+fn what_nobody_waits_for_is_sent() {
+    exhaust(2, scene(&[&[Order::Ask(1)], &[Order::Tell(2)]]));
+    explore(scene(&[&[Order::Ask(1)], &[Order::Tell(2), Order::Tell(3)]]));
+    explore(scene(&[&[Order::Ask(1)], &[Order::Tell(2)], &[Order::Tell(3), Order::Nothing]]));
+    explore(scene(&[&[Order::Tell(1)], &[Order::Tell(2)], &[Order::Tell(3)], &[Order::Tell(4)]]));
+    // More than a thread sees to before it lets nobody else in.
+    const MANY: &[Order] = &[
+        Order::Tell(2),
+        Order::Tell(3),
+        Order::Tell(4),
+        Order::Tell(5),
+        Order::Tell(6),
+        Order::Tell(7),
+    ];
+    explore(scene(&[&[Order::Tell(1)], MANY]));
+}
+
+/// One of the threads panics, in the one way or the other; that is its own affair.
+fn scene_with_a_panic(
+    poller_panics: bool,
+    threads: [&'static [Order]; 3],
+) -> impl Fn() + Send + Sync + Copy {
+    move || {
+        let wire = Wire::new();
+        let crew = Arc::new(Toy::crew(&wire, poller_panics));
+        let attempt = |orders: &'static [Order]| {
+            let crew = Arc::clone(&crew);
+            let run = move || catch_unwind(AssertUnwindSafe(|| carry_out(&crew, orders))).is_err();
+            thread::spawn(run)
+        };
+        let count = threads.iter().map(|orders| sends(orders)).sum();
+        let masters = thread::spawn({
+            let wire = Arc::clone(&wire);
+            move || wire.answer(count)
+        });
+        let threads = threads.map(attempt);
+        let panics = threads.map(|thread| usize::from(thread.join().unwrap()));
+        assert!(panics.iter().sum::<usize>() <= 1, "one panic was planned");
+        // Whatever has happened, the next one is served, and finds nothing unsent.
+        carry_out(&crew, &[Order::Look(99)]);
+        masters.join().unwrap();
+        assert_eq!(wire.unsent(), []);
+    }
+}
+
+#[test]
+fn thread_that_panics_while_it_works_leaves_the_others_well() {
+    explore(scene_with_a_panic(false, [&[Order::Ask(1)], &[Order::Trip(2)], &[Order::Ask(3)]]));
+}
+
+#[test]
+fn leader_that_panics_leaves_the_others_well() {
+    explore(scene_with_a_panic(true, [&[Order::Ask(1)], &[Order::Ask(2)], &[Order::Look(3)]]));
+}

@@ -1,0 +1,94 @@
+//! Bugs to plant: pieces of source, and what is put in their place.
+
+use std::fs;
+use std::path::Path;
+
+/// A bug: a piece of text, and what is put in its place.
+pub struct Bug {
+    pub name: String,
+    /// What it is, and which rule it breaks.
+    pub about: String,
+    pub path: String,
+    old: String,
+    new: String,
+}
+
+impl Bug {
+    /// Reads a file of this form:
+    ///
+    /// ```text
+    /// # What the bug is, and which rule it breaks
+    /// src/some/file.rs
+    /// --- old
+    /// text that occurs once
+    /// --- new
+    /// what is put in its place
+    /// ```
+    fn parse(name: &str, text: &str) -> Bug {
+        let wrong = |what: &str| -> ! { panic!("{name}.bug: {what}") };
+        let Some((head, rest)) = text.split_once("--- old\n") else { wrong("no `--- old`") };
+        let Some((old, new)) = rest.split_once("--- new\n") else { wrong("no `--- new`") };
+        let mut head = head.lines();
+        let about = head.next().and_then(|line| line.strip_prefix("# "));
+        let (Some(about), Some(path), None) = (about, head.next(), head.next()) else {
+            wrong("it begins with one comment line and a path");
+        };
+        let text = |part: &str| part.trim_end_matches('\n').to_owned();
+        Bug {
+            name: name.into(),
+            about: about.into(),
+            path: path.into(),
+            old: text(old),
+            new: text(new),
+        }
+    }
+
+    /// The file with the bug in it.
+    pub fn planted(&self, root: &Path) -> String {
+        let source = fs::read_to_string(root.join(&self.path))
+            .unwrap_or_else(|error| panic!("{}.bug: {}: {error}", self.name, self.path));
+        let count = source.matches(&self.old).count();
+        assert_eq!(
+            count, 1,
+            "{}.bug: the old text occurs {count} times in {}",
+            self.name, self.path
+        );
+        source.replacen(&self.old, &self.new, 1)
+    }
+}
+
+/// All of a folder, by name.
+pub fn all(folder: &Path) -> Vec<Bug> {
+    let mut bugs = Vec::new();
+    for entry in fs::read_dir(folder).expect("the bugs are there") {
+        let path = entry.expect("the folder is readable").path();
+        let name = path.file_stem().expect("a file has a name").to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).expect("a bug is text");
+        bugs.push(Bug::parse(&name, &text));
+    }
+    bugs.sort_by(|a, b| a.name.cmp(&b.name));
+    bugs
+}
+
+/// Copies a file or a folder, without touching what is the same already: builds look at times.
+pub fn copy(from: &Path, to: &Path) {
+    if from.is_dir() {
+        for entry in fs::read_dir(from).expect("the folder is readable") {
+            let entry = entry.expect("the folder is readable");
+            // A crate below has a folder of its own for what it builds.
+            if entry.file_name() != "target" {
+                copy(&entry.path(), &to.join(entry.file_name()));
+            }
+        }
+    } else {
+        write_if_other(to, &fs::read_to_string(from).expect("the sources are text"));
+    }
+}
+
+pub fn write_if_other(path: &Path, text: &str) {
+    if fs::read_to_string(path).is_ok_and(|there| there == text) {
+        return;
+    }
+    fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("a new folder");
+    fs::write(path, text).expect("a new file");
+}
