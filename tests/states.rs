@@ -688,6 +688,46 @@ fn cancelled_extension_gives_the_lock_up() {
     assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
 }
 
+/// R30: one operation at a time, and a release wins over an extension.
+#[test]
+fn recalled_extension_gives_the_lease_back_and_counts_no_answer_any_more() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    let deadline = lease.valid_until();
+    scenario.pass(100 * MS);
+    let op = scenario.engine.extend(scenario.now, lease, TTL);
+    assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    scenario.reply(0, Reply::Integer(1));
+    let lease = scenario.engine.recall(scenario.now, op).unwrap();
+    assert_eq!(lease.valid_until(), deadline);
+    assert!(scenario.engine.recall(scenario.now, op).is_none());
+    scenario.nothing_done();
+    let release = scenario.engine.release(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    assert!(scenario.engine.recall(scenario.now, release).is_none(), "it has no lease to give");
+    scenario.replies(1..3, Reply::Integer(1));
+    scenario.nothing_done();
+    scenario.replies(0..3, Reply::Integer(1));
+    assert!(scenario.released().unwrap().was_held());
+    assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
+}
+
+/// What was won before it is recalled counts.
+#[test]
+fn recalled_extension_that_a_quorum_confirmed_has_its_new_deadline() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    let deadline = lease.valid_until();
+    scenario.pass(100 * MS);
+    let op = scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    scenario.replies(0..2, Reply::Integer(1));
+    let lease = scenario.engine.recall(scenario.now, op).unwrap();
+    assert_eq!(lease.valid_until().since(deadline), 100 * MS);
+    scenario.reply(2, Reply::Integer(1));
+    assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
+}
+
 #[test]
 fn cancelled_release_is_sent_all_the_same() {
     let mut scenario = Scenario::ready(3);

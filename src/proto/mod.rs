@@ -455,6 +455,31 @@ impl Engine {
         let Some(op) = self.lookup(id) else {
             return;
         };
+        self.cut_short(now, op);
+        if let Some(Done::Acquired(Ok(lease)) | Done::Extended(lease, _)) = self.take_done(now, id)
+        {
+            self.abandon(now, lease);
+        }
+    }
+
+    /// Ends an extension before its time, and gives the lease back: for its owner, who is about to
+    /// release it (R30). What was sent may still be carried out; what is answered changes nothing.
+    ///
+    /// `None` if there is no such extension, or somebody has taken its result.
+    pub fn recall(&mut self, now: Moment, id: OpId) -> Option<Lease> {
+        let now = self.clamp(now);
+        let op = self.lookup(id)?;
+        if !matches!(self.operations[op].task, Task::Extend { .. }) {
+            return None;
+        }
+        self.cut_short(now, op);
+        match self.take_done(now, id) {
+            Some(Done::Extended(lease, _)) => Some(lease),
+            _ => unreachable!("an extension that has ended is there to be taken"),
+        }
+    }
+
+    fn cut_short(&mut self, now: Moment, op: usize) {
         if let Task::Acquire { patience, .. } = &mut self.operations[op].task {
             *patience = Patience::OneRound;
         }
@@ -468,10 +493,6 @@ impl Engine {
                 self.conclude(op, Progress::Failed(LockErrorKind::Unavailable, Some(round)));
             }
             (Progress::Won(_) | Progress::Failed(..), _) => {}
-        }
-        if let Some(Done::Acquired(Ok(lease)) | Done::Extended(lease, _)) = self.take_done(now, id)
-        {
-            self.abandon(now, lease);
         }
     }
 
