@@ -1,42 +1,50 @@
-//! A job of small steps that outlasts the TTL: extend the lock as it goes, stop when it is lost.
+//! A job that outlasts the TTL: its lock is kept alive, and the job stops when it is lost.
+//!
+//! A job of small steps that wants no thread beside its own calls `LockGuard::ensure` before each
+//! step instead.
 //!
 //! ```text
 //! cargo run --example long_job -- redis://10.0.0.{1,2,3}
 //! ```
 
 use std::error::Error;
+use std::thread;
 use std::time::Duration;
 
-use muxlock::Redlock;
-
-/// Extensions keep others out: a job that never ends must not hold its lock for ever.
-const STEPS_MAX: u32 = 1_000;
+use muxlock::{KeepAlive, Redlock};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let urls: Vec<String> = std::env::args().skip(1).collect();
     let redlock = Redlock::connect(urls)?;
-    let mut lock = redlock.try_lock("report:yearly", Duration::from_secs(2))?;
+    let lock = redlock.try_lock("report:yearly", Duration::from_secs(2))?;
 
-    for step in 0..STEPS_MAX {
-        // A step takes at most half a second. This talks to the masters only when less than a
-        // second of the validity is left.
-        if let Err(error) = lock.ensure(Duration::from_secs(1)) {
-            if error.is_unavailable() && lock.remaining() > Duration::from_millis(500) {
-                println!("step {step}: could not extend, but this step still fits: {error}");
-            } else {
-                return Err(format!("stopped before step {step}: {error}").into());
-            }
+    // A job that never ends must not hold its lock for ever.
+    let how = KeepAlive::default()
+        .lifetime_max(Duration::from_secs(60))
+        // Told a step before the lock ends. This is another thread: here it could close what the
+        // job writes to.
+        .notice(Duration::from_millis(700))
+        .on_loss(|loss| eprintln!("{loss}"));
+    let lock = lock.keep_alive(how)?;
+
+    for step in 0.. {
+        if let Some(loss) = lock.loss() {
+            return Err(format!("stopped before step {step}: {loss}").into());
         }
         if !do_step(step) {
             break;
         }
     }
 
+    println!("renewed {} times", lock.renewals());
     println!("done; held to the end: {}", lock.unlock()?.was_held());
     Ok(())
 }
 
+/// It takes half a second at most.
+#[allow(clippy::disallowed_methods, reason = "in place of work")]
 fn do_step(step: u32) -> bool {
     println!("step {step}");
-    step < 9
+    thread::sleep(Duration::from_millis(500));
+    step < 19
 }

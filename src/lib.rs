@@ -1,5 +1,5 @@
 //! Distributed locks over independent Redis masters, with the Redlock algorithm, from one
-//! non-blocking event loop: no async runtime, and no background thread.
+//! non-blocking event loop: no async runtime, and no background thread unless it is asked for.
 //!
 //! ```no_run
 //! use muxlock::Redlock;
@@ -60,6 +60,7 @@
 //! |---|---|
 //! | [`try_lock`](Redlock::try_lock), [`try_lock_for`](Redlock::try_lock_for) | acquire |
 //! | [`extend`](LockGuard::extend), [`ensure`](LockGuard::ensure) | extend |
+//! | [`keep_alive`](LockGuard::keep_alive) | extend, again and again |
 //! | [`unlock`](LockGuard::unlock), dropping the guard | release |
 //! | resource | key; *resource name* |
 //! | [`LockToken`] | random value: says who holds a lock, and is *not* a fencing token |
@@ -69,6 +70,11 @@
 //! A [`Redlock`] is cheap to clone and shared by any number of threads over one connection per
 //! master. A program with a [`mio`] loop of its own takes a [`Multiplexer`] as a guest into it.
 //! Whoever wants neither drives the engine in [`proto`] himself.
+//!
+//! # Work that outlasts the TTL
+//! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] has it
+//! renewed by a thread that all such locks of a client share, and tells the holder of a loss before
+//! the lock ends; see [`KeepAlive`] and [`KeptLock`].
 //!
 //! # Features
 //! - `cli`: the command-line tool. The library has none of its dependencies.
@@ -95,7 +101,10 @@ pub mod resp;
 mod token;
 mod validity;
 
-pub use client::{LockGuard, LockParts, Redlock};
+pub use client::{
+    KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, LockGuard, LockParts, Loss, LossCause,
+    Redlock,
+};
 pub use config::{Builder, Config, RestartGuard, Retry};
 pub use error::{
     ConfigError, ConnectError, LockError, LockErrorKind, NodeOutcome, NodeReport, Phase,

@@ -66,6 +66,12 @@ impl Moment {
         Moment { nanos: self.nanos.saturating_add(nanos), ..self }
     }
 
+    /// The moment `duration` earlier; the origin if there is none.
+    pub(crate) fn before(self, duration: Duration) -> Moment {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Moment::with_jumps(self.nanos.saturating_sub(nanos), self.jumped)
+    }
+
     /// The time from `earlier` to this moment; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))
@@ -103,5 +109,7 @@ mod tests {
         assert_eq!(end.after(Duration::from_secs(1)), end);
         assert_eq!(Moment::from_nanos(1).after(Duration::MAX), end);
         assert_eq!(Moment::from_nanos(1).since(end), Duration::ZERO);
+        assert_eq!(Moment::from_nanos(5).before(Duration::from_nanos(3)), Moment::from_nanos(2));
+        assert_eq!(Moment::from_nanos(5).before(Duration::MAX), Moment::from_nanos(0));
     }
 }

@@ -10,8 +10,9 @@ use std::io;
 use std::time::Duration;
 
 use muxlock::{
-    Builder, Config, ConfigError, ConnectError, Done, Lease, LockError, LockErrorKind, LockGuard,
-    LockParts, LockToken, Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport, NodeState,
+    Builder, Config, ConfigError, ConnectError, Done, KeepAlive, KeepAliveError,
+    KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind, LockGuard, LockParts, LockToken,
+    Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport, NodeState,
     NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released, Resource, Retry,
     ServerErrorKind, Stats, quorum,
 };
@@ -36,6 +37,12 @@ fn types_cross_threads() {
     is_send::<LockGuard>();
     is_sync::<LockGuard>();
     is_static::<LockGuard>();
+    is_send::<KeptLock>();
+    is_sync::<KeptLock>();
+    is_static::<KeptLock>();
+    is_clone::<KeepAlive>();
+    is_send::<KeepAlive>();
+    is_sync::<KeepAlive>();
     is_send::<LockParts>();
     is_sync::<LockParts>();
     is_send::<Lease>();
@@ -48,6 +55,8 @@ fn types_cross_threads() {
     is_clone::<Builder>();
     is_clone::<LockError>();
     is_error::<LockError>();
+    is_error::<KeepAliveError>();
+    is_error::<Loss>();
     is_error::<ConfigError>();
     is_error::<ConnectError>();
 }
@@ -56,6 +65,7 @@ fn types_cross_threads() {
 fn types_are_debug() {
     is_debug::<(Redlock, LockGuard, LockParts, Lease, Multiplexer, Done)>();
     is_debug::<(Builder, Config, Retry, Resource, LockToken, Moment, OpId)>();
+    is_debug::<(KeepAlive, KeptLock, KeepAliveError, KeepAliveErrorKind, Loss, LossCause)>();
     is_debug::<(ConfigError, ConnectError, LockError, LockErrorKind)>();
     is_debug::<(NodeReport, NodeOutcome, NodeState, NodeStatus)>();
     is_debug::<(Phase, ProtocolError, ServerErrorKind, Released, Stats)>();
@@ -73,11 +83,16 @@ fn debug_is_never_empty_and_shows_no_secret() {
     let lock = redlock.try_lock(KEY, TTL).unwrap();
     let token = String::from_utf8(lock.token().as_bytes().to_vec()).unwrap();
     let contended = redlock.try_lock(KEY, TTL).unwrap_err();
+    let kept = lock.keep_alive(KeepAlive::default()).unwrap();
+    let shown_kept = format!("{kept:?}");
+    let lock = kept.stop();
     let duplicate = builder.clone().node(url).build().unwrap_err();
     let shown = [
         format!("{builder:?}"),
         format!("{config:?}"),
         format!("{redlock:?}"),
+        shown_kept,
+        format!("{:?}", KeepAlive::default()),
         format!("{lock:?}"),
         format!("{:?}", lock.token()),
         format!("{:?}", lock.resource()),

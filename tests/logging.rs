@@ -7,9 +7,11 @@ mod support;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
+use muxlock::KeepAlive;
 use support::scripted::{HANDSHAKE, Scripted};
 use support::{PATIENT, TTL, all_ready, patient, pause, timed, within};
 
@@ -20,6 +22,9 @@ thread_local! {
     static PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
+/// How often it is still to panic on the thread that keeps locks alive.
+static KEEPER_PANICS: AtomicU32 = AtomicU32::new(0);
+
 struct Logger;
 
 impl Log for Logger {
@@ -28,7 +33,13 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
-        assert!(!PANICS.replace(false), "on purpose: {}", record.args());
+        let less = |left: u32| left.checked_sub(1);
+        let is_keeper = std::thread::current().name() == Some("muxlock-keeper");
+        let panics = match is_keeper {
+            true => KEEPER_PANICS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok(),
+            false => PANICS.replace(false),
+        };
+        assert!(!panics, "on purpose: {}", record.args());
     }
 
     fn flush(&self) {}
@@ -86,4 +97,37 @@ fn panic_while_sending_leaves_no_reply_to_be_taken_for_another() {
         });
     }
     assert!(held.unlock().unwrap().was_held());
+}
+
+/// The connections of all nodes end one after the other, and telling the log of it panics on the
+/// thread that renews: it goes on, and no lock is lost.
+#[test]
+fn panic_while_renewing_spares_the_thread_and_its_locks() {
+    install();
+    let resetting = || {
+        Scripted::start(|peer| {
+            peer.serve_normally(Some(HANDSHAKE))?;
+            match peer.index() {
+                0 => {
+                    peer.serve_normally(Some(1))?;
+                    peer.pause(LATER)?;
+                    peer.reset()
+                }
+                _ => peer.serve_normally(None),
+            }
+        })
+    };
+    let servers = [resetting(), resetting(), Scripted::well_behaved()];
+    let redlock = all_ready(&patient(servers.iter().map(Scripted::url)));
+    let ttl = Duration::from_secs(3);
+    let keep =
+        |name| redlock.try_lock(name, ttl).unwrap().keep_alive(KeepAlive::default()).unwrap();
+    KEEPER_PANICS.store(2, Ordering::Relaxed);
+    let kept = keep("kept");
+    within(ttl, "it has panicked", || KEEPER_PANICS.load(Ordering::Relaxed) < 2);
+    within(ttl, "the lock is renewed all the same", || kept.renewals() >= 2);
+    let other = keep("other");
+    within(ttl, "so is another", || other.renewals() >= 1);
+    assert!(!kept.is_lost());
+    assert!(kept.unlock().unwrap().was_held() && other.unlock().unwrap().was_held());
 }

@@ -61,7 +61,7 @@ pub(super) trait Work {
     fn has_ended(&self) -> bool;
 
     /// Appends those orders.
-    fn ended(&self, to: &mut Vec<Self::Id>);
+    fn ended(&mut self, to: &mut Vec<Self::Id>);
 
     /// What came of an order; `None` if it goes on.
     fn take(&mut self, id: Self::Id) -> Option<Self::Outcome>;
@@ -270,6 +270,7 @@ impl<W: Work> Crew<W> {
                 hand.work().unwrap_or_else(|| hand.sleep_and_work())
             }
             Begun::Now(outcome) => {
+                hand.hand_out();
                 hand.go();
                 outcome
             }
@@ -288,6 +289,7 @@ impl<W: Work> Crew<W> {
         let mut hand = Hand { crew: self, desk: Some(desk), poller: None, own: Own::None };
         let _ = hand.begin(order);
         hand.desk().work.send();
+        hand.hand_out();
         hand.go();
     }
 
@@ -436,6 +438,7 @@ impl<'a, W: Work> Hand<'a, W> {
             Own::Order(id) if desk.waiters.is_empty() && desk.poller.is_some() => {
                 if desk.work.has_ended() { desk.work.take(*id) } else { None }
             }
+            Own::None if !desk.work.has_ended() => None,
             _ => self.hand_out_to_all(),
         }
     }

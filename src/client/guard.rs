@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Redlock;
+use super::{KeepAlive, KeepAliveError, KeptLock, Redlock};
 use crate::clock::Clock;
 use crate::error::LockError;
 use crate::proto::{Lease, Released};
@@ -108,6 +108,55 @@ impl LockGuard {
             return Ok(());
         }
         self.extend(self.ttl())
+    }
+
+    /// Renews the lock from now on, on a thread that all kept locks of the client share, until it
+    /// is unlocked, stopped, dropped or lost. Each renewal asks for the lock's own TTL.
+    ///
+    /// A renewal starts when a third of the validity is over, or a little sooner, so that many
+    /// locks do not renew at one moment. One that fails is tried again while a round still fits. It
+    /// survives as many masters that are down as the lock itself. A majority that does not answer
+    /// is waited for as long as [`node_timeout`](crate::Builder::node_timeout), which should be
+    /// far below a third of the TTL. The holder is told of a loss before the lock's validity ends;
+    /// the caps in [`KeepAlive`] are told in the same way.
+    ///
+    /// The thread is started with the first lock, and ends within a second after the last.
+    ///
+    /// ```no_run
+    /// use muxlock::{KeepAlive, Redlock};
+    /// use std::time::Duration;
+    ///
+    /// # fn next_step() -> bool { false }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+    /// let lock = redlock.try_lock("report:7", Duration::from_secs(10))?;
+    /// let kept = lock.keep_alive(KeepAlive::default())?;
+    /// while next_step() {
+    ///     if let Some(loss) = kept.loss() {
+    ///         return Err(loss.into()); // and release what is left of it
+    ///     }
+    /// }
+    /// kept.unlock()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// In every case the guard is in the [`KeepAliveError`], as it was.
+    /// - [`Lock`](crate::KeepAliveErrorKind::Lock): it cannot be extended, because it is over, or
+    ///   its TTL is more than this client's `max_ttl`, or this process was forked off. Stop the
+    ///   work.
+    /// - [`Thread`](crate::KeepAliveErrorKind::Thread): the system gave no thread. Use
+    ///   [`ensure`](LockGuard::ensure) instead.
+    /// - [`TooMany`](crate::KeepAliveErrorKind::TooMany): 65,536 locks are kept alive already. Make
+    ///   another client.
+    pub fn keep_alive(self, how: KeepAlive) -> Result<KeptLock, KeepAliveError> {
+        KeptLock::start(self, how)
+    }
+
+    pub(super) fn apart(mut self) -> (Redlock, Lease) {
+        let lease = self.lease.take().expect("the guard ends here");
+        (self.redlock.clone(), lease)
     }
 
     /// Releases the lock and waits until a quorum has confirmed it, or cannot.

@@ -1,7 +1,9 @@
 //! The blocking handle, shared by threads.
 
 mod crew;
+mod errands;
 mod guard;
+mod keep_alive;
 mod poller;
 mod station;
 mod sync;
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 use mio::{Token, Waker};
 
 pub use guard::{LockGuard, LockParts};
+pub use keep_alive::{KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Loss, LossCause};
 
 use crate::Resource;
 use crate::clock::{Clock, time_until};
@@ -22,6 +25,7 @@ use crate::process::Home;
 use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
 use crate::quorum::NODES_MAX;
 use crew::Crew;
+use keep_alive::Keeper;
 use poller::Poller;
 use station::{Order, Outcome, Station, Watch};
 
@@ -31,7 +35,8 @@ const WAKER: Token = Token(NODES_MAX);
 /// A client for distributed locks over several Redis masters.
 ///
 /// It is a handle: cloning it is cheap, and all clones and threads share one connection to each
-/// master. It has no thread of its own. A thread that calls in sends its own commands and, while it
+/// master. It has no thread of its own, unless it keeps locks alive
+/// ([`LockGuard::keep_alive`]). A thread that calls in sends its own commands and, while it
 /// waits, works the event loop for all; so connections are made, lost and made again only while
 /// somebody is calling.
 ///
@@ -58,6 +63,8 @@ struct Shared {
     config: Config,
     /// In a process that was forked from this one, another thread's lock is never given back.
     home: Home,
+    /// What renews the locks that are kept alive.
+    keeper: Arc<Keeper>,
 }
 
 impl Redlock {
@@ -85,7 +92,8 @@ impl Redlock {
         let mux = Multiplexer::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;
         let home = mux.home();
         let crew = Crew::new(Station::new(mux), poller, waker);
-        Ok(Redlock { shared: Arc::new(Shared { crew, config: settings, home }) })
+        let keeper = Arc::new(Keeper::new());
+        Ok(Redlock { shared: Arc::new(Shared { crew, config: settings, home, keeper }) })
     }
 
     /// Tries once to take a lock that lives for `ttl`: one round, decided as soon as a quorum has

@@ -1,10 +1,11 @@
 //! The event loop as the crew's work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::time::Duration;
 
 use super::crew::{Begun, Poll, Wake, Work};
+use super::errands::{EndedErrand, ErrandId, NewErrand};
 use super::poller::{Poller, Precision};
 use crate::clock::Clock;
 use crate::error::{ConfigError, ConnectError, LockError};
@@ -28,6 +29,12 @@ pub(super) enum Order {
     Abandon(Lease),
     Stats,
     Watch(Watch),
+    /// Extensions that nobody waits for but [`Watch::Errands`].
+    Errands(Vec<NewErrand>),
+    /// Takes the lease back from one of them.
+    Recall(ErrandId),
+    /// Ends the watch for them, or the next one.
+    CallBack,
 }
 
 /// What somebody wants to know of the masters; it takes a look at them at the least.
@@ -38,6 +45,8 @@ pub(super) enum Watch {
     Ready(Moment),
     /// Everything is answered, or this moment has come.
     Quiet(Moment),
+    /// An errand has ended, or this moment has come, or it was called back.
+    Errands(Moment),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,6 +64,8 @@ pub(super) enum Outcome {
     Ready(Result<(), ConnectError>),
     /// How many commands are not answered.
     Quiet(usize),
+    Errands(Vec<EndedErrand>),
+    Recalled(Option<Box<Lease>>),
 }
 
 struct Watching {
@@ -68,6 +79,9 @@ pub(super) struct Station {
     mux: Multiplexer,
     watches: BTreeMap<u64, Watching>,
     watches_so_far: u64,
+    errands: HashMap<OpId, ErrandId>,
+    ended_errands: Vec<EndedErrand>,
+    is_called_back: bool,
     /// The latest look at the clock.
     now: Moment,
     /// When somebody last looked at the masters.
@@ -77,13 +91,27 @@ pub(super) struct Station {
 impl Station {
     pub(super) fn new(mux: Multiplexer) -> Station {
         let now = Clock.now();
-        Station { mux, watches: BTreeMap::new(), watches_so_far: 0, now, last_turn: now }
+        Station {
+            mux,
+            watches: BTreeMap::new(),
+            watches_so_far: 0,
+            errands: HashMap::new(),
+            ended_errands: Vec::new(),
+            is_called_back: false,
+            now,
+            last_turn: now,
+        }
     }
 
     /// What is known by now of what a watch waits for.
-    fn see(&self, watch: Watch) -> Option<Outcome> {
+    fn see(&mut self, watch: Watch) -> Option<Outcome> {
         let engine = self.mux.engine();
         match watch {
+            Watch::Errands(until) => {
+                let is_over = self.now >= until || !self.ended_errands.is_empty();
+                (mem::take(&mut self.is_called_back) || is_over)
+                    .then(|| Outcome::Errands(mem::take(&mut self.ended_errands)))
+            }
             Watch::Nodes => Some(Outcome::Nodes(self.mux.nodes().collect())),
             Watch::Quiet(until) => {
                 let unanswered = engine.unanswered();
@@ -108,13 +136,57 @@ impl Station {
         }
     }
 
+    /// Takes what has come of errands, which belong to nobody else.
+    fn collect_errands(&mut self) {
+        if self.errands.is_empty() {
+            return;
+        }
+        let ended = self.mux.engine().done();
+        let ended: Vec<_> = ended.filter(|op| self.errands.contains_key(op)).collect();
+        for op in ended {
+            if let Some(Done::Extended(lease, result)) = self.mux.take_done(op)
+                && let Some(id) = self.errands.remove(&op)
+            {
+                self.ended_errands.push(EndedErrand { id, lease, result });
+            }
+        }
+    }
+
+    fn recall(&mut self, id: ErrandId) -> Option<Lease> {
+        if let Some(at) = self.ended_errands.iter().position(|errand| errand.id == id) {
+            return Some(self.ended_errands.swap_remove(at).lease);
+        }
+        let op = self.errands.iter().find(|(_, errand)| **errand == id).map(|(op, _)| *op)?;
+        self.errands.remove(&op);
+        self.mux.recall(op)
+    }
+
+    /// After a look at the masters.
     fn look_at_watches(&mut self) {
+        self.collect_errands();
         let mut watches = mem::take(&mut self.watches);
         for watching in watches.values_mut().filter(|watching| watching.outcome.is_none()) {
             watching.is_new = false;
             watching.outcome = self.see(watching.watch);
         }
         self.watches = watches;
+    }
+
+    /// Without a look at them: that it is late is no reason to return with nothing, or nobody would
+    /// look as long as there is always something to start.
+    fn look_at_errands(&mut self) {
+        self.collect_errands();
+        if self.ended_errands.is_empty() && !self.is_called_back {
+            return;
+        }
+        let mut watches = self.watches.values_mut();
+        let is_waiting = |watching: &&mut Watching| {
+            matches!(watching.watch, Watch::Errands(_)) && watching.outcome.is_none()
+        };
+        if let Some(watching) = watches.find(is_waiting) {
+            self.is_called_back = false;
+            watching.outcome = Some(Outcome::Errands(mem::take(&mut self.ended_errands)));
+        }
     }
 }
 
@@ -154,6 +226,21 @@ impl Work for Station {
                 self.mux.abandon_at(self.now, lease);
                 return Begun::Unattended;
             }
+            Order::Errands(errands) => {
+                for NewErrand { id, lease, ttl } in errands {
+                    let op = self.mux.extend_at(self.now, lease, ttl);
+                    self.errands.insert(op, id);
+                }
+                return Begun::Unattended;
+            }
+            Order::Recall(id) => {
+                return Begun::Now(Outcome::Recalled(self.recall(id).map(Box::new)));
+            }
+            Order::CallBack => {
+                self.is_called_back = true;
+                self.look_at_errands();
+                return Begun::Unattended;
+            }
             Order::Stats => return Begun::Now(Outcome::Stats(self.mux.stats())),
             Order::Watch(watch) => {
                 if let Watch::Ready(_) = watch {
@@ -162,6 +249,9 @@ impl Work for Station {
                 let watching = Watching { watch, is_new: true, outcome: None };
                 self.watches_so_far += 1;
                 self.watches.insert(self.watches_so_far, watching);
+                if let Watch::Errands(_) = watch {
+                    self.look_at_errands();
+                }
                 return Begun::Later(Id::Watch(self.watches_so_far));
             }
         };
@@ -205,7 +295,7 @@ impl Work for Station {
         let watches = self.watches.values().map(|watching| match watching.watch {
             _ if watching.is_new => self.now,
             Watch::Nodes => self.now,
-            Watch::Ready(until) | Watch::Quiet(until) => until,
+            Watch::Ready(until) | Watch::Quiet(until) | Watch::Errands(until) => until,
         });
         watches.chain(due).min()
     }
@@ -226,7 +316,10 @@ impl Work for Station {
             || !self.watches.is_empty() && self.watches.values().any(is_over)
     }
 
-    fn ended(&self, to: &mut Vec<Id>) {
+    fn ended(&mut self, to: &mut Vec<Id>) {
+        if !self.errands.is_empty() {
+            self.look_at_errands();
+        }
         to.extend(self.mux.engine().done().map(Id::Op));
         let over = self.watches.iter().filter(|(_, watching)| watching.outcome.is_some());
         to.extend(over.map(|(key, _)| Id::Watch(*key)));

@@ -391,6 +391,11 @@ impl Multiplexer {
         self.engine.cancel(Clock.now(), id);
     }
 
+    /// Takes the lease back from an extension that is under way, or whose result nobody has taken.
+    pub(crate) fn recall(&mut self, id: OpId) -> Option<Lease> {
+        self.engine.recall(Clock.now(), id)
+    }
+
     /// The time to take the result at. The end of a release says nothing of a validity.
     fn now_for(&self, id: OpId) -> Moment {
         match self.engine.is_release(id) {

@@ -58,6 +58,23 @@ impl Lease {
         Lease { started, sent: NodeSet::all(nodes), ..self }
     }
 
+    /// A lease of a lock that was acquired elsewhere, which nobody knows more of.
+    pub(crate) fn restored(
+        resource: Resource,
+        token: LockToken,
+        ttl: Ttl,
+        deadline: Moment,
+    ) -> Lease {
+        let (started, longest) = (Moment::from_nanos(0), ttl);
+        let (granted, sent) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        Lease { resource, token, ttl, longest, started, deadline, granted, sent }
+    }
+
+    /// The same, valid no longer than until `deadline`.
+    pub(crate) fn valid_at_most_until(self, deadline: Moment) -> Lease {
+        Lease { deadline: self.deadline.min(deadline), ..self }
+    }
+
     /// What is left of the validity at `now`; zero when it is over.
     pub fn remaining(&self, now: Moment) -> Duration {
         validity::remaining(self.deadline, now)

@@ -29,14 +29,14 @@ fn expected(order: Order) -> Outcome {
         Order::Ask(number) | Order::Trip(number) | Order::Cut(number) => Outcome::Answer(number),
         Order::Look(number) => Outcome::Looked(number),
         Order::Nothing => Outcome::Nothing,
-        Order::Tell(_) => unreachable!("nobody hears of it"),
+        Order::Tell(_) | Order::CutAndGo => unreachable!("nobody hears of it"),
     }
 }
 
 fn carry_out(crew: &Crew<Toy>, orders: &[Order]) {
     for order in orders {
         match order {
-            Order::Tell(_) => crew.leave(*order),
+            Order::Tell(_) | Order::CutAndGo => crew.leave(*order),
             _ => assert_eq!(crew.run(*order), expected(*order)),
         }
     }
@@ -158,6 +158,7 @@ fn leader_does_not_sleep_past_the_end_of_his_order() {
         }
     };
     exhaust(2, scene(&[&[Order::Ask(1)], &[Order::Cut(2)]]));
+    exhaust(2, scene(&[&[Order::Ask(1)], &[Order::CutAndGo]]));
     explore(scene(&[&[Order::Ask(1)], &[Order::Ask(2), Order::Ask(3)], &[Order::Cut(4)]]));
 }
 

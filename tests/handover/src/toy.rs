@@ -107,6 +107,8 @@ pub enum Order {
     Trip(u32),
     /// From now on sending fails, and ends all that was asked.
     Cut(u32),
+    /// The same, and nobody waits for it.
+    CutAndGo,
 }
 
 #[derive(Debug, PartialEq)]
@@ -165,6 +167,10 @@ impl Work for Toy {
                 self.asked.push(number);
                 Begun::Later(number)
             }
+            Order::CutAndGo => {
+                self.is_cut = true;
+                Begun::Unattended
+            }
             Order::Look(number) => {
                 self.looks.push(number);
                 Begun::Later(number)
@@ -211,7 +217,7 @@ impl Work for Toy {
         !self.ended.is_empty()
     }
 
-    fn ended(&self, to: &mut Vec<u32>) {
+    fn ended(&mut self, to: &mut Vec<u32>) {
         to.extend(self.ended.iter().map(|(number, _)| *number));
     }
 

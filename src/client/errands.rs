@@ -1,0 +1,209 @@
+//! Extensions that one thread runs for many locks at once. It is all that keeping locks alive needs
+//! of the event loop.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::Redlock;
+use super::station::{Order, Outcome, Watch};
+use crate::Moment;
+use crate::error::LockError;
+use crate::proto::Lease;
+
+/// An errand of one client's; never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ErrandId(u64);
+
+/// The extensions of one client that are under way, each for something. One thread starts and waits
+/// for them; any may take one back.
+pub(super) struct Errands<T> {
+    running: Mutex<HashMap<ErrandId, T>>,
+    /// What was started and is yet to be sent. Locked while it is handed over, so that nobody finds
+    /// it neither here nor there.
+    unsent: Mutex<Vec<NewErrand>>,
+    so_far: AtomicU64,
+}
+
+/// An extension to be started.
+pub(super) struct NewErrand {
+    pub(super) id: ErrandId,
+    pub(super) lease: Lease,
+    pub(super) ttl: Duration,
+}
+
+/// An extension that has ended.
+pub(super) struct EndedErrand {
+    pub(super) id: ErrandId,
+    pub(super) lease: Lease,
+    pub(super) result: Result<(), LockError>,
+}
+
+/// The same, and what it was for.
+pub(super) struct Errand<T> {
+    pub(super) of: T,
+    pub(super) lease: Lease,
+    pub(super) result: Result<(), LockError>,
+}
+
+impl<T> Errands<T> {
+    pub(super) fn new() -> Errands<T> {
+        let (running, unsent) = (Mutex::new(HashMap::new()), Mutex::new(Vec::new()));
+        Errands { running, unsent, so_far: AtomicU64::new(0) }
+    }
+
+    /// Starts an extension. It is sent together with the others that were started before the next
+    /// [`send`](Errands::send) or [`wait`](Errands::wait).
+    pub(super) fn start(&self, lease: Lease, ttl: Duration, of: T) -> ErrandId {
+        let id = ErrandId(self.so_far.fetch_add(1, Ordering::Relaxed));
+        self.running().insert(id, of);
+        self.unsent().push(NewErrand { id, lease, ttl });
+        id
+    }
+
+    pub(super) fn send(&self, redlock: &Redlock) {
+        let mut unsent = self.unsent();
+        if !unsent.is_empty() {
+            redlock.shared.crew.leave(Order::Errands(mem::take(&mut unsent)));
+        }
+    }
+
+    /// Takes the lease back from an extension; `None` if it has ended and somebody has its result.
+    pub(super) fn recall(&self, redlock: &Redlock, id: ErrandId) -> Option<Lease> {
+        let mut unsent = self.unsent();
+        let at = unsent.iter().position(|errand| errand.id == id);
+        let unsent_lease = at.map(|at| unsent.swap_remove(at).lease);
+        drop(unsent);
+        let lease = unsent_lease.or_else(|| match redlock.shared.crew.run(Order::Recall(id)) {
+            Outcome::Recalled(lease) => lease.map(|lease| *lease),
+            _ => unreachable!("a lease was asked for"),
+        })?;
+        self.running().remove(&id);
+        Some(lease)
+    }
+
+    /// Sends what was started, and works or sleeps until something has ended, at most until
+    /// `until`; returns what has.
+    pub(super) fn wait(&self, redlock: &Redlock, until: Moment) -> Vec<Errand<T>> {
+        self.send(redlock);
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let ended = match redlock.shared.crew.run(Order::Watch(Watch::Errands(until))) {
+            Outcome::Errands(ended) => ended,
+            _ => unreachable!("the errands were asked for"),
+        };
+        let mut running = self.running();
+        let with_reason = |EndedErrand { id, lease, result }| {
+            let of = running.remove(&id).expect("only what is found at the masters is recalled");
+            Errand { of, lease, result }
+        };
+        ended.into_iter().map(with_reason).collect()
+    }
+
+    /// Makes the one who waits come back, or the next one.
+    pub(super) fn call_back(&self, redlock: &Redlock) {
+        redlock.shared.crew.leave(Order::CallBack);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.running().is_empty()
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<ErrandId, T>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, Vec<NewErrand>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+    use crate::RestartGuard;
+    use crate::clock::Clock;
+    use crate::proto::Ttl;
+    use crate::{LockToken, Resource};
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// A client of a server that never answers, an extension on its way there, and its server.
+    fn unanswered() -> (Redlock, Errands<&'static str>, ErrandId, TcpListener) {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", server.local_addr().unwrap());
+        let builder = Redlock::builder().node(url).connect_timeout(LONG).node_timeout(LONG);
+        let redlock = builder.restart_guard(RestartGuard::Off).build().unwrap();
+        let resource = Resource::new("resource").unwrap();
+        let token = LockToken::from_random([7; 20]);
+        let lease = Lease::restored(resource, token, Ttl::new(LONG).unwrap(), Moment::END);
+        let errands = Errands::new();
+        let op = errands.start(lease, LONG, "errand");
+        (redlock, errands, op, server)
+    }
+
+    /// Lets threads that are about to wait do so.
+    fn settle() {
+        let until = Clock.now().after(Duration::from_millis(100));
+        while Clock.now() < until {
+            thread::yield_now();
+        }
+    }
+
+    fn is_called_back_at_once(redlock: &Redlock, errands: &Errands<&'static str>) {
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| errands.wait(redlock, Clock.now().after(LONG)));
+            settle();
+            assert!(!waiting.is_finished());
+            let called = Clock.now();
+            errands.call_back(redlock);
+            assert!(waiting.join().unwrap().is_empty());
+            let took = Clock.now().since(called);
+            assert!(took < LONG / 12, "{took:?}");
+        });
+    }
+
+    #[test]
+    fn wait_ends_when_it_is_called_back_whoever_polls() {
+        let (redlock, errands, _op, _server) = unanswered();
+        is_called_back_at_once(&redlock, &errands);
+        thread::scope(|scope| {
+            let other = scope.spawn(|| redlock.shutdown(LONG / 10));
+            settle();
+            is_called_back_at_once(&redlock, &errands);
+            assert!(!other.is_finished());
+        });
+        // What was called for before is not missed.
+        errands.call_back(&redlock);
+        assert!(errands.wait(&redlock, Moment::END).is_empty());
+        assert!(!errands.is_empty());
+    }
+
+    #[test]
+    fn recalled_errand_is_not_waited_for() {
+        let (redlock, errands, op, _server) = unanswered();
+        let start = Clock.now();
+        assert!(errands.recall(&redlock, op).is_some());
+        assert!(errands.recall(&redlock, op).is_none());
+        assert!(errands.is_empty());
+        assert!(errands.wait(&redlock, start.after(LONG)).is_empty());
+        assert!(Clock.now().since(start) < LONG / 2);
+    }
+
+    #[test]
+    fn wait_ends_at_its_time() {
+        let (redlock, errands, _op, _server) = unanswered();
+        let start = Clock.now();
+        let until = start.after(Duration::from_millis(30));
+        assert!(errands.wait(&redlock, until).is_empty());
+        assert!(Clock.now() >= until && Clock.now().since(start) < LONG / 2);
+        // The time that has passed is enough for one look.
+        assert!(errands.wait(&redlock, start).is_empty());
+    }
+}

@@ -1,0 +1,524 @@
+//! A lock that is held and renewed.
+
+use std::fmt;
+use std::mem::replace;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::keeper::{Errands, Keeper};
+use super::schedule::{Key, Terms};
+use super::{KeepAlive, KeepAliveError, KeepAliveErrorKind, Loss, LossCause, OnLoss};
+use crate::client::errands::{Errand, ErrandId};
+use crate::client::{LockGuard, Redlock};
+use crate::clock::Clock;
+use crate::error::LockError;
+use crate::proto::{Lease, Released};
+use crate::validity::Ttl;
+use crate::{LockToken, Moment, Resource};
+
+/// A lock that is held and renewed, until it is unlocked, stopped, dropped or lost.
+///
+/// It comes from [`LockGuard::keep_alive`]. Dropping it sends the release without waiting, as
+/// dropping a [`LockGuard`] does.
+///
+/// A loss is told before the lock's validity ends: through [`on_loss`](KeepAlive::on_loss), and
+/// through [`is_lost`](KeptLock::is_lost), which looks at the clock by itself. As with every lock
+/// of this kind, a process that is paused for longer than [`remaining`](KeptLock::remaining) is
+/// told only afterwards.
+#[must_use = "if unused, the lock is released immediately"]
+#[clippy::has_significant_drop]
+pub struct KeptLock {
+    kept: Arc<Kept>,
+    key: Key,
+}
+
+impl KeptLock {
+    pub(in crate::client) fn start(
+        guard: LockGuard,
+        how: KeepAlive,
+    ) -> Result<KeptLock, KeepAliveError> {
+        let (redlock, lease) = guard.apart();
+        let now = Clock.now();
+        let (ttl, validity) = match check(&redlock, &lease, now) {
+            Ok(checked) => checked,
+            Err(error) => {
+                let kind = KeepAliveErrorKind::Lock(error.kind());
+                return Err(KeepAliveError::new(kind, LockGuard::new(redlock, lease)));
+            }
+        };
+        let config = &redlock.shared.config;
+        let terms = Terms {
+            validity,
+            notice: how.notice_of(validity, config.node_timeout),
+            renewals_max: how.renewals_max,
+            ends: now.after(how.lifetime_max),
+        };
+        let keeper = Arc::clone(&redlock.shared.keeper);
+        let deadline = lease.valid_until();
+        let kept = Arc::new(Kept::new(now, redlock, lease, ttl, terms, how.on_loss));
+        match keeper.add(now, Arc::clone(&kept), terms, deadline) {
+            Ok(key) => Ok(KeptLock { kept, key }),
+            Err(kind) => {
+                let lease = kept.take().expect("nobody else has seen it");
+                Err(KeepAliveError::new(kind, LockGuard::new(kept.redlock.clone(), lease)))
+            }
+        }
+    }
+
+    /// What is locked.
+    pub fn resource(&self) -> &Resource {
+        &self.kept.resource
+    }
+
+    /// The value that proves the ownership; it is what the key holds on the masters.
+    pub fn token(&self) -> &LockToken {
+        &self.kept.token
+    }
+
+    /// The time to live that each renewal asks for.
+    pub fn ttl(&self) -> Duration {
+        self.kept.ttl.as_duration()
+    }
+
+    /// How often the lock was renewed.
+    pub fn renewals(&self) -> u32 {
+        if !self.kept.redlock.is_home() {
+            return 0;
+        }
+        self.kept.lock().renewals
+    }
+
+    /// What is left of the validity; zero when it is over.
+    ///
+    /// It grows with every renewal, as long as it has never been zero. It is zero in a process that
+    /// was forked from the one that holds the lock.
+    pub fn remaining(&self) -> Duration {
+        if !self.kept.redlock.is_home() {
+            return Duration::ZERO;
+        }
+        let state = self.kept.lock();
+        state.deadline.since(Clock.now())
+    }
+
+    /// Whether the lock may be believed in right now.
+    ///
+    /// It is a hint (R21): a thread may be paused right after it asked. Once it is `false` it
+    /// stays so. A lost lock may still be valid: for as long as its holder has to stop.
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Whether the lock is not renewed any more: stop the work while
+    /// [`remaining`](KeptLock::remaining) lasts. Once it is `true` it stays so.
+    ///
+    /// It is `true` as soon as no renewal could be complete before the validity ends, also if the
+    /// thread that renews gets no processor to say so.
+    pub fn is_lost(&self) -> bool {
+        if !self.kept.redlock.is_home() {
+            return true;
+        }
+        let mut state = self.kept.lock();
+        state.look(Clock.now());
+        state.loss.is_some()
+    }
+
+    /// As [`is_lost`](KeptLock::is_lost), with the reason.
+    pub fn loss(&self) -> Option<Loss> {
+        let kept = &self.kept;
+        if !kept.redlock.is_home() {
+            let (resource, cause) = (kept.resource.clone(), LossCause::Forked);
+            return Some(Loss { resource, cause, remaining: Duration::ZERO, error: None });
+        }
+        let mut state = kept.lock();
+        let now = Clock.now();
+        state.look(now);
+        state.loss.map(|cause| kept.loss(&state, cause, now))
+    }
+
+    /// Releases the lock and waits until a quorum has confirmed it, or cannot. A renewal that is
+    /// under way is not waited for, and counts no more.
+    ///
+    /// # Errors
+    /// As [`LockGuard::unlock`]: the lock is given up in any case.
+    pub fn unlock(self) -> Result<Released, LockError> {
+        self.stop().unlock()
+    }
+
+    /// Goes back to a lock that is not renewed any more. A renewal that is under way is not waited
+    /// for, and counts no more.
+    pub fn stop(self) -> LockGuard {
+        let redlock = self.kept.redlock.clone();
+        if !redlock.is_home() {
+            // Another thread of the parent's may have been looking at the lease.
+            let (resource, over) = (self.kept.resource.clone(), Moment::from_nanos(0));
+            let ttl = self.kept.ttl;
+            return LockGuard::new(redlock, Lease::restored(resource, self.kept.token, ttl, over));
+        }
+        self.keeper().remove(self.key);
+        let lease = self.kept.take_or_wait();
+        LockGuard::new(redlock, lease)
+    }
+
+    fn keeper(&self) -> &Keeper {
+        &self.kept.redlock.shared.keeper
+    }
+}
+
+/// Whether there is something to keep alive; its TTL, and how long a renewal makes it valid.
+fn check(redlock: &Redlock, lease: &Lease, now: Moment) -> Result<(Ttl, Duration), LockError> {
+    if !redlock.is_home() {
+        return Err(LockError::forked());
+    }
+    let config = &redlock.shared.config;
+    let ttl = config.ttl(lease.ttl())?;
+    let validity = config.drift.validity(ttl).filter(|_| lease.is_valid_at(now));
+    validity.map(|validity| (ttl, validity)).ok_or_else(LockError::expired)
+}
+
+impl Drop for KeptLock {
+    fn drop(&mut self) {
+        if !self.kept.redlock.is_home() {
+            return;
+        }
+        self.keeper().remove(self.key);
+        if let Some(lease) = self.kept.take() {
+            self.kept.redlock.abandon(lease);
+        }
+    }
+}
+
+impl fmt::Debug for KeptLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeptLock")
+            .field("resource", self.resource())
+            .field("remaining", &self.remaining())
+            .field("is_lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the holder and the thread that renews share.
+pub(super) struct Kept {
+    pub(super) redlock: Redlock,
+    resource: Resource,
+    token: LockToken,
+    ttl: Ttl,
+    terms: Terms,
+    on_loss: Option<OnLoss>,
+    /// Locked before the client's event loop is used, never after.
+    state: Mutex<State>,
+    /// Rings when an awaited lease is there.
+    returned: Condvar,
+}
+
+struct State {
+    place: Place,
+    /// What the holder is told. It is raised by a renewal that was handed back before it, and never
+    /// after (R22).
+    deadline: Moment,
+    tell_at: Moment,
+    loss: Option<LossCause>,
+    error: Option<LockError>,
+    renewals: u32,
+}
+
+/// Where the lease is.
+enum Place {
+    Here(Lease),
+    /// This renewal has it.
+    Away(ErrandId),
+    /// The renewal has ended, its result is about to be handed back, and the holder waits for it.
+    Awaited,
+    /// The holder has it, or gave it up.
+    Gone,
+}
+
+/// How a renewal ended for the schedule.
+pub(super) enum Renewal {
+    Succeeded(Moment),
+    Failed,
+    /// The lock is not ours any more.
+    Lost,
+    /// Nobody keeps the lock alive any more.
+    Over,
+    /// Nobody holds it any more: it is to be released.
+    Unwanted(Lease),
+}
+
+impl State {
+    /// Notes a loss that nobody has noted yet.
+    fn look(&mut self, now: Moment) {
+        if now >= self.tell_at {
+            let is_tried = self.error.is_some() || matches!(self.place, Place::Away(_));
+            let cause = match is_tried && now < self.deadline {
+                true => LossCause::Unavailable,
+                false => LossCause::Late,
+            };
+            self.loss.get_or_insert(cause);
+        }
+    }
+}
+
+impl Kept {
+    fn new(
+        now: Moment,
+        redlock: Redlock,
+        lease: Lease,
+        ttl: Ttl,
+        terms: Terms,
+        on_loss: Option<OnLoss>,
+    ) -> Kept {
+        let deadline = lease.valid_until();
+        Kept {
+            resource: lease.resource().clone(),
+            token: *lease.token(),
+            ttl,
+            terms,
+            on_loss,
+            state: Mutex::new(State {
+                place: Place::Here(lease),
+                deadline,
+                tell_at: terms.tell_at(now, deadline),
+                loss: None,
+                error: None,
+                renewals: 0,
+            }),
+            returned: Condvar::new(),
+            redlock,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn loss(&self, state: &State, cause: LossCause, now: Moment) -> Loss {
+        let (resource, error) = (self.resource.clone(), state.error.clone());
+        Loss { resource, cause, remaining: state.deadline.since(now), error }
+    }
+
+    /// Starts a renewal, if the holder still wants one.
+    pub(super) fn renew(self: &Arc<Self>, errands: &Errands, key: Key) {
+        let mut state = self.lock();
+        match replace(&mut state.place, Place::Gone) {
+            Place::Here(lease) => {
+                let ttl = self.ttl.as_duration();
+                let op = errands.start(lease, ttl, (key, Arc::clone(self)));
+                state.place = Place::Away(op);
+            }
+            other => state.place = other,
+        }
+    }
+
+    /// Takes the lease back from a renewal that has ended. It calls nobody who may panic: others
+    /// wait to be handed theirs.
+    pub(super) fn hand_back(&self, errand: Errand<(Key, Arc<Kept>)>) -> Renewal {
+        let Errand { lease, result, .. } = errand;
+        let mut state = self.lock();
+        if matches!(state.place, Place::Gone) {
+            return Renewal::Unwanted(lease);
+        }
+        let is_awaited = matches!(state.place, Place::Awaited);
+        let deadline = lease.valid_until();
+        state.place = Place::Here(lease);
+        // The holder may have seen it end after the renewal was judged.
+        let now = Clock.now();
+        state.look(now);
+        let renewal = match result {
+            _ if state.loss.is_some() => Renewal::Over,
+            Ok(()) => {
+                state.deadline = deadline;
+                state.tell_at = self.terms.tell_at(now, deadline);
+                state.error = None;
+                state.renewals = state.renewals.saturating_add(1);
+                Renewal::Succeeded(deadline)
+            }
+            Err(error) if error.is_expired() => {
+                // Whatever the clock says.
+                state.deadline = state.deadline.min(now);
+                state.error = Some(error);
+                state.loss = Some(LossCause::Gone);
+                Renewal::Lost
+            }
+            Err(error) => {
+                state.error = Some(error);
+                Renewal::Failed
+            }
+        };
+        if is_awaited {
+            self.returned.notify_one();
+        }
+        renewal
+    }
+
+    /// Notes a loss, before anybody is told of any.
+    pub(super) fn lose(&self, cause: LossCause) {
+        self.lock().loss.get_or_insert(cause);
+    }
+
+    /// Tells the holder, if he still holds it.
+    pub(super) fn tell(&self) {
+        let Some(on_loss) = &self.on_loss else {
+            return;
+        };
+        let state = self.lock();
+        let (Some(cause), false) = (state.loss, matches!(state.place, Place::Gone)) else {
+            return;
+        };
+        let loss = self.loss(&state, cause, Clock.now());
+        drop(state);
+        // What went wrong is the caller's; the panic hook has shown it.
+        let _ = catch_unwind(AssertUnwindSafe(|| on_loss(&loss)));
+    }
+
+    /// Takes the lease for good; `None` if it is about to be handed back: then it is released.
+    fn take(&self) -> Option<Lease> {
+        self.take_from(&mut self.lock())
+    }
+
+    /// Takes the lease for good. Between the end of a renewal and the moment that it is handed back
+    /// nothing is waited for.
+    fn take_or_wait(&self) -> Lease {
+        let mut state = self.lock();
+        loop {
+            if let Some(lease) = self.take_from(&mut state) {
+                return lease;
+            }
+            state.place = Place::Awaited;
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn take_from(&self, state: &mut State) -> Option<Lease> {
+        let lease = match replace(&mut state.place, Place::Gone) {
+            Place::Here(lease) => lease,
+            Place::Away(op) => {
+                let lease = self.redlock.shared.keeper.errands().recall(&self.redlock, op)?;
+                let now = Clock.now();
+                state.look(now);
+                if state.loss.is_none() {
+                    state.deadline = lease.valid_until();
+                }
+                lease
+            }
+            Place::Awaited | Place::Gone => return None,
+        };
+        Some(lease.valid_at_most_until(state.deadline))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RestartGuard;
+    use crate::process::Home;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A lock that is valid for `left`, of a client that has not connected to anything. A renewal
+    /// has ended, and its result is about to be handed back; nobody starts another.
+    fn kept(left: Duration, notice: Duration) -> KeptLock {
+        let builder = Redlock::builder().node("redis://127.0.0.1:1");
+        let redlock = builder.restart_guard(RestartGuard::Off).build().unwrap();
+        let now = Clock.now();
+        let (renewals_max, ends) = (u32::MAX, Moment::END);
+        let terms = Terms { validity: 30 * SECOND, notice, renewals_max, ends };
+        // Of others, so that the client's know nothing of it.
+        let op = crate::client::errands::Errands::new().start(lease(Moment::END), SECOND, ());
+        let (lease, ttl) = (lease(now.after(left)), Ttl::new(30 * SECOND).unwrap());
+        let kept = Arc::new(Kept::new(now, redlock, lease, ttl, terms, None));
+        kept.lock().place = Place::Away(op);
+        KeptLock { kept, key: Key::MAX }
+    }
+
+    fn lease(deadline: Moment) -> Lease {
+        let ttl = Ttl::new(30 * SECOND).unwrap();
+        let resource = Resource::new("resource").unwrap();
+        Lease::restored(resource, LockToken::from_random([7; 20]), ttl, deadline)
+    }
+
+    /// A renewal succeeded, and made the lock valid for a minute.
+    fn succeed(kept: &KeptLock) -> Renewal {
+        let lease = lease(Clock.now().after(60 * SECOND));
+        let of = (kept.key, Arc::clone(&kept.kept));
+        kept.kept.hand_back(Errand { of, lease, result: Ok(()) })
+    }
+
+    fn wait_until(is_so: impl Fn() -> bool) {
+        while !is_so() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn renewal_that_is_handed_back_in_time_raises_the_deadline() {
+        let kept = kept(20 * SECOND, SECOND);
+        assert!(matches!(succeed(&kept), Renewal::Succeeded(_)));
+        assert!(kept.remaining() > 50 * SECOND && !kept.is_lost());
+        assert_eq!(kept.renewals(), 1);
+        assert!(kept.stop().remaining() > 50 * SECOND);
+    }
+
+    /// R22: it was judged in time, but the holder has seen the end since.
+    #[test]
+    fn renewal_that_is_handed_back_after_the_deadline_revives_nothing() {
+        let kept = kept(Duration::from_millis(20), Duration::ZERO);
+        wait_until(|| !kept.is_valid());
+        assert!(matches!(succeed(&kept), Renewal::Over));
+        assert!(kept.remaining().is_zero() && kept.is_lost());
+        assert_eq!(kept.loss().unwrap().cause, LossCause::Late);
+        assert!(!kept.stop().is_valid());
+    }
+
+    /// R31: who was told to stop does not go on.
+    #[test]
+    fn renewal_that_is_handed_back_after_the_notice_takes_no_loss_back() {
+        let kept = kept(20 * SECOND, 10 * SECOND);
+        kept.kept.lock().tell_at = Clock.now();
+        assert_eq!(kept.loss().unwrap().cause, LossCause::Unavailable);
+        assert!(matches!(succeed(&kept), Renewal::Over));
+        assert!(kept.is_lost() && kept.is_valid());
+        assert!(kept.remaining() <= 20 * SECOND);
+        assert!(kept.stop().remaining() <= 20 * SECOND);
+    }
+
+    /// R24: nobody would ever give back what a thread of the parent's has locked.
+    #[test]
+    fn lock_of_a_parent_process_is_not_waited_for() {
+        let mut kept = kept(20 * SECOND, SECOND);
+        let inner = Arc::get_mut(&mut kept.kept).unwrap();
+        Arc::get_mut(&mut inner.redlock.shared).unwrap().home = Home::Id(0);
+        let inner = Arc::clone(&kept.kept);
+        let (_state, _keeper) = (inner.lock(), inner.redlock.shared.keeper.hold());
+        assert!(kept.is_lost() && !kept.is_valid() && kept.remaining().is_zero());
+        assert_eq!(kept.loss().unwrap().cause, LossCause::Forked);
+        assert!(kept.renewals() == 0 && format!("{kept:?}").contains("resource"));
+        let guard = kept.stop();
+        assert!(!guard.is_valid());
+        let error = guard.keep_alive(KeepAlive::default()).unwrap_err();
+        let forked = KeepAliveErrorKind::Lock(crate::LockErrorKind::Forked);
+        assert_eq!(error.kind(), forked);
+    }
+
+    #[test]
+    fn given_up_between_the_end_of_a_renewal_and_its_return_it_is_released() {
+        let kept = kept(20 * SECOND, SECOND);
+        let (inner, key) = (Arc::clone(&kept.kept), kept.key);
+        drop(kept);
+        let errand =
+            Errand { of: (key, Arc::clone(&inner)), lease: lease(Moment::END), result: Ok(()) };
+        assert!(matches!(inner.hand_back(errand), Renewal::Unwanted(_)));
+    }
+
+    #[test]
+    fn stopped_between_the_end_of_a_renewal_and_its_return_it_is_waited_for() {
+        let kept = kept(20 * SECOND, SECOND);
+        let (inner, key) = (Arc::clone(&kept.kept), kept.key);
+        let stopped = std::thread::spawn(move || kept.stop());
+        wait_until(|| matches!(inner.lock().place, Place::Awaited));
+        let lease = lease(Clock.now().after(60 * SECOND));
+        inner.hand_back(Errand { of: (key, Arc::clone(&inner)), lease, result: Ok(()) });
+        assert!(stopped.join().unwrap().remaining() > 50 * SECOND);
+    }
+}

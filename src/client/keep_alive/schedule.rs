@@ -1,0 +1,439 @@
+//! When locks are to be renewed, and when their holders are to be told of a loss: without threads,
+//! clocks or randomness.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use super::LossCause;
+use crate::Moment;
+
+/// A renewal starts so many times per validity at least (R31).
+const RENEWALS_PER_VALIDITY: u32 = 3;
+/// Of a period, in eighths: the earliest start of the first renewal. Locks that were taken at one
+/// moment spread over the rest.
+const FIRST_EIGHTHS_MIN: u32 = 4;
+/// The same of every later one.
+const EIGHTHS_MIN: u32 = 7;
+/// A failed renewal is tried again after an eighth to two eighths of a period.
+const RETRY_EIGHTHS: u32 = 1;
+/// But not sooner: a round that fails at once must not be tried in a spin.
+const RETRY_MIN: Duration = Duration::from_millis(1);
+/// Renewals start on moments that are this part of a period apart, or less: those that are due at
+/// nearly the same time leave together.
+const TICKS_PER_PERIOD_MIN: u128 = 32;
+/// And no more apart than this.
+const TICK_NANOS_MAX: u64 = 1 << 23;
+/// What is kept as notice of the validity that is left is this part of it at most.
+const NOTICE_PART_MAX: u32 = 2;
+
+/// Which lock. Never used again.
+pub(super) type Key = u64;
+
+/// How a lock is to be kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    /// How long the lock is valid from the start of a renewal on.
+    pub(super) validity: Duration,
+    /// How long before the deadline a loss is told.
+    pub(super) notice: Duration,
+    pub(super) renewals_max: u32,
+    /// No renewal starts from this moment on.
+    pub(super) ends: Moment,
+}
+
+impl Terms {
+    /// The last moment at which a round could still fit before `deadline`, as known at `now`.
+    pub(super) fn tell_at(&self, now: Moment, deadline: Moment) -> Moment {
+        let left = deadline.since(now);
+        deadline.before(self.notice.min(left / NOTICE_PART_MAX))
+    }
+
+    fn period(&self) -> Duration {
+        self.validity / RENEWALS_PER_VALIDITY
+    }
+
+    /// When to renew a lock that is valid until `deadline`.
+    fn renew_at(&self, now: Moment, deadline: Moment, eighths_min: u32, random: u64) -> Moment {
+        let age = self.validity.saturating_sub(deadline.since(now));
+        let wait = between(self.period() / 8 * eighths_min, self.period(), random);
+        self.on_tick(now.after(wait.saturating_sub(age)))
+    }
+
+    fn retry_at(&self, now: Moment, random: u64) -> Moment {
+        let least = (self.period() / 8 * RETRY_EIGHTHS).max(RETRY_MIN);
+        now.after(between(least, 2 * least, random))
+    }
+
+    /// The last tick that is not later.
+    fn on_tick(&self, at: Moment) -> Moment {
+        let most = self.period().as_nanos() / TICKS_PER_PERIOD_MIN;
+        let most = u64::try_from(most).map_or(TICK_NANOS_MAX, |most| most.min(TICK_NANOS_MAX));
+        let tick = most.checked_ilog2().map_or(1, |exponent| 1 << exponent);
+        at.before(Duration::from_nanos(at.as_nanos() % tick))
+    }
+}
+
+/// What is to be done about a lock.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Renew it, and then say how that ended.
+    Renew(Key),
+    /// Tell its holder. The schedule has forgotten it.
+    Lost(Key, LossCause),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Renewing,
+}
+
+struct Item {
+    terms: Terms,
+    deadline: Moment,
+    tell_at: Moment,
+    phase: Phase,
+    /// When to look at it next. Invariant: its entry in the queue has the same.
+    at: Moment,
+    renewals: u32,
+    has_failed: bool,
+}
+
+/// The locks that are kept alive. Each takes time that grows with the logarithm of their number,
+/// and one entry in each of two collections.
+#[derive(Default)]
+pub(super) struct Schedule {
+    items: HashMap<Key, Item>,
+    queue: BTreeSet<(Moment, Key)>,
+    next_key: Key,
+}
+
+impl Schedule {
+    /// Keeps a lock that is valid until `deadline`.
+    pub(super) fn add(&mut self, now: Moment, terms: Terms, deadline: Moment, random: u64) -> Key {
+        let key = self.next_key;
+        self.next_key += 1;
+        let tell_at = terms.tell_at(now, deadline);
+        let at = terms.renew_at(now, deadline, FIRST_EIGHTHS_MIN, random).min(tell_at);
+        let phase = Phase::Waiting;
+        let item = Item { terms, deadline, tell_at, phase, at, renewals: 0, has_failed: false };
+        self.items.insert(key, item);
+        self.queue.insert((at, key));
+        key
+    }
+
+    /// Forgets a lock: it is not renewed from now on, and nobody is told anything.
+    pub(super) fn remove(&mut self, key: Key) {
+        if let Some(item) = self.items.remove(&key) {
+            self.queue.remove(&(item.at, key));
+        }
+    }
+
+    /// The next thing that is due.
+    pub(super) fn poll_due(&mut self, now: Moment) -> Option<Due> {
+        let (at, key) = self.queue.first().copied()?;
+        if now < at {
+            return None;
+        }
+        let item = &self.items[&key];
+        let cause = match item.phase {
+            _ if now >= item.deadline => LossCause::Late,
+            Phase::Waiting if now >= item.tell_at && !item.has_failed => LossCause::Late,
+            _ if now >= item.tell_at => LossCause::Unavailable,
+            Phase::Waiting if item.renewals >= item.terms.renewals_max => LossCause::RenewalsMax,
+            Phase::Waiting if now >= item.terms.ends => LossCause::LifetimeMax,
+            Phase::Waiting => {
+                let tell_at = item.tell_at;
+                self.move_to(key, Phase::Renewing, tell_at);
+                return Some(Due::Renew(key));
+            }
+            Phase::Renewing => unreachable!("while it is renewed it is looked at to be told only"),
+        };
+        self.remove(key);
+        Some(Due::Lost(key, cause))
+    }
+
+    /// A renewal succeeded: the lock is now valid until `deadline`.
+    pub(super) fn handle_renewed(&mut self, now: Moment, key: Key, deadline: Moment, random: u64) {
+        let Some(item) = self.items.get_mut(&key) else {
+            return;
+        };
+        item.renewals = item.renewals.saturating_add(1);
+        item.has_failed = false;
+        item.deadline = deadline;
+        item.tell_at = item.terms.tell_at(now, deadline);
+        let at = item.terms.renew_at(now, deadline, EIGHTHS_MIN, random).min(item.tell_at);
+        self.move_to(key, Phase::Waiting, at);
+    }
+
+    /// A renewal failed, and may succeed if it is tried again.
+    pub(super) fn handle_failed(&mut self, now: Moment, key: Key, random: u64) {
+        let Some(item) = self.items.get_mut(&key) else {
+            return;
+        };
+        item.has_failed = true;
+        let at = item.terms.retry_at(now, random).min(item.tell_at);
+        self.move_to(key, Phase::Waiting, at);
+    }
+
+    /// When something is due next.
+    pub(super) fn poll_timeout(&self) -> Option<Moment> {
+        self.queue.first().map(|(at, _)| *at)
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    fn move_to(&mut self, key: Key, phase: Phase, at: Moment) {
+        let item = self.items.get_mut(&key).expect("the caller has looked it up");
+        self.queue.remove(&(item.at, key));
+        (item.phase, item.at) = (phase, at);
+        self.queue.insert((at, key));
+    }
+}
+
+/// A duration in `[low, high]`, picked by `random`.
+fn between(low: Duration, high: Duration, random: u64) -> Duration {
+    let range = high.saturating_sub(low).as_nanos();
+    let picked = range.saturating_mul(u128::from(random)) >> 64;
+    low + Duration::from_nanos(picked as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const START: Moment = Moment::from_nanos(1_000_000_000_000);
+    const TERMS: Terms = Terms {
+        validity: Duration::from_secs(24),
+        notice: Duration::from_secs(2),
+        renewals_max: u32::MAX,
+        ends: Moment::END,
+    };
+
+    /// Numbers as an even generator would draw them, in another order.
+    fn random(i: u64) -> u64 {
+        i.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn kept(terms: Terms) -> (Schedule, Key) {
+        let mut schedule = Schedule::default();
+        let key = schedule.add(START, terms, START.after(terms.validity), 0);
+        (schedule, key)
+    }
+
+    /// Moves on to what is due next.
+    fn next(schedule: &mut Schedule, now: &mut Moment) -> Due {
+        *now = schedule.poll_timeout().unwrap().max(*now);
+        schedule.poll_due(*now).unwrap()
+    }
+
+    /// R31: no period is longer than a third of the validity.
+    #[test]
+    fn lock_is_renewed_at_a_third_of_its_validity_at_the_latest() {
+        for i in 0..1_000 {
+            let mut schedule = Schedule::default();
+            let key = schedule.add(START, TERMS, START.after(TERMS.validity), random(i));
+            let (mut now, mut started) = (START, START);
+            for round in 0..5 {
+                assert_eq!(next(&mut schedule, &mut now), Due::Renew(key));
+                let period = now.since(started);
+                let least = if round == 0 { 4 * SECOND } else { 7 * SECOND };
+                assert!(period <= 8 * SECOND, "{period:?}");
+                assert!(period + Duration::from_millis(9) >= least, "{period:?}");
+                started = now;
+                // The answer takes a while, which is not added to the period.
+                now = now.after(SECOND);
+                let deadline = started.after(TERMS.validity);
+                schedule.handle_renewed(now, key, deadline, random(i + round));
+            }
+        }
+    }
+
+    #[test]
+    fn locks_of_one_moment_spread_and_those_of_one_tick_are_due_together() {
+        let mut schedule = Schedule::default();
+        let count = 10_000;
+        for i in 0..count {
+            schedule.add(START, TERMS, START.after(TERMS.validity), random(i));
+        }
+        let (mut turns, mut most, mut renewed) = (0, 0, 0);
+        while renewed < count {
+            let now = schedule.poll_timeout().unwrap();
+            let mut together = 0;
+            while let Some(due) = schedule.poll_due(now) {
+                let Due::Renew(key) = due else { panic!("{due:?}") };
+                together += 1;
+                schedule.handle_renewed(now, key, now.after(TERMS.validity), random(key + 7));
+            }
+            renewed += together;
+            turns += 1;
+            most = most.max(together);
+        }
+        // Four seconds are 477 ticks.
+        assert!((400..=480).contains(&turns), "{turns}");
+        assert!(most < 60, "{most}");
+        assert_eq!(schedule.len(), count as usize);
+    }
+
+    #[test]
+    fn failed_renewal_is_tried_again_until_no_round_fits() {
+        let (mut schedule, key) = kept(TERMS);
+        let (mut now, mut tries) = (START, 0);
+        loop {
+            match next(&mut schedule, &mut now) {
+                Due::Renew(_) => schedule.handle_failed(now, key, random(tries)),
+                due => {
+                    assert_eq!(due, Due::Lost(key, LossCause::Unavailable));
+                    break;
+                }
+            }
+            tries += 1;
+        }
+        // From the fourth to the twenty-second second, one to two seconds apart.
+        assert!((10..=18).contains(&tries), "{tries}");
+        assert_eq!(now, START.after(22 * SECOND), "R31: told while a round could still fit");
+        assert_eq!((schedule.poll_due(now), schedule.poll_timeout()), (None, None));
+    }
+
+    #[test]
+    fn renewal_that_does_not_end_is_told_in_time() {
+        let (mut schedule, key) = kept(TERMS);
+        let mut now = START;
+        assert_eq!(next(&mut schedule, &mut now), Due::Renew(key));
+        assert_eq!(schedule.poll_due(START.after(22 * SECOND).before(SECOND)), None);
+        assert_eq!(next(&mut schedule, &mut now), Due::Lost(key, LossCause::Unavailable));
+        assert_eq!(now, START.after(22 * SECOND));
+        // Its result comes too late to matter (R22).
+        schedule.handle_renewed(now, key, now.after(TERMS.validity), 0);
+        assert_eq!((schedule.len(), schedule.poll_timeout()), (0, None));
+    }
+
+    #[test]
+    fn renewal_that_succeeds_after_failures_starts_afresh() {
+        let (mut schedule, key) = kept(TERMS);
+        let mut now = START;
+        for _ in 0..3 {
+            assert_eq!(next(&mut schedule, &mut now), Due::Renew(key));
+            schedule.handle_failed(now, key, u64::MAX);
+        }
+        assert_eq!(next(&mut schedule, &mut now), Due::Renew(key));
+        let deadline = now.after(TERMS.validity);
+        schedule.handle_renewed(now, key, deadline, 0);
+        // Nobody looks for long: that is no master's fault.
+        now = deadline.before(SECOND);
+        assert_eq!(schedule.poll_due(now), Some(Due::Lost(key, LossCause::Late)));
+    }
+
+    #[test]
+    fn cap_on_renewals_is_told_when_the_next_would_start() {
+        let (mut schedule, key) = kept(Terms { renewals_max: 2, ..TERMS });
+        let mut now = START;
+        for _ in 0..2 {
+            assert_eq!(next(&mut schedule, &mut now), Due::Renew(key));
+            schedule.handle_renewed(now, key, now.after(TERMS.validity), u64::MAX);
+        }
+        let last = now;
+        assert_eq!(next(&mut schedule, &mut now), Due::Lost(key, LossCause::RenewalsMax));
+        assert!(now.since(last) <= 8 * SECOND, "two thirds of the validity are left");
+        // None at all is a cap, too.
+        let (mut schedule, key) = kept(Terms { renewals_max: 0, ..TERMS });
+        now = START;
+        assert_eq!(next(&mut schedule, &mut now), Due::Lost(key, LossCause::RenewalsMax));
+    }
+
+    #[test]
+    fn cap_on_the_lifetime_is_told_when_the_next_renewal_would_start() {
+        let ends = START.after(60 * SECOND);
+        let (mut schedule, key) = kept(Terms { ends, ..TERMS });
+        let (mut now, mut renewals) = (START, 0);
+        while let Due::Renew(_) = next(&mut schedule, &mut now) {
+            assert!(now < ends);
+            schedule.handle_renewed(now, key, now.after(TERMS.validity), u64::MAX);
+            renewals += 1;
+        }
+        assert_eq!(renewals, 8);
+        assert!(now >= ends && now.since(ends) <= 8 * SECOND, "{:?}", now.since(ends));
+        assert_eq!(schedule.len(), 0);
+    }
+
+    #[test]
+    fn clock_that_jumps_forward_ends_what_it_has_passed_and_renews_the_rest() {
+        let mut schedule = Schedule::default();
+        let short = Terms { validity: 6 * SECOND, notice: SECOND, ..TERMS };
+        let lost = schedule.add(START, short, START.after(short.validity), 0);
+        let late = schedule.add(START, TERMS, START.after(TERMS.validity), 0);
+        let now = START.after(20 * SECOND);
+        let jumped = Moment::with_jumps(now.as_nanos(), 19_000_000_000);
+        assert_eq!(schedule.poll_due(jumped), Some(Due::Lost(lost, LossCause::Late)));
+        assert_eq!(schedule.poll_due(jumped), Some(Due::Renew(late)));
+        assert_eq!(schedule.poll_due(jumped), None);
+        // A time that runs backwards makes nothing due.
+        assert_eq!(schedule.poll_due(START), None);
+    }
+
+    #[test]
+    fn lock_with_little_left_is_renewed_at_once_and_told_before_it_ends() {
+        let mut schedule = Schedule::default();
+        let deadline = START.after(SECOND);
+        let key = schedule.add(START, TERMS, deadline, u64::MAX);
+        assert_eq!(schedule.poll_due(START), Some(Due::Renew(key)));
+        schedule.handle_failed(START, key, 0);
+        let mut now = START;
+        // A retry would be no sooner than in a second: the notice comes first.
+        assert_eq!(next(&mut schedule, &mut now), Due::Lost(key, LossCause::Unavailable));
+        assert_eq!(now, deadline.before(SECOND / 2));
+        // One that is over is told at once.
+        let key = schedule.add(deadline, TERMS, deadline, 0);
+        assert_eq!(schedule.poll_due(deadline), Some(Due::Lost(key, LossCause::Late)));
+    }
+
+    /// Both sides of each boundary.
+    #[test]
+    fn due_at_its_moment_and_not_a_nanosecond_before() {
+        let nano = Duration::from_nanos(1);
+        let (mut schedule, key) = kept(TERMS);
+        let at = schedule.poll_timeout().unwrap();
+        assert_eq!(schedule.poll_due(at.before(nano)), None);
+        assert_eq!(schedule.poll_due(at), Some(Due::Renew(key)));
+        let tell_at = schedule.poll_timeout().unwrap();
+        assert_eq!(tell_at, TERMS.tell_at(at, START.after(TERMS.validity)));
+        assert_eq!(schedule.poll_due(tell_at.before(nano)), None);
+        assert_eq!(schedule.poll_due(tell_at), Some(Due::Lost(key, LossCause::Unavailable)));
+    }
+
+    #[test]
+    fn removed_lock_is_not_due_in_any_phase() {
+        let (mut schedule, key) = kept(TERMS);
+        schedule.remove(key);
+        assert_eq!(schedule.poll_due(Moment::END), None);
+        let (mut schedule, key) = kept(TERMS);
+        let mut now = START;
+        assert_eq!(next(&mut schedule, &mut now), Due::Renew(key));
+        schedule.remove(key);
+        schedule.handle_failed(now, key, 0);
+        schedule.handle_renewed(now, key, Moment::END, 0);
+        assert_eq!((schedule.len(), schedule.poll_timeout()), (0, None));
+    }
+
+    /// Nothing is divided by, waited for, or retried in a spin.
+    #[test]
+    fn shortest_validity_is_planned_too() {
+        for validity in [2, 3_000, 1_000_000].map(Duration::from_nanos) {
+            let terms = Terms { validity, notice: validity, ..TERMS };
+            let (mut schedule, key) = kept(terms);
+            let mut now = START;
+            for _ in 0..100 {
+                match next(&mut schedule, &mut now) {
+                    Due::Renew(_) => schedule.handle_failed(now, key, 0),
+                    Due::Lost(..) => break,
+                }
+            }
+            assert_eq!(schedule.len(), 0, "{validity:?}");
+            assert!(now < START.after(validity));
+        }
+    }
+}
