@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::Moment;
 
@@ -35,6 +36,70 @@ impl Clock {
     pub(crate) fn now_by_one_clock(self) -> Moment {
         let (steady, jumped) = (steady_nanos(), WALL.jumped.load(Ordering::Relaxed));
         Moment::with_jumps(steady.saturating_add(jumped), jumped)
+    }
+
+    /// Both clocks, as another process sees them.
+    pub(crate) fn stamp(self) -> Stamp {
+        Stamp { steady_nanos: steady_nanos(), wall_nanos: wall_nanos() }
+    }
+}
+
+/// What the two clocks of a machine say at one moment: for another process that has the same
+/// clocks, but not the same jumps behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) steady_nanos: u64,
+    pub(crate) wall_nanos: i64,
+}
+
+impl Stamp {
+    /// The time from `earlier` on: the greater of what the two clocks say. `None` if it is not
+    /// earlier.
+    pub(crate) fn since(self, earlier: Stamp) -> Option<Duration> {
+        let steady = self.steady_nanos.checked_sub(earlier.steady_nanos)?;
+        let wall = self.wall_nanos.saturating_sub(earlier.wall_nanos);
+        Some(Duration::from_nanos(steady.max(u64::try_from(wall).unwrap_or(0))))
+    }
+}
+
+/// Which clock the steady one is: two processes whose ids are the same have the same clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClockId(String);
+
+impl ClockId {
+    /// That of this process; `None` if the system does not say.
+    ///
+    /// It starts with each boot, and differs between time namespaces by an offset: a container may
+    /// be in one of its own.
+    pub(crate) fn here() -> Option<ClockId> {
+        if !cfg!(any(target_os = "linux", target_os = "android")) {
+            return None;
+        }
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let namespace = match std::fs::read_link("/proc/self/ns/time") {
+            Ok(link) => Some(link.to_str()?.to_owned()),
+            // The kernel has no such namespaces: the rest of the system is where it belongs.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(_) => return None,
+        };
+        ClockId::new(boot.trim_end(), namespace.as_deref())
+    }
+
+    /// From a boot's id, `c6af2e8f-a82c-…`, and the name of a time namespace, `time:[4026531834]`.
+    fn new(boot: &str, namespace: Option<&str>) -> Option<ClockId> {
+        let boot = boot.replace('-', "");
+        let namespace = match namespace {
+            Some(name) => name.strip_prefix("time:[")?.strip_suffix(']')?,
+            None => "0",
+        };
+        let is_boot = boot.len() == 32 && boot.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_namespace = !namespace.is_empty() && namespace.len() <= 20;
+        let is_number = namespace.bytes().all(|byte| byte.is_ascii_digit());
+        (is_boot && is_namespace && is_number).then(|| ClockId(format!("{boot}-{namespace}")))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
@@ -143,7 +208,7 @@ fn wall_nanos() -> i64 {
 
 /// How long it is until an instant of the standard library's clock.
 #[expect(clippy::disallowed_methods, reason = "the one clock read")]
-pub(crate) fn time_until(deadline: std::time::Instant) -> std::time::Duration {
+pub(crate) fn time_until(deadline: std::time::Instant) -> Duration {
     deadline.saturating_duration_since(std::time::Instant::now())
 }
 
@@ -194,6 +259,24 @@ mod tests {
         };
         assert_eq!(clock.now(paused_once), (31 * MS, 0));
         assert_eq!(clock.now(|| (32 * MS, 32 * MS as i64)), (32 * MS, 0));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn clock_is_known_by_its_boot_and_namespace() {
+        let boot = "c6af2e8f-a82c-4f42-8782-a7e153af4724";
+        let id = |namespace| ClockId::new(boot, namespace).map(|id| id.as_str().to_owned());
+        let plain = "c6af2e8fa82c4f428782a7e153af4724";
+        assert_eq!(id(Some("time:[4026531834]")), Some(format!("{plain}-4026531834")));
+        assert_eq!(id(None), Some(format!("{plain}-0")));
+        assert_eq!(ClockId::here(), ClockId::here());
+        assert!(ClockId::here().is_some());
+        for namespace in ["", "time:[]", "time:[1", "pid:[1]", "time:[a]"] {
+            assert_eq!(id(Some(namespace)), None, "{namespace}");
+        }
+        for boot in ["", &boot[1..], "g6af2e8f-a82c-4f42-8782-a7e153af4724"] {
+            assert_eq!(ClockId::new(boot, None), None, "{boot}");
+        }
     }
 
     #[test]

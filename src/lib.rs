@@ -102,8 +102,8 @@ mod token;
 mod validity;
 
 pub use client::{
-    KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, LockGuard, LockParts, Loss, LossCause,
-    Redlock,
+    HandOverError, KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, LockGuard, LockParts,
+    Loss, LossCause, Redlock,
 };
 pub use config::{Builder, Config, RestartGuard, Retry};
 pub use error::{

@@ -10,7 +10,7 @@ use std::io;
 use std::time::Duration;
 
 use muxlock::{
-    Builder, Config, ConfigError, ConnectError, Done, KeepAlive, KeepAliveError,
+    Builder, Config, ConfigError, ConnectError, Done, HandOverError, KeepAlive, KeepAliveError,
     KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind, LockGuard, LockParts, LockToken,
     Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport, NodeState,
     NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released, Resource, Retry,
@@ -55,6 +55,7 @@ fn types_cross_threads() {
     is_clone::<Builder>();
     is_clone::<LockError>();
     is_error::<LockError>();
+    is_error::<HandOverError>();
     is_error::<KeepAliveError>();
     is_error::<Loss>();
     is_error::<ConfigError>();

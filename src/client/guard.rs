@@ -186,6 +186,9 @@ impl Drop for LockGuard {
 
 /// A lock without its guard: nothing releases it but [`Redlock::adopt`] and what follows, or the
 /// end of its TTL.
+///
+/// It can be handed to another thread or client as it is, and to another process of the same
+/// machine as text.
 #[must_use = "a lock in parts is not released; it only expires"]
 #[derive(Debug)]
 pub struct LockParts(Lease);
@@ -199,6 +202,14 @@ impl LockParts {
     /// The value that proves the ownership.
     pub fn token(&self) -> &LockToken {
         self.0.token()
+    }
+
+    pub(super) fn new(lease: Lease) -> LockParts {
+        LockParts(lease)
+    }
+
+    pub(super) fn lease(&self) -> &Lease {
+        &self.0
     }
 
     pub(super) fn into_lease(self, nodes: usize) -> Lease {

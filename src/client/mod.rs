@@ -3,6 +3,7 @@
 mod crew;
 mod errands;
 mod guard;
+mod hand_over;
 mod keep_alive;
 mod poller;
 mod station;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use mio::{Token, Waker};
 
 pub use guard::{LockGuard, LockParts};
+pub use hand_over::HandOverError;
 pub use keep_alive::{KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Loss, LossCause};
 
 use crate::Resource;
@@ -160,7 +162,8 @@ impl Redlock {
     /// Takes up a lock that [`LockGuard::into_parts`] let go of, from this client or from another
     /// one with the same masters and the same key prefix.
     ///
-    /// Nothing is sent, and the validity is what it was: the parts remember their deadline.
+    /// Nothing is sent, and the validity is what it was: the parts remember their deadline. They
+    /// may come from another process of this machine, as [text](LockParts#as-text).
     ///
     /// # Errors
     /// [`Expired`](crate::LockErrorKind::Expired) if that deadline is over; the release of what may

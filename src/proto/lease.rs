@@ -54,8 +54,8 @@ impl Lease {
     /// Makes it a lease of an engine with `nodes` nodes that did not acquire it, and so does not
     /// know which of them may hold the key.
     pub(crate) fn adopted(self, nodes: usize) -> Lease {
-        let started = Moment::from_nanos(0);
-        Lease { started, sent: NodeSet::all(nodes), ..self }
+        let (started, all) = (Moment::from_nanos(0), NodeSet::all(nodes));
+        Lease { started, granted: self.granted.and(all), sent: all, ..self }
     }
 
     /// A lease of a lock that was acquired elsewhere, which nobody knows more of.
@@ -68,6 +68,16 @@ impl Lease {
         let (started, longest) = (Moment::from_nanos(0), ttl);
         let (granted, sent) = (NodeSet::EMPTY, NodeSet::EMPTY);
         Lease { resource, token, ttl, longest, started, deadline, granted, sent }
+    }
+
+    /// The same, with the longest time to live that was ever asked for, and the nodes that granted.
+    pub(crate) fn with_past(self, longest: Ttl, granted: NodeSet) -> Lease {
+        Lease { longest, granted, ..self }
+    }
+
+    /// What [`with_past`](Lease::with_past) takes.
+    pub(crate) fn past(&self) -> (Ttl, NodeSet) {
+        (self.longest, self.granted)
     }
 
     /// The same, valid no longer than until `deadline`.

@@ -1,0 +1,464 @@
+//! A held lock as text, for another process of the same machine.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::LockParts;
+use crate::clock::{Clock, ClockId, Stamp};
+use crate::proto::{Lease, NodeSet};
+use crate::quorum::NODES_MAX;
+use crate::resource::RESOURCE_BYTES_MAX;
+use crate::validity::Ttl;
+use crate::{LockToken, Moment, Resource};
+
+const NAME: &str = "muxlock";
+const VERSION: &str = "1";
+const SEPARATOR: char = '.';
+const CHECKSUM_DIGITS: usize = 8;
+/// More than the longest name and all numbers need.
+const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512;
+
+/// # As text
+/// [`to_secret_text`](LockParts::to_secret_text) writes the parts as one word of letters, digits,
+/// `.` and `-`, which [`str::parse`] reads. **Whoever reads it can release and extend the lock**:
+/// pass it through a pipe, a file or an environment that others cannot read, not as an argument,
+/// and do not log it. To be adopted once: two processes that both adopt it both believe that they
+/// hold the lock.
+///
+/// It is for another process of the same machine, since it was booted last, and in the same time
+/// namespace; any other refuses it ([`HandOverError::OtherClock`]). How much validity is left is
+/// known only by the clock that the lock was taken by, and two machines' wall clocks may differ by
+/// more than what is left. What passes on the way is taken off by the machine's clock or by its
+/// wall clock, whichever says more. On systems other than Linux, neither the boot nor the clock can
+/// be told from others, and nothing is written ([`HandOverError::NoClock`]).
+///
+/// The fields, separated by dots, are:
+///
+/// | field | |
+/// |---|---|
+/// | `muxlock` | |
+/// | `1` | the version of what follows |
+/// | clock | the boot's id, 32 hexadecimal digits, `-`, and the number of the time namespace |
+/// | steady | nanoseconds on that clock when this was written |
+/// | wall | nanoseconds on the wall clock then |
+/// | left | nanoseconds of validity that were left then |
+/// | ttl | milliseconds that were asked for last |
+/// | longest | milliseconds that were asked for at most |
+/// | granted | the nodes that had granted it, as the bits of a number |
+/// | resource | in hexadecimal digits |
+/// | token | 40 hexadecimal digits |
+/// | checksum | CRC-32 of all before the last dot, 8 hexadecimal digits |
+///
+/// ```no_run
+/// use muxlock::{LockParts, Redlock};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+/// // One process:
+/// let lock = redlock.try_lock("invoice:42", Duration::from_secs(10))?;
+/// let text = lock.into_parts().to_secret_text()?;
+/// // Another one, with the same masters and key prefix:
+/// let parts: LockParts = text.parse()?;
+/// let lock = redlock.adopt(parts)?;
+/// lock.unlock()?;
+/// # Ok(())
+/// # }
+/// ```
+impl LockParts {
+    /// Writes the parts as text for another process of this machine; see [above](#as-text). It is a
+    /// secret.
+    ///
+    /// The parts stay what they are: the lock is to be adopted from them or from the text, not from
+    /// both.
+    ///
+    /// # Errors
+    /// [`HandOverError::NoClock`] if this system does not say which clock it has: adopt the lock
+    /// in this process, or release it and let the other one lock for itself.
+    pub fn to_secret_text(&self) -> Result<String, HandOverError> {
+        let clock = ClockId::here().ok_or(HandOverError::NoClock)?;
+        // In this order: what passes in between is taken off twice rather than not at all.
+        let stamp = Clock.stamp();
+        let left = self.lease().remaining(Clock.now());
+        Ok(write(self.lease(), &clock, stamp, left))
+    }
+}
+
+/// See [`LockParts`] for the text. An expired lock is no error: [`Redlock::adopt`] says so, and
+/// releases what may be left.
+///
+/// [`Redlock::adopt`]: crate::Redlock::adopt
+impl FromStr for LockParts {
+    type Err = HandOverError;
+
+    fn from_str(text: &str) -> Result<LockParts, HandOverError> {
+        let written = read(text)?;
+        let clock = ClockId::here().ok_or(HandOverError::NoClock)?;
+        if written.clock != clock.as_str() {
+            return Err(HandOverError::OtherClock);
+        }
+        // In this order, for the same reason.
+        let now = Clock.now();
+        let deadline = deadline(now, Clock.stamp(), written.stamp, written.left)?;
+        let Written { resource, token, ttl, longest, granted, .. } = written;
+        let lease = Lease::restored(resource, token, ttl, deadline).with_past(longest, granted);
+        Ok(LockParts::new(lease))
+    }
+}
+
+/// Why a lock was not written as text, or not read from it. It never says what the text was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HandOverError {
+    /// This system does not say which boot and which clock it is.
+    NoClock,
+    /// The text was written on another machine, before the last boot, or in another time
+    /// namespace: how much validity is left cannot be known. The lock ends by itself.
+    OtherClock,
+    /// The text is longer than any that is written.
+    TooLong {
+        /// Its length in bytes.
+        bytes: usize,
+        /// The greatest length allowed.
+        max: usize,
+    },
+    /// The text does not begin like a lock.
+    NotALock,
+    /// The text is of a version that this one does not read.
+    Version,
+    /// The text is not as it was written: its checksum or the number of its fields is wrong.
+    Damaged,
+    /// A field is not what it should be, though the checksum is right.
+    Field(&'static str),
+}
+
+impl fmt::Display for HandOverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot hand the lock over: ")?;
+        match self {
+            HandOverError::NoClock => f.write_str("this system does not say which clock it has"),
+            HandOverError::OtherClock => {
+                f.write_str("it comes from another machine, boot or time namespace")
+            }
+            HandOverError::TooLong { bytes, max } => {
+                write!(f, "the text has {bytes} bytes: at most {max} are allowed")
+            }
+            HandOverError::NotALock => f.write_str("the text does not begin like a lock"),
+            HandOverError::Version => f.write_str("the text is of another version"),
+            HandOverError::Damaged => f.write_str("the text is damaged"),
+            HandOverError::Field(name) => write!(f, "its field `{name}` is wrong"),
+        }
+    }
+}
+
+impl std::error::Error for HandOverError {}
+
+/// What the text says.
+struct Written<'a> {
+    clock: &'a str,
+    stamp: Stamp,
+    left: Duration,
+    ttl: Ttl,
+    longest: Ttl,
+    granted: NodeSet,
+    resource: Resource,
+    token: LockToken,
+}
+
+/// Until when a lock is valid that had `left` when `written` was read, and is taken up at `now`,
+/// before `read` was. In doubt it is less.
+fn deadline(
+    now: Moment,
+    read: Stamp,
+    written: Stamp,
+    left: Duration,
+) -> Result<Moment, HandOverError> {
+    let passed = read.since(written).ok_or(HandOverError::OtherClock)?;
+    Ok(now.after(left.saturating_sub(passed)))
+}
+
+fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String {
+    let (longest, granted) = lease.past();
+    let bits = granted.iter().fold(0_u64, |bits, node| bits | 1 << node);
+    let token = std::str::from_utf8(lease.token().as_bytes()).expect("hexadecimal digits are text");
+    let fields = [
+        NAME.to_owned(),
+        VERSION.to_owned(),
+        clock.as_str().to_owned(),
+        stamp.steady_nanos.to_string(),
+        stamp.wall_nanos.to_string(),
+        left.as_nanos().to_string(),
+        lease.ttl().as_millis().to_string(),
+        longest.as_millis().to_string(),
+        bits.to_string(),
+        lease.resource().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
+        token.to_owned(),
+    ];
+    let text = fields.join(&SEPARATOR.to_string());
+    format!("{text}{SEPARATOR}{:0CHECKSUM_DIGITS$x}", crc32(text.as_bytes()))
+}
+
+fn read(text: &str) -> Result<Written<'_>, HandOverError> {
+    let (bytes, max) = (text.len(), TEXT_BYTES_MAX);
+    if bytes > max {
+        return Err(HandOverError::TooLong { bytes, max });
+    }
+    let mut fields = text.split(SEPARATOR);
+    if fields.next() != Some(NAME) {
+        return Err(HandOverError::NotALock);
+    }
+    // What a later version's checksum is like is not known.
+    if fields.next() != Some(VERSION) {
+        return Err(HandOverError::Version);
+    }
+    let (checked, checksum) = text.rsplit_once(SEPARATOR).ok_or(HandOverError::Damaged)?;
+    if checksum != format!("{:0CHECKSUM_DIGITS$x}", crc32(checked.as_bytes())) {
+        return Err(HandOverError::Damaged);
+    }
+    let mut field = || fields.next().ok_or(HandOverError::Damaged);
+    let clock = field()?;
+    let steady_nanos = number(field()?, "steady")?;
+    let wall_nanos = number(field()?, "wall")?;
+    let left = Duration::from_nanos(number(field()?, "left")?);
+    let ttl = ttl(field()?, "ttl")?;
+    let longest = self::ttl(field()?, "longest")?;
+    let bits: u64 = number(field()?, "granted")?;
+    let resource = bytes_of(field()?, "resource")?;
+    let token = bytes_of(field()?, "token")?;
+    let (_checksum, None) = (field()?, fields.next()) else {
+        return Err(HandOverError::Damaged);
+    };
+    if longest < ttl {
+        return Err(HandOverError::Field("longest"));
+    }
+    if left > longest.as_duration() {
+        return Err(HandOverError::Field("left"));
+    }
+    let mut granted = NodeSet::EMPTY;
+    (0..NODES_MAX).filter(|node| bits >> node & 1 == 1).for_each(|node| granted.insert(node));
+    let resource = Resource::new(resource).map_err(|_| HandOverError::Field("resource"))?;
+    let token = token.try_into().map_err(|_| HandOverError::Field("token"))?;
+    let token = LockToken::from_random(token);
+    let stamp = Stamp { steady_nanos, wall_nanos };
+    Ok(Written { clock, stamp, left, ttl, longest, granted, resource, token })
+}
+
+fn number<T: FromStr>(field: &str, name: &'static str) -> Result<T, HandOverError> {
+    field.parse().map_err(|_| HandOverError::Field(name))
+}
+
+fn ttl(field: &str, name: &'static str) -> Result<Ttl, HandOverError> {
+    let ttl = Ttl::new(Duration::from_millis(number(field, name)?));
+    ttl.ok_or(HandOverError::Field(name))
+}
+
+/// Lower-case hexadecimal digits as bytes.
+fn bytes_of(field: &str, name: &'static str) -> Result<Vec<u8>, HandOverError> {
+    let digit = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let byte = |pair: &[u8]| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    };
+    let bytes: Option<_> = field.as_bytes().chunks(2).map(byte).collect();
+    bytes.ok_or(HandOverError::Field(name))
+}
+
+/// The usual one, of Ethernet and zip: it notices every change of four bytes in a row. It is no
+/// protection from somebody who means to.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
+    let each = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), step);
+    !bytes.iter().fold(!0, each)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const TOKEN: &str = "0707070707070707070707070707070707070707";
+
+    fn lease(name: &[u8], deadline: Moment) -> Lease {
+        let ttl = |seconds| Ttl::new(seconds * SECOND).unwrap();
+        let token = LockToken::from_random([7; 20]);
+        let mut granted = NodeSet::EMPTY;
+        [0, 2, 63].into_iter().for_each(|node| granted.insert(node));
+        let resource = Resource::new(name).unwrap();
+        Lease::restored(resource, token, ttl(10), deadline).with_past(ttl(20), granted)
+    }
+
+    /// A text that says this, with the checksum that fits.
+    fn signed(text: &str) -> String {
+        format!("{text}.{:08x}", crc32(text.as_bytes()))
+    }
+
+    fn stamp(steady: u64, wall: i64) -> Stamp {
+        let nanos = 1_000_000_000;
+        Stamp { steady_nanos: steady * nanos, wall_nanos: wall * nanos as i64 }
+    }
+
+    fn text_of(name: &[u8], left: Duration) -> String {
+        LockParts::new(lease(name, Clock.now().after(left))).to_secret_text().unwrap()
+    }
+
+    #[test]
+    fn checksum_is_the_usual_one() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        assert_eq!(crc32(b""), 0);
+    }
+
+    #[test]
+    fn what_is_written_is_read_with_no_more_validity() {
+        let longest = vec![0; RESOURCE_BYTES_MAX];
+        for name in [&b"invoice:42"[..], b".", b"\0\xff\n", &longest] {
+            let deadline = Clock.now().after(9 * SECOND);
+            let parts = LockParts::new(lease(name, deadline));
+            let text = parts.to_secret_text().unwrap();
+            assert!(text.len() <= TEXT_BYTES_MAX);
+            assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-'));
+            let read: LockParts = text.parse().unwrap();
+            assert_eq!(read.resource().as_bytes(), name);
+            assert_eq!(read.token(), parts.token());
+            let (read, written) = (read.lease(), parts.lease());
+            assert_eq!((read.ttl(), read.past()), (written.ttl(), written.past()));
+            assert!(read.valid_until() <= deadline, "never more");
+            assert!(deadline.since(read.valid_until()) < 5 * SECOND, "not much less");
+        }
+    }
+
+    #[test]
+    fn every_cut_and_every_changed_byte_is_noticed() {
+        let text = text_of(b"invoice:42", 9 * SECOND);
+        for end in 0..text.len() {
+            let error = text[..end].parse::<LockParts>().unwrap_err();
+            assert!(!error.to_string().contains(TOKEN));
+        }
+        for at in 0..text.len() {
+            for new in 0..128 {
+                let mut changed = text.clone().into_bytes();
+                if std::mem::replace(&mut changed[at], new) != new {
+                    let changed = String::from_utf8(changed).unwrap();
+                    changed.parse::<LockParts>().unwrap_err();
+                }
+            }
+        }
+        for other in
+            [format!("{text}."), format!("{text}0"), format!(" {text}"), text.to_uppercase()]
+        {
+            other.parse::<LockParts>().unwrap_err();
+        }
+    }
+
+    /// With a checksum that fits, as a fault of ours or somebody's ill will may have it.
+    #[test]
+    fn arbitrary_fields_are_read_or_refused_and_never_valid_for_longer_than_the_ttl() {
+        let text = text_of(b"invoice:42", 9 * SECOND);
+        let (checked, _) = text.rsplit_once('.').unwrap();
+        let fields: Vec<&str> = checked.split('.').collect();
+        let wild = [
+            "",
+            "0",
+            "1",
+            "-1",
+            "+1",
+            "01",
+            " 1",
+            "1e9",
+            "18446744073709551615",
+            "99999999999999999999",
+            "9223372036854775807",
+            "-9223372036854775808",
+            "2147483648",
+            "zz",
+            "0g",
+            "é",
+            "\0",
+            "ffffffffffffffffffffffffffffffffffffffff",
+            "muxlock",
+            "4294967296",
+        ];
+        for at in 0..fields.len() {
+            for field in wild {
+                let mut fields = fields.clone();
+                fields[at] = field;
+                let Ok(parts) = signed(&fields.join(".")).parse::<LockParts>() else {
+                    continue;
+                };
+                let most = Clock.now().after(20 * SECOND);
+                assert!(parts.lease().valid_until() <= most, "{at} {field:?}");
+            }
+            let mut fewer = fields.clone();
+            fewer.remove(at);
+            signed(&fewer.join(".")).parse::<LockParts>().unwrap_err();
+            let mut more = fields.clone();
+            more.insert(at, "1");
+            signed(&more.join(".")).parse::<LockParts>().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn error_says_what_is_wrong() {
+        let text = text_of(b"invoice:42", 9 * SECOND);
+        let (checked, _) = text.rsplit_once('.').unwrap();
+        let with = |at: usize, field: &str| {
+            let mut fields: Vec<&str> = checked.split('.').collect();
+            fields[at] = field;
+            signed(&fields.join(".")).parse::<LockParts>().unwrap_err()
+        };
+        assert_eq!(with(0, "redlock"), HandOverError::NotALock);
+        assert_eq!(with(1, "2"), HandOverError::Version);
+        assert_eq!(with(2, "00000000000000000000000000000000-0"), HandOverError::OtherClock);
+        assert_eq!(with(3, "18446744073709551615"), HandOverError::OtherClock, "in the future");
+        let names = ["steady", "wall", "left", "ttl", "longest", "granted", "resource", "token"];
+        for (i, name) in names.into_iter().enumerate() {
+            assert_eq!(with(3 + i, "x"), HandOverError::Field(name));
+            assert!(with(3 + i, "x").to_string().contains(name));
+        }
+        assert_eq!(with(5, "20000000001"), HandOverError::Field("left"), "more than the TTL");
+        assert_eq!(with(7, "9999"), HandOverError::Field("longest"), "less than the TTL");
+        assert_eq!(with(9, ""), HandOverError::Field("resource"));
+        assert_eq!(with(10, &TOKEN[2..]), HandOverError::Field("token"));
+        let error = "x".repeat(TEXT_BYTES_MAX + 1).parse::<LockParts>().unwrap_err();
+        assert!(matches!(error, HandOverError::TooLong { .. }), "{error}");
+        let damaged = text.replacen(TOKEN, &TOKEN.replace('7', "8"), 1);
+        assert_eq!(damaged.parse::<LockParts>().unwrap_err(), HandOverError::Damaged);
+    }
+
+    /// R20: what has passed is the greater of what the two clocks say.
+    #[test]
+    fn time_on_the_way_is_taken_off_by_the_clock_that_says_more() {
+        let now = Moment::from_nanos(77_000_000_000);
+        let written = stamp(1_000, 5_000);
+        let left = |read| deadline(now, read, written, 10 * SECOND).map(|at| at.since(now));
+        assert_eq!(left(stamp(1_000, 5_000)), Ok(10 * SECOND));
+        assert_eq!(left(stamp(1_003, 5_003)), Ok(7 * SECOND));
+        assert_eq!(left(stamp(1_003, 5_008)), Ok(2 * SECOND), "the wall clock jumped forward");
+        assert_eq!(left(stamp(1_003, 1)), Ok(7 * SECOND), "and back");
+        assert_eq!(left(stamp(1_010, 5_000)), Ok(Duration::ZERO));
+        assert_eq!(left(stamp(9_999, i64::MAX / 1_000_000_000)), Ok(Duration::ZERO));
+        assert_eq!(
+            left(stamp(999, 5_003)),
+            Err(HandOverError::OtherClock),
+            "before it was written"
+        );
+    }
+
+    #[test]
+    fn lock_that_is_over_is_read_and_not_valid() {
+        for left in [Duration::ZERO, Duration::from_nanos(1)] {
+            let parts: LockParts = text_of(b"invoice:42", left).parse().unwrap();
+            assert!(!parts.lease().is_valid_at(Clock.now()));
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_token() {
+        let parts: LockParts = text_of(b"invoice:42", SECOND).parse().unwrap();
+        assert!(!format!("{parts:?}").contains(TOKEN));
+    }
+}
