@@ -16,7 +16,7 @@ use redis_protocol::resp2::types::RangeFrame;
 
 use crate::error::{ProtocolError, ServerErrorKind};
 use crate::proto::{
-    Command, History, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo,
+    Command, Grant, History, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo,
 };
 use crate::token::LockToken;
 
@@ -221,6 +221,21 @@ impl ReplyReader {
     /// How many bytes wait for the rest of their reply.
     pub fn pending(&self) -> usize {
         self.end - self.start
+    }
+
+    /// The next reply, if it is complete and one of these; [`next`](ReplyReader::next) takes any.
+    #[inline]
+    pub fn next_grant(&mut self) -> Option<Grant> {
+        let pending = &self.buffer[self.start..self.end];
+        let (grant, length) = if pending.starts_with(b":1\r\n") {
+            (Grant::One, 4)
+        } else if pending.starts_with(b"+OK\r\n") {
+            (Grant::Ok, 5)
+        } else {
+            return None;
+        };
+        self.start += length;
+        Some(grant)
     }
 
     /// The next reply; `None` if it is not complete.
@@ -909,6 +924,42 @@ mod tests {
         *4\r\n$4\r\ntype\r\n$5\r\nindex\r\n$4\r\nspec\r\n*2\r\n$5\r\nindex\r\n:1\r\n\
         $9\r\nfind_keys\r\n*4\r\n$4\r\ntype\r\n$5\r\nrange\r\n$4\r\nspec\r\n\
         *6\r\n$7\r\nlastkey\r\n:0\r\n$7\r\nkeystep\r\n:1\r\n$5\r\nlimit\r\n:0\r\n*0\r\n";
+
+    #[test]
+    fn grants_are_taken_when_they_are_complete_and_nothing_else_is() {
+        let rest = b"+OK\r\n:1\r\n";
+        let table: [(&[u8], Option<Grant>); 8] = [
+            (b"+OK\r\n", Some(Grant::Ok)),
+            (b":1\r\n", Some(Grant::One)),
+            (b":0\r\n", None),
+            (b":11\r\n", None),
+            (b"+OKAY\r\n", None),
+            (b"+QUEUED\r\n", None),
+            (b"$-1\r\n", None),
+            (b"-ERR\r\n", None),
+        ];
+        for (frame, grant) in table {
+            let mut reader = ReplyReader::new();
+            for byte in &frame[..frame.len() - 1] {
+                reader.room()[0] = *byte;
+                reader.filled(1);
+                assert_eq!(reader.next_grant(), None, "{frame:?}");
+            }
+            let bytes = [&frame[frame.len() - 1..], rest].concat();
+            reader.room()[..bytes.len()].copy_from_slice(&bytes);
+            reader.filled(bytes.len());
+            match grant {
+                Some(grant) => assert_eq!(reader.next_grant(), Some(grant)),
+                None => {
+                    assert_eq!(reader.next_grant(), None, "{frame:?}");
+                    assert!(reader.next().unwrap().is_some(), "{frame:?}");
+                }
+            }
+            assert_eq!((reader.next_grant(), reader.pending()), (Some(Grant::Ok), 4));
+            assert_eq!((reader.next_grant(), reader.pending()), (Some(Grant::One), 0));
+            assert_eq!(reader.next_grant(), None);
+        }
+    }
 
     /// The answer to `COMMAND INFO` for these two.
     fn commands(delex: &str, delifeq: &str) -> Vec<u8> {

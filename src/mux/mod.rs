@@ -600,7 +600,11 @@ impl Multiplexer {
                 true => Clock.now_by_one_clock(),
                 false => now,
             };
-            while socket.reader.pending() > 0 {
+            loop {
+                engine.handle_grants(now, node, || socket.reader.next_grant());
+                if socket.reader.pending() == 0 {
+                    break;
+                }
                 match socket.reader.next() {
                     Ok(Some(reply)) => engine.handle_reply(now, node, reply),
                     Ok(None) => break,

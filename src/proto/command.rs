@@ -226,6 +226,24 @@ pub enum Reply {
 // One is moved for each command of each lock.
 const _: () = assert!(size_of::<Reply>() <= 32);
 
+/// What nearly every reply is: a node has done what it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grant {
+    /// `+OK`, as a SET is granted.
+    Ok,
+    /// `:1`, as a release is.
+    One,
+}
+
+impl From<Grant> for Reply {
+    fn from(grant: Grant) -> Reply {
+        match grant {
+            Grant::Ok => Reply::Ok,
+            Grant::One => Reply::Integer(1),
+        }
+    }
+}
+
 /// An error reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerError {

@@ -1,6 +1,8 @@
 //! A node's connection: made, greeted, lost, and made again; and the replies that it brings.
 
-use super::command::{Command, Credentials, ReleaseWith, Reply, Section, ServerError, ServerInfo};
+use super::command::{
+    Command, Credentials, Grant, ReleaseWith, Reply, Section, ServerError, ServerInfo,
+};
 use super::node::{
     HEX_RUN_MAX, InFlight, LATE_COMMANDS_MAX, MESSAGE_CHARS_MAX, Request, State, Step,
 };
@@ -80,16 +82,32 @@ impl Engine {
     }
 
     /// A reply came in on the node's connection.
-    #[inline(always)]
     pub fn handle_reply(&mut self, now: Moment, node: usize, reply: Reply) {
-        let now = self.clamp(now);
-        let is_usual = match reply {
-            Reply::Ok => self.handle_grant(now, node, Kind::Acquire),
-            Reply::Integer(1) => self.handle_grant(now, node, Kind::Release),
-            _ => false,
+        let grant = match reply {
+            Reply::Ok => Some(Grant::Ok),
+            Reply::Integer(1) => Some(Grant::One),
+            _ => None,
         };
-        if !is_usual {
+        let now = self.clamp(now);
+        if grant.is_none_or(|grant| !self.handle_grant(now, node, grant)) {
             self.handle_any_reply(now, node, reply);
+        }
+    }
+
+    /// As [`handle_reply`](Engine::handle_reply), for as many of the usual replies as follow each
+    /// other.
+    #[inline(always)]
+    pub fn handle_grants(
+        &mut self,
+        now: Moment,
+        node: usize,
+        mut next: impl FnMut() -> Option<Grant>,
+    ) {
+        let now = self.clamp(now);
+        while let Some(grant) = next() {
+            if !self.handle_grant(now, node, grant) {
+                self.handle_any_reply(now, node, grant.into());
+            }
         }
     }
 
@@ -97,8 +115,7 @@ impl Engine {
     /// same as [`handle_any_reply`](Engine::handle_any_reply) would do, in one go. Says whether it
     /// was that; if not, nothing was done.
     #[inline(always)]
-    fn handle_grant(&mut self, now: Moment, node: usize, kind: Kind) -> bool {
-        let count = self.nodes.len();
+    fn handle_grant(&mut self, now: Moment, node: usize, grant: Grant) -> bool {
         let at = &mut self.nodes[node];
         let Some(&InFlight { request: Request::Round(round), sent_at }) = at.in_flight.front()
         else {
@@ -110,10 +127,8 @@ impl Engine {
             && at.late == 0
             && !self.suspects.contains(node)
             && sample <= self.node_timeout_nanos
-            && voted.kind == kind
-            && voted.undecided.contains(node)
-            && !voted.uncounted.contains(node)
-            && !(kind == Kind::Acquire && self.config.flush_marker.is_some());
+            && voted.grant == Some(grant)
+            && voted.undecided.without(voted.uncounted).contains(node);
         if !is_usual {
             return false;
         }
@@ -127,11 +142,11 @@ impl Engine {
         voted.undecided.remove(node);
         voted.references -= 1;
         if voted.owner.is_some() {
-            self.votes[round * count + node] = vote;
             voted.granted.insert(node);
             voted.tally.grant();
             let (tally, decided) = (voted.tally, voted.decided);
-            let is_prompt = kind == Kind::Acquire && !voted.waited;
+            let is_prompt = voted.kind == Kind::Acquire && !voted.waited;
+            self.votes[round * self.nodes.len() + node] = vote;
             if is_prompt && tally.is_quorum_answered_just_now() {
                 self.note_round_trip(since_start);
             }

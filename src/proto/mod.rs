@@ -39,7 +39,7 @@ use slab::Slab;
 pub use crate::quorum::NodeSet;
 pub use crate::validity::Ttl;
 pub use command::{
-    Command, Credentials, History, ReleaseWith, Replication, Reply, Section, ServerError,
+    Command, Credentials, Grant, History, ReleaseWith, Replication, Reply, Section, ServerError,
     ServerInfo,
 };
 pub use identity::Notice;
@@ -697,8 +697,14 @@ impl Engine {
         owner: Option<usize>,
     ) -> usize {
         let count = self.nodes.len();
+        let grant = match kind {
+            Kind::Acquire if self.config.flush_marker.is_none() => Some(Grant::Ok),
+            Kind::Release => Some(Grant::One),
+            Kind::Acquire | Kind::Extend => None,
+        };
         let round = self.rounds.insert(Round {
             kind,
+            grant,
             key,
             token,
             ttl,
