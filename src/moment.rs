@@ -1,5 +1,6 @@
 //! A point in time on the safety clock, as plain data.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use std::time::Duration;
 /// assert_eq!(jumped.since(start), Duration::from_nanos(107));
 /// assert_eq!(jumped.steadily_since(start), Duration::from_nanos(7));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Moment {
     nanos: u64,
     /// Invariant: `jumped <= nanos`.
@@ -62,7 +63,12 @@ impl Moment {
     /// The moment `duration` later; the end of time if that does not fit.
     #[must_use]
     pub fn after(self, duration: Duration) -> Moment {
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.after_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// As [`after`](Moment::after), in nanoseconds.
+    #[inline]
+    pub(crate) const fn after_nanos(self, nanos: u64) -> Moment {
         Moment { nanos: self.nanos.saturating_add(nanos), ..self }
     }
 
@@ -93,6 +99,22 @@ impl Moment {
     }
 }
 
+impl Ord for Moment {
+    #[inline]
+    fn cmp(&self, other: &Moment) -> Ordering {
+        // One comparison for both: moments are compared all the time.
+        let key = |moment: &Moment| u128::from(moment.nanos) << 64 | u128::from(moment.jumped);
+        key(self).cmp(&key(other))
+    }
+}
+
+impl PartialOrd for Moment {
+    #[inline]
+    fn partial_cmp(&self, other: &Moment) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl fmt::Debug for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Moment({:?})", Duration::from_nanos(self.nanos))
@@ -111,5 +133,12 @@ mod tests {
         assert_eq!(Moment::from_nanos(1).since(end), Duration::ZERO);
         assert_eq!(Moment::from_nanos(5).before(Duration::from_nanos(3)), Moment::from_nanos(2));
         assert_eq!(Moment::from_nanos(5).before(Duration::MAX), Moment::from_nanos(0));
+    }
+
+    #[test]
+    fn order_is_that_of_the_safety_clock() {
+        let moments = [(0, 0), (1, 0), (1, 1), (2, 0), (u64::MAX, 0), (u64::MAX, u64::MAX)];
+        let moments = moments.map(|(nanos, jumped)| Moment::with_jumps(nanos, jumped));
+        assert!(moments.is_sorted_by(|one, next| one < next));
     }
 }

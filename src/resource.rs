@@ -49,6 +49,14 @@ impl Resource {
         if prefix.is_empty() { self.clone() } else { Resource::from_parts(prefix, self.as_bytes()) }
     }
 
+    /// The name of which this is the key on the masters.
+    pub(crate) fn without_prefix(&self, prefix: &[u8]) -> Resource {
+        match self.as_bytes().strip_prefix(prefix) {
+            Some(name) if !prefix.is_empty() => Resource::from_parts(name, &[]),
+            _ => self.clone(),
+        }
+    }
+
     fn from_parts(head: &[u8], tail: &[u8]) -> Resource {
         let len = head.len() + tail.len();
         if len <= INLINE_BYTES_MAX {
@@ -115,7 +123,9 @@ mod tests {
             assert_eq!(resource.as_bytes(), name);
             let key = resource.prefixed(b"p:");
             assert_eq!(key.as_bytes(), [b"p:".as_slice(), &name].concat());
+            assert_eq!(key.without_prefix(b"p:"), resource);
             assert_eq!(resource.prefixed(b""), resource);
+            assert_eq!(resource.without_prefix(b""), resource);
         }
     }
 

@@ -12,6 +12,8 @@ use crate::error::ConfigError;
 /// its truncation (R23).
 const DRIFT_CONSTANT_MS: u32 = 2;
 
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
 /// Servers tell their age in whole seconds.
 const UPTIME_PRECISION: Duration = Duration::from_secs(1);
 
@@ -64,8 +66,12 @@ impl Drift {
 
     /// How long a lock with this `ttl` can be valid at most; `None` if drift eats all of it.
     pub(crate) fn validity(self, ttl: Ttl) -> Option<Duration> {
-        let validity = u64::from(ttl.0).checked_sub(self.of(ttl))?;
+        let validity = self.validity_millis(ttl);
         (validity > 0).then(|| Duration::from_millis(validity))
+    }
+
+    fn validity_millis(self, ttl: Ttl) -> u64 {
+        u64::from(ttl.0).saturating_sub(self.of(ttl))
     }
 
     /// The shortest TTL that leaves any validity.
@@ -99,10 +105,8 @@ impl Drift {
 
     /// The instant from which a lock requested at `start` must not be believed in any more.
     pub(crate) fn deadline(self, start: Moment, ttl: Ttl) -> Moment {
-        match self.validity(ttl) {
-            Some(validity) => start.after(validity),
-            None => start,
-        }
+        // A TTL has 31 bits, so that this does not overflow.
+        start.after_nanos(self.validity_millis(ttl) * NANOS_PER_MILLI)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Acquisition: rounds of SET until a quorum grants, or patience ends.
 
 use super::release::Held;
-use super::round::Kind;
+use super::round::{Claim, Kind};
 use super::timer::between;
-use super::{Engine, Lease, OPERATIONS_MAX, OpId, Patience, Progress, Task};
+use super::{Engine, Failure, Last, Lease, OPERATIONS_MAX, OpId, Patience, Progress, Task};
 use crate::error::{LockError, LockErrorKind, NodeOutcome};
 use crate::quorum::Tally;
 use crate::token::LockToken;
@@ -27,27 +27,34 @@ impl Engine {
         if self.operations.len() >= OPERATIONS_MAX {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
-        let task = Task::Acquire { resource, ttl, patience, attempts: 0, last: None };
+        let task = Task::Acquire { ttl, patience, attempts: 0, last: None };
         let op = self.start_operation(task, Progress::Waiting);
-        self.start_attempt(now, op);
+        self.start_attempt(now, op, resource.prefixed(&self.config.key_prefix));
         Ok(self.id_of(op))
     }
 
+    /// The delay after a round is over.
+    pub(super) fn start_again(&mut self, now: Moment, op: usize) {
+        let Task::Acquire { last: Some(last), .. } = &self.operations[op].task else {
+            unreachable!("only acquisitions wait, and after a round");
+        };
+        let key = last.key.clone();
+        self.start_attempt(now, op, key);
+    }
+
     /// One round: a fresh token (R6), one SET to every node.
-    pub(super) fn start_attempt(&mut self, now: Moment, op: usize) {
+    fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
         let Some(random) = self.entropy.token() else {
-            return self.conclude(op, Progress::Failed(LockErrorKind::NoEntropy, None));
+            return self.conclude(op, Progress::Failed(Failure::NoEntropy, None));
         };
         let token = LockToken::from_random(random);
-        let Task::Acquire { resource, ttl, patience, attempts, .. } = &mut self.operations[op].task
-        else {
+        let Task::Acquire { ttl, patience, attempts, .. } = &mut self.operations[op].task else {
             unreachable!("only acquisitions have attempts");
         };
         *attempts += 1;
         let (ttl, patience) = (*ttl, *patience);
-        let key = resource.prefixed(&self.config.key_prefix);
         self.stats.rounds += 1;
-        let round = self.start_round(now, Kind::Acquire, (key, token, ttl), Some(op));
+        let round = self.start_round(now, Kind::Acquire, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         if let Patience::Until(give_up_at) = patience {
             self.set_timer(op, Some(give_up_at));
@@ -61,29 +68,25 @@ impl Engine {
         now: Moment,
         op: usize,
         round: usize,
-        kind: LockErrorKind,
+        failure: Failure,
     ) -> bool {
         let failed = &mut self.rounds[round];
         failed.is_abandoned = true;
-        let held = Held {
-            key: failed.key.clone(),
-            token: failed.token,
-            ttl: failed.ttl,
-            started: failed.started,
-            sent: failed.sent,
-        };
-        self.release_everywhere(now, held, None);
+        let (started, sent) = (failed.started, failed.sent);
+        let claim = self.claims[round].clone();
+        self.release_everywhere(now, Held { claim, started, sent }, None);
         let Some(retry_at) = self.retry_at(now, op) else {
-            match kind {
-                LockErrorKind::Contended => self.stats.contended += 1,
-                LockErrorKind::Unavailable => self.stats.unavailable += 1,
-                _ => self.stats.expired += 1,
+            match failure {
+                Failure::Contended => self.stats.contended += 1,
+                Failure::Unavailable => self.stats.unavailable += 1,
+                Failure::Expired | Failure::NoEntropy => self.stats.expired += 1,
             }
             return false;
         };
-        let nodes = self.reports(round);
+        let (key, nodes) = (self.claims[round].key.clone(), self.reports(round));
         if let Task::Acquire { last, attempts, .. } = &mut self.operations[op].task {
-            *last = Some(LockError::new(kind, *attempts, nodes));
+            let error = LockError::new(failure.into(), *attempts, nodes);
+            *last = Some(Box::new(Last { key, failure, error }));
         }
         self.disown(round);
         self.operations[op].progress = Progress::Waiting;
@@ -113,20 +116,20 @@ impl Engine {
             let phase = self.nodes[node].phase();
             self.record(now, round, node, NodeOutcome::TimedOut(phase));
         }
-        let cut_off = failure_kind(self.rounds[round].tally);
+        let cut_off = failure(self.rounds[round].tally);
         let Task::Acquire { last, .. } = &self.operations[op].task else {
             unreachable!("only acquisitions have patience");
         };
-        let before = last.as_ref().map(LockError::kind);
-        let kind = before.unwrap_or(cut_off);
-        if self.attempt_failed(now, op, round, kind) {
+        let before = last.as_ref().map(|last| last.failure);
+        let failure = before.unwrap_or(cut_off);
+        if self.attempt_failed(now, op, round, failure) {
             return;
         }
         if before.is_some() {
             self.disown(round);
-            self.conclude(op, Progress::Failed(kind, None));
+            self.conclude(op, Progress::Failed(failure, None));
         } else {
-            self.conclude(op, Progress::Failed(kind, Some(round)));
+            self.conclude(op, Progress::Failed(failure, Some(round)));
         }
     }
 
@@ -138,40 +141,40 @@ impl Engine {
         now: Moment,
         op: usize,
     ) -> Option<Result<Lease, LockError>> {
-        let Task::Acquire { resource, attempts, last, .. } = &mut self.operations[op].task else {
+        let Task::Acquire { attempts, last, .. } = &self.operations[op].task else {
             unreachable!("called for acquisitions only");
         };
-        let (resource, attempts, last) = (resource.clone(), *attempts, last.take());
+        let attempts = *attempts;
         match self.operations[op].progress {
             Progress::Won(round) => {
-                let won = &self.rounds[round];
-                let deadline = self.config.drift.deadline(won.started, won.ttl);
-                if validity::is_valid(deadline, now) {
+                let (won, claim) = (&self.rounds[round], &self.claims[round]);
+                if validity::is_valid(won.deadline, now) {
                     self.stats.acquired += 1;
                     return Some(Ok(Lease {
-                        resource,
-                        token: won.token,
-                        ttl: won.ttl,
-                        longest: won.ttl,
+                        resource: claim.key.without_prefix(&self.config.key_prefix),
+                        token: claim.token,
+                        ttl: claim.ttl,
+                        longest: claim.ttl,
                         started: won.started,
-                        deadline,
+                        deadline: won.deadline,
                         granted: won.granted,
                         sent: won.sent,
                     }));
                 }
-                if self.attempt_failed(now, op, round, LockErrorKind::Expired) {
+                if self.attempt_failed(now, op, round, Failure::Expired) {
                     return None;
                 }
                 Some(Err(LockError::new(LockErrorKind::Expired, attempts, self.reports(round))))
             }
-            Progress::Failed(kind, round) => {
-                let nodes = match round {
-                    Some(round) => self.reports(round),
-                    None => last.map_or_else(Vec::new, |last| last.nodes().to_vec()),
+            Progress::Failed(failure, round) => {
+                let nodes = match (round, last) {
+                    (Some(round), _) => self.reports(round),
+                    (None, Some(last)) => last.error.nodes().to_vec(),
+                    (None, None) => Vec::new(),
                 };
-                Some(Err(LockError::new(kind, attempts, nodes)))
+                Some(Err(LockError::new(failure.into(), attempts, nodes)))
             }
-            Progress::Waiting | Progress::Voting(_) => {
+            Progress::Waiting | Progress::Voting(_) | Progress::Refused => {
                 unreachable!("only concluded operations are in the queue")
             }
         }
@@ -179,6 +182,6 @@ impl Engine {
 }
 
 /// Why a round was lost: to masters that gave no vote, or to somebody else's lock.
-pub(super) fn failure_kind(tally: Tally) -> LockErrorKind {
-    if tally.failures_deny_quorum() { LockErrorKind::Unavailable } else { LockErrorKind::Contended }
+pub(super) fn failure(tally: Tally) -> Failure {
+    if tally.failures_deny_quorum() { Failure::Unavailable } else { Failure::Contended }
 }

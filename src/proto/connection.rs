@@ -427,10 +427,9 @@ impl Engine {
     /// connection that was lost while its SET was unanswered. A copy that is about to be deleted
     /// must not prolong a lock.
     fn is_releasing(&self, node: usize, round: usize) -> bool {
-        let token = self.rounds[round].token;
+        let token = self.claims[round].token;
         let is_release = |round: usize| {
-            let other = &self.rounds[round];
-            other.kind == Kind::Release && other.token == token
+            self.rounds[round].kind == Kind::Release && self.claims[round].token == token
         };
         let at = &self.nodes[node];
         at.debts.contains_key(&token)
@@ -607,8 +606,7 @@ impl Engine {
     pub(super) fn flush_queue(&mut self, now: Moment, node: usize) {
         for round in std::mem::take(&mut self.nodes[node].queue) {
             let queued = &self.rounds[round];
-            let deadline = self.config.drift.deadline(queued.started, queued.ttl);
-            if queued.kind == Kind::Acquire && now >= deadline {
+            if queued.kind == Kind::Acquire && now >= queued.deadline {
                 // Nobody can use this SET any more: it is not sent (R11).
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
             } else {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::round::Kind;
-use super::{Done, Engine, Lease, OpId, Progress, Task};
-use crate::error::{LockError, LockErrorKind};
+use super::round::{Claim, Kind};
+use super::{Done, Engine, Failure, Lease, OpId, Progress, Task};
+use crate::error::LockError;
 use crate::{Moment, validity};
 
 impl Engine {
@@ -12,22 +12,22 @@ impl Engine {
     /// (R27) and never taken anew (R29). It ends as [`Done::Extended`], which gives the lease back.
     pub fn extend(&mut self, now: Moment, mut lease: Lease, ttl: Duration) -> OpId {
         let now = self.clamp(now);
-        let checked = match self.config.ttl(ttl) {
-            Ok(ttl) if lease.is_valid_at(now) => Ok(ttl),
-            Ok(_) => Err(LockErrorKind::Expired),
-            Err(error) => Err(error.kind()),
+        let (ttl, refused) = match self.config.ttl(ttl) {
+            Ok(ttl) if lease.is_valid_at(now) => (ttl, None),
+            Ok(_) => (lease.ttl, Some(LockError::expired())),
+            Err(error) => (lease.ttl, Some(error)),
         };
-        let ttl = checked.unwrap_or(lease.ttl);
+        let is_refused = refused.is_some();
         lease.longest = lease.longest.max(ttl);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let (token, deadline) = (lease.token, lease.deadline);
-        let task = Task::Extend { lease: self.leases.insert(lease), ttl };
+        let task = Task::Extend { lease: self.leases.insert(lease), ttl, refused };
         let op = self.start_operation(task, Progress::Waiting);
-        if let Err(kind) = checked {
-            self.conclude(op, Progress::Failed(kind, None));
+        if is_refused {
+            self.conclude(op, Progress::Refused);
             return self.id_of(op);
         }
-        let round = self.start_round(now, Kind::Extend, (key, token, ttl), Some(op));
+        let round = self.start_round(now, Kind::Extend, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         // Past the old deadline no answer helps any more.
         self.set_timer(op, Some(deadline));
@@ -39,29 +39,33 @@ impl Engine {
     /// any other case the lease stays as it was (R26).
     pub(super) fn finish_extend(&mut self, now: Moment, op: usize) -> Done {
         let progress = self.operations[op].progress;
-        let Task::Extend { lease, ttl } = self.operations[op].task else {
+        let Task::Extend { lease, ttl, refused } = &mut self.operations[op].task else {
             unreachable!("called for extensions only");
         };
-        let mut lease = self.leases.remove(lease);
-        let (kind, round) = match progress {
+        let (ttl, refused) = (*ttl, refused.take());
+        let mut lease = self.leases.remove(*lease);
+        let (failure, round) = match progress {
             Progress::Won(round) if lease.is_valid_at(now) => {
                 let won = &self.rounds[round];
-                let deadline = self.config.drift.deadline(won.started, ttl);
                 lease.granted = won.granted;
-                lease.deadline = lease.deadline.max(deadline);
+                lease.deadline = lease.deadline.max(won.deadline);
                 lease.ttl = ttl;
                 debug_assert!(validity::is_valid(lease.deadline, now));
                 self.stats.extended += 1;
                 return Done::Extended(lease, Ok(()));
             }
-            Progress::Won(round) => (LockErrorKind::Expired, Some(round)),
-            Progress::Failed(kind, round) => (kind, round),
+            Progress::Won(round) => (Failure::Expired, Some(round)),
+            Progress::Failed(failure, round) => (failure, round),
+            Progress::Refused => (Failure::Expired, None),
             Progress::Waiting | Progress::Voting(_) => {
                 unreachable!("only concluded operations are in the queue")
             }
         };
         self.stats.extensions_failed += 1;
-        let nodes = round.map_or_else(Vec::new, |round| self.reports(round));
-        Done::Extended(lease, Err(LockError::new(kind, u32::from(round.is_some()), nodes)))
+        let error = refused.unwrap_or_else(|| {
+            let nodes = round.map_or_else(Vec::new, |round| self.reports(round));
+            LockError::new(failure.into(), u32::from(round.is_some()), nodes)
+        });
+        Done::Extended(lease, Err(error))
     }
 }

@@ -49,10 +49,9 @@ pub use node::{ErrorCounts, NodeState, NodeStatus};
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport, Phase, Unfit};
 use crate::quorum::{Tally, Verdict};
-use crate::token::LockToken;
 use crate::{Moment, Resource};
 use node::{Node, Request, Route, State, Step};
-use round::{Kind, Round, Vote};
+use round::{Claim, Kind, Round, Vote};
 use timer::Timers;
 
 /// There is room for so many from the start: a client that has fewer under way, those included that
@@ -143,22 +142,52 @@ struct Operation {
 
 enum Task {
     Acquire {
-        resource: Resource,
         ttl: Ttl,
         patience: Patience,
         attempts: u32,
-        /// What the nodes said in the last round that was not cut off.
-        last: Option<LockError>,
+        /// Of the last round that was not cut off.
+        last: Option<Box<Last>>,
     },
     Extend {
         lease: usize,
         ttl: Ttl,
+        /// Why nothing was sent.
+        refused: Option<LockError>,
     },
     /// Whether the lock was valid when its release began.
-    Release {
-        was_valid: bool,
-    },
+    Release { was_valid: bool },
 }
+
+/// What remains of a round when another one is to follow.
+struct Last {
+    key: Resource,
+    failure: Failure,
+    /// What the nodes said.
+    error: LockError,
+}
+
+/// Why an operation did not succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    Contended,
+    Unavailable,
+    Expired,
+    NoEntropy,
+}
+
+impl From<Failure> for LockErrorKind {
+    fn from(failure: Failure) -> LockErrorKind {
+        match failure {
+            Failure::Contended => LockErrorKind::Contended,
+            Failure::Unavailable => LockErrorKind::Unavailable,
+            Failure::Expired => LockErrorKind::Expired,
+            Failure::NoEntropy => LockErrorKind::NoEntropy,
+        }
+    }
+}
+
+// One is moved for each half of a pair.
+const _: () = assert!(size_of::<Operation>() <= 128);
 
 #[derive(Clone, Copy)]
 enum Progress {
@@ -167,7 +196,9 @@ enum Progress {
     Voting(usize),
     /// The votes of this round decided; the validity is yet to be proved.
     Won(usize),
-    Failed(LockErrorKind, Option<usize>),
+    Failed(Failure, Option<usize>),
+    /// Nothing was sent; the task says why.
+    Refused,
 }
 
 /// Counters since the engine was made.
@@ -228,6 +259,8 @@ pub struct Engine {
     with_delex: NodeSet,
     with_delifeq: NodeSet,
     rounds: Slab<Round>,
+    /// One for each round's slot. What is there of an earlier round is overwritten by the next.
+    claims: Vec<Claim>,
     /// One for each round's slot and node: `votes[slot * nodes + node]`.
     votes: Vec<Vote>,
     operations: Slab<Operation>,
@@ -241,6 +274,8 @@ pub struct Engine {
     /// The same, of what operations wait for.
     timer_due: Option<Moment>,
     node_timeout_nanos: u64,
+    /// After this long, something is due for a command that is not answered.
+    answer_due_nanos: u64,
     /// No node's clock or role is to be looked at before; `None` if that has to be found out.
     look_due: Option<Moment>,
     outgoing: VecDeque<Outgoing>,
@@ -256,7 +291,9 @@ impl Engine {
     pub fn new(config: Arc<Config>, entropy: Box<dyn Entropy>) -> Engine {
         let count = config.nodes();
         let nodes = (0..count).map(|_| Node::new()).collect();
-        let node_timeout_nanos = u64::try_from(config.node_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let node_timeout_nanos = nanos(config.node_timeout);
+        let answer_due_nanos = node_timeout_nanos.min(nanos(node::SILENCE_MAX));
         Engine {
             config,
             entropy,
@@ -266,6 +303,7 @@ impl Engine {
             swamped: NodeSet::EMPTY,
             suspects: NodeSet::EMPTY,
             rounds: Slab::with_capacity(ROUNDS_USUAL),
+            claims: Vec::with_capacity(ROUNDS_USUAL),
             votes: vec![Vote::PENDING; ROUNDS_USUAL * count],
             operations: Slab::with_capacity(ROUNDS_USUAL),
             with_delex: NodeSet::EMPTY,
@@ -276,6 +314,7 @@ impl Engine {
             due: None,
             timer_due: None,
             node_timeout_nanos,
+            answer_due_nanos,
             look_due: None,
             outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
             done: VecDeque::with_capacity(ROUNDS_USUAL),
@@ -298,13 +337,13 @@ impl Engine {
         while let Some(op) = self.take_due(now) {
             self.operations[op].timer = None;
             match (self.operations[op].progress, &self.operations[op].task) {
-                (Progress::Waiting, _) => self.start_attempt(now, op),
+                (Progress::Waiting, _) => self.start_again(now, op),
                 (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
                 (Progress::Voting(round), Task::Extend { .. } | Task::Release { .. }) => {
                     self.rounds[round].decided = true;
-                    self.conclude(op, Progress::Failed(LockErrorKind::Expired, Some(round)));
+                    self.conclude(op, Progress::Failed(Failure::Expired, Some(round)));
                 }
-                (Progress::Won(_) | Progress::Failed(..), _) => {}
+                (Progress::Won(_) | Progress::Failed(..) | Progress::Refused, _) => {}
             }
         }
         self.due = self.first_due();
@@ -340,8 +379,18 @@ impl Engine {
 
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
-        self.take_back_useless_sets();
-        match self.outgoing.pop_front()? {
+        // It ends: what is taken back is not sent again.
+        let outgoing = loop {
+            match self.outgoing.pop_front()? {
+                Outgoing::Round(nodes, round) | Outgoing::Marker(nodes, round)
+                    if self.is_useless(round) =>
+                {
+                    self.take_back(nodes, round);
+                }
+                outgoing => break outgoing,
+            }
+        };
+        match outgoing {
             Outgoing::Connect(node) => Some(Action::Connect { node }),
             Outgoing::Close(node) => Some(Action::Close { node }),
             Outgoing::Handshake(node, step) => {
@@ -372,7 +421,8 @@ impl Engine {
                 let quarantined = self.quarantined_of(self.last_now, nodes);
                 self.rounds[round].uncounted.extend(quarantined);
                 let nodes = self.hand_out(nodes, Request::Round(round));
-                Some(Action::Send { nodes, command: self.rounds[round].command(with) })
+                let kind = self.rounds[round].kind;
+                Some(Action::Send { nodes, command: self.claims[round].command(kind, with) })
             }
             Outgoing::Marker(nodes, round) => {
                 let nodes = self.hand_out(nodes, Request::Marker(round));
@@ -383,25 +433,19 @@ impl Engine {
 
     /// A SET that was not handed out before its attempt failed or its validity was over is not sent
     /// at all (R11).
-    fn take_back_useless_sets(&mut self) {
-        let now = self.last_now;
-        while let Some(Outgoing::Round(nodes, round) | Outgoing::Marker(nodes, round)) =
-            self.outgoing.front()
-        {
-            let (nodes, round) = (*nodes, *round);
-            let unsent = &self.rounds[round];
-            let is_over = || now >= self.config.drift.deadline(unsent.started, unsent.ttl);
-            if unsent.kind != Kind::Acquire || !(unsent.is_abandoned || is_over()) {
-                return;
+    fn is_useless(&self, round: usize) -> bool {
+        let unsent = &self.rounds[round];
+        unsent.kind == Kind::Acquire && (unsent.is_abandoned || self.last_now >= unsent.deadline)
+    }
+
+    #[cold]
+    fn take_back(&mut self, nodes: NodeSet, round: usize) {
+        let is_abandoned = self.rounds[round].is_abandoned;
+        for node in nodes.iter() {
+            if !is_abandoned {
+                self.vote(self.last_now, round, node, NodeOutcome::TimedOut(Phase::Reply));
             }
-            let is_abandoned = unsent.is_abandoned;
-            self.outgoing.pop_front();
-            for node in nodes.iter() {
-                if !is_abandoned {
-                    self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
-                }
-                self.dereference(round);
-            }
+            self.dereference(round);
         }
     }
 
@@ -411,7 +455,7 @@ impl Engine {
         for node in nodes.iter() {
             self.nodes[node].in_flight.push_back(node::InFlight { request, sent_at });
         }
-        self.note_due(sent_at.after(self.config.node_timeout.min(node::SILENCE_MAX)));
+        self.note_due(sent_at.after_nanos(self.answer_due_nanos));
         nodes
     }
 
@@ -420,9 +464,10 @@ impl Engine {
     #[inline]
     pub fn poll_done(&mut self, now: Moment) -> Option<(OpId, Done)> {
         // Each turn takes one operation out of the queue, and none is put back.
-        while let Some(op) = self.done.front().copied() {
+        let now = self.clamp(now);
+        while let Some(op) = self.done.pop_front() {
             let id = self.id_of(op);
-            if let Some(done) = self.take_done(now, id) {
+            if let Some(done) = self.finish(now, op) {
                 return Some((id, done));
             }
         }
@@ -440,6 +485,12 @@ impl Engine {
             let at = self.done.iter().position(|done| *done == op)?;
             self.done.remove(at);
         }
+        self.finish(now, op)
+    }
+
+    /// What became of an operation that has ended and was taken out of the queue; `None` if it goes
+    /// on after all.
+    fn finish(&mut self, now: Moment, op: usize) -> Option<Done> {
         let done = match self.operations[op].task {
             Task::Acquire { .. } => Done::Acquired(self.finish_acquire(now, op)?),
             Task::Extend { .. } => self.finish_extend(now, op),
@@ -485,14 +536,14 @@ impl Engine {
         }
         match (self.operations[op].progress, &self.operations[op].task) {
             (Progress::Waiting, _) => {
-                self.conclude(op, Progress::Failed(LockErrorKind::Unavailable, None));
+                self.conclude(op, Progress::Failed(Failure::Unavailable, None));
             }
             (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
             (Progress::Voting(round), Task::Extend { .. } | Task::Release { .. }) => {
                 self.rounds[round].decided = true;
-                self.conclude(op, Progress::Failed(LockErrorKind::Unavailable, Some(round)));
+                self.conclude(op, Progress::Failed(Failure::Unavailable, Some(round)));
             }
-            (Progress::Won(_) | Progress::Failed(..), _) => {}
+            (Progress::Won(_) | Progress::Failed(..) | Progress::Refused, _) => {}
         }
     }
 
@@ -534,7 +585,7 @@ impl Engine {
     /// Whether the operation has ended and nobody has taken it yet.
     pub fn is_done(&self, id: OpId) -> bool {
         let is_concluded = |op: usize| {
-            matches!(self.operations[op].progress, Progress::Won(_) | Progress::Failed(..))
+            !matches!(self.operations[op].progress, Progress::Waiting | Progress::Voting(_))
         };
         self.lookup(id).is_some_and(is_concluded)
     }
@@ -681,7 +732,7 @@ impl Engine {
         let operation = self.operations.remove(op);
         match operation.progress {
             Progress::Won(round) | Progress::Failed(_, Some(round)) => self.disown(round),
-            Progress::Failed(_, None) => {}
+            Progress::Failed(_, None) | Progress::Refused => {}
             Progress::Waiting | Progress::Voting(_) => {
                 unreachable!("only a concluded operation ends")
             }
@@ -693,7 +744,7 @@ impl Engine {
         &mut self,
         now: Moment,
         kind: Kind,
-        (key, token, ttl): (Resource, LockToken, Ttl),
+        claim: Claim,
         owner: Option<usize>,
     ) -> usize {
         let count = self.nodes.len();
@@ -702,13 +753,15 @@ impl Engine {
             Kind::Release => Some(Grant::One),
             Kind::Acquire | Kind::Extend => None,
         };
+        let deadline = match kind {
+            Kind::Acquire | Kind::Extend => self.config.drift.deadline(now, claim.ttl),
+            Kind::Release => Moment::END,
+        };
         let round = self.rounds.insert(Round {
             kind,
             grant,
-            key,
-            token,
-            ttl,
             started: now,
+            deadline,
             expires: None,
             tally: Tally::new(count),
             undecided: NodeSet::all(count),
@@ -722,6 +775,10 @@ impl Engine {
             waited: false,
             references: u32::from(owner.is_some()),
         });
+        match self.claims.get_mut(round) {
+            Some(before) => *before = claim,
+            None => self.claims.push(claim),
+        }
         let votes = round * count..(round + 1) * count;
         if self.votes.len() < votes.end {
             self.votes.resize(votes.end, Vote::PENDING);
@@ -858,9 +915,9 @@ impl Engine {
             (Verdict::Pending, _) => unreachable!("nothing is decided"),
             (Verdict::Won, _) => self.conclude(op, Progress::Won(round)),
             (Verdict::Lost, Kind::Acquire) => {
-                let kind = acquire::failure_kind(tally);
-                if !self.attempt_failed(now, op, round, kind) {
-                    self.conclude(op, Progress::Failed(kind, Some(round)));
+                let failure = acquire::failure(tally);
+                if !self.attempt_failed(now, op, round, failure) {
+                    self.conclude(op, Progress::Failed(failure, Some(round)));
                 }
             }
             (Verdict::Lost, Kind::Release)
@@ -870,11 +927,11 @@ impl Engine {
                 self.rounds[round].decided = false;
             }
             (Verdict::Lost, Kind::Extend | Kind::Release) => {
-                let kind = match tally.refusals_deny_quorum() {
-                    true => LockErrorKind::Expired,
-                    false => LockErrorKind::Unavailable,
+                let failure = match tally.refusals_deny_quorum() {
+                    true => Failure::Expired,
+                    false => Failure::Unavailable,
                 };
-                self.conclude(op, Progress::Failed(kind, Some(round)));
+                self.conclude(op, Progress::Failed(failure, Some(round)));
             }
         }
     }

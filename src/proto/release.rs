@@ -4,19 +4,15 @@ use std::time::Duration;
 
 use super::connection::is_forbidden;
 use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Debt, SLACK, State};
-use super::round::Kind;
-use super::{
-    Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task, Ttl,
-};
+use super::round::{Claim, Kind};
+use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
+use crate::Moment;
 use crate::error::{LockError, NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::token::LockToken;
-use crate::{Moment, Resource};
 
 /// What an attempt may have left on nodes.
 pub(super) struct Held {
-    pub(super) key: Resource,
-    pub(super) token: LockToken,
-    pub(super) ttl: Ttl,
+    pub(super) claim: Claim,
     /// When its first SET may have been sent.
     pub(super) started: Moment,
     /// The nodes that it was meant for.
@@ -55,13 +51,9 @@ impl Engine {
     }
 
     fn held(&self, lease: &Lease) -> Held {
-        Held {
-            key: lease.resource.prefixed(&self.config.key_prefix),
-            token: lease.token,
-            ttl: lease.longest,
-            started: lease.started,
-            sent: lease.sent,
-        }
+        let key = lease.resource.prefixed(&self.config.key_prefix);
+        let claim = Claim { key, token: lease.token, ttl: lease.longest };
+        Held { claim, started: lease.started, sent: lease.sent }
     }
 
     /// Releases what an attempt may have left, on every node that its SET was meant for: also on
@@ -70,10 +62,11 @@ impl Engine {
     pub(super) fn release_everywhere(
         &mut self,
         now: Moment,
-        Held { key, token, ttl, started, sent }: Held,
+        Held { claim, started, sent }: Held,
         owner: Option<usize>,
     ) -> usize {
-        let round = self.start_round(now, Kind::Release, (key, token, ttl), owner);
+        let token = claim.token;
+        let round = self.start_round(now, Kind::Release, claim, owner);
         // Kept alive here, because without an owner the last node's vote might free it.
         self.rounds[round].references += 1;
         let ready = sent.and(self.open);
@@ -182,8 +175,7 @@ impl Engine {
     /// Takes back a SET of which not one byte was sent; there is nothing to release then (R11).
     fn retract(&mut self, node: usize, token: LockToken) -> bool {
         let is_it = |round: &usize| {
-            let queued = &self.rounds[*round];
-            queued.kind == Kind::Acquire && queued.token == token
+            self.rounds[*round].kind == Kind::Acquire && self.claims[*round].token == token
         };
         let Some(at) = self.nodes[node].queue.iter().rposition(is_it) else {
             return false;
@@ -199,7 +191,7 @@ impl Engine {
         let debt = self.debt(now, round);
         // What is owed already is not sent ever again.
         let again = self.rounds[round].expires.is_none();
-        let token = self.rounds[round].token;
+        let token = self.claims[round].token;
         let connection = self.nodes[node].client_id.filter(|_| again);
         self.nodes[node].owe(now, token, Debt { again, connection, ..debt });
         self.note_debts(node);
@@ -208,7 +200,7 @@ impl Engine {
     /// As [`owe`](Engine::owe), for a release that was handed out on the connection that is lost.
     pub(super) fn owe_again(&mut self, now: Moment, node: usize, round: usize) {
         self.owe(now, node, round);
-        let token = self.rounds[round].token;
+        let token = self.claims[round].token;
         if let (Some(debt), Some(_)) =
             (self.nodes[node].debts.get_mut(&token), self.rounds[round].expires)
         {
@@ -221,18 +213,17 @@ impl Engine {
         let debt = self.debt(now, round);
         let due = now.after(DEBT_REFUSED_AFTER);
         if due < debt.expires {
-            let token = self.rounds[round].token;
+            let token = self.claims[round].token;
             self.nodes[node].owe(now, token, Debt { due, ..debt });
             self.note_debts(node);
         }
     }
 
     fn debt(&self, now: Moment, round: usize) -> Debt {
-        let round = &self.rounds[round];
-        let (key, ttl) = (round.key.clone(), round.ttl);
+        let (key, ttl) = (self.claims[round].key.clone(), self.claims[round].ttl);
         // An unanswered SET may have run as late as now, and so may one before this release.
         let latest = || now.after(ttl.as_duration()).after(SLACK);
-        let expires = round.expires.unwrap_or_else(latest);
+        let expires = self.rounds[round].expires.unwrap_or_else(latest);
         Debt {
             key,
             ttl,
@@ -264,8 +255,8 @@ impl Engine {
             if debt.is_parked || now.has_steadily_reached(debt.expires) && debt.is_repetition {
                 continue;
             }
-            let held = (debt.key.clone(), token, debt.ttl);
-            let round = self.start_round(now, Kind::Release, held, None);
+            let claim = Claim { key: debt.key.clone(), token, ttl: debt.ttl };
+            let round = self.start_round(now, Kind::Release, claim, None);
             self.rounds[round].expires = Some(debt.expires);
             self.send(NodeSet::one(node), round);
             if debt.again {

@@ -16,16 +16,38 @@ pub(super) enum Kind {
     Release,
 }
 
+/// What a round's command is about.
+#[derive(Clone)]
+pub(super) struct Claim {
+    pub(super) key: Resource,
+    pub(super) token: LockToken,
+    pub(super) ttl: Ttl,
+}
+
+impl Claim {
+    /// The command, for nodes that release like this.
+    pub(super) fn command(&self, kind: Kind, with: ReleaseWith) -> Command<'_> {
+        let (key, token, ttl) = (self.key.as_bytes(), &self.token, self.ttl);
+        match kind {
+            Kind::Acquire => Command::Acquire { key, token, ttl },
+            Kind::Extend => Command::Extend { key, token, ttl },
+            Kind::Release => Command::Release { key, token, with },
+        }
+    }
+}
+
+/// What is counted of a round. It is forgotten when it ends, without anything to be moved.
+///
 /// Invariant: it lives as long as an operation owns it or a node still has its command queued or
 /// unanswered, so that a late reply finds what it belongs to.
+#[derive(Clone, Copy)]
 pub(super) struct Round {
     pub(super) kind: Kind,
     /// The reply that is a vote for it and no more; `None` if there is more to it.
     pub(super) grant: Option<Grant>,
-    pub(super) key: Resource,
-    pub(super) token: LockToken,
-    pub(super) ttl: Ttl,
     pub(super) started: Moment,
+    /// From when on what it grants or extends must not be believed in any more.
+    pub(super) deadline: Moment,
     /// For a release of what is owed: when the key is gone by itself. `None` if that is not
     /// certain, because the SET may still be in front of this command on the same connection.
     pub(super) expires: Option<Moment>,
@@ -50,18 +72,6 @@ pub(super) struct Round {
     pub(super) waited: bool,
     /// One for the owner, one for each node that has the command queued or unanswered.
     pub(super) references: u32,
-}
-
-impl Round {
-    /// The command for nodes that release like this.
-    pub(super) fn command(&self, with: ReleaseWith) -> Command<'_> {
-        let (key, token, ttl) = (self.key.as_bytes(), &self.token, self.ttl);
-        match self.kind {
-            Kind::Acquire => Command::Acquire { key, token, ttl },
-            Kind::Extend => Command::Extend { key, token, ttl },
-            Kind::Release => Command::Release { key, token, with },
-        }
-    }
 }
 
 /// What a node contributed to a round: small, since there is one for each node and round.
