@@ -18,7 +18,7 @@ use crate::error::{ProtocolError, ServerErrorKind};
 use crate::proto::{
     Command, Grant, History, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo,
 };
-use crate::token::LockToken;
+use crate::token::{LockToken, TOKEN_BYTES};
 
 /// The longest line that a reply may have: error texts are the longest that were asked for.
 pub const LINE_BYTES_MAX: usize = 4 * 1024;
@@ -47,6 +47,9 @@ const DELEX_HEAD: &[u8] = b"*4\r\n$5\r\nDELEX\r\n$";
 const DELIFEQ_HEAD: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n$";
 static RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(5, RELEASE));
 static EXTEND_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND));
+
+/// What may follow on a token.
+const TAIL_BYTES_MAX: usize = 32;
 
 fn eval_head(words: usize, script: &str) -> Box<[u8]> {
     let length = script.len();
@@ -127,19 +130,33 @@ fn append_owned<const N: usize>(
     append_token(out, token, tail);
 }
 
+/// As one piece, the length of which the compiler knows.
+#[inline]
 fn append_token<const N: usize>(out: &mut BytesMut, token: &LockToken, tail: &[u8; N]) {
-    out.put_slice(b"$40\r\n");
-    out.put_slice(token.as_array());
-    out.put_slice(tail);
+    const HEAD: &[u8; 5] = b"$40\r\n";
+    const TAIL: usize = HEAD.len() + TOKEN_BYTES;
+    let mut piece = [0; TAIL + TAIL_BYTES_MAX];
+    piece[..HEAD.len()].copy_from_slice(HEAD);
+    piece[HEAD.len()..TAIL].copy_from_slice(token.as_array());
+    piece[TAIL..TAIL + N].copy_from_slice(tail);
+    out.put_slice(&piece[..TAIL + N]);
 }
 
 /// A word's length and the word itself, behind the dollar.
 fn append_word(out: &mut BytesMut, word: &[u8]) {
-    let mut length = [0; 22];
-    let (digits, end) = length.split_at_mut(20);
-    end.copy_from_slice(b"\r\n");
-    let from = 20 - decimal(word.len() as u64, digits.try_into().expect("there are 20")).len();
-    out.put_slice(&length[from..]);
+    let length = word.len();
+    match length {
+        // Nearly every word.
+        10..=99 => {
+            let (tens, ones) = ((length / 10) as u8, (length % 10) as u8);
+            out.put_slice(&[b'0' + tens, b'0' + ones, b'\r', b'\n']);
+        }
+        0..=9 => out.put_slice(&[b'0' + length as u8, b'\r', b'\n']),
+        _ => {
+            out.put_slice(decimal(length as u64, &mut [0; 20]));
+            out.put_slice(b"\r\n");
+        }
+    }
     out.put_slice(word);
     out.put_slice(b"\r\n");
 }

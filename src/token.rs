@@ -4,7 +4,8 @@ use std::fmt;
 
 /// Random bytes in a token: 160 bits, the size the Redis documentation suggests (R6 asks for 128).
 pub(crate) const TOKEN_RANDOM_BYTES: usize = 20;
-const TOKEN_HEX_BYTES: usize = 2 * TOKEN_RANDOM_BYTES;
+/// Two hexadecimal digits for each.
+pub(crate) const TOKEN_BYTES: usize = 2 * TOKEN_RANDOM_BYTES;
 
 /// Each byte as two digits.
 const HEX: [[u8; 2]; 256] = {
@@ -24,13 +25,13 @@ const HEX: [[u8; 2]; 256] = {
 /// afresh from the operating system for every attempt (R6). It is *not* a fencing token: it says
 /// who holds a lock, not who came later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LockToken([u8; TOKEN_HEX_BYTES]);
+pub struct LockToken([u8; TOKEN_BYTES]);
 
 impl LockToken {
     /// Random bytes as lower-case hexadecimal digits: text survives error echoes, monitors and
     /// logs of the masters that raw bytes would break.
     pub(crate) fn from_random(random: [u8; TOKEN_RANDOM_BYTES]) -> LockToken {
-        let mut hex = [0; TOKEN_HEX_BYTES];
+        let mut hex = [0; TOKEN_BYTES];
         for (pair, byte) in hex.chunks_exact_mut(2).zip(random) {
             pair.copy_from_slice(&HEX[usize::from(byte)]);
         }
@@ -43,7 +44,7 @@ impl LockToken {
     }
 
     /// As [`as_bytes`](LockToken::as_bytes), of known length.
-    pub(crate) fn as_array(&self) -> &[u8; TOKEN_HEX_BYTES] {
+    pub(crate) fn as_array(&self) -> &[u8; TOKEN_BYTES] {
         &self.0
     }
 }
