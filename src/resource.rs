@@ -9,7 +9,7 @@ use crate::error::LockError;
 pub const RESOURCE_BYTES_MAX: usize = 1024;
 
 /// Names up to this length are stored in place: taking such a lock allocates nothing.
-const INLINE_BYTES_MAX: usize = 62;
+const INLINE_BYTES_MAX: usize = 63;
 
 /// The name of a resource: 1 to [`RESOURCE_BYTES_MAX`] bytes of any kind.
 ///
@@ -22,12 +22,12 @@ const INLINE_BYTES_MAX: usize = 62;
 /// # Ok::<(), muxlock::LockError>(())
 /// ```
 #[derive(Clone)]
-pub struct Resource(Repr);
-
-#[derive(Clone)]
-enum Repr {
-    Inline { len: u8, bytes: [u8; INLINE_BYTES_MAX] },
-    Shared(Arc<[u8]>),
+pub struct Resource {
+    /// A name that is longer than what follows has room for.
+    long: Option<Arc<[u8]>>,
+    /// Invariant: at most `INLINE_BYTES_MAX`.
+    len: u8,
+    bytes: [u8; INLINE_BYTES_MAX],
 }
 
 impl Resource {
@@ -51,29 +51,29 @@ impl Resource {
 
     /// The name of which this is the key on the masters.
     pub(crate) fn without_prefix(&self, prefix: &[u8]) -> Resource {
-        match self.as_bytes().strip_prefix(prefix) {
-            Some(name) if !prefix.is_empty() => Resource::from_parts(name, &[]),
-            _ => self.clone(),
+        if prefix.is_empty() {
+            return self.clone();
         }
+        let name = self.as_bytes().strip_prefix(prefix);
+        Resource::from_parts(name.expect("every key begins with the prefix"), &[])
     }
 
     fn from_parts(head: &[u8], tail: &[u8]) -> Resource {
+        let mut bytes = [0; INLINE_BYTES_MAX];
         let len = head.len() + tail.len();
-        if len <= INLINE_BYTES_MAX {
-            let mut bytes = [0; INLINE_BYTES_MAX];
-            bytes[..head.len()].copy_from_slice(head);
-            bytes[head.len()..len].copy_from_slice(tail);
-            Resource(Repr::Inline { len: len as u8, bytes })
-        } else {
-            Resource(Repr::Shared([head, tail].concat().into()))
+        if len > INLINE_BYTES_MAX {
+            return Resource { long: Some([head, tail].concat().into()), len: 0, bytes };
         }
+        bytes[..head.len()].copy_from_slice(head);
+        bytes[head.len()..len].copy_from_slice(tail);
+        Resource { long: None, len: len as u8, bytes }
     }
 
     /// The name's bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        match &self.0 {
-            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
-            Repr::Shared(bytes) => bytes,
+        match &self.long {
+            None => &self.bytes[..usize::from(self.len)],
+            Some(bytes) => bytes,
         }
     }
 }

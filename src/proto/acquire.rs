@@ -3,7 +3,7 @@
 use super::release::Held;
 use super::round::{Claim, Kind};
 use super::timer::between;
-use super::{Engine, Failure, Last, Lease, OPERATIONS_MAX, OpId, Patience, Progress, Task};
+use super::{Done, Engine, Failure, Last, Lease, OPERATIONS_MAX, OpId, Patience, Progress, Task};
 use crate::error::{LockError, LockErrorKind, NodeOutcome};
 use crate::quorum::Tally;
 use crate::token::LockToken;
@@ -43,6 +43,7 @@ impl Engine {
     }
 
     /// One round: a fresh token (R6), one SET to every node.
+    #[inline]
     fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
         let Some(random) = self.entropy.token() else {
             return self.conclude(op, Progress::Failed(Failure::NoEntropy, None));
@@ -57,7 +58,7 @@ impl Engine {
         let round = self.start_round(now, Kind::Acquire, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         if let Patience::Until(give_up_at) = patience {
-            self.set_timer(op, Some(give_up_at));
+            self.set_timer(op, give_up_at);
         }
         self.send_to_all(now, round);
     }
@@ -90,7 +91,7 @@ impl Engine {
         }
         self.disown(round);
         self.operations[op].progress = Progress::Waiting;
-        self.set_timer(op, Some(retry_at));
+        self.set_timer(op, retry_at);
         true
     }
 
@@ -136,11 +137,7 @@ impl Engine {
     /// Hands out the lock if, at `now`, something of its validity is left (R2). `None` if the
     /// quorum came too late and another round follows.
     #[inline]
-    pub(super) fn finish_acquire(
-        &mut self,
-        now: Moment,
-        op: usize,
-    ) -> Option<Result<Lease, LockError>> {
+    pub(super) fn finish_acquire(&mut self, now: Moment, op: usize) -> Option<Done> {
         let Task::Acquire { attempts, last, .. } = &self.operations[op].task else {
             unreachable!("called for acquisitions only");
         };
@@ -150,7 +147,7 @@ impl Engine {
                 let (won, claim) = (&self.rounds[round], &self.claims[round]);
                 if validity::is_valid(won.deadline, now) {
                     self.stats.acquired += 1;
-                    return Some(Ok(Lease {
+                    return Some(Done::Acquired(Ok(Lease {
                         resource: claim.key.without_prefix(&self.config.key_prefix),
                         token: claim.token,
                         ttl: claim.ttl,
@@ -159,12 +156,14 @@ impl Engine {
                         deadline: won.deadline,
                         granted: won.granted,
                         sent: won.sent,
-                    }));
+                    })));
                 }
                 if self.attempt_failed(now, op, round, Failure::Expired) {
                     return None;
                 }
-                Some(Err(LockError::new(LockErrorKind::Expired, attempts, self.reports(round))))
+                let nodes = self.reports(round);
+                let error = LockError::new(LockErrorKind::Expired, attempts, nodes);
+                Some(Done::Acquired(Err(error)))
             }
             Progress::Failed(failure, round) => {
                 let nodes = match (round, last) {
@@ -172,7 +171,8 @@ impl Engine {
                     (None, Some(last)) => last.error.nodes().to_vec(),
                     (None, None) => Vec::new(),
                 };
-                Some(Err(LockError::new(failure.into(), attempts, nodes)))
+                let error = LockError::new(failure.into(), attempts, nodes);
+                Some(Done::Acquired(Err(error)))
             }
             Progress::Waiting | Progress::Voting(_) | Progress::Refused => {
                 unreachable!("only concluded operations are in the queue")

@@ -30,7 +30,7 @@ impl Engine {
         let round = self.start_round(now, Kind::Extend, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         // Past the old deadline no answer helps any more.
-        self.set_timer(op, Some(deadline));
+        self.set_timer(op, deadline);
         self.send_to_all(now, round);
         self.id_of(op)
     }

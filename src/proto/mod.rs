@@ -450,6 +450,7 @@ impl Engine {
     }
 
     /// Notes what the next reply of each of these nodes will answer.
+    #[inline(always)]
     fn hand_out(&mut self, nodes: NodeSet, request: Request) -> NodeSet {
         let sent_at = self.last_now;
         for node in nodes.iter() {
@@ -492,12 +493,14 @@ impl Engine {
     /// on after all.
     fn finish(&mut self, now: Moment, op: usize) -> Option<Done> {
         let done = match self.operations[op].task {
-            Task::Acquire { .. } => Done::Acquired(self.finish_acquire(now, op)?),
-            Task::Extend { .. } => self.finish_extend(now, op),
-            Task::Release { was_valid } => Done::Released(self.finish_release(op, was_valid)),
+            Task::Acquire { .. } => self.finish_acquire(now, op),
+            Task::Extend { .. } => Some(self.finish_extend(now, op)),
+            Task::Release { was_valid } => Some(Done::Released(self.finish_release(op, was_valid))),
         };
-        self.end(op);
-        Some(done)
+        if done.is_some() {
+            self.end(op);
+        }
+        done
     }
 
     /// Ends an operation that nobody waits for any more, and releases what it holds or may hold.
@@ -708,22 +711,26 @@ impl Engine {
         (self.operations.get(op)?.generation == id.generation).then_some(op)
     }
 
-    fn set_timer(&mut self, op: usize, at: Option<Moment>) {
+    fn set_timer(&mut self, op: usize, at: Moment) {
+        self.clear_timer(op);
+        self.operations[op].timer = Some(at);
+        self.timers.set(at, self.id_of(op));
+        self.timer_due = Some(self.timer_due.map_or(at, |due| due.min(at)));
+        self.note_due(at);
+    }
+
+    #[inline]
+    fn clear_timer(&mut self, op: usize) {
         if self.operations[op].timer.take().is_some() {
             let operations = &self.operations;
             self.timers.clear_one(|at, id| is_timer(operations, at, id));
         }
-        if let Some(at) = at {
-            self.operations[op].timer = Some(at);
-            self.timers.set(at, self.id_of(op));
-            self.timer_due = Some(self.timer_due.map_or(at, |due| due.min(at)));
-            self.note_due(at);
-        }
     }
 
     /// Puts an operation whose outcome is known into the queue of those that ended.
+    #[inline]
     fn conclude(&mut self, op: usize, progress: Progress) {
-        self.set_timer(op, None);
+        self.clear_timer(op);
         self.operations[op].progress = progress;
         self.done.push_back(op);
     }
@@ -739,7 +746,7 @@ impl Engine {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn start_round(
         &mut self,
         now: Moment,
@@ -814,6 +821,7 @@ impl Engine {
     }
 
     /// Hands the round's command out to these nodes at once.
+    #[inline(always)]
     fn send(&mut self, nodes: NodeSet, round: usize) {
         if nodes.is_empty() {
             return;

@@ -36,7 +36,7 @@ impl Engine {
             if self.rounds[round].waited {
                 // Nothing else bounds the wait for a node whose socket takes no more.
                 let longest = self.config.connect_timeout + self.config.node_timeout;
-                self.set_timer(op, Some(now.after(longest)));
+                self.set_timer(op, now.after(longest));
             }
         }
         self.id_of(op)
