@@ -581,43 +581,64 @@ impl Multiplexer {
 
     #[inline(always)]
     fn receive(&mut self, now: Moment, node: usize, to_the_end: bool) {
-        for _ in 0..READS_PER_TURN_MAX {
-            let Multiplexer { engine, nodes, .. } = self;
-            let Some(socket) = &mut nodes[node].socket else {
-                return;
-            };
-            let received = match socket.receive() {
-                Ok(Received::Nothing) => return,
-                Ok(Received::Ended) => {
-                    let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::UnexpectedEof);
-                    return self.fail(now, node, outcome);
-                }
-                Ok(received) => received,
-                Err(error) => return self.fail(now, node, disconnected(&error)),
-            };
-            // A time that came after `now` would look like a clock that runs ahead.
-            let now = match engine.is_telling_time(node) {
-                true => Clock.now_by_one_clock(),
-                false => now,
-            };
-            loop {
-                engine.handle_grants(now, node, || socket.reader.next_grant());
-                if socket.reader.pending() == 0 {
-                    break;
-                }
-                match socket.reader.next() {
-                    Ok(Some(reply)) => engine.handle_reply(now, node, reply),
-                    Ok(None) => break,
-                    Err(error) => return self.fail(now, node, NodeOutcome::Protocol(error)),
-                }
+        let Some(socket) = &mut self.nodes[node].socket else {
+            return;
+        };
+        match drain(&mut self.engine, socket, now, node, to_the_end) {
+            Ok(Drained::Enough) => {}
+            Ok(Drained::NotYet) => {
+                self.nodes[node].unread = true;
+                self.unread = true;
             }
-            if received == Received::Last && !to_the_end {
-                return;
+            Err(outcome) => self.fail(now, node, outcome),
+        }
+    }
+}
+
+/// Whether all was read that is to be read in this turn.
+enum Drained {
+    Enough,
+    NotYet,
+}
+
+/// Reads what the socket has, and passes it on. An error ends the connection.
+#[inline(always)]
+fn drain(
+    engine: &mut Engine,
+    socket: &mut Socket,
+    now: Moment,
+    node: usize,
+    to_the_end: bool,
+) -> Result<Drained, NodeOutcome> {
+    for _ in 0..READS_PER_TURN_MAX {
+        let received = match socket.receive() {
+            Ok(Received::Nothing) => return Ok(Drained::Enough),
+            Ok(Received::Ended) => {
+                return Err(NodeOutcome::Disconnected(std::io::ErrorKind::UnexpectedEof));
+            }
+            Ok(received) => received,
+            Err(error) => return Err(disconnected(&error)),
+        };
+        // A time that came after `now` would look like a clock that runs ahead.
+        let now = match engine.is_telling_time(node) {
+            true => Clock.now_by_one_clock(),
+            false => now,
+        };
+        loop {
+            engine.handle_grants(now, node, || socket.reader.next_grant());
+            if socket.reader.pending() == 0 {
+                break;
+            }
+            match socket.reader.next().map_err(NodeOutcome::Protocol)? {
+                Some(reply) => engine.handle_reply(now, node, reply),
+                None => break,
             }
         }
-        self.nodes[node].unread = true;
-        self.unread = true;
+        if received == Received::Last && !to_the_end {
+            return Ok(Drained::Enough);
+        }
     }
+    Ok(Drained::NotYet)
 }
 
 /// Actions are being carried out. If that panics, as a logger may, commands are noted as sent that

@@ -117,7 +117,7 @@ impl Engine {
     #[inline(always)]
     fn handle_grant(&mut self, now: Moment, node: usize, grant: Grant) -> bool {
         let at = &mut self.nodes[node];
-        let Some(&InFlight { request: Request::Round(round), sent_at }) = at.in_flight.front()
+        let Some(InFlight { request: Request::Round(round), sent_at }) = at.in_flight.first()
         else {
             return false;
         };
@@ -132,9 +132,9 @@ impl Engine {
         if !is_usual {
             return false;
         }
-        at.in_flight.pop_front();
+        at.in_flight.take_first();
         at.last_reply_at = now;
-        at.note_latency(sample, self.node_timeout_nanos);
+        at.note_latency(sample);
         at.failures = 0;
         let since_start = now.nanos_since(voted.started);
         let vote = Vote::new(NodeOutcome::Granted, Some(since_start));
@@ -144,13 +144,15 @@ impl Engine {
         if voted.owner.is_some() {
             voted.granted.insert(node);
             voted.tally.grant();
-            let (tally, decided) = (voted.tally, voted.decided);
-            let is_prompt = voted.kind == Kind::Acquire && !voted.waited;
+            let voted = *voted;
             self.votes[round * self.nodes.len() + node] = vote;
-            if is_prompt && tally.is_quorum_answered_just_now() {
+            if voted.tally.is_quorum_answered_just_now()
+                && voted.kind == Kind::Acquire
+                && !voted.waited
+            {
                 self.note_round_trip(since_start);
             }
-            if !decided && tally.verdict() != Verdict::Pending {
+            if !voted.decided && voted.tally.verdict() != Verdict::Pending {
                 self.settle(now, round);
             }
         } else if voted.references == 0 {
@@ -538,7 +540,7 @@ impl Engine {
         failed.late = 0;
         self.swamped.remove(node);
         self.open.remove(node);
-        let in_flight = std::mem::take(&mut failed.in_flight);
+        let in_flight = failed.in_flight.take_all();
         let queue = std::mem::take(&mut failed.queue);
         self.release_with(node, ReleaseWith::Script);
         self.stats.disconnected += 1;

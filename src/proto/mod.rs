@@ -22,6 +22,7 @@ mod acquire;
 mod command;
 mod connection;
 mod extend;
+mod fifo;
 mod identity;
 mod lease;
 mod node;
@@ -261,7 +262,8 @@ pub struct Engine {
     rounds: Slab<Round>,
     /// One for each round's slot. What is there of an earlier round is overwritten by the next.
     claims: Vec<Claim>,
-    /// One for each round's slot and node: `votes[slot * nodes + node]`.
+    /// One for each round's slot and node: `votes[slot * nodes + node]`; an old one, of whom the
+    /// round has not decided.
     votes: Vec<Vote>,
     operations: Slab<Operation>,
     /// The leases that are being extended.
@@ -304,7 +306,7 @@ impl Engine {
             suspects: NodeSet::EMPTY,
             rounds: Slab::with_capacity(ROUNDS_USUAL),
             claims: Vec::with_capacity(ROUNDS_USUAL),
-            votes: vec![Vote::PENDING; ROUNDS_USUAL * count],
+            votes: Vec::with_capacity(ROUNDS_USUAL * count),
             operations: Slab::with_capacity(ROUNDS_USUAL),
             with_delex: NodeSet::EMPTY,
             with_delifeq: NodeSet::EMPTY,
@@ -454,7 +456,7 @@ impl Engine {
     fn hand_out(&mut self, nodes: NodeSet, request: Request) -> NodeSet {
         let sent_at = self.last_now;
         for node in nodes.iter() {
-            self.nodes[node].in_flight.push_back(node::InFlight { request, sent_at });
+            self.nodes[node].in_flight.push(node::InFlight { request, sent_at });
         }
         self.note_due(sent_at.after_nanos(self.answer_due_nanos));
         nodes
@@ -784,13 +786,11 @@ impl Engine {
         });
         match self.claims.get_mut(round) {
             Some(before) => *before = claim,
-            None => self.claims.push(claim),
+            None => {
+                self.claims.push(claim);
+                self.votes.resize(self.claims.len() * count, Vote::PENDING);
+            }
         }
-        let votes = round * count..(round + 1) * count;
-        if self.votes.len() < votes.end {
-            self.votes.resize(votes.end, Vote::PENDING);
-        }
-        self.votes[votes].fill(Vote::PENDING);
         round
     }
 
@@ -946,8 +946,11 @@ impl Engine {
 
     fn reports(&self, round: usize) -> Vec<NodeReport> {
         let count = self.nodes.len();
-        let votes = &self.votes[round * count..(round + 1) * count];
-        votes.iter().enumerate().map(|(node, vote)| self.report(node, *vote)).collect()
+        let vote = |node: usize| match self.rounds[round].undecided.contains(node) {
+            true => Vote::PENDING,
+            false => self.votes[round * count + node],
+        };
+        (0..count).map(|node| self.report(node, vote(node))).collect()
     }
 
     fn report(&self, node: usize, vote: Vote) -> NodeReport {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::{ReleaseWith, Section, ServerError, ServerInfo};
+use super::fifo::Fifo;
 use super::identity::Seen;
 use super::round::Vote;
 use super::server_clock::ServerClock;
@@ -139,7 +140,7 @@ pub(super) struct Debt {
 pub(super) struct Node {
     pub(super) state: State,
     /// Commands handed out and not answered, oldest first.
-    pub(super) in_flight: VecDeque<InFlight>,
+    pub(super) in_flight: Fifo<InFlight>,
     /// How many at the front of `in_flight` are past their timeout: never more than there are.
     pub(super) late: usize,
     /// Rounds whose command waits for the connection to stand, or for room in the socket.
@@ -182,7 +183,7 @@ impl Node {
     pub(super) fn new() -> Node {
         Node {
             state: State::Idle,
-            in_flight: VecDeque::with_capacity(super::ROUNDS_USUAL),
+            in_flight: Fifo::with_room(super::ROUNDS_USUAL),
             late: 0,
             queue: VecDeque::new(),
             blocked: false,
@@ -271,7 +272,7 @@ impl Node {
 
     /// When the node will have been silent for too long.
     pub(super) fn silent_until(&self) -> Option<Moment> {
-        let oldest = self.in_flight.front()?;
+        let oldest = self.in_flight.first()?;
         Some(oldest.sent_at.max(self.last_reply_at).after(SILENCE_MAX))
     }
 
@@ -286,19 +287,22 @@ impl Node {
 
     /// Takes the command that a reply at `now` answers.
     pub(super) fn take_answered(&mut self, now: Moment, limit_nanos: u64) -> Option<InFlight> {
-        let answered = self.in_flight.pop_front()?;
+        let answered = self.in_flight.take_first()?;
         self.late = self.late.saturating_sub(1);
         self.last_reply_at = now;
         let sample = now.nanos_since(answered.sent_at);
-        self.note_latency(sample, limit_nanos);
+        if sample <= limit_nanos {
+            self.note_latency(sample);
+        }
         Some(answered)
     }
 
-    /// A time that is too long, or of an answer that others have followed before it was read, says
-    /// when somebody looked, not when the node answered.
+    /// The time of an answer that others have followed before it was read says when somebody
+    /// looked, not when the node answered; and so does one that is beyond the node's timeout, which
+    /// is for the caller to know.
     #[inline]
-    pub(super) fn note_latency(&mut self, nanos: u64, limit_nanos: u64) {
-        if nanos <= limit_nanos && (!self.is_read_late || self.in_flight.is_empty()) {
+    pub(super) fn note_latency(&mut self, nanos: u64) {
+        if !self.is_read_late || self.in_flight.is_empty() {
             self.latency_nanos = Some(super::smoothed(self.latency_nanos, nanos));
         }
     }

@@ -89,10 +89,8 @@ impl Vote {
 
     #[inline]
     pub(super) fn new(outcome: NodeOutcome, latency_nanos: Option<u64>) -> Vote {
-        let latency = latency_nanos.map_or(Vote::UNKNOWN, |nanos| {
-            u32::try_from(nanos / Vote::UNIT_NANOS).unwrap_or(Vote::UNKNOWN)
-        });
-        Vote { outcome, latency }
+        let units = latency_nanos.map_or(u64::MAX, |nanos| nanos / Vote::UNIT_NANOS);
+        Vote { outcome, latency: units.min(Vote::UNKNOWN.into()) as u32 }
     }
 
     pub(super) fn latency(self) -> Option<Duration> {

@@ -1,0 +1,116 @@
+//! First in, first out.
+
+/// A queue in one piece of memory: what was taken from its front is cleared away when all was, as
+/// it nearly always is after a turn, or when it is the greater part. A ring would have to find its
+/// place at every step, and there are three for each command to each node.
+#[derive(Debug)]
+pub(super) struct Fifo<T> {
+    items: Vec<T>,
+    /// How many at the front were taken. Invariant: fewer than there are, or none.
+    taken: usize,
+}
+
+/// So many may have been taken, whatever is left.
+const TAKEN_MAX: usize = 64;
+
+impl<T: Copy> Fifo<T> {
+    /// With room for so many at once.
+    pub(super) fn with_room(count: usize) -> Fifo<T> {
+        Fifo { items: Vec::with_capacity(2 * count.max(TAKEN_MAX)), taken: 0 }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, item: T) {
+        self.items.push(item);
+    }
+
+    #[inline]
+    pub(super) fn first(&self) -> Option<T> {
+        self.get(0)
+    }
+
+    /// The one before which there are `index` others.
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> Option<T> {
+        self.items.get(self.taken + index).copied()
+    }
+
+    #[inline]
+    pub(super) fn take_first(&mut self) -> Option<T> {
+        let first = self.first()?;
+        self.taken += 1;
+        if self.taken == self.items.len() {
+            self.items.clear();
+            self.taken = 0;
+        } else if self.taken >= TAKEN_MAX && self.taken >= self.len() {
+            self.clear_away();
+        }
+        Some(first)
+    }
+
+    #[cold]
+    fn clear_away(&mut self) {
+        self.items.drain(..self.taken);
+        self.taken = 0;
+    }
+
+    /// Takes all of them, oldest first.
+    pub(super) fn take_all(&mut self) -> Vec<T> {
+        self.clear_away();
+        std::mem::take(&mut self.items)
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.items.len() - self.taken
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = T> {
+        self.items[self.taken..].iter().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_come_in_order_whatever_is_cleared_away_meanwhile() {
+        for left_over in [0, 1, TAKEN_MAX, 3 * TAKEN_MAX] {
+            let mut fifo = Fifo::with_room(1);
+            (0..left_over).for_each(|item| fifo.push(item));
+            for item in 0..10 * TAKEN_MAX {
+                fifo.push(left_over + item);
+                assert_eq!(fifo.len(), left_over + 1);
+                assert_eq!(fifo.get(left_over), Some(left_over + item));
+                assert_eq!(fifo.get(left_over + 1), None);
+                assert_eq!(fifo.first(), Some(item));
+                assert_eq!(fifo.take_first(), Some(item));
+                assert_eq!(fifo.is_empty(), left_over == 0);
+            }
+            let left: Vec<_> = (10 * TAKEN_MAX..10 * TAKEN_MAX + left_over).collect();
+            assert!(fifo.iter().eq(left.iter().copied()));
+            assert_eq!(fifo.take_all(), left);
+            assert_eq!((fifo.take_first(), fifo.len()), (None, 0));
+        }
+    }
+
+    #[test]
+    fn it_has_room_for_what_was_taken_only_as_far_as_it_has_for_what_was_not() {
+        for count in [1, TAKEN_MAX, 5 * TAKEN_MAX] {
+            let mut fifo = Fifo::with_room(count);
+            let room = fifo.items.capacity();
+            (1..count).for_each(|item| fifo.push(item));
+            for item in 0..10_000 {
+                fifo.push(item);
+                fifo.take_first();
+            }
+            assert_eq!(fifo.items.capacity(), room);
+        }
+    }
+}
