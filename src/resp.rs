@@ -95,10 +95,12 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         Command::Acquire { key, token, ttl } => {
             append_owned(out, SET_HEAD, key, token, b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
+            out.put_slice(b"\r\n");
         }
         Command::Extend { key, token, ttl } => {
             append_owned(out, &EXTEND_HEAD, key, token, b"\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
+            out.put_slice(b"\r\n");
         }
         // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
         Command::Release { key, token, with: ReleaseWith::Script } => {
@@ -111,7 +113,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             out.put_slice(DELEX_HEAD);
             append_word(out, key);
             // Without a condition it would delete whatever is there.
-            out.put_slice(b"$4\r\nIFEQ\r\n");
+            out.put_slice(b"\r\n$4\r\nIFEQ");
             append_token(out, token, b"\r\n");
         }
     }
@@ -130,10 +132,10 @@ fn append_owned<const N: usize>(
     append_token(out, token, tail);
 }
 
-/// As one piece, the length of which the compiler knows.
+/// From the end of the word before it; as one piece, the length of which the compiler knows.
 #[inline]
 fn append_token<const N: usize>(out: &mut BytesMut, token: &LockToken, tail: &[u8; N]) {
-    const HEAD: &[u8; 5] = b"$40\r\n";
+    const HEAD: &[u8; 7] = b"\r\n$40\r\n";
     const TAIL: usize = HEAD.len() + TOKEN_BYTES;
     let mut piece = [0; TAIL + TAIL_BYTES_MAX];
     piece[..HEAD.len()].copy_from_slice(HEAD);
@@ -142,7 +144,7 @@ fn append_token<const N: usize>(out: &mut BytesMut, token: &LockToken, tail: &[u
     out.put_slice(&piece[..TAIL + N]);
 }
 
-/// A word's length and the word itself, behind the dollar.
+/// A word's length and the word itself, behind the dollar and before the line end.
 fn append_word(out: &mut BytesMut, word: &[u8]) {
     let length = word.len();
     match length {
@@ -158,7 +160,6 @@ fn append_word(out: &mut BytesMut, word: &[u8]) {
         }
     }
     out.put_slice(word);
-    out.put_slice(b"\r\n");
 }
 
 fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
