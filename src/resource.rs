@@ -45,8 +45,8 @@ impl Resource {
     }
 
     /// The key on the masters: `prefix` and then the name.
-    pub(crate) fn prefixed(&self, prefix: &[u8]) -> Resource {
-        if prefix.is_empty() { self.clone() } else { Resource::from_parts(prefix, self.as_bytes()) }
+    pub(crate) fn prefixed(self, prefix: &[u8]) -> Resource {
+        if prefix.is_empty() { self } else { Resource::from_parts(prefix, self.as_bytes()) }
     }
 
     /// The name of which this is the key on the masters.
@@ -121,10 +121,10 @@ mod tests {
             let name: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let resource = Resource::new(&name).unwrap();
             assert_eq!(resource.as_bytes(), name);
-            let key = resource.prefixed(b"p:");
+            let key = resource.clone().prefixed(b"p:");
             assert_eq!(key.as_bytes(), [b"p:".as_slice(), &name].concat());
             assert_eq!(key.without_prefix(b"p:"), resource);
-            assert_eq!(resource.prefixed(b""), resource);
+            assert_eq!(resource.clone().prefixed(b""), resource);
             assert_eq!(resource.without_prefix(b""), resource);
         }
     }

@@ -361,8 +361,10 @@ impl Multiplexer {
     /// The clock is read for each lock: one that it hands out was valid at that moment.
     #[inline]
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
-        let next = self.engine.done().next()?;
-        let now = self.now_for(next);
+        let now = match self.engine.is_release_next()? {
+            true => self.engine.last_now(),
+            false => Clock.now(),
+        };
         let done = self.engine.poll_done(now);
         // A quorum that came too late is undone on the way.
         if let None | Some((_, Done::Acquired(Err(_)))) = done {

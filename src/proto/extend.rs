@@ -19,7 +19,7 @@ impl Engine {
         };
         let is_refused = refused.is_some();
         lease.longest = lease.longest.max(ttl);
-        let key = lease.resource.prefixed(&self.config.key_prefix);
+        let key = lease.resource.clone().prefixed(&self.config.key_prefix);
         let (token, deadline) = (lease.token, lease.deadline);
         let task = Task::Extend { lease: self.leases.insert(lease), ttl, refused };
         let op = self.start_operation(task, Progress::Waiting);

@@ -601,6 +601,13 @@ impl Engine {
         self.lookup(id).is_some_and(is_release)
     }
 
+    /// As [`is_release`](Engine::is_release), of the operation that
+    /// [`poll_done`](Engine::poll_done) gives next; `None` if there is none.
+    pub fn is_release_next(&self) -> Option<bool> {
+        let op = *self.done.front()?;
+        Some(matches!(self.operations[op].task, Task::Release { .. }))
+    }
+
     /// Whether the node is ready, and its socket takes more.
     pub fn is_open(&self, node: usize) -> bool {
         node < self.nodes.len() && self.open.contains(node)

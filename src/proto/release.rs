@@ -28,7 +28,7 @@ impl Engine {
         self.stats.released += 1;
         let task = Task::Release { was_valid: lease.is_valid_at(now) };
         let op = self.start_operation(task, Progress::Waiting);
-        let held = self.held(&lease);
+        let held = self.held(lease);
         let round = self.release_everywhere(now, held, Some(op));
         // With every node down, the outcome is known already.
         if let Progress::Waiting = self.operations[op].progress {
@@ -46,11 +46,11 @@ impl Engine {
     pub fn abandon(&mut self, now: Moment, lease: Lease) {
         let now = self.clamp(now);
         self.stats.released += 1;
-        let held = self.held(&lease);
+        let held = self.held(lease);
         self.release_everywhere(now, held, None);
     }
 
-    fn held(&self, lease: &Lease) -> Held {
+    fn held(&self, lease: Lease) -> Held {
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
         Held { claim, started: lease.started, sent: lease.sent }
