@@ -145,7 +145,7 @@ impl Engine {
             voted.granted.insert(node);
             voted.tally.grant();
             let voted = *voted;
-            self.votes[round * self.nodes.len() + node] = vote;
+            at.votes[round] = vote;
             if voted.tally.is_quorum_answered_just_now()
                 && voted.kind == Kind::Acquire
                 && !voted.waited

@@ -260,11 +260,9 @@ pub struct Engine {
     with_delex: NodeSet,
     with_delifeq: NodeSet,
     rounds: Slab<Round>,
-    /// One for each round's slot. What is there of an earlier round is overwritten by the next.
+    /// One for each round's slot, as the nodes' votes. What is there of an earlier round is
+    /// overwritten by the next.
     claims: Vec<Claim>,
-    /// One for each round's slot and node: `votes[slot * nodes + node]`; an old one, of whom the
-    /// round has not decided.
-    votes: Vec<Vote>,
     operations: Slab<Operation>,
     /// The leases that are being extended.
     leases: Slab<Lease>,
@@ -306,7 +304,6 @@ impl Engine {
             suspects: NodeSet::EMPTY,
             rounds: Slab::with_capacity(ROUNDS_USUAL),
             claims: Vec::with_capacity(ROUNDS_USUAL),
-            votes: Vec::with_capacity(ROUNDS_USUAL * count),
             operations: Slab::with_capacity(ROUNDS_USUAL),
             with_delex: NodeSet::EMPTY,
             with_delifeq: NodeSet::EMPTY,
@@ -795,7 +792,9 @@ impl Engine {
             Some(before) => *before = claim,
             None => {
                 self.claims.push(claim);
-                self.votes.resize(self.claims.len() * count, Vote::PENDING);
+                for node in &mut self.nodes {
+                    node.votes.push(Vote::PENDING);
+                }
             }
         }
         round
@@ -873,7 +872,6 @@ impl Engine {
 
     /// Counts a node's vote, once (R3), if anybody waits for it.
     fn record(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
-        let count = self.nodes.len();
         let voted = &mut self.rounds[round];
         if !voted.undecided.contains(node) {
             return;
@@ -885,7 +883,7 @@ impl Engine {
         if voted.owner.is_none() {
             return;
         }
-        self.votes[round * count + node] = vote;
+        self.nodes[node].votes[round] = vote;
         match outcome {
             NodeOutcome::Granted => {
                 voted.granted.insert(node);
@@ -952,12 +950,11 @@ impl Engine {
     }
 
     fn reports(&self, round: usize) -> Vec<NodeReport> {
-        let count = self.nodes.len();
         let vote = |node: usize| match self.rounds[round].undecided.contains(node) {
             true => Vote::PENDING,
-            false => self.votes[round * count + node],
+            false => self.nodes[node].votes[round],
         };
-        (0..count).map(|node| self.report(node, vote(node))).collect()
+        (0..self.nodes.len()).map(|node| self.report(node, vote(node))).collect()
     }
 
     fn report(&self, node: usize, vote: Vote) -> NodeReport {

@@ -161,6 +161,8 @@ pub(super) struct Node {
     pub(super) last_failure: NodeOutcome,
     pub(super) last_error: Option<ServerError>,
     pub(super) last_vote: Vote,
+    /// One for each round's slot; an old one, if the round waits for it.
+    pub(super) votes: Vec<Vote>,
     /// Smoothed time from command to reply.
     pub(super) latency_nanos: Option<u64>,
     /// By what the server knows the connection, or the last one.
@@ -196,6 +198,7 @@ impl Node {
             last_failure: NodeOutcome::NotConnected,
             last_error: None,
             last_vote: Vote::PENDING,
+            votes: Vec::with_capacity(super::ROUNDS_USUAL),
             latency_nanos: None,
             client_id: None,
             server: ServerInfo::default(),
