@@ -221,6 +221,7 @@ impl Multiplexer {
                     resp::encode(&command, &mut self.batch);
                     if start > 0 && (nodes != self.recipients || start >= BATCH_BYTES_MAX) {
                         self.send_bytes(start);
+                        self.batch.advance(start);
                     }
                     self.recipients = nodes;
                 }
@@ -243,7 +244,6 @@ impl Multiplexer {
         for node in std::mem::take(&mut self.recipients).iter() {
             self.send(node, count);
         }
-        self.batch.advance(count);
     }
 
     /// Passes on a readiness event. Returns whether its token is one of ours.

@@ -491,15 +491,25 @@ impl Engine {
     /// What became of an operation that has ended and was taken out of the queue; `None` if it goes
     /// on after all.
     fn finish(&mut self, now: Moment, op: usize) -> Option<Done> {
-        let done = match self.operations[op].task {
-            Task::Acquire { .. } => self.finish_acquire(now, op),
-            Task::Extend { .. } => Some(self.finish_extend(now, op)),
-            Task::Release { was_valid } => Some(Done::Released(self.finish_release(op, was_valid))),
-        };
-        if done.is_some() {
-            self.end(op);
+        match self.operations[op].task {
+            Task::Acquire { .. } => {
+                let done = self.finish_acquire(now, op);
+                if done.is_some() {
+                    self.end(op);
+                }
+                done
+            }
+            Task::Extend { .. } => {
+                let done = self.finish_extend(now, op);
+                self.end(op);
+                Some(done)
+            }
+            Task::Release { was_valid } => {
+                let released = self.finish_release(op, was_valid);
+                self.end(op);
+                Some(Done::Released(released))
+            }
         }
-        done
     }
 
     /// Ends an operation that nobody waits for any more, and releases what it holds or may hold.
@@ -741,6 +751,7 @@ impl Engine {
         self.done.push_back(op);
     }
 
+    #[inline(always)]
     fn end(&mut self, op: usize) {
         let operation = self.operations.remove(op);
         match operation.progress {
