@@ -94,8 +94,8 @@ impl Engine {
         }
     }
 
-    /// As [`handle_reply`](Engine::handle_reply), for as many of the usual replies as follow each
-    /// other.
+    /// As [`handle_reply`](Engine::handle_reply), for as many of the usual replies as `next` gives
+    /// before it has none.
     #[inline(always)]
     pub fn handle_grants(
         &mut self,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, Entropy, Patience, ReleaseWith, Replication, Reply, Section,
+    Action, Command, Engine, Entropy, Grant, Patience, ReleaseWith, Replication, Reply, Section,
     ServerError, ServerInfo,
 };
 use muxlock::{
@@ -275,8 +275,14 @@ impl Scenario {
         self.engine.handle_timeout(self.now);
     }
 
+    /// As the event loop hands replies over; the simulation hands over all alike.
     pub fn reply(&mut self, node: usize, reply: Reply) {
-        self.engine.handle_reply(self.now, node, reply);
+        let mut grant = match reply {
+            Reply::Ok => Some(Grant::Ok),
+            Reply::Integer(1) => Some(Grant::One),
+            _ => return self.engine.handle_reply(self.now, node, reply),
+        };
+        self.engine.handle_grants(self.now, node, || grant.take());
     }
 
     pub fn replies(&mut self, nodes: impl IntoIterator<Item = usize>, reply: Reply) {
