@@ -653,6 +653,22 @@ fn waiting_grant_after_the_bound_is_no_second_vote() {
 }
 
 #[test]
+fn operation_of_another_engine_is_unknown() {
+    let (mut one, mut other) = (Scenario::ready(3), Scenario::ready(3));
+    let (op, same_slot) = (one.try_lock(), other.try_lock());
+    assert_ne!(op, same_slot);
+    one.drain();
+    one.replies(0..3, Reply::Ok);
+    other.drain();
+    other.replies(0..3, Reply::Ok);
+    assert!(one.engine.is_done(op) && !one.engine.is_done(same_slot));
+    assert!(one.engine.take_done(one.now, same_slot).is_none());
+    one.engine.cancel(one.now, same_slot);
+    assert_eq!(one.drain(), []);
+    assert!(one.acquired().is_ok() && other.acquired().is_ok());
+}
+
+#[test]
 fn cancelled_acquisition_is_undone_wherever_it_stands() {
     // Undecided, won, and lost but to be tried again.
     for (reply, granted) in [(None, 0), (Some(Reply::Ok), 3), (Some(Reply::Nil), 3)] {

@@ -33,6 +33,7 @@ mod timer;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slab::Slab;
@@ -72,12 +73,18 @@ pub trait Entropy: Send {
     fn next_u64(&mut self) -> u64;
 }
 
-/// An operation under way. It is never confused with a later one of the same engine.
+/// An operation under way. It is never confused with a later one, nor with another engine's: asked
+/// about an operation that is not its own, an engine knows nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId {
     slot: u32,
     generation: u32,
+    /// Of the engine, among all of this process.
+    instance: u64,
 }
+
+/// How many engines this process has made.
+static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
 /// How long an acquisition goes on trying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -267,6 +274,7 @@ pub struct Engine {
     /// The leases that are being extended.
     leases: Slab<Lease>,
     generation: u32,
+    instance: u64,
     timers: Timers,
     /// Nothing is due before this moment. What has been answered in the meantime may leave it too
     /// early, and nothing leaves it too late.
@@ -309,6 +317,7 @@ impl Engine {
             with_delifeq: NodeSet::EMPTY,
             leases: Slab::new(),
             generation: 0,
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             timers: Timers::default(),
             due: None,
             timer_due: None,
@@ -719,12 +728,14 @@ impl Engine {
     }
 
     fn id_of(&self, op: usize) -> OpId {
-        OpId { slot: op as u32, generation: self.operations[op].generation }
+        let generation = self.operations[op].generation;
+        OpId { slot: op as u32, generation, instance: self.instance }
     }
 
     fn lookup(&self, id: OpId) -> Option<usize> {
         let op = id.slot as usize;
-        (self.operations.get(op)?.generation == id.generation).then_some(op)
+        let is_known = self.operations.get(op)?.generation == id.generation;
+        (is_known && id.instance == self.instance).then_some(op)
     }
 
     fn set_timer(&mut self, op: usize, at: Moment) {

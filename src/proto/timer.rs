@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     fn id(slot: u32) -> OpId {
-        OpId { slot, generation: 0 }
+        OpId { slot, generation: 0, instance: 0 }
     }
 
     #[test]
