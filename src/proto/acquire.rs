@@ -71,11 +71,7 @@ impl Engine {
         round: usize,
         failure: Failure,
     ) -> bool {
-        let failed = &mut self.rounds[round];
-        failed.is_abandoned = true;
-        let (started, sent) = (failed.started, failed.sent);
-        let claim = self.claims[round].clone();
-        self.release_everywhere(now, Held { claim, started, sent }, None);
+        self.undo(now, round);
         let Some(retry_at) = self.retry_at(now, op) else {
             match failure {
                 Failure::Contended => self.stats.contended += 1,
@@ -93,6 +89,15 @@ impl Engine {
         self.operations[op].progress = Progress::Waiting;
         self.set_timer(op, retry_at);
         true
+    }
+
+    /// Releases what a round of acquisition has taken or may yet take.
+    pub(super) fn undo(&mut self, now: Moment, round: usize) {
+        let failed = &mut self.rounds[round];
+        failed.is_abandoned = true;
+        let (started, sent) = (failed.started, failed.sent);
+        let claim = self.claims[round].clone();
+        self.release_everywhere(now, Held { claim, started, sent }, None);
     }
 
     /// When the next round starts; `None` if it would start after the end of patience (R9).
