@@ -112,7 +112,9 @@ pub use error::{
 };
 pub use moment::Moment;
 pub use mux::Multiplexer;
-pub use proto::{Done, Lease, NodeState, NodeStatus, OpId, ReleaseWith, Released, Stats};
+pub use proto::{
+    Cancelled, Done, Lease, NodeState, NodeStatus, OpId, ReleaseWith, Released, Stats,
+};
 pub use quorum::{NODES_MAX, quorum};
 pub use resource::{RESOURCE_BYTES_MAX, Resource};
 pub use token::LockToken;

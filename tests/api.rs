@@ -10,11 +10,11 @@ use std::io;
 use std::time::Duration;
 
 use muxlock::{
-    Builder, Config, ConfigError, ConnectError, Done, HandOverError, KeepAlive, KeepAliveError,
-    KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind, LockGuard, LockParts, LockToken,
-    Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport, NodeState,
-    NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released, Resource, Retry,
-    ServerErrorKind, Stats, quorum,
+    Builder, Cancelled, Config, ConfigError, ConnectError, Done, HandOverError, KeepAlive,
+    KeepAliveError, KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind, LockGuard,
+    LockParts, LockToken, Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport,
+    NodeState, NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released,
+    Resource, Retry, ServerErrorKind, Stats, quorum,
 };
 use support::scripted::Scripted;
 use support::{TTL, patient};
@@ -49,6 +49,7 @@ fn types_cross_threads() {
     is_sync::<Lease>();
     is_send::<Multiplexer>();
     is_send::<Done>();
+    is_send::<Cancelled>();
     is_send::<Config>();
     is_sync::<Config>();
     is_clone::<Config>();
@@ -64,7 +65,7 @@ fn types_cross_threads() {
 
 #[test]
 fn types_are_debug() {
-    is_debug::<(Redlock, LockGuard, LockParts, Lease, Multiplexer, Done)>();
+    is_debug::<(Redlock, LockGuard, LockParts, Lease, Multiplexer, Done, Cancelled)>();
     is_debug::<(Builder, Config, Retry, Resource, LockToken, Moment, OpId)>();
     is_debug::<(KeepAlive, KeptLock, KeepAliveError, KeepAliveErrorKind, Loss, LossCause)>();
     is_debug::<(ConfigError, ConnectError, LockError, LockErrorKind)>();

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};
 use muxlock::{
-    LockErrorKind, NodeOutcome, NodeState, Phase, ProtocolError, ReleaseWith, ServerErrorKind,
+    Cancelled, LockErrorKind, NodeOutcome, NodeState, OpId, Phase, ProtocolError, ReleaseWith,
+    ServerErrorKind,
 };
 use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error};
 
@@ -663,8 +664,7 @@ fn operation_of_another_engine_is_unknown() {
     other.replies(0..3, Reply::Ok);
     assert!(one.engine.is_done(op) && !one.engine.is_done(same_slot));
     assert!(one.engine.take_done(one.now, same_slot).is_none());
-    one.engine.cancel(one.now, same_slot);
-    assert_eq!(one.drain(), []);
+    cancelled_in_vain(&mut one, same_slot);
     assert!(one.acquired().is_ok() && other.acquired().is_ok());
 }
 
@@ -679,69 +679,94 @@ fn cancelled_acquisition_is_undone_wherever_it_stands() {
         if let Some(reply) = reply {
             scenario.replies(0..granted, reply);
         }
-        scenario.engine.cancel(scenario.now, op);
+        let cancelled = scenario.engine.cancel(scenario.now, op);
+        assert!(matches!(cancelled, Cancelled::Acquisition), "{cancelled:?}");
         assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)], "R10");
         assert!(scenario.done().is_none());
         scenario.replies(granted..3, Reply::Ok);
         scenario.replies(0..3, Reply::Integer(1));
         assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
         assert_eq!(scenario.next_timeout(), None);
-        scenario.engine.cancel(scenario.now, op);
-        assert_eq!(scenario.drain(), []);
+        cancelled_in_vain(&mut scenario, op);
     }
 }
 
+/// It was not refused, and no master failed: who counts those is not told of it.
 #[test]
-fn cancelled_extension_gives_the_lock_up() {
+fn cancelled_acquisition_counts_as_that_alone() {
     let mut scenario = Scenario::ready(3);
-    let lease = scenario.locked();
-    let op = scenario.engine.extend(scenario.now, lease, TTL);
+    let before = scenario.engine.stats();
+    let (won, undecided) = (scenario.try_lock(), scenario.try_lock());
     scenario.drain();
-    scenario.engine.cancel(scenario.now, op);
-    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
-    scenario.replies(0..3, Reply::Integer(1));
-    scenario.replies(0..3, Reply::Integer(1));
-    assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
+    scenario.replies(0..3, Reply::Ok);
+    let unsent = scenario.try_lock();
+    for op in [won, undecided, unsent] {
+        assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Acquisition));
+    }
+    let after = scenario.engine.stats();
+    assert_eq!((after.cancelled, after.rounds - before.rounds), (3, 3));
+    assert_eq!((after.acquired, after.unavailable, after.expired), (0, 0, 0));
+    assert_eq!(scenario.engine.nodes().filter(|node| node.last_failure.is_some()).count(), 0);
 }
 
-/// R30: one operation at a time, and a release wins over an extension.
 #[test]
-fn recalled_extension_gives_the_lease_back_and_counts_no_answer_any_more() {
+fn cancelled_acquisition_owes_its_release_to_a_lost_node() {
+    let mut scenario = Scenario::ready(3);
+    let op = scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.drain();
+    assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Acquisition));
+    assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
+    let debts: Vec<_> = scenario.engine.nodes().map(|node| node.debts).collect();
+    assert_eq!(debts, [1, 0, 0], "R12");
+}
+
+/// R26: the lease is as it was; what the nodes still say of the extension changes nothing.
+#[test]
+fn cancelled_extension_gives_the_lease_back() {
     let mut scenario = Scenario::ready(3);
     let lease = scenario.locked();
-    let deadline = lease.valid_until();
-    scenario.pass(100 * MS);
-    let op = scenario.engine.extend(scenario.now, lease, TTL);
-    assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    let until = lease.valid_until();
+    scenario.pass(MS);
+    let op = scenario.engine.extend(scenario.now, lease, 2 * TTL);
+    scenario.drain();
     scenario.reply(0, Reply::Integer(1));
-    let lease = scenario.engine.recall(scenario.now, op).unwrap();
-    assert_eq!(lease.valid_until(), deadline);
-    assert!(scenario.engine.recall(scenario.now, op).is_none());
-    scenario.nothing_done();
-    let release = scenario.engine.release(scenario.now, lease);
-    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
-    assert!(scenario.engine.recall(scenario.now, release).is_none(), "it has no lease to give");
+    let lease = match scenario.engine.cancel(scenario.now, op) {
+        Cancelled::Extension(lease) => lease,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((lease.valid_until(), lease.ttl()), (until, TTL));
+    assert_eq!(scenario.drain(), []);
     scenario.replies(1..3, Reply::Integer(1));
     scenario.nothing_done();
+    cancelled_in_vain(&mut scenario, op);
+    scenario.engine.release(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
     scenario.replies(0..3, Reply::Integer(1));
     assert!(scenario.released().unwrap().was_held());
     assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
+    assert_eq!(scenario.next_timeout(), None);
 }
 
-/// What was won before it is recalled counts.
+/// R25: one that had succeeded counts, unless the old validity is over by now.
 #[test]
-fn recalled_extension_that_a_quorum_confirmed_has_its_new_deadline() {
-    let mut scenario = Scenario::ready(3);
-    let lease = scenario.locked();
-    let deadline = lease.valid_until();
-    scenario.pass(100 * MS);
-    let op = scenario.engine.extend(scenario.now, lease, TTL);
-    scenario.drain();
-    scenario.replies(0..2, Reply::Integer(1));
-    let lease = scenario.engine.recall(scenario.now, op).unwrap();
-    assert_eq!(lease.valid_until().since(deadline), 100 * MS);
-    scenario.reply(2, Reply::Integer(1));
-    assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
+fn cancelled_extension_that_had_ended_counts_if_it_is_in_time() {
+    for is_late in [false, true] {
+        let mut scenario = Scenario::ready(3);
+        let lease = scenario.locked();
+        let until = lease.valid_until();
+        scenario.pass(MS);
+        let op = scenario.engine.extend(scenario.now, lease, TTL);
+        scenario.drain();
+        scenario.replies(0..2, Reply::Integer(1));
+        let now = if is_late { until } else { scenario.now };
+        match scenario.engine.cancel(now, op) {
+            Cancelled::Extension(lease) => assert_eq!(lease.valid_until() > until, !is_late),
+            other => panic!("{other:?}"),
+        }
+        assert!(scenario.done().is_none());
+    }
 }
 
 #[test]
@@ -749,9 +774,20 @@ fn cancelled_release_is_sent_all_the_same() {
     let mut scenario = Scenario::ready(3);
     let lease = scenario.locked();
     let op = scenario.engine.release(scenario.now, lease);
-    scenario.engine.cancel(scenario.now, op);
+    assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Release));
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
-    assert_eq!(scenario.engine.operations(), 0);
+    scenario.replies(0..3, Reply::Integer(1));
+    scenario.nothing_done();
+    assert_eq!((scenario.engine.operations(), scenario.engine.unanswered()), (0, 0));
+    cancelled_in_vain(&mut scenario, op);
+}
+
+#[track_caller]
+fn cancelled_in_vain(scenario: &mut Scenario, op: OpId) {
+    let stats = scenario.engine.stats();
+    assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Nothing));
+    assert_eq!(scenario.drain(), []);
+    assert_eq!(scenario.engine.stats(), stats);
 }
 
 #[test]

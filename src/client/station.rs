@@ -10,7 +10,7 @@ use super::poller::{Poller, Precision};
 use crate::clock::Clock;
 use crate::error::{ConfigError, ConnectError, LockError};
 use crate::mux::Multiplexer;
-use crate::proto::{Done, Lease, NodeStatus, OpId, Patience, Stats};
+use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::{Moment, Resource};
 
 /// A client that was not used for this long looks at its connections before it uses them.
@@ -158,7 +158,10 @@ impl Station {
         }
         let op = self.errands.iter().find(|(_, errand)| **errand == id).map(|(op, _)| *op)?;
         self.errands.remove(&op);
-        self.mux.recall(op)
+        match self.mux.cancel(op) {
+            Cancelled::Extension(lease) => Some(lease),
+            _ => unreachable!("an errand is an extension"),
+        }
     }
 
     /// After a look at the masters.
@@ -352,7 +355,7 @@ impl Work for Station {
 
     fn cancel(&mut self, id: Id) {
         match id {
-            Id::Op(op) => self.mux.cancel(op),
+            Id::Op(op) => self.mux.forsake(op),
             Id::Watch(key) => {
                 self.watches.remove(&key);
             }

@@ -14,7 +14,9 @@ use crate::config::{Config, Target};
 use crate::entropy::SystemEntropy;
 use crate::error::{LockError, NodeOutcome};
 use crate::process::Home;
-use crate::proto::{Action, Done, Engine, Lease, NodeSet, NodeStatus, OpId, Patience, Stats};
+use crate::proto::{
+    Action, Cancelled, Done, Engine, Lease, NodeSet, NodeStatus, OpId, Patience, Stats,
+};
 use crate::{Moment, Resource, resp};
 use socket::{Received, Socket, UNSENT_BYTES_MAX};
 
@@ -36,6 +38,9 @@ const READS_PER_TURN_MAX: usize = 16;
 /// 4. pass on the events, also if there are none: [`handle_events`](Multiplexer::handle_events); or
 ///    each by itself with [`handle_event`](Multiplexer::handle_event), and then call
 ///    [`handle_timeout`](Multiplexer::handle_timeout). Go on with 2.
+///
+/// Every operation ends by itself; [`cancel`](Multiplexer::cancel) ends it when nobody waits for it
+/// any more. An [`OpId`] is unknown to every other multiplexer, where it finds and ends nothing.
 ///
 /// In a process that was forked from the one that made it, nothing is sent and nothing is read:
 /// [`lock`](Multiplexer::lock) fails, and all else ends in vain.
@@ -387,15 +392,31 @@ impl Multiplexer {
         done
     }
 
-    /// Ends an operation that nobody waits for any more. What is to be sent leaves with the next
-    /// flush: this may be called while a thread panics, and sending may tell a logger of failures.
-    pub(crate) fn cancel(&mut self, id: OpId) {
-        self.engine.cancel(Clock.now(), id);
+    /// Ends an operation at once. [`poll_done`](Multiplexer::poll_done) will not name it any more,
+    /// also if it had ended and nobody had taken its result.
+    ///
+    /// - An acquisition is undone: whatever it took, or may yet take, is released on every node
+    ///   that it was meant for. Nobody holds a lock by it from here on.
+    /// - An extension gives its lease back. The lock is held as before, until the lease's deadline:
+    ///   the old one, or the new one if the extension had succeeded by now. What was sent is not
+    ///   called back, so the keys may live longer than that; a release deletes them all the same.
+    /// - A release goes on without a report: there is no taking it back.
+    ///
+    /// An operation that is not, or no longer, under way here is
+    /// [`Nothing`](Cancelled::Nothing), and no harm is done.
+    ///
+    /// What is to be sent leaves with the next [`flush`](Multiplexer::flush).
+    pub fn cancel(&mut self, id: OpId) -> Cancelled {
+        self.engine.cancel(Clock.now(), id)
     }
 
-    /// Takes the lease back from an extension that is under way, or whose result nobody has taken.
-    pub(crate) fn recall(&mut self, id: OpId) -> Option<Lease> {
-        self.engine.recall(Clock.now(), id)
+    /// Cancels an operation that nobody waits for any more, and gives up what it holds. What is to
+    /// be sent leaves with the next flush: this may be called while a thread panics, and sending
+    /// may tell a logger of failures.
+    pub(crate) fn forsake(&mut self, id: OpId) {
+        if let Cancelled::Extension(lease) = self.cancel(id) {
+            self.abandon(lease);
+        }
     }
 
     /// The time to take the result at. The end of a release says nothing of a validity.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::round::{Claim, Kind};
-use super::{Done, Engine, Failure, Lease, OpId, Progress, Task};
+use super::{Engine, Failure, Lease, OpId, Progress, Task};
 use crate::error::LockError;
 use crate::{Moment, validity};
 
@@ -37,7 +37,11 @@ impl Engine {
 
     /// Raises the deadline if a quorum extended and the old one is not over at `now` (R25). In
     /// any other case the lease stays as it was (R26).
-    pub(super) fn finish_extend(&mut self, now: Moment, op: usize) -> Done {
+    pub(super) fn finish_extend(
+        &mut self,
+        now: Moment,
+        op: usize,
+    ) -> (Lease, Result<(), LockError>) {
         let progress = self.operations[op].progress;
         let Task::Extend { lease, ttl, refused } = &mut self.operations[op].task else {
             unreachable!("called for extensions only");
@@ -52,7 +56,7 @@ impl Engine {
                 lease.ttl = ttl;
                 debug_assert!(validity::is_valid(lease.deadline, now));
                 self.stats.extended += 1;
-                return Done::Extended(lease, Ok(()));
+                return (lease, Ok(()));
             }
             Progress::Won(round) => (Failure::Expired, Some(round)),
             Progress::Failed(failure, round) => (failure, round),
@@ -66,6 +70,6 @@ impl Engine {
             let nodes = round.map_or_else(Vec::new, |round| self.reports(round));
             LockError::new(failure.into(), u32::from(round.is_some()), nodes)
         });
-        Done::Extended(lease, Err(error))
+        (lease, Err(error))
     }
 }

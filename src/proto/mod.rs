@@ -107,6 +107,23 @@ pub enum Done {
     Released(Result<Released, LockError>),
 }
 
+/// What was cancelled, and what that leaves to do.
+#[must_use = "a lease that is dropped is not released; it only expires"]
+#[derive(Debug)]
+pub enum Cancelled {
+    /// An acquisition. Nobody holds a lock by it: what it took, or may yet take, is released on
+    /// every node that it was meant for.
+    Acquisition,
+    /// An extension. The lock is still held, and the caller's to extend or release. Its validity is
+    /// what it was, or what the extension had come to; the keys may live longer than that.
+    Extension(Lease),
+    /// A release. It goes on, and nobody will be told how it ended.
+    Release,
+    /// Nothing: the operation had ended and its result was taken, or it was cancelled before, or it
+    /// is another engine's.
+    Nothing,
+}
+
 /// What the event loop is to do.
 #[derive(Debug)]
 pub enum Action<'a> {
@@ -223,6 +240,8 @@ pub struct Stats {
     pub unavailable: u64,
     /// Acquisitions whose quorum came too late.
     pub expired: u64,
+    /// Operations that were cancelled before anybody took their result.
+    pub cancelled: u64,
     /// Extensions that succeeded.
     pub extended: u64,
     /// Extensions that failed.
@@ -509,9 +528,9 @@ impl Engine {
                 done
             }
             Task::Extend { .. } => {
-                let done = self.finish_extend(now, op);
+                let (lease, result) = self.finish_extend(now, op);
                 self.end(op);
-                Some(done)
+                Some(Done::Extended(lease, result))
             }
             Task::Release { was_valid } => {
                 let released = self.finish_release(op, was_valid);
@@ -521,51 +540,43 @@ impl Engine {
         }
     }
 
-    /// Ends an operation that nobody waits for any more, and releases what it holds or may hold.
-    pub fn cancel(&mut self, now: Moment, id: OpId) {
+    /// Ends an operation at once, and says what that leaves to the caller; nothing is said of it by
+    /// [`poll_done`](Engine::poll_done) any more.
+    pub fn cancel(&mut self, now: Moment, id: OpId) -> Cancelled {
         let now = self.clamp(now);
         let Some(op) = self.lookup(id) else {
-            return;
+            return Cancelled::Nothing;
         };
-        self.cut_short(now, op);
-        if let Some(Done::Acquired(Ok(lease)) | Done::Extended(lease, _)) = self.take_done(now, id)
-        {
-            self.abandon(now, lease);
-        }
-    }
-
-    /// Ends an extension before its time, and gives the lease back: for its owner, who is about to
-    /// release it (R30). What was sent may still be carried out; what is answered changes nothing.
-    ///
-    /// `None` if there is no such extension, or somebody has taken its result.
-    pub fn recall(&mut self, now: Moment, id: OpId) -> Option<Lease> {
-        let now = self.clamp(now);
-        let op = self.lookup(id)?;
-        if !matches!(self.operations[op].task, Task::Extend { .. }) {
-            return None;
-        }
-        self.cut_short(now, op);
-        match self.take_done(now, id) {
-            Some(Done::Extended(lease, _)) => Some(lease),
-            _ => unreachable!("an extension that has ended is there to be taken"),
-        }
-    }
-
-    fn cut_short(&mut self, now: Moment, op: usize) {
-        if let Task::Acquire { patience, .. } = &mut self.operations[op].task {
-            *patience = Patience::OneRound;
-        }
-        match (self.operations[op].progress, &self.operations[op].task) {
-            (Progress::Waiting, _) => {
-                self.conclude(op, Progress::Failed(Failure::Unavailable, None));
+        self.stats.cancelled += 1;
+        self.clear_timer(op);
+        self.done.retain(|done| *done != op);
+        let Operation { task, progress, .. } = &self.operations[op];
+        let progress = *progress;
+        let cancelled = match *task {
+            Task::Acquire { .. } => {
+                if let Progress::Voting(round) | Progress::Won(round) = progress {
+                    self.undo(now, round);
+                }
+                Cancelled::Acquisition
             }
-            (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
-            (Progress::Voting(round), Task::Extend { .. } | Task::Release { .. }) => {
-                self.rounds[round].decided = true;
-                self.conclude(op, Progress::Failed(Failure::Unavailable, Some(round)));
+            Task::Extend { lease, .. } => match progress {
+                Progress::Won(_) | Progress::Failed(..) | Progress::Refused => {
+                    Cancelled::Extension(self.finish_extend(now, op).0)
+                }
+                Progress::Waiting | Progress::Voting(_) => {
+                    Cancelled::Extension(self.leases.remove(lease))
+                }
+            },
+            Task::Release { .. } => Cancelled::Release,
+        };
+        self.operations.remove(op);
+        match progress {
+            Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
+                self.disown(round);
             }
-            (Progress::Won(_) | Progress::Failed(..) | Progress::Refused, _) => {}
+            Progress::Waiting | Progress::Failed(_, None) | Progress::Refused => {}
         }
+        cancelled
     }
 
     /// Whether an operation has ended that nobody has taken yet.
