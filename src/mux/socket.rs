@@ -54,6 +54,14 @@ impl Stream {
         }
     }
 
+    fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Stream::Tcp(stream) => Some(stream),
+            #[cfg(unix)]
+            Stream::Unix(_) => None,
+        }
+    }
+
     /// The error that the socket has kept, if any; then whether it has a peer.
     fn is_connected(&self) -> io::Result<bool> {
         let (error, peer) = match self {
@@ -122,7 +130,7 @@ impl Socket {
     pub(super) fn finish_connecting(&mut self) -> io::Result<bool> {
         if !self.connected && self.stream.is_connected()? {
             self.connected = true;
-            if let Stream::Tcp(stream) = &self.stream {
+            if let Some(stream) = self.stream.tcp() {
                 tune(stream);
             }
         }
@@ -192,7 +200,7 @@ impl Socket {
 
     /// Ends the connection without leaving bytes for the kernel to retransmit for minutes.
     pub(super) fn abort(self) {
-        if let Stream::Tcp(stream) = &self.stream {
+        if let Some(stream) = self.stream.tcp() {
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         }
     }
