@@ -68,8 +68,9 @@
 //!
 //! # Several threads, or an event loop
 //! A [`Redlock`] is cheap to clone and shared by any number of threads over one connection per
-//! master. A program with a [`mio`] loop of its own takes a [`Multiplexer`] as a guest into it.
-//! Whoever wants neither drives the engine in [`proto`] himself.
+//! master. A program with a [`mio`] loop of its own takes a [`Multiplexer`] as a guest into it; to
+//! any other loop, a [`Standalone`] one is a file descriptor and a timeout. Whoever wants neither
+//! drives the engine in [`proto`] himself.
 //!
 //! # Work that outlasts the TTL
 //! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] has it
@@ -111,7 +112,7 @@ pub use error::{
     ProtocolError, Quarantine, QuarantineCause, ServerErrorKind, Unfit,
 };
 pub use moment::Moment;
-pub use mux::Multiplexer;
+pub use mux::{Multiplexer, Standalone};
 pub use proto::{
     Cancelled, Done, Lease, NodeState, NodeStatus, OpId, ReleaseWith, Released, Stats,
 };

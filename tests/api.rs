@@ -14,7 +14,7 @@ use muxlock::{
     KeepAliveError, KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind, LockGuard,
     LockParts, LockToken, Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport,
     NodeState, NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released,
-    Resource, Retry, ServerErrorKind, Stats, quorum,
+    Resource, Retry, ServerErrorKind, Standalone, Stats, quorum,
 };
 use support::scripted::Scripted;
 use support::{TTL, patient};
@@ -48,6 +48,7 @@ fn types_cross_threads() {
     is_send::<Lease>();
     is_sync::<Lease>();
     is_send::<Multiplexer>();
+    is_send::<Standalone>();
     is_send::<Done>();
     is_send::<Cancelled>();
     is_send::<Config>();
@@ -65,7 +66,7 @@ fn types_cross_threads() {
 
 #[test]
 fn types_are_debug() {
-    is_debug::<(Redlock, LockGuard, LockParts, Lease, Multiplexer, Done, Cancelled)>();
+    is_debug::<(Redlock, LockGuard, LockParts, Lease, Multiplexer, Standalone, Done, Cancelled)>();
     is_debug::<(Builder, Config, Retry, Resource, LockToken, Moment, OpId)>();
     is_debug::<(KeepAlive, KeptLock, KeepAliveError, KeepAliveErrorKind, Loss, LossCause)>();
     is_debug::<(ConfigError, ConnectError, LockError, LockErrorKind)>();

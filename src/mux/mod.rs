@@ -1,6 +1,7 @@
 //! The event loop: sockets, readiness and the clock. It counts no votes.
 
 mod socket;
+mod standalone;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::proto::{
 };
 use crate::{Moment, Resource, resp};
 use socket::{Received, Socket, UNSENT_BYTES_MAX};
+pub use standalone::Standalone;
 
 /// Commands for one write are gathered up to about this many bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
@@ -28,8 +30,8 @@ const READS_PER_TURN_MAX: usize = 16;
 /// Locks from inside an event loop that is not ours: any number of operations at once, and no
 /// call that blocks.
 ///
-/// It is a guest in a [`mio::Poll`]: it registers one socket for each node, with the tokens from
-/// `first` to `first + nodes - 1`. For an event loop:
+/// It is a guest in a [`mio::Poll`] (for other loops there is [`Standalone`]): it registers one
+/// socket for each node, with the tokens from `first` to `first + nodes - 1`. For an event loop:
 ///
 /// 1. start operations: [`lock`](Multiplexer::lock), [`extend`](Multiplexer::extend),
 ///    [`unlock`](Multiplexer::unlock); then [`flush`](Multiplexer::flush);
@@ -45,8 +47,10 @@ const READS_PER_TURN_MAX: usize = 16;
 /// In a process that was forked from the one that made it, nothing is sent and nothing is read:
 /// [`lock`](Multiplexer::lock) fails, and all else ends in vain.
 ///
-/// A stale or foreign event does no harm. One call does a bounded amount of work: at most 16
-/// reads of 33 KiB for each node.
+/// A stale or foreign event does no harm: an event is a reason to look at a node's socket, the one
+/// that it has by now, and there nothing is found that was not for it.
+///
+/// One call does a bounded amount of work: at most 16 reads of 33 KiB for each node.
 ///
 /// ```no_run
 /// use mio::{Events, Poll, Token};

@@ -1,0 +1,324 @@
+//! The multiplexer as a guest in a foreign event loop, over real `redis-server` processes and over
+//! scripted ones for what a real one will not do.
+
+#[allow(dead_code)]
+#[path = "../src/cli/masters.rs"]
+mod masters;
+#[allow(dead_code)]
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use masters::Masters;
+use mio::{Events, Poll, Token};
+use muxlock::{Builder, Cancelled, Done, Lease, Multiplexer, NodeState, OpId, Standalone};
+use support::scripted::{Peer, Scripted};
+use support::{PATIENT, SOON, Stopwatch, TTL, patient, soon};
+
+const KEY: &str = "invoice:42";
+const FIRST: Token = Token(1_000);
+/// How long a wait that nothing ends lasts.
+const SHORT: Duration = Duration::from_millis(10);
+
+#[track_caller]
+fn start(n: usize) -> Masters {
+    Masters::start(n).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The caller's event loop.
+struct Host {
+    poll: Poll,
+    events: Events,
+    mux: Multiplexer,
+    /// The longest call into the multiplexer, by the time that its thread was at work.
+    longest: Duration,
+}
+
+impl Host {
+    fn new(builder: &Builder) -> Host {
+        let poll = Poll::new().unwrap();
+        let mux = Multiplexer::new(builder.config().unwrap(), poll.registry(), FIRST).unwrap();
+        Host { poll, events: Events::with_capacity(16), mux, longest: Duration::ZERO }
+    }
+
+    /// Polls, and passes on what that brought.
+    fn turn(&mut self) {
+        let limit = self.mux.next_timeout().map_or(SHORT, |next| next.min(SHORT));
+        self.poll.poll(&mut self.events, Some(limit)).unwrap();
+        let Host { mux, events, longest, .. } = self;
+        let before = thread_time();
+        mux.handle_events(&*events);
+        *longest = (*longest).max(thread_time() - before);
+    }
+
+    fn until(&mut self, what: &str, is_so: impl Fn(&Multiplexer) -> bool) {
+        let watch = Stopwatch::start();
+        while !is_so(&self.mux) {
+            assert!(watch.elapsed() < PATIENT, "{what}");
+            self.turn();
+        }
+    }
+
+    fn all_ready(&mut self) {
+        self.mux.connect();
+        self.until("every node is ready", |mux| {
+            mux.nodes().all(|node| node.state == NodeState::Ready && node.in_flight == 0)
+        });
+    }
+
+    /// Turns until the operation, the only one, has ended with a lock.
+    #[track_caller]
+    fn acquired(&mut self, op: OpId) -> Lease {
+        match self.done(1).remove(&op) {
+            Some(Done::Acquired(Ok(lease))) => lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Turns until `n` operations have ended.
+    #[track_caller]
+    fn done(&mut self, n: usize) -> BTreeMap<OpId, Done> {
+        let watch = Stopwatch::start();
+        let mut ended = BTreeMap::new();
+        loop {
+            loop {
+                let before = thread_time();
+                let done = self.mux.poll_done();
+                self.longest = self.longest.max(thread_time() - before);
+                let Some((id, done)) = done else { break };
+                assert!(ended.insert(id, done).is_none(), "{id:?} ended twice");
+            }
+            if ended.len() >= n {
+                return ended;
+            }
+            assert!(watch.elapsed() < PATIENT, "{} of {n} have ended", ended.len());
+            self.turn();
+        }
+    }
+}
+
+/// The time that this thread was at work, in the kernel too.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[track_caller]
+fn acquired(done: Done) -> Lease {
+    match done {
+        Done::Acquired(Ok(lease)) => lease,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_empty(masters: &Masters) -> bool {
+    masters.iter().all(|master| master.dbsize().expect("the master answers") == 0)
+}
+
+// ---- Cancellation ----
+
+/// Cancelled at every stage, on masters of which one is frozen and lets its SETs run later (R12).
+#[test]
+fn cancelled_acquisitions_leave_no_key_on_any_master() {
+    let masters = start(5);
+    let mut host = Host::new(&patient(masters.urls()));
+    host.all_ready();
+    masters[4].freeze().unwrap();
+    for round in 0..20 {
+        let ops: Vec<_> =
+            (0..20).map(|i| host.mux.lock(format!("{KEY}:{round}:{i}"), TTL).unwrap()).collect();
+        for (i, op) in ops.into_iter().enumerate() {
+            if i == 5 {
+                host.mux.flush();
+            }
+            if i >= 10 {
+                host.turn();
+            }
+            let cancelled = host.mux.cancel(op);
+            assert!(matches!(cancelled, Cancelled::Acquisition), "{cancelled:?}");
+            assert!(matches!(host.mux.cancel(op), Cancelled::Nothing));
+        }
+    }
+    assert!(host.mux.poll_done().is_none());
+    masters[4].thaw().unwrap();
+    host.mux.flush();
+    host.until("all is answered", |mux| mux.nodes().all(|node| node.in_flight == 0));
+    assert!(is_empty(&masters));
+    assert_eq!((host.mux.stats().cancelled, host.mux.stats().disconnected), (400, 0));
+}
+
+#[test]
+fn cancelled_extension_leaves_a_lock_that_can_be_released() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()));
+    let op = host.mux.lock(KEY, TTL).unwrap();
+    let lease = host.acquired(op);
+    let op = host.mux.extend(lease, 2 * TTL);
+    host.mux.flush();
+    let lease = match host.mux.cancel(op) {
+        Cancelled::Extension(lease) => lease,
+        other => panic!("{other:?}"),
+    };
+    assert!(lease.is_valid_at(host.mux.now()));
+    let op = host.mux.unlock(lease);
+    match host.done(1).remove(&op) {
+        Some(Done::Released(Ok(released))) => assert!(released.was_held()),
+        other => panic!("{other:?}"),
+    }
+    host.until("all is answered", |mux| mux.nodes().all(|node| node.in_flight == 0));
+    assert!(is_empty(&masters));
+}
+
+#[test]
+fn cancelled_release_deletes_all_the_same() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()));
+    let op = host.mux.lock(KEY, TTL).unwrap();
+    let lease = host.acquired(op);
+    let op = host.mux.unlock(lease);
+    assert!(matches!(host.mux.cancel(op), Cancelled::Release));
+    host.mux.flush();
+    host.until("all is answered", |mux| mux.nodes().all(|node| node.in_flight == 0));
+    assert!(host.mux.poll_done().is_none());
+    assert!(is_empty(&masters));
+}
+
+/// Two guests in one loop: what is the one's is nothing to the other.
+#[test]
+fn operation_of_another_multiplexer_is_left_alone() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()));
+    let mut other = Host::new(&patient(masters.urls()));
+    let (op, same_slot) =
+        (host.mux.lock("one", TTL).unwrap(), other.mux.lock("other", TTL).unwrap());
+    assert_ne!(op, same_slot);
+    assert!(matches!(host.mux.cancel(same_slot), Cancelled::Nothing));
+    let lease = host.acquired(op);
+    host.mux.abandon(lease);
+    let lease = other.acquired(same_slot);
+    other.mux.abandon(lease);
+}
+
+// ---- Another loop than mio's ----
+
+/// The outer loop knows one descriptor and one timeout. No wait of the client's is shorter than
+/// the test's patience, so what is not announced by the descriptor is not found.
+#[cfg(unix)]
+#[test]
+fn standalone_is_driven_by_its_descriptor_and_its_timeout_alone() {
+    use mio::Interest;
+    use mio::unix::SourceFd;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    let masters = start(5);
+    let config = patient(masters.urls()).config().unwrap();
+    let mut locks = Standalone::new(config).unwrap();
+    assert_eq!(locks.as_fd().as_raw_fd(), locks.as_raw_fd());
+    let mut outer = Poll::new().unwrap();
+    let mut events = Events::with_capacity(4);
+    let fd = locks.as_raw_fd();
+    outer.registry().register(&mut SourceFd(&fd), Token(7), Interest::READABLE).unwrap();
+    let watch = Stopwatch::start();
+    let mut turns = 0;
+    let mut run = |locks: &mut Standalone| loop {
+        if let Some((_, done)) = locks.poll_done() {
+            return done;
+        }
+        assert!(watch.elapsed() < SOON, "something was not announced");
+        outer.poll(&mut events, locks.next_timeout()).unwrap();
+        locks.turn().unwrap();
+        turns += 1;
+    };
+    for _ in 0..100 {
+        locks.lock(KEY, TTL).unwrap();
+        locks.flush();
+        let lease = acquired(run(&mut locks));
+        locks.unlock(lease);
+        match run(&mut locks) {
+            Done::Released(released) => assert!(released.unwrap().was_held()),
+            other => panic!("{other:?}"),
+        }
+    }
+    // It is readable when there is something, and not all the time.
+    assert!(turns < 3_000, "{turns} turns");
+}
+
+#[test]
+fn standalone_without_a_loop_waits_by_itself() {
+    let masters = start(3);
+    let mut locks = Standalone::new(patient(masters.urls()).config().unwrap()).unwrap();
+    locks.wait(Duration::ZERO).unwrap();
+    let op = locks.lock(KEY, TTL).unwrap();
+    let watch = Stopwatch::start();
+    let lease = loop {
+        assert!(watch.elapsed() < SOON, "it does not end");
+        match locks.poll_done() {
+            Some((id, done)) => {
+                assert_eq!(id, op);
+                // Who has not taken all results is not left waiting for more.
+                break acquired(done);
+            }
+            None => locks.wait(PATIENT).unwrap(),
+        }
+    };
+    locks.abandon(lease);
+    locks.flush();
+    soon("no key is left", || is_empty(&masters));
+}
+
+// ---- Stale events and floods ----
+
+/// A batch of events may tell of a connection that ended, after another one took its token.
+#[test]
+fn event_of_an_old_connection_does_nothing_to_the_new_one() {
+    let hangs_up = Scripted::start(|peer: &mut Peer| {
+        while let Some(command) = peer.read_command()? {
+            if peer.index() == 0 && command[0] == b"SET" {
+                return Ok(());
+            }
+            let reply = peer.normal_reply(&command);
+            peer.reply(&reply)?;
+        }
+        Ok(())
+    });
+    let good = [Scripted::well_behaved(), Scripted::well_behaved()];
+    let mut host = Host::new(&patient([hangs_up.url(), good[0].url(), good[1].url()]));
+    host.all_ready();
+    let op = host.mux.lock(KEY, TTL).unwrap();
+    host.mux.flush();
+    // The batch that tells of the end is kept, and told again and again.
+    let mut stale = Events::with_capacity(16);
+    let watch = Stopwatch::start();
+    let is_end = |stale: &Events| stale.iter().any(|event| event.is_read_closed());
+    while !is_end(&stale) {
+        assert!(watch.elapsed() < SOON, "the server hangs up");
+        host.poll.poll(&mut stale, Some(SHORT)).unwrap();
+        host.mux.handle_events(&stale);
+    }
+    let mut seen = Vec::new();
+    let watch = Stopwatch::start();
+    while seen.last() != Some(&NodeState::Ready) {
+        assert!(watch.elapsed() < SOON, "it connects again");
+        stale.iter().for_each(|event| assert!(host.mux.handle_event(event)));
+        host.turn();
+        stale.iter().for_each(|event| assert!(host.mux.handle_event(event)));
+        let state = host.mux.nodes().next().unwrap().state;
+        if seen.last() != Some(&state) {
+            seen.push(state);
+        }
+    }
+    let lease = host.acquired(op);
+    let op = host.mux.unlock(lease);
+    host.mux.handle_events(&stale);
+    assert!(matches!(host.done(1).remove(&op), Some(Done::Released(Ok(_)))));
+    let op = host.mux.lock("another", TTL).unwrap();
+    host.mux.flush();
+    host.mux.handle_events(&stale);
+    let lease = host.acquired(op);
+    host.mux.abandon(lease);
+    host.until("all is answered", |mux| mux.nodes().all(|node| node.in_flight == 0));
+    host.mux.handle_events(&stale);
+    let stats = host.mux.stats();
+    assert_eq!((stats.connected, stats.disconnected), (4, 1), "{seen:?}");
+}
