@@ -1,7 +1,8 @@
 //! A TCP server on mio that takes a lock for each request, as a guest in its own event loop.
 //!
-//! Each connection sends a line with a resource's name, and is told `held` or why not; the lock is
-//! released at once. Try it with `nc 127.0.0.1 7700`.
+//! A client sends lines, each with a resource's name, and is told in the same order: `held`, or why
+//! not; the lock is released at once. The line `stats` asks how long the multiplexer kept the loop
+//! from its work. A client that closes its side waits no more. Try it with `nc 127.0.0.1 7700`.
 //!
 //! ```text
 //! cargo run --example own_event_loop -- redis://10.0.0.{1,2,3}
@@ -9,117 +10,240 @@
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::io::{ErrorKind, Read, Write};
-use std::time::Duration;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
-use muxlock::{Done, Multiplexer, OpId, Redlock};
+use muxlock::{Config, Done, Multiplexer, OpId, Redlock};
 
 const LISTENER: Token = Token(0);
 const CLIENTS_MAX: usize = 1_000;
 /// Ours are the tokens below; the multiplexer has one for each master from here on.
 const MASTERS: Token = Token(1 + CLIENTS_MAX);
+/// What a client has sent and not been answered; what is more waits in the kernel.
+const INPUT_BYTES_MAX: usize = 2 * 1_024;
+/// A client that asks faster than this waits for the next turn, as the others do.
+const REQUESTS_PER_TURN_MAX: usize = 16;
 const TTL: Duration = Duration::from_secs(5);
-
-struct Server {
-    mux: Multiplexer,
-    clients: HashMap<Token, TcpStream>,
-    waiting: HashMap<OpId, Token>,
-}
+const WAIT: Duration = Duration::from_secs(2);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let config = Redlock::builder().nodes(std::env::args().skip(1)).config()?;
-    let mut poll = Poll::new()?;
-    let mut events = Events::with_capacity(256);
-    let mut listener = TcpListener::bind("127.0.0.1:7700".parse()?)?;
-    poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-    let mux = Multiplexer::new(config, poll.registry(), MASTERS)?;
-    let mut server = Server { mux, clients: HashMap::new(), waiting: HashMap::new() };
-    println!("listening on {}", listener.local_addr()?);
-
+    let mut server = Server::bind("127.0.0.1:7700".parse()?, config, wall_time)?;
+    println!("listening on {}", server.listener.local_addr()?);
     loop {
-        // The masters' timeouts bound how long this loop sleeps.
-        match poll.poll(&mut events, server.mux.next_timeout()) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            other => other?,
-        }
-        for event in &events {
-            match event.token() {
-                LISTENER => server.accept(&poll, &listener)?,
-                // A token from MASTERS on is the multiplexer's.
-                token if !server.mux.handle_event(event) => server.read(token),
-                _ => {}
-            }
-        }
-        server.mux.handle_timeout();
-        server.answer();
+        server.turn()?;
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the multiplexer is measured from outside")]
+fn wall_time() -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed()
+}
+
+/// Its clients, and the multiplexer that it has as a guest.
+pub struct Server {
+    poll: Poll,
+    events: Events,
+    /// Where clients come in.
+    pub listener: TcpListener,
+    guest: Guest,
+    clients: HashMap<Token, Client>,
+    free: Vec<Token>,
+    /// Who waits for which operation.
+    waiting: HashMap<OpId, Token>,
+    /// Who has asked for more than fits into a turn.
+    hasty: Vec<Token>,
+}
+
 impl Server {
-    fn accept(&mut self, poll: &Poll, listener: &TcpListener) -> std::io::Result<()> {
-        loop {
-            let (mut client, _) = match listener.accept() {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                other => other?,
-            };
-            let free = (1..=CLIENTS_MAX).map(Token).find(|token| !self.clients.contains_key(token));
+    /// Listens. The clock says how long the multiplexer takes.
+    pub fn bind(address: SocketAddr, config: Config, clock: fn() -> Duration) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let mut listener = TcpListener::bind(address)?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let mux = Multiplexer::new(config, poll.registry(), MASTERS)?;
+        Ok(Server {
+            poll,
+            events: Events::with_capacity(256),
+            listener,
+            guest: Guest { mux, clock, this_turn: Duration::ZERO, longest_turn: Duration::ZERO },
+            clients: HashMap::new(),
+            free: (1..=CLIENTS_MAX).map(Token).collect(),
+            waiting: HashMap::new(),
+            hasty: Vec::new(),
+        })
+    }
+
+    /// Waits until there is something to do, and does it. Returns how long the multiplexer took.
+    pub fn turn(&mut self) -> io::Result<Duration> {
+        // The masters' timeouts bound how long this loop sleeps.
+        let next = self.guest.call(|mux| mux.next_timeout());
+        let timeout = if self.hasty.is_empty() { next } else { Some(Duration::ZERO) };
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => other?,
+        }
+        // It takes what has a token of its own, and passes over the rest.
+        self.guest.call(|mux| mux.handle_events(&self.events));
+        let tokens = self.events.iter().map(|event| event.token());
+        let tokens: Vec<Token> = tokens.chain(self.hasty.drain(..)).collect();
+        for token in tokens {
+            // No client has a master's token.
+            if token == LISTENER { self.accept()? } else { self.serve(token) }
+        }
+        self.answer();
+        Ok(self.guest.end_turn())
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        // It ends when nobody is left, or too many files are open: no reason to leave the others.
+        while let Ok((mut stream, _)) = self.listener.accept() {
             // A client too many is hung up on.
-            let Some(token) = free else { continue };
-            poll.registry().register(&mut client, token, Interest::READABLE)?;
+            let Some(token) = self.free.pop() else { continue };
+            let both = Interest::READABLE | Interest::WRITABLE;
+            self.poll.registry().register(&mut stream, token, both)?;
+            let client = Client { stream, input: Vec::new(), output: Vec::new(), op: None };
             self.clients.insert(token, client);
         }
+        Ok(())
     }
 
-    fn read(&mut self, token: Token) {
-        let mut line = [0; 256];
-        let Some(client) = self.clients.get_mut(&token) else {
-            return;
-        };
-        match client.read(&mut line) {
-            Ok(0) => self.hang_up(token),
-            Ok(length) => match self.mux.lock(line[..length].trim_ascii(), TTL) {
+    /// Goes on with a client as far as it goes: one request at a time, so that answers come in
+    /// order, and no more than one of them waits for the client to read it.
+    fn serve(&mut self, token: Token) {
+        let Some(client) = self.clients.get_mut(&token) else { return };
+        for _ in 0..REQUESTS_PER_TURN_MAX {
+            if client.write().and_then(|()| client.read()).is_err() {
+                return self.hang_up(token);
+            }
+            if client.op.is_some() || !client.output.is_empty() {
+                return;
+            }
+            let Some(line) = client.next_line() else { return };
+            if line == b"stats" {
+                client.tell(&format!("waiting {} {}", self.waiting.len(), self.guest.report()));
+                continue;
+            }
+            match self.guest.call(|mux| mux.lock_for(&line, TTL, WAIT)) {
                 Ok(op) => {
+                    client.op = Some(op);
                     self.waiting.insert(op, token);
                 }
-                Err(error) => self.tell(token, &error.to_string()),
-            },
-            Err(_) => {}
+                Err(error) => client.tell(&error.to_string()),
+            }
         }
+        self.hasty.push(token);
     }
 
-    /// Tells the clients whose operations have ended; a lock that nobody waits for is let go.
+    /// Tells the clients whose operations have ended, and sends what this turn has started.
     fn answer(&mut self) {
-        while let Some((op, done)) = self.mux.poll_done() {
+        while let Some((op, done)) = self.guest.call(Multiplexer::poll_done) {
             let text = match done {
                 Done::Acquired(Ok(lease)) => {
-                    let left = lease.remaining(self.mux.now());
-                    self.mux.abandon(lease);
-                    format!("held for another {left:?}")
+                    let until = lease.valid_until();
+                    self.guest.call(|mux| mux.abandon(lease));
+                    format!("held until {until:?}")
                 }
                 Done::Acquired(Err(error)) => error.to_string(),
                 Done::Extended(..) | Done::Released(_) => continue,
             };
-            if let Some(token) = self.waiting.remove(&op) {
-                self.tell(token, &text);
-            }
+            let token = self.waiting.remove(&op).expect("who hung up has cancelled it");
+            let client = self.clients.get_mut(&token).expect("it has not hung up");
+            client.op = None;
+            client.tell(&text);
+            self.serve(token);
         }
-        self.mux.flush();
-    }
-
-    fn tell(&mut self, token: Token, text: &str) {
-        let Some(client) = self.clients.get_mut(&token) else {
-            return;
-        };
-        if writeln!(client, "{text}").is_err() {
-            self.hang_up(token);
-        }
+        self.guest.call(Multiplexer::flush);
     }
 
     /// The token may be another client's next: no answer of this one's must reach that one.
     fn hang_up(&mut self, token: Token) {
-        self.clients.remove(&token);
-        self.waiting.retain(|_, waiting| *waiting != token);
+        let Some(client) = self.clients.remove(&token) else { return };
+        self.free.push(token);
+        if let Some(op) = client.op {
+            self.waiting.remove(&op);
+            // It is an acquisition, which leaves nothing to us.
+            let _ = self.guest.call(|mux| mux.cancel(op));
+        }
+    }
+}
+
+struct Client {
+    stream: TcpStream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    op: Option<OpId>,
+}
+
+impl Client {
+    /// Reads what has come, as far as there is room. Fails if the client is gone or makes no sense.
+    fn read(&mut self) -> io::Result<()> {
+        let mut chunk = [0; INPUT_BYTES_MAX];
+        while self.input.len() < INPUT_BYTES_MAX {
+            let room = INPUT_BYTES_MAX - self.input.len();
+            match self.stream.read(&mut chunk[..room]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.input.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        let is_line = self.input.contains(&b'\n');
+        if is_line { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
+    }
+
+    fn next_line(&mut self) -> Option<Vec<u8>> {
+        let end = self.input.iter().position(|byte| *byte == b'\n')?;
+        let line = self.input.drain(..=end).collect::<Vec<u8>>();
+        Some(line.trim_ascii().to_vec())
+    }
+
+    fn tell(&mut self, text: &str) {
+        self.output.extend_from_slice(text.as_bytes());
+        self.output.push(b'\n');
+    }
+
+    /// Writes what the client takes; it says when it takes the rest.
+    fn write(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(count) => drop(self.output.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The multiplexer, and how long it keeps the loop from its work.
+struct Guest {
+    mux: Multiplexer,
+    clock: fn() -> Duration,
+    this_turn: Duration,
+    longest_turn: Duration,
+}
+
+impl Guest {
+    fn call<T>(&mut self, call: impl FnOnce(&mut Multiplexer) -> T) -> T {
+        let start = (self.clock)();
+        let result = call(&mut self.mux);
+        self.this_turn += (self.clock)().saturating_sub(start);
+        result
+    }
+
+    fn end_turn(&mut self) -> Duration {
+        self.longest_turn = self.longest_turn.max(self.this_turn);
+        std::mem::take(&mut self.this_turn)
+    }
+
+    fn report(&self) -> String {
+        let (longest, stats) = (self.longest_turn, self.mux.stats());
+        format!("longest {longest:?} acquired {} cancelled {}", stats.acquired, stats.cancelled)
     }
 }

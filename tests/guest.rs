@@ -7,17 +7,32 @@ mod masters;
 #[allow(dead_code)]
 mod support;
 
+#[allow(dead_code)]
+#[path = "../examples/own_event_loop.rs"]
+mod own_event_loop;
+
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use masters::Masters;
 use mio::{Events, Poll, Token};
-use muxlock::{Builder, Cancelled, Done, Lease, Multiplexer, NodeState, OpId, Standalone};
+use muxlock::{
+    Builder, Cancelled, Done, Lease, Multiplexer, NodeState, OpId, Redlock, RestartGuard,
+    Standalone,
+};
+use own_event_loop::Server;
 use support::scripted::{Peer, Scripted};
-use support::{PATIENT, SOON, Stopwatch, TTL, patient, soon};
+use support::{PATIENT, SOON, Stopwatch, TTL, patient, soon, within};
 
 const KEY: &str = "invoice:42";
 const FIRST: Token = Token(1_000);
+/// The longest that a turn of somebody's loop may be ours; unoptimised code is slow.
+const STALL_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 20 } else { 2 });
 /// How long a wait that nothing ends lasts.
 const SHORT: Duration = Duration::from_millis(10);
 
@@ -321,4 +336,202 @@ fn event_of_an_old_connection_does_nothing_to_the_new_one() {
     host.mux.handle_events(&stale);
     let stats = host.mux.stats();
     assert_eq!((stats.connected, stats.disconnected), (4, 1), "{seen:?}");
+}
+
+// ---- The example's server ----
+
+const CLIENTS: usize = 200;
+const REQUESTS_EACH: usize = 50;
+
+/// The example's server, in a thread of its own that counts how long each turn was the
+/// multiplexer's.
+struct Served {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Duration>>,
+}
+
+impl Served {
+    fn start(masters: &Masters, clock: fn() -> Duration) -> Served {
+        let config = Redlock::builder().nodes(masters.urls()).restart_guard(RestartGuard::Off);
+        let config = config.config().unwrap();
+        let mut server =
+            Server::bind((Ipv4Addr::LOCALHOST, 0).into(), config, clock).expect("a free port");
+        let address = server.listener.local_addr().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut turns = Vec::new();
+            while !told.load(Ordering::SeqCst) {
+                turns.push(server.turn().expect("the loop goes on"));
+            }
+            turns
+        });
+        Served { address, stop, thread }
+    }
+
+    fn connect(&self) -> Asker {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENT)).unwrap();
+        Asker(BufReader::new(stream))
+    }
+
+    /// The number behind this word of the statistics.
+    fn figure(&self, name: &str) -> u64 {
+        let mut asker = self.connect();
+        asker.send("stats\n");
+        let answer = asker.answer();
+        let mut words = answer.split_whitespace().skip_while(|word| *word != name);
+        words.nth(1).and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{answer}"))
+    }
+
+    /// What each turn took of the multiplexer, the shortest first.
+    fn stop(self) -> Vec<Duration> {
+        self.stop.store(true, Ordering::SeqCst);
+        drop(TcpStream::connect(self.address));
+        let mut turns = self.thread.join().expect("the server does not panic");
+        turns.sort_unstable();
+        turns
+    }
+}
+
+struct Asker(BufReader<TcpStream>);
+
+impl Asker {
+    fn send(&mut self, text: &str) {
+        self.0.get_mut().write_all(text.as_bytes()).expect("the server reads");
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("no request hangs");
+        assert!(line.ends_with('\n'), "the server hung up: {line:?}");
+        line
+    }
+}
+
+fn wall_time() -> Duration {
+    static START: LazyLock<Stopwatch> = LazyLock::new(Stopwatch::start);
+    START.elapsed()
+}
+
+/// So many requests over so many connections, and a master that is killed and comes back on the
+/// way. Returns what each turn took.
+fn under_load(clock: fn() -> Duration) -> Vec<Duration> {
+    let mut masters = start(5);
+    let served = Served::start(&masters, clock);
+    let answered = AtomicUsize::new(0);
+    let (mut held, mut refused) = (0, 0);
+    thread::scope(|scope| {
+        let ask = |client: usize| {
+            let mut asker = served.connect();
+            let answered = &answered;
+            scope.spawn(move || {
+                let mut held = 0;
+                for pair in 0..REQUESTS_EACH / 2 {
+                    // Two at once, and of some one half comes later; every tenth is everybody's.
+                    let shared = if pair % 5 == 0 { "shared".into() } else { format!("{client}b") };
+                    asker.send(&format!("{client}a\n{}", &shared[..1]));
+                    asker.send(&format!("{}\n", &shared[1..]));
+                    for _ in 0..2 {
+                        held += usize::from(asker.answer().starts_with("held"));
+                        answered.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+                // Each was answered once: the next answer is the next question's.
+                asker.send("\n");
+                let last = asker.answer();
+                assert!(last.starts_with("the resource name"), "{last}");
+                held
+            })
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(ask).collect();
+        let total = CLIENTS * REQUESTS_EACH;
+        within(PATIENT, "a third", || answered.load(Ordering::SeqCst) > total / 3);
+        masters[0].kill().unwrap();
+        within(PATIENT, "two thirds", || answered.load(Ordering::SeqCst) > 2 * total / 3);
+        masters[0].restart().unwrap();
+        for client in clients {
+            let granted = client.join().expect("every request is answered once");
+            held += granted;
+            refused += REQUESTS_EACH - granted;
+        }
+    });
+    assert_eq!(answered.load(Ordering::SeqCst), CLIENTS * REQUESTS_EACH);
+    // What is everybody's is not everybody's at once; all else is free.
+    assert!(refused <= CLIENTS * REQUESTS_EACH / 10, "{refused} refused");
+    soon("no key is left", || is_empty(&masters));
+    println!("{held} held, {refused} refused");
+    served.stop()
+}
+
+fn told(what: &str, turns: &[Duration]) -> Duration {
+    let part = |part: f64| turns[((turns.len() - 1) as f64 * part) as usize];
+    let (p50, p99, p999, longest) = (part(0.5), part(0.99), part(0.999), part(1.0));
+    println!(
+        "{what}: {} turns, p50 {p50:?}, p99 {p99:?}, p99.9 {p999:?}, longest {longest:?}",
+        turns.len()
+    );
+    longest
+}
+
+#[test]
+fn ten_thousand_requests_and_a_dead_master_do_not_stall_the_loop() {
+    let by_wall = told("by the clock", &under_load(wall_time));
+    assert!(by_wall < SOON, "{by_wall:?}");
+    // Without the time in which others had the processor, or the host had it.
+    let longest = (0..3).map(|_| told("at work", &under_load(thread_time))).min().unwrap();
+    assert!(longest < STALL_MAX, "{longest:?}");
+}
+
+#[test]
+fn client_that_hangs_up_cancels_its_request() {
+    let masters = start(3);
+    for master in &masters {
+        master.query(&[b"SET", KEY.as_bytes(), b"stranger"]).unwrap();
+    }
+    let served = Served::start(&masters, wall_time);
+    let mut asker = served.connect();
+    asker.send(&format!("free\n{KEY}\n{KEY}"));
+    assert!(asker.answer().starts_with("held"));
+    soon("it waits", || served.figure("waiting") == 1);
+    drop(asker);
+    soon("it is cancelled", || served.figure("cancelled") == 1);
+    // It said no line end: that was no request.
+    for master in &masters {
+        master.query(&[b"DEL", KEY.as_bytes()]).unwrap();
+    }
+    let mut asker = served.connect();
+    asker.send(&format!("{KEY}\n"));
+    assert!(asker.answer().starts_with("held"), "nobody holds what nobody waits for");
+    assert_eq!(served.figure("acquired"), 2);
+    soon("no key is left", || is_empty(&masters));
+    served.stop();
+}
+
+#[test]
+fn client_that_reads_nothing_or_says_no_end_costs_nobody_else_anything() {
+    let masters = start(1);
+    let served = Served::start(&masters, wall_time);
+    let mut endless = served.connect();
+    endless.send(&"x".repeat(5_000));
+    let mut line = String::new();
+    // It was hung up on, with or without what it had sent being read.
+    assert!(!matches!(endless.0.read_line(&mut line), Ok(1..)), "{line}");
+    let deaf = served.connect();
+    deaf.0.get_ref().set_nonblocking(true).unwrap();
+    let flood = "\n".repeat(1 << 16);
+    // Until the server, which is not read from, does not read any more.
+    let watch = Stopwatch::start();
+    let mut sent = 0;
+    while let Ok(count) = deaf.0.get_ref().write(flood.as_bytes()) {
+        sent += count;
+        assert!(watch.elapsed() < PATIENT && sent < 1 << 30, "{sent} bytes were taken");
+    }
+    let mut asker = served.connect();
+    asker.send("fr");
+    asker.send("ee\nstats\n");
+    assert!(asker.answer().starts_with("held"));
+    assert!(asker.answer().starts_with("waiting 0"));
+    served.stop();
 }
