@@ -155,8 +155,11 @@ impl Engine {
             if !voted.decided && voted.tally.verdict() != Verdict::Pending {
                 self.settle(now, round);
             }
-        } else if voted.references == 0 {
-            self.rounds.remove(round);
+        } else {
+            at.settling -= usize::from(voted.expires.is_some());
+            if voted.references == 0 {
+                self.rounds.remove(round);
+            }
         }
         true
     }
@@ -299,6 +302,7 @@ impl Engine {
 
     fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
         let kind = self.rounds[round].kind;
+        self.nodes[node].settling -= usize::from(self.rounds[round].expires.is_some());
         let Some(outcome) = self.outcome(now, node, round, reply) else {
             return;
         };
@@ -434,8 +438,14 @@ impl Engine {
             self.rounds[round].kind == Kind::Release && self.claims[round].token == token
         };
         let at = &self.nodes[node];
-        at.debts.contains_key(&token)
-            || at.queue.iter().any(|round| is_release(*round))
+        if at.debts.contains_key(&token) {
+            return true;
+        }
+        // Nobody extends what he has released himself.
+        if at.settling == 0 {
+            return false;
+        }
+        at.queue.iter().any(|round| is_release(*round))
             || at.in_flight.iter().any(|sent| match sent.request {
                 Request::Round(round) => is_release(round),
                 _ => false,
@@ -538,6 +548,7 @@ impl Engine {
         let retry_at = failed.back_off(now, self.entropy.next_u64());
         failed.blocked = false;
         failed.late = 0;
+        failed.settling = 0;
         self.swamped.remove(node);
         self.open.remove(node);
         let in_flight = failed.in_flight.take_all();

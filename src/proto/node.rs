@@ -145,6 +145,8 @@ pub(super) struct Node {
     pub(super) late: usize,
     /// Rounds whose command waits for the connection to stand, or for room in the socket.
     pub(super) queue: VecDeque<usize>,
+    /// Releases of what was owed that were sent on this connection and are not answered.
+    pub(super) settling: usize,
     /// Whether the socket takes no more for now.
     pub(super) blocked: bool,
     /// By token, so that one key is owed once.
@@ -188,6 +190,7 @@ impl Node {
             in_flight: Fifo::with_room(super::ROUNDS_USUAL),
             late: 0,
             queue: VecDeque::new(),
+            settling: 0,
             blocked: false,
             debts: BTreeMap::new(),
             debts_due: None,

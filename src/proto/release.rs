@@ -258,6 +258,7 @@ impl Engine {
             let claim = Claim { key: debt.key.clone(), token, ttl: debt.ttl };
             let round = self.start_round(now, Kind::Release, claim, None);
             self.rounds[round].expires = Some(debt.expires);
+            self.nodes[node].settling += 1;
             self.send(NodeSet::one(node), round);
             if debt.again {
                 let round_trip = Duration::from_nanos(self.nodes[node].latency_nanos.unwrap_or(0));
