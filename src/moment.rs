@@ -36,6 +36,8 @@ pub struct Moment {
 }
 
 impl Moment {
+    /// Earlier than any other.
+    pub(crate) const START: Moment = Moment { nanos: 0, jumped: 0 };
     /// Later than any other.
     pub(crate) const END: Moment = Moment { nanos: u64::MAX, jumped: 0 };
 

@@ -27,7 +27,7 @@ use muxlock::{
 };
 use own_event_loop::Server;
 use support::scripted::{Peer, Scripted};
-use support::{PATIENT, SOON, Stopwatch, TTL, patient, soon, within};
+use support::{PATIENT, SOON, Stopwatch, TTL, patient, pause, soon, within};
 
 const KEY: &str = "invoice:42";
 const FIRST: Token = Token(1_000);
@@ -80,6 +80,18 @@ impl Host {
         self.until("every node is ready", |mux| {
             mux.nodes().all(|node| node.state == NodeState::Ready && node.in_flight == 0)
         });
+    }
+
+    /// Starts many at once.
+    fn lock_many(&mut self) {
+        for i in 0..MANY {
+            self.mux.lock(format!("{KEY}:{i}"), TTL).unwrap();
+        }
+    }
+
+    /// Turns until all masters but the first few have answered all.
+    fn all_answered(&mut self, but: usize) {
+        self.until("all is answered", |mux| mux.nodes().skip(but).all(|node| node.in_flight == 0));
     }
 
     /// Turns until the operation, the only one, has ended with a lock.
@@ -534,4 +546,120 @@ fn client_that_reads_nothing_or_says_no_end_costs_nobody_else_anything() {
     assert!(asker.answer().starts_with("held"));
     assert!(asker.answer().starts_with("waiting 0"));
     served.stop();
+}
+
+// ---- How long a call takes ----
+
+const MANY: usize = 5_000;
+
+/// Thousands of operations under way, and masters that answer all at once, die, or come back.
+#[test]
+fn no_call_takes_long_with_thousands_of_operations_under_way() {
+    for (frozen, kind) in [(1, "lock"), (3, "lock"), (1, "extend"), (3, "extend"), (3, "unlock")] {
+        let what = format!("{kind}, {frozen} of 5 die");
+        let mut masters = start(5);
+        let mut host = Host::new(&patient(masters.urls()));
+        host.all_ready();
+        let mut leases = Vec::new();
+        if kind != "lock" {
+            host.lock_many();
+            let ended = host.done(MANY).into_values();
+            leases.extend(ended.map(|done| match done {
+                Done::Acquired(Ok(lease)) => lease,
+                other => panic!("{other:?}"),
+            }));
+            host.all_answered(0);
+        }
+        let prepared = std::mem::take(&mut host.longest);
+
+        masters.iter().take(frozen).for_each(|master| master.freeze().unwrap());
+        match kind {
+            "lock" => host.lock_many(),
+            "extend" => leases.into_iter().for_each(|lease| _ = host.mux.extend(lease, TTL)),
+            _ => leases.into_iter().for_each(|lease| _ = host.mux.unlock(lease)),
+        }
+        host.turn();
+        host.all_answered(frozen);
+        let answered = std::mem::take(&mut host.longest);
+        masters.iter_mut().take(frozen).for_each(|master| master.kill().unwrap());
+        let ended = host.done(MANY);
+        let won = ended.values().filter(|done| is_won(done)).count();
+        assert_eq!(won, if frozen < 3 { MANY } else { 0 }, "{what}");
+        let died = std::mem::take(&mut host.longest);
+        masters.iter_mut().take(frozen).for_each(|master| master.restart().unwrap());
+        host.until("they are back", |mux| mux.nodes().all(|at| at.state == NodeState::Ready));
+        host.all_answered(0);
+        let back = std::mem::take(&mut host.longest);
+        println!("{what}: {prepared:?}, answers {answered:?}, dead {died:?}, back {back:?}");
+        let longest = prepared.max(answered).max(died).max(back);
+        assert!(longest < STALL_MAX, "{what}: {longest:?}");
+    }
+}
+
+fn is_won(done: &Done) -> bool {
+    matches!(done, Done::Acquired(Ok(_)) | Done::Extended(_, Ok(())) | Done::Released(Ok(_)))
+}
+
+/// One call reads so much of a server that says more than it was asked for, and no more: the next
+/// call is due at once, and the others are served meanwhile.
+#[test]
+fn flood_of_one_master_is_read_in_parts_and_others_are_served() {
+    let go = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&go);
+    let flooding = Scripted::start(move |peer: &mut Peer| {
+        // What is to be said is held back until the sign.
+        let mut flood = Vec::new();
+        while let Some(command) = peer.read_command()? {
+            match command[0].as_slice() {
+                b"SET" => flood.extend(format!("-ERR {}\r\n", "x".repeat(293)).into_bytes()),
+                b"EVAL" if !flood.is_empty() => flood.extend(b":0\r\n"),
+                b"ECHO" => {}
+                _ => {
+                    let reply = peer.normal_reply(&command);
+                    peer.reply(&reply)?;
+                }
+            }
+            if flood.len() > MANY / 2 * 300 {
+                while !told.load(Ordering::SeqCst) {
+                    peer.pause(SHORT)?;
+                }
+                peer.reply(&std::mem::take(&mut flood))?;
+            }
+        }
+        Ok(())
+    });
+    let good = [Scripted::well_behaved(), Scripted::well_behaved()];
+    let mut host = Host::new(&patient([flooding.url(), good[0].url(), good[1].url()]));
+    host.all_ready();
+    for i in 0..=MANY / 2 {
+        host.mux.lock(format!("{KEY}:{i}"), TTL).unwrap();
+    }
+    let leases = host.done(MANY / 2 + 1);
+    assert!(leases.values().all(is_won));
+    assert_eq!(host.mux.stats().server_errors, 0);
+    go.store(true, Ordering::SeqCst);
+    // Nothing tells from outside when the system's buffers are full.
+    pause(20 * SHORT);
+    let (mut most, mut due_at_once, mut served) = (0, 0, 0);
+    let mut op = None;
+    let watch = Stopwatch::start();
+    while host.mux.stats().server_errors <= MANY as u64 / 2 {
+        assert!(watch.elapsed() < PATIENT, "the flood ends");
+        let before = host.mux.stats().server_errors;
+        host.turn();
+        most = most.max(host.mux.stats().server_errors - before);
+        let ended = host.mux.poll_done().map(|(id, done)| {
+            assert_eq!(Some(id), op);
+            served += u32::from(is_won(&done));
+        });
+        due_at_once += u32::from(host.mux.next_timeout() == Some(Duration::ZERO));
+        if op.is_none() || ended.is_some() {
+            op = Some(host.mux.lock(format!("meanwhile:{served}"), TTL).unwrap());
+            host.mux.flush();
+        }
+    }
+    println!("at most {most} replies in a call, {due_at_once} calls left some, {served} served");
+    // For an event and for what an earlier call has left: a third of 512 each.
+    assert!(most <= 2 * 512 / 3, "{most}");
+    assert!(due_at_once > 0 && served > 0, "{due_at_once} {served}");
 }

@@ -322,6 +322,9 @@ fn late_node_is_sent_nothing_more_once_it_owes_too_much() {
         scenario.replies([0, 1], Reply::Integer(1));
     }
     scenario.pass(NODE_TIMEOUT);
+    while scenario.engine.is_due(scenario.now) {
+        scenario.engine.handle_timeout(scenario.now);
+    }
     assert_eq!(scenario.state(2), NodeState::Ready, "it keeps its connection");
     assert_eq!(scenario.engine.unanswered(), 2 * LATE_COMMANDS_MAX);
     let last = LATE_COMMANDS_MAX as u32 + 1;
@@ -1512,4 +1515,68 @@ fn latency_of_a_reply_that_nobody_read_for_an_hour_is_not_counted() {
     scenario.reply(0, Reply::Integer(1));
     let latency = scenario.engine.nodes().next().unwrap().latency;
     assert!(latency.unwrap() < NODE_TIMEOUT, "{latency:?}");
+}
+
+// What is too much for one turn.
+
+/// R12: thousands of commands that are lost together are seen to in parts; the node is not
+/// connected again before all are, nor sent anything new before all that it is owed.
+#[test]
+fn lost_connection_with_much_unanswered_is_given_up_and_made_up_for_in_parts() {
+    const MANY: u32 = 1_000;
+    let mut scenario = Scenario::ready(3);
+    (0..MANY).for_each(|_| _ = scenario.try_lock());
+    assert_eq!(scenario.drain().len() as u32, MANY);
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    let owed = |scenario: &Scenario| scenario.engine.nodes().next().unwrap().debts as u32;
+    let mut parts = 0;
+    loop {
+        let acted = scenario.drain();
+        parts += 1;
+        if acted.contains(&Acted::Connect(0)) {
+            break;
+        }
+        assert!(scenario.engine.is_due(scenario.now), "{parts} parts");
+        assert_eq!(scenario.engine.unanswered() as u32, 3 * MANY);
+        scenario.engine.handle_timeout(scenario.now);
+    }
+    assert_eq!(owed(&scenario), MANY);
+    assert!((4..12).contains(&parts), "{parts}");
+
+    scenario.connect(0);
+    scenario.try_lock();
+    let (mut released, mut parts) = (0, 0);
+    loop {
+        let acted = scenario.drain();
+        released += acted.iter().filter(|acted| matches!(acted, Acted::Release(..))).count() as u32;
+        parts += 1;
+        if acted.contains(&Acted::Set(vec![0], MANY + 1)) {
+            break;
+        }
+        assert!(scenario.engine.is_due(scenario.now), "{parts} parts");
+        scenario.engine.handle_timeout(scenario.now);
+    }
+    assert_eq!(released, MANY);
+    assert!((4..12).contains(&parts), "{parts}");
+}
+
+#[test]
+fn thousands_of_timeouts_end_in_parts_and_all_at_one_moment() {
+    let mut scenario = Scenario::ready(3);
+    (0..1_000).for_each(|_| _ = scenario.try_lock());
+    scenario.drain();
+    scenario.now = scenario.now.after(NODE_TIMEOUT);
+    let (mut ended, mut parts) = (0, 0);
+    while ended < 1_000 {
+        parts += 1;
+        assert!(parts < 12, "{ended} in {parts} parts");
+        assert!(scenario.engine.is_due(scenario.now));
+        scenario.engine.handle_timeout(scenario.now);
+        while let Some(done) = scenario.done() {
+            assert!(matches!(done, muxlock::Done::Acquired(Err(_))));
+            ended += 1;
+        }
+    }
+    assert!(parts > 4, "{parts}");
+    assert!(!scenario.engine.is_due(scenario.now));
 }

@@ -25,7 +25,10 @@ pub use standalone::Standalone;
 /// Commands for one write are gathered up to about this many bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 /// Reads from one node in one turn; the rest is read in the next, so that no node starves others.
+/// How many replies are looked at is bounded besides, by the engine's share.
 const READS_PER_TURN_MAX: usize = 16;
+/// Commands that are handed out in one go, each to all nodes that it is for.
+const COMMANDS_PER_TURN_MAX: usize = 512;
 
 /// Locks from inside an event loop that is not ours: any number of operations at once, and no
 /// call that blocks.
@@ -50,7 +53,12 @@ const READS_PER_TURN_MAX: usize = 16;
 /// A stale or foreign event does no harm: an event is a reason to look at a node's socket, the one
 /// that it has by now, and there nothing is found that was not for it.
 ///
-/// One call does a bounded amount of work: at most 16 reads of 33 KiB for each node.
+/// No call blocks or sleeps, and each does a bounded amount of work. It reads at most 16 times
+/// 33 KiB from each node. Of replies, of timeouts and of commands lost with a connection it sees
+/// to 512 each, shared by the nodes, but to 8 of each node; a call of `handle_events` to twice as
+/// many replies, those announced and those that the call before has left. It sends 512 commands,
+/// each to all nodes that it is for. If anything is left, `next_timeout` is zero, and the loop has
+/// its turn before the rest.
 ///
 /// ```no_run
 /// use mio::{Events, Poll, Token};
@@ -177,7 +185,8 @@ impl Multiplexer {
         self.flush();
     }
 
-    /// Sends what was started. Several operations started together leave in one write per node.
+    /// Sends what was started. Several operations started together leave in one write per node;
+    /// what is more than 512 leaves in the next turn.
     ///
     /// Nothing is lost if it is forgotten: [`next_timeout`](Multiplexer::next_timeout) is then
     /// zero, and [`handle_timeout`](Multiplexer::handle_timeout) sends.
@@ -212,11 +221,10 @@ impl Multiplexer {
     }
 
     fn carry_out(&mut self) {
-        // An action can fail a node, which adds to the engine's actions; each node fails once
-        // before it is connected again, and that waits for a timer.
-        while self.engine.has_actions() {
+        // What is left leaves in the next turn, which is due at once.
+        for _ in 0..COMMANDS_PER_TURN_MAX {
             match self.engine.poll_action() {
-                None => {}
+                None => break,
                 Some(Action::Connect { node }) => {
                     self.send_batch();
                     self.open(node);
@@ -608,17 +616,49 @@ impl Multiplexer {
 
     #[inline(always)]
     fn receive(&mut self, now: Moment, node: usize, to_the_end: bool) {
+        let mut replies_left = self.engine.share();
+        if to_the_end || self.nodes[node].unread {
+            replies_left = self.cut(now, node, replies_left);
+            if replies_left == 0 {
+                return;
+            }
+        }
         let Some(socket) = &mut self.nodes[node].socket else {
             return;
         };
-        match drain(&mut self.engine, socket, now, node, to_the_end) {
+        match drain(&mut self.engine, socket, now, node, to_the_end, replies_left) {
             Ok(Drained::Enough) => {}
-            Ok(Drained::NotYet) => {
-                self.nodes[node].unread = true;
-                self.unread = true;
-            }
+            Ok(Drained::NotYet) => self.leave_unread(node),
             Err(outcome) => self.fail(now, node, outcome),
         }
+    }
+
+    /// Cuts the replies that an earlier turn has left, at most so many. Returns how many more may
+    /// be cut; none if there is nothing more to be done for now.
+    #[cold]
+    fn cut(&mut self, now: Moment, node: usize, replies_max: usize) -> usize {
+        let Multiplexer { engine, nodes, .. } = self;
+        let Some(socket) = &mut nodes[node].socket else {
+            return 0;
+        };
+        for left in (1..=replies_max).rev() {
+            match socket.reader.next() {
+                Ok(Some(reply)) => engine.handle_reply(now, node, reply),
+                Ok(None) => return left,
+                Err(error) => {
+                    self.fail(now, node, NodeOutcome::Protocol(error));
+                    return 0;
+                }
+            }
+        }
+        self.leave_unread(node);
+        0
+    }
+
+    #[cold]
+    fn leave_unread(&mut self, node: usize) {
+        self.nodes[node].unread = true;
+        self.unread = true;
     }
 }
 
@@ -636,6 +676,7 @@ fn drain(
     now: Moment,
     node: usize,
     to_the_end: bool,
+    mut replies_left: usize,
 ) -> Result<Drained, NodeOutcome> {
     for _ in 0..READS_PER_TURN_MAX {
         let received = match socket.receive() {
@@ -652,7 +693,11 @@ fn drain(
             false => now,
         };
         loop {
-            engine.handle_grants(now, node, || socket.reader.next_grant());
+            replies_left =
+                engine.handle_grants(now, node, replies_left, || socket.reader.next_grant());
+            if replies_left == 0 {
+                return Ok(Drained::NotYet);
+            }
             if socket.reader.pending() == 0 {
                 break;
             }
@@ -660,6 +705,7 @@ fn drain(
                 Some(reply) => engine.handle_reply(now, node, reply),
                 None => break,
             }
+            replies_left -= 1;
         }
         if received == Received::Last && !to_the_end {
             return Ok(Drained::Enough);
@@ -687,8 +733,11 @@ fn disconnected(error: &std::io::Error) -> NodeOutcome {
 impl Drop for Multiplexer {
     fn drop(&mut self) {
         if self.home.is_here() {
-            // What was started leaves if the sockets take it; nobody waits.
-            self.flush();
+            // What was started leaves if the sockets take it; nobody waits. An action can fail a
+            // node, which adds to them; each node fails once, since it is not connected again.
+            while self.engine.has_actions() {
+                self.flush_at_home();
+            }
         } else {
             // Taking a socket out of the poll would take it out of the parent's, which is the same.
             self.nodes.drain(..).for_each(std::mem::forget);

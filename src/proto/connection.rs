@@ -1,10 +1,12 @@
 //! A node's connection: made, greeted, lost, and made again; and the replies that it brings.
 
+use std::collections::VecDeque;
+
 use super::command::{
     Command, Credentials, Grant, ReleaseWith, Reply, Section, ServerError, ServerInfo,
 };
 use super::node::{
-    HEX_RUN_MAX, InFlight, LATE_COMMANDS_MAX, MESSAGE_CHARS_MAX, Request, State, Step,
+    HEX_RUN_MAX, InFlight, LATE_COMMANDS_MAX, Lost, MESSAGE_CHARS_MAX, Request, State, Step,
 };
 use super::round::Kind;
 use super::round::Vote;
@@ -76,7 +78,7 @@ impl Engine {
         let now = self.clamp(now);
         let was_blocked = std::mem::take(&mut self.nodes[node].blocked);
         self.note_open(node);
-        if was_blocked && self.nodes[node].state == State::Ready {
+        if was_blocked && self.open.contains(node) {
             self.flush_queue(now, node);
         }
     }
@@ -95,20 +97,26 @@ impl Engine {
     }
 
     /// As [`handle_reply`](Engine::handle_reply), for as many of the usual replies as `next` gives
-    /// before it has none.
+    /// before it has none, at most `replies_max`. Returns how many more they might have been.
     #[inline(always)]
     pub fn handle_grants(
         &mut self,
         now: Moment,
         node: usize,
+        replies_max: usize,
         mut next: impl FnMut() -> Option<Grant>,
-    ) {
+    ) -> usize {
         let now = self.clamp(now);
-        while let Some(grant) = next() {
+        let mut left = replies_max;
+        while left > 0
+            && let Some(grant) = next()
+        {
+            left -= 1;
             if !self.handle_grant(now, node, grant) {
                 self.handle_any_reply(now, node, grant.into());
             }
         }
+        left
     }
 
     /// The usual: a node grants what it was asked for, in time, and nothing speaks against it. The
@@ -155,11 +163,9 @@ impl Engine {
             if !voted.decided && voted.tally.verdict() != Verdict::Pending {
                 self.settle(now, round);
             }
-        } else {
+        } else if voted.references == 0 {
             at.settling -= usize::from(voted.expires.is_some());
-            if voted.references == 0 {
-                self.rounds.remove(round);
-            }
+            self.rounds.remove(round);
         }
         true
     }
@@ -302,7 +308,9 @@ impl Engine {
 
     fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
         let kind = self.rounds[round].kind;
-        self.nodes[node].settling -= usize::from(self.rounds[round].expires.is_some());
+        if self.rounds[round].expires.is_some() {
+            self.nodes[node].settling -= 1;
+        }
         let Some(outcome) = self.outcome(now, node, round, reply) else {
             return;
         };
@@ -483,7 +491,7 @@ impl Engine {
     pub(super) fn wake(&mut self, now: Moment, node: usize) {
         match self.nodes[node].state {
             State::Idle => {}
-            State::BackOff { retry_at } if now >= retry_at => {}
+            State::BackOff { retry_at } if now >= retry_at && self.nodes[node].lost.is_empty() => {}
             State::BackOff { .. }
             | State::Connecting { .. }
             | State::Handshaking { .. }
@@ -512,13 +520,21 @@ impl Engine {
                 self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Handshake));
             }
             State::Connecting { .. } | State::Handshaking { .. } => {}
-            State::BackOff { .. } => self.wake(now, node),
+            State::BackOff { .. } => {
+                self.give_up_lost(now, node);
+                self.wake(now, node);
+            }
             State::Ready => {
                 // The vote is missing; the connection keeps its place in the order (R5).
+                let mut left = self.share;
                 while let Some(request) = self.nodes[node].next_late(now, self.config.node_timeout)
                 {
                     if let Request::Round(round) | Request::Marker(round) = request {
                         self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
+                    }
+                    left -= 1;
+                    if left == 0 {
+                        break;
                     }
                 }
                 if self.nodes[node].late >= LATE_COMMANDS_MAX {
@@ -549,6 +565,7 @@ impl Engine {
         failed.blocked = false;
         failed.late = 0;
         failed.settling = 0;
+        failed.is_behind = false;
         self.swamped.remove(node);
         self.open.remove(node);
         let in_flight = failed.in_flight.take_all();
@@ -556,12 +573,11 @@ impl Engine {
         self.release_with(node, ReleaseWith::Script);
         self.stats.disconnected += 1;
         self.note_due(retry_at);
-        // What is lost with the connection, and whether it was handed out.
-        let mut lost: Vec<(usize, bool)> = Vec::new();
+        let mut lost: VecDeque<(usize, Lost)> = VecDeque::with_capacity(in_flight.len());
         let mut unmarked: Vec<usize> = Vec::new();
         for sent in &in_flight {
             match sent.request {
-                Request::Round(round) => lost.push((round, true)),
+                Request::Round(round) => lost.push_back((round, Lost::Sent)),
                 Request::Marker(round) => unmarked.push(round),
                 Request::Handshake(_)
                 | Request::Time
@@ -583,7 +599,7 @@ impl Engine {
             Outgoing::Round(nodes, round) => {
                 if nodes.contains(node) {
                     nodes.remove(node);
-                    lost.push((*round, false));
+                    lost.push_back((*round, Lost::Unsent));
                 }
                 !nodes.is_empty()
             }
@@ -595,23 +611,34 @@ impl Engine {
                 !nodes.is_empty()
             }
         });
-        lost.extend(queue.iter().map(|round| (*round, false)));
+        lost.extend(queue.iter().map(|round| (*round, Lost::Unsent)));
+        lost.extend(unmarked.iter().map(|round| (*round, Lost::Marker)));
         self.outgoing.push_back(Outgoing::Close(node));
-        for (round, sent) in lost {
+        self.nodes[node].lost = lost;
+        self.give_up_lost(now, node);
+    }
+
+    /// Does what is to be done about some of what was lost with the connection.
+    #[cold]
+    fn give_up_lost(&mut self, now: Moment, node: usize) {
+        let outcome = self.nodes[node].last_failure;
+        for _ in 0..self.share {
+            let Some((round, lost)) = self.nodes[node].lost.pop_front() else {
+                return;
+            };
             // An unsent SET leaves nothing (R11); a release is owed whether it was sent or not.
-            match self.rounds[round].kind {
-                Kind::Acquire if sent => self.owe(now, node, round),
-                Kind::Release if sent => self.owe_again(now, node, round),
-                Kind::Release => self.owe(now, node, round),
-                Kind::Acquire | Kind::Extend => {}
+            match (lost, self.rounds[round].kind) {
+                (Lost::Sent, Kind::Acquire) => self.owe(now, node, round),
+                (Lost::Sent, Kind::Release) => self.owe_again(now, node, round),
+                (Lost::Unsent, Kind::Release) => self.owe(now, node, round),
+                (Lost::Marker, _) => self.unmark(now, round, node, outcome),
+                (Lost::Unsent, Kind::Acquire) | (Lost::Sent | Lost::Unsent, Kind::Extend) => {}
             }
             self.vote(now, round, node, outcome);
             self.dereference(round);
         }
-        for round in unmarked {
-            self.unmark(now, round, node, outcome);
-            self.vote(now, round, node, outcome);
-            self.dereference(round);
+        if !self.nodes[node].lost.is_empty() {
+            self.note_due(Moment::START);
         }
     }
 

@@ -74,14 +74,13 @@ impl Engine {
         }
         self.stats.connected += 1;
         self.nodes[node].state = State::Ready;
-        self.note_open(node);
         let is_same_process = self.recognise(now, node);
         if is_same_process {
             self.kill_old_connections(node);
         }
         // What a lost connection may have left comes before anything new (R12).
+        self.nodes[node].is_behind = true;
         self.settle_debts(now, node);
-        self.flush_queue(now, node);
         // Behind all that was waited for.
         let offer = self.nodes[node].offer;
         if offer != ReleaseWith::Script {

@@ -61,6 +61,11 @@ use timer::Timers;
 const ROUNDS_USUAL: usize = 64;
 /// For a timeout of ten milliseconds, one is not much.
 const PRECISE_NANOS_MAX: u64 = 10_000_000;
+/// Replies, timeouts and losses that are handled in one go, all nodes together; the rest is due at
+/// once, but somebody else may have his turn before.
+const WORK_PER_TURN_MAX: usize = 512;
+/// So many of each node in any case.
+const SHARE_MIN: usize = 8;
 /// The most operations that may be under way at once.
 pub const OPERATIONS_MAX: usize = 131_072;
 
@@ -303,6 +308,7 @@ pub struct Engine {
     node_timeout_nanos: u64,
     /// After this long, something is due for a command that is not answered.
     answer_due_nanos: u64,
+    share: usize,
     /// No node's clock or role is to be looked at before; `None` if that has to be found out.
     look_due: Option<Moment>,
     outgoing: VecDeque<Outgoing>,
@@ -342,6 +348,7 @@ impl Engine {
             timer_due: None,
             node_timeout_nanos,
             answer_due_nanos,
+            share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             look_due: None,
             outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
             done: VecDeque::with_capacity(ROUNDS_USUAL),
@@ -361,6 +368,7 @@ impl Engine {
         for node in 0..self.nodes.len() {
             self.node_timeout(now, node);
         }
+        let mut left = WORK_PER_TURN_MAX;
         while let Some(op) = self.take_due(now) {
             self.operations[op].timer = None;
             match (self.operations[op].progress, &self.operations[op].task) {
@@ -371,6 +379,10 @@ impl Engine {
                     self.conclude(op, Progress::Failed(Failure::Expired, Some(round)));
                 }
                 (Progress::Won(_) | Progress::Failed(..) | Progress::Refused, _) => {}
+            }
+            left -= 1;
+            if left == 0 {
+                break;
             }
         }
         self.due = self.first_due();
@@ -599,6 +611,11 @@ impl Engine {
         is_timer || self.node_timeout_nanos < PRECISE_NANOS_MAX
     }
 
+    /// How many replies of one node are to be handled before others have their turn.
+    pub fn share(&self) -> usize {
+        self.share
+    }
+
     /// Whether there are actions to carry out.
     pub fn has_actions(&self) -> bool {
         !self.outgoing.is_empty()
@@ -674,7 +691,8 @@ impl Engine {
             let is_over = |debt: &node::Debt| self.last_now.has_steadily_reached(debt.expires);
             debts.filter(|debt| !debt.is_parked && !is_over(debt)).count()
         };
-        let waiting = |node: &Node| node.in_flight.len() + node.queue.len() + owed(node);
+        let waiting =
+            |node: &Node| node.in_flight.len() + node.queue.len() + node.lost.len() + owed(node);
         let sending = self.outgoing.iter().map(|outgoing| match outgoing {
             Outgoing::Round(nodes, _) | Outgoing::Marker(nodes, _) => nodes.len(),
             Outgoing::Time(nodes) | Outgoing::Role(nodes) => nodes.len(),
@@ -853,7 +871,7 @@ impl Engine {
     /// To be called when a node's state changes, or whether its socket takes more.
     fn note_open(&mut self, node: usize) {
         let at = &self.nodes[node];
-        match at.state == State::Ready && !at.blocked {
+        match at.state == State::Ready && !at.blocked && !at.is_behind {
             true => self.open.insert(node),
             false => self.open.remove(node),
         }

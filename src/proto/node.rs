@@ -90,6 +90,17 @@ pub(super) struct InFlight {
     pub(super) sent_at: Moment,
 }
 
+/// What was lost of a round with a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Lost {
+    /// The answer.
+    Sent,
+    /// The command, which was not handed out.
+    Unsent,
+    /// The look at its flush marker.
+    Marker,
+}
+
 /// Where a node's connection stands. A deadline lives in the state that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -147,6 +158,11 @@ pub(super) struct Node {
     pub(super) queue: VecDeque<usize>,
     /// Releases of what was owed that were sent on this connection and are not answered.
     pub(super) settling: usize,
+    /// What the connection that ended has left undone, as far as nothing was done about it yet. It
+    /// is not connected again before.
+    pub(super) lost: VecDeque<(usize, Lost)>,
+    /// Whether not all was sent that was owed when it became ready: new commands wait (R12).
+    pub(super) is_behind: bool,
     /// Whether the socket takes no more for now.
     pub(super) blocked: bool,
     /// By token, so that one key is owed once.
@@ -191,6 +207,8 @@ impl Node {
             late: 0,
             queue: VecDeque::new(),
             settling: 0,
+            lost: VecDeque::new(),
+            is_behind: false,
             blocked: false,
             debts: BTreeMap::new(),
             debts_due: None,
@@ -243,8 +261,8 @@ impl Node {
     /// What becomes of a command that cannot be sent at once.
     pub(super) fn route(&self) -> Route {
         match self.state {
-            State::Ready => Route::Fail(NodeOutcome::Backlogged),
-            State::Connecting { .. } | State::Handshaking { .. } => {
+            State::Ready if !self.is_behind => Route::Fail(NodeOutcome::Backlogged),
+            State::Ready | State::Connecting { .. } | State::Handshaking { .. } => {
                 match self.queue.len() < QUEUED_COMMANDS_MAX {
                     true => Route::Queue,
                     false => Route::Fail(NodeOutcome::Backlogged),
@@ -267,6 +285,7 @@ impl Node {
         match self.state {
             State::Idle => None,
             State::Connecting { deadline } | State::Handshaking { deadline } => Some(deadline),
+            State::BackOff { .. } if !self.lost.is_empty() => Some(Moment::START),
             State::BackOff { retry_at } => Some(retry_at),
             State::Ready => {
                 let next =

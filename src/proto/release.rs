@@ -177,7 +177,10 @@ impl Engine {
         let is_it = |round: &usize| {
             self.rounds[*round].kind == Kind::Acquire && self.claims[*round].token == token
         };
-        let Some(at) = self.nodes[node].queue.iter().rposition(is_it) else {
+        // The latest is the last; when many fail at once, each in turn is the first.
+        let queue = &self.nodes[node].queue;
+        let is_first = queue.front().is_some_and(is_it);
+        let Some(at) = (if is_first { Some(0) } else { queue.iter().rposition(is_it) }) else {
             return false;
         };
         if let Some(round) = self.nodes[node].queue.remove(at) {
@@ -237,7 +240,8 @@ impl Engine {
         }
     }
 
-    /// Sends what is owed and due.
+    /// Sends what is owed and due, or some of it. When that is all, what has waited for it follows.
+    #[cold]
     pub(super) fn settle_debts(&mut self, now: Moment, node: usize) {
         let due = |debt: &Debt| debt.due <= now;
         let tokens: Vec<LockToken> = self.nodes[node]
@@ -245,6 +249,7 @@ impl Engine {
             .iter()
             .filter(|(_, debt)| due(debt))
             .map(|(token, _)| *token)
+            .take(self.share)
             .collect();
         for token in tokens {
             let Some(mut debt) = self.nodes[node].debts.remove(&token) else {
@@ -273,6 +278,11 @@ impl Engine {
         }
         self.nodes[node].debts_due = self.nodes[node].debts.values().map(|debt| debt.due).min();
         self.note_debts(node);
+        let is_all = self.nodes[node].debts_due.is_none_or(|due| now < due);
+        if is_all && std::mem::take(&mut self.nodes[node].is_behind) {
+            self.note_open(node);
+            self.flush_queue(now, node);
+        }
     }
 
     fn note_debts(&mut self, node: usize) {
