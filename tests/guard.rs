@@ -706,6 +706,30 @@ fn quarantined_process_that_moves_does_not_vote_at_its_new_address() {
     assert_eq!(quarantine(&scenario, 1), Some((QuarantineCause::Moved, QUARANTINE)));
 }
 
+/// R34: a process that was counted at one address is not counted at another in the same round, also
+/// if the first has come to a third process since.
+#[test]
+fn process_that_left_its_address_to_another_does_not_vote_at_a_third() {
+    let mut scenario = Scenario::guarded(3);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    scenario.connect(1);
+    scenario.drain();
+    scenario.connect(2);
+    scenario.drain();
+    let moving = scenario.servers[1].clone();
+    scenario.servers[1].run_id = Some("another".into());
+    reconnect_without_a_pause(&mut scenario, 1);
+    scenario.pass(SECOND);
+    scenario.servers[2] = moving;
+    reconnect_without_a_pause(&mut scenario, 2);
+    let left = QUARANTINE - SECOND;
+    assert_eq!(quarantine(&scenario, 2), Some((QuarantineCause::Moved, left)));
+    scenario.pass(left);
+    assert_eq!(scenario.state(2), NodeState::Ready);
+}
+
 fn reconnect_without_a_pause(scenario: &mut Scenario, node: usize) {
     scenario.engine.handle_disconnected(scenario.now, node, RESET);
     scenario.engine.connect(scenario.now);

@@ -1,5 +1,6 @@
 //! Who a server is: whether it may vote at all, and from when on (R32 to R35).
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,8 @@ const KILLS_MAX: usize = 8;
 
 /// Notices that nobody has taken; what is too much is left out.
 const NOTICES_MAX: usize = 64;
+/// So many processes that left an address are remembered by name.
+const DEPARTED_MAX: usize = 64;
 
 /// What the operators of a node should know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +65,32 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn is(&self, run_id: &str) -> bool {
         *self.run_id == *run_id
+    }
+}
+
+/// The processes that left a node's address to another one, for as long as a vote that they gave
+/// there may count: they may turn up at another node's.
+#[derive(Debug, Default)]
+pub(super) struct Departed {
+    known: VecDeque<(Arc<str>, Moment)>,
+    /// Until then, any process may be one of them.
+    unknown_until: Option<Moment>,
+}
+
+impl Departed {
+    fn note(&mut self, now: Moment, run_id: Arc<str>, until: Moment) {
+        self.known.retain(|(_, until)| !now.has_steadily_reached(*until));
+        if self.known.len() >= DEPARTED_MAX {
+            self.unknown_until = self.known.pop_front().map(|(_, until)| until);
+        }
+        self.known.push_back((run_id, until));
+    }
+
+    /// Until when the process must not vote at another address.
+    fn until(&self, now: Moment, run_id: &str) -> Option<Moment> {
+        let known = self.known.iter().rev().find(|(departed, _)| **departed == *run_id);
+        let until = known.map(|(_, until)| *until).or(self.unknown_until);
+        until.filter(|until| !now.has_steadily_reached(*until))
     }
 }
 
@@ -127,6 +156,11 @@ impl Engine {
         let server = self.nodes[node].server.clone();
         let before = self.nodes[node].seen.take();
         let quarantine = self.config.quarantine;
+        if let Some(seen) = &before
+            && server.run_id.as_ref() != Some(&seen.run_id)
+        {
+            self.departed.note(now, Arc::clone(&seen.run_id), now.after(quarantine));
+        }
         // Without its name, each connection may be to another process than the one before.
         let (Some(run_id), Some(_)) = (server.run_id.clone(), server.replication.master) else {
             self.notice(node, Notice::Unidentified);
@@ -161,7 +195,8 @@ impl Engine {
     }
 
     /// A process that was at another node's address before must not be counted for both in one
-    /// round, nor for a lock that it was counted for there; and it brings its quarantine along.
+    /// round, nor for a lock that it was counted for there; and it brings its quarantine along. It
+    /// need not be the last that was there.
     fn wait_for_moved(&mut self, now: Moment, node: usize, run_id: &str) {
         let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
         let known = others.filter(|(_, at)| at.seen.as_ref().is_some_and(|seen| seen.is(run_id)));
@@ -169,6 +204,7 @@ impl Engine {
         let until = known
             .map(|(_, at)| at.quarantine.map_or(own, |(until, _)| until))
             .map(|until| if own.has_steadily_reached(until) { own } else { until })
+            .chain(self.departed.until(now, run_id))
             .max_by_key(|until| until.steady_nanos());
         if let Some(until) = until {
             self.quarantine(node, QuarantineCause::Moved, until);

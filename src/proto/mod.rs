@@ -44,6 +44,7 @@ pub use command::{
     Command, Credentials, Grant, History, ReleaseWith, Replication, Reply, Section, ServerError,
     ServerInfo,
 };
+use identity::Departed;
 pub use identity::Notice;
 pub use lease::{Lease, Released};
 pub use node::{ErrorCounts, NodeState, NodeStatus};
@@ -314,6 +315,7 @@ pub struct Engine {
     outgoing: VecDeque<Outgoing>,
     done: VecDeque<usize>,
     notices: VecDeque<(usize, Notice)>,
+    departed: Departed,
     /// Smoothed time from a round's start to a quorum of answers.
     quorum_round_trip_nanos: Option<u64>,
     stats: Stats,
@@ -353,6 +355,7 @@ impl Engine {
             outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
             done: VecDeque::with_capacity(ROUNDS_USUAL),
             notices: VecDeque::new(),
+            departed: Departed::default(),
             quorum_round_trip_nanos: None,
             stats: Stats::default(),
         }
