@@ -269,6 +269,9 @@ impl fmt::Display for LockError {
             self.nodes().iter().filter(|report| wanted(&report.outcome)).count()
         };
         match self.kind() {
+            LockErrorKind::Contended if total == 0 => {
+                f.write_str("contended: this client has it, or asks for it already")?;
+            }
             LockErrorKind::Contended => {
                 let held = count(|outcome| matches!(outcome, NodeOutcome::Held));
                 write!(f, "contended: {held} of {total} nodes hold another token")?;

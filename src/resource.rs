@@ -1,6 +1,7 @@
 //! The name of what is locked.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::error::LockError;
@@ -91,6 +92,12 @@ impl PartialEq for Resource {
 }
 
 impl Eq for Resource {}
+
+impl Hash for Resource {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.as_bytes().hash(hasher);
+    }
+}
 
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -376,6 +376,13 @@ impl Master {
             .ok_or_else(|| io::Error::other(format!("{field} has no number of calls: {stats}")))
     }
 
+    /// A figure of `INFO stats`.
+    pub fn stat(&self, name: &str) -> io::Result<u64> {
+        let info = text(self.query(&[b"INFO", b"stats"])?)?;
+        let figure = info_field(&info, name).and_then(|figure| figure.parse().ok());
+        figure.ok_or_else(|| io::Error::other(format!("INFO stats has no figure {name}")))
+    }
+
     fn forget_connection(&mut self) {
         *self.connection.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
     }

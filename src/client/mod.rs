@@ -135,6 +135,11 @@ impl Redlock {
     /// The bound is hard: it covers connecting, every round and every delay. A wait that is
     /// shorter than a round trip cannot succeed.
     ///
+    /// Those who wait for the same resource on one client get it in the order of their arrival,
+    /// and only the first of them asks the masters; while one of them holds it, nobody does.
+    /// Between clients there is no order, and one whose threads always want the lock may keep it
+    /// to itself.
+    ///
     /// # Errors
     /// As [`try_lock`](Redlock::try_lock), with what the nodes said in the last round.
     pub fn try_lock_for(

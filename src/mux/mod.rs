@@ -150,6 +150,9 @@ impl Multiplexer {
 
     /// Starts rounds of acquisition that go on until `wait` is over; it ends as [`Done::Acquired`].
     ///
+    /// Those that wait here for the same resource get it in the order of their arrival, and only
+    /// the first of them asks the nodes.
+    ///
     /// # Errors
     /// As [`lock`](Multiplexer::lock).
     pub fn lock_for(

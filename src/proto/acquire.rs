@@ -29,24 +29,94 @@ impl Engine {
         }
         let task = Task::Acquire { ttl, patience, attempts: 0, last: None };
         let op = self.start_operation(task, Progress::Waiting);
-        self.start_attempt(now, op, resource.prefixed(&self.config.key_prefix));
+        let key = resource.prefixed(&self.config.key_prefix);
+        let is_its_turn = match patience {
+            Patience::OneRound => true,
+            Patience::Until(give_up_at) => self.join_line(now, op, &key, give_up_at),
+        };
+        if is_its_turn {
+            self.start_attempt(now, op, key);
+        }
         Ok(self.id_of(op))
     }
 
-    /// The delay after a round is over.
-    pub(super) fn start_again(&mut self, now: Moment, op: usize) {
-        let Task::Acquire { last: Some(last), .. } = &self.operations[op].task else {
-            unreachable!("only acquisitions wait, and after a round");
+    /// The delay after a round is over, or the wait in a line, or all patience.
+    pub(super) fn stop_waiting(&mut self, now: Moment, op: usize) {
+        let Task::Acquire { patience: Patience::Until(give_up_at), .. } = self.operations[op].task
+        else {
+            unreachable!("only acquisitions wait, and with patience");
         };
+        if now >= give_up_at {
+            let failure = self.failure_in_line(op);
+            self.count_failure(failure);
+            self.conclude(op, Progress::Failed(failure, None));
+        } else if !self.waits_longer(now, op, give_up_at) {
+            self.start_again(now, op);
+        }
+    }
+
+    /// Why an acquisition has failed; if it never asked the nodes, for the reason of the one that
+    /// did.
+    fn failure_in_line(&mut self, op: usize) -> Failure {
+        let Some(Last { key, told: None }) = self.last_of(op) else {
+            return self.told_to(op).map_or(Failure::Contended, |(failure, _)| *failure);
+        };
+        let first = self.first_in_line(key);
+        let told = first.and_then(|first| self.told_to(first)).cloned();
+        let failure = told.as_ref().map_or(Failure::Contended, |(failure, _)| *failure);
+        if let Task::Acquire { last: Some(last), .. } = &mut self.operations[op].task {
+            last.told = told;
+        }
+        failure
+    }
+
+    fn last_of(&self, op: usize) -> Option<&Last> {
+        match &self.operations[op].task {
+            Task::Acquire { last, .. } => last.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn told_to(&self, op: usize) -> Option<&(Failure, LockError)> {
+        self.last_of(op)?.told.as_ref()
+    }
+
+    pub(super) fn start_again(&mut self, now: Moment, op: usize) {
+        let last = self.last_of(op).expect("who waits remembers the key");
         let key = last.key.clone();
         self.start_attempt(now, op, key);
+    }
+
+    /// The acquisition is about to end; who stands behind it in its line is next.
+    pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
+        if !self.has_lines() {
+            return;
+        }
+        let key = match self.operations[op].progress {
+            Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
+                Some(&self.claims[round].key)
+            }
+            _ => self.last_of(op).map(|last| &last.key),
+        };
+        if let Some(key) = key.cloned() {
+            self.leave_line(now, op, &key, got);
+        }
+    }
+
+    fn count_failure(&mut self, failure: Failure) {
+        match failure {
+            Failure::Contended => self.stats.contended += 1,
+            Failure::Unavailable => self.stats.unavailable += 1,
+            Failure::Expired | Failure::NoEntropy => self.stats.expired += 1,
+        }
     }
 
     /// One round: a fresh token (R6), one SET to every node.
     #[inline]
     fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
         let Some(random) = self.entropy.token() else {
-            return self.conclude(op, Progress::Failed(Failure::NoEntropy, None));
+            self.conclude(op, Progress::Failed(Failure::NoEntropy, None));
+            return self.leave_line(now, op, &key, None);
         };
         let token = LockToken::from_random(random);
         let Task::Acquire { ttl, patience, attempts, .. } = &mut self.operations[op].task else {
@@ -73,17 +143,13 @@ impl Engine {
     ) -> bool {
         self.undo(now, round);
         let Some(retry_at) = self.retry_at(now, op) else {
-            match failure {
-                Failure::Contended => self.stats.contended += 1,
-                Failure::Unavailable => self.stats.unavailable += 1,
-                Failure::Expired | Failure::NoEntropy => self.stats.expired += 1,
-            }
+            self.count_failure(failure);
             return false;
         };
         let (key, nodes) = (self.claims[round].key.clone(), self.reports(round));
         if let Task::Acquire { last, attempts, .. } = &mut self.operations[op].task {
             let error = LockError::new(failure.into(), *attempts, nodes);
-            *last = Some(Box::new(Last { key, failure, error }));
+            *last = Some(Box::new(Last { key, told: Some((failure, error)) }));
         }
         self.disown(round);
         self.operations[op].progress = Progress::Waiting;
@@ -123,10 +189,7 @@ impl Engine {
             self.record(now, round, node, NodeOutcome::TimedOut(phase));
         }
         let cut_off = failure(self.rounds[round].tally);
-        let Task::Acquire { last, .. } = &self.operations[op].task else {
-            unreachable!("only acquisitions have patience");
-        };
-        let before = last.as_ref().map(|last| last.failure);
+        let before = self.told_to(op).map(|(failure, _)| *failure);
         let failure = before.unwrap_or(cut_off);
         if self.attempt_failed(now, op, round, failure) {
             return;
@@ -143,10 +206,9 @@ impl Engine {
     /// quorum came too late and another round follows.
     #[inline]
     pub(super) fn finish_acquire(&mut self, now: Moment, op: usize) -> Option<Done> {
-        let Task::Acquire { attempts, last, .. } = &self.operations[op].task else {
+        let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("called for acquisitions only");
         };
-        let attempts = *attempts;
         match self.operations[op].progress {
             Progress::Won(round) => {
                 let (won, claim) = (&self.rounds[round], &self.claims[round]);
@@ -171,9 +233,9 @@ impl Engine {
                 Some(Done::Acquired(Err(error)))
             }
             Progress::Failed(failure, round) => {
-                let nodes = match (round, last) {
+                let nodes = match (round, self.told_to(op)) {
                     (Some(round), _) => self.reports(round),
-                    (None, Some(last)) => last.error.nodes().to_vec(),
+                    (None, Some((_, error))) => error.nodes().to_vec(),
                     (None, None) => Vec::new(),
                 };
                 let error = LockError::new(failure.into(), attempts, nodes);

@@ -56,6 +56,10 @@ impl Engine {
                 lease.ttl = ttl;
                 debug_assert!(validity::is_valid(lease.deadline, now));
                 self.stats.extended += 1;
+                if self.has_lines() {
+                    let key = lease.resource.clone().prefixed(&self.config.key_prefix);
+                    self.hold_longer(&key, lease.token, lease.deadline);
+                }
                 return (lease, Ok(()));
             }
             Progress::Won(round) => (Failure::Expired, Some(round)),

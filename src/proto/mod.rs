@@ -25,6 +25,7 @@ mod extend;
 mod fifo;
 mod identity;
 mod lease;
+mod line;
 mod node;
 mod release;
 mod round;
@@ -53,6 +54,7 @@ use crate::config::Config;
 use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport, Phase, Unfit};
 use crate::quorum::{Tally, Verdict};
 use crate::{Moment, Resource};
+use line::Lines;
 use node::{Node, Request, Route, State, Step};
 use round::{Claim, Kind, Round, Vote};
 use timer::Timers;
@@ -176,7 +178,6 @@ enum Task {
         ttl: Ttl,
         patience: Patience,
         attempts: u32,
-        /// Of the last round that was not cut off.
         last: Option<Box<Last>>,
     },
     Extend {
@@ -186,15 +187,16 @@ enum Task {
         refused: Option<LockError>,
     },
     /// Whether the lock was valid when its release began.
-    Release { was_valid: bool },
+    Release {
+        was_valid: bool,
+    },
 }
 
-/// What remains of a round when another one is to follow.
+/// What is remembered between two rounds, and before the first if it has to wait for that.
 struct Last {
     key: Resource,
-    failure: Failure,
-    /// What the nodes said.
-    error: LockError,
+    /// What the nodes said in the last round that was not cut off.
+    told: Option<(Failure, LockError)>,
 }
 
 /// Why an operation did not succeed.
@@ -315,6 +317,7 @@ pub struct Engine {
     outgoing: VecDeque<Outgoing>,
     done: VecDeque<usize>,
     notices: VecDeque<(usize, Notice)>,
+    lines: Lines,
     departed: Departed,
     /// Smoothed time from a round's start to a quorum of answers.
     quorum_round_trip_nanos: Option<u64>,
@@ -323,8 +326,9 @@ pub struct Engine {
 
 impl Engine {
     /// An engine that has not connected to anything yet.
-    pub fn new(config: Arc<Config>, entropy: Box<dyn Entropy>) -> Engine {
+    pub fn new(config: Arc<Config>, mut entropy: Box<dyn Entropy>) -> Engine {
         let count = config.nodes();
+        let lines = Lines::new(entropy.next_u64());
         let nodes = (0..count).map(|_| Node::new()).collect();
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let node_timeout_nanos = nanos(config.node_timeout);
@@ -355,6 +359,7 @@ impl Engine {
             outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
             done: VecDeque::with_capacity(ROUNDS_USUAL),
             notices: VecDeque::new(),
+            lines,
             departed: Departed::default(),
             quorum_round_trip_nanos: None,
             stats: Stats::default(),
@@ -375,7 +380,7 @@ impl Engine {
         while let Some(op) = self.take_due(now) {
             self.operations[op].timer = None;
             match (self.operations[op].progress, &self.operations[op].task) {
-                (Progress::Waiting, _) => self.start_again(now, op),
+                (Progress::Waiting, _) => self.stop_waiting(now, op),
                 (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
                 (Progress::Voting(round), Task::Extend { .. } | Task::Release { .. }) => {
                     self.rounds[round].decided = true;
@@ -535,9 +540,13 @@ impl Engine {
     /// on after all.
     fn finish(&mut self, now: Moment, op: usize) -> Option<Done> {
         match self.operations[op].task {
-            Task::Acquire { .. } => {
+            Task::Acquire { patience, .. } => {
                 let done = self.finish_acquire(now, op);
-                if done.is_some() {
+                if let Some(Done::Acquired(result)) = &done {
+                    if let Patience::Until(_) = patience {
+                        let got = result.as_ref().ok();
+                        self.step_out(now, op, got.map(|lease| (lease.token, lease.deadline)));
+                    }
                     self.end(op);
                 }
                 done
@@ -572,6 +581,7 @@ impl Engine {
                 if let Progress::Voting(round) | Progress::Won(round) = progress {
                     self.undo(now, round);
                 }
+                self.step_out(now, op, None);
                 Cancelled::Acquisition
             }
             Task::Extend { lease, .. } => match progress {

@@ -28,8 +28,7 @@ impl Engine {
         self.stats.released += 1;
         let task = Task::Release { was_valid: lease.is_valid_at(now) };
         let op = self.start_operation(task, Progress::Waiting);
-        let held = self.held(lease);
-        let round = self.release_everywhere(now, held, Some(op));
+        let round = self.give_up_lease(now, lease, Some(op));
         // With every node down, the outcome is known already.
         if let Progress::Waiting = self.operations[op].progress {
             self.operations[op].progress = Progress::Voting(round);
@@ -46,14 +45,19 @@ impl Engine {
     pub fn abandon(&mut self, now: Moment, lease: Lease) {
         let now = self.clamp(now);
         self.stats.released += 1;
-        let held = self.held(lease);
-        self.release_everywhere(now, held, None);
+        self.give_up_lease(now, lease, None);
     }
 
-    fn held(&self, lease: Lease) -> Held {
+    fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<usize>) -> usize {
         let key = lease.resource.prefixed(&self.config.key_prefix);
+        let awaited = self.has_lines().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
-        Held { claim, started: lease.started, sent: lease.sent }
+        let held = Held { claim, started: lease.started, sent: lease.sent };
+        let round = self.release_everywhere(now, held, owner);
+        if let Some((key, token)) = awaited {
+            self.call_first(now, &key, token);
+        }
+        round
     }
 
     /// Releases what an attempt may have left, on every node that its SET was meant for: also on

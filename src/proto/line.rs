@@ -1,0 +1,244 @@
+//! Who waits for what: the acquisitions of one engine that wait for the same resource stand in a
+//! line, in the order of their arrival, and only the first of them asks the nodes.
+//!
+//! While the lock is held by somebody who stood in the line before, the first asks nobody, either:
+//! it starts behind the release, on the same connections, or when the lock's validity is over. So a
+//! lock goes from hand to hand within a client at the cost of one acquisition and one release each.
+//! An acquisition of exactly one round stands in no line.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, DefaultHasher, Hasher};
+use std::mem;
+
+use super::{Engine, Last, OpId, Patience, Progress, Task};
+use crate::token::LockToken;
+use crate::{Moment, Resource};
+
+/// From so many lines on, those that nobody stands in are looked for before another is added.
+const LINES_TIDY: usize = 256;
+
+pub(super) struct Lines {
+    by_key: HashMap<Resource, Line, Keyed>,
+    /// With so many, it is time to tidy up.
+    tidy_at: usize,
+}
+
+struct Line {
+    /// Who got the lock, and until when it is valid.
+    holder: Option<(LockToken, Moment)>,
+    first: Option<OpId>,
+    others: VecDeque<OpId>,
+}
+
+impl Lines {
+    pub(super) fn new(key: u64) -> Lines {
+        Lines { by_key: HashMap::with_hasher(Keyed(key)), tidy_at: LINES_TIDY }
+    }
+
+    /// Locks that were handed on, forgotten or not released leave lines that nobody stands in.
+    fn tidy(&mut self, now: Moment) {
+        if self.by_key.len() >= self.tidy_at {
+            self.by_key.retain(|_, line| line.first.is_some() || line.held_until(now).is_some());
+            self.tidy_at = (2 * self.by_key.len()).max(LINES_TIDY);
+        }
+    }
+}
+
+impl Line {
+    /// Until when nobody need ask for the lock.
+    fn held_until(&self, now: Moment) -> Option<Moment> {
+        self.holder.map(|(_, deadline)| deadline).filter(|deadline| now < *deadline)
+    }
+}
+
+/// Names may come from outside: nobody is to know which of them meet in one place.
+struct Keyed(u64);
+
+impl BuildHasher for Keyed {
+    type Hasher = DefaultHasher;
+
+    fn build_hasher(&self) -> DefaultHasher {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.0);
+        hasher
+    }
+}
+
+impl Engine {
+    /// A new acquisition joins the line for its key. Says whether it is to start now.
+    pub(super) fn join_line(
+        &mut self,
+        now: Moment,
+        op: usize,
+        key: &Resource,
+        give_up_at: Moment,
+    ) -> bool {
+        let id = self.id_of(op);
+        self.lines.tidy(now);
+        let Some(line) = self.lines.by_key.get_mut(key) else {
+            let line = Line { holder: None, first: Some(id), others: VecDeque::new() };
+            self.lines.by_key.insert(key.clone(), line);
+            return true;
+        };
+        let held_until = line.held_until(now);
+        let start_at = match line.first {
+            Some(_) => {
+                line.others.push_back(id);
+                give_up_at
+            }
+            None => {
+                line.first = Some(id);
+                match held_until {
+                    None => return true,
+                    Some(held_until) => held_until.min(give_up_at),
+                }
+            }
+        };
+        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
+            *last = Some(Box::new(Last { key: key.clone(), told: None }));
+        }
+        self.set_timer(op, start_at);
+        false
+    }
+
+    /// The first in line, whose time to start has come, may have to wait for longer: its lock was
+    /// extended in the meantime.
+    pub(super) fn waits_longer(&mut self, now: Moment, op: usize, give_up_at: Moment) -> bool {
+        let Task::Acquire { last: Some(last), .. } = &self.operations[op].task else {
+            return false;
+        };
+        let line = self.lines.by_key.get(&last.key);
+        let Some(held_until) = line.and_then(|line| line.held_until(now)) else {
+            return false;
+        };
+        self.set_timer(op, held_until.min(give_up_at));
+        true
+    }
+
+    /// The acquisition is over. Who is next waits until the lock that it got is over, if it got
+    /// one, or starts.
+    pub(super) fn leave_line(
+        &mut self,
+        now: Moment,
+        op: usize,
+        key: &Resource,
+        got: Option<(LockToken, Moment)>,
+    ) {
+        let id = self.id_of(op);
+        let Some(line) = self.lines.by_key.get_mut(key) else {
+            return;
+        };
+        if got.is_some() {
+            line.holder = got;
+        }
+        if line.first != Some(id) {
+            line.others.retain(|other| *other != id);
+            return;
+        }
+        line.first = None;
+        self.call_next(now, key);
+    }
+
+    /// Somebody becomes the first in line, if there is nobody.
+    fn call_next(&mut self, now: Moment, key: &Resource) {
+        let Some(line) = self.lines.by_key.get_mut(key) else {
+            return;
+        };
+        let held_until = line.held_until(now);
+        let mut others = mem::take(&mut line.others);
+        let mut next = None;
+        // Whose patience is over is about to be told so.
+        while next.is_none_or(|(_, _, give_up_at)| now >= give_up_at)
+            && let Some(id) = others.pop_front()
+        {
+            next = self.patience_of(id).map(|(op, give_up_at)| (id, op, give_up_at));
+        }
+        let next = next.filter(|(_, _, give_up_at)| now < *give_up_at);
+        let Some((id, op, give_up_at)) = next else {
+            if held_until.is_none() {
+                self.lines.by_key.remove(key);
+            }
+            return;
+        };
+        if let Some(line) = self.lines.by_key.get_mut(key) {
+            (line.first, line.others) = (Some(id), others);
+        }
+        match held_until {
+            Some(held_until) => self.set_timer(op, held_until.min(give_up_at)),
+            None => self.start_again(now, op),
+        }
+    }
+
+    /// A lock was given up, and its release is on its way: the first in line starts behind it.
+    pub(super) fn call_first(&mut self, now: Moment, key: &Resource, token: LockToken) {
+        let Some(line) = self.lines.by_key.get_mut(key) else {
+            return;
+        };
+        if line.holder.is_some_and(|(holder, _)| holder == token) {
+            line.holder = None;
+        }
+        let held_until = line.held_until(now);
+        let Some(first) = line.first else {
+            if held_until.is_none() {
+                self.lines.by_key.remove(key);
+            }
+            return;
+        };
+        if let (None, Some((op, give_up_at))) = (held_until, self.patience_of(first))
+            && matches!(self.operations[op].progress, Progress::Waiting)
+            && now < give_up_at
+        {
+            self.start_again(now, op);
+        }
+    }
+
+    /// A lock was extended: nobody need ask for it before.
+    pub(super) fn hold_longer(&mut self, key: &Resource, token: LockToken, deadline: Moment) {
+        if let Some(line) = self.lines.by_key.get_mut(key)
+            && let Some((holder, until)) = &mut line.holder
+            && *holder == token
+        {
+            *until = deadline;
+        }
+    }
+
+    pub(super) fn has_lines(&self) -> bool {
+        !self.lines.by_key.is_empty()
+    }
+
+    /// Why whoever stands first was refused, for those behind it.
+    pub(super) fn first_in_line(&self, key: &Resource) -> Option<usize> {
+        self.lookup(self.lines.by_key.get(key)?.first?)
+    }
+
+    fn patience_of(&self, id: OpId) -> Option<(usize, Moment)> {
+        let op = self.lookup(id)?;
+        match self.operations[op].task {
+            Task::Acquire { patience: Patience::Until(give_up_at), .. } => Some((op, give_up_at)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_nobody_stands_in_are_not_kept_for_ever() {
+        let mut lines = Lines::new(7);
+        let (deadline, token) = (Moment::from_nanos(10), LockToken::from_random([1; 20]));
+        for i in 0..2 * LINES_TIDY {
+            let key = Resource::new(i.to_string()).unwrap();
+            let holder = (i % 2 == 0).then_some((token, deadline));
+            lines.tidy(Moment::from_nanos(0));
+            lines.by_key.insert(key, Line { holder, first: None, others: VecDeque::new() });
+        }
+        let valid = lines.by_key.values().filter(|line| line.holder.is_some()).count();
+        assert_eq!(valid, LINES_TIDY, "what is held is kept");
+        assert!(lines.by_key.len() < 2 * LINES_TIDY);
+        lines.tidy_at = lines.by_key.len();
+        lines.tidy(deadline);
+        assert!(lines.by_key.is_empty());
+    }
+}
