@@ -663,3 +663,35 @@ fn flood_of_one_master_is_read_in_parts_and_others_are_served() {
     assert!(most <= 2 * 512 / 3, "{most}");
     assert!(due_at_once > 0 && served > 0, "{due_at_once} {served}");
 }
+
+/// What was answered in time counts, however late the loop comes to read it, and in however many
+/// parts.
+#[test]
+fn answers_that_were_there_in_time_count_after_a_pause() {
+    const LOCKS: usize = 1_000;
+    let servers: Vec<_> = (0..5).map(|_| Scripted::well_behaved()).collect();
+    let node_timeout = Duration::from_millis(100);
+    let config = patient(servers.iter().map(Scripted::url)).node_timeout(node_timeout);
+    let mut mux =
+        Standalone::new(config.restart_guard(RestartGuard::Off).config().unwrap()).unwrap();
+    mux.connect();
+    while mux.nodes().any(|node| node.state != NodeState::Ready) {
+        mux.wait(SOON).unwrap();
+    }
+    for i in 0..LOCKS {
+        mux.lock(format!("job:{i}"), TTL).unwrap();
+    }
+    while mux.next_timeout().is_some_and(|timeout| timeout.is_zero()) {
+        mux.flush();
+    }
+    pause(4 * node_timeout);
+    for _ in 0..LOCKS {
+        let (_, done) = loop {
+            match mux.poll_done() {
+                Some(done) => break done,
+                None => mux.wait(SOON).unwrap(),
+            };
+        };
+        assert!(matches!(done, Done::Acquired(Ok(_))), "{done:?}");
+    }
+}

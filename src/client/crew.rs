@@ -38,8 +38,8 @@ pub(super) trait Work {
     type Time: Copy + Ord;
     type Poller: Poll;
 
-    /// To be called before orders are begun; the poller is there unless somebody waits with it.
-    fn get_ready(&mut self, poller: Option<&mut Self::Poller>);
+    /// To be called before orders are begun. Says whether somebody should look for events before.
+    fn get_ready(&mut self) -> bool;
 
     /// Starts what was ordered. It must not panic: nobody would hear of the order again.
     fn begin(&mut self, order: Self::Order) -> Begun<Self>;
@@ -71,6 +71,9 @@ pub(super) trait Work {
 
     /// Nobody waits for the order any more. It must not panic.
     fn cancel(&mut self, id: Self::Id);
+
+    /// Nobody waited for the outcome any more. It must not panic.
+    fn give_up(&mut self, outcome: Self::Outcome);
 }
 
 /// What became of an order at once.
@@ -125,8 +128,11 @@ impl<W: Work> Gate<W> {
         let Some(mut mailbox) = self.used.pop_front() else {
             return Mailbox::new();
         };
-        if let Some(free) = Arc::get_mut(&mut mailbox) {
-            free.lock().is_called = false;
+        if let Some(unused) = Arc::get_mut(&mut mailbox) {
+            let mut mail = unused.lock();
+            debug_assert!(mail.outcome.is_none(), "it was taken, or given up");
+            *mail = Mail { outcome: None, is_called: false };
+            drop(mail);
             return mailbox;
         }
         self.used.push_back(mailbox);
@@ -254,7 +260,7 @@ impl<W: Work> Crew<W> {
     #[inline]
     pub(super) fn run(&self, order: W::Order) -> W::Outcome {
         let mut gate = self.lock();
-        let mut hand = Hand { crew: self, desk: gate.desk.take(), poller: None, own: Own::None };
+        let mut hand = self.hand(gate.desk.take());
         if hand.desk.is_none() {
             let mailbox = gate.mailbox();
             gate.orders.push_back(Filed { order, sender: Some(Arc::clone(&mailbox)) });
@@ -270,9 +276,10 @@ impl<W: Work> Crew<W> {
                 hand.work().unwrap_or_else(|| hand.sleep_and_work())
             }
             Begun::Now(outcome) => {
+                hand.outcome = Some(outcome);
                 hand.hand_out();
                 hand.go();
-                outcome
+                hand.outcome.take().expect("it is still there")
             }
             Begun::Unattended => unreachable!("somebody waits for it"),
         }
@@ -286,11 +293,16 @@ impl<W: Work> Crew<W> {
             return;
         };
         drop(gate);
-        let mut hand = Hand { crew: self, desk: Some(desk), poller: None, own: Own::None };
+        let mut hand = self.hand(Some(desk));
         let _ = hand.begin(order);
         hand.desk().work.send();
         hand.hand_out();
         hand.go();
+    }
+
+    #[inline]
+    fn hand(&self, desk: Option<Box<Desk<W>>>) -> Hand<'_, W> {
+        Hand { crew: self, desk, poller: None, own: Own::None, outcome: None }
     }
 
     #[inline]
@@ -307,6 +319,8 @@ struct Hand<'a, W: Work> {
     /// While it waits for events.
     poller: Option<Box<W::Poller>>,
     own: Own<W>,
+    /// What came of its own order.
+    outcome: Option<W::Outcome>,
 }
 
 impl<'a, W: Work> Hand<'a, W> {
@@ -316,10 +330,27 @@ impl<'a, W: Work> Hand<'a, W> {
     }
 
     #[inline]
-    fn begin(&mut self, order: W::Order) -> Begun<W> {
-        let desk = self.desk();
-        desk.work.get_ready(desk.poller.as_deref_mut());
-        desk.work.begin(order)
+    fn begin(&mut self, mut order: W::Order) -> Begun<W> {
+        if self.desk().work.get_ready() {
+            order = self.look_before(order);
+        }
+        self.desk().work.begin(order)
+    }
+
+    /// The order is with the others meanwhile: if looking panics, somebody else finds it there.
+    #[cold]
+    fn look_before(&mut self, order: W::Order) -> W::Order {
+        self.desk().orders.push_back(Filed { order, sender: None });
+        self.look();
+        self.desk().work.get_ready();
+        self.desk().orders.pop_back().expect("it was put there").order
+    }
+
+    fn look(&mut self) {
+        if let Some(poller) = &mut self.desk().poller {
+            poller.look();
+            self.turn();
+        }
     }
 
     /// Works for all until its own order is done; `None` if it is to sleep until then.
@@ -327,10 +358,11 @@ impl<'a, W: Work> Hand<'a, W> {
     fn work(&mut self) -> Option<W::Outcome> {
         let mut rounds = 0;
         loop {
-            if let Some(outcome) = self.hand_out() {
+            self.hand_out();
+            if self.outcome.is_some() {
                 self.own = Own::None;
                 self.go();
-                return Some(outcome);
+                return self.outcome.take();
             }
             let mut gate = self.crew.lock();
             if gate.is_empty() {
@@ -387,12 +419,14 @@ impl<'a, W: Work> Hand<'a, W> {
                 News::Gone(own) => desk.forget(&own),
             }
             self.have_back(poller);
-        } else if let (true, Some(poller)) = (look, desk.poller.as_mut()) {
-            poller.look();
-            self.turn();
+        } else if look {
+            self.look();
+        }
+        if self.desk().work.get_ready() {
+            self.look();
+            self.desk().work.get_ready();
         }
         let desk = self.desk();
-        desk.work.get_ready(desk.poller.as_deref_mut());
         while let Some(Filed { order, sender }) = desk.orders.pop_front() {
             match (desk.work.begin(order), sender) {
                 (Begun::Now(outcome), Some(sender)) => sender.post(outcome),
@@ -400,7 +434,8 @@ impl<'a, W: Work> Hand<'a, W> {
                     desk.waiters.insert(id, sender);
                 }
                 (Begun::Later(id), None) => desk.work.cancel(id),
-                (Begun::Now(_), None) | (Begun::Unattended, _) => {}
+                (Begun::Now(outcome), None) => desk.work.give_up(outcome),
+                (Begun::Unattended, _) => {}
             }
         }
         desk.work.send();
@@ -429,32 +464,36 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Hands out what has ended; returns what is its own.
+    /// Hands out what has ended, and keeps what is its own.
     #[inline]
-    fn hand_out(&mut self) -> Option<W::Outcome> {
+    fn hand_out(&mut self) {
         let desk = self.desk.as_mut().expect("it works");
         match &self.own {
             // Nobody else waits for anything.
             Own::Order(id) if desk.waiters.is_empty() && desk.poller.is_some() => {
-                if desk.work.has_ended() { desk.work.take(*id) } else { None }
+                if desk.work.has_ended() {
+                    self.outcome = desk.work.take(*id);
+                    desk.work.send();
+                }
             }
-            Own::None if !desk.work.has_ended() => None,
+            Own::None if !desk.work.has_ended() => {}
             _ => self.hand_out_to_all(),
         }
     }
 
-    fn hand_out_to_all(&mut self) -> Option<W::Outcome> {
-        let Hand { crew, desk, own, .. } = self;
+    fn hand_out_to_all(&mut self) {
+        let Hand { crew, desk, own, outcome, .. } = self;
         let desk = desk.as_mut().expect("it works");
-        let mut outcome = None;
-        if let Own::Mail(mailbox) = own {
-            outcome = mailbox.lock().outcome.take().map(W::receive);
+        if let Own::Mail(mailbox) = own
+            && let Some(mail) = mailbox.lock().outcome.take()
+        {
+            *outcome = Some(W::receive(mail));
         }
         let mut all = mem::take(&mut desk.ended);
         desk.work.ended(&mut all);
         for id in all.drain(..) {
             if matches!(own, Own::Order(own) if *own == id) {
-                outcome = desk.work.take(id);
+                *outcome = desk.work.take(id);
                 continue;
             }
             let Some(mailbox) = desk.waiters.get(&id) else {
@@ -466,7 +505,7 @@ impl<'a, W: Work> Hand<'a, W> {
             };
             let is_leader = desk.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, mailbox));
             match own.is(mailbox) {
-                true => outcome = Some(ended),
+                true => *outcome = Some(ended),
                 false => mailbox.post(ended),
             }
             if let Some(mailbox) = desk.waiters.remove(&id)
@@ -479,7 +518,8 @@ impl<'a, W: Work> Hand<'a, W> {
             }
         }
         desk.ended = all;
-        outcome
+        // What was undone on the way.
+        desk.work.send();
     }
 
     /// Puts the desk down while its order goes on. Says whether it is to wait for events; otherwise
@@ -586,10 +626,15 @@ impl<'a, W: Work> Hand<'a, W> {
         let mut own = mem::replace(&mut self.own, Own::None);
         let mut gate = self.crew.lock();
         if let Some(mut desk) = self.desk.take() {
-            desk.forget(&own);
-            own = Own::None;
             desk.orders.append(&mut gate.orders);
             mem::swap(&mut gate.orders, &mut desk.orders);
+            let is_own = |sender: &mut Arc<Mailbox<W>>| own.is(sender);
+            gate.orders.iter_mut().for_each(|filed| drop(filed.sender.take_if(is_own)));
+            desk.forget(&own);
+            own = Own::None;
+            if let Some(outcome) = self.outcome.take() {
+                desk.work.give_up(outcome);
+            }
             gate.back = gate.back.take().or(desk.back.take());
             gate.desk = Some(desk);
         }
@@ -655,6 +700,11 @@ impl<W: Work> Desk<W> {
         if let Some(id) = id {
             self.waiters.remove(&id);
             self.work.cancel(id);
+        }
+        if let Own::Mail(mailbox) = own
+            && let Some(outcome) = mailbox.lock().outcome.take()
+        {
+            self.work.give_up(outcome);
         }
     }
 }

@@ -10,9 +10,9 @@ use crate::{LockToken, Resource};
 
 /// A lock that is held, until its validity is over.
 ///
-/// Dropping it sends the release to every master without waiting for an answer: it never blocks
-/// and never panics, and what it cannot send ends with the TTL. [`unlock`](LockGuard::unlock)
-/// waits and reports.
+/// Dropping it sends the release to every master without waiting for an answer: it never blocks,
+/// nor panics unless a logger does, and what it cannot send ends with the TTL.
+/// [`unlock`](LockGuard::unlock) waits and reports.
 ///
 /// # Differences from `std::sync::MutexGuard`
 /// A lock like this ends by itself. A holder that is paused, swapped out or cut off for longer
@@ -90,7 +90,9 @@ impl LockGuard {
     ///   while [`remaining`](LockGuard::remaining) lasts.
     /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl): mend the argument.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), LockError> {
-        let lease = self.lease.take().expect("the lease is put back by every call that takes it");
+        // If a logger panics, this is what is left: a lock that is over.
+        let over = self.lease().over();
+        let lease = self.lease.replace(over).expect("it was there a moment ago");
         let (lease, result) = self.redlock.extend(lease, ttl);
         self.lease = Some(lease);
         result

@@ -42,6 +42,9 @@ const WAKER: Token = Token(NODES_MAX);
 /// waits, works the event loop for all; so connections are made, lost and made again only while
 /// somebody is calling.
 ///
+/// A logger may block or panic, which is then the affair of the thread that logs, but it must not
+/// call the client that it logs for: it would wait for itself.
+///
 /// After `fork`, it belongs to the parent: in the child every operation fails with
 /// [`Forked`](crate::LockErrorKind::Forked), and dropping a guard does nothing.
 ///

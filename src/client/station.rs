@@ -80,12 +80,16 @@ pub(super) struct Station {
     watches: BTreeMap<u64, Watching>,
     watches_so_far: u64,
     errands: HashMap<OpId, ErrandId>,
+    errand_ops: HashMap<ErrandId, OpId>,
     ended_errands: Vec<EndedErrand>,
     is_called_back: bool,
     /// The latest look at the clock.
     now: Moment,
     /// When somebody last looked at the masters.
     last_turn: Moment,
+    /// A turn has begun. If it is not over when the next one begins, it has panicked, and what was
+    /// announced to it is not announced again.
+    is_turning: bool,
 }
 
 impl Station {
@@ -96,10 +100,12 @@ impl Station {
             watches: BTreeMap::new(),
             watches_so_far: 0,
             errands: HashMap::new(),
+            errand_ops: HashMap::new(),
             ended_errands: Vec::new(),
             is_called_back: false,
             now,
             last_turn: now,
+            is_turning: false,
         }
     }
 
@@ -147,6 +153,7 @@ impl Station {
             if let Some(Done::Extended(lease, result)) = self.mux.take_done(op)
                 && let Some(id) = self.errands.remove(&op)
             {
+                self.errand_ops.remove(&id);
                 self.ended_errands.push(EndedErrand { id, lease, result });
             }
         }
@@ -156,7 +163,7 @@ impl Station {
         if let Some(at) = self.ended_errands.iter().position(|errand| errand.id == id) {
             return Some(self.ended_errands.swap_remove(at).lease);
         }
-        let op = self.errands.iter().find(|(_, errand)| **errand == id).map(|(op, _)| *op)?;
+        let op = self.errand_ops.remove(&id)?;
         self.errands.remove(&op);
         match self.mux.cancel(op) {
             Cancelled::Extension(lease) => Some(lease),
@@ -200,18 +207,13 @@ impl Work for Station {
     type Time = Moment;
     type Poller = Poller;
 
-    fn get_ready(&mut self, poller: Option<&mut Poller>) {
+    #[inline]
+    fn get_ready(&mut self) -> bool {
         // With a look at the wall clock: that it was set since the last one is no reason to take it
         // off the validity.
         self.now = Clock.now();
-        if let Some(poller) = poller
-            && self.now.since(self.last_turn) > IDLE_MIN
-        {
-            // Connections may have ended while nobody looked: better to know before using them.
-            poller.look();
-            self.turn(poller, None);
-            self.now = Clock.now();
-        }
+        // Connections may have ended while nobody looked: better to know before using them.
+        self.now.since(self.last_turn) > IDLE_MIN
     }
 
     #[inline]
@@ -233,6 +235,7 @@ impl Work for Station {
                 for NewErrand { id, lease, ttl } in errands {
                     let op = self.mux.extend_at(self.now, lease, ttl);
                     self.errands.insert(op, id);
+                    self.errand_ops.insert(id, op);
                 }
                 return Begun::Unattended;
             }
@@ -269,6 +272,9 @@ impl Work for Station {
     #[inline]
     fn turn(&mut self, poller: &mut Poller, alone: Option<Id>) {
         let now = Clock.now_by_one_clock();
+        if mem::replace(&mut self.is_turning, true) {
+            self.mux.leave_all_unread();
+        }
         let mut events = poller.events();
         for event in events.by_ref() {
             self.mux.handle_event_at(now, event);
@@ -287,11 +293,15 @@ impl Work for Station {
         if !self.watches.is_empty() {
             self.look_at_watches();
         }
+        self.is_turning = false;
     }
 
     #[inline]
     fn due(&self) -> Option<Moment> {
         let due = self.mux.due();
+        if self.is_turning {
+            return Some(self.now);
+        }
         if self.watches.is_empty() {
             return due;
         }
@@ -353,11 +363,23 @@ impl Work for Station {
         }
     }
 
+    fn give_up(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Done(Done::Acquired(Ok(lease)) | Done::Extended(lease, _))
+            | Outcome::Overslept(lease) => self.mux.abandon_at(self.now, lease),
+            Outcome::Recalled(Some(lease)) => self.mux.abandon_at(self.now, *lease),
+            Outcome::Errands(mut ended) => self.ended_errands.append(&mut ended),
+            _ => {}
+        }
+    }
+
     fn cancel(&mut self, id: Id) {
         match id {
             Id::Op(op) => self.mux.forsake(op),
             Id::Watch(key) => {
-                self.watches.remove(&key);
+                if let Some(Watching { outcome: Some(outcome), .. }) = self.watches.remove(&key) {
+                    self.give_up(outcome);
+                }
             }
         }
     }

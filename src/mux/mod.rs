@@ -357,7 +357,10 @@ impl Multiplexer {
             }
         }
         if is_due {
-            self.engine.handle_timeout(now);
+            let mut unread = NodeSet::EMPTY;
+            let nodes = self.nodes.iter().enumerate().filter(|(_, connection)| connection.unread);
+            nodes.for_each(|(node, _)| unread.insert(node));
+            self.engine.handle_timeout_of_others(now, unread);
         }
         self.flush_at_home();
     }
@@ -378,33 +381,27 @@ impl Multiplexer {
 
     /// The next operation that has ended.
     ///
-    /// The clock is read for each lock: one that it hands out was valid at that moment.
+    /// The clock is read for each lock: one that it hands out was valid at that moment. A quorum
+    /// that came too late is undone on the way; what that sends leaves with the next
+    /// [`flush`](Multiplexer::flush) or turn, which is then due at once.
     #[inline]
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
         let now = match self.engine.is_release_next()? {
             true => self.engine.last_now(),
             false => Clock.now(),
         };
-        let done = self.engine.poll_done(now);
-        // A quorum that came too late is undone on the way.
-        if let None | Some((_, Done::Acquired(Err(_)))) = done {
-            self.flush();
-        }
-        done
+        self.engine.poll_done(now)
     }
 
-    /// As [`poll_done`](Multiplexer::poll_done), for one operation.
+    /// As [`poll_done`](Multiplexer::poll_done), for one operation. It sends nothing: a logger that
+    /// panics would take the result with it.
     #[inline]
     pub(crate) fn take_done(&mut self, id: OpId) -> Option<Done> {
         if !self.engine.has_done() {
             return None;
         }
         let now = self.now_for(id);
-        let done = self.engine.take_done(now, id);
-        if let None | Some(Done::Acquired(Err(_))) = done {
-            self.flush();
-        }
-        done
+        self.engine.take_done(now, id)
     }
 
     /// Ends an operation at once. [`poll_done`](Multiplexer::poll_done) will not name it any more,
@@ -656,6 +653,11 @@ impl Multiplexer {
         }
         self.leave_unread(node);
         0
+    }
+
+    /// What was announced of the nodes was not looked at.
+    pub(crate) fn leave_all_unread(&mut self) {
+        (0..self.nodes.len()).for_each(|node| self.leave_unread(node));
     }
 
     #[cold]

@@ -70,6 +70,12 @@ impl Lease {
         Lease { resource, token, ttl, longest, started, deadline, granted, sent }
     }
 
+    /// What stands in for a lease that is in somebody else's hands: a lock that is over.
+    pub(crate) fn over(&self) -> Lease {
+        let over = Moment::from_nanos(0);
+        Lease::restored(self.resource.clone(), self.token, self.ttl, over)
+    }
+
     /// The same, with the longest time to live that was ever asked for, and the nodes that granted.
     pub(crate) fn with_past(self, longest: Ttl, granted: NodeSet) -> Lease {
         Lease { longest, granted, ..self }

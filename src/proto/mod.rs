@@ -368,12 +368,18 @@ impl Engine {
 
     /// A deadline or an answer was due: look at all that is.
     pub fn handle_timeout(&mut self, now: Moment) {
+        self.handle_timeout_of_others(now, NodeSet::EMPTY);
+    }
+
+    /// As [`handle_timeout`](Engine::handle_timeout), with nodes of which more was read than has
+    /// been handled: what they seem not to have answered may be there.
+    pub fn handle_timeout_of_others(&mut self, now: Moment, unread: NodeSet) {
         let now = self.clamp(now);
         debug_assert!(
             self.first_due().is_none_or(|first| self.due.is_some_and(|due| due <= first)),
             "what is due was noted"
         );
-        for node in 0..self.nodes.len() {
+        for node in NodeSet::all(self.nodes.len()).without(unread).iter() {
             self.node_timeout(now, node);
         }
         let mut left = WORK_PER_TURN_MAX;
@@ -424,15 +430,20 @@ impl Engine {
         self.lookup(id)
     }
 
-    /// The next thing to do.
+    /// The next thing to do. If there is none, more may be due at once: what is not to be done any
+    /// more is taken back in parts.
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
-        // It ends: what is taken back is not sent again.
+        let mut taken_back = 0;
         let outgoing = loop {
             match self.outgoing.pop_front()? {
                 Outgoing::Round(nodes, round) | Outgoing::Marker(nodes, round)
                     if self.is_useless(round) =>
                 {
                     self.take_back(nodes, round);
+                    taken_back += 1;
+                    if taken_back == WORK_PER_TURN_MAX {
+                        return None;
+                    }
                 }
                 outgoing => break outgoing,
             }

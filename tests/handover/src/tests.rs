@@ -28,7 +28,7 @@ fn expected(order: Order) -> Outcome {
     match order {
         Order::Ask(number) | Order::Trip(number) | Order::Cut(number) => Outcome::Answer(number),
         Order::Look(number) => Outcome::Looked(number),
-        Order::Nothing => Outcome::Nothing,
+        Order::Nothing | Order::Doze => Outcome::Nothing,
         Order::Tell(_) | Order::CutAndGo => unreachable!("nobody hears of it"),
     }
 }
@@ -180,9 +180,11 @@ fn what_nobody_waits_for_is_sent() {
     explore(scene(&[&[Order::Tell(1)], MANY]));
 }
 
-/// One of the threads panics, in the one way or the other; that is its own affair.
-fn scene_with_a_panic(
+/// Some of the orders panic, in one way or the other; that is the affair of the threads that give
+/// them.
+fn scene_with_panics(
     poller_panics: bool,
+    panics_max: usize,
     threads: [&'static [Order]; 3],
 ) -> impl Fn() + Send + Sync + Copy {
     move || {
@@ -190,19 +192,31 @@ fn scene_with_a_panic(
         let crew = Arc::new(Toy::crew(&wire, poller_panics));
         let attempt = |orders: &'static [Order]| {
             let crew = Arc::clone(&crew);
-            let run = move || catch_unwind(AssertUnwindSafe(|| carry_out(&crew, orders))).is_err();
-            thread::spawn(run)
+            let panics = move |order: &&[Order]| {
+                catch_unwind(AssertUnwindSafe(|| carry_out(&crew, order))).is_err()
+            };
+            thread::spawn(move || orders.chunks(1).filter(panics).count())
         };
-        let count = threads.iter().map(|orders| sends(orders)).sum();
+        const AFTERWARDS: &[Order] = &[Order::Look(97), Order::Ask(98), Order::Ask(99)];
+        let count: usize = threads.iter().map(|orders| sends(orders)).sum();
         let masters = thread::spawn({
             let wire = Arc::clone(&wire);
-            move || wire.answer(count)
+            move || wire.answer(count + sends(AFTERWARDS))
         });
         let threads = threads.map(attempt);
-        let panics = threads.map(|thread| usize::from(thread.join().unwrap()));
-        assert!(panics.iter().sum::<usize>() <= 1, "one panic was planned");
-        // Whatever has happened, the next one is served, and finds nothing unsent.
-        carry_out(&crew, &[Order::Look(99)]);
+        let panics = threads.map(|thread| thread.join().unwrap());
+        assert!(panics.iter().sum::<usize>() <= panics_max, "{panics:?} panics");
+        // The panics that are still to come do.
+        for i in 0..panics_max as u32 {
+            catch_unwind(AssertUnwindSafe(|| carry_out(&crew, &[Order::Look(90 + i)]))).ok();
+        }
+        // Whatever has happened, the next ones are served, and find nothing unsent.
+        let other = thread::spawn({
+            let crew = Arc::clone(&crew);
+            move || carry_out(&crew, &AFTERWARDS[2..])
+        });
+        carry_out(&crew, &AFTERWARDS[..2]);
+        other.join().unwrap();
         masters.join().unwrap();
         assert_eq!(wire.unsent(), []);
     }
@@ -210,10 +224,56 @@ fn scene_with_a_panic(
 
 #[test]
 fn thread_that_panics_while_it_works_leaves_the_others_well() {
-    explore(scene_with_a_panic(false, [&[Order::Ask(1)], &[Order::Trip(2)], &[Order::Ask(3)]]));
+    explore(scene_with_panics(false, 1, [&[Order::Ask(1)], &[Order::Trip(2)], &[Order::Ask(3)]]));
+    explore(scene_with_panics(
+        false,
+        2,
+        [&[Order::Trip(1), Order::Ask(2)], &[Order::Trip(3), Order::Ask(4)], &[Order::Ask(5)]],
+    ));
+}
+
+/// What has come in for it is nobody else's.
+#[test]
+fn thread_that_panics_takes_its_outcome_along() {
+    const FIRST: [&[Order]; 3] =
+        [&[Order::Ask(1)], &[Order::Trip(2)], &[Order::Nothing, Order::Cut(3)]];
+    const THEN: [&[Order]; 3] = [
+        &[Order::Look(11), Order::Look(12)],
+        &[Order::Look(21), Order::Look(22)],
+        &[Order::Look(31), Order::Look(32)],
+    ];
+    explore(|| {
+        let crew = Arc::new(Toy::crew(&Wire::new(), false));
+        let attempt = |orders: &'static [Order]| {
+            let crew = Arc::clone(&crew);
+            let run = move || catch_unwind(AssertUnwindSafe(|| carry_out(&crew, orders))).is_err();
+            thread::spawn(run)
+        };
+        let mut panics = 0;
+        for threads in [FIRST, THEN] {
+            let threads = threads.map(attempt);
+            panics +=
+                threads.map(|thread| usize::from(thread.join().unwrap())).iter().sum::<usize>();
+        }
+        assert!(panics <= 1, "somebody was given what is another's");
+    });
+}
+
+#[test]
+fn order_of_a_thread_that_panics_before_it_is_begun_is_not_lost() {
+    explore(scene_with_panics(
+        false,
+        2,
+        [&[Order::Doze, Order::Tell(1)], &[Order::Tell(2)], &[Order::Ask(3)]],
+    ));
+    explore(scene_with_panics(
+        false,
+        2,
+        [&[Order::Ask(1)], &[Order::Doze, Order::Ask(2), Order::Ask(3)], &[Order::Ask(4)]],
+    ));
 }
 
 #[test]
 fn leader_that_panics_leaves_the_others_well() {
-    explore(scene_with_a_panic(true, [&[Order::Ask(1)], &[Order::Ask(2)], &[Order::Look(3)]]));
+    explore(scene_with_panics(true, 1, [&[Order::Ask(1)], &[Order::Ask(2)], &[Order::Look(3)]]));
 }

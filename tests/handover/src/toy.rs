@@ -105,6 +105,8 @@ pub enum Order {
     Nothing,
     /// As `Ask`; and the thread that handles the next answer panics.
     Trip(u32),
+    /// Is done at once; and the next two threads that begin an order look before, and panic.
+    Doze,
     /// From now on sending fails, and ends all that was asked.
     Cut(u32),
     /// The same, and nobody waits for it.
@@ -124,7 +126,8 @@ pub struct Toy {
     asked: Vec<u32>,
     looks: Vec<u32>,
     ended: Vec<(u32, bool)>,
-    trips: bool,
+    trips: usize,
+    dozes: usize,
     is_cut: bool,
 }
 
@@ -136,7 +139,8 @@ impl Toy {
             asked: Vec::new(),
             looks: Vec::new(),
             ended: Vec::new(),
-            trips: false,
+            trips: 0,
+            dozes: 0,
             is_cut: false,
         };
         let events = Vec::new();
@@ -152,12 +156,14 @@ impl Work for Toy {
     type Time = u32;
     type Poller = Poller;
 
-    fn get_ready(&mut self, _: Option<&mut Poller>) {}
+    fn get_ready(&mut self) -> bool {
+        take_one(&mut self.dozes)
+    }
 
     fn begin(&mut self, order: Order) -> Begun<Toy> {
         match order {
             Order::Ask(number) | Order::Trip(number) => {
-                self.trips |= matches!(order, Order::Trip(_));
+                self.trips += usize::from(matches!(order, Order::Trip(_)));
                 self.unsent.push(number);
                 self.asked.push(number);
                 Begun::Later(number)
@@ -180,6 +186,10 @@ impl Work for Toy {
                 Begun::Unattended
             }
             Order::Nothing => Begun::Now(Outcome::Nothing),
+            Order::Doze => {
+                (self.dozes, self.trips) = (2, 2);
+                Begun::Now(Outcome::Nothing)
+            }
         }
     }
 
@@ -202,7 +212,7 @@ impl Work for Toy {
             }
         }
         self.ended.extend(self.looks.drain(..).map(|number| (number, false)));
-        assert!(!mem::take(&mut self.trips), "planned");
+        assert!(!take_one(&mut self.trips), "planned");
     }
 
     fn due(&self) -> Option<u32> {
@@ -236,4 +246,13 @@ impl Work for Toy {
         self.looks.retain(|number| *number != id);
         self.ended.retain(|(number, _)| *number != id);
     }
+
+    fn give_up(&mut self, _: Outcome) {}
+}
+
+/// Whether there was one to take.
+fn take_one(count: &mut usize) -> bool {
+    let before = *count;
+    *count = before.saturating_sub(1);
+    before > 0
 }
