@@ -730,6 +730,32 @@ fn process_that_left_its_address_to_another_does_not_vote_at_a_third() {
     assert_eq!(scenario.state(2), NodeState::Ready);
 }
 
+/// R12, R34: a SET that is lost there would have to be undone, and the copy that is counted at its
+/// old address with it.
+#[test]
+fn process_that_moved_is_not_sent_what_waited_for_its_new_address() {
+    for moves in [false, true] {
+        let mut scenario = Scenario::guarded(3);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.connect(0);
+        scenario.connect(1);
+        scenario.drain();
+        scenario.try_lock();
+        assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1], 1)]);
+        scenario.replies(0..2, Reply::Ok);
+        scenario.engine.handle_disconnected(scenario.now, 1, RESET);
+        scenario.drain();
+        if moves {
+            scenario.servers[2] = scenario.servers[1].clone();
+        }
+        scenario.connect(2);
+        let is_set = |acted: &Acted| matches!(acted, Acted::Set(..));
+        assert_eq!(scenario.drain().iter().any(is_set), !moves);
+        assert!(scenario.acquired().is_ok());
+    }
+}
+
 fn reconnect_without_a_pause(scenario: &mut Scenario, node: usize) {
     scenario.engine.handle_disconnected(scenario.now, node, RESET);
     scenario.engine.connect(scenario.now);

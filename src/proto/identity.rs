@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::command::{History, ServerInfo};
 use super::connection::is_forbidden;
 use super::node::State;
+use super::round::Kind;
 use super::{Engine, NodeSet, Outgoing, ReleaseWith, Reply};
 use crate::Moment;
 use crate::config::RestartGuard;
@@ -208,6 +209,21 @@ impl Engine {
             .max_by_key(|until| until.steady_nanos());
         if let Some(until) = until {
             self.quarantine(node, QuarantineCause::Moved, until);
+            self.withhold_sets(now, node);
+        }
+    }
+
+    /// What waited for the node is not sent to a process that may have granted it at another
+    /// address: were it lost there, a copy that counts would be deleted (R12).
+    fn withhold_sets(&mut self, now: Moment, node: usize) {
+        let (sets, others) = std::mem::take(&mut self.nodes[node].queue)
+            .into_iter()
+            .partition(|round| self.rounds[*round].kind == Kind::Acquire);
+        self.nodes[node].queue = others;
+        let sets: VecDeque<usize> = sets;
+        for round in sets {
+            self.vote(now, round, node, NodeOutcome::Quarantined);
+            self.dereference(round);
         }
     }
 
