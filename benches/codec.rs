@@ -69,6 +69,7 @@ fn encoding(criterion: &mut Criterion) {
     let commands = [
         ("set", Command::Acquire { key, token, ttl }),
         ("extend", Command::Extend { key, token, ttl }),
+        ("heal", Command::Heal { key, token, ttl }),
         ("release", Command::Release { key, token, with: ReleaseWith::Script }),
         ("release_delex", Command::Release { key, token, with: ReleaseWith::Delex }),
     ];

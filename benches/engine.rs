@@ -231,9 +231,13 @@ fn answer(key: Key, now: Moment, node: usize, command: &Command<'_>) -> Reply {
         (Command::Acquire { .. }, Key::Held) => Reply::Nil,
         (Command::Release { .. }, Key::Held) | (Command::Probe { .. }, _) => Reply::Integer(0),
         (Command::Acquire { .. }, _) => Reply::Ok,
-        (Command::Extend { .. } | Command::Release { .. } | Command::ClientId, _) => {
-            Reply::Integer(1)
-        }
+        (
+            Command::Extend { .. }
+            | Command::Heal { .. }
+            | Command::Release { .. }
+            | Command::ClientId,
+            _,
+        ) => Reply::Integer(1),
         (Command::Info(Section::Replication), _) => Reply::Replication(Replication {
             master: Some(true),
             history: Some(7.into()),

@@ -70,6 +70,11 @@ pub enum ConfigError {
         /// The greatest length allowed.
         max: usize,
     },
+    /// [`Heal`](crate::Heal) is on and the [`RestartGuard`](crate::RestartGuard) of a node is off.
+    HealUnguarded {
+        /// The node's address.
+        node: String,
+    },
     /// The operating system refused a resource that the event loop needs.
     Os(io::Error),
 }
@@ -97,6 +102,9 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::FlushMarker { bytes, max } => {
                 write!(f, "flush_marker has {bytes} bytes: it must have 1 to {max}")
+            }
+            ConfigError::HealUnguarded { node } => {
+                write!(f, "heal is on and the restart guard of {node} is off: it must be on")
             }
             ConfigError::Os(error) => write!(f, "cannot set up the event loop: {error}"),
         }

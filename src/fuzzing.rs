@@ -10,8 +10,8 @@ use crate::proto::{
 };
 use crate::resp::{REPLY_BYTES_MAX, ReplyReader};
 use crate::{
-    Done, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, ProtocolError, Redlock, Resource,
-    RestartGuard, ServerErrorKind,
+    Done, Heal, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, ProtocolError, Redlock,
+    Resource, RestartGuard, ServerErrorKind,
 };
 
 /// Any bytes, cut anywhere: never a panic, never more kept than a reply, and the same replies and
@@ -55,7 +55,9 @@ pub fn engine(data: &[u8]) {
         return;
     };
     let guard = if shape & 0x40 == 0 { RestartGuard::Off } else { RestartGuard::Uptime };
-    let mut world = World::new(usize::from(shape % 5) + 1, TTLS[usize::from(shape >> 7)], guard);
+    let heal = if shape & 0x60 == 0x60 { Heal::On } else { Heal::Off };
+    let (nodes, ttl) = (usize::from(shape % 5) + 1, TTLS[usize::from(shape >> 7)]);
+    let mut world = World::new(nodes, ttl, guard, heal);
     for step in bytes.chunks_exact(2).take(STEPS_MAX) {
         world.step(step[0], step[1]);
     }
@@ -98,6 +100,7 @@ enum Asked {
     Kill,
     Set(LockToken),
     Extend(LockToken),
+    Heal(LockToken),
     Release(LockToken, ReleaseWith),
 }
 
@@ -129,11 +132,11 @@ struct World {
 }
 
 impl World {
-    fn new(nodes: usize, ttl: Duration, guard: RestartGuard) -> World {
+    fn new(nodes: usize, ttl: Duration, guard: RestartGuard, heal: Heal) -> World {
         let urls = (1..=nodes).map(|port| format!("redis://127.0.0.1:{port}"));
         // As long as the short TTL, so that answers may come too late for the validity only.
         let builder = Redlock::builder().nodes(urls).node_timeout(TTLS[0]).restart_guard(guard);
-        let config = builder.config().expect("valid settings");
+        let config = builder.heal(heal).config().expect("valid settings");
         World {
             engine: Engine::new(Arc::new(config), Box::new(Counter(0))),
             // Long after the nodes were started.
@@ -224,7 +227,7 @@ impl World {
         (count > 0).then(|| self.leases.swap_remove(usize::from(how) % count))
     }
 
-    /// What was unanswered was carried out all the same, as far as it matters: SETs were.
+    /// What was unanswered was carried out all the same, as far as it matters: what sets keys was.
     fn disconnect(&mut self, node: usize) {
         let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
         self.engine.handle_disconnected(self.now, node, outcome);
@@ -232,7 +235,7 @@ impl World {
 
     fn cut(&mut self, node: usize) {
         for asked in std::mem::take(&mut self.peers[node].asked) {
-            if let Asked::Set(token) = asked {
+            if let Asked::Set(token) | Asked::Heal(token) = asked {
                 self.peers[node].holds.insert(token, self.now.after(self.ttl));
             }
         }
@@ -270,7 +273,9 @@ impl World {
                 Reply::Status
             }
         };
-        if let (Reply::Integer(1), Asked::Extend(token)) = (&reply, asked) {
+        if let (Reply::Integer(1), Asked::Extend(token))
+        | (Reply::Integer(1 | 2), Asked::Heal(token)) = (&reply, asked)
+        {
             self.extensions.entry(token).or_default().insert(node);
         }
         if let (Reply::Ok, Asked::Set(token)) = (&reply, asked) {
@@ -311,7 +316,11 @@ impl World {
                 holds.insert(token, now.after(ttl));
                 Reply::Ok
             }
-            Asked::Extend(token) => match holds.get_mut(&token) {
+            Asked::Heal(token) if holds.is_empty() => {
+                holds.insert(token, now.after(ttl));
+                Reply::Integer(2)
+            }
+            Asked::Extend(token) | Asked::Heal(token) => match holds.get_mut(&token) {
                 Some(expires) => {
                     *expires = now.after(ttl);
                     Reply::Integer(1)
@@ -349,6 +358,7 @@ impl World {
                 let asked = match command {
                     Command::Acquire { token, .. } => Asked::Set(*token),
                     Command::Extend { token, .. } => Asked::Extend(*token),
+                    Command::Heal { token, .. } => Asked::Heal(*token),
                     Command::Release { token, with, .. } => Asked::Release(*token, with),
                     Command::Authenticate(_) | Command::Select { .. } | Command::SetName => {
                         Asked::Hello

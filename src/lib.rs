@@ -106,7 +106,7 @@ pub use client::{
     HandOverError, KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, LockGuard, LockParts,
     Loss, LossCause, Redlock,
 };
-pub use config::{Builder, Config, RestartGuard, Retry};
+pub use config::{Builder, Config, Heal, RestartGuard, Retry};
 pub use error::{
     ConfigError, ConnectError, LockError, LockErrorKind, NodeOutcome, NodeReport, Phase,
     ProtocolError, Quarantine, QuarantineCause, ServerErrorKind, Unfit,

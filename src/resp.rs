@@ -38,6 +38,7 @@ const BUFFER_BYTES: usize = 2 * REPLY_BYTES_MAX;
 
 const RELEASE: &str = include_str!("scripts/release.lua").trim_ascii_end();
 const EXTEND: &str = include_str!("scripts/extend.lua").trim_ascii_end();
+const EXTEND_OR_SET: &str = include_str!("scripts/extend_or_set.lua").trim_ascii_end();
 const MARKER: &str = include_str!("scripts/marker.lua").trim_ascii_end();
 const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
 
@@ -47,6 +48,7 @@ const DELEX_HEAD: &[u8] = b"*4\r\n$5\r\nDELEX\r\n$";
 const DELIFEQ_HEAD: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n$";
 static RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(5, RELEASE));
 static EXTEND_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND));
+static EXTEND_OR_SET_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND_OR_SET));
 
 /// What may follow on a token.
 const TAIL_BYTES_MAX: usize = 32;
@@ -99,6 +101,11 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         }
         Command::Extend { key, token, ttl } => {
             append_owned(out, &EXTEND_HEAD, key, token, b"\r\n$");
+            append_word(out, decimal(ttl.as_millis().into(), &mut digits));
+            out.put_slice(b"\r\n");
+        }
+        Command::Heal { key, token, ttl } => {
+            append_owned(out, &EXTEND_OR_SET_HEAD, key, token, b"\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             out.put_slice(b"\r\n");
         }
@@ -742,13 +749,16 @@ mod tests {
                 let (text, digits) = (token.as_bytes(), digits.as_bytes());
                 let set: [&[u8]; 6] = [b"SET", key, text, b"NX", b"PX", digits];
                 let extend: [&[u8]; 6] = [b"EVAL", EXTEND.as_bytes(), b"1", key, text, digits];
+                let script = EXTEND_OR_SET.as_bytes();
+                let heal: [&[u8]; 6] = [b"EVAL", script, b"1", key, text, digits];
                 let release: [&[u8]; 5] = [b"EVAL", RELEASE.as_bytes(), b"1", key, text];
                 let delex: [&[u8]; 4] = [b"DELEX", key, b"IFEQ", text];
                 let delifeq: [&[u8]; 3] = [b"DELIFEQ", key, text];
                 let with = |with| Command::Release { key, token, with };
-                let pairs: [(Command<'_>, &[&[u8]]); 5] = [
+                let pairs: [(Command<'_>, &[&[u8]]); 6] = [
                     (Command::Acquire { key, token, ttl }, &set),
                     (Command::Extend { key, token, ttl }, &extend),
+                    (Command::Heal { key, token, ttl }, &heal),
                     (with(ReleaseWith::Script), &release),
                     (with(ReleaseWith::Delex), &delex),
                     (with(ReleaseWith::Delifeq), &delifeq),

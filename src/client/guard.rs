@@ -80,7 +80,8 @@ impl LockGuard {
     /// Extends the lock so that it lives for `ttl` from now on.
     ///
     /// It succeeds if a quorum extended it before the old validity was over; `remaining()` then
-    /// counts from the start of the extension. It never shortens a lock, and never takes one anew.
+    /// counts from the start of the extension. It never shortens a lock, and never takes one anew
+    /// but on masters that have forgotten it, with [`Heal`](crate::Heal).
     ///
     /// # Errors
     /// In every case the guard stays as it was, with its old deadline (R26).

@@ -111,6 +111,47 @@ pub enum RestartGuard {
     Off,
 }
 
+/// What an extension does on a master on which the lock is absent.
+///
+/// A master that is restarted without its data forgets the locks that it has granted, and an
+/// extension does not count there any more: when a majority was restarted, one after the other, no
+/// lock that was held meanwhile can be extended, however long its holder renews it. Healing is for
+/// locks that live for long, and masters that are restarted in turn.
+///
+/// It asks for the [`RestartGuard`] on every master: a copy that was set anew proves nothing while
+/// somebody else may still count on what the master said before it forgot. So a healed copy counts
+/// when the master's quarantine is over, and if so many are restarted in less than that that no
+/// quorum is left which remembers, the lock is lost as without healing. Let there be an extension
+/// between the end of one master's quarantine and the restart of the next.
+///
+/// With a [`flush_marker`](Builder::flush_marker), an extension looks at it as a new lock does. All
+/// processes that a lock is handed to should heal, or none.
+///
+/// A lock that is kept alive cannot be taken away from its holder by deleting its keys any more,
+/// unless somebody else takes it before the next extension.
+///
+/// ```
+/// use muxlock::{Heal, Redlock};
+///
+/// let config = Redlock::builder()
+///     .nodes(["redis://127.0.0.1:7000", "redis://127.0.0.1:7001", "redis://127.0.0.1:7002"])
+///     .heal(Heal::On)
+///     .config()?;
+/// # drop(config);
+/// # Ok::<(), muxlock::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Heal {
+    /// It leaves the master without it. The default.
+    #[default]
+    Off,
+    /// It sets the lock there with the same token, for as long as is asked for, unless another
+    /// token is there. So also masters get it that could not be reached, or refused it, when it
+    /// was taken.
+    On,
+}
+
 /// Settings of a lock client. Start from [`Redlock::builder`].
 ///
 /// ```no_run
@@ -135,6 +176,7 @@ pub struct Builder {
     max_ttl: Duration,
     restart_guard: RestartGuard,
     flush_marker: Option<Vec<u8>>,
+    heal: Heal,
     busy_poll: Duration,
 }
 
@@ -150,6 +192,7 @@ impl Default for Builder {
             max_ttl: MAX_TTL_DEFAULT,
             restart_guard: RestartGuard::default(),
             flush_marker: None,
+            heal: Heal::default(),
             busy_poll: Duration::ZERO,
         }
     }
@@ -262,6 +305,13 @@ impl Builder {
         self
     }
 
+    /// Whether extensions, also those of locks that are kept alive, set the lock on masters that
+    /// have forgotten it; not if not set. See [`Heal`] for what it asks for.
+    pub fn heal(mut self, heal: Heal) -> Builder {
+        self.heal = heal;
+        self
+    }
+
     /// Checks the settings and resolves host names.
     ///
     /// # Errors
@@ -308,6 +358,7 @@ impl fmt::Debug for Builder {
             .field("max_ttl", &self.max_ttl)
             .field("restart_guard", &self.restart_guard)
             .field("flush_marker", &self.flush_marker.as_ref().map(|key| key.escape_ascii()))
+            .field("heal", &self.heal)
             .field("busy_poll", &self.busy_poll)
             .finish()
     }
@@ -326,6 +377,7 @@ pub struct Config {
     /// How long a node that may have forgotten a lock does not vote.
     pub(crate) quarantine: Duration,
     pub(crate) flush_marker: Option<Resource>,
+    pub(crate) heal: Heal,
     pub(crate) busy_poll: Duration,
     /// A key that nobody has, to see whether the release script runs.
     pub(crate) probe_key: Resource,
@@ -387,6 +439,7 @@ impl Config {
         let resolve = |url| resolve(url, builder.restart_guard);
         let nodes: Vec<_> = urls.into_iter().map(resolve).collect::<Result<_, _>>()?;
         check_distinct(&nodes)?;
+        check_guarded(&nodes, builder.heal)?;
         Ok(Config {
             nodes,
             node_timeout: builder.node_timeout,
@@ -397,6 +450,7 @@ impl Config {
             max_ttl: builder.max_ttl,
             quarantine: drift.quarantine(builder.max_ttl),
             flush_marker,
+            heal: builder.heal,
             busy_poll: builder.busy_poll,
             probe_key: probe_key(&builder.key_prefix),
         })
@@ -519,6 +573,17 @@ fn check_distinct(nodes: &[NodeConfig]) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// What a master without the guard says of a lock that it has forgotten would count (R29).
+fn check_guarded(nodes: &[NodeConfig], heal: Heal) -> Result<(), ConfigError> {
+    let unguarded = nodes.iter().find(|node| node.restart_guard == RestartGuard::Off);
+    match unguarded {
+        Some(node) if heal == Heal::On => {
+            Err(ConfigError::HealUnguarded { node: node.address.to_string() })
+        }
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -549,6 +614,23 @@ mod tests {
             assert!(!error.to_string().contains("pass"));
         }
         assert!(with(&["redis://127.0.0.1:7000", "redis://127.0.0.1:7001"]).config().is_ok());
+    }
+
+    #[test]
+    fn nothing_is_healed_without_the_guard_of_every_master() {
+        let base = || with(&["redis://127.0.0.1:7000", "redis://127.0.0.1:7001"]).heal(Heal::On);
+        assert!(base().config().is_ok());
+        assert!(base().restart_guard(RestartGuard::OwnObservation).config().is_ok());
+        let one = "redis://user:pass@127.0.0.1:7002?restart_guard=off";
+        for (builder, node) in [
+            (base().restart_guard(RestartGuard::Off), "127.0.0.1:7000"),
+            (base().node(one), "127.0.0.1:7002"),
+        ] {
+            let error = builder.clone().config().unwrap_err();
+            assert!(matches!(&error, ConfigError::HealUnguarded { .. }), "{error}");
+            assert!(error.to_string().contains(node), "{error}");
+            assert!(builder.heal(Heal::Off).config().is_ok());
+        }
     }
 
     #[test]

@@ -64,6 +64,15 @@ pub enum Command<'a> {
         /// How long the key shall live from now on.
         ttl: Ttl,
     },
+    /// As [`Extend`](Command::Extend), but sets the key if it is absent (R29).
+    Heal {
+        /// The key.
+        key: &'a [u8],
+        /// The value that the key must hold, or is given.
+        token: &'a LockToken,
+        /// How long the key shall live from now on.
+        ttl: Ttl,
+    },
     /// Deletes the key if it holds `token`.
     Release {
         /// The key.

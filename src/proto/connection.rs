@@ -318,7 +318,7 @@ impl Engine {
         if outcome == NodeOutcome::Held {
             self.refused(now, node);
         }
-        let is_marked = kind == Kind::Acquire && self.config.flush_marker.is_some();
+        let is_marked = kind.may_create() && self.config.flush_marker.is_some();
         if is_marked && outcome == NodeOutcome::Granted {
             self.rounds[round].unmarked.insert(node);
         } else {
@@ -340,24 +340,33 @@ impl Engine {
         Some(match (kind, reply) {
             (Kind::Acquire, Reply::Ok) => NodeOutcome::Granted,
             (Kind::Acquire, Reply::Nil) => NodeOutcome::Held,
-            (Kind::Extend, Reply::Integer(1)) if self.is_releasing(node, round) => {
+            (Kind::Extend | Kind::Heal, Reply::Integer(1)) | (Kind::Heal, Reply::Integer(2))
+                if self.is_releasing(node, round) =>
+            {
                 NodeOutcome::Releasing
             }
-            (Kind::Extend | Kind::Release, Reply::Integer(1)) => NodeOutcome::Granted,
-            (Kind::Extend | Kind::Release, Reply::Integer(0)) => NodeOutcome::Absent,
+            (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(1)) => NodeOutcome::Granted,
+            (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(0)) => NodeOutcome::Absent,
+            // It was absent; somebody else's would have been left alone (R29).
+            (Kind::Heal, Reply::Integer(2)) => {
+                self.stats.healed += 1;
+                NodeOutcome::Granted
+            }
             (_, Reply::Error(error)) => {
                 self.handle_error(now, node, round, error);
                 return None;
             }
             (Kind::Acquire, Reply::Status | Reply::Integer(_))
-            | (Kind::Extend | Kind::Release, Reply::Ok | Reply::Status | Reply::Nil)
-            | (Kind::Extend | Kind::Release, Reply::Integer(_))
+            | (
+                Kind::Extend | Kind::Heal | Kind::Release,
+                Reply::Ok | Reply::Status | Reply::Nil | Reply::Integer(_),
+            )
             | (
                 _,
                 Reply::Info(_) | Reply::Replication(_) | Reply::Time(_) | Reply::Deletes { .. },
             ) => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
-                if kind != Kind::Extend {
+                if !matches!(kind, Kind::Extend | Kind::Heal) {
                     self.owe(now, node, round);
                 }
                 self.vote(now, round, node, outcome);
@@ -409,11 +418,12 @@ impl Engine {
     }
 
     /// A copy whose marker cannot be seen may be younger than a flush: no extension must count it.
+    /// One that heals looks at the marker itself, and its copies may count already.
     fn unmark(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         let was_unmarked = self.rounds[round].unmarked.contains(node);
         self.rounds[round].unmarked.remove(node);
         let is_seen = matches!(outcome, NodeOutcome::Granted | NodeOutcome::Quarantined);
-        if was_unmarked && !is_seen {
+        if was_unmarked && !is_seen && self.rounds[round].kind == Kind::Acquire {
             self.owe(now, node, round);
         }
     }
@@ -446,7 +456,7 @@ impl Engine {
             self.rounds[round].kind == Kind::Release && self.claims[round].token == token
         };
         let at = &self.nodes[node];
-        if at.debts.contains_key(&token) {
+        if at.debts.get(&token).is_some_and(|debt| !debt.is_dormant) {
             return true;
         }
         // Nobody extends what he has released himself.
@@ -472,7 +482,9 @@ impl Engine {
         let outcome = match (self.rounds[round].kind, kind) {
             // The key holds something that is not ours.
             (Kind::Acquire, ServerErrorKind::WrongType) => NodeOutcome::Held,
-            (Kind::Extend | Kind::Release, ServerErrorKind::WrongType) => NodeOutcome::Absent,
+            (Kind::Extend | Kind::Heal | Kind::Release, ServerErrorKind::WrongType) => {
+                NodeOutcome::Absent
+            }
             _ => NodeOutcome::Server(kind),
         };
         if self.rounds[round].kind == Kind::Release && outcome.is_failure() {
@@ -629,10 +641,12 @@ impl Engine {
             // An unsent SET leaves nothing (R11); a release is owed whether it was sent or not.
             match (lost, self.rounds[round].kind) {
                 (Lost::Sent, Kind::Acquire) => self.owe(now, node, round),
+                (Lost::Sent, Kind::Heal) => self.owe_later(now, node, round),
                 (Lost::Sent, Kind::Release) => self.owe_again(now, node, round),
                 (Lost::Unsent, Kind::Release) => self.owe(now, node, round),
                 (Lost::Marker, _) => self.unmark(now, round, node, outcome),
-                (Lost::Unsent, Kind::Acquire) | (Lost::Sent | Lost::Unsent, Kind::Extend) => {}
+                (Lost::Unsent, Kind::Acquire | Kind::Heal)
+                | (Lost::Sent | Lost::Unsent, Kind::Extend) => {}
             }
             self.vote(now, round, node, outcome);
             self.dereference(round);
@@ -645,9 +659,8 @@ impl Engine {
     /// Sends what waited for the connection to stand or for the socket to take more.
     pub(super) fn flush_queue(&mut self, now: Moment, node: usize) {
         for round in std::mem::take(&mut self.nodes[node].queue) {
-            let queued = &self.rounds[round];
-            if queued.kind == Kind::Acquire && now >= queued.deadline {
-                // Nobody can use this SET any more: it is not sent (R11).
+            if self.is_useless(round) {
+                // Nobody can use what it would set any more: it is not sent (R11).
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
             } else {
                 self.send(NodeSet::one(node), round);

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use super::round::{Claim, Kind};
 use super::{Engine, Failure, Lease, OpId, Progress, Task};
+use crate::config::Heal;
 use crate::error::LockError;
 use crate::{Moment, validity};
 
 impl Engine {
-    /// Starts to extend a lock so that it lives for `ttl` from now on. It is never shortened
-    /// (R27) and never taken anew (R29). It ends as [`Done::Extended`], which gives the lease back.
+    /// Starts to extend a lock so that it lives for `ttl` from now on. It is never shortened (R27),
+    /// and never taken anew but on nodes where it is absent, if [`Heal`] is on (R29). It ends as
+    /// [`Done::Extended`](super::Done::Extended), which gives the lease back.
     pub fn extend(&mut self, now: Moment, mut lease: Lease, ttl: Duration) -> OpId {
         let now = self.clamp(now);
         let (ttl, refused) = match self.config.ttl(ttl) {
@@ -21,18 +23,39 @@ impl Engine {
         lease.longest = lease.longest.max(ttl);
         let key = lease.resource.clone().prefixed(&self.config.key_prefix);
         let (token, deadline) = (lease.token, lease.deadline);
-        let task = Task::Extend { lease: self.leases.insert(lease), ttl, refused };
+        let lease = self.leases.insert(lease);
+        let task = Task::Extend { lease, ttl, refused };
         let op = self.start_operation(task, Progress::Waiting);
         if is_refused {
             self.conclude(op, Progress::Refused);
             return self.id_of(op);
         }
-        let round = self.start_round(now, Kind::Extend, Claim { key, token, ttl }, Some(op));
+        let kind = match self.config.heal {
+            Heal::Off => Kind::Extend,
+            Heal::On => Kind::Heal,
+        };
+        let round = self.start_round(now, kind, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         // Past the old deadline no answer helps any more.
         self.set_timer(op, deadline);
         self.send_to_all(now, round);
+        if kind == Kind::Heal {
+            // However it ends, its copies are released with the others (R29).
+            self.leases[lease].sent.extend(self.rounds[round].sent);
+        }
         self.id_of(op)
+    }
+
+    /// Whether this healing extension is over, or its lock: nobody would release what it sets from
+    /// now on (R29).
+    #[cold]
+    pub(super) fn is_healing_over(&self, round: usize) -> bool {
+        let healing = &self.rounds[round];
+        let lease = healing.owner.map(|op| &self.operations[op].task).and_then(|task| match task {
+            Task::Extend { lease, .. } => Some(&self.leases[*lease]),
+            Task::Acquire { .. } | Task::Release { .. } => None,
+        });
+        healing.decided || lease.is_none_or(|lease| !lease.is_valid_at(self.last_now))
     }
 
     /// Raises the deadline if a quorum extended and the old one is not over at `now` (R25). In

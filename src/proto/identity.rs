@@ -345,7 +345,7 @@ impl Engine {
     /// The process that had the old connections is gone, and they with it: what it saved was saved
     /// before, so one release is enough.
     fn forget_connections(&mut self, node: usize) {
-        self.nodes[node].debts.retain(|_, debt| !debt.is_parked);
+        self.nodes[node].debts.retain(|_, debt| debt.is_to_be_sent());
         for debt in self.nodes[node].debts.values_mut() {
             debt.connection = None;
             debt.again = false;

@@ -252,6 +252,8 @@ pub struct Stats {
     pub cancelled: u64,
     /// Extensions that succeeded.
     pub extended: u64,
+    /// Keys that extensions set anew on nodes where they were absent; see [`Heal`](crate::Heal).
+    pub healed: u64,
     /// Extensions that failed.
     pub extensions_failed: u64,
     /// Releases by their owner, dropped guards included.
@@ -474,7 +476,7 @@ impl Engine {
             Outgoing::Round(nodes, round) => {
                 let (nodes, with) = match self.rounds[round].kind {
                     Kind::Release => self.release_alike(nodes, round),
-                    Kind::Acquire | Kind::Extend => (nodes, ReleaseWith::Script),
+                    Kind::Acquire | Kind::Extend | Kind::Heal => (nodes, ReleaseWith::Script),
                 };
                 let quarantined = self.quarantined_of(self.last_now, nodes);
                 self.rounds[round].uncounted.extend(quarantined);
@@ -490,10 +492,14 @@ impl Engine {
     }
 
     /// A SET that was not handed out before its attempt failed or its validity was over is not sent
-    /// at all (R11).
+    /// at all (R11), nor is an extension that would set a key (R29).
     fn is_useless(&self, round: usize) -> bool {
         let unsent = &self.rounds[round];
-        unsent.kind == Kind::Acquire && (unsent.is_abandoned || self.last_now >= unsent.deadline)
+        match unsent.kind {
+            Kind::Acquire => unsent.is_abandoned || self.last_now >= unsent.deadline,
+            Kind::Heal => self.is_healing_over(round),
+            Kind::Extend | Kind::Release => false,
+        }
     }
 
     #[cold]
@@ -713,7 +719,7 @@ impl Engine {
         let owed = |node: &Node| {
             let debts = node.debts.values();
             let is_over = |debt: &node::Debt| self.last_now.has_steadily_reached(debt.expires);
-            debts.filter(|debt| !debt.is_parked && !is_over(debt)).count()
+            debts.filter(|debt| debt.is_to_be_sent() && !is_over(debt)).count()
         };
         let waiting =
             |node: &Node| node.in_flight.len() + node.queue.len() + node.lost.len() + owed(node);
@@ -742,7 +748,7 @@ impl Engine {
             last_message: node.last_error.as_ref().map(|error| Arc::clone(&error.message)),
             latency: node.latency_nanos.map(Duration::from_nanos),
             in_flight: node.in_flight.len(),
-            debts: node.debts.values().filter(|debt| !debt.is_parked).count(),
+            debts: node.debts.values().filter(|debt| debt.is_to_be_sent()).count(),
             quarantine: self.quarantine_of(self.last_now, i),
             server_version: node.server.version.clone(),
             run_id: node.server.run_id.clone(),
@@ -839,10 +845,10 @@ impl Engine {
         let grant = match kind {
             Kind::Acquire if self.config.flush_marker.is_none() => Some(Grant::Ok),
             Kind::Release => Some(Grant::One),
-            Kind::Acquire | Kind::Extend => None,
+            Kind::Acquire | Kind::Extend | Kind::Heal => None,
         };
         let deadline = match kind {
-            Kind::Acquire | Kind::Extend => self.config.drift.deadline(now, claim.ttl),
+            Kind::Acquire | Kind::Extend | Kind::Heal => self.config.drift.deadline(now, claim.ttl),
             Kind::Release => Moment::END,
         };
         let round = self.rounds.insert(Round {
@@ -907,15 +913,15 @@ impl Engine {
         if nodes.is_empty() {
             return;
         }
-        let is_set = self.rounds[round].kind == Kind::Acquire;
-        if is_set {
+        let may_create = self.rounds[round].kind.may_create();
+        if may_create {
             self.look_again(self.last_now, nodes);
         }
         let sent = &mut self.rounds[round];
         sent.references += nodes.len() as u32;
         sent.sent.extend(nodes);
         self.outgoing.push_back(Outgoing::Round(nodes, round));
-        if is_set && self.config.flush_marker.is_some() {
+        if may_create && self.config.flush_marker.is_some() {
             // Behind the SET: a flush before it takes the marker along, and one after it both.
             self.rounds[round].references += nodes.len() as u32;
             self.outgoing.push_back(Outgoing::Marker(nodes, round));
@@ -1014,7 +1020,7 @@ impl Engine {
                 // It will not be confirmed by a quorum; whether one answers is still open.
                 self.rounds[round].decided = false;
             }
-            (Verdict::Lost, Kind::Extend | Kind::Release) => {
+            (Verdict::Lost, Kind::Extend | Kind::Heal | Kind::Release) => {
                 let failure = match tally.refusals_deny_quorum() {
                     true => Failure::Expired,
                     false => Failure::Unavailable,

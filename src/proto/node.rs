@@ -146,6 +146,16 @@ pub(super) struct Debt {
     pub(super) is_stray: bool,
     /// Whether all was sent that there is to send, and it is kept for what `is_stray` says.
     pub(super) is_parked: bool,
+    /// Whether an extension that may set the key is what was lost, and its lock may still be held:
+    /// its copies may count, and nothing is released before the lock is (R29).
+    pub(super) is_dormant: bool,
+}
+
+impl Debt {
+    /// Whether a release is to follow, as far as is known now.
+    pub(super) fn is_to_be_sent(&self) -> bool {
+        !self.is_parked && !self.is_dormant
+    }
 }
 
 pub(super) struct Node {
@@ -352,8 +362,13 @@ impl Node {
                 owed.is_repetition &= debt.is_repetition;
                 owed.is_stray |= debt.is_stray;
                 owed.is_parked &= debt.is_parked;
-                // The oldest connection is the one that the SET was sent on.
-                owed.connection = owed.connection.or(debt.connection);
+                // The oldest connection is the one that the SET was sent on; of extensions, what
+                // was sent on older ones has run by the time that a newer one is answered.
+                owed.connection = match owed.is_dormant && debt.is_dormant {
+                    true => debt.connection.or(owed.connection),
+                    false => owed.connection.or(debt.connection),
+                };
+                owed.is_dormant &= debt.is_dormant;
             })
             .or_insert(debt);
     }

@@ -7,6 +7,7 @@ use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Debt, SLACK, State};
 use super::round::{Claim, Kind};
 use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
 use crate::Moment;
+use crate::config::Heal;
 use crate::error::{LockError, NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::token::LockToken;
 
@@ -70,6 +71,9 @@ impl Engine {
         owner: Option<usize>,
     ) -> usize {
         let token = claim.token;
+        if self.config.heal == Heal::On {
+            self.wake_debts(sent, token);
+        }
         let round = self.start_round(now, Kind::Release, claim, owner);
         // Kept alive here, because without an owner the last node's vote might free it.
         self.rounds[round].references += 1;
@@ -204,6 +208,30 @@ impl Engine {
         self.note_debts(node);
     }
 
+    /// As [`owe`](Engine::owe), for an extension that may set the key: its lock may still be held,
+    /// so the old connection is ended, but nothing is released until the lock is (R29).
+    pub(super) fn owe_later(&mut self, now: Moment, node: usize, round: usize) {
+        let debt = self.debt(now, round);
+        let token = self.claims[round].token;
+        let connection = self.nodes[node].client_id;
+        self.nodes[node].owe(
+            now,
+            token,
+            Debt { again: true, connection, is_dormant: true, ..debt },
+        );
+        self.note_debts(node);
+    }
+
+    /// The lock is over: what its extensions may yet set is to be released, too.
+    #[cold]
+    fn wake_debts(&mut self, nodes: NodeSet, token: LockToken) {
+        for node in nodes.iter() {
+            if let Some(debt) = self.nodes[node].debts.get_mut(&token) {
+                debt.is_dormant = false;
+            }
+        }
+    }
+
     /// As [`owe`](Engine::owe), for a release that was handed out on the connection that is lost.
     pub(super) fn owe_again(&mut self, now: Moment, node: usize, round: usize) {
         self.owe(now, node, round);
@@ -241,6 +269,7 @@ impl Engine {
             connection: None,
             is_stray: false,
             is_parked: false,
+            is_dormant: false,
         }
     }
 
@@ -264,11 +293,13 @@ impl Engine {
             if debt.is_parked || now.has_steadily_reached(debt.expires) && debt.is_repetition {
                 continue;
             }
-            let claim = Claim { key: debt.key.clone(), token, ttl: debt.ttl };
-            let round = self.start_round(now, Kind::Release, claim, None);
-            self.rounds[round].expires = Some(debt.expires);
-            self.nodes[node].settling += 1;
-            self.send(NodeSet::one(node), round);
+            if !debt.is_dormant {
+                let claim = Claim { key: debt.key.clone(), token, ttl: debt.ttl };
+                let round = self.start_round(now, Kind::Release, claim, None);
+                self.rounds[round].expires = Some(debt.expires);
+                self.nodes[node].settling += 1;
+                self.send(NodeSet::one(node), round);
+            }
             if debt.again {
                 let round_trip = Duration::from_nanos(self.nodes[node].latency_nanos.unwrap_or(0));
                 (debt.again, debt.is_repetition) = (false, true);

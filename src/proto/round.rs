@@ -13,6 +13,8 @@ use crate::{Moment, Resource};
 pub(super) enum Kind {
     Acquire,
     Extend,
+    /// An extension that sets the key where it is absent (R29).
+    Heal,
     Release,
 }
 
@@ -24,6 +26,14 @@ pub(super) struct Claim {
     pub(super) ttl: Ttl,
 }
 
+impl Kind {
+    /// Whether its command may leave a key where there was none.
+    #[inline]
+    pub(super) fn may_create(self) -> bool {
+        matches!(self, Kind::Acquire | Kind::Heal)
+    }
+}
+
 impl Claim {
     /// The command, for nodes that release like this.
     pub(super) fn command(&self, kind: Kind, with: ReleaseWith) -> Command<'_> {
@@ -31,6 +41,7 @@ impl Claim {
         match kind {
             Kind::Acquire => Command::Acquire { key, token, ttl },
             Kind::Extend => Command::Extend { key, token, ttl },
+            Kind::Heal => Command::Heal { key, token, ttl },
             Kind::Release => Command::Release { key, token, with },
         }
     }

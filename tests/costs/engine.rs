@@ -167,7 +167,10 @@ fn answer(now: Moment, node: usize, command: &Command<'_>) -> Reply {
         | Command::Authenticate(_)
         | Command::Select { .. }
         | Command::SetName => Reply::Ok,
-        Command::Extend { .. } | Command::Release { .. } | Command::ClientId => Reply::Integer(1),
+        Command::Extend { .. }
+        | Command::Heal { .. }
+        | Command::Release { .. }
+        | Command::ClientId => Reply::Integer(1),
         Command::Probe { .. } => Reply::Integer(0),
         Command::Info(Section::Replication) => Reply::Replication(Replication {
             master: Some(true),

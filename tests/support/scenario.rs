@@ -36,6 +36,7 @@ pub enum Acted {
     Kill(usize, i64),
     Set(Vec<usize>, u32),
     Extend(Vec<usize>, u32),
+    Heal(Vec<usize>, u32),
     /// With the script.
     Release(Vec<usize>, u32),
     /// With a command of the server's own.
@@ -425,6 +426,7 @@ fn greeting(command: &Command<'_>) -> Option<Greeting> {
         | Command::Marker { .. }
         | Command::Acquire { .. }
         | Command::Extend { .. }
+        | Command::Heal { .. }
         | Command::Release { .. } => None,
     }
 }
@@ -437,6 +439,7 @@ fn sent(nodes: Vec<usize>, command: Command<'_>) -> Acted {
     match command {
         Command::Acquire { token, .. } => Acted::Set(nodes, number(token)),
         Command::Extend { token, .. } => Acted::Extend(nodes, number(token)),
+        Command::Heal { token, .. } => Acted::Heal(nodes, number(token)),
         Command::Release { token, with: ReleaseWith::Script, .. } => {
             Acted::Release(nodes, number(token))
         }
