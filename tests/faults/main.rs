@@ -18,6 +18,7 @@ mod support;
 
 mod clocks;
 mod frozen;
+mod healing;
 mod processes;
 mod refusals;
 mod restarts;

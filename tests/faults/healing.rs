@@ -1,0 +1,136 @@
+//! Masters restarted one after the other, and a lock that is to outlive them all (R29).
+
+use std::time::Duration;
+
+use muxlock::{Heal, LockError, LockErrorKind, LockGuard, NodeState, Redlock};
+
+use crate::masters::{Master, Masters};
+use crate::scene::{
+    KEY, MAX_TTL, QUARANTINE, all_vote, ask, clean_again, guarded, owns, start, until_vote, works,
+};
+use crate::support::{SOON, pause, soon, timed, within};
+
+/// Between two extensions.
+const PERIOD: Duration = Duration::from_millis(50);
+
+fn healing(masters: &Masters, heal: Heal) -> Redlock {
+    all_vote(&guarded(masters.urls()).heal(heal))
+}
+
+/// Restarts each master without its data, and the next one when the last one votes again, and
+/// extends the lock meanwhile. If that fails, says how many masters had been restarted.
+fn restart_in_turn(
+    masters: &mut Masters,
+    redlock: &Redlock,
+    lock: &mut LockGuard,
+) -> Result<(), (usize, LockError)> {
+    for node in 0..masters.len() {
+        masters[node].restart().unwrap_or_else(|error| panic!("{error}"));
+        for (state, limit) in [(NodeState::Quarantined, SOON), (NodeState::Ready, QUARANTINE)] {
+            let mut result = Ok(());
+            within(limit + SOON, "it comes to vote again", || {
+                result = lock.extend(MAX_TTL);
+                pause(PERIOD);
+                result.is_err() || redlock.nodes()[node].state == state
+            });
+            result.map_err(|error| (node + 1, error))?;
+        }
+    }
+    Ok(())
+}
+
+fn are_empty(masters: &Masters) -> bool {
+    masters.iter().all(|master| master.dbsize().expect("the master answers") == 0)
+}
+
+#[test]
+fn all_masters_restarted_empty_in_turn_the_lock_survives() {
+    let mut masters = start(5);
+    let redlock = healing(&masters, Heal::On);
+    let second = healing(&masters, Heal::On);
+    let mut lock = redlock.try_lock(KEY, MAX_TTL).unwrap();
+    let (took, result) = timed(|| restart_in_turn(&mut masters, &redlock, &mut lock));
+    result.unwrap_or_else(|(count, error)| panic!("lost after {count} restarts: {error}"));
+    println!("measured: held through five restarts in {took:?}");
+
+    assert!(lock.is_valid());
+    lock.extend(MAX_TTL).unwrap();
+    masters.iter().for_each(|master| soon("it has it again", || owns(master, &lock, KEY)));
+    assert!(redlock.stats().healed >= 5);
+    until_vote(&second, 5);
+    assert!(second.try_lock(KEY, MAX_TTL).is_err_and(|error| error.is_contended()));
+    assert!(lock.unlock().unwrap().was_held());
+    soon("no key is left anywhere", || are_empty(&masters));
+    works(&second);
+}
+
+#[test]
+fn all_masters_restarted_empty_in_turn_without_healing_the_lock_is_lost() {
+    let mut masters = start(5);
+    let redlock = healing(&masters, Heal::Off);
+    let mut lock = redlock.try_lock(KEY, MAX_TTL).unwrap();
+    let (count, error) = restart_in_turn(&mut masters, &redlock, &mut lock).unwrap_err();
+    println!("control: lost after {count} restarts");
+    assert_eq!(count, 3, "a majority has forgotten it: {error}");
+    assert_ne!(error.kind(), LockErrorKind::Contended, "{error}");
+    within(MAX_TTL + SOON, "it is over", || lock.extend(MAX_TTL).is_err() && !lock.is_valid());
+}
+
+/// A master that was down when the lock was taken, and is there when it is extended.
+fn extended_with_one_more(heal: Heal) -> (Masters, Redlock, LockGuard) {
+    let mut masters = start(3);
+    let redlock = healing(&masters, heal);
+    masters[2].kill().unwrap();
+    let mut lock = redlock.try_lock(KEY, MAX_TTL).unwrap();
+    masters[2].restart().unwrap();
+    within(SOON, "it is back", || {
+        lock.extend(MAX_TTL).unwrap();
+        redlock.nodes()[2].state == NodeState::Quarantined
+    });
+    lock.extend(MAX_TTL).unwrap();
+    (masters, redlock, lock)
+}
+
+#[test]
+fn master_that_was_down_has_the_lock_when_it_is_extended_and_is_released() {
+    let (masters, _redlock, lock) = extended_with_one_more(Heal::On);
+    soon("it has it", || owns(&masters[2], &lock, KEY));
+    assert!(lock.unlock().unwrap().was_held());
+    soon("no key is left anywhere", || are_empty(&masters));
+}
+
+#[test]
+fn master_that_was_down_has_no_lock_without_healing() {
+    let (masters, _redlock, lock) = extended_with_one_more(Heal::Off);
+    let is_asked = |master: &Master| master.command_calls("eval").expect("it answers") >= 2;
+    // The first is the handshake's.
+    soon("it was asked", || is_asked(&masters[2]));
+    assert!(!owns(&masters[2], &lock, KEY));
+    assert!(owns(&masters[0], &lock, KEY));
+}
+
+/// The extension waits in the frozen server's buffers, longer than its connection is kept.
+#[test]
+fn frozen_master_that_would_set_the_key_after_its_release_is_cleaned_up() {
+    let masters = start(3);
+    let redlock = healing(&masters, Heal::On);
+    let mut lock = redlock.try_lock(KEY, MAX_TTL).unwrap();
+    soon("it has it", || owns(&masters[2], &lock, KEY));
+    ask(&masters[2], &["DEL", KEY]);
+    masters[2].freeze().unwrap();
+    within(Duration::from_secs(15), "its connection is given up", || {
+        lock.extend(MAX_TTL).unwrap();
+        pause(PERIOD);
+        redlock.nodes()[2].state != NodeState::Ready
+    });
+    lock.extend(MAX_TTL).unwrap();
+    assert!(lock.unlock().unwrap().was_held());
+    masters[2].thaw().unwrap();
+    let in_use = || drop(redlock.nodes());
+    // Sooner than the key would expire.
+    clean_again("an extension of a frozen master", &masters, 0, in_use);
+    soon("its old connection is ended", || {
+        redlock.stats().connections_killed > 0 && redlock.nodes()[2].debts == 0
+    });
+    assert!(are_empty(&masters));
+}
