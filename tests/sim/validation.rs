@@ -19,6 +19,7 @@ use masters::{Master, Value};
 
 const RELEASE: &str = include_str!("../../src/scripts/release.lua").trim_ascii_end();
 const EXTEND: &str = include_str!("../../src/scripts/extend.lua").trim_ascii_end();
+const EXTEND_OR_SET: &str = include_str!("../../src/scripts/extend_or_set.lua").trim_ascii_end();
 const MARKER: &str = include_str!("../../src/scripts/marker.lua").trim_ascii_end();
 
 const SCRIPTS: u64 = 80;
@@ -296,10 +297,11 @@ fn any_command(choices: &mut Choices, ids: &[u64]) -> Vec<String> {
 fn any_script(choices: &mut Choices) -> Vec<String> {
     let (key, value) = (choices.pick(&KEYS[..3]), choices.pick(&VALUES));
     let ttl = choices.pick(&TTLS[..7]);
-    let words: &[&str] = match choices.below(8) {
+    let words: &[&str] = match choices.below(11) {
         0..=2 => &["EVAL", RELEASE, "1", key, value],
         3..=5 => &["EVAL", EXTEND, "1", key, value, ttl],
         6 => &["EVAL", MARKER, "1", "marker", choices.pick(&["20000", "60000"])],
+        7..=9 => &["EVAL", EXTEND_OR_SET, "1", key, value, ttl],
         _ => &["EVAL", RELEASE, choices.pick(&["x", "-1", "3"]), key, value],
     };
     words.iter().map(|word| (*word).to_owned()).collect()

@@ -24,6 +24,8 @@ pub struct Heard {
     pub slot: usize,
     pub connection: usize,
     pub is_extension: bool,
+    /// Whether the key was absent.
+    pub is_healed: bool,
     /// When it was said, in true time.
     pub at: u64,
     pub is_forgetful: bool,
@@ -36,6 +38,7 @@ struct Executed {
     node: usize,
     at: u64,
     connection: usize,
+    ttl_ms: u32,
 }
 
 /// The SET that put a token on a node.
@@ -132,6 +135,15 @@ impl Checker {
         is_late.then(|| ("STALE-SET", format!("{short} is sent when its validity is over")))
     }
 
+    /// An extension that may set the key is about to be written: its lock must be held (R29).
+    pub fn note_heal(&self, told: u64, token: &LockToken) -> Option<Failure> {
+        let held = self.held.iter().find(|held| held.token[..] == *token.as_bytes());
+        let is_late = held.is_none_or(|held| told >= held.deadline);
+        is_late.then(|| {
+            ("STALE-HEAL", format!("{} is healed when it is over", Short(token.as_bytes())))
+        })
+    }
+
     /// What these nodes are about to be asked does not count: they are in quarantine (section 3).
     pub fn note_uncountable(&mut self, token: &LockToken, slots: u64) {
         if let Some(attempt) = self.attempts.get_mut(token.as_bytes()) {
@@ -165,7 +177,7 @@ impl Checker {
         Some(LastSet {
             connection: executed.connection,
             at: executed.at,
-            ttl: u64::from(attempt.ttl_ms) * MILLI,
+            ttl: u64::from(executed.ttl_ms) * MILLI,
         })
     }
 
@@ -222,9 +234,10 @@ impl World {
             self.rare.hit(Rare::QuarantinedGrant);
         }
         let (is_forgetful, is_replica) = (yes.is_forgetful, yes.is_replica);
-        let (is_extension, at) = (yes.is_extension, yes.at);
+        let (is_extension, is_healed, at) = (yes.is_extension, yes.is_healed, yes.at);
         let connection = id;
-        let heard = Heard { slot, connection, is_extension, at, is_forgetful, is_replica };
+        let heard =
+            Heard { slot, connection, is_extension, is_healed, at, is_forgetful, is_replica };
         attempt.heard.push(heard);
     }
 
@@ -246,8 +259,14 @@ impl World {
                     format!("node {node}: {kind:?} of {key}, which held {}", Short(before))
                 });
             }
-            if let (ChangeKind::Set, Some(token)) = (change.kind, words.get(2)) {
-                self.note_executed(node, id, token);
+            if change.kind == ChangeKind::Set {
+                match words {
+                    [b"SET", _, token, ..] => self.note_executed(node, id, token, None),
+                    [b"EVAL", _, _, _, token, ttl, ..] => {
+                        self.note_executed(node, id, token, Some(ttl));
+                    }
+                    _ => {}
+                }
             }
             if change.kind == ChangeKind::Delete {
                 self.check_not_counted_on(node, before);
@@ -265,17 +284,22 @@ impl World {
         }
     }
 
-    fn note_executed(&mut self, node: usize, id: usize, token: &[u8]) {
+    /// A key was set: by an extension, if a time to live is given.
+    fn note_executed(&mut self, node: usize, id: usize, token: &[u8], healed: Option<&[u8]>) {
         let connection = &self.connections[id];
         let closed_at = connection.closed_at;
+        self.rare.hit_if(healed.is_some(), Rare::Healed);
         if closed_at < self.now {
             self.rare.hit(Rare::GhostSet);
+            self.rare.hit_if(healed.is_some(), Rare::GhostHeal);
             if self.nodes[node].frozen_until > closed_at {
                 self.rare.hit(Rare::FrozenGhost);
             }
         }
         if let Some(attempt) = self.checker.attempts.get_mut(token) {
-            attempt.executed.push(Executed { node, at: self.now, connection: id });
+            let asked = healed.and_then(|ttl| std::str::from_utf8(ttl).ok()?.parse().ok());
+            let ttl_ms = asked.unwrap_or(attempt.ttl_ms);
+            attempt.executed.push(Executed { node, at: self.now, connection: id, ttl_ms });
         }
     }
 }

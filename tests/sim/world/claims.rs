@@ -186,6 +186,8 @@ impl World {
         let granted: Vec<usize> = lease.granted_by().collect();
         let uncountable = self.checker.attempts.get(&token).map_or(0, |it| it.uncountable);
         self.check_countable(&granted, uncountable);
+        let is_counted = |heard: &Heard| heard.is_healed && granted.contains(&heard.slot);
+        self.rare.hit_if(heard.iter().any(is_counted), Rare::HealCounted);
         let nodes = self.check_votes(client, &granted, &heard, quorum(self.plan.nodes));
         let Some(at) = self.checker.held.iter().position(|held| held.token == token) else {
             return self.fail("LATCH", || "a lock that was over came back".into());

@@ -136,6 +136,7 @@ pub struct Yes {
     pub token: [u8; 40],
     /// Whether it is an answer to an extension, and not to a SET.
     pub is_extension: bool,
+    pub is_healed: bool,
     /// When it was said, in true time.
     pub at: u64,
     /// Whether the server had forgotten a lock on this key that may have been held.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use muxlock::{Redlock, RestartGuard, Retry};
+use muxlock::{Heal, Redlock, RestartGuard, Retry};
 
 use super::choices::Choices;
 use super::clock::MILLI;
@@ -75,6 +75,8 @@ pub struct Plan {
     pub retry_most: u64,
     pub guard: RestartGuard,
     pub has_marker: bool,
+    /// Whether those who guard heal.
+    pub heals: bool,
     /// Nodes of which a restart loses nothing, and whose operator says so.
     pub durable: Vec<bool>,
     /// Which node each slot of the configuration is: a node may be listed twice.
@@ -129,6 +131,7 @@ impl Plan {
             retry_most: choices.pick(&[64, 20, 250]) * MILLI,
             guard,
             has_marker: is_stepped && choices.chance(500),
+            heals: guard != RestartGuard::Off && choices.chance(400),
             durable: (0..nodes).map(|_| class == Class::Guarded && choices.chance(100)).collect(),
             routes,
             unguarded_clients: usize::from(is_stepped && choices.chance(150)),
@@ -185,7 +188,8 @@ impl Plan {
             true => builder.flush_marker("marker"),
             false => builder,
         };
-        marked.config().expect("the plan is valid")
+        let heal = if self.heals && is_guarding { Heal::On } else { Heal::Off };
+        marked.heal(heal).config().expect("the plan is valid")
     }
 
     /// For how long a restarted node is waited for, and somewhat longer.

@@ -204,7 +204,7 @@ impl World {
         let is_script = words[0].eq_ignore_ascii_case(b"EVAL");
         let (token, key) = match (is_script, reply) {
             (false, Reply::Status("OK")) => (words.get(2), words.get(1)),
-            (true, Reply::Integer(1)) if !deletes => (words.get(4), words.get(3)),
+            (true, Reply::Integer(1 | 2)) if !deletes => (words.get(4), words.get(3)),
             _ => return,
         };
         let (Some(token), Some(key)) = (token, key) else {
@@ -218,7 +218,8 @@ impl World {
         let connection = &mut self.connections[id];
         let (index, is_replica) = (connection.answered, connection.said_replica);
         let (is_extension, at) = (is_script, self.now);
-        let yes = Yes { index, token, is_extension, at, is_forgetful, is_replica };
+        let is_healed = is_script && matches!(reply, Reply::Integer(2));
+        let yes = Yes { index, token, is_extension, is_healed, at, is_forgetful, is_replica };
         connection.yeses.push_back(yes);
     }
 
@@ -266,6 +267,10 @@ impl World {
                     self.rare.hit_if(is_probe, Rare::DeleteForbidden);
                     self.rare.hit_if(!is_probe, Rare::DeleteRefused);
                 }
+            }
+            (Reply::Integer(0), [b"EVAL", script, _, _, _, _]) => {
+                let heals = script.windows(8).any(|part| part == b"return 2");
+                self.rare.hit_if(heals, Rare::HealRefused);
             }
             (Reply::Integer(1), [b"DELEX", ..]) => self.rare.hit(Rare::ReleasedByDelex),
             (Reply::Integer(1), [b"DELIFEQ", ..]) => self.rare.hit(Rare::ReleasedByDelifeq),

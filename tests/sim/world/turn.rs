@@ -251,9 +251,14 @@ impl World {
                     let (from, to) = (it.batch.len(), encoded.len());
                     it.batch.extend_from_slice(&encoded[from..]);
                     let of = nodes.iter().map(|slot| 1 << slot).sum::<u64>() & in_quarantine;
-                    if let Command::Acquire { token, .. } | Command::Extend { token, .. } = command
+                    if let Command::Acquire { token, .. }
+                    | Command::Extend { token, .. }
+                    | Command::Heal { token, .. } = command
                     {
                         self.checker.note_uncountable(token, of);
+                    }
+                    if let Command::Heal { token, .. } = command {
+                        failure = failure.or(self.checker.note_heal(it.told, token));
                     }
                     let mut set = None;
                     if let Command::Acquire { token, ttl, .. } = command {
@@ -343,6 +348,9 @@ fn describe(command: &Command<'_>) -> String {
         }
         Command::Extend { token, ttl, .. } => {
             format!("extend {} to {} ms", Short(token.as_bytes()), ttl.as_millis())
+        }
+        Command::Heal { token, ttl, .. } => {
+            format!("extend or set {} to {} ms", Short(token.as_bytes()), ttl.as_millis())
         }
         Command::Release { token, .. } => format!("release {}", Short(token.as_bytes())),
         other => format!("{other:?}"),

@@ -54,13 +54,19 @@ impl World {
         let pause = self.choices.magnitude(MILLI / 10, 2 * self.plan.work_interval);
         self.queue.push(self.now + pause, Event::Work(client));
         let is_holding = !self.clients[client].leases.is_empty();
-        // What holders do is what matters most.
-        match self.choices.below(if is_holding { 12 } else { 3 }) {
+        // What holders do is what matters most, and where they heal, that they extend.
+        let kinds = match (is_holding, self.plan.heals) {
+            (false, _) => 3,
+            (true, false) => 12,
+            (true, true) => 24,
+        };
+        match self.choices.below(kinds) {
             0..=2 => self.acquire_something(client),
             3..=6 => self.extend_something(client),
             7..=9 => self.release_something(client),
             10 => self.abandon_something(client),
-            _ => self.forget_something(client),
+            11 => self.forget_something(client),
+            _ => self.extend_something(client),
         }
         self.wake_client(client, self.now);
     }
