@@ -268,6 +268,32 @@ fn healing_that_counts_in_quarantine_adds_a_holder() {
     assert!(found.iter().any(|action| matches!(action, Action::Crash(_))), "{found:?}");
 }
 
+#[test]
+fn healing_that_does_not_count_in_quarantine_is_harmless() {
+    let seen = &[STRAGGLER, EXTENSION, UNCOUNTED];
+    let model = Redlock { heals: true, ..EXTEND_AND_RESTART };
+    holds(model, 60_000, seen);
+    holds(Redlock { restart: Restart::KillsCommands, ..model }, 45_000, seen);
+}
+
+#[test]
+fn healing_over_another_holders_key_adds_a_holder() {
+    let model = Redlock { heals: true, ..EXTEND };
+    let found = breaks_with(Mistake::HealingOverAnother, model);
+    assert!(found.contains(&Action::Extend(0)), "{found:?}");
+}
+
+/// R12: nor is there a ghost of what an extension sets, because its connection ends before the
+/// release on the next one.
+#[test]
+fn healing_on_a_lost_connection_leaves_no_ghost() {
+    let model = Redlock { heals: true, ..EXTEND_AND_LOSE };
+    holds(model, 60_000, &[STRAGGLER, EXTENSION]);
+    let mistake = Some(Mistake::HealingOutlivesConnection);
+    let found = breaks(Redlock { mistake, ..model }, NO_GHOST);
+    assert!(found.iter().any(|it| matches!(it, Action::LoseConnection(..))), "{found:?}");
+}
+
 // Lost connections.
 
 /// Nor does it leave ghosts: the SET that was on the old connection ends with it (R12).

@@ -39,7 +39,7 @@ pub struct Redlock {
     pub extenders: usize,
     /// The time to live that an extension asks for.
     pub extension_ttl: u8,
-    /// Whether an extension sets the key anew where there is none. This crate's never does (R29).
+    /// Whether an extension sets the key anew where there is none (R29).
     pub heals: bool,
     /// How many times a node may restart without its data.
     pub crashes: u8,
@@ -112,6 +112,10 @@ pub enum Mistake {
     ReleasingExtension,
     /// An extension counts where such a release was lost in its turn, and may still run.
     StrayRelease,
+    /// An extension that heals sets the key whoever owns it (R29).
+    HealingOverAnother,
+    /// An extension that heals may run after the release on the next connection (R12).
+    HealingOutlivesConnection,
 }
 
 /// A step. Nodes are numbered as in the state before it, attempts as they start.
@@ -403,11 +407,24 @@ impl Redlock {
                 }
             }
         }
+        let is_behind_barrier =
+            matches!(command, Command::Release | Command::Owed) && self.ends_lost_healing();
+        if is_behind_barrier && node.links[a].extend == Extend::Orphan {
+            node.links[a].extend = Extend::Done;
+        }
         let is_release = !matches!(command, Command::Set | Command::Extend);
         let is_owner = node.owner == self.token(a) || self.makes(Mistake::ReleaseOfAnyKey);
         if is_release && is_owner {
             node.drop_key();
         }
+    }
+
+    /// Whether a connection is ended, too, when nothing but an extension was lost with it: it may
+    /// set the key after its release, if it heals.
+    fn ends_lost_healing(&self) -> bool {
+        self.heals
+            && self.reconnect == Reconnect::Barrier
+            && !self.makes(Mistake::HealingOutlivesConnection)
     }
 
     fn execute_set(&self, node: &mut Node, a: usize, now: u8, phase: Phase) {
@@ -427,7 +444,8 @@ impl Redlock {
     fn execute_extension(&self, node: &mut Node, a: usize, now: u8) {
         let is_orphan = node.links[a].extend == Extend::Orphan;
         let is_owner = node.owner == self.token(a);
-        let is_there = is_owner || (self.heals && node.owner == NOBODY);
+        let is_free = node.owner == NOBODY || self.makes(Mistake::HealingOverAnother);
+        let is_there = is_owner || (self.heals && is_free);
         if is_there {
             let shortens = self.makes(Mistake::ShorteningExtension);
             let at_least = if shortens { 0 } else { node.expiry };
