@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::command::{History, ServerInfo};
 use super::connection::is_forbidden;
 use super::node::State;
-use super::round::Kind;
 use super::{Engine, NodeSet, Outgoing, ReleaseWith, Reply};
 use crate::Moment;
 use crate::config::RestartGuard;
@@ -218,7 +217,7 @@ impl Engine {
     fn withhold_sets(&mut self, now: Moment, node: usize) {
         let (sets, others) = std::mem::take(&mut self.nodes[node].queue)
             .into_iter()
-            .partition(|round| self.rounds[*round].kind == Kind::Acquire);
+            .partition(|round| self.rounds[*round].kind.may_create());
         self.nodes[node].queue = others;
         let sets: VecDeque<usize> = sets;
         for round in sets {
