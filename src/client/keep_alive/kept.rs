@@ -19,8 +19,8 @@ use crate::{LockToken, Moment, Resource};
 
 /// A lock that is held and renewed, until it is unlocked, stopped, dropped or lost.
 ///
-/// It comes from [`LockGuard::keep_alive`]. Dropping it sends the release without waiting, as
-/// dropping a [`LockGuard`] does.
+/// It comes from [`LockGuard::keep_alive`]. Dropping it sends the release without waiting for the
+/// masters, as dropping a [`LockGuard`] does.
 ///
 /// A loss is told before the lock's validity ends: through [`on_loss`](KeepAlive::on_loss), and
 /// through [`is_lost`](KeptLock::is_lost), which looks at the clock by itself. As with every lock
