@@ -44,6 +44,39 @@
 //! A master that cannot vote as it is (a replica, a cluster node, one that is loading its data or
 //! may evict locks, the same server twice) is refused; [`Unfit`] says why.
 //!
+//! # Watching it
+//! [`Redlock::stats`] counts since the client was made, and [`Redlock::nodes`] tells what is known
+//! of each master, its latency included. Both are to be sampled; for whatever collects metrics:
+//!
+//! ```no_run
+//! use muxlock::{NodeState, Redlock};
+//!
+//! /// `counter` and `gauge` are those of the metrics library, with a name, a label and a value.
+//! fn sample(
+//!     redlock: &Redlock,
+//!     counter: impl Fn(&'static str, &str, u64),
+//!     gauge: impl Fn(&'static str, &str, f64),
+//! ) {
+//!     let stats = redlock.stats();
+//!     // Somebody else has it, or too few masters answer: two different alarms.
+//!     counter("lock_acquired_total", "", stats.acquired);
+//!     counter("lock_contended_total", "", stats.contended);
+//!     counter("lock_unavailable_total", "", stats.unavailable);
+//!     counter("lock_late_total", "", stats.expired);
+//!     for node in redlock.nodes() {
+//!         gauge("master_votes", &node.address, f64::from(node.state == NodeState::Ready));
+//!         gauge("master_debts", &node.address, node.debts as f64);
+//!         if let Some(latency) = node.latency {
+//!             gauge("master_latency_seconds", &node.address, latency.as_secs_f64());
+//!         }
+//!     }
+//! }
+//! ```
+//!
+//! Records of the `log` crate have the target `muxlock`: `warn` for a master that may not vote,
+//! with the reason, and for what its user may not do; `debug` for connections that end; `error` if
+//! the operating system fails. A token or a password is in none.
+//!
 //! # What it does not
 //! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not know that
 //!   its lock is over until it looks again.
