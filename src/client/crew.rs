@@ -19,13 +19,15 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 use std::mem;
 
-use super::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use super::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, yield_now};
 
 /// How often a thread whose own order is done still looks after those of others.
 const ROUNDS_FOR_OTHERS_MAX: usize = 4;
 /// How often orders are begun before somebody looks for events again.
 const ROUNDS_WITHOUT_LOOK_MAX: usize = 4;
 
+/// Whoever has woken so many lets them go first: their next orders then leave together.
+const CROWD_MIN: usize = 4;
 /// So many mailboxes are kept, twice: more threads than that allocate.
 const MAILBOXES_KEPT_MAX: usize = 256;
 
@@ -491,6 +493,7 @@ impl<'a, W: Work> Hand<'a, W> {
         }
         let mut all = mem::take(&mut desk.ended);
         desk.work.ended(&mut all);
+        let mut posted = 0;
         for id in all.drain(..) {
             if matches!(own, Own::Order(own) if *own == id) {
                 *outcome = desk.work.take(id);
@@ -506,7 +509,10 @@ impl<'a, W: Work> Hand<'a, W> {
             let is_leader = desk.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, mailbox));
             match own.is(mailbox) {
                 true => *outcome = Some(ended),
-                false => mailbox.post(ended),
+                false => {
+                    mailbox.post(ended);
+                    posted += 1;
+                }
             }
             if let Some(mailbox) = desk.waiters.remove(&id)
                 && desk.used.len() < MAILBOXES_KEPT_MAX
@@ -520,6 +526,9 @@ impl<'a, W: Work> Hand<'a, W> {
         desk.ended = all;
         // What was undone on the way.
         desk.work.send();
+        if posted >= CROWD_MIN {
+            yield_now();
+        }
     }
 
     /// Puts the desk down while its order goes on. Says whether it is to wait for events; otherwise

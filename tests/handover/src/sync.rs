@@ -4,3 +4,4 @@
 pub use std::sync::{Arc, PoisonError};
 
 pub use shuttle::sync::{Condvar, Mutex, MutexGuard};
+pub use shuttle::thread::yield_now;
