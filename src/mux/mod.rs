@@ -28,7 +28,7 @@ const BATCH_BYTES_MAX: usize = 64 * 1024;
 /// How many replies are looked at is bounded besides, by the engine's share.
 const READS_PER_TURN_MAX: usize = 16;
 /// Commands that are handed out in one go, each to all nodes that it is for.
-const COMMANDS_PER_TURN_MAX: usize = 512;
+const COMMANDS_PER_TURN_MAX: usize = 2_048;
 
 /// Locks from inside an event loop that is not ours: any number of operations at once, and no
 /// call that blocks.
@@ -54,9 +54,9 @@ const COMMANDS_PER_TURN_MAX: usize = 512;
 /// that it has by now, and there nothing is found that was not for it.
 ///
 /// No call blocks or sleeps, and each does a bounded amount of work. It reads at most 16 times
-/// 33 KiB from each node. Of replies, of timeouts and of commands lost with a connection it sees
-/// to 512 each, shared by the nodes, but to 8 of each node; a call of `handle_events` to twice as
-/// many replies, those announced and those that the call before has left. It sends 512 commands,
+/// 33 KiB from each node. It sees to 3,072 replies, and to 512 timeouts and 512 commands lost with
+/// a connection, shared by the nodes, but to 8 of each node; a call of `handle_events` to twice as
+/// many replies, those announced and those that the call before has left. It sends 2,048 commands,
 /// each to all nodes that it is for. If anything is left, `next_timeout` is zero, and the loop has
 /// its turn before the rest.
 ///
@@ -189,7 +189,7 @@ impl Multiplexer {
     }
 
     /// Sends what was started. Several operations started together leave in one write per node;
-    /// what is more than 512 leaves in the next turn.
+    /// what is more than 2,048 leaves in the next turn.
     ///
     /// Nothing is lost if it is forgotten: [`next_timeout`](Multiplexer::next_timeout) is then
     /// zero, and [`handle_timeout`](Multiplexer::handle_timeout) sends.
@@ -616,7 +616,7 @@ impl Multiplexer {
 
     #[inline(always)]
     fn receive(&mut self, now: Moment, node: usize, to_the_end: bool) {
-        let mut replies_left = self.engine.share();
+        let mut replies_left = self.engine.replies_per_turn();
         if to_the_end || self.nodes[node].unread {
             replies_left = self.cut(now, node, replies_left);
             if replies_left == 0 {

@@ -64,9 +64,11 @@ use timer::Timers;
 const ROUNDS_USUAL: usize = 64;
 /// For a timeout of ten milliseconds, one is not much.
 const PRECISE_NANOS_MAX: u64 = 10_000_000;
-/// Replies, timeouts and losses that are handled in one go, all nodes together; the rest is due at
-/// once, but somebody else may have his turn before.
+/// Timeouts and losses that are handled in one go, all nodes together; the rest is due at once, but
+/// somebody else may have his turn before.
 const WORK_PER_TURN_MAX: usize = 512;
+/// The same for replies, which are less work. What is handled together is answered together.
+const REPLIES_PER_TURN_MAX: usize = 3_072;
 /// So many of each node in any case.
 const SHARE_MIN: usize = 8;
 /// The most operations that may be under way at once.
@@ -314,6 +316,7 @@ pub struct Engine {
     /// After this long, something is due for a command that is not answered.
     answer_due_nanos: u64,
     share: usize,
+    replies_share: usize,
     /// No node's clock or role is to be looked at before; `None` if that has to be found out.
     look_due: Option<Moment>,
     outgoing: VecDeque<Outgoing>,
@@ -357,6 +360,7 @@ impl Engine {
             node_timeout_nanos,
             answer_due_nanos,
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
+            replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
             look_due: None,
             outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
             done: VecDeque::with_capacity(ROUNDS_USUAL),
@@ -642,8 +646,8 @@ impl Engine {
     }
 
     /// How many replies of one node are to be handled before others have their turn.
-    pub fn share(&self) -> usize {
-        self.share
+    pub fn replies_per_turn(&self) -> usize {
+        self.replies_share
     }
 
     /// Whether there are actions to carry out.
