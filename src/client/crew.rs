@@ -401,9 +401,8 @@ impl<'a, W: Work> Hand<'a, W> {
             mail.is_called = false;
             drop(mail);
             self.desk = self.crew.lock().desk.take();
-            if self.desk.is_some()
-                && let Some(outcome) = self.work()
-            {
+            let outcome = if self.desk.is_some() { self.work() } else { None };
+            if let Some(outcome) = outcome {
                 return outcome;
             }
         }
@@ -486,10 +485,8 @@ impl<'a, W: Work> Hand<'a, W> {
     fn hand_out_to_all(&mut self) {
         let Hand { crew, desk, own, outcome, .. } = self;
         let desk = desk.as_mut().expect("it works");
-        if let Own::Mail(mailbox) = own
-            && let Some(mail) = mailbox.lock().outcome.take()
-        {
-            *outcome = Some(W::receive(mail));
+        if let Own::Mail(mailbox) = own {
+            *outcome = mailbox.lock().outcome.take().map(W::receive);
         }
         let mut all = mem::take(&mut desk.ended);
         desk.work.ended(&mut all);
@@ -514,10 +511,9 @@ impl<'a, W: Work> Hand<'a, W> {
                     posted += 1;
                 }
             }
-            if let Some(mailbox) = desk.waiters.remove(&id)
-                && desk.used.len() < MAILBOXES_KEPT_MAX
-            {
-                desk.used.push_back(mailbox);
+            let mailbox = desk.waiters.remove(&id);
+            if desk.used.len() < MAILBOXES_KEPT_MAX {
+                desk.used.extend(mailbox);
             }
             if is_leader {
                 desk.wake_leader(&crew.waker);
@@ -710,9 +706,10 @@ impl<W: Work> Desk<W> {
             self.waiters.remove(&id);
             self.work.cancel(id);
         }
-        if let Own::Mail(mailbox) = own
-            && let Some(outcome) = mailbox.lock().outcome.take()
-        {
+        let Own::Mail(mailbox) = own else {
+            return;
+        };
+        if let Some(outcome) = mailbox.lock().outcome.take() {
             self.work.give_up(outcome);
         }
     }

@@ -150,9 +150,8 @@ impl Station {
         let ended = self.mux.engine().done();
         let ended: Vec<_> = ended.filter(|op| self.errands.contains_key(op)).collect();
         for op in ended {
-            if let Some(Done::Extended(lease, result)) = self.mux.take_done(op)
-                && let Some(id) = self.errands.remove(&op)
-            {
+            let ended = (self.mux.take_done(op), self.errands.remove(&op));
+            if let (Some(Done::Extended(lease, result)), Some(id)) = ended {
                 self.errand_ops.remove(&id);
                 self.ended_errands.push(EndedErrand { id, lease, result });
             }
@@ -278,9 +277,7 @@ impl Work for Station {
         let mut events = poller.events();
         for event in events.by_ref() {
             self.mux.handle_event_at(now, event);
-            if let Some(Id::Op(op)) = alone
-                && self.mux.engine().is_done(op)
-            {
+            if matches!(alone, Some(Id::Op(op)) if self.mux.engine().is_done(op)) {
                 break;
             }
         }

@@ -108,9 +108,8 @@ impl Engine {
     ) -> usize {
         let now = self.clamp(now);
         let mut left = replies_max;
-        while left > 0
-            && let Some(grant) = next()
-        {
+        while left > 0 {
+            let Some(grant) = next() else { break };
             left -= 1;
             if !self.handle_grant(now, node, grant) {
                 self.handle_any_reply(now, node, grant.into());

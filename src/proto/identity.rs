@@ -156,9 +156,8 @@ impl Engine {
         let server = self.nodes[node].server.clone();
         let before = self.nodes[node].seen.take();
         let quarantine = self.config.quarantine;
-        if let Some(seen) = &before
-            && server.run_id.as_ref() != Some(&seen.run_id)
-        {
+        let left = before.as_ref().filter(|seen| server.run_id.as_ref() != Some(&seen.run_id));
+        if let Some(seen) = left {
             self.departed.note(now, Arc::clone(&seen.run_id), now.after(quarantine));
         }
         // Without its name, each connection may be to another process than the one before.

@@ -146,14 +146,11 @@ impl Engine {
         };
         let held_until = line.held_until(now);
         let mut others = mem::take(&mut line.others);
-        let mut next = None;
-        // Whose patience is over is about to be told so.
-        while next.is_none_or(|(_, _, give_up_at)| now >= give_up_at)
-            && let Some(id) = others.pop_front()
-        {
-            next = self.patience_of(id).map(|(op, give_up_at)| (id, op, give_up_at));
-        }
-        let next = next.filter(|(_, _, give_up_at)| now < *give_up_at);
+        let next = std::iter::from_fn(|| others.pop_front()).find_map(|id| {
+            let (op, give_up_at) = self.patience_of(id)?;
+            // Whose patience is over is about to be told so.
+            (now < give_up_at).then_some((id, op, give_up_at))
+        });
         let Some((id, op, give_up_at)) = next else {
             if held_until.is_none() {
                 self.lines.by_key.remove(key);
@@ -184,21 +181,21 @@ impl Engine {
             }
             return;
         };
-        if let (None, Some((op, give_up_at))) = (held_until, self.patience_of(first))
-            && matches!(self.operations[op].progress, Progress::Waiting)
-            && now < give_up_at
-        {
-            self.start_again(now, op);
+        if let (None, Some((op, give_up_at))) = (held_until, self.patience_of(first)) {
+            let is_waiting = matches!(self.operations[op].progress, Progress::Waiting);
+            if is_waiting && now < give_up_at {
+                self.start_again(now, op);
+            }
         }
     }
 
     /// A lock was extended: nobody need ask for it before.
     pub(super) fn hold_longer(&mut self, key: &Resource, token: LockToken, deadline: Moment) {
-        if let Some(line) = self.lines.by_key.get_mut(key)
-            && let Some((holder, until)) = &mut line.holder
-            && *holder == token
-        {
-            *until = deadline;
+        let line = self.lines.by_key.get_mut(key);
+        if let Some((holder, until)) = line.and_then(|line| line.holder.as_mut()) {
+            if *holder == token {
+                *until = deadline;
+            }
         }
     }
 
