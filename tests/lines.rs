@@ -74,7 +74,22 @@ fn lock_goes_from_hand_to_hand_in_the_order_of_arrival() {
     assert_eq!(scenario.engine.stats().rounds, 4, "nobody asked in vain");
 }
 
-/// It may have been handed to another process, or forgotten.
+#[test]
+fn lock_that_goes_elsewhere_is_asked_for() {
+    let (mut scenario, lease, [second, _third]) = held([60 * SECOND; 2]);
+    scenario.engine.let_go(scenario.now, &lease);
+    assert_eq!(scenario.drain(), [set(2)]);
+    scenario.replies(ALL, Reply::Nil);
+    assert_eq!(scenario.drain(), [release(2)]);
+    scenario.replies(ALL, Reply::Integer(0));
+    // Somebody else releases it; nothing tells of that here.
+    scenario.pass(SECOND);
+    assert_eq!(scenario.drain(), [set(3)]);
+    scenario.replies(ALL, Reply::Ok);
+    let _ = won(&mut scenario, second);
+}
+
+/// It may have been forgotten.
 #[test]
 fn first_in_line_asks_when_the_validity_is_over() {
     let (mut scenario, lease, [second, _third]) = held([60 * SECOND; 2]);

@@ -175,7 +175,10 @@ impl LockGuard {
 
     /// Lets go of the lock without releasing it, for [`Redlock::adopt`] to take it up again.
     pub fn into_parts(mut self) -> LockParts {
-        LockParts(self.lease.take().expect("the guard ends here"))
+        let lease = self.lease.take().expect("the guard ends here");
+        // Who waits for it here would wait for a release that may come from elsewhere.
+        self.redlock.let_go(&lease);
+        LockParts(lease)
     }
 }
 

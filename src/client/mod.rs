@@ -288,6 +288,12 @@ impl Redlock {
         }
     }
 
+    pub(crate) fn let_go(&self, lease: &Lease) {
+        if self.is_home() {
+            self.shared.crew.leave(Order::LetGo(lease.over()));
+        }
+    }
+
     pub(crate) fn abandon(&self, lease: Lease) {
         if self.is_home() {
             self.shared.crew.leave(Order::Abandon(lease));

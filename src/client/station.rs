@@ -27,6 +27,8 @@ pub(super) enum Order {
     Release(Lease),
     /// A release that nobody waits for.
     Abandon(Lease),
+    /// What stands in for a lease that goes to somebody else.
+    LetGo(Lease),
     Stats,
     Watch(Watch),
     /// Extensions that nobody waits for but [`Watch::Errands`].
@@ -228,6 +230,10 @@ impl Work for Station {
             Order::Release(lease) => self.mux.unlock_at(self.now, lease),
             Order::Abandon(lease) => {
                 self.mux.abandon_at(self.now, lease);
+                return Begun::Unattended;
+            }
+            Order::LetGo(lease) => {
+                self.mux.let_go_at(self.now, &lease);
                 return Begun::Unattended;
             }
             Order::Errands(errands) => {

@@ -466,6 +466,10 @@ impl Multiplexer {
         self.engine.abandon(now, lease);
     }
 
+    pub(crate) fn let_go_at(&mut self, now: Moment, lease: &Lease) {
+        self.engine.let_go(now, lease);
+    }
+
     pub(crate) fn connect_at(&mut self, now: Moment) {
         self.engine.connect(now);
     }
