@@ -173,6 +173,32 @@ fn who_never_asked_fails_for_the_reason_of_who_did() {
     assert!(!scenario.engine.is_done(first));
 }
 
+/// It costs them no more that they are many, and the first is followed by who is still there.
+#[test]
+fn many_whose_patience_ends_leave_the_line() {
+    let (mut scenario, lease, [second, third]) = held([60 * SECOND; 2]);
+    let many: Vec<OpId> = (0..10_000).map(|_| wait(&mut scenario, SECOND)).collect();
+    let last = wait(&mut scenario, 60 * SECOND);
+    scenario.now = scenario.now.after(SECOND);
+    let mut lost = 0;
+    while lost < many.len() {
+        scenario.engine.handle_timeout(scenario.now);
+        while let Some(done) = scenario.done() {
+            assert!(matches!(done, Done::Acquired(Err(_))));
+            lost += 1;
+        }
+    }
+    assert_eq!((scenario.engine.operations(), scenario.drain()), (3, vec![]));
+    let mut lease = Some(lease);
+    for (op, token) in [second, third, last].into_iter().zip(2..) {
+        scenario.engine.abandon(scenario.now, lease.take().unwrap());
+        assert_eq!(scenario.drain(), [release(token - 1), set(token)]);
+        scenario.replies(ALL, Reply::Integer(1));
+        scenario.replies(ALL, Reply::Ok);
+        lease = Some(won(&mut scenario, op));
+    }
+}
+
 #[test]
 fn cancelled_one_leaves_the_line() {
     let (mut scenario, lease, [second, third]) = held([60 * SECOND; 2]);

@@ -89,7 +89,7 @@ impl Engine {
 
     /// The acquisition is about to end; who stands behind it in its line is next.
     pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
-        if !self.has_lines() {
+        if !self.has_lines() || self.patience_of(self.id_of(op)).is_none() {
             return;
         }
         let key = match self.operations[op].progress {

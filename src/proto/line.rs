@@ -28,6 +28,9 @@ struct Line {
     holder: Option<(LockToken, Moment)>,
     first: Option<OpId>,
     others: VecDeque<OpId>,
+    /// How many of those are over: they are passed over when it is their turn, or taken out when
+    /// they are many.
+    gone: usize,
 }
 
 impl Lines {
@@ -76,7 +79,7 @@ impl Engine {
         let id = self.id_of(op);
         self.lines.tidy(now);
         let Some(line) = self.lines.by_key.get_mut(key) else {
-            let line = Line { holder: None, first: Some(id), others: VecDeque::new() };
+            let line = Line { holder: None, first: Some(id), others: VecDeque::new(), gone: 0 };
             self.lines.by_key.insert(key.clone(), line);
             return true;
         };
@@ -131,12 +134,19 @@ impl Engine {
         if got.is_some() {
             line.holder = got;
         }
-        if line.first != Some(id) {
-            line.others.retain(|other| *other != id);
-            return;
+        if line.first == Some(id) {
+            line.first = None;
+            return self.call_next(now, key);
         }
-        line.first = None;
-        self.call_next(now, key);
+        line.gone += 1;
+        if 2 * line.gone > line.others.len() {
+            line.gone = 0;
+            let mut others = mem::take(&mut line.others);
+            others.retain(|other| *other != id && self.lookup(*other).is_some());
+            if let Some(line) = self.lines.by_key.get_mut(key) {
+                line.others = others;
+            }
+        }
     }
 
     /// Somebody becomes the first in line, if there is nobody.
@@ -218,7 +228,7 @@ impl Engine {
         self.lookup(self.lines.by_key.get(key)?.first?)
     }
 
-    fn patience_of(&self, id: OpId) -> Option<(usize, Moment)> {
+    pub(super) fn patience_of(&self, id: OpId) -> Option<(usize, Moment)> {
         let op = self.lookup(id)?;
         match self.operations[op].task {
             Task::Acquire { patience: Patience::Until(give_up_at), .. } => Some((op, give_up_at)),
@@ -239,7 +249,9 @@ mod tests {
             let key = Resource::new(i.to_string()).unwrap();
             let holder = (i % 2 == 0).then_some((token, deadline));
             lines.tidy(Moment::from_nanos(0));
-            lines.by_key.insert(key, Line { holder, first: None, others: VecDeque::new() });
+            lines
+                .by_key
+                .insert(key, Line { holder, first: None, others: VecDeque::new(), gone: 0 });
         }
         let valid = lines.by_key.values().filter(|line| line.holder.is_some()).count();
         assert_eq!(valid, LINES_TIDY, "what is held is kept");
