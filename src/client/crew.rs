@@ -68,7 +68,7 @@ pub(super) trait Work {
     /// What came of an order; `None` if it goes on.
     fn take(&mut self, id: Self::Id) -> Option<Self::Outcome>;
 
-    /// Looks again at an outcome that may have lain in a mailbox for long.
+    /// Looks again at an outcome that was not handed over at once.
     fn receive(outcome: Self::Outcome) -> Self::Outcome;
 
     /// Nobody waits for the order any more. It must not panic.
@@ -114,6 +114,7 @@ pub(super) struct Crew<W: Work> {
 struct Gate<W: Work> {
     /// Not there while somebody has it.
     desk: Option<Box<Desk<W>>>,
+    /// One of each thread that waits at the most, and one of each thing that was given up.
     orders: VecDeque<Filed<W>>,
     /// The leader's, who found the desk taken.
     back: Option<Back<W>>,
@@ -363,8 +364,9 @@ impl<'a, W: Work> Hand<'a, W> {
             self.hand_out();
             if self.outcome.is_some() {
                 self.own = Own::None;
-                self.go();
-                return self.outcome.take();
+                let was_kept = self.go();
+                let outcome = self.outcome.take();
+                return if was_kept { outcome.map(W::receive) } else { outcome };
             }
             let mut gate = self.crew.lock();
             if gate.is_empty() {
@@ -580,12 +582,13 @@ impl<'a, W: Work> Hand<'a, W> {
         false
     }
 
-    /// Puts the desk down for good. Its own order is done.
+    /// Puts the desk down for good. Its own order is done. Says whether others have kept it.
     #[inline]
-    fn go(&mut self) {
+    fn go(&mut self) -> bool {
         let crew = self.crew;
         let mut gate = crew.lock();
-        if !gate.is_empty() {
+        let is_kept = !gate.is_empty();
+        if is_kept {
             drop(gate);
             gate = self.work_for_others();
         }
@@ -601,6 +604,7 @@ impl<'a, W: Work> Hand<'a, W> {
         if let Some(heir) = heir {
             heir.call();
         }
+        is_kept
     }
 
     /// Leaves the gate empty, and locked.
