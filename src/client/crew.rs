@@ -30,6 +30,8 @@ const ROUNDS_WITHOUT_LOOK_MAX: usize = 4;
 const CROWD_MIN: usize = 4;
 /// So many mailboxes are kept, twice: more threads than that allocate.
 const MAILBOXES_KEPT_MAX: usize = 256;
+/// How many of them are looked at for one that is free.
+const MAILBOXES_TRIED_MAX: usize = 8;
 
 /// What lies on the desk.
 pub(super) trait Work {
@@ -128,17 +130,19 @@ impl<W: Work> Gate<W> {
     }
 
     fn mailbox(&mut self) -> Arc<Mailbox<W>> {
-        let Some(mut mailbox) = self.used.pop_front() else {
-            return Mailbox::new();
-        };
-        if let Some(unused) = Arc::get_mut(&mut mailbox) {
-            let mut mail = unused.lock();
-            debug_assert!(mail.outcome.is_none(), "it was taken, or given up");
-            *mail = Mail { outcome: None, is_called: false };
-            drop(mail);
-            return mailbox;
+        for _ in 0..self.used.len().min(MAILBOXES_TRIED_MAX) {
+            let Some(mut mailbox) = self.used.pop_front() else {
+                break;
+            };
+            if let Some(unused) = Arc::get_mut(&mut mailbox) {
+                let mut mail = unused.lock();
+                debug_assert!(mail.outcome.is_none(), "it was taken, or given up");
+                *mail = Mail { outcome: None, is_called: false };
+                drop(mail);
+                return mailbox;
+            }
+            self.used.push_back(mailbox);
         }
-        self.used.push_back(mailbox);
         Mailbox::new()
     }
 }
@@ -432,7 +436,10 @@ impl<'a, W: Work> Hand<'a, W> {
         let desk = self.desk();
         while let Some(Filed { order, sender }) = desk.orders.pop_front() {
             match (desk.work.begin(order), sender) {
-                (Begun::Now(outcome), Some(sender)) => sender.post(outcome),
+                (Begun::Now(outcome), Some(sender)) => {
+                    sender.post(outcome);
+                    desk.keep(sender);
+                }
                 (Begun::Later(id), Some(sender)) => {
                     desk.waiters.insert(id, sender);
                 }
@@ -513,9 +520,8 @@ impl<'a, W: Work> Hand<'a, W> {
                     posted += 1;
                 }
             }
-            let mailbox = desk.waiters.remove(&id);
-            if desk.used.len() < MAILBOXES_KEPT_MAX {
-                desk.used.extend(mailbox);
+            if let Some(mailbox) = desk.waiters.remove(&id) {
+                desk.keep(mailbox);
             }
             if is_leader {
                 desk.wake_leader(&crew.waker);
@@ -679,6 +685,13 @@ impl<W: Work> Desk<W> {
     fn clear_up(&mut self, gate: &mut Gate<W>) {
         if !self.used.is_empty() && gate.used.len() < MAILBOXES_KEPT_MAX {
             gate.used.append(&mut self.used);
+        }
+    }
+
+    /// Nothing is to come to this mailbox any more.
+    fn keep(&mut self, mailbox: Arc<Mailbox<W>>) {
+        if self.used.len() < MAILBOXES_KEPT_MAX {
+            self.used.push_back(mailbox);
         }
     }
 

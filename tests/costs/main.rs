@@ -28,8 +28,9 @@ use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use allocations::allocations;
 use lockstep::{Lockstep, late_releases};
@@ -37,7 +38,7 @@ use masters::Masters;
 use muxlock::Redlock;
 use support::{PATIENT, is_child};
 use tools::{Calls, Feed, OneCpu, Tool, clock_reads, instructions, system_calls};
-use work::{CHILD_TEST, Guest, IN_FLIGHT, Job, Kind, client, once, once_with};
+use work::{CHILD_TEST, Guest, IN_FLIGHT, Job, Kind, TTL, client, once, once_with};
 
 /// The compiler and the processor of the instruction counts below: others make other instructions,
 /// so that with them the counts are printed and not compared.
@@ -223,6 +224,24 @@ fn warm_multiplexer_allocates_nothing() {
     }
 }
 
+/// More than share the client afterwards.
+const THREADS_AT_FIRST: usize = 8;
+const IN_VAIN: Duration = Duration::from_millis(500);
+
+/// All of them wait at once for a lock that is taken.
+fn wait_in_vain_together(redlock: &Redlock) {
+    let all = Barrier::new(THREADS_AT_FIRST);
+    let _taken = redlock.try_lock("taken", TTL).expect("the lock is free");
+    thread::scope(|scope| {
+        for _ in 0..THREADS_AT_FIRST {
+            scope.spawn(|| {
+                all.wait();
+                redlock.try_lock_for("taken", TTL, IN_VAIN).expect_err("it is taken");
+            });
+        }
+    });
+}
+
 /// They take turns at waiting for the masters, and wake each other.
 #[test]
 fn threads_that_share_a_warm_client_allocate_nothing() {
@@ -231,12 +250,14 @@ fn threads_that_share_a_warm_client_allocate_nothing() {
     let mut worker = (client(&urls(&masters, DURABLE)), Kind::Pair);
     allocates_nothing("Pair, before it is shared", &masters, &mut worker, 1);
     let redlock = &worker.0;
+    wait_in_vain_together(redlock);
     let count = |key: &'static str| {
         let pairs = move || {
             for pairs in 0..PAIRS {
                 once_with(redlock, Kind::Pair, key);
                 if pairs % SETTLED_AFTER == 0 {
                     redlock.shutdown(PATIENT);
+                    redlock.stats();
                 }
             }
         };

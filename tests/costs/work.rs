@@ -23,7 +23,7 @@ pub const SECTION: &str = "counted_section";
 pub const CHILD_TEST: &str = "child";
 
 /// No test runs as long.
-const TTL: Duration = Duration::from_secs(10);
+pub const TTL: Duration = Duration::from_secs(10);
 /// After so many, every buffer has grown, and every function has been looked up.
 const WARM_UP: usize = 64;
 /// So many masters, where none are connected to.
