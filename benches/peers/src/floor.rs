@@ -8,6 +8,7 @@
 //! identity of the masters, no reconnecting, nothing that is owed.
 
 pub mod many;
+pub mod threads;
 mod wire;
 
 use std::io;
@@ -39,7 +40,7 @@ pub struct Floor {
 
 /// What is asked of the masters.
 #[derive(Clone, Copy, PartialEq)]
-enum Asked {
+pub enum Asked {
     Set,
     Release,
 }

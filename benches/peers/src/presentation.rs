@@ -129,9 +129,11 @@ impl Question {
             }
             Question::Threads => {
                 "Each with a resource of its own, on one `Redlock` handle, or one `RedLock` of \
-                 redlock; for rslock, tasks on one thread, which is faster here than several. For \
-                 the floor, as many pairs at once on its one thread. Least and most is what single \
-                 threads got in one turn."
+                 redlock; for rslock, tasks on one thread, which is faster here than several. \
+                 Beside them, as many pairs at once on one thread: whoever has threads pays for \
+                 their sleeping and waking. What that costs at the least, the floor's threads \
+                 show, which give their orders to one more thread that works its loop. Least and \
+                 most is what single threads got in one turn."
             }
             Question::Masters => "One pair after the other.",
             Question::HandOff => {

@@ -30,6 +30,11 @@ pub const FAR: &str = "1, 2, 3, 40, 400 ms";
 /// Those that let go without waiting.
 pub const FLOOR_DROP: &str = "floor, drop";
 pub const MUXLOCK_DROP: &str = "muxlock, drop";
+/// One thread for all pairs, or one for each.
+pub const FLOOR_IN_FLIGHT: &str = "floor, one thread";
+pub const FLOOR_THREADS: &str = "floor, threads";
+pub const MUXLOCK_IN_FLIGHT: &str = "muxlock, one thread";
+pub const MUXLOCK_THREADS: &str = "muxlock, threads";
 /// Above this number of operations at once, a turn is as long as they need to end a few times.
 const ONE_OPERATION: Duration = Duration::from_micros(80);
 
@@ -251,29 +256,40 @@ impl Inquiry {
     fn in_flight(&mut self) -> io::Result<Vec<Cell>> {
         let sizes: &[usize] =
             self.either(&[1, 8, 64, 512], &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
-        let clients = [Client::Floor, Client::Muxlock, Client::Rslock];
-        self.sizes(sizes, &clients, Work::InFlight)
+        let contestants = [Client::Floor, Client::Muxlock, Client::Rslock]
+            .map(|client| (client.name(), client, Work::InFlight));
+        self.sizes(sizes, &contestants)
     }
 
+    /// Beside threads, as many pairs at once on one thread.
     fn threads(&mut self) -> io::Result<Vec<Cell>> {
         let sizes: &[usize] = self.either(&[1, 8, 64], &[1, 2, 4, 8, 16, 32, 64]);
-        let clients = [Client::Floor, Client::Muxlock, Client::Rslock, Client::Redlock];
-        self.sizes(sizes, &clients, Work::Threads)
+        let contestants = [
+            (FLOOR_IN_FLIGHT, Client::Floor, Work::InFlight),
+            (FLOOR_THREADS, Client::Floor, Work::Threads),
+            (MUXLOCK_THREADS, Client::Muxlock, Work::Threads),
+            (MUXLOCK_IN_FLIGHT, Client::Muxlock, Work::InFlight),
+            (Client::Rslock.name(), Client::Rslock, Work::Threads),
+            (Client::Redlock.name(), Client::Redlock, Work::Threads),
+        ];
+        self.sizes(sizes, &contestants)
     }
 
-    fn sizes(&mut self, sizes: &[usize], clients: &[Client], work: Work) -> io::Result<Vec<Cell>> {
+    fn sizes(
+        &mut self,
+        sizes: &[usize],
+        contestants: &[(&str, Client, Work)],
+    ) -> io::Result<Vec<Cell>> {
         let mut cells = Vec::new();
         let (repeats, turns) = self.either((2, 4), (3, 4));
         for size in sizes {
-            let mut players = self.players(clients, work);
-            for Player { job, .. } in &mut players {
+            let mut player = |(label, client, work): &(&str, Client, Work)| {
+                let mut job = self.job(*client, *work);
                 job.size = *size;
                 job.slice *= 3;
-                if job.client == Client::Floor {
-                    // It has one thread, and as many locks as the others have threads.
-                    job.work = Work::InFlight;
-                }
-            }
+                named(label, job)
+            };
+            let players = contestants.iter().map(&mut player).collect();
             let name = size.to_string();
             let plan = self.plan(&name, players, repeats, turns);
             cells.push(play(&plan, &[&self.pool])?);

@@ -2,7 +2,10 @@
 
 use crate::driver::{Cell, Entry, Verdict};
 use crate::job::{Client, Sample};
-use crate::questions::{FAR, FLOOR_DROP, MUXLOCK_DROP, Question, STATES};
+use crate::questions::{
+    FAR, FLOOR_DROP, FLOOR_IN_FLIGHT, FLOOR_THREADS, MUXLOCK_DROP, MUXLOCK_IN_FLIGHT,
+    MUXLOCK_THREADS, Question, STATES,
+};
 use crate::report::{Answer, number};
 
 /// One promise.
@@ -66,6 +69,13 @@ pub fn all(answers: &[Answer]) -> Vec<Target> {
         at_most("CPU with more than 512 at once to that with 512", 1.5, 2, answers.growth()),
         at_most("acquire and drop, p50 to the floor's pair", 0.6, 2, answers.dropped(MUXLOCK_DROP))
             .beside(answers.dropped(FLOOR_DROP)),
+        at_least(
+            "64 threads, pairs/s to those of 64 at once on one",
+            0.8,
+            2,
+            answers.threads(MUXLOCK_THREADS, MUXLOCK_IN_FLIGHT),
+        )
+        .beside(answers.threads(FLOOR_THREADS, FLOOR_IN_FLIGHT)),
         at_most("pairs/s lost from 5 to 9 masters, in per cent", 35.0, 0, lost(Client::Muxlock))
             .beside(lost(Client::Floor)),
     ]
@@ -140,6 +150,17 @@ impl Answers<'_> {
         let is_above = |cell: &&Cell| cell.name.parse::<usize>().is_ok_and(|size| size > 512);
         let above = self.cells(Question::Growth).iter().filter(is_above);
         above.map(|cell| cpu(&cell.name) / cpu("512")).collect()
+    }
+
+    /// Of 64 threads, to one.
+    fn threads(&self, many: &str, one: &str) -> Vec<f64> {
+        let cell = self.cell(Question::Threads, "64");
+        let entry = |label: &str| {
+            let mut entries = cell?.entries.iter();
+            entries.find(|entry| entry.label == label && has_succeeded(entry))
+        };
+        let ratio = entry(many).zip(entry(one));
+        ratio.map(|(many, one)| many.ratio(one, |sample| sample.rate)).into_iter().collect()
     }
 
     /// Apart and back to back.

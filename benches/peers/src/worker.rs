@@ -16,6 +16,7 @@ use crate::clients::{Failure, Locks, Waits, handed_off};
 use crate::flight::Flight;
 use crate::floor::Floor;
 use crate::floor::many::Many;
+use crate::floor::threads::Member;
 use crate::job::{Client, Job, Sample, Work};
 use crate::{clock, flight, memory, stats};
 
@@ -52,6 +53,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
 fn floor(job: &Job) -> Result<(), Failure> {
     match job.work {
         Work::InFlight => in_flight(job, || Ok(Many::connect(&job.ports, job.size, job.ttl_ms())?)),
+        Work::Threads => threads(job, Member::for_threads(job)?),
         _ => one_by_one(job, Floor::for_job(job)?),
     }
 }

@@ -1,7 +1,8 @@
 //! The floor as a client.
 
 use super::{Failure, Locks};
-use crate::floor::Floor;
+use crate::floor::threads::{self, Member};
+use crate::floor::{Asked, Floor};
 use crate::job::Job;
 
 impl Floor {
@@ -35,5 +36,29 @@ impl Locks for Floor {
 
     fn surprises(&self) -> u64 {
         self.unexpected()
+    }
+}
+
+impl Member {
+    /// One for each of several threads, each with a resource of its own.
+    pub fn for_threads(job: &Job) -> Result<Vec<Member>, Failure> {
+        Ok(threads::members(&job.ports, job.size, job.ttl_ms())?)
+    }
+}
+
+impl Locks for Member {
+    type Held = ();
+
+    fn lock(&mut self) -> Option<()> {
+        let is_won = self.ask(Asked::Set);
+        if !is_won {
+            // A minority may have granted it.
+            self.ask(Asked::Release);
+        }
+        is_won.then_some(())
+    }
+
+    fn unlock(&mut self, (): ()) -> bool {
+        self.ask(Asked::Release)
     }
 }

@@ -3,11 +3,14 @@
 //! commands.
 
 use std::io::{self, ErrorKind};
+use std::mem;
 use std::net::TcpStream;
 
 use rustix::event::epoll;
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
+use rustix::time::Timespec;
 
 use super::wire::{self, DIGITS, Replies, Reply, TOKEN, Template};
 use super::{Asked, EVENTS, PATIENCE, connect_all, no_events, send_rest};
@@ -18,6 +21,8 @@ use crate::job::slot_key;
 const LAG: usize = 64 * 1024;
 /// How many bytes a full socket may leave over; then its master is left out for good.
 const REST_BYTES: usize = 64 * 1024 * 1024;
+/// No master has this number.
+const BELL: u64 = u64::MAX;
 
 /// Many locks with a resource for each.
 pub struct Many {
@@ -33,6 +38,8 @@ pub struct Many {
     /// How many commands there were.
     asked: u64,
     under_way: usize,
+    /// The slots whose last command was decided, and whether a majority agreed.
+    decided: Vec<(usize, bool)>,
     events: [epoll::Event; EVENTS],
 }
 
@@ -81,18 +88,22 @@ impl Many {
             order: vec![0; (4 * count).max(LAG).next_power_of_two()].into(),
             asked: 0,
             under_way: 0,
+            decided: Vec::new(),
             events: no_events(),
         })
     }
 
-    fn acquire(&mut self, slot: usize) -> io::Result<()> {
-        self.slots[slot].token = wire::token()?;
-        self.slots[slot].has_failed = false;
-        self.ask(slot, Asked::Set);
-        Ok(())
+    /// What else is to end a wait, edge-triggered.
+    pub fn add_bell(&self, bell: &impl AsFd) -> io::Result<()> {
+        let (data, interest) = (epoll::EventData::new_u64(BELL), epoll::EventFlags::IN);
+        Ok(epoll::add(&self.epoll, bell, data, interest | epoll::EventFlags::ET)?)
     }
 
-    fn ask(&mut self, index: usize, asked: Asked) {
+    /// Begins a slot's next command, with a fresh token if it is to set.
+    pub fn ask(&mut self, index: usize, asked: Asked) -> io::Result<()> {
+        if asked == Asked::Set {
+            self.slots[index].token = wire::token()?;
+        }
         let slot = &mut self.slots[index];
         let template = match asked {
             Asked::Set => &mut self.set,
@@ -105,9 +116,11 @@ impl Many {
         let place = self.asked as usize & (self.order.len() - 1);
         self.order[place] = index as u32;
         self.asked += 1;
+        Ok(())
     }
 
-    fn send(&mut self) {
+    /// Sends what was begun.
+    pub fn send(&mut self) {
         if self.batch.is_empty() {
             return;
         }
@@ -121,7 +134,29 @@ impl Many {
         self.batch.clear();
     }
 
-    fn read(&mut self, index: usize, go_on: bool, turned: &mut Turned) -> io::Result<()> {
+    /// Waits for replies and reads them; whether there was anything.
+    pub fn wait(&mut self, longest: &Timespec) -> io::Result<bool> {
+        let count = loop {
+            match epoll::wait(&self.epoll, &mut self.events, Some(longest)) {
+                Err(Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        for event in 0..count {
+            let data = self.events[event].data.u64();
+            if data != BELL {
+                self.read(data as usize)?;
+            }
+        }
+        Ok(count > 0)
+    }
+
+    /// What was decided since it was last taken away from here.
+    pub fn decided(&mut self) -> &mut Vec<(usize, bool)> {
+        &mut self.decided
+    }
+
+    fn read(&mut self, index: usize) -> io::Result<()> {
         loop {
             let node = &mut self.nodes[index];
             let Some(stream) = &node.stream else {
@@ -140,7 +175,7 @@ impl Many {
                     return Err(ErrorKind::InvalidData.into());
                 }
                 self.nodes[index].next += 1;
-                self.count(place, reply, go_on, turned)?;
+                self.count(place, reply);
             }
             if drained {
                 return Ok(());
@@ -148,39 +183,45 @@ impl Many {
         }
     }
 
-    /// Counts a vote, and goes on with its lock if it decides.
-    fn count(
-        &mut self,
-        place: u64,
-        reply: Reply,
-        go_on: bool,
-        turned: &mut Turned,
-    ) -> io::Result<()> {
+    /// Counts a vote, if it is one on its slot's last command and that is not decided.
+    fn count(&mut self, place: u64, reply: Reply) {
         let index = self.order[place as usize & (self.order.len() - 1)] as usize;
         let minority = self.nodes.len() as u16 - self.majority;
         let slot = &mut self.slots[index];
         if slot.place != place {
-            return Ok(());
+            return;
         }
         match (slot.asked, reply) {
             (Asked::Set, Reply::Ok) | (Asked::Release, Reply::One) => slot.yes += 1,
             _ => slot.no += 1,
         }
         let is_won = slot.yes == self.majority;
-        if !is_won && slot.no <= minority {
-            return Ok(());
+        if is_won || slot.no > minority {
+            // What comes late must not decide once more.
+            slot.place = u64::MAX;
+            self.decided.push((index, is_won));
         }
-        slot.has_failed |= !is_won;
-        if slot.asked == Asked::Set {
-            self.ask(index, Asked::Release);
-            return Ok(());
+    }
+
+    /// Goes on with a slot's pair.
+    fn go_on(
+        &mut self,
+        (index, is_won): (usize, bool),
+        with_the_next: bool,
+        turned: &mut Turned,
+    ) -> io::Result<()> {
+        let slot = &mut self.slots[index];
+        match slot.asked {
+            Asked::Set => {
+                slot.has_failed = !is_won;
+                return self.ask(index, Asked::Release);
+            }
+            Asked::Release => slot.has_failed |= !is_won,
         }
-        // What comes late must not decide once more.
-        slot.place = u64::MAX;
         turned.done += 1;
         turned.failed += u64::from(slot.has_failed);
-        if go_on {
-            return self.acquire(index);
+        if with_the_next {
+            return self.ask(index, Asked::Set);
         }
         self.under_way -= 1;
         Ok(())
@@ -190,7 +231,7 @@ impl Many {
 impl Flight for Many {
     fn start(&mut self) -> io::Result<()> {
         for slot in 0..self.slots.len() {
-            self.acquire(slot)?;
+            self.ask(slot, Asked::Set)?;
         }
         self.under_way = self.slots.len();
         Ok(())
@@ -199,17 +240,14 @@ impl Flight for Many {
     fn turn(&mut self, go_on: bool) -> io::Result<Turned> {
         let mut turned = Turned::default();
         self.send();
-        let count = match epoll::wait(&self.epoll, &mut self.events, Some(&PATIENCE)) {
-            Err(Errno::INTR) => return Ok(turned),
-            other => other?,
-        };
-        if count == 0 {
+        if !self.wait(&PATIENCE)? {
             return Err(ErrorKind::TimedOut.into());
         }
-        for event in 0..count {
-            let node = self.events[event].data.u64() as usize;
-            self.read(node, go_on, &mut turned)?;
+        let mut decided = mem::take(&mut self.decided);
+        for one in decided.drain(..) {
+            self.go_on(one, go_on, &mut turned)?;
         }
+        self.decided = decided;
         Ok(turned)
     }
 
