@@ -365,12 +365,12 @@ impl<'a, W: Work> Hand<'a, W> {
     fn work(&mut self) -> Option<W::Outcome> {
         let mut rounds = 0;
         loop {
-            self.hand_out();
+            let was_alone = self.hand_out();
             if self.outcome.is_some() {
                 self.own = Own::None;
                 let was_kept = self.go();
                 let outcome = self.outcome.take();
-                return if was_kept { outcome.map(W::receive) } else { outcome };
+                return if was_alone && !was_kept { outcome } else { outcome.map(W::receive) };
             }
             let mut gate = self.crew.lock();
             if gate.is_empty() {
@@ -474,9 +474,9 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Hands out what has ended, and keeps what is its own.
+    /// Hands out what has ended, and keeps what is its own. Says whether there was nothing else.
     #[inline]
-    fn hand_out(&mut self) {
+    fn hand_out(&mut self) -> bool {
         let desk = self.desk.as_mut().expect("it works");
         match &self.own {
             // Nobody else waits for anything.
@@ -485,9 +485,13 @@ impl<'a, W: Work> Hand<'a, W> {
                     self.outcome = desk.work.take(*id);
                     desk.work.send();
                 }
+                true
             }
-            Own::None if !desk.work.has_ended() => {}
-            _ => self.hand_out_to_all(),
+            Own::None if !desk.work.has_ended() => true,
+            _ => {
+                self.hand_out_to_all();
+                false
+            }
         }
     }
 

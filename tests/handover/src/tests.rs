@@ -10,7 +10,7 @@ use shuttle::{Config, FailurePersistence, Runner, thread};
 
 use crate::bounded::Bounded;
 use crate::crew::Crew;
-use crate::toy::{Order, Outcome, Toy, Wire};
+use crate::toy::{Answer, Order, Toy, Wire};
 
 const INTERRUPTIONS_MAX: usize = 3;
 
@@ -24,11 +24,11 @@ fn runs() -> usize {
     }
 }
 
-fn expected(order: Order) -> Outcome {
+fn expected(order: Order) -> Answer {
     match order {
-        Order::Ask(number) | Order::Trip(number) | Order::Cut(number) => Outcome::Answer(number),
-        Order::Look(number) => Outcome::Looked(number),
-        Order::Nothing | Order::Doze => Outcome::Nothing,
+        Order::Ask(number) | Order::Trip(number) | Order::Cut(number) => Answer::Answer(number),
+        Order::Look(number) => Answer::Looked(number),
+        Order::Nothing | Order::Doze => Answer::Nothing,
         Order::Tell(_) | Order::CutAndGo => unreachable!("nobody hears of it"),
     }
 }
@@ -37,9 +37,18 @@ fn carry_out(crew: &Crew<Toy>, orders: &[Order]) {
     for order in orders {
         match order {
             Order::Tell(_) | Order::CutAndGo => crew.leave(*order),
-            _ => assert_eq!(crew.run(*order), expected(*order)),
+            _ => {
+                let outcome = crew.run(*order);
+                assert!(outcome.is_fresh() || is_at_once(order), "{order:?} was judged too early");
+                assert_eq!(outcome.answer, expected(*order));
+            }
         }
     }
+}
+
+/// What is done at once is nothing that could be over by now.
+fn is_at_once(order: &Order) -> bool {
+    matches!(order, Order::Nothing | Order::Doze)
 }
 
 fn sends(orders: &[Order]) -> usize {

@@ -2,8 +2,10 @@
 
 use std::mem;
 
+use shuttle::thread::{self, ThreadId};
+
 use crate::crew::{Begun, Crew, Poll, Wake, Work};
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, steps, take_step};
 
 /// Between the event loop and the masters.
 pub struct Wire {
@@ -93,7 +95,7 @@ impl Poll for Poller {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub enum Order {
     /// Sends a number, and is done when it was answered.
     Ask(u32),
@@ -114,10 +116,27 @@ pub enum Order {
 }
 
 #[derive(Debug, PartialEq)]
-pub enum Outcome {
+pub enum Answer {
     Answer(u32),
     Looked(u32),
     Nothing,
+}
+
+/// What came of an order, and when that was judged.
+pub struct Outcome {
+    pub answer: Answer,
+    judged: (ThreadId, usize),
+}
+
+impl Outcome {
+    fn now(answer: Answer) -> Outcome {
+        Outcome { answer, judged: (thread::current().id(), steps()) }
+    }
+
+    /// Whether it was judged by this thread, which has done nothing since.
+    pub fn is_fresh(&self) -> bool {
+        self.judged == (thread::current().id(), steps())
+    }
 }
 
 pub struct Toy {
@@ -161,6 +180,7 @@ impl Work for Toy {
     }
 
     fn begin(&mut self, order: Order) -> Begun<Toy> {
+        take_step();
         match order {
             Order::Ask(number) | Order::Trip(number) => {
                 self.trips += usize::from(matches!(order, Order::Trip(_)));
@@ -185,10 +205,10 @@ impl Work for Toy {
                 self.unsent.push(number);
                 Begun::Unattended
             }
-            Order::Nothing => Begun::Now(Outcome::Nothing),
+            Order::Nothing => Begun::Now(Outcome::now(Answer::Nothing)),
             Order::Doze => {
                 (self.dozes, self.trips) = (2, 2);
-                Begun::Now(Outcome::Nothing)
+                Begun::Now(Outcome::now(Answer::Nothing))
             }
         }
     }
@@ -198,12 +218,14 @@ impl Work for Toy {
             self.ended.extend(self.asked.drain(..).map(|number| (number, true)));
         }
         if !self.unsent.is_empty() {
+            take_step();
             self.wire.lock().sent.append(&mut self.unsent);
             self.wire.sent.notify_one();
         }
     }
 
     fn turn(&mut self, poller: &mut Poller, _: Option<u32>) {
+        take_step();
         for number in poller.events.drain(..) {
             // What was cancelled, or never asked for, may be answered, too.
             if let Some(at) = self.asked.iter().position(|asked| *asked == number) {
@@ -233,12 +255,14 @@ impl Work for Toy {
 
     fn take(&mut self, id: u32) -> Option<Outcome> {
         let at = self.ended.iter().position(|(number, _)| *number == id)?;
+        take_step();
         let (number, was_asked) = self.ended.remove(at);
-        Some(if was_asked { Outcome::Answer(number) } else { Outcome::Looked(number) })
+        let answer = if was_asked { Answer::Answer(number) } else { Answer::Looked(number) };
+        Some(Outcome::now(answer))
     }
 
     fn receive(outcome: Outcome) -> Outcome {
-        outcome
+        Outcome::now(outcome.answer)
     }
 
     fn cancel(&mut self, id: u32) {
