@@ -496,17 +496,29 @@ impl<'a, W: Work> Hand<'a, W> {
     }
 
     fn hand_out_to_all(&mut self) {
+        if let Own::Mail(mailbox) = &self.own {
+            self.outcome = mailbox.lock().outcome.take().map(W::receive);
+        }
+        let mut posted = 0;
+        // One may end because another was taken, and nothing else would tell. Each turn but the
+        // last takes one of those under way, and none is added.
+        while self.hand_out_once(&mut posted) && self.desk().work.has_ended() {}
+        if posted >= CROWD_MIN {
+            yield_now();
+        }
+    }
+
+    /// Says whether there was an outcome.
+    fn hand_out_once(&mut self, posted: &mut usize) -> bool {
         let Hand { crew, desk, own, outcome, .. } = self;
         let desk = desk.as_mut().expect("it works");
-        if let Own::Mail(mailbox) = own {
-            *outcome = mailbox.lock().outcome.take().map(W::receive);
-        }
         let mut all = mem::take(&mut desk.ended);
         desk.work.ended(&mut all);
-        let mut posted = 0;
+        let mut was_any = false;
         for id in all.drain(..) {
             if matches!(own, Own::Order(own) if *own == id) {
                 *outcome = desk.work.take(id);
+                was_any |= outcome.is_some();
                 continue;
             }
             let Some(mailbox) = desk.waiters.get(&id) else {
@@ -516,12 +528,13 @@ impl<'a, W: Work> Hand<'a, W> {
             let Some(ended) = desk.work.take(id) else {
                 continue;
             };
+            was_any = true;
             let is_leader = desk.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, mailbox));
             match own.is(mailbox) {
                 true => *outcome = Some(ended),
                 false => {
                     mailbox.post(ended);
-                    posted += 1;
+                    *posted += 1;
                 }
             }
             if let Some(mailbox) = desk.waiters.remove(&id) {
@@ -534,9 +547,7 @@ impl<'a, W: Work> Hand<'a, W> {
         desk.ended = all;
         // What was undone on the way.
         desk.work.send();
-        if posted >= CROWD_MIN {
-            yield_now();
-        }
+        was_any
     }
 
     /// Puts the desk down while its order goes on. Says whether it is to wait for events; otherwise

@@ -27,7 +27,7 @@ fn runs() -> usize {
 fn expected(order: Order) -> Answer {
     match order {
         Order::Ask(number) | Order::Trip(number) | Order::Cut(number) => Answer::Answer(number),
-        Order::Look(number) => Answer::Looked(number),
+        Order::Look(number) | Order::Behind(number) => Answer::Looked(number),
         Order::Nothing | Order::Doze => Answer::Nothing,
         Order::Tell(_) | Order::CutAndGo => unreachable!("nobody hears of it"),
     }
@@ -48,7 +48,7 @@ fn carry_out(crew: &Crew<Toy>, orders: &[Order]) {
 
 /// What is done at once is nothing that could be over by now.
 fn is_at_once(order: &Order) -> bool {
-    matches!(order, Order::Nothing | Order::Doze)
+    matches!(order, Order::Behind(_) | Order::Nothing | Order::Doze)
 }
 
 fn sends(orders: &[Order]) -> usize {
@@ -150,6 +150,15 @@ fn leader_does_not_sleep_past_what_is_due() {
     explore(scene_with_slow_masters(&[Order::Ask(1)], looks));
     explore(scene(&[&[Order::Look(1)], &[Order::Look(2), Order::Nothing]]));
     explore(scene(&[&[Order::Ask(1)], &[Order::Look(2), Order::Ask(3)], &[Order::Look(4)]]));
+}
+
+/// Nothing is announced, and nothing due, when an order ends because another's outcome was taken.
+#[test]
+fn order_that_ends_with_another_is_handed_out() {
+    let looks: &[&[Order]] = &[&[Order::Look(2)], &[Order::Behind(3)]];
+    exhaust(2, scene_with_slow_masters(&[Order::Ask(1)], looks));
+    let looks: &[&[Order]] = &[&[Order::Look(2)], &[Order::Behind(3)], &[Order::Behind(4)]];
+    explore(scene_with_slow_masters(&[Order::Ask(1)], looks));
 }
 
 /// Nothing is announced when an order ends because it could not be sent.

@@ -1,5 +1,6 @@
 //! An event loop that has nothing to do with sockets.
 
+use std::collections::VecDeque;
 use std::mem;
 
 use shuttle::thread::{self, ThreadId};
@@ -103,6 +104,8 @@ pub enum Order {
     Look(u32),
     /// Sends a number.
     Tell(u32),
+    /// Is done when nobody looks who came before, or when the outcome of one who does is taken.
+    Behind(u32),
     /// Is done at once.
     Nothing,
     /// As `Ask`; and the thread that handles the next answer panics.
@@ -144,6 +147,7 @@ pub struct Toy {
     unsent: Vec<u32>,
     asked: Vec<u32>,
     looks: Vec<u32>,
+    behind: VecDeque<u32>,
     ended: Vec<(u32, bool)>,
     trips: usize,
     dozes: usize,
@@ -157,6 +161,7 @@ impl Toy {
             unsent: Vec::new(),
             asked: Vec::new(),
             looks: Vec::new(),
+            behind: VecDeque::new(),
             ended: Vec::new(),
             trips: 0,
             dozes: 0,
@@ -199,6 +204,14 @@ impl Work for Toy {
             }
             Order::Look(number) => {
                 self.looks.push(number);
+                Begun::Later(number)
+            }
+            Order::Behind(number) => {
+                let is_looked = self.ended.iter().any(|(_, was_asked)| !was_asked);
+                if self.looks.is_empty() && !is_looked {
+                    return Begun::Now(Outcome::now(Answer::Looked(number)));
+                }
+                self.behind.push_back(number);
                 Begun::Later(number)
             }
             Order::Tell(number) => {
@@ -257,8 +270,11 @@ impl Work for Toy {
         let at = self.ended.iter().position(|(number, _)| *number == id)?;
         take_step();
         let (number, was_asked) = self.ended.remove(at);
-        let answer = if was_asked { Answer::Answer(number) } else { Answer::Looked(number) };
-        Some(Outcome::now(answer))
+        if was_asked {
+            return Some(Outcome::now(Answer::Answer(number)));
+        }
+        self.ended.extend(self.behind.pop_front().map(|number| (number, false)));
+        Some(Outcome::now(Answer::Looked(number)))
     }
 
     fn receive(outcome: Outcome) -> Outcome {
@@ -268,6 +284,7 @@ impl Work for Toy {
     fn cancel(&mut self, id: u32) {
         self.asked.retain(|number| *number != id);
         self.looks.retain(|number| *number != id);
+        self.behind.retain(|number| *number != id);
         self.ended.retain(|(number, _)| *number != id);
     }
 
