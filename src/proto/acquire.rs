@@ -115,8 +115,7 @@ impl Engine {
     #[inline]
     fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
         let Some(random) = self.entropy.token() else {
-            self.conclude(op, Progress::Failed(Failure::NoEntropy, None));
-            return self.leave_line(now, op, &key, None);
+            return self.fail_without_entropy(op, key);
         };
         let token = LockToken::from_random(random);
         let Task::Acquire { ttl, patience, attempts, .. } = &mut self.operations[op].task else {
@@ -131,6 +130,16 @@ impl Engine {
             self.set_timer(op, give_up_at);
         }
         self.send_to_all(now, round);
+    }
+
+    /// Who stands behind it is next when its end is taken: not here, or all would follow at once,
+    /// each one call deeper.
+    #[cold]
+    fn fail_without_entropy(&mut self, op: usize, key: Resource) {
+        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
+            last.get_or_insert_with(|| Box::new(Last { key, told: None }));
+        }
+        self.conclude(op, Progress::Failed(Failure::NoEntropy, None));
     }
 
     /// Undoes a round that failed, on every node (R4, R10); says whether another one will follow.
