@@ -756,6 +756,36 @@ fn process_that_moved_is_not_sent_what_waited_for_its_new_address() {
     }
 }
 
+/// R12, R34: nor what is owed there of a lock that is held. What nobody holds is released anywhere.
+#[test]
+fn process_that_moved_keeps_the_copy_that_counts() {
+    for (moves, wins) in [(true, true), (false, true), (true, false)] {
+        let mut scenario = Scenario::guarded(3);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        for node in 0..3 {
+            scenario.connect(node);
+            scenario.drain();
+        }
+        scenario.try_lock();
+        assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 1)]);
+        scenario.replies(0..2, if wins { Reply::Ok } else { Reply::Nil });
+        assert_eq!(scenario.acquired().is_ok(), wins);
+        // The answer of node 2 is lost, and then node 1's process is at its address.
+        for node in [2, 1] {
+            scenario.engine.handle_disconnected(scenario.now, node, RESET);
+        }
+        if moves {
+            scenario.servers[2] = scenario.servers[1].clone();
+        }
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.connect(2);
+        let released = scenario.drain().contains(&Acted::Release(vec![2], 1));
+        assert_eq!(released, !(moves && wins));
+    }
+}
+
 fn reconnect_without_a_pause(scenario: &mut Scenario, node: usize) {
     scenario.engine.handle_disconnected(scenario.now, node, RESET);
     scenario.engine.connect(scenario.now);

@@ -208,6 +208,9 @@ impl Engine {
         if let Some(until) = until {
             self.quarantine(node, QuarantineCause::Moved, until);
             self.withhold_sets(now, node);
+            // Nor is released what is owed of a lock that may be held: its copy may be one that was
+            // counted at the other address. The lock's own release will come here, too.
+            self.nodes[node].debts.retain(|_, debt| debt.is_given_up);
         }
     }
 

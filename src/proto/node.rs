@@ -149,6 +149,8 @@ pub(super) struct Debt {
     /// Whether an extension that may set the key is what was lost, and its lock may still be held:
     /// its copies may count, and nothing is released before the lock is (R29).
     pub(super) is_dormant: bool,
+    /// Whether nobody counts its copies: its attempt has failed, or its lock was given up.
+    pub(super) is_given_up: bool,
 }
 
 impl Debt {
@@ -369,6 +371,7 @@ impl Node {
                     false => owed.connection.or(debt.connection),
                 };
                 owed.is_dormant &= debt.is_dormant;
+                owed.is_given_up |= debt.is_given_up;
             })
             .or_insert(debt);
     }

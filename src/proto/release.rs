@@ -259,6 +259,10 @@ impl Engine {
         // An unanswered SET may have run as late as now, and so may one before this release.
         let latest = || now.after(ttl.as_duration()).after(SLACK);
         let expires = self.rounds[round].expires.unwrap_or_else(latest);
+        let owing = &self.rounds[round];
+        // A release of what is owed knows no more than what it was sent for.
+        let is_given_up =
+            owing.is_abandoned || owing.kind == Kind::Release && owing.expires.is_none();
         Debt {
             key,
             ttl,
@@ -270,6 +274,7 @@ impl Engine {
             is_stray: false,
             is_parked: false,
             is_dormant: false,
+            is_given_up,
         }
     }
 
