@@ -6,10 +6,13 @@
 #[allow(dead_code, reason = "each test uses some of it")]
 mod scenario;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
-use muxlock::{Cancelled, Done, Lease, LockErrorKind, NodeOutcome, OpId};
+use muxlock::proto::{Engine, Entropy, Patience, Reply};
+use muxlock::{
+    Cancelled, Done, Lease, LockErrorKind, Moment, NodeOutcome, OpId, Redlock, Resource,
+};
 use scenario::{Acted, NODE_TIMEOUT, Scenario, TTL};
 
 const MS: Duration = Duration::from_millis(1);
@@ -171,6 +174,64 @@ fn who_never_asked_fails_for_the_reason_of_who_did() {
     let error = lost(&mut scenario, second);
     assert_eq!((error.kind(), error.nodes().len()), (LockErrorKind::Unavailable, 3));
     assert!(!scenario.engine.is_done(first));
+}
+
+/// Nobody holds it: also those who stood behind one that was just told, or is just asking.
+#[test]
+fn nobody_is_told_that_somebody_holds_what_frozen_masters_keep() {
+    let mut scenario = Scenario::ready(3);
+    for pass in [MS, Duration::ZERO, Duration::ZERO] {
+        wait(&mut scenario, 2 * NODE_TIMEOUT);
+        scenario.pass(pass);
+    }
+    let mut kinds = Vec::new();
+    for pass in [NODE_TIMEOUT, NODE_TIMEOUT - MS, MS] {
+        scenario.pass(pass);
+        scenario.drain();
+        while let Some(done) = scenario.done() {
+            let Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
+            kinds.push(error.kind());
+        }
+    }
+    assert_eq!(kinds, [LockErrorKind::Unavailable; 3]);
+}
+
+/// One after the other, not each from within the one before.
+#[test]
+fn line_ends_without_randomness() {
+    let config = Redlock::builder().node("redis://127.0.0.1:1").config().unwrap();
+    let mut engine = Engine::new(Arc::new(config), Box::new(Dry { is_wet: true }));
+    let now = Moment::from_nanos(1_000_000_000);
+    let mut wait = || {
+        let (name, patience) = (Resource::new("line").unwrap(), Patience::Until(now.after(SECOND)));
+        engine.acquire(now, name, TTL, patience).unwrap()
+    };
+    let first = wait();
+    for _ in 0..100_000 {
+        wait();
+    }
+    assert!(matches!(engine.cancel(now, first), Cancelled::Acquisition));
+    let mut ended = 0;
+    while let Some((_, Done::Acquired(result))) = engine.poll_done(now) {
+        assert_eq!(result.unwrap_err().kind(), LockErrorKind::NoEntropy);
+        ended += 1;
+    }
+    assert_eq!((ended, engine.operations()), (100_000, 0));
+}
+
+/// The operating system has no random bytes but once.
+struct Dry {
+    is_wet: bool,
+}
+
+impl Entropy for Dry {
+    fn token(&mut self) -> Option<[u8; 20]> {
+        std::mem::take(&mut self.is_wet).then_some([7; 20])
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        0
+    }
 }
 
 /// It costs them no more that they are many, and the first is followed by who is still there.

@@ -61,8 +61,7 @@ impl Engine {
         let Some(Last { key, told: None }) = self.last_of(op) else {
             return self.told_to(op).map_or(Failure::Contended, |(failure, _)| *failure);
         };
-        let first = self.first_in_line(key);
-        let told = first.and_then(|first| self.told_to(first)).cloned();
+        let told = self.told_in_line(key);
         let failure = told.as_ref().map_or(Failure::Contended, |(failure, _)| *failure);
         if let Task::Acquire { last: Some(last), .. } = &mut self.operations[op].task {
             last.told = told;
@@ -79,6 +78,17 @@ impl Engine {
 
     fn told_to(&self, op: usize) -> Option<&(Failure, LockError)> {
         self.last_of(op)?.told.as_ref()
+    }
+
+    /// As [`told_to`](Engine::told_to), for others; if it is over, what it was told at the end.
+    pub(super) fn told_by(&self, op: usize) -> Option<(Failure, LockError)> {
+        match (&self.operations[op].task, self.operations[op].progress) {
+            (Task::Acquire { attempts, .. }, Progress::Failed(failure, Some(round))) => {
+                let nodes = self.reports(round);
+                Some((failure, LockError::new(failure.into(), *attempts, nodes)))
+            }
+            _ => self.told_to(op).cloned(),
+        }
     }
 
     pub(super) fn start_again(&mut self, now: Moment, op: usize) {

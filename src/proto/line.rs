@@ -10,7 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::mem;
 
-use super::{Engine, Last, Lease, OpId, Patience, Progress, Task};
+use super::{Engine, Failure, Last, Lease, OpId, Patience, Progress, Task};
+use crate::error::LockError;
 use crate::token::LockToken;
 use crate::{Moment, Resource};
 
@@ -23,6 +24,7 @@ pub(super) struct Lines {
     tidy_at: usize,
 }
 
+#[derive(Default)]
 struct Line {
     /// Who got the lock, and until when it is valid.
     holder: Option<(LockToken, Moment)>,
@@ -31,6 +33,8 @@ struct Line {
     /// How many of those are over: they are passed over when it is their turn, or taken out when
     /// they are many.
     gone: usize,
+    /// What the nodes said at last to one who asked for the others and has left.
+    told: Option<(Failure, LockError)>,
 }
 
 impl Lines {
@@ -79,7 +83,7 @@ impl Engine {
         let id = self.id_of(op);
         self.lines.tidy(now);
         let Some(line) = self.lines.by_key.get_mut(key) else {
-            let line = Line { holder: None, first: Some(id), others: VecDeque::new(), gone: 0 };
+            let line = Line { first: Some(id), ..Line::default() };
             self.lines.by_key.insert(key.clone(), line);
             return true;
         };
@@ -128,14 +132,18 @@ impl Engine {
         got: Option<(LockToken, Moment)>,
     ) {
         let id = self.id_of(op);
+        let has_others = |line: &Line| line.first == Some(id) && !line.others.is_empty();
+        let is_told = got.is_none() && self.lines.by_key.get(key).is_some_and(has_others);
+        let told = if is_told { self.told_by(op) } else { None };
         let Some(line) = self.lines.by_key.get_mut(key) else {
             return;
         };
         if got.is_some() {
-            line.holder = got;
+            (line.holder, line.told) = (got, None);
         }
         if line.first == Some(id) {
             line.first = None;
+            line.told = told.or(line.told.take());
             return self.call_next(now, key);
         }
         line.gone += 1;
@@ -223,9 +231,11 @@ impl Engine {
         !self.lines.by_key.is_empty()
     }
 
-    /// Why whoever stands first was refused, for those behind it.
-    pub(super) fn first_in_line(&self, key: &Resource) -> Option<usize> {
-        self.lookup(self.lines.by_key.get(key)?.first?)
+    /// What the nodes said to whoever asks for those in line, or asked before.
+    pub(super) fn told_in_line(&self, key: &Resource) -> Option<(Failure, LockError)> {
+        let line = self.lines.by_key.get(key)?;
+        let first = line.first.and_then(|first| self.lookup(first));
+        first.and_then(|first| self.told_by(first)).or_else(|| line.told.clone())
     }
 
     pub(super) fn patience_of(&self, id: OpId) -> Option<(usize, Moment)> {
@@ -249,9 +259,7 @@ mod tests {
             let key = Resource::new(i.to_string()).unwrap();
             let holder = (i % 2 == 0).then_some((token, deadline));
             lines.tidy(Moment::from_nanos(0));
-            lines
-                .by_key
-                .insert(key, Line { holder, first: None, others: VecDeque::new(), gone: 0 });
+            lines.by_key.insert(key, Line { holder, ..Line::default() });
         }
         let valid = lines.by_key.values().filter(|line| line.holder.is_some()).count();
         assert_eq!(valid, LINES_TIDY, "what is held is kept");
