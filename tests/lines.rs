@@ -9,6 +9,7 @@ mod scenario;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muxlock::LockErrorKind::{Contended, Unavailable};
 use muxlock::proto::{Engine, Entropy, Patience, Reply};
 use muxlock::{
     Cancelled, Done, Lease, LockErrorKind, Moment, NodeOutcome, OpId, Redlock, Resource,
@@ -193,7 +194,24 @@ fn nobody_is_told_that_somebody_holds_what_frozen_masters_keep() {
             kinds.push(error.kind());
         }
     }
-    assert_eq!(kinds, [LockErrorKind::Unavailable; 3]);
+    assert_eq!(kinds, [Unavailable; 3]);
+}
+
+/// What the nodes have said by then is all that is known.
+#[test]
+fn whose_patience_ends_before_any_round_does_is_told_what_was_said_so_far() {
+    for (said, kind) in [(None, Unavailable), (Some(Reply::Nil), Contended)] {
+        let mut scenario = Scenario::ready(3);
+        wait(&mut scenario, SECOND);
+        scenario.drain();
+        let second = wait(&mut scenario, MS);
+        if let Some(said) = said {
+            scenario.reply(2, said);
+        }
+        scenario.pass(MS);
+        let error = lost(&mut scenario, second);
+        assert_eq!((error.kind(), error.nodes().len()), (kind, 3));
+    }
 }
 
 /// One after the other, not each from within the one before.

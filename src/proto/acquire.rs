@@ -82,13 +82,27 @@ impl Engine {
 
     /// As [`told_to`](Engine::told_to), for others; if it is over, what it was told at the end.
     pub(super) fn told_by(&self, op: usize) -> Option<(Failure, LockError)> {
-        match (&self.operations[op].task, self.operations[op].progress) {
-            (Task::Acquire { attempts, .. }, Progress::Failed(failure, Some(round))) => {
-                let nodes = self.reports(round);
-                Some((failure, LockError::new(failure.into(), *attempts, nodes)))
-            }
+        match self.operations[op].progress {
+            Progress::Failed(failure, Some(round)) => Some(self.told_in(op, round, failure)),
             _ => self.told_to(op).cloned(),
         }
+    }
+
+    /// What the nodes have said so far in a round that is open.
+    pub(super) fn told_so_far(&self, op: usize) -> Option<(Failure, LockError)> {
+        let Progress::Voting(round) = self.operations[op].progress else {
+            return None;
+        };
+        let is_refused = self.rounds[round].tally.refused() > 0;
+        let failure = if is_refused { Failure::Contended } else { Failure::Unavailable };
+        Some(self.told_in(op, round, failure))
+    }
+
+    fn told_in(&self, op: usize, round: usize, failure: Failure) -> (Failure, LockError) {
+        let Task::Acquire { attempts, .. } = self.operations[op].task else {
+            unreachable!("only acquisitions stand in line");
+        };
+        (failure, LockError::new(failure.into(), attempts, self.reports(round)))
     }
 
     pub(super) fn start_again(&mut self, now: Moment, op: usize) {

@@ -235,7 +235,8 @@ impl Engine {
     pub(super) fn told_in_line(&self, key: &Resource) -> Option<(Failure, LockError)> {
         let line = self.lines.by_key.get(key)?;
         let first = line.first.and_then(|first| self.lookup(first));
-        first.and_then(|first| self.told_by(first)).or_else(|| line.told.clone())
+        let told = first.and_then(|first| self.told_by(first)).or_else(|| line.told.clone());
+        told.or_else(|| self.told_so_far(first?))
     }
 
     pub(super) fn patience_of(&self, id: OpId) -> Option<(usize, Moment)> {
