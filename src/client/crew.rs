@@ -301,7 +301,11 @@ impl<W: Work> Crew<W> {
         };
         drop(gate);
         let mut hand = self.hand(Some(desk));
-        let _ = hand.begin(order);
+        match hand.begin(order) {
+            Begun::Now(outcome) => hand.desk().work.give_up(outcome),
+            Begun::Later(id) => hand.desk().work.cancel(id),
+            Begun::Unattended => {}
+        }
         hand.desk().work.send();
         hand.hand_out();
         hand.go();

@@ -77,7 +77,7 @@ impl<T> Errands<T> {
         let unsent_lease = at.map(|at| unsent.swap_remove(at).lease);
         drop(unsent);
         let lease = unsent_lease.or_else(|| match redlock.shared.crew.run(Order::Recall(id)) {
-            Outcome::Recalled(lease) => lease.map(|lease| *lease),
+            Outcome::Recalled(_, lease) => lease.map(|lease| *lease),
             _ => unreachable!("a lease was asked for"),
         })?;
         self.running().remove(&id);
@@ -194,6 +194,17 @@ mod tests {
         assert!(errands.is_empty());
         assert!(errands.wait(&redlock, start.after(LONG)).is_empty());
         assert!(Clock.now().since(start) < LONG / 2);
+    }
+
+    /// The thread that recalled it may have panicked.
+    #[test]
+    fn recalled_errand_that_nobody_takes_comes_back() {
+        let (redlock, errands, op, _server) = unanswered();
+        errands.send(&redlock);
+        redlock.shared.crew.leave(Order::Recall(op));
+        let ended = errands.wait(&redlock, Clock.now().after(LONG));
+        assert_eq!(ended.iter().map(|errand| errand.of).collect::<Vec<_>>(), ["errand"]);
+        assert!(ended[0].result.is_err() && errands.is_empty());
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(super) enum Outcome {
     /// How many commands are not answered.
     Quiet(usize),
     Errands(Vec<EndedErrand>),
-    Recalled(Option<Box<Lease>>),
+    Recalled(ErrandId, Option<Box<Lease>>),
 }
 
 struct Watching {
@@ -245,7 +245,8 @@ impl Work for Station {
                 return Begun::Unattended;
             }
             Order::Recall(id) => {
-                return Begun::Now(Outcome::Recalled(self.recall(id).map(Box::new)));
+                let lease = self.recall(id).map(Box::new);
+                return Begun::Now(Outcome::Recalled(id, lease));
             }
             Order::CallBack => {
                 self.is_called_back = true;
@@ -370,7 +371,11 @@ impl Work for Station {
         match outcome {
             Outcome::Done(Done::Acquired(Ok(lease)) | Done::Extended(lease, _))
             | Outcome::Overslept(lease) => self.mux.abandon_at(self.now, lease),
-            Outcome::Recalled(Some(lease)) => self.mux.abandon_at(self.now, *lease),
+            // Whoever waits for the errand is to know that it is over.
+            Outcome::Recalled(id, Some(lease)) => {
+                let (lease, result) = (*lease, Err(LockError::expired()));
+                self.ended_errands.push(EndedErrand { id, lease, result });
+            }
             Outcome::Errands(mut ended) => self.ended_errands.append(&mut ended),
             _ => {}
         }
