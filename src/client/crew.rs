@@ -313,7 +313,7 @@ impl<W: Work> Crew<W> {
 
     #[inline]
     fn hand(&self, desk: Option<Box<Desk<W>>>) -> Hand<'_, W> {
-        Hand { crew: self, desk, poller: None, own: Own::None, outcome: None }
+        Hand { crew: self, desk, poller: None, own: Own::None, outcome: None, posted: 0 }
     }
 
     #[inline]
@@ -332,6 +332,8 @@ struct Hand<'a, W: Work> {
     own: Own<W>,
     /// What came of its own order.
     outcome: Option<W::Outcome>,
+    /// How many were handed theirs since it stepped aside.
+    posted: usize,
 }
 
 impl<'a, W: Work> Hand<'a, W> {
@@ -370,6 +372,9 @@ impl<'a, W: Work> Hand<'a, W> {
         let mut rounds = 0;
         loop {
             let was_alone = self.hand_out();
+            if !was_alone {
+                self.step_aside();
+            }
             if self.outcome.is_some() {
                 self.own = Own::None;
                 let was_kept = self.go();
@@ -507,7 +512,13 @@ impl<'a, W: Work> Hand<'a, W> {
         // One may end because another was taken, and nothing else would tell. Each turn but the
         // last takes one of those under way, and none is added.
         while self.hand_out_once(&mut posted) && self.desk().work.has_ended() {}
-        if posted >= CROWD_MIN {
+        self.posted += posted;
+    }
+
+    /// Lets those who were handed theirs run first, if they are many.
+    #[inline]
+    fn step_aside(&mut self) {
+        if mem::take(&mut self.posted) >= CROWD_MIN {
             yield_now();
         }
     }
@@ -644,6 +655,7 @@ impl<'a, W: Work> Hand<'a, W> {
             drop(gate);
             self.serve(false);
             self.hand_out();
+            self.step_aside();
         }
         // Nobody can come before this is over.
         let mut gate = crew.lock();
