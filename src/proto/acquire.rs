@@ -256,6 +256,7 @@ impl Engine {
                         deadline: won.deadline,
                         granted: won.granted,
                         sent: won.sent,
+                        engine: self.instance,
                     })));
                 }
                 if self.attempt_failed(now, op, round, Failure::Expired) {

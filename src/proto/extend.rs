@@ -14,6 +14,7 @@ impl Engine {
     /// [`Done::Extended`](super::Done::Extended), which gives the lease back.
     pub fn extend(&mut self, now: Moment, mut lease: Lease, ttl: Duration) -> OpId {
         let now = self.clamp(now);
+        lease = self.adopt(lease);
         let (ttl, refused) = match self.config.ttl(ttl) {
             Ok(ttl) if lease.is_valid_at(now) => (ttl, None),
             Ok(_) => (lease.ttl, Some(LockError::expired())),

@@ -14,7 +14,9 @@ use crate::{Moment, Resource};
 /// first byte of its release is sent (R14). Its deadline is never raised but by an extension that
 /// was complete before the old deadline (R22, R25).
 ///
-/// Dropping it releases nothing: the keys then live until their TTL ends.
+/// Dropping it releases nothing: the keys then live until their TTL ends. Another engine, or
+/// multiplexer, with the same nodes in the same order and the same key prefix may extend or release
+/// it.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 pub struct Lease {
@@ -28,7 +30,12 @@ pub struct Lease {
     pub(super) granted: NodeSet,
     /// The nodes that may hold the key: a release goes to each.
     pub(super) sent: NodeSet,
+    /// The engine that gave it out, which knows more of it than others do.
+    pub(super) engine: u64,
 }
+
+/// No engine has this number.
+const NO_ENGINE: u64 = u64::MAX;
 
 impl Lease {
     /// What is locked.
@@ -67,7 +74,8 @@ impl Lease {
     ) -> Lease {
         let (started, longest) = (Moment::from_nanos(0), ttl);
         let (granted, sent) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        Lease { resource, token, ttl, longest, started, deadline, granted, sent }
+        let engine = NO_ENGINE;
+        Lease { resource, token, ttl, longest, started, deadline, granted, sent, engine }
     }
 
     /// What stands in for a lease that is in somebody else's hands: a lock that is over.

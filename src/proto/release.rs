@@ -49,7 +49,16 @@ impl Engine {
         self.give_up_lease(now, lease, None);
     }
 
+    /// Another engine's lease does not say which nodes this one has to ask.
+    pub(super) fn adopt(&self, lease: Lease) -> Lease {
+        match lease.engine == self.instance {
+            true => lease,
+            false => lease.adopted(self.nodes.len()),
+        }
+    }
+
     fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<usize>) -> usize {
+        let lease = self.adopt(lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let awaited = self.has_lines().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
