@@ -33,6 +33,8 @@ const KEY: &str = "invoice:42";
 const FIRST: Token = Token(1_000);
 /// The longest that a turn of somebody's loop may be ours; unoptimised code is slow.
 const STALL_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 20 } else { 2 });
+/// Longer than anything is waited for.
+const LONG: Duration = Duration::from_secs(30);
 /// How long a wait that nothing ends lasts.
 const SHORT: Duration = Duration::from_millis(10);
 
@@ -225,6 +227,25 @@ fn operation_of_another_multiplexer_is_left_alone() {
     host.mux.abandon(lease);
     let lease = other.acquired(same_slot);
     other.mux.abandon(lease);
+}
+
+/// One waits for a lock that another multiplexer releases.
+#[test]
+fn lease_that_goes_to_another_multiplexer_is_asked_for() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()));
+    let mut other = Host::new(&patient(masters.urls()));
+    let op = host.mux.lock_for(KEY, LONG, PATIENT).unwrap();
+    let lease = host.acquired(op);
+    let waits = host.mux.lock_for(KEY, TTL, PATIENT).unwrap();
+    host.turn();
+    assert_eq!(host.mux.stats().rounds, 1, "nobody asks for what is held here");
+    host.mux.let_go(&lease);
+    host.until("it is asked for", |mux| mux.stats().rounds > 1);
+    other.mux.abandon(lease);
+    other.all_ready();
+    let lease = host.acquired(waits);
+    host.mux.abandon(lease);
 }
 
 // ---- Another loop than mio's ----

@@ -182,6 +182,15 @@ impl Multiplexer {
         self.abandon_at(Clock.now(), lease);
     }
 
+    /// The lease goes elsewhere, to another multiplexer for instance, or it is dropped: those who
+    /// wait for its resource here ask the nodes for it from now on.
+    ///
+    /// Otherwise they wait for its release, or for the end of its validity. Nothing is sent for the
+    /// lease itself; what they ask leaves with the next [`flush`](Multiplexer::flush).
+    pub fn let_go(&mut self, lease: &Lease) {
+        self.let_go_at(Clock.now(), lease);
+    }
+
     /// Starts to connect to every node that is not connected yet.
     pub fn connect(&mut self) {
         self.engine.connect(Clock.now());
