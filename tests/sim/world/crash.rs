@@ -96,6 +96,40 @@ impl World {
         }
     }
 
+    /// This slot's address leads to another's process from now on, and that one's to its. What is
+    /// connected may stay so.
+    pub fn swap(&mut self, slot: usize) {
+        let other = self.choices.below(self.plan.nodes as u32) as usize;
+        // What is sworn to is of the process that is there. One that has died must come back with
+        // its data where it was: by another name, elsewhere, nobody could know it again.
+        let has_died = self.nodes.iter().any(|node| node.incarnation > 0);
+        if slot == other || has_died || self.plan.durable[slot] != self.plan.durable[other] {
+            return;
+        }
+        self.plan.routes.swap(slot, other);
+        self.has_swapped = true;
+        self.forget_owed(slot);
+        self.forget_owed(other);
+        let ends_process =
+            |fault: &Fault| matches!(fault, Fault::Crash | Fault::Loss | Fault::BootStep);
+        self.plan.faults.retain(|(fault, _)| !ends_process(fault));
+        for id in 0..self.connections.len() {
+            let is_there = [slot, other].contains(&self.connections[id].slot);
+            if is_there && self.choices.chance(700) {
+                self.leave(id);
+            }
+        }
+    }
+
+    /// The server does not know this connection any more.
+    fn leave(&mut self, id: usize) {
+        let node = self.connections[id].node;
+        if self.nodes[node].connections.contains(&id) {
+            self.nodes[node].connections.retain(|other| *other != id);
+            self.end_server(id);
+        }
+    }
+
     pub fn evict(&mut self, node: usize) {
         self.mutex_promised = false;
         let server = &mut self.nodes[node].redis.server;
@@ -191,8 +225,11 @@ impl World {
             self.wake_node(node);
         }
         // An address that led to another node's server leads to its own from now on.
-        for (slot, route) in self.plan.routes.iter_mut().enumerate() {
-            *route = slot;
+        for slot in 0..self.plan.nodes {
+            if self.plan.routes[slot] != slot {
+                self.plan.routes[slot] = slot;
+                self.forget_owed(slot);
+            }
         }
         for id in 0..self.connections.len() {
             if self.connections[id].node != self.connections[id].slot {

@@ -19,11 +19,21 @@ impl World {
     /// A client has closed its end: what it has asked for and not been told may be done or not.
     pub fn note_lost_sets(&mut self, id: usize) {
         let connection = &mut self.connections[id];
-        let (client, slot) = (connection.client, connection.slot);
+        let (client, slot, node) = (connection.client, connection.slot, connection.node);
+        let is_gone = self.plan.routes[slot] != node;
         for (_, token, ttl_ms) in std::mem::take(&mut connection.sets) {
+            if is_gone {
+                continue;
+            }
             let until = self.now + u64::from(ttl_ms) * MILLI;
             self.clients[client].owed[slot].push(Owed { token, until });
         }
+    }
+
+    /// The process that something was owed to is gone from this address, and what it was sent ends
+    /// with its time to live.
+    pub fn forget_owed(&mut self, slot: usize) {
+        self.clients.iter_mut().for_each(|client| client.owed[slot].clear());
     }
 
     /// A command of a client has come to the server that it was meant for.

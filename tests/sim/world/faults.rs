@@ -60,10 +60,12 @@ pub enum Fault {
     Hypervisor,
     /// A client's wall clock is set forward, which its safety clock takes for time.
     Jump,
+    /// Two nodes' processes change places: each address leads to the other's from now on.
+    Swap,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 24] = [
+    pub const ALL: [Fault; 25] = [
         Fault::Stall,
         Fault::Partition,
         Fault::Cut,
@@ -88,6 +90,7 @@ impl Fault {
         Fault::Demote,
         Fault::Hypervisor,
         Fault::Jump,
+        Fault::Swap,
     ];
 
     pub fn is_allowed(self, class: Class) -> bool {
@@ -107,6 +110,8 @@ impl Fault {
             | Fault::ForeignKey
             | Fault::Jump => true,
             Fault::Save | Fault::Loss => class != Class::Durable,
+            // Whoever guards nothing may count a process twice.
+            Fault::Swap => matches!(class, Class::Durable | Class::Guarded),
             Fault::BootStep => class == Class::Guarded,
             Fault::Flush | Fault::Evict => class >= Class::Stepped,
             Fault::StepForward
@@ -201,6 +206,7 @@ impl World {
                 self.start_anew(client);
                 self.wake_client(client, self.now);
             }
+            Fault::Swap => self.swap(node),
         }
     }
 

@@ -141,6 +141,8 @@ pub struct World {
     /// Whether things still go wrong.
     is_faulty: bool,
     healed_at: u64,
+    /// Whether an address has come to lead to another process.
+    has_swapped: bool,
     /// Whether nothing has happened yet that the protocol cannot survive.
     mutex_promised: bool,
     /// Processes that were started so far.
@@ -188,6 +190,7 @@ impl World {
             surprises: Vec::new(),
             is_faulty: true,
             healed_at: u64::MAX,
+            has_swapped: false,
             mutex_promised,
             engines: 0,
             servers: 0,

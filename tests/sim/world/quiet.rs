@@ -6,7 +6,7 @@ use super::plan::Class;
 use super::rare::Rare;
 use super::redis::Value;
 use super::timeline::Short;
-use muxlock::{NodeOutcome, Unfit};
+use muxlock::{NodeOutcome, QuarantineCause, Unfit};
 
 impl World {
     /// At the end of a turn: requests and replies are paired, and nothing is overdue
@@ -18,6 +18,8 @@ impl World {
         for (slot, status) in it.engine.nodes().enumerate() {
             in_flight += status.in_flight;
             debts += status.debts;
+            let moved = status.quarantine.is_some_and(|it| it.cause == QuarantineCause::Moved);
+            self.rare.hit_if(moved, Rare::Moved);
             let is_unfit = |why| status.last_failure == Some(NodeOutcome::Unfit(why));
             self.rare.hit_if(is_unfit(Unfit::Duplicate), Rare::Duplicate);
             self.rare.hit_if(is_unfit(Unfit::Evicts), Rare::Evicting);
@@ -63,7 +65,8 @@ impl World {
                 });
             }
         }
-        if self.plan.class == Class::Durable {
+        // What is owed to a process that is gone from an address is not owed to the next one.
+        if self.plan.class == Class::Durable && !self.has_swapped {
             self.check_left_behind();
         }
     }

@@ -60,6 +60,7 @@ situations! {
     Loading => "server seen while loading",
     Demoted => "demoted master seen",
     Promoted => "promoted replica seen",
+    Moved => "process at another node's address",
     Duplicate => "one server under two addresses",
     Evicting => "server that evicts, refused",
     ClockStepDetected => "clock step detected",
