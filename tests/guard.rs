@@ -786,6 +786,37 @@ fn process_that_moved_keeps_the_copy_that_counts() {
     }
 }
 
+/// R12: also if its release was lost once more.
+#[test]
+fn what_nobody_holds_is_released_at_a_process_that_moved() {
+    let mut scenario = Scenario::guarded(3);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    for node in 0..3 {
+        scenario.connect(node);
+        scenario.drain();
+    }
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies(0..2, Reply::Nil);
+    assert!(scenario.acquired().is_err());
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(2);
+    assert!(scenario.drain().contains(&Acted::Release(vec![2], 1)));
+    scenario.pass(SECOND);
+    assert!(scenario.drain().contains(&Acted::Release(vec![2], 1)), "once more");
+    scenario.engine.handle_disconnected(scenario.now, 1, RESET);
+    scenario.servers[2] = scenario.servers[1].clone();
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.pass(SECOND);
+    scenario.drain();
+    scenario.connect(2);
+    assert!(scenario.drain().contains(&Acted::Release(vec![2], 1)));
+}
+
 fn reconnect_without_a_pause(scenario: &mut Scenario, node: usize) {
     scenario.engine.handle_disconnected(scenario.now, node, RESET);
     scenario.engine.connect(scenario.now);

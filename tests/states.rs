@@ -421,6 +421,26 @@ fn debt_outlives_a_jump_of_our_own_clock() {
     assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
 }
 
+/// R12: nor does it end what was refused for the moment.
+#[test]
+fn refused_debt_outlives_a_jump_of_our_own_clock() {
+    let mut scenario = Scenario::ready(1);
+    let lease = scenario.locked();
+    scenario.engine.release(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+    scenario.reply(0, server_error(ServerErrorKind::Busy));
+    assert!(scenario.released().is_err());
+    let day = Duration::from_secs(86_400);
+    let nanos = scenario.now.after(day).as_nanos();
+    scenario.now = muxlock::Moment::with_jumps(nanos, day.as_nanos() as u64);
+    for said in [server_error(ServerErrorKind::Busy), Reply::Integer(1)] {
+        scenario.pass(500 * MS);
+        assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+        scenario.reply(0, said);
+    }
+    assert_eq!(debts(&scenario), 0);
+}
+
 /// R12: who knows no number to kill by keeps what he owes until it was said.
 #[test]
 fn expired_debt_of_a_connection_without_a_number_is_settled() {

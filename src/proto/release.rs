@@ -256,7 +256,7 @@ impl Engine {
     pub(super) fn release_refused(&mut self, now: Moment, node: usize, round: usize) {
         let debt = self.debt(now, round);
         let due = now.after(DEBT_REFUSED_AFTER);
-        if due < debt.expires {
+        if !due.has_steadily_reached(debt.expires) {
             let token = self.claims[round].token;
             self.nodes[node].owe(now, token, Debt { due, ..debt });
             self.note_debts(node);
@@ -269,7 +269,6 @@ impl Engine {
         let latest = || now.after(ttl.as_duration()).after(SLACK);
         let expires = self.rounds[round].expires.unwrap_or_else(latest);
         let owing = &self.rounds[round];
-        // A release of what is owed knows no more than what it was sent for.
         let is_given_up =
             owing.is_abandoned || owing.kind == Kind::Release && owing.expires.is_none();
         Debt {
@@ -311,6 +310,7 @@ impl Engine {
                 let claim = Claim { key: debt.key.clone(), token, ttl: debt.ttl };
                 let round = self.start_round(now, Kind::Release, claim, None);
                 self.rounds[round].expires = Some(debt.expires);
+                self.rounds[round].is_abandoned = debt.is_given_up;
                 self.nodes[node].settling += 1;
                 self.send(NodeSet::one(node), round);
             }

@@ -76,7 +76,8 @@ pub(super) struct Round {
     /// The operation that waits for the votes; `None` when nobody does, or not any more.
     pub(super) owner: Option<usize>,
     pub(super) decided: bool,
-    /// Whether its attempt failed: what is left of it is released.
+    /// Whether its attempt failed: what is left of it is released. For a release of what is owed:
+    /// whether nobody counts its copies.
     pub(super) is_abandoned: bool,
     /// Whether a node's command had to wait for its connection: the time to a quorum is then not
     /// that of a round trip.
