@@ -102,7 +102,7 @@ impl World {
         let other = self.choices.below(self.plan.nodes as u32) as usize;
         // What is sworn to is of the process that is there. One that has died must come back with
         // its data where it was: by another name, elsewhere, nobody could know it again.
-        let has_died = self.nodes.iter().any(|node| node.incarnation > 0);
+        let has_died = self.nodes.iter().any(|node| node.incarnation > 0 || !node.is_up);
         if slot == other || has_died || self.plan.durable[slot] != self.plan.durable[other] {
             return;
         }

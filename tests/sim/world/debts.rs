@@ -22,7 +22,7 @@ impl World {
         let (client, slot, node) = (connection.client, connection.slot, connection.node);
         let is_gone = self.plan.routes[slot] != node;
         for (_, token, ttl_ms) in std::mem::take(&mut connection.sets) {
-            if is_gone {
+            if is_gone || self.had_twins {
                 continue;
             }
             let until = self.now + u64::from(ttl_ms) * MILLI;

@@ -141,6 +141,8 @@ pub struct World {
     /// Whether things still go wrong.
     is_faulty: bool,
     healed_at: u64,
+    /// Whether a process had two addresses: in one of them it is as one that has moved.
+    had_twins: bool,
     /// Whether an address has come to lead to another process.
     has_swapped: bool,
     /// Whether nothing has happened yet that the protocol cannot survive.
@@ -175,6 +177,7 @@ impl World {
             Class::Guarded | Class::Stepped => plan.is_guarded(),
             Class::Unguarded => false,
         };
+        let had_twins = !plan.routes.iter().enumerate().all(|(slot, route)| slot == *route);
         let mut world = World {
             choices,
             plan,
@@ -190,6 +193,7 @@ impl World {
             surprises: Vec::new(),
             is_faulty: true,
             healed_at: u64::MAX,
+            had_twins,
             has_swapped: false,
             mutex_promised,
             engines: 0,

@@ -174,7 +174,7 @@ pub struct Connection {
     pub closed_at: u64,
     /// Whether the server has said that it is a replica, when it was asked last.
     pub said_replica: bool,
-    /// Whether the server refused to end it by `CLIENT KILL`.
+    /// Whether the server refused to end it by `CLIENT KILL`, or to say by what name it could.
     pub outlived_kill: bool,
 }
 

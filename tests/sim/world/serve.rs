@@ -183,6 +183,12 @@ impl World {
             );
             self.nodes[node].redis.changes = changes;
             self.kill(node, words, &reply);
+        } else if let [b"CLIENT", b"KILL", _, old] = words {
+            self.spare(node, old);
+        }
+        if let ([b"CLIENT", b"ID"], Reply::Error(_)) = (words, &reply) {
+            // Nobody can name it to end it.
+            self.connections[id].outlived_kill = true;
         }
         self.note_situation(node, id, words, &reply);
         self.connections[id].answered += 1;
