@@ -61,7 +61,7 @@ use timer::Timers;
 
 /// There is room for so many from the start: a client that has fewer under way, those included that
 /// a slow node has yet to answer, allocates nothing.
-const ROUNDS_USUAL: usize = 64;
+const ROUNDS_USUAL: usize = 256;
 /// For a timeout of ten milliseconds, one is not much.
 const PRECISE_NANOS_MAX: u64 = 10_000_000;
 /// Timeouts and losses that are handled in one go, all nodes together; the rest is due at once, but
