@@ -26,7 +26,7 @@ fn runs() -> usize {
 
 fn expected(order: Order) -> Answer {
     match order {
-        Order::Ask(number) | Order::Trip(number) | Order::Cut(number) => Answer::Answer(number),
+        Order::Ask(number) | Order::Trip(number) | Order::Cut(number) => Answer::Number(number),
         Order::Look(number) | Order::Behind(number) => Answer::Looked(number),
         Order::Nothing | Order::Doze => Answer::Nothing,
         Order::Tell(_) | Order::CutAndGo => unreachable!("nobody hears of it"),

@@ -120,7 +120,7 @@ pub enum Order {
 
 #[derive(Debug, PartialEq)]
 pub enum Answer {
-    Answer(u32),
+    Number(u32),
     Looked(u32),
     Nothing,
 }
@@ -271,7 +271,7 @@ impl Work for Toy {
         take_step();
         let (number, was_asked) = self.ended.remove(at);
         if was_asked {
-            return Some(Outcome::now(Answer::Answer(number)));
+            return Some(Outcome::now(Answer::Number(number)));
         }
         self.ended.extend(self.behind.pop_front().map(|number| (number, false)));
         Some(Outcome::now(Answer::Looked(number)))
