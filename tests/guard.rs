@@ -756,17 +756,23 @@ fn process_that_moved_is_not_sent_what_waited_for_its_new_address() {
     }
 }
 
+/// Three nodes that were connected one after the other.
+fn guarded_and_connected() -> Scenario {
+    let mut scenario = Scenario::guarded(3);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    for node in 0..3 {
+        scenario.connect(node);
+        scenario.drain();
+    }
+    scenario
+}
+
 /// R12, R34: nor what is owed there of a lock that is held. What nobody holds is released anywhere.
 #[test]
 fn process_that_moved_keeps_the_copy_that_counts() {
     for (moves, wins) in [(true, true), (false, true), (true, false)] {
-        let mut scenario = Scenario::guarded(3);
-        scenario.engine.connect(scenario.now);
-        scenario.drain();
-        for node in 0..3 {
-            scenario.connect(node);
-            scenario.drain();
-        }
+        let mut scenario = guarded_and_connected();
         scenario.try_lock();
         assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 1)]);
         scenario.replies(0..2, if wins { Reply::Ok } else { Reply::Nil });
@@ -789,13 +795,7 @@ fn process_that_moved_keeps_the_copy_that_counts() {
 /// R12: also if its release was lost once more.
 #[test]
 fn what_nobody_holds_is_released_at_a_process_that_moved() {
-    let mut scenario = Scenario::guarded(3);
-    scenario.engine.connect(scenario.now);
-    scenario.drain();
-    for node in 0..3 {
-        scenario.connect(node);
-        scenario.drain();
-    }
+    let mut scenario = guarded_and_connected();
     scenario.try_lock();
     scenario.drain();
     scenario.replies(0..2, Reply::Nil);
