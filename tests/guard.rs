@@ -710,14 +710,7 @@ fn quarantined_process_that_moves_does_not_vote_at_its_new_address() {
 /// if the first has come to a third process since.
 #[test]
 fn process_that_left_its_address_to_another_does_not_vote_at_a_third() {
-    let mut scenario = Scenario::guarded(3);
-    scenario.engine.connect(scenario.now);
-    scenario.drain();
-    scenario.connect(0);
-    scenario.connect(1);
-    scenario.drain();
-    scenario.connect(2);
-    scenario.drain();
+    let mut scenario = guarded_and_connected();
     let moving = scenario.servers[1].clone();
     scenario.servers[1].run_id = Some("another".into());
     reconnect_without_a_pause(&mut scenario, 1);
