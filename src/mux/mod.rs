@@ -216,6 +216,7 @@ impl Multiplexer {
             unfinished.mux.carry_out();
             std::mem::forget(unfinished);
         }
+        self.engine.forget_randomness();
     }
 
     /// Ends every connection: what was handed out may not have been sent.

@@ -79,6 +79,10 @@ pub trait Entropy: Send {
     /// 20 random bytes for a fresh token, from the operating system (R6); `None` if it has none.
     fn token(&mut self) -> Option<[u8; 20]>;
 
+    /// What was drawn in advance is not to be handed out any more: time may pass from here on, and
+    /// this machine be copied meanwhile.
+    fn forget(&mut self) {}
+
     /// A number for jitter; it need not be secret.
     fn next_u64(&mut self) -> u64;
 }
@@ -286,6 +290,8 @@ pub struct Stats {
 pub struct Engine {
     config: Arc<Config>,
     entropy: Box<dyn Entropy>,
+    /// Whether tokens were drawn since it was last told to forget.
+    has_drawn: bool,
     last_now: Moment,
     nodes: Vec<Node>,
     /// The nodes that are ready and whose sockets take more.
@@ -341,6 +347,7 @@ impl Engine {
         Engine {
             config,
             entropy,
+            has_drawn: false,
             last_now: Moment::from_nanos(0),
             nodes,
             open: NodeSet::EMPTY,
@@ -492,6 +499,14 @@ impl Engine {
                 let nodes = self.hand_out(nodes, Request::Marker(round));
                 Some(Action::Send { nodes, command: self.marker_command() })
             }
+        }
+    }
+
+    /// To be called when what was started together has been handed out, and before anything is
+    /// waited for: tokens that were drawn in advance are forgotten.
+    pub fn forget_randomness(&mut self) {
+        if std::mem::take(&mut self.has_drawn) {
+            self.entropy.forget();
         }
     }
 

@@ -210,7 +210,7 @@ impl Flight for Guest {
     }
 }
 
-/// Two small numbers make an operation's id: to find it must not cost more than to lock.
+/// A few small numbers make an operation's id: to find it must not cost more than to lock.
 #[derive(Default)]
 struct Mix(u64);
 
@@ -220,7 +220,11 @@ impl Hasher for Mix {
     }
 
     fn write_u32(&mut self, number: u32) {
-        self.0 = (self.0.rotate_left(32) ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.write_u64(number.into());
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(32) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
     fn finish(&self) -> u64 {
