@@ -273,23 +273,26 @@ impl<W: Work> Crew<W> {
             gate.orders.push_back(Filed { order, sender: Some(Arc::clone(&mailbox)) });
             drop(gate);
             hand.own = Own::Mail(mailbox);
-            return hand.sleep_and_work();
+            hand.sleep_and_work();
+            return hand.outcome();
         }
         drop(gate);
         match hand.begin(order) {
             Begun::Later(id) => {
                 hand.own = Own::Order(id);
                 hand.desk().work.send();
-                hand.work().unwrap_or_else(|| hand.sleep_and_work())
+                if !hand.work() {
+                    hand.sleep_and_work();
+                }
             }
             Begun::Now(outcome) => {
                 hand.outcome = Some(outcome);
                 hand.hand_out();
                 hand.go();
-                hand.outcome.take().expect("it is still there")
             }
             Begun::Unattended => unreachable!("somebody waits for it"),
         }
+        hand.outcome()
     }
 
     /// Gives an order that nobody waits for, and does not wait itself.
@@ -342,23 +345,31 @@ impl<'a, W: Work> Hand<'a, W> {
         self.desk.as_mut().expect("it works")
     }
 
+    /// What came of its own order, which is done.
     #[inline]
-    fn begin(&mut self, mut order: W::Order) -> Begun<W> {
-        if self.desk().work.get_ready() {
-            order = self.look_before(order);
+    fn outcome(&mut self) -> W::Outcome {
+        self.outcome.take().expect("its order is done")
+    }
+
+    #[inline]
+    fn begin(&mut self, order: W::Order) -> Begun<W> {
+        match self.desk().work.get_ready() {
+            true => self.look_and_begin(order),
+            false => self.desk().work.begin(order),
         }
-        self.desk().work.begin(order)
     }
 
     /// The order is with the others meanwhile: if looking panics, somebody else finds it there.
     #[cold]
-    fn look_before(&mut self, order: W::Order) -> W::Order {
+    fn look_and_begin(&mut self, order: W::Order) -> Begun<W> {
         self.desk().orders.push_back(Filed { order, sender: None });
         self.look();
         self.desk().work.get_ready();
-        self.desk().orders.pop_back().expect("it was put there").order
+        let order = self.desk().orders.pop_back().expect("it was put there").order;
+        self.desk().work.begin(order)
     }
 
+    #[inline(never)]
     fn look(&mut self) {
         if let Some(poller) = &mut self.desk().poller {
             poller.look();
@@ -366,9 +377,9 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Works for all until its own order is done; `None` if it is to sleep until then.
+    /// Works for all until its own order is done. Says whether it is; otherwise it is to sleep.
     #[inline]
-    fn work(&mut self) -> Option<W::Outcome> {
+    fn work(&mut self) -> bool {
         let mut rounds = 0;
         loop {
             let was_alone = self.hand_out();
@@ -378,17 +389,19 @@ impl<'a, W: Work> Hand<'a, W> {
             if self.outcome.is_some() {
                 self.own = Own::None;
                 let was_kept = self.go();
-                let outcome = self.outcome.take();
-                return if was_alone && !was_kept { outcome } else { outcome.map(W::receive) };
+                if !was_alone || was_kept {
+                    self.outcome = self.outcome.take().map(W::receive);
+                }
+                return true;
             }
             let mut gate = self.crew.lock();
             if gate.is_empty() {
                 if !self.put_down(gate) {
-                    return None;
+                    return false;
                 }
                 self.poller.as_mut().expect("it has it from the desk").wait();
                 if !self.come_back() {
-                    return None;
+                    return false;
                 }
                 rounds = 0;
             } else {
@@ -401,7 +414,7 @@ impl<'a, W: Work> Hand<'a, W> {
     }
 
     /// Sleeps until its order is done, and works when it is called.
-    fn sleep_and_work(&mut self) -> W::Outcome {
+    fn sleep_and_work(&mut self) {
         loop {
             let Own::Mail(mailbox) = &self.own else {
                 unreachable!("it sleeps with a mailbox");
@@ -411,19 +424,20 @@ impl<'a, W: Work> Hand<'a, W> {
                 mail = mailbox.bell.wait(mail).unwrap_or_else(PoisonError::into_inner);
             }
             if let Some(outcome) = mail.outcome.take() {
-                return W::receive(outcome);
+                self.outcome = Some(W::receive(outcome));
+                return;
             }
             mail.is_called = false;
             drop(mail);
             self.desk = self.crew.lock().desk.take();
-            let outcome = if self.desk.is_some() { self.work() } else { None };
-            if let Some(outcome) = outcome {
-                return outcome;
+            if self.desk.is_some() && self.work() {
+                return;
             }
         }
     }
 
     /// Begins and sends what was fetched from the gate.
+    #[inline(never)]
     fn serve(&mut self, look: bool) {
         let desk = self.desk();
         if let Some(Back { poller, news }) = desk.back.take() {
@@ -461,7 +475,7 @@ impl<'a, W: Work> Hand<'a, W> {
     }
 
     /// A leader's wait is over.
-    #[inline]
+    #[inline(always)]
     fn have_back(&mut self, poller: Box<W::Poller>) {
         let desk = self.desk();
         desk.poller = Some(poller);
@@ -470,7 +484,7 @@ impl<'a, W: Work> Hand<'a, W> {
         self.turn();
     }
 
-    #[inline]
+    #[inline(always)]
     fn turn(&mut self) {
         let own = &self.own;
         let desk = self.desk.as_mut().expect("it works");
@@ -484,7 +498,7 @@ impl<'a, W: Work> Hand<'a, W> {
     }
 
     /// Hands out what has ended, and keeps what is its own. Says whether there was nothing else.
-    #[inline]
+    #[inline(always)]
     fn hand_out(&mut self) -> bool {
         let desk = self.desk.as_mut().expect("it works");
         match &self.own {
@@ -567,7 +581,7 @@ impl<'a, W: Work> Hand<'a, W> {
 
     /// Puts the desk down while its order goes on. Says whether it is to wait for events; otherwise
     /// it is to sleep.
-    #[inline]
+    #[inline(always)]
     fn put_down(&mut self, mut gate: MutexGuard<'_, Gate<W>>) -> bool {
         let mut desk = self.desk.take().expect("it works");
         self.poller = desk.poller.take();
@@ -596,7 +610,7 @@ impl<'a, W: Work> Hand<'a, W> {
 
     /// Handles what the wait has brought, if the desk is free; otherwise whoever has it will. Says
     /// whether it works again; otherwise it is to sleep.
-    #[inline]
+    #[inline(always)]
     fn come_back(&mut self) -> bool {
         let mut gate = self.crew.lock();
         self.desk = gate.desk.take();
@@ -619,7 +633,7 @@ impl<'a, W: Work> Hand<'a, W> {
     }
 
     /// Puts the desk down for good. Its own order is done. Says whether others have kept it.
-    #[inline]
+    #[inline(always)]
     fn go(&mut self) -> bool {
         let crew = self.crew;
         let mut gate = crew.lock();

@@ -60,7 +60,15 @@ impl Poller {
         (self.from, self.timeout, self.precision) = (from, timeout, precision);
     }
 
+    #[inline]
     pub(super) fn wait(&mut self) {
+        match self.busy_poll.is_zero() && self.precision == Precision::Millisecond {
+            true => self.poll(self.timeout),
+            false => self.wait_finely(),
+        }
+    }
+
+    fn wait_finely(&mut self) {
         let busy = self.busy_poll.min(self.timeout.unwrap_or(Duration::MAX));
         if !self.busy_wait(self.from, busy) {
             let passed =
@@ -96,12 +104,18 @@ impl Poller {
         }
     }
 
+    #[inline]
     fn poll(&mut self, timeout: Option<Duration>) {
         if let Err(error) = self.poll.poll(&mut self.events, timeout) {
-            self.events.clear();
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                log::error!(target: "muxlock", "cannot wait for the masters: {error}");
-            }
+            self.poll_failed(&error);
+        }
+    }
+
+    #[cold]
+    fn poll_failed(&mut self, error: &std::io::Error) {
+        self.events.clear();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            log::error!(target: "muxlock", "cannot wait for the masters: {error}");
         }
     }
 }
