@@ -43,7 +43,7 @@ fn read(bytes: &[u8], step: usize) -> (Vec<Reply>, Option<ProtocolError>) {
                 Err(error) => return (replies, Some(error)),
             }
         }
-        assert!(reader.pending() <= REPLY_BYTES_MAX, "more is kept than a reply");
+        assert!(reader.pending().len() <= REPLY_BYTES_MAX, "more is kept than a reply");
     }
     (replies, None)
 }

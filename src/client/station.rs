@@ -281,16 +281,18 @@ impl Work for Station {
         if mem::replace(&mut self.is_turning, true) {
             self.mux.leave_all_unread();
         }
+        self.mux.advance(now);
         let mut events = poller.events();
         for event in events.by_ref() {
-            self.mux.handle_event_at(now, event);
-            if matches!(alone, Some(Id::Op(op)) if self.mux.engine().is_done(op)) {
+            self.mux.handle_event_now(event);
+            let engine = self.mux.engine();
+            if engine.has_done() && matches!(alone, Some(Id::Op(op)) if engine.is_done(op)) {
                 break;
             }
         }
-        events.for_each(|event| self.mux.defer(now, event));
+        events.for_each(|event| self.mux.defer(event));
         if !self.watches.is_empty() {
-            self.mux.catch_up(now);
+            self.mux.catch_up();
         }
         self.mux.handle_timeout_at(now);
         (self.now, self.last_turn) = (now, now);

@@ -3,6 +3,7 @@
 mod socket;
 mod standalone;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,7 +118,7 @@ impl Multiplexer {
     ///
     /// # Errors
     /// The operating system's, if the registry cannot be cloned.
-    pub fn new(config: Config, registry: &Registry, first: Token) -> std::io::Result<Multiplexer> {
+    pub fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Multiplexer> {
         let config = Arc::new(config);
         let engine = Engine::new(Arc::clone(&config), Box::new(SystemEntropy::new()));
         let nodes = (0..config.nodes()).map(|_| Connection::default()).collect();
@@ -227,7 +228,7 @@ impl Multiplexer {
         for node in 0..self.nodes.len() {
             if let Some(socket) = self.nodes[node].socket.take() {
                 socket.abort();
-                let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::Other);
+                let outcome = NodeOutcome::Disconnected(io::ErrorKind::Other);
                 self.engine.handle_disconnected(now, node, outcome);
             }
         }
@@ -281,7 +282,8 @@ impl Multiplexer {
         if !self.home.is_here() {
             return false;
         }
-        let ours = self.handle_event_at(Clock.now_by_one_clock(), event);
+        self.advance(Clock.now_by_one_clock());
+        let ours = self.handle_event_now(event);
         self.flush_at_home();
         ours
     }
@@ -293,30 +295,36 @@ impl Multiplexer {
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         if self.home.is_here() {
             let now = Clock.now_by_one_clock();
+            self.advance(now);
             for event in events {
-                self.handle_event_at(now, event);
+                self.handle_event_now(event);
             }
             self.handle_timeout_at(now);
         }
     }
 
-    /// As [`handle_event`](Multiplexer::handle_event), for several events of one moment: the
-    /// caller flushes. For this process only.
-    pub(crate) fn handle_event_at(&mut self, now: Moment, event: &Event) -> bool {
+    /// Takes note of the time.
+    pub(crate) fn advance(&mut self, now: Moment) {
+        self.engine.advance(now);
+    }
+
+    /// As [`handle_event`](Multiplexer::handle_event), for several events of one moment, which was
+    /// taken note of: the caller flushes. For this process only.
+    pub(crate) fn handle_event_now(&mut self, event: &Event) -> bool {
         let Some(node) = event.token().0.checked_sub(self.first.0) else {
             return false;
         };
         if node >= self.nodes.len() {
             return false;
         }
-        self.look_at(now, node, event.is_read_closed() || event.is_error());
+        self.look_at(node, event.is_read_closed() || event.is_error());
         true
     }
 
-    /// As [`handle_event_at`](Multiplexer::handle_event_at), when nobody waits for anything: an
+    /// As [`handle_event_now`](Multiplexer::handle_event_now), when nobody waits for anything: an
     /// answer that comes too late to matter is read together with the next one, which will be
     /// announced, or before the node is blamed for its silence.
-    pub(crate) fn defer(&mut self, now: Moment, event: &Event) {
+    pub(crate) fn defer(&mut self, event: &Event) {
         // Elsewhere, nothing is announced again before all was read.
         let is_announced_again = cfg!(any(target_os = "linux", target_os = "android"));
         let node = event.token().0.wrapping_sub(self.first.0);
@@ -329,16 +337,16 @@ impl Multiplexer {
                 *deferred = true;
             }
             _ => {
-                self.handle_event_at(now, event);
+                self.handle_event_now(event);
             }
         }
     }
 
     /// Reads what was deferred.
-    pub(crate) fn catch_up(&mut self, now: Moment) {
+    pub(crate) fn catch_up(&mut self) {
         for node in 0..self.nodes.len() {
             if self.nodes[node].deferred {
-                self.look_at(now, node, false);
+                self.look_at(node, false);
             }
         }
     }
@@ -360,9 +368,9 @@ impl Multiplexer {
                 let deferred = connection.deferred;
                 // The caller may not have polled for long, and the replies be here.
                 if unread || self.engine.is_overdue(now, node) {
-                    self.look_at(now, node, true);
+                    self.look_at(node, true);
                 } else if deferred {
-                    self.look_at(now, node, false);
+                    self.look_at(node, false);
                 }
             }
         }
@@ -530,7 +538,7 @@ impl Multiplexer {
 
     /// A name's other addresses are tried before its node is given up; all of them together have
     /// the time of one connection.
-    fn connect_failed(&mut self, now: Moment, node: usize, error: &std::io::Error) {
+    fn connect_failed(&mut self, now: Moment, node: usize, error: &io::Error) {
         let addresses = match &self.config.nodes[node].target {
             Target::Tcp(addresses) => addresses.len(),
             Target::Unix(_) => 1,
@@ -560,6 +568,7 @@ impl Multiplexer {
         }
     }
 
+    #[inline(always)]
     fn send(&mut self, node: usize, count: usize) {
         // A socket that is gone has failed, and the engine has yet to say that it is to be closed.
         let Some(socket) = &mut self.nodes[node].socket else {
@@ -568,8 +577,13 @@ impl Multiplexer {
         match socket.send(&self.batch[..count]) {
             Ok(()) if socket.unsent() <= UNSENT_BYTES_MAX => {}
             Ok(()) => self.engine.handle_blocked(node),
-            Err(error) => self.fail(Clock.now(), node, disconnected(&error)),
+            Err(error) => self.send_failed(node, &error),
         }
+    }
+
+    #[cold]
+    fn send_failed(&mut self, node: usize, error: &io::Error) {
+        self.fail(Clock.now(), node, disconnected(error));
     }
 
     fn fail(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
@@ -583,20 +597,40 @@ impl Multiplexer {
 
     /// Does what a node's socket is ready for. `to_the_end`: what was announced may not be
     /// announced again, so a short read is not the end.
-    fn look_at(&mut self, now: Moment, node: usize, to_the_end: bool) {
+    fn look_at(&mut self, node: usize, to_the_end: bool) {
         let connection = &mut self.nodes[node];
         let is_late = std::mem::take(&mut connection.deferred);
-        let Some(socket) = &connection.socket else {
-            return;
-        };
         if is_late {
             self.engine.reading_late(node);
         }
-        if socket.is_flowing() || self.get_going(now, node) {
-            self.receive(now, node, to_the_end);
+        match &mut connection.socket {
+            // The usual: it has what was asked for, and no more than that.
+            Some(socket) if socket.is_flowing() && !to_the_end && !connection.unread => {
+                let mut replies_left = self.engine.replies_per_turn();
+                let received = socket.receive();
+                let is_usual =
+                    matches!(received, Ok(Received::Last)) && !self.engine.is_telling_time(node);
+                if is_usual {
+                    replies_left = pass_on_grants(&mut self.engine, socket, node, replies_left);
+                }
+                if !is_usual || replies_left == 0 || !socket.reader.is_empty() {
+                    self.drain(node, received, false, replies_left);
+                }
+            }
+            Some(_) => self.look_closely(node, to_the_end),
+            None => {}
         }
         if is_late {
             self.engine.reading_in_time(node);
+        }
+    }
+
+    #[inline(never)]
+    fn look_closely(&mut self, node: usize, to_the_end: bool) {
+        let is_flowing =
+            |connection: &Connection| connection.socket.as_ref().is_some_and(Socket::is_flowing);
+        if is_flowing(&self.nodes[node]) || self.get_going(self.engine.last_now(), node) {
+            self.receive(node, to_the_end);
         }
     }
 
@@ -628,22 +662,36 @@ impl Multiplexer {
         true
     }
 
-    #[inline(always)]
-    fn receive(&mut self, now: Moment, node: usize, to_the_end: bool) {
+    fn receive(&mut self, node: usize, to_the_end: bool) {
         let mut replies_left = self.engine.replies_per_turn();
         if to_the_end || self.nodes[node].unread {
-            replies_left = self.cut(now, node, replies_left);
+            replies_left = self.cut(self.engine.last_now(), node, replies_left);
             if replies_left == 0 {
                 return;
             }
         }
+        if let Some(socket) = &mut self.nodes[node].socket {
+            let received = socket.receive();
+            self.drain(node, received, to_the_end, replies_left);
+        }
+    }
+
+    /// Passes on what was received, and what the socket has besides.
+    #[inline(never)]
+    fn drain(
+        &mut self,
+        node: usize,
+        received: io::Result<Received>,
+        to_the_end: bool,
+        replies_left: usize,
+    ) {
         let Some(socket) = &mut self.nodes[node].socket else {
             return;
         };
-        match drain(&mut self.engine, socket, now, node, to_the_end, replies_left) {
+        match drain(&mut self.engine, socket, node, received, to_the_end, replies_left) {
             Ok(Drained::Enough) => {}
             Ok(Drained::NotYet) => self.leave_unread(node),
-            Err(outcome) => self.fail(now, node, outcome),
+            Err(outcome) => self.fail(self.engine.last_now(), node, outcome),
         }
     }
 
@@ -687,41 +735,54 @@ enum Drained {
     NotYet,
 }
 
-/// Reads what the socket has, and passes it on. An error ends the connection.
+/// Passes on the usual replies, up to the first that is not. Returns how many more there might be.
+#[inline(always)]
+fn pass_on_grants(
+    engine: &mut Engine,
+    socket: &mut Socket,
+    node: usize,
+    replies_max: usize,
+) -> usize {
+    let mut pending = socket.reader.pending();
+    let left = engine.handle_grants(node, replies_max, || resp::next_grant(&mut pending));
+    let left_over = pending.len();
+    socket.reader.leave(left_over);
+    left
+}
+
+/// Passes on what was read, and what the socket has besides. An error ends the connection.
 #[inline(always)]
 fn drain(
     engine: &mut Engine,
     socket: &mut Socket,
-    now: Moment,
     node: usize,
+    mut next: io::Result<Received>,
     to_the_end: bool,
     mut replies_left: usize,
 ) -> Result<Drained, NodeOutcome> {
-    for _ in 0..READS_PER_TURN_MAX {
-        let received = match socket.receive() {
+    for reads_left in (0..READS_PER_TURN_MAX).rev() {
+        let received = match next {
             Ok(Received::Nothing) => return Ok(Drained::Enough),
             Ok(Received::Ended) => {
-                return Err(NodeOutcome::Disconnected(std::io::ErrorKind::UnexpectedEof));
+                return Err(NodeOutcome::Disconnected(io::ErrorKind::UnexpectedEof));
             }
             Ok(received) => received,
             Err(error) => return Err(disconnected(&error)),
         };
-        // A time that came after `now` would look like a clock that runs ahead.
-        let now = match engine.is_telling_time(node) {
-            true => Clock.now_by_one_clock(),
-            false => now,
-        };
+        // A time that came after the latest look at our clock would look like one that runs ahead.
+        if engine.is_telling_time(node) {
+            engine.advance(Clock.now_by_one_clock());
+        }
         loop {
-            replies_left =
-                engine.handle_grants(now, node, replies_left, || socket.reader.next_grant());
+            replies_left = pass_on_grants(engine, socket, node, replies_left);
             if replies_left == 0 {
                 return Ok(Drained::NotYet);
             }
-            if socket.reader.pending() == 0 {
+            if socket.reader.is_empty() {
                 break;
             }
             match socket.reader.next().map_err(NodeOutcome::Protocol)? {
-                Some(reply) => engine.handle_reply(now, node, reply),
+                Some(reply) => engine.handle_reply(engine.last_now(), node, reply),
                 None => break,
             }
             replies_left -= 1;
@@ -729,6 +790,10 @@ fn drain(
         if received == Received::Last && !to_the_end {
             return Ok(Drained::Enough);
         }
+        if reads_left == 0 {
+            break;
+        }
+        next = socket.receive();
     }
     Ok(Drained::NotYet)
 }
@@ -745,7 +810,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-fn disconnected(error: &std::io::Error) -> NodeOutcome {
+fn disconnected(error: &io::Error) -> NodeOutcome {
     NodeOutcome::Disconnected(error.kind())
 }
 

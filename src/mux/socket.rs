@@ -138,11 +138,31 @@ impl Socket {
     }
 
     /// Sends, or keeps for later what the socket does not take.
+    #[inline(always)]
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let sent = if self.unsent.is_empty() { self.write_some(bytes)? } else { 0 };
-        if sent < bytes.len() {
-            self.unsent.extend_from_slice(&bytes[sent..]);
+        if !self.unsent.is_empty() {
+            self.unsent.extend_from_slice(bytes);
+            return Ok(());
         }
+        match self.stream.write(bytes) {
+            Ok(count) if count == bytes.len() => Ok(()),
+            written => self.send_with(bytes, written),
+        }
+    }
+
+    /// Sends what the first write has not, or keeps it.
+    #[cold]
+    fn send_with(&mut self, bytes: &[u8], written: io::Result<usize>) -> io::Result<()> {
+        let sent = match written {
+            Ok(0) if !bytes.is_empty() => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(error) if error.kind() == ErrorKind::Interrupted => 0,
+            Err(error) => return Err(error),
+        };
+        let rest = &bytes[sent..];
+        let sent = self.write_some(rest)?;
+        self.unsent.extend_from_slice(&rest[sent..]);
         Ok(())
     }
 
@@ -160,7 +180,6 @@ impl Socket {
     }
 
     /// Writes until all is written or the socket takes no more.
-    #[inline]
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -176,6 +195,7 @@ impl Socket {
     }
 
     /// Reads once into the reader.
+    #[inline(always)]
     pub(super) fn receive(&mut self) -> io::Result<Received> {
         loop {
             let room = self.reader.room();

@@ -244,6 +244,19 @@ pub enum Grant {
     One,
 }
 
+impl Grant {
+    /// A comparison of two bytes, which that of two options is not.
+    #[inline]
+    pub(super) fn is_same(one: Option<Grant>, other: Option<Grant>) -> bool {
+        let code = |grant| match grant {
+            Some(Grant::Ok) => 0,
+            Some(Grant::One) => 1,
+            None => 2,
+        };
+        code(one) == code(other)
+    }
+}
+
 impl From<Grant> for Reply {
     fn from(grant: Grant) -> Reply {
         match grant {

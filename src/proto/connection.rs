@@ -10,10 +10,19 @@ use super::node::{
 };
 use super::round::Kind;
 use super::round::Vote;
-use super::{Engine, NodeSet, Outgoing};
+use super::{Engine, NodeSet, Outgoing, smoothed};
 use crate::Moment;
 use crate::error::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::Verdict;
+
+/// Why the usual way ended.
+enum Counted {
+    All,
+    /// This round may be decided.
+    Decisive(usize),
+    /// This is not the usual.
+    Until(Grant),
+}
 
 impl Engine {
     /// Starts to connect to every node that is not connected and not backing off.
@@ -85,88 +94,102 @@ impl Engine {
 
     /// A reply came in on the node's connection.
     pub fn handle_reply(&mut self, now: Moment, node: usize, reply: Reply) {
-        let grant = match reply {
+        let now = self.clamp(now);
+        let mut grant = match reply {
             Reply::Ok => Some(Grant::Ok),
             Reply::Integer(1) => Some(Grant::One),
-            _ => None,
+            reply => return self.handle_any_reply(now, node, reply),
         };
-        let now = self.clamp(now);
-        if grant.is_none_or(|grant| !self.handle_grant(now, node, grant)) {
-            self.handle_any_reply(now, node, reply);
-        }
+        self.handle_grants(node, 1, || grant.take());
     }
 
     /// As [`handle_reply`](Engine::handle_reply), for as many of the usual replies as `next` gives
-    /// before it has none, at most `replies_max`. Returns how many more they might have been.
+    /// before it has none, at most `replies_max`, and at the [latest time](Engine::last_now) that
+    /// the engine was told of. Returns how many more they might have been.
     #[inline(always)]
     pub fn handle_grants(
         &mut self,
-        now: Moment,
         node: usize,
         replies_max: usize,
         mut next: impl FnMut() -> Option<Grant>,
     ) -> usize {
-        let now = self.clamp(now);
         let mut left = replies_max;
-        while left > 0 {
-            let Some(grant) = next() else { break };
-            left -= 1;
-            if !self.handle_grant(now, node, grant) {
-                self.handle_any_reply(now, node, grant.into());
+        loop {
+            match self.count_grants(node, &mut left, &mut next) {
+                Counted::All => return left,
+                Counted::Decisive(round) => self.settle(self.last_now, round),
+                Counted::Until(grant) => self.handle_any_reply(self.last_now, node, grant.into()),
             }
         }
-        left
     }
 
     /// The usual: a node grants what it was asked for, in time, and nothing speaks against it. The
-    /// same as [`handle_any_reply`](Engine::handle_any_reply) would do, in one go. Says whether it
-    /// was that; if not, nothing was done.
+    /// same as [`handle_any_reply`](Engine::handle_any_reply) would do with each, in one go; but
+    /// only the last says how long the node takes.
     #[inline(always)]
-    fn handle_grant(&mut self, now: Moment, node: usize, grant: Grant) -> bool {
+    fn count_grants(
+        &mut self,
+        node: usize,
+        left: &mut usize,
+        mut next: impl FnMut() -> Option<Grant>,
+    ) -> Counted {
+        let now = self.last_now;
         let at = &mut self.nodes[node];
-        let Some(InFlight { request: Request::Round(round), sent_at }) = at.in_flight.first()
-        else {
-            return false;
-        };
-        let voted = &mut self.rounds[round];
-        let sample = now.nanos_since(sent_at);
-        let is_usual = at.state == State::Ready
-            && at.late == 0
-            && !self.suspects.contains(node)
-            && sample <= self.node_timeout_nanos
-            && voted.grant == Some(grant)
-            && voted.undecided.without(voted.uncounted).contains(node);
-        if !is_usual {
-            return false;
-        }
-        at.in_flight.take_first();
-        at.last_reply_at = now;
-        at.note_latency(sample);
-        at.failures = 0;
-        let since_start = now.nanos_since(voted.started);
-        let vote = Vote::new(NodeOutcome::Granted, Some(since_start));
-        at.last_vote = vote;
-        voted.undecided.remove(node);
-        voted.references -= 1;
-        if voted.owner.is_some() {
+        let is_usual = at.state == State::Ready && at.late == 0 && !self.suspects.contains(node);
+        let mut latest = None;
+        let counted = loop {
+            if *left == 0 {
+                break Counted::All;
+            }
+            let Some(grant) = next() else {
+                break Counted::All;
+            };
+            *left -= 1;
+            let Some(InFlight { request: Request::Round(round), sent_at }) = at.in_flight.first()
+            else {
+                break Counted::Until(grant);
+            };
+            let voted = &mut self.rounds[round];
+            let sample = now.nanos_since(sent_at);
+            let is_usual = is_usual
+                && sample <= self.node_timeout_nanos
+                && Grant::is_same(voted.grant, Some(grant))
+                && voted.undecided.without(voted.uncounted).contains(node);
+            if !is_usual {
+                break Counted::Until(grant);
+            }
+            at.in_flight.drop_first();
+            let since_start = now.nanos_since(voted.started);
+            let vote = Vote::new(NodeOutcome::Granted, Some(since_start));
+            latest = Some((vote, sample));
+            voted.undecided.remove(node);
+            voted.references -= 1;
+            if voted.owner.is_none() {
+                if voted.references == 0 {
+                    at.settling -= usize::from(voted.expires.is_some());
+                    self.rounds.remove(round);
+                }
+                continue;
+            }
+            at.votes[round] = vote;
             voted.granted.insert(node);
             voted.tally.grant();
-            let voted = *voted;
-            at.votes[round] = vote;
-            if voted.tally.is_quorum_answered_just_now()
-                && voted.kind == Kind::Acquire
-                && !voted.waited
-            {
-                self.note_round_trip(since_start);
+            let is_answered = voted.tally.is_quorum_answered_just_now();
+            if is_answered && voted.kind == Kind::Acquire && !voted.waited {
+                self.quorum_round_trip_nanos =
+                    Some(smoothed(self.quorum_round_trip_nanos, since_start));
             }
-            if !voted.decided && voted.tally.verdict() != Verdict::Pending {
-                self.settle(now, round);
+            if voted.tally.verdict() != Verdict::Pending && !voted.decided {
+                break Counted::Decisive(round);
             }
-        } else if voted.references == 0 {
-            at.settling -= usize::from(voted.expires.is_some());
-            self.rounds.remove(round);
+        };
+        if let Some((vote, sample)) = latest {
+            at.last_reply_at = now;
+            at.failures = 0;
+            at.last_vote = vote;
+            at.note_latency(sample);
         }
-        true
+        counted
     }
 
     #[cold]

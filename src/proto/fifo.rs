@@ -38,14 +38,21 @@ impl<T: Copy> Fifo<T> {
     #[inline]
     pub(super) fn take_first(&mut self) -> Option<T> {
         let first = self.first()?;
+        self.drop_first();
+        Some(first)
+    }
+
+    /// There must be one.
+    #[inline(always)]
+    pub(super) fn drop_first(&mut self) {
         self.taken += 1;
+        debug_assert!(self.taken <= self.items.len(), "there was one");
         if self.taken == self.items.len() {
             self.items.clear();
             self.taken = 0;
         } else if self.taken >= TAKEN_MAX && self.taken >= self.len() {
             self.clear_away();
         }
-        Some(first)
     }
 
     #[cold]

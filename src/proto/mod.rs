@@ -415,6 +415,11 @@ impl Engine {
         self.due = self.first_due();
     }
 
+    /// Takes note of the time.
+    pub fn advance(&mut self, now: Moment) {
+        self.clamp(now);
+    }
+
     /// Takes note of the time, and says whether something may be due: if not,
     /// [`handle_timeout`](Engine::handle_timeout) has nothing to do.
     pub fn is_due(&mut self, now: Moment) -> bool {

@@ -283,7 +283,8 @@ impl Scenario {
             Reply::Integer(1) => Some(Grant::One),
             _ => return self.engine.handle_reply(self.now, node, reply),
         };
-        self.engine.handle_grants(self.now, node, usize::MAX, || grant.take());
+        self.engine.advance(self.now);
+        self.engine.handle_grants(node, usize::MAX, || grant.take());
     }
 
     pub fn replies(&mut self, nodes: impl IntoIterator<Item = usize>, reply: Reply) {
