@@ -237,6 +237,9 @@ impl Multiplexer {
     fn carry_out(&mut self) {
         // What is left leaves in the next turn, which is due at once.
         for _ in 0..COMMANDS_PER_TURN_MAX {
+            if !self.engine.has_actions() {
+                break;
+            }
             match self.engine.poll_action() {
                 None => break,
                 Some(Action::Connect { node }) => {

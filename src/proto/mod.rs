@@ -941,13 +941,15 @@ impl Engine {
         if may_create {
             self.look_again(self.last_now, nodes);
         }
+        let count = self.nodes.len();
+        let how_many = if nodes == NodeSet::all(count) { count } else { nodes.len() };
         let sent = &mut self.rounds[round];
-        sent.references += nodes.len() as u32;
+        sent.references += how_many as u32;
         sent.sent.extend(nodes);
         self.outgoing.push_back(Outgoing::Round(nodes, round));
         if may_create && self.config.flush_marker.is_some() {
             // Behind the SET: a flush before it takes the marker along, and one after it both.
-            self.rounds[round].references += nodes.len() as u32;
+            self.rounds[round].references += how_many as u32;
             self.outgoing.push_back(Outgoing::Marker(nodes, round));
         }
     }
