@@ -155,7 +155,7 @@ impl World {
         lease: &Lease,
         is_extended: bool,
     ) {
-        let Kind::Extend { token, deadline, ttl_ms } = operation.kind else {
+        let Kind::Extend { token, deadline, ttl_ms, .. } = operation.kind else {
             return self.fail("TERMINATION", || "an operation changed its kind".into());
         };
         let now_until = lease.valid_until().as_nanos();

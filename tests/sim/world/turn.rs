@@ -4,10 +4,11 @@
 //! process may be held up between any two steps.
 
 use std::io::ErrorKind;
+use std::iter;
 use std::ops::Range;
 
 use muxlock::NodeOutcome;
-use muxlock::proto::{Action, Command};
+use muxlock::proto::{Action, Command, Grant};
 use muxlock::resp;
 
 use super::World;
@@ -56,6 +57,7 @@ impl World {
                     self.clients[client].stage = Stage::Take;
                 }
                 Stage::Take => {
+                    self.may_cancel_ended(client);
                     if self.take(client) {
                         self.clients[client].stage = Stage::Flush;
                     } else {
@@ -156,6 +158,7 @@ impl World {
     /// Hands complete replies to the engine. Returns whether the socket is still there.
     fn hand_over(&mut self, client: usize, slot: usize, id: usize) -> bool {
         loop {
+            self.hand_over_grants(client, slot, id);
             match self.clients[client].slots[slot].reader.next() {
                 Ok(None) => return true,
                 Ok(Some(reply)) => {
@@ -178,6 +181,24 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Those that may be handed over together.
+    fn hand_over_grants(&mut self, client: usize, slot: usize, id: usize) {
+        let mut pending = self.clients[client].slots[slot].reader.pending();
+        let grants: Vec<Grant> = iter::from_fn(|| resp::next_grant(&mut pending)).collect();
+        let left = pending.len();
+        self.clients[client].slots[slot].reader.leave(left);
+        grants.iter().for_each(|_| self.note_reply(client, slot, id));
+        let now = self.client_now(client);
+        if !grants.is_empty() {
+            self.timeline
+                .note(self.now, || format!("client {client} reads {grants:?} from node {slot}"));
+        }
+        let mut grants = grants.into_iter();
+        let engine = &mut self.clients[client].engine;
+        engine.advance(now);
+        engine.handle_grants(slot, usize::MAX, || grants.next());
     }
 
     /// A reply that nobody asked for, on a connection that owes none.

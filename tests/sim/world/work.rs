@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::Patience;
+use muxlock::proto::{Cancelled, Patience};
 use muxlock::{Done, Lease, LockError, LockErrorKind, Moment, OpId, Resource};
 
 use super::World;
@@ -15,6 +15,9 @@ use super::timeline::{Millis, Short};
 pub const LATENESS_MAX: u64 = 100 * MILLI;
 /// How often the pause between two tries to get a lock doubles, when all faults are over.
 const DOUBLINGS_MAX: u32 = 7;
+
+/// How often an application has something cancelled when it does something, of a thousand times.
+const CANCELS: u32 = 60;
 
 /// The names of what is locked.
 pub const RESOURCES: [&str; 2] = ["r", "invoice:42"];
@@ -34,7 +37,7 @@ pub struct Operation {
 #[derive(Debug, Clone)]
 pub enum Kind {
     Acquire { resource: usize, patience: Option<u64> },
-    Extend { token: [u8; 40], deadline: u64, ttl_ms: u32 },
+    Extend { token: [u8; 40], deadline: u64, granted: Vec<usize>, ttl_ms: u32 },
     Release,
 }
 
@@ -53,6 +56,9 @@ impl World {
         it.work_left -= 1;
         let pause = self.choices.magnitude(MILLI / 10, 2 * self.plan.work_interval);
         self.queue.push(self.now + pause, Event::Work(client));
+        if self.choices.chance(CANCELS) {
+            self.cancel_something(client);
+        }
         let is_holding = !self.clients[client].leases.is_empty();
         // What holders do is what matters most, and where they heal, that they extend.
         let kinds = match (is_holding, self.plan.heals) {
@@ -145,13 +151,64 @@ impl World {
         let started = self.clients[client].told;
         let token = token_of(&lease);
         let deadline = lease.valid_until().as_nanos();
+        let granted = lease.granted_by().collect();
         self.timeline.note(self.now, || {
             format!("client {client} extends {} to {}", Short(&token), Millis(ttl))
         });
         self.checker.start_extension(&token);
         let id = self.clients[client].engine.extend(now, lease, Duration::from_nanos(ttl));
         let ttl_ms = (ttl / MILLI) as u32;
-        self.start(client, id, Kind::Extend { token, deadline, ttl_ms }, deadline.max(started));
+        let kind = Kind::Extend { token, deadline, granted, ttl_ms };
+        self.start(client, id, kind, deadline.max(started));
+    }
+
+    /// Cancels one of the operations under way, or one that has ended and was not taken.
+    fn cancel_something(&mut self, client: usize) {
+        let count = self.clients[client].operations.len() as u32;
+        if count == 0 {
+            return;
+        }
+        let picked = self.choices.below(count) as usize;
+        if let Some(id) = self.clients[client].operations.keys().nth(picked).copied() {
+            self.cancel(client, id);
+        }
+    }
+
+    /// What has ended is about to be taken.
+    pub fn may_cancel_ended(&mut self, client: usize) {
+        let ended = self.clients[client].engine.done().next();
+        if let (Some(id), true) = (ended, self.is_faulty) {
+            if self.choices.chance(CANCELS / 4) {
+                self.cancel(client, id);
+            }
+        }
+    }
+
+    fn cancel(&mut self, client: usize, id: OpId) {
+        let now = self.client_now(client);
+        let it = &mut self.clients[client];
+        let was_over = it.engine.is_done(id);
+        let cancelled = it.engine.cancel(now, id);
+        let Some(operation) = it.operations.remove(&id) else {
+            return;
+        };
+        self.timeline.note(self.now, || format!("client {client} cancels {:?}", operation.kind));
+        match (cancelled, &operation.kind) {
+            (Cancelled::Acquisition, Kind::Acquire { .. }) => {
+                self.rare.hit(Rare::CancelledAcquisition);
+                self.rare.hit_if(was_over, Rare::CancelledWin);
+            }
+            (Cancelled::Extension(lease), Kind::Extend { deadline, granted, .. }) => {
+                let is_later = lease.valid_until().as_nanos() > *deadline;
+                let is_extended = is_later || !lease.granted_by().eq(granted.iter().copied());
+                self.rare.hit(Rare::CancelledExtension);
+                self.rare.hit_if(is_extended, Rare::CancelledSuccess);
+                self.check_extended(client, &operation, &lease, is_extended);
+                self.clients[client].leases.push(lease);
+            }
+            (Cancelled::Release, Kind::Release) => self.rare.hit(Rare::CancelledRelease),
+            _ => self.fail("TERMINATION", || format!("{id:?} was not cancelled as what it is")),
+        }
     }
 
     fn release_something(&mut self, client: usize) {
