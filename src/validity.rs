@@ -28,7 +28,9 @@ pub struct Ttl(u32);
 impl Ttl {
     /// Rounds down to whole milliseconds; `None` for less than one or more than [`TTL_MS_MAX`].
     pub(crate) fn new(ttl: Duration) -> Option<Ttl> {
-        let ms = u32::try_from(ttl.as_millis()).ok()?;
+        // Longer ones are refused below, and their milliseconds may not fit.
+        let seconds = ttl.as_secs().min(u32::MAX.into());
+        let ms = u32::try_from(seconds * 1_000 + u64::from(ttl.subsec_millis())).ok()?;
         (1..=TTL_MS_MAX).contains(&ms).then_some(Ttl(ms))
     }
 

@@ -490,14 +490,16 @@ impl Engine {
                 Some(Action::Send { nodes, command: Command::Info(Section::Replication) })
             }
             Outgoing::Round(nodes, round) => {
-                let (nodes, with) = match self.rounds[round].kind {
+                let kind = self.rounds[round].kind;
+                let (nodes, with) = match kind {
                     Kind::Release => self.release_alike(nodes, round),
                     Kind::Acquire | Kind::Extend | Kind::Heal => (nodes, ReleaseWith::Script),
                 };
-                let quarantined = self.quarantined_of(self.last_now, nodes);
-                self.rounds[round].uncounted.extend(quarantined);
+                if !nodes.and(self.suspects).is_empty() {
+                    let quarantined = self.quarantined_of(self.last_now, nodes);
+                    self.rounds[round].uncounted.extend(quarantined);
+                }
                 let nodes = self.hand_out(nodes, Request::Round(round));
-                let kind = self.rounds[round].kind;
                 Some(Action::Send { nodes, command: self.claims[round].command(kind, with) })
             }
             Outgoing::Marker(nodes, round) => {
@@ -565,6 +567,7 @@ impl Engine {
 
     /// What became of this operation, if it has ended; as [`poll_done`](Engine::poll_done), for a
     /// caller who waits for one operation among many.
+    #[inline]
     pub fn take_done(&mut self, now: Moment, id: OpId) -> Option<Done> {
         let now = self.clamp(now);
         let op = self.lookup(id)?;
