@@ -15,10 +15,11 @@ const DRAWN_MAX: usize = 12;
 /// A generator in user space would hand the same tokens to a forked child or a cloned virtual
 /// machine, and each would own the other's locks (R6). So would a store of tokens. A call for each
 /// is a third of a microsecond, and nearly a seventh of all that many locks at once cost their
-/// client; so those that are started together are drawn together, and what is left over is
-/// forgotten before they are waited for. A machine that is copied before that has attempts under
-/// way whose tokens both copies have, however they were drawn; and a forked child may not use its
-/// parent's client at all (R24).
+/// client; so those that are started together are drawn together. What is left over is forgotten
+/// when they are sent, when something was waited for, and after a millisecond. So two copies of a
+/// machine share the tokens of what was under way when it was copied, as they would in any case,
+/// and of what was being started in that millisecond; and a forked child may not use its parent's
+/// client at all (R24).
 pub(crate) struct SystemEntropy {
     jitter: SmallRng,
     drawn: [[u8; TOKEN_BYTES]; DRAWN_MAX],
@@ -68,8 +69,74 @@ impl Entropy for SystemEntropy {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::sync::{Arc, Mutex, PoisonError};
+    use std::time::Duration;
 
     use super::*;
+    use crate::proto::{Engine, Patience};
+    use crate::{Moment, Redlock, Resource};
+
+    /// What was drawn and forgotten, in order.
+    #[derive(Default, Clone)]
+    struct Recorded(Arc<Mutex<String>>);
+
+    impl Recorded {
+        fn note(&self, what: char) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        }
+
+        fn take(&self) -> String {
+            std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        }
+    }
+
+    impl Entropy for Recorded {
+        fn token(&mut self) -> Option<[u8; TOKEN_BYTES]> {
+            self.note('t');
+            Some([7; TOKEN_BYTES])
+        }
+
+        fn forget(&mut self) {
+            self.note('f');
+        }
+
+        fn next_u64(&mut self) -> u64 {
+            7
+        }
+    }
+
+    fn engine() -> (Engine, Recorded) {
+        let config = Redlock::builder().node("redis://127.0.0.1").config().unwrap();
+        let recorded = Recorded::default();
+        (Engine::new(Arc::new(config), Box::new(recorded.clone())), recorded)
+    }
+
+    fn start(engine: &mut Engine, micros: u64) {
+        let now = Moment::from_nanos(micros * 1_000);
+        let resource = Resource::new("name").unwrap();
+        let ttl = Duration::from_secs(10);
+        engine.acquire(now, resource, ttl, Patience::OneRound).unwrap();
+    }
+
+    #[test]
+    fn only_what_is_started_within_a_millisecond_is_drawn_together() {
+        let (mut engine, recorded) = engine();
+        for at in [1_000, 1_000, 1_900, 2_000, 2_001, 3_001, 9_000] {
+            start(&mut engine, at);
+        }
+        assert_eq!(recorded.take(), "ttttfttft");
+    }
+
+    #[test]
+    fn what_was_handed_out_is_not_drawn_together_with_what_comes_later() {
+        let (mut engine, recorded) = engine();
+        start(&mut engine, 1_000);
+        engine.forget_randomness();
+        start(&mut engine, 1_000);
+        engine.forget_randomness();
+        engine.forget_randomness();
+        assert_eq!(recorded.take(), "tftf");
+    }
 
     #[test]
     fn no_token_comes_twice_however_many_are_drawn_together() {

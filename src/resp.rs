@@ -255,15 +255,20 @@ impl ReplyReader {
         self.start == self.end
     }
 
-    /// Only the last `count` of the pending bytes are left; the others were cut by
-    /// [`next_grant`].
-    ///
-    /// # Panics
-    /// If there are not so many.
+    /// The next reply, if it is complete and one of these; [`next`](ReplyReader::next) takes any.
     #[inline]
-    pub fn leave(&mut self, count: usize) {
-        assert!(count <= self.end - self.start, "more is left than there was");
-        self.start = self.end - count;
+    pub fn next_grant(&mut self) -> Option<Grant> {
+        // A match on single bytes would look at one after the other.
+        let pending = self.pending();
+        let (grant, length) = if pending.starts_with(b":1\r\n") {
+            (Grant::One, 4)
+        } else if pending.starts_with(b"+OK\r\n") {
+            (Grant::Ok, 5)
+        } else {
+            return None;
+        };
+        self.start += length;
+        Some(grant)
     }
 
     /// The next reply; `None` if it is not complete.
@@ -327,19 +332,6 @@ impl std::fmt::Debug for ReplyReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ReplyReader").field("pending", &self.pending().len()).finish()
     }
-}
-
-/// Cuts the first reply, if it is complete and one of these; [`ReplyReader::next`] takes any.
-#[inline]
-pub fn next_grant(pending: &mut &[u8]) -> Option<Grant> {
-    // A match on single bytes would look at one after the other.
-    let (grant, rest) = if let Some(rest) = pending.strip_prefix(b":1\r\n") {
-        (Grant::One, rest)
-    } else {
-        (Grant::Ok, pending.strip_prefix(b"+OK\r\n")?)
-    };
-    *pending = rest;
-    Some(grant)
 }
 
 /// What nearly every reply is, so that it costs no more than a look.
@@ -969,14 +961,6 @@ mod tests {
         $9\r\nfind_keys\r\n*4\r\n$4\r\ntype\r\n$5\r\nrange\r\n$4\r\nspec\r\n\
         *6\r\n$7\r\nlastkey\r\n:0\r\n$7\r\nkeystep\r\n:1\r\n$5\r\nlimit\r\n:0\r\n*0\r\n";
 
-    fn cut_grant(reader: &mut ReplyReader) -> Option<Grant> {
-        let mut pending = reader.pending();
-        let grant = next_grant(&mut pending);
-        let left = pending.len();
-        reader.leave(left);
-        grant
-    }
-
     #[test]
     fn grants_are_taken_when_they_are_complete_and_nothing_else_is() {
         let rest = b"+OK\r\n:1\r\n";
@@ -995,21 +979,21 @@ mod tests {
             for byte in &frame[..frame.len() - 1] {
                 reader.room()[0] = *byte;
                 reader.filled(1);
-                assert_eq!(cut_grant(&mut reader), None, "{frame:?}");
+                assert_eq!(reader.next_grant(), None, "{frame:?}");
             }
             let bytes = [&frame[frame.len() - 1..], rest].concat();
             reader.room()[..bytes.len()].copy_from_slice(&bytes);
             reader.filled(bytes.len());
             match grant {
-                Some(grant) => assert_eq!(cut_grant(&mut reader), Some(grant)),
+                Some(grant) => assert_eq!(reader.next_grant(), Some(grant)),
                 None => {
-                    assert_eq!(cut_grant(&mut reader), None, "{frame:?}");
+                    assert_eq!(reader.next_grant(), None, "{frame:?}");
                     assert!(reader.next().unwrap().is_some(), "{frame:?}");
                 }
             }
-            assert_eq!((cut_grant(&mut reader), reader.pending().len()), (Some(Grant::Ok), 4));
-            assert_eq!((cut_grant(&mut reader), reader.is_empty()), (Some(Grant::One), true));
-            assert_eq!(cut_grant(&mut reader), None);
+            assert_eq!((reader.next_grant(), reader.pending().len()), (Some(Grant::Ok), 4));
+            assert_eq!((reader.next_grant(), reader.is_empty()), (Some(Grant::One), true));
+            assert_eq!(reader.next_grant(), None);
         }
     }
 

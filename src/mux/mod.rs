@@ -223,6 +223,7 @@ impl Multiplexer {
     /// Ends every connection: what was handed out may not have been sent.
     fn start_over(&mut self) {
         let now = self.engine.last_now();
+        self.engine.forget_randomness();
         self.batch.clear();
         self.recipients = NodeSet::EMPTY;
         for node in 0..self.nodes.len() {
@@ -306,9 +307,10 @@ impl Multiplexer {
         }
     }
 
-    /// Takes note of the time.
+    /// Takes note of the time: something was waited for.
     pub(crate) fn advance(&mut self, now: Moment) {
         self.engine.advance(now);
+        self.engine.forget_randomness();
     }
 
     /// As [`handle_event`](Multiplexer::handle_event), for several events of one moment, which was
@@ -357,7 +359,9 @@ impl Multiplexer {
     /// Does what is due: timeouts, retries, reconnects. To be called after each wait.
     pub fn handle_timeout(&mut self) {
         if self.home.is_here() {
-            self.handle_timeout_at(Clock.now_by_one_clock());
+            let now = Clock.now_by_one_clock();
+            self.advance(now);
+            self.handle_timeout_at(now);
         }
     }
 
@@ -614,7 +618,8 @@ impl Multiplexer {
                 let is_usual =
                     matches!(received, Ok(Received::Last)) && !self.engine.is_telling_time(node);
                 if is_usual {
-                    replies_left = pass_on_grants(&mut self.engine, socket, node, replies_left);
+                    let next = || socket.reader.next_grant();
+                    replies_left = self.engine.handle_grants(node, replies_left, next);
                 }
                 if !is_usual || replies_left == 0 || !socket.reader.is_empty() {
                     self.drain(node, received, false, replies_left);
@@ -738,21 +743,6 @@ enum Drained {
     NotYet,
 }
 
-/// Passes on the usual replies, up to the first that is not. Returns how many more there might be.
-#[inline(always)]
-fn pass_on_grants(
-    engine: &mut Engine,
-    socket: &mut Socket,
-    node: usize,
-    replies_max: usize,
-) -> usize {
-    let mut pending = socket.reader.pending();
-    let left = engine.handle_grants(node, replies_max, || resp::next_grant(&mut pending));
-    let left_over = pending.len();
-    socket.reader.leave(left_over);
-    left
-}
-
 /// Passes on what was read, and what the socket has besides. An error ends the connection.
 #[inline(always)]
 fn drain(
@@ -777,7 +767,7 @@ fn drain(
             engine.advance(Clock.now_by_one_clock());
         }
         loop {
-            replies_left = pass_on_grants(engine, socket, node, replies_left);
+            replies_left = engine.handle_grants(node, replies_left, || socket.reader.next_grant());
             if replies_left == 0 {
                 return Ok(Drained::NotYet);
             }
@@ -842,12 +832,14 @@ impl std::fmt::Debug for Multiplexer {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpListener};
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread::JoinHandle;
 
     use mio::{Events, Poll};
 
     use super::*;
     use crate::Redlock;
+    use crate::proto::Entropy;
 
     /// Name, id, four sections of nothing, time, two commands that are not there, and probe.
     const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
@@ -866,6 +858,48 @@ mod tests {
             }
         };
         (address, dead, std::thread::spawn(serve))
+    }
+
+    /// It forgets tokens, and counts that.
+    #[derive(Default, Clone)]
+    struct Forgets(Arc<AtomicUsize>);
+
+    impl Entropy for Forgets {
+        fn token(&mut self) -> Option<[u8; 20]> {
+            Some([7; 20])
+        }
+
+        fn forget(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn next_u64(&mut self) -> u64 {
+            7
+        }
+    }
+
+    /// R6: nothing that was drawn in advance is left when a turn is over, or when one begins.
+    #[test]
+    fn tokens_are_forgotten_when_they_are_sent_and_when_something_was_waited_for() {
+        let poll = Poll::new().unwrap();
+        let config = Redlock::builder().node("redis://127.0.0.1").config().unwrap();
+        let mut mux = Multiplexer::new(config, poll.registry(), Token(7)).unwrap();
+        let forgets = Forgets::default();
+        mux.engine = Engine::new(Arc::clone(&mux.config), Box::new(forgets.clone()));
+        let ends: [fn(&mut Multiplexer); 5] = [
+            |mux| mux.advance(mux.now()),
+            Multiplexer::flush,
+            Multiplexer::start_over,
+            |mux| mux.handle_events([]),
+            Multiplexer::handle_timeout,
+        ];
+        for (nth, end) in ends.into_iter().enumerate() {
+            mux.lock("name", Duration::from_secs(10)).unwrap();
+            let before = forgets.0.load(Ordering::Relaxed);
+            assert_eq!(before, nth);
+            end(&mut mux);
+            assert_eq!(forgets.0.load(Ordering::Relaxed), nth + 1);
+        }
     }
 
     #[test]

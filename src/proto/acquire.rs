@@ -138,8 +138,7 @@ impl Engine {
     /// One round: a fresh token (R6), one SET to every node.
     #[inline]
     fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
-        self.has_drawn = true;
-        let Some(random) = self.entropy.token() else {
+        let Some(random) = self.draw_token(now) else {
             return self.fail_without_entropy(op, key);
         };
         let token = LockToken::from_random(random);

@@ -64,6 +64,8 @@ use timer::Timers;
 const ROUNDS_USUAL: usize = 256;
 /// For a timeout of ten milliseconds, one is not much.
 const PRECISE_NANOS_MAX: u64 = 10_000_000;
+/// Attempts that are started within this time may have tokens that were drawn together.
+const DRAWN_TOGETHER_NANOS_MAX: u64 = 1_000_000;
 /// Timeouts and losses that are handled in one go, all nodes together; the rest is due at once, but
 /// somebody else may have his turn before.
 const WORK_PER_TURN_MAX: usize = 512;
@@ -290,8 +292,8 @@ pub struct Stats {
 pub struct Engine {
     config: Arc<Config>,
     entropy: Box<dyn Entropy>,
-    /// Whether tokens were drawn since it was last told to forget.
-    has_drawn: bool,
+    /// When it was first asked for a token since it was last told to forget.
+    drawn_at: Option<Moment>,
     last_now: Moment,
     nodes: Vec<Node>,
     /// The nodes that are ready and whose sockets take more.
@@ -347,7 +349,7 @@ impl Engine {
         Engine {
             config,
             entropy,
-            has_drawn: false,
+            drawn_at: None,
             last_now: Moment::from_nanos(0),
             nodes,
             open: NodeSet::EMPTY,
@@ -509,12 +511,24 @@ impl Engine {
         }
     }
 
-    /// To be called when what was started together has been handed out, and before anything is
+    /// To be called when what was started together has been handed out, and when something was
     /// waited for: tokens that were drawn in advance are forgotten.
+    #[inline]
     pub fn forget_randomness(&mut self) {
-        if std::mem::take(&mut self.has_drawn) {
+        if self.drawn_at.take().is_some() {
             self.entropy.forget();
         }
+    }
+
+    /// A fresh token. What was drawn in advance is not kept for a caller who takes his time, and
+    /// tells of nothing meanwhile.
+    fn draw_token(&mut self, now: Moment) -> Option<[u8; 20]> {
+        let is_together = |at: Moment| now.nanos_since(at) <= DRAWN_TOGETHER_NANOS_MAX;
+        if !self.drawn_at.is_some_and(is_together) {
+            self.forget_randomness();
+            self.drawn_at = Some(now);
+        }
+        self.entropy.token()
     }
 
     /// A SET that was not handed out before its attempt failed or its validity was over is not sent

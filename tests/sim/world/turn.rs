@@ -185,10 +185,8 @@ impl World {
 
     /// Those that may be handed over together.
     fn hand_over_grants(&mut self, client: usize, slot: usize, id: usize) {
-        let mut pending = self.clients[client].slots[slot].reader.pending();
-        let grants: Vec<Grant> = iter::from_fn(|| resp::next_grant(&mut pending)).collect();
-        let left = pending.len();
-        self.clients[client].slots[slot].reader.leave(left);
+        let reader = &mut self.clients[client].slots[slot].reader;
+        let grants: Vec<Grant> = iter::from_fn(|| reader.next_grant()).collect();
         grants.iter().for_each(|_| self.note_reply(client, slot, id));
         let now = self.client_now(client);
         if !grants.is_empty() {
