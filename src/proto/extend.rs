@@ -40,10 +40,9 @@ impl Engine {
         // Past the old deadline no answer helps any more.
         self.set_timer(op, deadline);
         self.send_to_all(now, round);
-        if kind == Kind::Heal {
-            // However it ends, its copies are released with the others (R29).
-            self.leases[lease].sent.extend(self.rounds[round].sent);
-        }
+        // However it ends, its copies are released with the others (R29): those that it may set,
+        // and that of a process which has moved to a node that was not sent the SET.
+        self.leases[lease].sent.extend(self.rounds[round].sent);
         self.id_of(op)
     }
 

@@ -63,6 +63,8 @@ pub struct Attempt {
     pub heard: Vec<Heard>,
     executed: Vec<Executed>,
     pub is_decided: bool,
+    /// Slots to which its release was handed out.
+    released: u64,
     /// Nobody will release it any more.
     is_disowned: bool,
 }
@@ -106,6 +108,7 @@ impl Checker {
             heard: Vec::new(),
             executed: Vec::new(),
             is_decided: false,
+            released: 0,
             is_disowned: false,
         };
         self.attempts.insert(token, attempt);
@@ -133,6 +136,29 @@ impl Checker {
         }
         let is_late = told >= attempt.drawn + validity(ttl_ms);
         is_late.then(|| ("STALE-SET", format!("{short} is sent when its validity is over")))
+    }
+
+    /// A release is about to be written.
+    pub fn note_release(&mut self, nodes: NodeSet, token: &LockToken) {
+        if let Some(attempt) = self.attempts.get_mut(token.as_bytes()) {
+            attempt.released |= nodes.iter().map(|slot| 1 << slot).sum::<u64>();
+        }
+    }
+
+    /// A yes whose lock is to be over, and which no release has followed on a connection that
+    /// stands.
+    pub fn unreleased(&self, stands: impl Fn(usize) -> bool) -> Option<([u8; 40], usize)> {
+        let owned = self.attempts.iter().filter(|(_, attempt)| !attempt.is_disowned);
+        let heard = owned.flat_map(|(token, attempt)| {
+            attempt.heard.iter().map(move |heard| (*token, attempt.released, *heard))
+        });
+        let is_unreleased = |released: u64, heard: &Heard| {
+            released & (1 << heard.slot) == 0 && stands(heard.connection)
+        };
+        heard
+            .filter(|(_, released, heard)| is_unreleased(*released, heard))
+            .map(|(token, _, heard)| (token, heard.slot))
+            .next()
     }
 
     /// An extension that may set the key is about to be written: its lock must be held (R29).

@@ -65,6 +65,11 @@ impl World {
                 });
             }
         }
+        // Whatever became of it: given back, cancelled, or failed (R4, R10).
+        let stands = |id: usize| self.connections[id].closed_at == u64::MAX;
+        if let Some((token, slot)) = self.checker.unreleased(stands) {
+            self.fail("RELEASED", || format!("{} is not released on {slot}", Short(&token)));
+        }
         // What is owed to a process that is gone from an address is not owed to the next one.
         if self.plan.class == Class::Durable && !self.has_swapped {
             self.check_left_behind();

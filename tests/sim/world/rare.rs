@@ -39,7 +39,7 @@ situations! {
     ExtensionLate => "extension that came too late",
     ExtensionMinority => "extension granted by a minority",
     CancelledAcquisition => "acquisition cancelled",
-    CancelledWin => "acquisition cancelled that had won",
+    CancelledEnd => "acquisition cancelled that had ended",
     CancelledExtension => "extension cancelled",
     CancelledSuccess => "extension cancelled that had succeeded",
     CancelledRelease => "release cancelled",

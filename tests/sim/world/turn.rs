@@ -276,6 +276,9 @@ impl World {
                     {
                         self.checker.note_uncountable(token, of);
                     }
+                    if let Command::Release { token, .. } = command {
+                        self.checker.note_release(nodes, token);
+                    }
                     if let Command::Heal { token, .. } = command {
                         failure = failure.or(self.checker.note_heal(it.told, token));
                     }

@@ -187,16 +187,16 @@ impl World {
     fn cancel(&mut self, client: usize, id: OpId) {
         let now = self.client_now(client);
         let it = &mut self.clients[client];
-        let was_over = it.engine.is_done(id);
+        let has_ended = it.engine.is_done(id);
         let cancelled = it.engine.cancel(now, id);
         let Some(operation) = it.operations.remove(&id) else {
-            return;
+            return self.fail("TERMINATION", || format!("{id:?} ended twice"));
         };
         self.timeline.note(self.now, || format!("client {client} cancels {:?}", operation.kind));
         match (cancelled, &operation.kind) {
             (Cancelled::Acquisition, Kind::Acquire { .. }) => {
                 self.rare.hit(Rare::CancelledAcquisition);
-                self.rare.hit_if(was_over, Rare::CancelledWin);
+                self.rare.hit_if(has_ended, Rare::CancelledEnd);
             }
             (Cancelled::Extension(lease), Kind::Extend { deadline, granted, .. }) => {
                 let is_later = lease.valid_until().as_nanos() > *deadline;
