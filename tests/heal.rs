@@ -253,6 +253,41 @@ fn connecting_node_is_not_healed_once_the_extension_has_ended() {
     drop(lease);
 }
 
+/// R10: an extension that still waits would run behind the release of its lock elsewhere.
+#[test]
+fn connecting_node_is_not_sent_the_extension_of_a_lock_that_was_released() {
+    let mut scenario = Scenario::with(3, |builder| builder).all_ready();
+    let lease = scenario.locked();
+    lose(&mut scenario, 2);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    assert_eq!(extend(&mut scenario, lease), [Acted::Extend(vec![0, 1], 1)]);
+    scenario.replies([0, 1], Reply::Integer(1));
+    let (lease, result) = scenario.extended();
+    assert!(result.is_ok());
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1], 1)]);
+    scenario.connect(2);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+
+    // Nor is it if its SET waits there as well, and then there is nothing to release.
+    let mut scenario = Scenario::with(3, |builder| builder).all_ready();
+    lose(&mut scenario, 2);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1], 1)]);
+    scenario.replies([0, 1], Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    extend(&mut scenario, lease);
+    scenario.replies([0, 1], Reply::Integer(1));
+    let (lease, _) = scenario.extended();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.connect(2);
+    assert_eq!(scenario.drain(), []);
+}
+
 /// A lock that was not asked for on node 2, which is there now.
 fn locked_without_node_2(scenario: &mut Scenario) -> Lease {
     lose(scenario, 2);

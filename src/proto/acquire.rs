@@ -196,7 +196,7 @@ impl Engine {
         failed.is_abandoned = true;
         let (started, sent) = (failed.started, failed.sent);
         let claim = self.claims[round].clone();
-        self.release_everywhere(now, Held { claim, started, sent }, None);
+        self.release_everywhere(now, Held { claim, started, sent, was_granted: false }, None);
     }
 
     /// When the next round starts; `None` if it would start after the end of patience (R9).

@@ -18,6 +18,8 @@ pub(super) struct Held {
     pub(super) started: Moment,
     /// The nodes that it was meant for.
     pub(super) sent: NodeSet,
+    /// Whether it was handed out as a lock, which may have been extended.
+    pub(super) was_granted: bool,
 }
 
 impl Engine {
@@ -62,7 +64,8 @@ impl Engine {
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let awaited = self.has_lines().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
-        let held = Held { claim, started: lease.started, sent: lease.sent };
+        let (started, sent) = (lease.started, lease.sent);
+        let held = Held { claim, started, sent, was_granted: true };
         let round = self.release_everywhere(now, held, owner);
         if let Some((key, token)) = awaited {
             self.call_first(now, &key, token);
@@ -76,7 +79,7 @@ impl Engine {
     pub(super) fn release_everywhere(
         &mut self,
         now: Moment,
-        Held { claim, started, sent }: Held,
+        Held { claim, started, sent, was_granted }: Held,
         owner: Option<usize>,
     ) -> usize {
         let token = claim.token;
@@ -98,7 +101,8 @@ impl Engine {
                 _ if !may_hold => self.record(now, round, node, NodeOutcome::Absent),
                 State::Ready => self.enqueue(node, round),
                 State::Connecting { .. } | State::Handshaking { .. } => {
-                    if self.retract(node, token) || !self.nodes[node].was_ready_since(started) {
+                    let was_unsent = self.retract(node, token, was_granted);
+                    if was_unsent || !self.nodes[node].was_ready_since(started) {
                         self.record(now, round, node, NodeOutcome::Absent);
                     } else {
                         self.enqueue(node, round);
@@ -189,21 +193,28 @@ impl Engine {
         }
     }
 
-    /// Takes back a SET of which not one byte was sent; there is nothing to release then (R11).
-    fn retract(&mut self, node: usize, token: LockToken) -> bool {
-        let is_it = |round: &usize| {
-            self.rounds[*round].kind == Kind::Acquire && self.claims[*round].token == token
-        };
-        // The latest is the last; when many fail at once, each in turn is the first.
-        let queue = &self.nodes[node].queue;
-        let is_first = queue.front().is_some_and(is_it);
-        let Some(at) = (if is_first { Some(0) } else { queue.iter().rposition(is_it) }) else {
-            return false;
-        };
-        if let Some(round) = self.nodes[node].queue.remove(at) {
+    /// Takes back what would set or extend the key and of which not one byte was sent. Says whether
+    /// the SET was among it: there is nothing to release then (R11).
+    fn retract(&mut self, node: usize, token: LockToken, was_granted: bool) -> bool {
+        let mut was_set = false;
+        // Each turn takes one of them out of the queue.
+        loop {
+            let is_it = |round: &usize| {
+                self.rounds[*round].kind != Kind::Release && self.claims[*round].token == token
+            };
+            // The latest is the last; when many fail at once, each in turn is the first.
+            let queue = &self.nodes[node].queue;
+            let is_first = queue.front().is_some_and(is_it);
+            let at = if is_first { Some(0) } else { queue.iter().rposition(is_it) };
+            let Some(round) = at.and_then(|at| self.nodes[node].queue.remove(at)) else {
+                return was_set;
+            };
+            was_set |= self.rounds[round].kind == Kind::Acquire;
             self.dereference(round);
+            if was_set && !was_granted {
+                return true;
+            }
         }
-        true
     }
 
     /// Notes that the round's key is to be deleted on this node once it can be reached (R12).
