@@ -4,8 +4,8 @@ use rand::rngs::{SmallRng, SysRng};
 use rand::{Rng, SeedableRng, TryRng};
 
 use crate::proto::Entropy;
+use crate::token::TOKEN_RANDOM_BYTES;
 
-const TOKEN_BYTES: usize = 20;
 /// So many tokens are drawn at once at the most. They are 240 bytes: of up to 256, getrandom(2)
 /// gives all, and no signal interrupts it.
 const DRAWN_MAX: usize = 12;
@@ -22,7 +22,7 @@ const DRAWN_MAX: usize = 12;
 /// client at all (R24).
 pub(crate) struct SystemEntropy {
     jitter: SmallRng,
-    drawn: [[u8; TOKEN_BYTES]; DRAWN_MAX],
+    drawn: [[u8; TOKEN_RANDOM_BYTES]; DRAWN_MAX],
     /// How many of them, from the first one on, nobody has had.
     left: usize,
     /// How many were had since the last time that the rest was forgotten, and before that.
@@ -34,7 +34,7 @@ impl SystemEntropy {
     pub(crate) fn new() -> SystemEntropy {
         // If the operating system has no randomness, tokens will fail loudly; jitter need not.
         let jitter = SmallRng::try_from_rng(&mut SysRng).unwrap_or(SmallRng::seed_from_u64(1));
-        let drawn = [[0; TOKEN_BYTES]; DRAWN_MAX];
+        let drawn = [[0; TOKEN_RANDOM_BYTES]; DRAWN_MAX];
         SystemEntropy { jitter, drawn, left: 0, had: 0, had_before: 0 }
     }
 
@@ -47,7 +47,7 @@ impl SystemEntropy {
 }
 
 impl Entropy for SystemEntropy {
-    fn token(&mut self) -> Option<[u8; TOKEN_BYTES]> {
+    fn token(&mut self) -> Option<[u8; TOKEN_RANDOM_BYTES]> {
         if self.left == 0 {
             self.draw()?;
         }
@@ -91,9 +91,9 @@ mod tests {
     }
 
     impl Entropy for Recorded {
-        fn token(&mut self) -> Option<[u8; TOKEN_BYTES]> {
+        fn token(&mut self) -> Option<[u8; TOKEN_RANDOM_BYTES]> {
             self.note('t');
-            Some([7; TOKEN_BYTES])
+            Some([7; TOKEN_RANDOM_BYTES])
         }
 
         fn forget(&mut self) {
@@ -145,7 +145,7 @@ mod tests {
         for together in [1, 2, 3, DRAWN_MAX, 1, 100, 7, 1, 1] {
             for _ in 0..together {
                 let token = entropy.token().unwrap();
-                assert_ne!(token, [0; TOKEN_BYTES]);
+                assert_ne!(token, [0; TOKEN_RANDOM_BYTES]);
                 assert!(seen.insert(token));
                 assert!(entropy.left < DRAWN_MAX);
             }

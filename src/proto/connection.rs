@@ -10,7 +10,7 @@ use super::node::{
 };
 use super::round::Kind;
 use super::round::Vote;
-use super::{Engine, NodeSet, Outgoing, smoothed};
+use super::{Engine, NodeSet, Outgoing, smooth};
 use crate::Moment;
 use crate::error::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::Verdict;
@@ -176,8 +176,7 @@ impl Engine {
             voted.tally.grant();
             let is_answered = voted.tally.is_quorum_answered_just_now();
             if is_answered && voted.kind == Kind::Acquire && !voted.waited {
-                self.quorum_round_trip_nanos =
-                    Some(smoothed(self.quorum_round_trip_nanos, since_start));
+                smooth(&mut self.quorum_round_trip_nanos, since_start);
             }
             if voted.tally.verdict() != Verdict::Pending && !voted.decided {
                 break Counted::Decisive(round);

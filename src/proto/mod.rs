@@ -1018,12 +1018,8 @@ impl Engine {
         }
         let is_prompt = voted.kind == Kind::Acquire && !voted.waited && !outcome.is_failure();
         if is_prompt && voted.tally.is_quorum_answered_just_now() {
-            self.note_round_trip(since_start);
+            smooth(&mut self.quorum_round_trip_nanos, since_start);
         }
-    }
-
-    fn note_round_trip(&mut self, nanos: u64) {
-        self.quorum_round_trip_nanos = Some(smoothed(self.quorum_round_trip_nanos, nanos));
     }
 
     /// Counts a vote and acts if it decides the round.
@@ -1105,8 +1101,8 @@ impl Engine {
 
 /// The usual smoothing of round trips (RFC 6298, section 2): one eighth of the news, and all of the
 /// first.
-fn smoothed(old: Option<u64>, sample: u64) -> u64 {
-    old.map_or(sample, |old| old - old / 8 + sample / 8)
+fn smooth(average: &mut Option<u64>, sample: u64) {
+    *average = Some(average.map_or(sample, |old| old - old / 8 + sample / 8));
 }
 
 /// Whether the operation waits for this moment.

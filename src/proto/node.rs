@@ -340,7 +340,7 @@ impl Node {
     #[inline]
     pub(super) fn note_latency(&mut self, nanos: u64) {
         if !self.is_read_late || self.in_flight.is_empty() {
-            self.latency_nanos = Some(super::smoothed(self.latency_nanos, nanos));
+            super::smooth(&mut self.latency_nanos, nanos);
         }
     }
 
