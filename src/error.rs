@@ -417,11 +417,9 @@ pub enum NodeOutcome {
     Server(ServerErrorKind),
     /// It broke the protocol; the connection was closed.
     Protocol(ProtocolError),
-    /// It still holds the lock from a lost connection, and is about to be told to delete it: that
-    /// copy does not count.
-    Releasing,
-    /// It answered, but may have forgotten a lock that is still held: what it says does not count
-    /// for now. See [`RestartGuard`](crate::RestartGuard).
+    /// It answered, but may have forgotten a lock that is still held, or may have done so when it
+    /// took this one: what it says does not count for now. See
+    /// [`RestartGuard`](crate::RestartGuard).
     Quarantined,
     /// It cannot vote as it is; the connection was closed, and is tried again.
     Unfit(Unfit),
@@ -446,7 +444,6 @@ impl NodeOutcome {
             | NodeOutcome::Disconnected(_)
             | NodeOutcome::Server(_)
             | NodeOutcome::Protocol(_)
-            | NodeOutcome::Releasing
             | NodeOutcome::Quarantined
             | NodeOutcome::Unfit(_)
             | NodeOutcome::Backlogged
@@ -466,7 +463,6 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
-            NodeOutcome::Releasing => f.write_str("about to be released"),
             NodeOutcome::Quarantined => f.write_str("quarantined"),
             NodeOutcome::Unfit(reason) => reason.fmt(f),
             NodeOutcome::Backlogged => f.write_str("backlogged"),

@@ -236,11 +236,11 @@ fn lease_that_goes_to_another_multiplexer_is_asked_for() {
     let mut host = Host::new(&patient(masters.urls()));
     let mut other = Host::new(&patient(masters.urls()));
     let op = host.mux.lock_for(KEY, LONG, PATIENT).unwrap();
-    let lease = host.acquired(op);
+    let mut lease = host.acquired(op);
     let waits = host.mux.lock_for(KEY, TTL, PATIENT).unwrap();
     host.turn();
     assert_eq!(host.mux.stats().rounds, 1, "nobody asks for what is held here");
-    host.mux.let_go(&lease);
+    host.mux.let_go(&mut lease);
     host.until("it is asked for", |mux| mux.stats().rounds > 1);
     other.mux.abandon(lease);
     other.all_ready();

@@ -80,8 +80,8 @@ fn lock_goes_from_hand_to_hand_in_the_order_of_arrival() {
 
 #[test]
 fn lock_that_goes_elsewhere_is_asked_for() {
-    let (mut scenario, lease, [second, _third]) = held([60 * SECOND; 2]);
-    scenario.engine.let_go(scenario.now, &lease);
+    let (mut scenario, mut lease, [second, _third]) = held([60 * SECOND; 2]);
+    scenario.engine.let_go(scenario.now, &mut lease);
     assert_eq!(scenario.drain(), [set(2)]);
     scenario.replies(ALL, Reply::Nil);
     assert_eq!(scenario.drain(), [release(2)]);

@@ -1248,8 +1248,7 @@ fn connected_anew_server_is_owed_by_script_and_tried_out_again() {
     scenario.offers[0] = DELIFEQ;
     scenario.connect(0);
     let release = Acted::Release(vec![0], 1);
-    assert_eq!(scenario.drain(), [Acted::Kill(0, 1), release, Acted::TryOut(DELIFEQ, 0)]);
-    scenario.replies([0], Reply::Integer(0));
+    assert_eq!(scenario.drain(), [release, Acted::TryOut(DELIFEQ, 0)]);
     scenario.replies([0, 0], Reply::Integer(0));
     assert_eq!(ways(&scenario), [DELIFEQ]);
 }
@@ -1309,10 +1308,10 @@ fn time_that_runs_backwards_stands_still() {
     assert_eq!(lease.valid_until(), start.after(TTL - 102 * MS));
 }
 
-// What a copy that is about to be deleted must not do.
+// What a lost connection may leave (R12).
 
 /// A lock of nodes 0 and 1, whose SET to node 2 was unanswered when its connection was lost. Node 2
-/// is back, and was told to delete the key.
+/// is back, and was told to end the old connection.
 fn locked_by_two(scenario: &mut Scenario) -> muxlock::Lease {
     scenario.try_lock();
     scenario.drain();
@@ -1322,93 +1321,112 @@ fn locked_by_two(scenario: &mut Scenario) -> muxlock::Lease {
     scenario.pass(Duration::ZERO);
     scenario.drain();
     scenario.connect(2);
-    assert_eq!(scenario.drain(), [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
-    // It may not, so that the SET on the old connection may still run.
-    scenario.reply(2, server_error(ServerErrorKind::Permission));
+    assert_eq!(scenario.drain(), [Acted::Kill(2, 3)], "nothing is released while it is held");
     lease
 }
 
-fn extension_fails_without_node_1(scenario: &mut Scenario, lease: muxlock::Lease) {
-    let deadline = lease.valid_until();
+/// What came of a lost SET may hold the lock on: nothing deletes it before the lock is given up.
+#[test]
+fn extending_copy_of_a_lost_set_counts_because_nothing_deletes_it() {
+    let mut scenario = Scenario::ready(3);
+    let lease = locked_by_two(&mut scenario);
+    scenario.reply(2, server_error(ServerErrorKind::Permission));
+    scenario.pass(200 * MS);
     scenario.engine.extend(scenario.now, lease, TTL);
-    scenario.drain();
+    assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)]);
     scenario.replies([0, 2], Reply::Integer(1));
-    scenario.nothing_done();
-    scenario.pass(NODE_TIMEOUT);
     let (lease, result) = scenario.extended();
-    let error = result.unwrap_err();
-    assert!(error.is_unavailable(), "{error}");
-    assert_eq!(error.nodes()[2].outcome, NodeOutcome::Releasing);
-    assert_eq!(lease.valid_until(), deadline);
+    result.unwrap();
+    assert!(lease.granted_by().eq([0, 2]));
+    scenario.pass(500 * MS);
+    assert_eq!(scenario.drain(), []);
+    assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 0);
 }
 
 #[test]
-fn extending_copy_whose_release_was_overtaken_does_not_count() {
+fn releasing_after_a_lost_set_is_once_when_its_connection_has_ended() {
     let mut scenario = Scenario::ready(3);
     let lease = locked_by_two(&mut scenario);
-    // The SET on the old connection runs after the release on the new one.
-    scenario.reply(2, Reply::Integer(0));
-    extension_fails_without_node_1(&mut scenario, lease);
-    // It is deleted by the second release.
-    scenario.pass(100 * MS);
-    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+    scenario.reply(2, Reply::Integer(1));
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.replies(0..3, Reply::Integer(1));
+    scenario.pass(10 * TTL);
+    assert_eq!((scenario.drain(), scenario.next_timeout()), (vec![], None));
 }
 
+/// The old connection may not be ended: what was sent there may run after the release.
 #[test]
-fn extending_copy_whose_release_was_refused_does_not_count() {
+fn releasing_after_a_lost_set_is_repeated_when_its_connection_may_live() {
     let mut scenario = Scenario::ready(3);
     let lease = locked_by_two(&mut scenario);
-    scenario.reply(2, server_error(ServerErrorKind::Busy));
+    scenario.reply(2, server_error(ServerErrorKind::Permission));
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 1);
     scenario.pass(150 * MS);
     assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
-    scenario.reply(2, server_error(ServerErrorKind::Busy));
-    extension_fails_without_node_1(&mut scenario, lease);
+    assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 0);
 }
 
+/// Two SETs cannot be lost for one token, but a SET and what heals it can: each on a connection of
+/// its own, and each may still run.
 #[test]
-fn extending_copy_whose_second_release_is_under_way_does_not_count() {
-    let mut scenario = Scenario::ready(3);
+fn old_connections_are_all_ended_before_the_release() {
+    let mut scenario = Scenario::with(3, |builder| {
+        builder.restart_guard(muxlock::RestartGuard::Uptime).heal(muxlock::Heal::On)
+    })
+    .all_ready();
     let lease = locked_by_two(&mut scenario);
-    scenario.reply(2, Reply::Integer(0));
-    let deadline = lease.valid_until();
-    scenario.pass(60 * MS);
     scenario.engine.extend(scenario.now, lease, TTL);
     scenario.drain();
-    scenario.pass(45 * MS);
-    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
-    scenario.replies([0, 2], Reply::Integer(1));
-    scenario.nothing_done();
-    scenario.pass(NODE_TIMEOUT);
+    scenario.replies([0, 1], Reply::Integer(1));
     let (lease, result) = scenario.extended();
-    assert!(result.is_err());
-    assert_eq!(lease.valid_until(), deadline);
-}
-
-/// R12: a release that was lost with a connection may run at any time, and delete a copy that came
-/// late. Without the barrier, no extension counts that node's copy any more.
-#[test]
-fn extending_copy_that_a_lost_release_may_delete_does_not_count() {
-    let mut scenario = Scenario::ready(3);
-    let lease = locked_by_two(&mut scenario);
-    // The release of the SET is lost as well.
+    result.unwrap();
+    // Neither the end of the first connection nor the extension was answered on the second.
     scenario.engine.handle_disconnected(scenario.now, 2, RESET);
-    scenario.pass(Duration::from_secs(1));
+    scenario.pass(50 * MS);
     scenario.drain();
     scenario.connect(2);
-    assert_eq!(scenario.drain(), [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
-    scenario.reply(2, server_error(ServerErrorKind::Permission));
-    scenario.reply(2, Reply::Integer(0));
+    assert_eq!(scenario.drain(), [Acted::Kill(2, 3), Acted::Kill(2, 4)]);
+    scenario.reply(2, Reply::Integer(1));
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)], "they have ended before");
+    scenario.reply(2, Reply::Integer(1));
     scenario.pass(200 * MS);
+    assert_eq!(scenario.drain(), [], "no repetition");
+}
+
+/// The copy of a lock that is over, or was forgotten, ends by itself, and so does what is known.
+#[test]
+fn debt_of_a_forgotten_lock_is_forgotten() {
+    let mut scenario = Scenario::ready(3);
+    drop(locked_by_two(&mut scenario));
+    scenario.reply(2, server_error(ServerErrorKind::Permission));
+    scenario.pass(TTL + Duration::from_secs(2));
+    assert_eq!((scenario.drain(), scenario.next_timeout()), (vec![], None));
+    assert_eq!(scenario.engine.unanswered(), 0);
+}
+
+/// A lock that is kept for longer than the SET that was lost would have lived.
+#[test]
+fn extending_keeps_what_is_owed_for_the_lock() {
+    let mut scenario = Scenario::ready(3);
+    let mut lease = locked_by_two(&mut scenario);
+    scenario.reply(2, server_error(ServerErrorKind::Permission));
+    for _ in 0..8 {
+        scenario.pass(TTL / 2);
+        scenario.engine.extend(scenario.now, lease, TTL);
+        scenario.drain();
+        scenario.replies(0..3, Reply::Integer(1));
+        let (extended, result) = scenario.extended();
+        result.unwrap();
+        lease = extended;
+    }
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.pass(150 * MS);
     assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
-    scenario.reply(2, Reply::Integer(0));
-    let status = scenario.engine.nodes().nth(2).unwrap();
-    assert_eq!((status.debts, scenario.engine.unanswered()), (0, 0));
-    // Now the SET on the first connection runs, and the release on the second is still to.
-    extension_fails_without_node_1(&mut scenario, lease);
-    scenario.reply(1, Reply::Integer(1));
-    scenario.pass(2 * TTL);
-    scenario.drain();
-    assert_eq!(scenario.next_timeout(), None, "it is forgotten in the end");
 }
 
 #[test]
@@ -1433,7 +1451,7 @@ fn extended_longer_lock_is_owed_for_as_long_as_its_longest_key() {
     scenario.engine.connect(scenario.now);
     scenario.drain();
     scenario.connect(0);
-    assert_eq!(scenario.drain(), [Acted::Kill(0, 1), Acted::Release(vec![0], 1)]);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
 }
 
 #[test]
@@ -1545,7 +1563,11 @@ fn latency_of_a_reply_that_nobody_read_for_an_hour_is_not_counted() {
 fn lost_connection_with_much_unanswered_is_given_up_and_made_up_for_in_parts() {
     const MANY: u32 = 1_000;
     let mut scenario = Scenario::ready(3);
-    (0..MANY).for_each(|_| _ = scenario.try_lock());
+    let ops: Vec<_> = (0..MANY).map(|_| scenario.try_lock()).collect();
+    assert_eq!(scenario.drain().len() as u32, MANY);
+    for op in ops {
+        assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Acquisition));
+    }
     assert_eq!(scenario.drain().len() as u32, MANY);
     scenario.engine.handle_disconnected(scenario.now, 0, RESET);
     let owed = |scenario: &Scenario| scenario.engine.nodes().next().unwrap().debts as u32;
@@ -1557,11 +1579,11 @@ fn lost_connection_with_much_unanswered_is_given_up_and_made_up_for_in_parts() {
             break;
         }
         assert!(scenario.engine.is_due(scenario.now), "{parts} parts");
-        assert_eq!(scenario.engine.unanswered() as u32, 3 * MANY);
+        assert!(scenario.engine.unanswered() as u32 >= 5 * MANY);
         scenario.engine.handle_timeout(scenario.now);
     }
     assert_eq!(owed(&scenario), MANY);
-    assert!((4..12).contains(&parts), "{parts}");
+    assert!((8..20).contains(&parts), "{parts}");
 
     scenario.connect(0);
     scenario.try_lock();

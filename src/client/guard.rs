@@ -176,9 +176,7 @@ impl LockGuard {
     /// Lets go of the lock without releasing it, for [`Redlock::adopt`] to take it up again.
     pub fn into_parts(mut self) -> LockParts {
         let lease = self.lease.take().expect("the guard ends here");
-        // Who waits for it here would wait for a release that may come from elsewhere.
-        self.redlock.let_go(&lease);
-        LockParts(lease)
+        LockParts(self.redlock.let_go(lease))
     }
 }
 

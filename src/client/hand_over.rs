@@ -6,18 +6,23 @@ use std::time::Duration;
 
 use super::LockParts;
 use crate::clock::{Clock, ClockId, Stamp};
-use crate::proto::{Lease, NodeSet};
+use crate::proto::{CONNECTIONS_MAX, Doubt, Lease, NodeSet, Origin, Origins};
 use crate::quorum::NODES_MAX;
 use crate::resource::RESOURCE_BYTES_MAX;
 use crate::validity::Ttl;
 use crate::{LockToken, Moment, Resource};
 
 const NAME: &str = "muxlock";
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 const SEPARATOR: char = '.';
 const CHECKSUM_DIGITS: usize = 8;
-/// More than the longest name and all numbers need.
-const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512;
+/// The longest name of a server's process that is written; Redis' has 40 bytes. A connection to one
+/// with a longer name is written as one that cannot be named.
+const PROCESS_BYTES_MAX: usize = 64;
+/// More than what is written of the doubts about one node needs.
+const DOUBT_BYTES_MAX: usize = 64 + CONNECTIONS_MAX * (2 * PROCESS_BYTES_MAX + 32);
+/// More than the longest name, all numbers and all doubts need.
+const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTES_MAX;
 
 /// # As text
 /// [`to_secret_text`](LockParts::to_secret_text) writes the parts as one word of letters, digits,
@@ -38,7 +43,7 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512;
 /// | field | |
 /// |---|---|
 /// | `muxlock` | |
-/// | `1` | the version of what follows |
+/// | `2` | the version of what follows; version `1` had no doubts, and is refused |
 /// | clock | the boot's id, 32 hexadecimal digits, `-`, and the number of the time namespace |
 /// | steady | nanoseconds on that clock when this was written |
 /// | wall | nanoseconds on the wall clock then |
@@ -46,9 +51,15 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512;
 /// | ttl | milliseconds that were asked for last |
 /// | longest | milliseconds that were asked for at most |
 /// | granted | the nodes that had granted it, as the bits of a number |
+/// | doubts | of nodes; empty if there are none |
 /// | resource | in hexadecimal digits |
 /// | token | 40 hexadecimal digits |
 /// | checksum | CRC-32 of all before the last dot, 8 hexadecimal digits |
+///
+/// There is a doubt for each node that had not answered or was in quarantine: `n` and the node's
+/// number; `u` and the milliseconds for which its copy is not to be counted; for each connection on
+/// which a command may still arrive, `p` and the server's `run_id` in hexadecimal digits, `k` and
+/// the connection's number there; `x` if there is one that cannot be named.
 ///
 /// ```no_run
 /// use muxlock::{LockParts, Redlock};
@@ -101,9 +112,9 @@ impl FromStr for LockParts {
         // In this order, for the same reason.
         let now = Clock.now();
         let deadline = deadline(now, Clock.stamp(), written.stamp, written.left)?;
-        let Written { resource, token, ttl, longest, granted, .. } = written;
-        let lease = Lease::restored(resource, token, ttl, deadline).with_past(longest, granted);
-        Ok(LockParts::new(lease))
+        let Written { resource, token, ttl, longest, granted, doubts, .. } = written;
+        let lease = Lease::restored(resource, token, ttl, deadline);
+        Ok(LockParts::new(lease.with_past(longest, granted, doubts)))
     }
 }
 
@@ -145,7 +156,7 @@ impl fmt::Display for HandOverError {
                 write!(f, "the text has {bytes} bytes: at most {max} are allowed")
             }
             HandOverError::NotALock => f.write_str("the text does not begin like a lock"),
-            HandOverError::Version => f.write_str("the text is of another version"),
+            HandOverError::Version => f.write_str("another version of muxlock wrote the text"),
             HandOverError::Damaged => f.write_str("the text is damaged"),
             HandOverError::Field(name) => write!(f, "its field `{name}` is wrong"),
         }
@@ -162,6 +173,7 @@ struct Written<'a> {
     ttl: Ttl,
     longest: Ttl,
     granted: NodeSet,
+    doubts: Vec<Doubt>,
     resource: Resource,
     token: LockToken,
 }
@@ -179,7 +191,7 @@ fn deadline(
 }
 
 fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String {
-    let (longest, granted) = lease.past();
+    let (longest, granted, doubts) = lease.past();
     let bits = granted.iter().fold(0_u64, |bits, node| bits | 1 << node);
     let token = std::str::from_utf8(lease.token().as_bytes()).expect("hexadecimal digits are text");
     let fields = [
@@ -192,11 +204,59 @@ fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String
         lease.ttl().as_millis().to_string(),
         longest.as_millis().to_string(),
         bits.to_string(),
-        lease.resource().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
+        doubts.iter().map(write_doubt).collect(),
+        digits(lease.resource().as_bytes()),
         token.to_owned(),
     ];
     let text = fields.join(&SEPARATOR.to_string());
     format!("{text}{SEPARATOR}{:0CHECKSUM_DIGITS$x}", crc32(text.as_bytes()))
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn write_doubt(doubt: &Doubt) -> String {
+    // Rounded up, so that it is for no shorter a time.
+    let millis = doubt.uncounted.as_nanos().div_ceil(1_000_000);
+    let mut text = format!("n{}u{millis}", doubt.node);
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        doubt.origins.known().iter().partition(|origin| origin.process.len() <= PROCESS_BYTES_MAX);
+    for Origin { process, connection } in known {
+        text += &format!("p{}k{connection}", digits(process.as_bytes()));
+    }
+    if doubt.origins.has_unknown() || !unknown.is_empty() {
+        text.push('x');
+    }
+    text
+}
+
+fn read_doubts(field: &str) -> Option<Vec<Doubt>> {
+    let Some(all) = field.strip_prefix('n') else {
+        return field.is_empty().then(Vec::new);
+    };
+    all.split('n').map(read_doubt).collect()
+}
+
+/// As [`write_doubt`] wrote it, without the first letter.
+fn read_doubt(text: &str) -> Option<Doubt> {
+    let (text, has_unknown) = match text.strip_suffix('x') {
+        Some(text) => (text, true),
+        None => (text, false),
+    };
+    let mut parts = text.split('p');
+    let (node, millis) = parts.next()?.split_once('u')?;
+    let node = node.parse().ok().filter(|node| *node < NODES_MAX)?;
+    let mut origins = Origins::default();
+    for part in parts {
+        let (process, connection) = part.split_once('k')?;
+        let process = String::from_utf8(bytes_of(process, "doubts").ok()?).ok()?;
+        origins.insert(Origin { process: process.into(), connection: connection.parse().ok()? });
+    }
+    if has_unknown {
+        origins.insert_unknown();
+    }
+    Some(Doubt { node, origins, uncounted: Duration::from_millis(millis.parse().ok()?) })
 }
 
 fn read(text: &str) -> Result<Written<'_>, HandOverError> {
@@ -224,6 +284,7 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
     let ttl = ttl(field()?, "ttl")?;
     let longest = self::ttl(field()?, "longest")?;
     let bits: u64 = number(field()?, "granted")?;
+    let doubts = read_doubts(field()?).ok_or(HandOverError::Field("doubts"))?;
     let resource = bytes_of(field()?, "resource")?;
     let token = bytes_of(field()?, "token")?;
     let (_checksum, None) = (field()?, fields.next()) else {
@@ -241,7 +302,7 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
     let token = token.try_into().map_err(|_| HandOverError::Field("token"))?;
     let token = LockToken::from_random(token);
     let stamp = Stamp { steady_nanos, wall_nanos };
-    Ok(Written { clock, stamp, left, ttl, longest, granted, resource, token })
+    Ok(Written { clock, stamp, left, ttl, longest, granted, doubts, resource, token })
 }
 
 fn number<T: FromStr>(field: &str, name: &'static str) -> Result<T, HandOverError> {
@@ -289,7 +350,21 @@ mod tests {
         let mut granted = NodeSet::EMPTY;
         [0, 2, 63].into_iter().for_each(|node| granted.insert(node));
         let resource = Resource::new(name).unwrap();
-        Lease::restored(resource, token, ttl(10), deadline).with_past(ttl(20), granted)
+        Lease::restored(resource, token, ttl(10), deadline).with_past(ttl(20), granted, doubts())
+    }
+
+    fn doubts() -> Vec<Doubt> {
+        let origin = |process: &str, connection| Origin { process: process.into(), connection };
+        let mut one = Origins::default();
+        one.insert(origin("0a1b", 7));
+        one.insert(origin("", -1));
+        let mut other = Origins::default();
+        other.insert_unknown();
+        let uncounted = Duration::from_millis(31_300);
+        vec![
+            Doubt { node: 1, origins: one, uncounted },
+            Doubt { node: 63, origins: other, uncounted: Duration::ZERO },
+        ]
     }
 
     /// A text that says this, with the checksum that fits.
@@ -411,18 +486,23 @@ mod tests {
             signed(&fields.join(".")).parse::<LockParts>().unwrap_err()
         };
         assert_eq!(with(0, "redlock"), HandOverError::NotALock);
-        assert_eq!(with(1, "2"), HandOverError::Version);
+        assert_eq!(with(1, "1"), HandOverError::Version, "without doubts");
+        assert_eq!(with(1, "3"), HandOverError::Version);
         assert_eq!(with(2, "00000000000000000000000000000000-0"), HandOverError::OtherClock);
         assert_eq!(with(3, "18446744073709551615"), HandOverError::OtherClock, "in the future");
-        let names = ["steady", "wall", "left", "ttl", "longest", "granted", "resource", "token"];
+        let names =
+            ["steady", "wall", "left", "ttl", "longest", "granted", "doubts", "resource", "token"];
         for (i, name) in names.into_iter().enumerate() {
             assert_eq!(with(3 + i, "x"), HandOverError::Field(name));
             assert!(with(3 + i, "x").to_string().contains(name));
         }
         assert_eq!(with(5, "20000000001"), HandOverError::Field("left"), "more than the TTL");
         assert_eq!(with(7, "9999"), HandOverError::Field("longest"), "less than the TTL");
-        assert_eq!(with(9, ""), HandOverError::Field("resource"));
-        assert_eq!(with(10, &TOKEN[2..]), HandOverError::Field("token"));
+        for doubts in ["n", "n64u1", "n1", "n1u", "n1u1p", "n1u1p0k1", "n1u1pffk1", "n1u1n"] {
+            assert_eq!(with(9, doubts), HandOverError::Field("doubts"), "{doubts}");
+        }
+        assert_eq!(with(10, ""), HandOverError::Field("resource"));
+        assert_eq!(with(11, &TOKEN[2..]), HandOverError::Field("token"));
         let error = "x".repeat(TEXT_BYTES_MAX + 1).parse::<LockParts>().unwrap_err();
         assert!(matches!(error, HandOverError::TooLong { .. }), "{error}");
         let damaged = text.replacen(TOKEN, &TOKEN.replace('7', "8"), 1);

@@ -288,9 +288,13 @@ impl Redlock {
         }
     }
 
-    pub(crate) fn let_go(&self, lease: &Lease) {
-        if self.is_home() {
-            self.shared.crew.leave(Order::LetGo(lease.over()));
+    pub(crate) fn let_go(&self, lease: Lease) -> Lease {
+        if !self.is_home() {
+            return lease;
+        }
+        match self.shared.crew.run(Order::LetGo(lease)) {
+            Outcome::LetGo(lease) => lease,
+            _ => unreachable!("a lease was let go"),
         }
     }
 

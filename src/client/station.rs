@@ -27,7 +27,7 @@ pub(super) enum Order {
     Release(Lease),
     /// A release that nobody waits for.
     Abandon(Lease),
-    /// What stands in for a lease that goes to somebody else.
+    /// The lease goes to another client.
     LetGo(Lease),
     Stats,
     Watch(Watch),
@@ -61,6 +61,7 @@ pub(super) enum Outcome {
     Done(Done),
     /// A lock that was over before its thread was awake.
     Overslept(Lease),
+    LetGo(Lease),
     Stats(Stats),
     Nodes(Vec<NodeStatus>),
     Ready(Result<(), ConnectError>),
@@ -232,9 +233,9 @@ impl Work for Station {
                 self.mux.abandon_at(self.now, lease);
                 return Begun::Unattended;
             }
-            Order::LetGo(lease) => {
-                self.mux.let_go_at(self.now, &lease);
-                return Begun::Unattended;
+            Order::LetGo(mut lease) => {
+                self.mux.let_go_at(self.now, &mut lease);
+                return Begun::Now(Outcome::LetGo(lease));
             }
             Order::Errands(errands) => {
                 for NewErrand { id, lease, ttl } in errands {
@@ -372,7 +373,8 @@ impl Work for Station {
     fn give_up(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Done(Done::Acquired(Ok(lease)) | Done::Extended(lease, _))
-            | Outcome::Overslept(lease) => self.mux.abandon_at(self.now, lease),
+            | Outcome::Overslept(lease)
+            | Outcome::LetGo(lease) => self.mux.abandon_at(self.now, lease),
             // Whoever waits for the errand is to know that it is over.
             Outcome::Recalled(id, Some(lease)) => {
                 let (lease, result) = (*lease, Err(LockError::expired()));

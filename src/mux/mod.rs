@@ -183,13 +183,21 @@ impl Multiplexer {
         self.abandon_at(Clock.now(), lease);
     }
 
-    /// The lease goes elsewhere, to another multiplexer for instance, or it is dropped: those who
-    /// wait for its resource here ask the nodes for it from now on.
+    /// To be called before the lease goes to another multiplexer, and when it is dropped without a
+    /// release.
     ///
-    /// Otherwise they wait for its release, or for the end of its validity. Nothing is sent for the
-    /// lease itself; what they ask leaves with the next [`flush`](Multiplexer::flush).
-    pub fn let_go(&mut self, lease: &Lease) {
-        self.let_go_at(Clock.now(), lease);
+    /// From now on nothing is sent for it here. What only this multiplexer knows goes with the
+    /// lease: masters that have not answered yet, so that its command may still arrive there, and
+    /// masters in quarantine. The next multiplexer does not count them before `max_ttl` is over,
+    /// and when it gives the lock up it leaves no key behind.
+    ///
+    /// The operations that wait here for its resource ask the masters for it from now on; otherwise
+    /// they wait for its release, or for the end of its validity. What they ask leaves with the
+    /// next [`flush`](Multiplexer::flush).
+    pub fn let_go(&mut self, lease: &mut Lease) {
+        if self.home.is_here() {
+            self.let_go_at(Clock.now(), lease);
+        }
     }
 
     /// Starts to connect to every node that is not connected yet.
@@ -491,7 +499,9 @@ impl Multiplexer {
         self.engine.abandon(now, lease);
     }
 
-    pub(crate) fn let_go_at(&mut self, now: Moment, lease: &Lease) {
+    pub(crate) fn let_go_at(&mut self, now: Moment, lease: &mut Lease) {
+        // What has been answered by now is not in doubt.
+        (0..self.nodes.len()).for_each(|node| self.look_at(node, false));
         self.engine.let_go(now, lease);
     }
 

@@ -257,6 +257,7 @@ impl Engine {
                         granted: won.granted,
                         sent: won.sent,
                         engine: self.instance,
+                        doubts: Box::default(),
                     })));
                 }
                 if self.attempt_failed(now, op, round, Failure::Expired) {

@@ -166,7 +166,6 @@ impl Engine {
             voted.references -= 1;
             if voted.owner.is_none() {
                 if voted.references == 0 {
-                    at.settling -= usize::from(voted.expires.is_some());
                     self.rounds.remove(round);
                 }
                 continue;
@@ -329,9 +328,6 @@ impl Engine {
 
     fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
         let kind = self.rounds[round].kind;
-        if self.rounds[round].expires.is_some() {
-            self.nodes[node].settling -= 1;
-        }
         let Some(outcome) = self.outcome(now, node, round, reply) else {
             return;
         };
@@ -361,11 +357,6 @@ impl Engine {
         Some(match (kind, reply) {
             (Kind::Acquire, Reply::Ok) => NodeOutcome::Granted,
             (Kind::Acquire, Reply::Nil) => NodeOutcome::Held,
-            (Kind::Extend | Kind::Heal, Reply::Integer(1)) | (Kind::Heal, Reply::Integer(2))
-                if self.is_releasing(node, round) =>
-            {
-                NodeOutcome::Releasing
-            }
             (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(1)) => NodeOutcome::Granted,
             (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(0)) => NodeOutcome::Absent,
             // It was absent; somebody else's would have been left alone (R29).
@@ -387,8 +378,10 @@ impl Engine {
                 Reply::Info(_) | Reply::Replication(_) | Reply::Time(_) | Reply::Deletes { .. },
             ) => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
-                if !matches!(kind, Kind::Extend | Kind::Heal) {
-                    self.owe(now, node, round);
+                match kind {
+                    Kind::Acquire | Kind::Heal => self.owe_set(now, node, round),
+                    Kind::Release => self.owe_release(now, node, round),
+                    Kind::Extend => {}
                 }
                 self.vote(now, round, node, outcome);
                 self.dereference(round);
@@ -398,10 +391,11 @@ impl Engine {
         })
     }
 
-    /// Counts what a node said, unless it is or was in quarantine.
+    /// Counts what a node said, unless it is or was in quarantine, or its copy is in doubt.
     fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
-        let is_counted =
-            !self.rounds[round].uncounted.contains(node) && !self.is_quarantined(now, node);
+        let is_counted = !self.rounds[round].uncounted.contains(node)
+            && !self.is_quarantined(now, node)
+            && !self.is_doubted(now, node, round);
         if is_counted || outcome.is_failure() {
             return self.vote(now, round, node, outcome);
         }
@@ -439,13 +433,12 @@ impl Engine {
     }
 
     /// A copy whose marker cannot be seen may be younger than a flush: no extension must count it.
-    /// One that heals looks at the marker itself, and its copies may count already.
     fn unmark(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         let was_unmarked = self.rounds[round].unmarked.contains(node);
         self.rounds[round].unmarked.remove(node);
         let is_seen = matches!(outcome, NodeOutcome::Granted | NodeOutcome::Quarantined);
         if was_unmarked && !is_seen && self.rounds[round].kind == Kind::Acquire {
-            self.owe(now, node, round);
+            self.owe_marker(now, node, round);
         }
     }
 
@@ -453,46 +446,6 @@ impl Engine {
         let marker = self.config.flush_marker.as_ref();
         let key = marker.expect("it is asked for only if it is configured").as_bytes();
         Command::Marker { key, quarantine: self.config.quarantine }
-    }
-
-    fn handle_killed(&mut self, now: Moment, node: usize, connection: i64, reply: Reply) {
-        match reply {
-            // 0: it was gone already.
-            Reply::Integer(_) => {
-                self.stats.connections_killed += 1;
-                self.nodes[node].connection_killed(connection);
-            }
-            // The releases are repeated after a while.
-            Reply::Error(error) => self.keep_error(node, error),
-            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
-        }
-    }
-
-    /// Whether a release of this round's token is owed to the node or under way to it: left from a
-    /// connection that was lost while its SET was unanswered. A copy that is about to be deleted
-    /// must not prolong a lock.
-    fn is_releasing(&self, node: usize, round: usize) -> bool {
-        let token = self.claims[round].token;
-        let is_release = |round: usize| {
-            self.rounds[round].kind == Kind::Release && self.claims[round].token == token
-        };
-        let at = &self.nodes[node];
-        if at.debts.get(&token).is_some_and(|debt| !debt.is_dormant) {
-            return true;
-        }
-        // Nobody extends what he has released himself.
-        if at.settling == 0 {
-            return false;
-        }
-        at.queue.iter().any(|round| is_release(*round))
-            || at.in_flight.iter().any(|sent| match sent.request {
-                Request::Round(round) => is_release(round),
-                _ => false,
-            })
-            || self.outgoing.iter().any(|outgoing| match outgoing {
-                Outgoing::Round(nodes, round) => nodes.contains(node) && is_release(*round),
-                _ => false,
-            })
     }
 
     /// An error is no vote, and leaves whatever was asked for undone.
@@ -510,7 +463,7 @@ impl Engine {
         };
         if self.rounds[round].kind == Kind::Release && outcome.is_failure() {
             self.note_refusal(node, kind);
-            self.release_refused(now, node, round);
+            self.owe_refused(now, node, round);
         }
         self.count(now, round, node, outcome);
         self.dereference(round);
@@ -575,7 +528,7 @@ impl Engine {
                 }
                 if self.is_overdue(now, node) {
                     self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
-                } else if self.nodes[node].debts_due.is_some_and(|due| now >= due) {
+                } else if self.nodes[node].debts.due().is_some_and(|due| now >= due) {
                     self.settle_debts(now, node);
                 }
             }
@@ -597,7 +550,6 @@ impl Engine {
         let retry_at = failed.back_off(now, self.entropy.next_u64());
         failed.blocked = false;
         failed.late = 0;
-        failed.settling = 0;
         failed.is_behind = false;
         self.swamped.remove(node);
         self.open.remove(node);
@@ -661,10 +613,8 @@ impl Engine {
             };
             // An unsent SET leaves nothing (R11); a release is owed whether it was sent or not.
             match (lost, self.rounds[round].kind) {
-                (Lost::Sent, Kind::Acquire) => self.owe(now, node, round),
-                (Lost::Sent, Kind::Heal) => self.owe_later(now, node, round),
-                (Lost::Sent, Kind::Release) => self.owe_again(now, node, round),
-                (Lost::Unsent, Kind::Release) => self.owe(now, node, round),
+                (Lost::Sent, Kind::Acquire | Kind::Heal) => self.owe_set(now, node, round),
+                (Lost::Sent | Lost::Unsent, Kind::Release) => self.owe_release(now, node, round),
                 (Lost::Marker, _) => self.unmark(now, round, node, outcome),
                 (Lost::Unsent, Kind::Acquire | Kind::Heal)
                 | (Lost::Sent | Lost::Unsent, Kind::Extend) => {}

@@ -14,7 +14,7 @@ impl Engine {
     /// [`Done::Extended`](super::Done::Extended), which gives the lease back.
     pub fn extend(&mut self, now: Moment, mut lease: Lease, ttl: Duration) -> OpId {
         let now = self.clamp(now);
-        lease = self.adopt(lease);
+        lease = self.adopt(now, lease);
         let (ttl, refused) = match self.config.ttl(ttl) {
             Ok(ttl) if lease.is_valid_at(now) => (ttl, None),
             Ok(_) => (lease.ttl, Some(LockError::expired())),
@@ -35,6 +35,9 @@ impl Engine {
             Heal::Off => Kind::Extend,
             Heal::On => Kind::Heal,
         };
+        if !self.indebted.is_empty() {
+            self.keep_debts(now, token, ttl);
+        }
         let round = self.start_round(now, kind, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         // Past the old deadline no answer helps any more.

@@ -13,10 +13,6 @@ use crate::Moment;
 use crate::config::RestartGuard;
 use crate::error::{NodeOutcome, ProtocolError, Quarantine, QuarantineCause, Unfit};
 
-/// The most old connections of one node that are ended on a new one; what was sent on others is
-/// released twice instead.
-const KILLS_MAX: usize = 8;
-
 /// Notices that nobody has taken; what is too much is left out.
 const NOTICES_MAX: usize = 64;
 /// So many processes that left an address are remembered by name.
@@ -105,7 +101,7 @@ impl Engine {
         self.nodes[node].state = State::Ready;
         let is_same_process = self.recognise(now, node);
         if is_same_process {
-            self.kill_old_connections(node);
+            self.end_old_connections(node);
         }
         // What a lost connection may have left comes before anything new (R12).
         self.nodes[node].is_behind = true;
@@ -178,7 +174,7 @@ impl Engine {
             _ => now,
         };
         if !is_same_process {
-            self.forget_connections(node);
+            self.nodes[node].debts.forget_other_processes(&run_id);
             self.wait_for_moved(now, node, &run_id);
         }
         if !is_same_data {
@@ -207,24 +203,6 @@ impl Engine {
             .max_by_key(|until| until.steady_nanos());
         if let Some(until) = until {
             self.quarantine(node, QuarantineCause::Moved, until);
-            self.withhold_sets(now, node);
-            // Nor is released what is owed of a lock that may be held: its copy may be one that was
-            // counted at the other address. The lock's own release will come here, too.
-            self.nodes[node].debts.retain(|_, debt| debt.is_given_up);
-        }
-    }
-
-    /// What waited for the node is not sent to a process that may have granted it at another
-    /// address: were it lost there, a copy that counts would be deleted (R12).
-    fn withhold_sets(&mut self, now: Moment, node: usize) {
-        let (sets, others) = std::mem::take(&mut self.nodes[node].queue)
-            .into_iter()
-            .partition(|round| self.rounds[*round].kind.may_create());
-        self.nodes[node].queue = others;
-        let sets: VecDeque<usize> = sets;
-        for round in sets {
-            self.vote(now, round, node, NodeOutcome::Quarantined);
-            self.dereference(round);
         }
     }
 
@@ -329,29 +307,6 @@ impl Engine {
             }
         }
         quarantined
-    }
-
-    /// The old connections die with what the server has not read of them: a SET that is still on
-    /// its way cannot run after its release (R12).
-    fn kill_old_connections(&mut self, node: usize) {
-        let mut old: Vec<i64> =
-            self.nodes[node].debts.values().filter_map(|debt| debt.connection).collect();
-        old.sort_unstable();
-        old.dedup();
-        for connection in old.into_iter().take(KILLS_MAX) {
-            self.outgoing.push_back(Outgoing::Kill(node, connection));
-        }
-    }
-
-    /// The process that had the old connections is gone, and they with it: what it saved was saved
-    /// before, so one release is enough.
-    fn forget_connections(&mut self, node: usize) {
-        self.nodes[node].debts.retain(|_, debt| debt.is_to_be_sent());
-        for debt in self.nodes[node].debts.values_mut() {
-            debt.connection = None;
-            debt.again = false;
-            debt.is_stray = false;
-        }
     }
 
     pub(super) fn notice(&mut self, node: usize, notice: Notice) {

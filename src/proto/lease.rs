@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::debt::Origins;
 use crate::quorum::NodeSet;
 use crate::token::LockToken;
 use crate::validity::{self, Ttl};
@@ -32,6 +33,18 @@ pub struct Lease {
     pub(super) sent: NodeSet,
     /// The engine that gave it out, which knows more of it than others do.
     pub(super) engine: u64,
+    /// What the engine that let it go knows of the nodes.
+    pub(super) doubts: Box<[Doubt]>,
+}
+
+/// What the engine that let a lease go knows of a node, and the next one cannot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    pub(crate) node: usize,
+    /// Where a command that may set the key may still come from.
+    pub(crate) origins: Origins,
+    /// For how long the node's copy must not be counted.
+    pub(crate) uncounted: Duration,
 }
 
 /// No engine has this number.
@@ -74,8 +87,8 @@ impl Lease {
     ) -> Lease {
         let (started, longest) = (Moment::from_nanos(0), ttl);
         let (granted, sent) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        let engine = NO_ENGINE;
-        Lease { resource, token, ttl, longest, started, deadline, granted, sent, engine }
+        let (engine, doubts) = (NO_ENGINE, Box::default());
+        Lease { resource, token, ttl, longest, started, deadline, granted, sent, engine, doubts }
     }
 
     /// What stands in for a lease that is in somebody else's hands: a lock that is over.
@@ -84,14 +97,15 @@ impl Lease {
         Lease::restored(self.resource.clone(), self.token, self.ttl, over)
     }
 
-    /// The same, with the longest time to live that was ever asked for, and the nodes that granted.
-    pub(crate) fn with_past(self, longest: Ttl, granted: NodeSet) -> Lease {
-        Lease { longest, granted, ..self }
+    /// The same, with the longest time to live that was ever asked for, the nodes that granted, and
+    /// what is not known of nodes.
+    pub(crate) fn with_past(self, longest: Ttl, granted: NodeSet, doubts: Vec<Doubt>) -> Lease {
+        Lease { longest, granted, doubts: doubts.into(), ..self }
     }
 
     /// What [`with_past`](Lease::with_past) takes.
-    pub(crate) fn past(&self) -> (Ttl, NodeSet) {
-        (self.longest, self.granted)
+    pub(crate) fn past(&self) -> (Ttl, NodeSet, &[Doubt]) {
+        (self.longest, self.granted, &self.doubts)
     }
 
     /// The same, valid no longer than until `deadline`.

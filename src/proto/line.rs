@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::mem;
 
-use super::{Engine, Failure, Last, Lease, OpId, Patience, Progress, Task};
+use super::{Engine, Failure, Last, OpId, Patience, Progress, Task};
 use crate::error::LockError;
 use crate::token::LockToken;
 use crate::{Moment, Resource};
@@ -204,16 +204,6 @@ impl Engine {
             if is_waiting && now < give_up_at {
                 self.start_again(now, op);
             }
-        }
-    }
-
-    /// The lease goes to somebody who is not seen here: those who wait for its resource ask for it
-    /// from now on.
-    pub fn let_go(&mut self, now: Moment, lease: &Lease) {
-        let now = self.clamp(now);
-        if self.has_lines() {
-            let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-            self.call_first(now, &key, lease.token);
         }
     }
 

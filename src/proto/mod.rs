@@ -21,6 +21,7 @@
 mod acquire;
 mod command;
 mod connection;
+mod debt;
 mod extend;
 mod fifo;
 mod identity;
@@ -45,8 +46,10 @@ pub use command::{
     Command, Credentials, Grant, History, ReleaseWith, Replication, Reply, Section, ServerError,
     ServerInfo,
 };
+pub(crate) use debt::{CONNECTIONS_MAX, Origin, Origins};
 use identity::Departed;
 pub use identity::Notice;
+pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
 pub use node::{ErrorCounts, NodeState, NodeStatus};
 
@@ -302,6 +305,8 @@ pub struct Engine {
     swamped: NodeSet,
     /// The nodes that may be in quarantine.
     suspects: NodeSet,
+    /// The nodes that may be owed something.
+    indebted: NodeSet,
     /// The nodes that were seen to release in this way; the others are sent the script (R19).
     with_delex: NodeSet,
     with_delifeq: NodeSet,
@@ -355,6 +360,7 @@ impl Engine {
             open: NodeSet::EMPTY,
             swamped: NodeSet::EMPTY,
             suspects: NodeSet::EMPTY,
+            indebted: NodeSet::EMPTY,
             rounds: Slab::with_capacity(ROUNDS_USUAL),
             claims: Vec::with_capacity(ROUNDS_USUAL),
             operations: Slab::with_capacity(ROUNDS_USUAL),
@@ -538,7 +544,8 @@ impl Engine {
         match unsent.kind {
             Kind::Acquire => unsent.is_abandoned || self.last_now >= unsent.deadline,
             Kind::Heal => self.is_healing_over(round),
-            Kind::Extend | Kind::Release => false,
+            Kind::Extend => unsent.is_abandoned,
+            Kind::Release => false,
         }
     }
 
@@ -757,13 +764,10 @@ impl Engine {
     /// How many commands have not been answered, including releases that are still owed to nodes
     /// which cannot be reached.
     pub fn unanswered(&self) -> usize {
-        let owed = |node: &Node| {
-            let debts = node.debts.values();
-            let is_over = |debt: &node::Debt| self.last_now.has_steadily_reached(debt.expires);
-            debts.filter(|debt| debt.is_to_be_sent() && !is_over(debt)).count()
+        let waiting = |node: &Node| {
+            let owed = node.debts.awake_at(self.last_now);
+            node.in_flight.len() + node.queue.len() + node.lost.len() + owed
         };
-        let waiting =
-            |node: &Node| node.in_flight.len() + node.queue.len() + node.lost.len() + owed(node);
         let sending = self.outgoing.iter().map(|outgoing| match outgoing {
             Outgoing::Round(nodes, _) | Outgoing::Marker(nodes, _) => nodes.len(),
             Outgoing::Time(nodes) | Outgoing::Role(nodes) => nodes.len(),
@@ -789,7 +793,7 @@ impl Engine {
             last_message: node.last_error.as_ref().map(|error| Arc::clone(&error.message)),
             latency: node.latency_nanos.map(Duration::from_nanos),
             in_flight: node.in_flight.len(),
-            debts: node.debts.values().filter(|debt| debt.is_to_be_sent()).count(),
+            debts: node.debts.awake(),
             quarantine: self.quarantine_of(self.last_now, i),
             server_version: node.server.version.clone(),
             run_id: node.server.run_id.clone(),
@@ -924,7 +928,10 @@ impl Engine {
 
     /// Hands the round's command to every node that can take it; who cannot has failed.
     fn send_to_all(&mut self, now: Moment, round: usize) {
-        let ready = self.open.without(self.swamped);
+        let mut ready = self.open.without(self.swamped);
+        if !self.indebted.is_empty() && self.rounds[round].kind.may_create() {
+            ready = ready.without(self.overdrawn());
+        }
         let others = NodeSet::all(self.nodes.len()).without(ready);
         for node in others.iter() {
             self.wake(now, node);

@@ -1,25 +1,22 @@
 //! One master as the engine sees it: a connection's life, and a queue of commands without replies.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::{ReleaseWith, Section, ServerError, ServerInfo};
+use super::debt::Debts;
 use super::fifo::Fifo;
 use super::identity::Seen;
 use super::round::Vote;
 use super::server_clock::ServerClock;
+use crate::Moment;
 use crate::error::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
-use crate::token::LockToken;
-use crate::validity::Ttl;
-use crate::{Moment, Resource};
 
 /// A node with this many commands unanswered past their timeout gets no new SET (R18).
 pub(super) const LATE_COMMANDS_MAX: usize = 8_192;
 /// The most commands that wait for a connection to stand.
 pub(super) const QUEUED_COMMANDS_MAX: usize = 8_192;
-/// The most keys to be deleted on a node once that is possible; beyond it, the TTL cleans up.
-pub(super) const DEBTS_MAX: usize = 8_192;
 /// A connection that is silent for this long while it owes replies is dropped (R5 keeps it so far).
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
@@ -84,6 +81,16 @@ pub(super) enum Request {
     Kill(i64),
 }
 
+impl Request {
+    /// The round that it belongs to.
+    pub(super) fn round(self) -> Option<usize> {
+        match self {
+            Request::Round(round) | Request::Marker(round) => Some(round),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InFlight {
     pub(super) request: Request,
@@ -125,41 +132,6 @@ pub(super) enum Route {
     Fail(NodeOutcome),
 }
 
-/// A key that an unresolved SET may have left on the node (R12).
-#[derive(Debug, Clone)]
-pub(super) struct Debt {
-    pub(super) key: Resource,
-    pub(super) ttl: Ttl,
-    /// When the release is to be sent, if the node is ready.
-    pub(super) due: Moment,
-    /// When the key is gone by itself.
-    pub(super) expires: Moment,
-    /// Whether it is to be sent once more: the SET on the old connection may be overtaken by a
-    /// release on the new one.
-    pub(super) again: bool,
-    /// Whether it was sent on the present connection, and this is what remains of `again`.
-    pub(super) is_repetition: bool,
-    /// The connection that the SET was sent on, if the server told by what it knows it.
-    pub(super) connection: Option<i64>,
-    /// Whether its release was lost with a connection, too, and may run at any time: it would
-    /// delete a copy that an extension counted.
-    pub(super) is_stray: bool,
-    /// Whether all was sent that there is to send, and it is kept for what `is_stray` says.
-    pub(super) is_parked: bool,
-    /// Whether an extension that may set the key is what was lost, and its lock may still be held:
-    /// its copies may count, and nothing is released before the lock is (R29).
-    pub(super) is_dormant: bool,
-    /// Whether nobody counts its copies: its attempt has failed, or its lock was given up.
-    pub(super) is_given_up: bool,
-}
-
-impl Debt {
-    /// Whether a release is to follow, as far as is known now.
-    pub(super) fn is_to_be_sent(&self) -> bool {
-        !self.is_parked && !self.is_dormant
-    }
-}
-
 pub(super) struct Node {
     pub(super) state: State,
     /// Commands handed out and not answered, oldest first.
@@ -168,8 +140,6 @@ pub(super) struct Node {
     pub(super) late: usize,
     /// Rounds whose command waits for the connection to stand, or for room in the socket.
     pub(super) queue: VecDeque<usize>,
-    /// Releases of what was owed that were sent on this connection and are not answered.
-    pub(super) settling: usize,
     /// What the connection that ended has left undone, as far as nothing was done about it yet. It
     /// is not connected again before.
     pub(super) lost: VecDeque<(usize, Lost)>,
@@ -177,10 +147,7 @@ pub(super) struct Node {
     pub(super) is_behind: bool,
     /// Whether the socket takes no more for now.
     pub(super) blocked: bool,
-    /// By token, so that one key is owed once.
-    pub(super) debts: BTreeMap<LockToken, Debt>,
-    /// No debt is due before.
-    pub(super) debts_due: Option<Moment>,
+    pub(super) debts: Debts,
     /// Connections that failed since a lock command was last answered as it should be.
     pub(super) failures: u32,
     /// When the last connection that was ready ended.
@@ -218,12 +185,10 @@ impl Node {
             in_flight: Fifo::with_room(super::ROUNDS_USUAL),
             late: 0,
             queue: VecDeque::new(),
-            settling: 0,
             lost: VecDeque::new(),
             is_behind: false,
             blocked: false,
-            debts: BTreeMap::new(),
-            debts_due: None,
+            debts: Debts::default(),
             failures: 0,
             lost_at: None,
             last_reply_at: Moment::from_nanos(0),
@@ -253,6 +218,7 @@ impl Node {
         self.offer = ReleaseWith::Script;
         self.duplicate_of = None;
         self.clock.reconnect(now);
+        self.debts.reconnect();
     }
 
     /// The connection ends: when did the process last answer that was there before? If the one that
@@ -275,7 +241,7 @@ impl Node {
         match self.state {
             State::Ready if !self.is_behind => Route::Fail(NodeOutcome::Backlogged),
             State::Ready | State::Connecting { .. } | State::Handshaking { .. } => {
-                match self.queue.len() < QUEUED_COMMANDS_MAX {
+                match self.queue.len() < QUEUED_COMMANDS_MAX && !self.owes_too_much() {
                     true => Route::Queue,
                     false => Route::Fail(NodeOutcome::Backlogged),
                 }
@@ -302,7 +268,7 @@ impl Node {
             State::Ready => {
                 let next =
                     self.in_flight.get(self.late).map(|next| next.sent_at.after(node_timeout));
-                [next, self.silent_until(), self.debts_due].into_iter().flatten().min()
+                [next, self.silent_until(), self.debts.due()].into_iter().flatten().min()
             }
         }
     }
@@ -342,47 +308,6 @@ impl Node {
         if !self.is_read_late || self.in_flight.is_empty() {
             super::smooth(&mut self.latency_nanos, nanos);
         }
-    }
-
-    /// Adds a key to delete; what is too much is left to its TTL.
-    pub(super) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) {
-        if self.debts.len() >= DEBTS_MAX && !self.debts.contains_key(&token) {
-            self.debts.retain(|_, debt| !now.has_steadily_reached(debt.expires));
-            if self.debts.len() >= DEBTS_MAX {
-                return;
-            }
-        }
-        self.debts_due = Some(self.debts_due.map_or(debt.due, |due| due.min(debt.due)));
-        self.debts
-            .entry(token)
-            .and_modify(|owed| {
-                // A SET and its release may be lost together: the SET's key lives longer.
-                owed.expires = owed.expires.max(debt.expires);
-                owed.due = owed.due.min(debt.due);
-                // What waits for its repetition begins anew on the next connection.
-                owed.again |= debt.again || owed.is_repetition;
-                owed.is_repetition &= debt.is_repetition;
-                owed.is_stray |= debt.is_stray;
-                owed.is_parked &= debt.is_parked;
-                // The oldest connection is the one that the SET was sent on; of extensions, what
-                // was sent on older ones has run by the time that a newer one is answered.
-                owed.connection = match owed.is_dormant && debt.is_dormant {
-                    true => debt.connection.or(owed.connection),
-                    false => owed.connection.or(debt.connection),
-                };
-                owed.is_dormant &= debt.is_dormant;
-                owed.is_given_up |= debt.is_given_up;
-            })
-            .or_insert(debt);
-    }
-
-    /// The old connection is dead, and what was sent on it can overtake nothing any more.
-    pub(super) fn connection_killed(&mut self, connection: i64) {
-        self.debts.retain(|_, debt| debt.connection != Some(connection) || !debt.is_repetition);
-        for debt in self.debts.values_mut().filter(|debt| debt.connection == Some(connection)) {
-            (debt.again, debt.connection) = (false, None);
-        }
-        self.debts_due = self.debts.values().map(|debt| debt.due).min();
     }
 
     /// How far the node has got, for a timeout's report.

@@ -1,13 +1,10 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
-use std::time::Duration;
-
 use super::connection::is_forbidden;
-use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Debt, SLACK, State};
+use super::node::State;
 use super::round::{Claim, Kind};
 use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
 use crate::Moment;
-use crate::config::Heal;
 use crate::error::{LockError, NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::token::LockToken;
 
@@ -52,15 +49,47 @@ impl Engine {
     }
 
     /// Another engine's lease does not say which nodes this one has to ask.
-    pub(super) fn adopt(&self, lease: Lease) -> Lease {
+    pub(super) fn adopt(&mut self, now: Moment, mut lease: Lease) -> Lease {
+        if !lease.doubts.is_empty() {
+            self.take_doubts(now, &mut lease);
+        }
         match lease.engine == self.instance {
             true => lease,
             false => lease.adopted(self.nodes.len()),
         }
     }
 
+    /// The lease goes elsewhere: to another engine, in this process or another. Nothing is sent for
+    /// it here any more. What is not known of nodes goes with the lease, so that who takes it up
+    /// does not count what must not be counted, and leaves nothing behind when it is released; and
+    /// those who wait here for its resource ask for it from now on.
+    pub fn let_go(&mut self, now: Moment, lease: &mut Lease) {
+        let now = self.clamp(now);
+        let token = lease.token;
+        self.take_back_unsent(token);
+        let mut doubts = std::mem::take(&mut lease.doubts).into_vec();
+        doubts.extend(self.doubts(now, token));
+        lease.doubts = doubts.into();
+        if self.has_lines() {
+            let key = lease.resource.clone().prefixed(&self.config.key_prefix);
+            self.call_first(now, &key, token);
+        }
+    }
+
+    /// What was not handed out of a token's commands is not sent any more.
+    fn take_back_unsent(&mut self, token: LockToken) {
+        for node in 0..self.nodes.len() {
+            self.retract(node, token, true);
+        }
+        for outgoing in &self.outgoing {
+            if let Outgoing::Round(_, round) = outgoing {
+                self.rounds[*round].is_abandoned |= self.claims[*round].token == token;
+            }
+        }
+    }
+
     fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<usize>) -> usize {
-        let lease = self.adopt(lease);
+        let lease = self.adopt(now, lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let awaited = self.has_lines().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
@@ -83,8 +112,8 @@ impl Engine {
         owner: Option<usize>,
     ) -> usize {
         let token = claim.token;
-        if self.config.heal == Heal::On {
-            self.wake_debts(sent, token);
+        if !self.indebted.is_empty() {
+            self.wake_debts(now, sent, token);
         }
         let round = self.start_round(now, Kind::Release, claim, owner);
         // Kept alive here, because without an owner the last node's vote might free it.
@@ -110,7 +139,7 @@ impl Engine {
                 }
                 State::Idle | State::BackOff { .. } => {
                     if self.nodes[node].was_ready_since(started) {
-                        self.owe(now, node, round);
+                        self.owe_release(now, node, round);
                         self.record(now, round, node, self.nodes[node].last_failure);
                     } else {
                         self.record(now, round, node, NodeOutcome::Absent);
@@ -214,140 +243,6 @@ impl Engine {
             if was_set && !was_granted {
                 return true;
             }
-        }
-    }
-
-    /// Notes that the round's key is to be deleted on this node once it can be reached (R12).
-    pub(super) fn owe(&mut self, now: Moment, node: usize, round: usize) {
-        let debt = self.debt(now, round);
-        // What is owed already is not sent ever again.
-        let again = self.rounds[round].expires.is_none();
-        let token = self.claims[round].token;
-        let connection = self.nodes[node].client_id.filter(|_| again);
-        self.nodes[node].owe(now, token, Debt { again, connection, ..debt });
-        self.note_debts(node);
-    }
-
-    /// As [`owe`](Engine::owe), for an extension that may set the key: its lock may still be held,
-    /// so the old connection is ended, but nothing is released until the lock is (R29).
-    pub(super) fn owe_later(&mut self, now: Moment, node: usize, round: usize) {
-        let debt = self.debt(now, round);
-        let token = self.claims[round].token;
-        let connection = self.nodes[node].client_id;
-        self.nodes[node].owe(
-            now,
-            token,
-            Debt { again: true, connection, is_dormant: true, ..debt },
-        );
-        self.note_debts(node);
-    }
-
-    /// The lock is over: what its extensions may yet set is to be released, too.
-    #[cold]
-    fn wake_debts(&mut self, nodes: NodeSet, token: LockToken) {
-        for node in nodes.iter() {
-            if let Some(debt) = self.nodes[node].debts.get_mut(&token) {
-                debt.is_dormant = false;
-            }
-        }
-    }
-
-    /// As [`owe`](Engine::owe), for a release that was handed out on the connection that is lost.
-    pub(super) fn owe_again(&mut self, now: Moment, node: usize, round: usize) {
-        self.owe(now, node, round);
-        let token = self.claims[round].token;
-        if let (Some(debt), Some(_)) =
-            (self.nodes[node].debts.get_mut(&token), self.rounds[round].expires)
-        {
-            debt.is_stray = true;
-        }
-    }
-
-    /// A release that a node refused for the moment is tried again until the key is gone by itself.
-    pub(super) fn release_refused(&mut self, now: Moment, node: usize, round: usize) {
-        let debt = self.debt(now, round);
-        let due = now.after(DEBT_REFUSED_AFTER);
-        if !due.has_steadily_reached(debt.expires) {
-            let token = self.claims[round].token;
-            self.nodes[node].owe(now, token, Debt { due, ..debt });
-            self.note_debts(node);
-        }
-    }
-
-    fn debt(&self, now: Moment, round: usize) -> Debt {
-        let (key, ttl) = (self.claims[round].key.clone(), self.claims[round].ttl);
-        // An unanswered SET may have run as late as now, and so may one before this release.
-        let latest = || now.after(ttl.as_duration()).after(SLACK);
-        let expires = self.rounds[round].expires.unwrap_or_else(latest);
-        let owing = &self.rounds[round];
-        let is_given_up =
-            owing.is_abandoned || owing.kind == Kind::Release && owing.expires.is_none();
-        Debt {
-            key,
-            ttl,
-            due: now,
-            expires,
-            again: false,
-            is_repetition: false,
-            connection: None,
-            is_stray: false,
-            is_parked: false,
-            is_dormant: false,
-            is_given_up,
-        }
-    }
-
-    /// Sends what is owed and due, or some of it. When that is all, what has waited for it follows.
-    #[cold]
-    pub(super) fn settle_debts(&mut self, now: Moment, node: usize) {
-        let due = |debt: &Debt| debt.due <= now;
-        let tokens: Vec<LockToken> = self.nodes[node]
-            .debts
-            .iter()
-            .filter(|(_, debt)| due(debt))
-            .map(|(token, _)| *token)
-            .take(self.share)
-            .collect();
-        for token in tokens {
-            let Some(mut debt) = self.nodes[node].debts.remove(&token) else {
-                continue;
-            };
-            // Whatever its expiry, it is said once: a frozen server may run at any time what it has
-            // not read, and a process that was paused knows too late when its connection ended.
-            if debt.is_parked || now.has_steadily_reached(debt.expires) && debt.is_repetition {
-                continue;
-            }
-            if !debt.is_dormant {
-                let claim = Claim { key: debt.key.clone(), token, ttl: debt.ttl };
-                let round = self.start_round(now, Kind::Release, claim, None);
-                self.rounds[round].expires = Some(debt.expires);
-                self.rounds[round].is_abandoned = debt.is_given_up;
-                self.nodes[node].settling += 1;
-                self.send(NodeSet::one(node), round);
-            }
-            if debt.again {
-                let round_trip = Duration::from_nanos(self.nodes[node].latency_nanos.unwrap_or(0));
-                (debt.again, debt.is_repetition) = (false, true);
-                debt.due = now.after(round_trip).after(DEBT_AGAIN_AFTER);
-                self.nodes[node].debts.insert(token, debt);
-            } else if debt.is_stray {
-                debt.is_parked = true;
-                debt.due = debt.expires;
-                self.nodes[node].debts.insert(token, debt);
-            }
-        }
-        self.nodes[node].debts_due = self.nodes[node].debts.values().map(|debt| debt.due).min();
-        self.note_debts(node);
-        let is_all = self.nodes[node].debts_due.is_none_or(|due| now < due);
-        if is_all && std::mem::take(&mut self.nodes[node].is_behind) {
-            self.note_open(node);
-            self.flush_queue(now, node);
-        }
-    }
-
-    fn note_debts(&mut self, node: usize) {
-        if let Some(due) = self.nodes[node].debts_due {
-            self.note_due(due);
         }
     }
 

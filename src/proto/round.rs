@@ -32,6 +32,10 @@ impl Kind {
     pub(super) fn may_create(self) -> bool {
         matches!(self, Kind::Acquire | Kind::Heal)
     }
+
+    pub(super) fn is_extension(self) -> bool {
+        matches!(self, Kind::Extend | Kind::Heal)
+    }
 }
 
 impl Claim {
@@ -76,8 +80,7 @@ pub(super) struct Round {
     /// The operation that waits for the votes; `None` when nobody does, or not any more.
     pub(super) owner: Option<usize>,
     pub(super) decided: bool,
-    /// Whether its attempt failed: what is left of it is released. For a release of what is owed:
-    /// whether nobody counts its copies.
+    /// Whether its attempt failed, or its lock went elsewhere: what was not sent of it is not sent.
     pub(super) is_abandoned: bool,
     /// Whether a node's command had to wait for its connection: the time to a quorum is then not
     /// that of a round trip.

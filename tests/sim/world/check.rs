@@ -97,6 +97,13 @@ pub fn validity(ttl_ms: u32) -> u64 {
     u64::from(ttl_ms).saturating_sub(drift) * MILLI
 }
 
+impl Attempt {
+    /// Whether a release was handed out: nobody will count its copies.
+    pub fn is_given_up(&self) -> bool {
+        self.released != 0
+    }
+}
+
 impl Checker {
     pub fn draw(&mut self, client: usize, token: [u8; 40], drawn: u64) {
         let attempt = Attempt {

@@ -1,11 +1,13 @@
-//! What a lost connection may have left on a server is released there before anything new is asked
-//! for (R12).
+//! What a lost connection may have left on a server, of a lock that is given up, is released there
+//! before anything new is asked for (R12).
 
 use super::World;
 use super::clock::MILLI;
 use super::network::ServerEnd;
 use super::redis::compared;
 use super::timeline::Short;
+use muxlock::LockToken;
+use muxlock::proto::NodeSet;
 
 /// A SET whose answer was lost with its connection.
 pub struct Owed {
@@ -13,6 +15,8 @@ pub struct Owed {
     /// When its key is gone, at the latest, if the server had it when the connection was lost; in
     /// true time.
     until: u64,
+    /// The connection that a release was last handed out to.
+    released_on: Option<usize>,
 }
 
 impl World {
@@ -26,7 +30,7 @@ impl World {
                 continue;
             }
             let until = self.now + u64::from(ttl_ms) * MILLI;
-            self.clients[client].owed[slot].push(Owed { token, until });
+            self.clients[client].owed[slot].push(Owed { token, until, released_on: None });
         }
     }
 
@@ -36,25 +40,54 @@ impl World {
         self.clients.iter_mut().for_each(|client| client.owed[slot].clear());
     }
 
+    /// Releases of a token are handed out, in the order of the connections.
+    pub fn note_released_sets(&mut self, client: usize, nodes: NodeSet, token: &LockToken) {
+        let it = &mut self.clients[client];
+        for slot in nodes.iter() {
+            let its = it.owed[slot].iter_mut().filter(|owed| owed.token[..] == *token.as_bytes());
+            its.for_each(|owed| owed.released_on = it.slots[slot].connection);
+        }
+    }
+
+    /// A SET is handed out: on this connection, what is owed of locks that are given up comes
+    /// before.
+    pub fn check_debts(&mut self, client: usize, nodes: NodeSet) {
+        let now = self.now;
+        for slot in nodes.iter() {
+            let it = &mut self.clients[client];
+            let connection = it.slots[slot].connection;
+            it.owed[slot].retain(|owed| now < owed.until);
+            let attempts = &self.checker.attempts;
+            let is_given_up = |owed: &&Owed| {
+                attempts.get(&owed.token).is_some_and(|attempt| attempt.is_given_up())
+            };
+            let unreleased = it.owed[slot].iter().filter(is_given_up);
+            let owed = unreleased.map(|owed| (owed.token, owed.released_on));
+            if let Some((token, _)) = { owed }.find(|(_, on)| *on != connection) {
+                let text = format!("a SET comes before the release of {}", Short(&token));
+                return self.fail("DEBT", || text);
+            }
+        }
+    }
+
     /// A command of a client has come to the server that it was meant for.
-    pub fn check_debts(&mut self, id: usize, words: &[&[u8]]) {
+    pub fn settle_debts(&mut self, id: usize, words: &[&[u8]]) {
         let connection = &self.connections[id];
         let (client, slot) = (connection.client, connection.slot);
         if connection.server_end != ServerEnd::Accepted || connection.closed_at <= self.now {
             // It comes from a connection that is lost itself.
             return;
         }
-        let owed = &mut self.clients[client].owed[slot];
-        match (compared(words), words) {
-            (Some(token), _) => owed.retain(|owed| owed.token != *token),
-            (None, [b"SET", ..]) => {
-                owed.retain(|owed| self.now < owed.until);
-                if let Some(owed) = owed.first() {
-                    let text = format!("a SET comes before the release of {}", Short(&owed.token));
-                    self.fail("DEBT", || text);
-                }
-            }
-            _ => {}
+        if let Some(token) = released(words) {
+            self.clients[client].owed[slot].retain(|owed| owed.token != *token);
         }
+    }
+}
+
+/// The token that a release is about. An extension has a time to live, too.
+fn released<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
+    match words {
+        [b"EVAL", _, _, _, _, _, ..] => None,
+        _ => compared(words),
     }
 }

@@ -152,7 +152,7 @@ impl World {
     }
 
     fn run_command(&mut self, node: usize, id: usize, words: &[&[u8]], out: &mut Vec<u8>) {
-        self.check_debts(id, words);
+        self.settle_debts(id, words);
         let wall = self.nodes[node].wall(self.now);
         let connection = &mut self.connections[id];
         let mut session = std::mem::take(&mut connection.session);

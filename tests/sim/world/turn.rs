@@ -258,6 +258,7 @@ impl World {
         let drawn = self.clients[client].take_drawn();
         self.note_drawn(client, drawn);
         let mut failure = None;
+        let mut handed_out = Vec::new();
         let it = &mut self.clients[client];
         let in_quarantine = it.slots_in_quarantine();
         it.batch.clear();
@@ -277,7 +278,7 @@ impl World {
                         self.checker.note_uncountable(token, of);
                     }
                     if let Command::Release { token, .. } = command {
-                        self.checker.note_release(nodes, token);
+                        handed_out.push((nodes, Some(*token)));
                     }
                     if let Command::Heal { token, .. } = command {
                         failure = failure.or(self.checker.note_heal(it.told, token));
@@ -288,6 +289,7 @@ impl World {
                         failure = failure.or(noted);
                         let token = token.as_bytes().try_into().expect("a token has 40 digits");
                         set = Some((token, ttl.as_millis()));
+                        handed_out.push((nodes, None));
                     }
                     let send = |slot| Step::Send { slot, from, to, set };
                     it.steps.extend(nodes.iter().map(send));
@@ -304,6 +306,15 @@ impl World {
         }
         if let Some((rule, text)) = failure {
             self.fail(rule, || text);
+        }
+        for (nodes, released) in handed_out {
+            match released {
+                Some(token) => {
+                    self.checker.note_release(nodes, &token);
+                    self.note_released_sets(client, nodes, &token);
+                }
+                None => self.check_debts(client, nodes),
+            }
         }
         has_steps
     }
