@@ -65,6 +65,8 @@ pub struct Attempt {
     pub is_decided: bool,
     /// Slots to which its release was handed out.
     released: u64,
+    /// When that was first so, by the client's clock.
+    released_at: u64,
     /// Nobody will release it any more.
     is_disowned: bool,
 }
@@ -98,9 +100,9 @@ pub fn validity(ttl_ms: u32) -> u64 {
 }
 
 impl Attempt {
-    /// Whether a release was handed out: nobody will count its copies.
-    pub fn is_given_up(&self) -> bool {
-        self.released != 0
+    /// Whether a release was handed out before `drawn`, by the client's clock.
+    pub fn was_given_up(&self, drawn: u64) -> bool {
+        self.released != 0 && self.released_at < drawn
     }
 }
 
@@ -116,6 +118,7 @@ impl Checker {
             executed: Vec::new(),
             is_decided: false,
             released: 0,
+            released_at: 0,
             is_disowned: false,
         };
         self.attempts.insert(token, attempt);
@@ -146,8 +149,11 @@ impl Checker {
     }
 
     /// A release is about to be written.
-    pub fn note_release(&mut self, nodes: NodeSet, token: &LockToken) {
+    pub fn note_release(&mut self, told: u64, nodes: NodeSet, token: &LockToken) {
         if let Some(attempt) = self.attempts.get_mut(token.as_bytes()) {
+            if attempt.released == 0 {
+                attempt.released_at = told;
+            }
             attempt.released |= nodes.iter().map(|slot| 1 << slot).sum::<u64>();
         }
     }

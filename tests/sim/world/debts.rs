@@ -49,17 +49,18 @@ impl World {
         }
     }
 
-    /// A SET is handed out: on this connection, what is owed of locks that are given up comes
-    /// before.
-    pub fn check_debts(&mut self, client: usize, nodes: NodeSet) {
+    /// A SET is handed out: on this connection, what is owed of locks that had been given up when it
+    /// was asked for comes before.
+    pub fn check_debts(&mut self, client: usize, nodes: NodeSet, token: &LockToken) {
         let now = self.now;
+        let drawn = self.checker.attempts.get(token.as_bytes()).map_or(0, |attempt| attempt.drawn);
         for slot in nodes.iter() {
             let it = &mut self.clients[client];
             let connection = it.slots[slot].connection;
             it.owed[slot].retain(|owed| now < owed.until);
             let attempts = &self.checker.attempts;
             let is_given_up = |owed: &&Owed| {
-                attempts.get(&owed.token).is_some_and(|attempt| attempt.is_given_up())
+                attempts.get(&owed.token).is_some_and(|attempt| attempt.was_given_up(drawn))
             };
             let unreleased = it.owed[slot].iter().filter(is_given_up);
             let owed = unreleased.map(|owed| (owed.token, owed.released_on));

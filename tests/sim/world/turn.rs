@@ -278,7 +278,7 @@ impl World {
                         self.checker.note_uncountable(token, of);
                     }
                     if let Command::Release { token, .. } = command {
-                        handed_out.push((nodes, Some(*token)));
+                        handed_out.push((nodes, *token, true));
                     }
                     if let Command::Heal { token, .. } = command {
                         failure = failure.or(self.checker.note_heal(it.told, token));
@@ -287,9 +287,9 @@ impl World {
                     if let Command::Acquire { token, ttl, .. } = command {
                         let noted = self.checker.note_sets(it.told, nodes, token, ttl.as_millis());
                         failure = failure.or(noted);
+                        handed_out.push((nodes, *token, false));
                         let token = token.as_bytes().try_into().expect("a token has 40 digits");
                         set = Some((token, ttl.as_millis()));
-                        handed_out.push((nodes, None));
                     }
                     let send = |slot| Step::Send { slot, from, to, set };
                     it.steps.extend(nodes.iter().map(send));
@@ -307,13 +307,13 @@ impl World {
         if let Some((rule, text)) = failure {
             self.fail(rule, || text);
         }
-        for (nodes, released) in handed_out {
-            match released {
-                Some(token) => {
-                    self.checker.note_release(nodes, &token);
-                    self.note_released_sets(client, nodes, &token);
-                }
-                None => self.check_debts(client, nodes),
+        let told = self.clients[client].told;
+        for (nodes, token, is_release) in handed_out {
+            if is_release {
+                self.checker.note_release(told, nodes, &token);
+                self.note_released_sets(client, nodes, &token);
+            } else {
+                self.check_debts(client, nodes, &token);
             }
         }
         has_steps
