@@ -15,7 +15,9 @@ use std::thread;
 use std::time::Duration;
 
 use masters::Masters;
-use muxlock::{LockErrorKind, Redlock};
+use muxlock::{
+    Cancelled, Done, LockErrorKind, LockParts, NodeState, OpId, Redlock, Standalone, Stats,
+};
 use support::{TTL, all_ready, is_child, patient, re_execute, run_child, soon, timed};
 
 const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
@@ -132,5 +134,114 @@ fn forked_child_does_not_wait_for_a_thread_that_it_does_not_have() {
         assert_eq!(redlock.stats().disconnected, 0);
         drop(slot);
         redlock.shutdown(TTL);
+    });
+}
+
+#[test]
+fn forked_child_is_told_nothing_by_a_guest() {
+    alone("forked_child_is_told_nothing_by_a_guest", |_, urls| {
+        let mut guest = Standalone::new(patient(urls.iter().cloned()).config().unwrap()).unwrap();
+        guest.connect();
+        turn_until(&mut guest, |guest| guest.nodes().all(|node| node.state == NodeState::Ready));
+        let lease = match start_and_end(&mut guest, "held") {
+            (op, Some((ended, Done::Acquired(Ok(lease))))) if ended == op => lease,
+            other => panic!("{other:?}"),
+        };
+        let more =
+            ["extended", "released", "abandoned", "let go"].map(|name| {
+                match start_and_end(&mut guest, name).1 {
+                    Some((_, Done::Acquired(Ok(lease)))) => lease,
+                    other => panic!("{other:?}"),
+                }
+            });
+        // It has ended, and nobody has taken it.
+        let untaken = start_and_answer(&mut guest, "untaken");
+        let (mut slot, mut leases) = (Some(guest), Some(more));
+        in_a_fork(|| {
+            let mut guest = slot.take().unwrap();
+            assert!(guest.poll_done().is_none(), "the parent has that lock");
+            assert!(matches!(guest.cancel(untaken), Cancelled::Nothing));
+            let [extended, released, abandoned, mut let_go] = leases.take().unwrap();
+            for op in [guest.extend(extended, TTL), guest.unlock(released)] {
+                assert!(matches!(guest.cancel(op), Cancelled::Nothing));
+            }
+            guest.abandon(abandoned);
+            guest.let_go(&mut let_go);
+            let refused = [guest.lock("other", TTL), guest.lock_for("other", TTL, TTL)];
+            for refused in refused {
+                assert_eq!(refused.unwrap_err().kind(), LockErrorKind::Forked);
+            }
+            guest.connect();
+            guest.flush();
+            guest.handle_timeout();
+            assert!(guest.turn().is_err() && guest.wait(AT_ONCE).is_err());
+            assert!(guest.poll_done().is_none());
+            assert_eq!(guest.next_timeout(), None, "there is nothing to wake up for");
+            assert_eq!(guest.nodes().count(), 0);
+            assert_eq!(guest.stats(), Stats::default());
+            drop(guest);
+        });
+        let mut guest = slot.take().unwrap();
+        let untaken = match guest.poll_done() {
+            Some((op, Done::Acquired(Ok(lease)))) if op == untaken => lease,
+            other => panic!("{other:?}"),
+        };
+        for lease in leases.take().unwrap().into_iter().chain([lease, untaken]) {
+            let op = guest.unlock(lease);
+            guest.flush();
+            turn_until(&mut guest, |guest| guest.nodes().all(|node| node.in_flight == 0));
+            match guest.poll_done() {
+                Some((ended, Done::Released(Ok(released)))) if ended == op => {
+                    assert_eq!(released.confirmed, 3, "it is as the parent left it");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(guest.stats().disconnected, 0);
+    });
+}
+
+/// Starts an acquisition, and turns until every master has answered.
+fn start_and_answer(guest: &mut Standalone, resource: &str) -> OpId {
+    let op = guest.lock(resource, TTL).unwrap();
+    guest.flush();
+    turn_until(guest, |guest| guest.nodes().all(|node| node.in_flight == 0));
+    op
+}
+
+fn start_and_end(guest: &mut Standalone, resource: &str) -> (OpId, Option<(OpId, Done)>) {
+    (start_and_answer(guest, resource), guest.poll_done())
+}
+
+fn turn_until(guest: &mut Standalone, is_so: impl Fn(&Standalone) -> bool) {
+    soon("the masters have answered", || {
+        guest.turn().unwrap();
+        is_so(guest)
+    });
+}
+
+#[test]
+fn parts_that_a_forked_child_takes_from_its_parents_guard_are_no_lock() {
+    alone("parts_that_a_forked_child_takes_from_its_parents_guard_are_no_lock", |redlock, urls| {
+        let mut slot = Some(redlock.try_lock("held", TTL).unwrap());
+        let given = redlock.try_lock("given", TTL).unwrap();
+        // The parent has given it up before: that is for the child to take.
+        let mut given = Some(given.into_parts());
+        in_a_fork(|| {
+            let own = all_ready(&patient(urls.iter().cloned()));
+            let parts = slot.take().unwrap().into_parts();
+            let text = parts.to_secret_text().unwrap();
+            let read: LockParts = text.parse().unwrap();
+            for parts in [parts, read] {
+                assert!(own.adopt(parts).unwrap_err().is_expired());
+            }
+            own.shutdown(TTL);
+            assert!(own.adopt(given.take().unwrap()).unwrap().unlock().unwrap().was_held());
+        });
+        let lock = slot.take().unwrap();
+        assert!(lock.is_valid());
+        let released = lock.unlock().unwrap();
+        assert!(released.was_held() && released.absent == 0, "{released:?}");
+        drop(given);
     });
 }

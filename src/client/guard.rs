@@ -6,7 +6,7 @@ use super::{KeepAlive, KeepAliveError, KeptLock, Redlock};
 use crate::clock::Clock;
 use crate::error::LockError;
 use crate::proto::{Lease, Released};
-use crate::{LockToken, Resource};
+use crate::{LockToken, Moment, Resource};
 
 /// A lock that is held, until its validity is over.
 ///
@@ -174,10 +174,22 @@ impl LockGuard {
     }
 
     /// Lets go of the lock without releasing it, for [`Redlock::adopt`] to take it up again.
+    ///
+    /// In a process that was forked from the one that holds the lock, the parts are of no lock: it
+    /// stays the parent's, and the refused adoption does not release it.
     pub fn into_parts(mut self) -> LockParts {
         let lease = self.lease.take().expect("the guard ends here");
+        if !self.redlock.is_home() {
+            return LockParts(of_no_lock(&lease));
+        }
         LockParts(self.redlock.let_go(lease))
     }
+}
+
+/// Its resource and times to live, but over, and by a token that no key holds.
+fn of_no_lock(lease: &Lease) -> Lease {
+    let (token, over) = (LockToken::from_random([0; 20]), Moment::from_nanos(0));
+    Lease::restored(lease.resource().clone(), token, lease.past().0, over)
 }
 
 impl Drop for LockGuard {

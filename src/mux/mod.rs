@@ -48,8 +48,10 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 /// Every operation ends by itself; [`cancel`](Multiplexer::cancel) ends it when nobody waits for it
 /// any more. An [`OpId`] is unknown to every other multiplexer, where it finds and ends nothing.
 ///
-/// In a process that was forked from the one that made it, nothing is sent and nothing is read:
-/// [`lock`](Multiplexer::lock) fails, and all else ends in vain.
+/// In a process that was forked from the one that made it, nothing is sent, read or told:
+/// [`lock`](Multiplexer::lock) fails, an operation that it starts in another way never ends, what
+/// had ended before is for the parent to take, and there is nothing to wait for. A [`Lease`] that
+/// is handed in there is dropped: the parent has it.
 ///
 /// A stale or foreign event does no harm: an event is a reason to look at a node's socket, the one
 /// that it has by now, and there nothing is found that was not for it.
@@ -146,6 +148,7 @@ impl Multiplexer {
     /// A wrong resource name or TTL, or too many operations in flight: nothing was started.
     pub fn lock(&mut self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
+        self.check_home()?;
         self.lock_until(Clock.now(), resource, ttl, Patience::OneRound)
     }
 
@@ -163,6 +166,7 @@ impl Multiplexer {
         wait: Duration,
     ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
+        self.check_home()?;
         let now = Clock.now();
         self.lock_until(now, resource, ttl, Patience::Until(now.after(wait)))
     }
@@ -170,17 +174,25 @@ impl Multiplexer {
     /// Starts an extension to `ttl` from now; it ends as [`Done::Extended`], which gives the lease
     /// back, also when the TTL is wrong or the lease is over and nothing was sent.
     pub fn extend(&mut self, lease: Lease, ttl: Duration) -> OpId {
-        self.extend_at(Clock.now(), lease, ttl)
+        match self.home.is_here() {
+            true => self.extend_at(Clock.now(), lease, ttl),
+            false => OpId::NONE,
+        }
     }
 
     /// Starts a release; it ends as [`Done::Released`] when a quorum has confirmed it.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
-        self.unlock_at(Clock.now(), lease)
+        match self.home.is_here() {
+            true => self.unlock_at(Clock.now(), lease),
+            false => OpId::NONE,
+        }
     }
 
     /// Releases without a report.
     pub fn abandon(&mut self, lease: Lease) {
-        self.abandon_at(Clock.now(), lease);
+        if self.home.is_here() {
+            self.abandon_at(Clock.now(), lease);
+        }
     }
 
     /// To be called before the lease goes to another multiplexer, and when it is dropped without a
@@ -202,8 +214,10 @@ impl Multiplexer {
 
     /// Starts to connect to every node that is not connected yet.
     pub fn connect(&mut self) {
-        self.engine.connect(Clock.now());
-        self.flush();
+        if self.home.is_here() {
+            self.engine.connect(Clock.now());
+            self.flush_at_home();
+        }
     }
 
     /// Sends what was started. Several operations started together leave in one write per node;
@@ -400,6 +414,9 @@ impl Multiplexer {
 
     /// How long the event loop may wait; `None` for as long as it likes.
     pub fn next_timeout(&self) -> Option<Duration> {
+        if !self.home.is_here() {
+            return None;
+        }
         match self.engine.has_done() {
             true => Some(Duration::ZERO),
             false => Some(self.due()?.since(Clock.now_by_one_clock())),
@@ -419,6 +436,10 @@ impl Multiplexer {
     /// [`flush`](Multiplexer::flush) or turn, which is then due at once.
     #[inline]
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
+        // A lock that was granted before a fork is handed out once, to the parent (R24).
+        if !self.home.is_here() {
+            return None;
+        }
         let now = match self.engine.is_release_next()? {
             true => self.engine.last_now(),
             false => Clock.now(),
@@ -448,11 +469,14 @@ impl Multiplexer {
     /// - A release goes on without a report: there is no taking it back.
     ///
     /// An operation that is not, or no longer, under way here is
-    /// [`Nothing`](Cancelled::Nothing), and no harm is done.
+    /// [`Nothing`](Cancelled::Nothing), and no harm is done; nor is any in a forked process.
     ///
     /// What is to be sent leaves with the next [`flush`](Multiplexer::flush).
     pub fn cancel(&mut self, id: OpId) -> Cancelled {
-        self.engine.cancel(Clock.now(), id)
+        match self.home.is_here() {
+            true => self.engine.cancel(Clock.now(), id),
+            false => Cancelled::Nothing,
+        }
     }
 
     /// Cancels an operation that nobody waits for any more, and gives up what it holds. What is to
@@ -472,14 +496,17 @@ impl Multiplexer {
         }
     }
 
-    /// What is known of each node.
+    /// What is known of each node; nothing in a forked process.
     pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.engine.nodes()
+        self.home.is_here().then(|| self.engine.nodes()).into_iter().flatten()
     }
 
-    /// The counters.
+    /// The counters; all zero in a forked process.
     pub fn stats(&self) -> Stats {
-        self.engine.stats()
+        match self.home.is_here() {
+            true => self.engine.stats(),
+            false => Stats::default(),
+        }
     }
 
     /// The settings.
@@ -513,6 +540,7 @@ impl Multiplexer {
         self.engine.release(now, lease)
     }
 
+    /// For this process only.
     pub(crate) fn lock_until(
         &mut self,
         now: Moment,
@@ -520,10 +548,11 @@ impl Multiplexer {
         ttl: Duration,
         patience: Patience,
     ) -> Result<OpId, LockError> {
-        if !self.home.is_here() {
-            return Err(LockError::forked());
-        }
         self.engine.acquire(now, resource, ttl, patience)
+    }
+
+    fn check_home(&self) -> Result<(), LockError> {
+        if self.home.is_here() { Ok(()) } else { Err(LockError::forked()) }
     }
 
     /// The process that this was made in: in another one, nothing of it may be touched (R24).

@@ -18,6 +18,9 @@ use crate::{Moment, Resource};
 /// Dropping it releases nothing: the keys then live until their TTL ends. Another engine, or
 /// multiplexer, with the same nodes in the same order and the same key prefix may extend or release
 /// it.
+///
+/// It is plain data, which `fork` copies: after one, two processes believe that they hold the lock,
+/// and one of them must drop its copy. The multiplexer that gave it out belongs to the parent.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 pub struct Lease {

@@ -102,6 +102,11 @@ pub struct OpId {
     instance: u64,
 }
 
+impl OpId {
+    /// One that no engine has.
+    pub(crate) const NONE: OpId = OpId { slot: 0, generation: 0, instance: u64::MAX };
+}
+
 /// How many engines this process has made.
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
