@@ -119,8 +119,14 @@ impl Multiplexer {
     /// A multiplexer that uses the tokens from `first` on, one for each node, of `registry`.
     ///
     /// # Errors
-    /// The operating system's, if the registry cannot be cloned.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if `first` leaves no room for a token of each
+    /// node; the operating system's, if the registry cannot be cloned.
     pub fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Multiplexer> {
+        if first.0.checked_add(config.nodes()).is_none() {
+            let nodes = config.nodes();
+            let reason = format!("{first:?} leaves no room for a token of each of {nodes} nodes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
         let config = Arc::new(config);
         let engine = Engine::new(Arc::clone(&config), Box::new(SystemEntropy::new()));
         let nodes = (0..config.nodes()).map(|_| Connection::default()).collect();
@@ -939,6 +945,22 @@ mod tests {
             end(&mut mux);
             assert_eq!(forgets.0.load(Ordering::Relaxed), nth + 1);
         }
+    }
+
+    #[test]
+    fn tokens_that_would_exceed_their_range_are_refused_by_value() {
+        let poll = Poll::new().unwrap();
+        let urls = ["redis://127.0.0.1:7000", "redis://127.0.0.1:7001", "redis://127.0.0.1:7002"];
+        let new = |first| {
+            let config = Redlock::builder().nodes(urls).config().unwrap();
+            Multiplexer::new(config, poll.registry(), Token(first)).map(|mux| mux.nodes().count())
+        };
+        for first in [usize::MAX, usize::MAX - 1, usize::MAX - 2] {
+            let error = new(first).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(&first.to_string()), "{error}");
+        }
+        assert_eq!(new(usize::MAX - 3).unwrap(), 3);
     }
 
     #[test]
