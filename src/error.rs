@@ -560,6 +560,8 @@ impl fmt::Display for QuarantineCause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
+    /// Its host name was being looked up, which goes on.
+    Lookup,
     /// The connection was being established.
     Connect,
     /// The connection stood, but the handshake was not answered.
@@ -571,6 +573,7 @@ pub enum Phase {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Phase::Lookup => "lookup",
             Phase::Connect => "connect",
             Phase::Handshake => "handshake",
             Phase::Reply => "reply",

@@ -71,6 +71,41 @@ fn connecting_past_its_deadline_is_given_up() {
 }
 
 #[test]
+fn name_that_is_looked_up_past_the_deadline_is_given_up_in_that_phase() {
+    let mut scenario = Scenario::new(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_connecting(scenario.now, 0, Phase::Lookup);
+    scenario.pass(CONNECT_TIMEOUT - MS);
+    scenario.nothing_done();
+    scenario.pass(MS);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Lookup)]);
+    assert_eq!(scenario.drain(), [Acted::Close(0)]);
+}
+
+#[test]
+fn name_that_was_found_in_time_leaves_the_rest_of_it_and_all_of_it_if_nobody_looked() {
+    for (found_after, left) in
+        [(Duration::ZERO, CONNECT_TIMEOUT), (CONNECT_TIMEOUT - MS, MS), (TTL, CONNECT_TIMEOUT)]
+    {
+        let mut scenario = Scenario::new(1);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_connecting(scenario.now, 0, Phase::Lookup);
+        scenario.now = scenario.now.after(found_after);
+        scenario.engine.handle_connecting(scenario.now, 0, Phase::Connect);
+        assert_eq!(scenario.next_timeout(), Some(scenario.now.after(left)));
+        scenario.pass(left - MS);
+        assert_eq!(scenario.drain(), []);
+        scenario.pass(MS);
+        assert_eq!(scenario.drain(), [Acted::Close(0)]);
+        let failure = scenario.engine.nodes().next().unwrap().last_failure;
+        assert_eq!(failure, Some(NodeOutcome::TimedOut(Phase::Connect)));
+    }
+}
+
+#[test]
 fn handshaking_silent_peer_shares_the_connections_deadline() {
     let mut scenario = Scenario::new(1);
     scenario.try_lock();

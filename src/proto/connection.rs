@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::command::{
     Command, Credentials, Grant, ReleaseWith, Reply, Section, ServerError, ServerInfo,
 };
+use super::identity::Notice;
 use super::node::{
     HEX_RUN_MAX, InFlight, LATE_COMMANDS_MAX, Lost, MESSAGE_CHARS_MAX, Request, State, Step,
 };
@@ -33,18 +34,34 @@ impl Engine {
         }
     }
 
+    /// How far the connection that was asked for has got: its name is looked up, or has been.
+    pub fn handle_connecting(&mut self, now: Moment, node: usize, phase: Phase) {
+        let now = self.clamp(now);
+        if let State::Connecting { deadline, .. } = self.nodes[node].state {
+            let deadline = self.not_over(now, deadline);
+            self.nodes[node].state = State::Connecting { deadline, phase };
+        }
+    }
+
+    /// The deadline of a connection that has just got further. If it is over, nobody has called in
+    /// since.
+    fn not_over(&mut self, now: Moment, deadline: Moment) -> Moment {
+        let deadline =
+            if now < deadline { deadline } else { now.after(self.config.connect_timeout) };
+        self.note_due(deadline);
+        deadline
+    }
+
     /// The connection that was asked for stands.
     pub fn handle_connected(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
-        let State::Connecting { deadline } = self.nodes[node].state else {
+        let State::Connecting { deadline, .. } = self.nodes[node].state else {
             return;
         };
         // One deadline covers connection and handshake: a peer that accepts and stays silent
-        // costs no more than one that does not accept. If it is over, nobody has called in since.
-        let deadline =
-            if now < deadline { deadline } else { now.after(self.config.connect_timeout) };
+        // costs no more than one that does not accept.
+        let deadline = self.not_over(now, deadline);
         self.nodes[node].state = State::Handshaking { deadline };
-        self.note_due(deadline);
         let config = &self.config.nodes[node];
         if config.password.is_some() {
             self.outgoing.push_back(Outgoing::Handshake(node, Step::Authenticate));
@@ -63,6 +80,14 @@ impl Engine {
     pub fn handle_disconnected(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
         let now = self.clamp(now);
         self.fail_node(now, node, outcome);
+    }
+
+    /// The node is to be connected at an address that another one has.
+    pub fn handle_duplicate(&mut self, now: Moment, node: usize, of: usize) {
+        let now = self.clamp(now);
+        self.nodes[node].duplicate_of = Some(of);
+        self.notice(node, Notice::Unfit(Unfit::Duplicate));
+        self.fail_node(now, node, NodeOutcome::Unfit(Unfit::Duplicate));
     }
 
     /// The replies that come until [`reading_in_time`](Engine::reading_in_time) may have been there
@@ -484,7 +509,7 @@ impl Engine {
             | State::Ready => return,
         }
         let deadline = now.after(self.config.connect_timeout);
-        self.nodes[node].state = State::Connecting { deadline };
+        self.nodes[node].state = State::Connecting { deadline, phase: Phase::Connect };
         self.note_due(deadline);
         self.outgoing.push_back(Outgoing::Connect(node));
     }
@@ -499,8 +524,8 @@ impl Engine {
     pub(super) fn node_timeout(&mut self, now: Moment, node: usize) {
         match self.nodes[node].state {
             State::Idle => {}
-            State::Connecting { deadline } if now >= deadline => {
-                self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Connect));
+            State::Connecting { deadline, phase } if now >= deadline => {
+                self.fail_node(now, node, NodeOutcome::TimedOut(phase));
             }
             State::Handshaking { deadline } if now >= deadline => {
                 self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Handshake));

@@ -151,7 +151,8 @@ pub enum Cancelled {
 /// What the event loop is to do.
 #[derive(Debug)]
 pub enum Action<'a> {
-    /// Start to connect; answer with `handle_connected` or `handle_disconnected`.
+    /// Start to connect; answer with `handle_connected`, `handle_disconnected`, or
+    /// `handle_duplicate`. `handle_connecting` may come before.
     Connect {
         /// The node.
         node: usize,

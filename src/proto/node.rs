@@ -115,6 +115,8 @@ pub(super) enum State {
     Idle,
     Connecting {
         deadline: Moment,
+        /// How far that has got.
+        phase: Phase,
     },
     Handshaking {
         deadline: Moment,
@@ -262,7 +264,7 @@ impl Node {
     pub(super) fn poll_timeout(&self, node_timeout: Duration) -> Option<Moment> {
         match self.state {
             State::Idle => None,
-            State::Connecting { deadline } | State::Handshaking { deadline } => Some(deadline),
+            State::Connecting { deadline, .. } | State::Handshaking { deadline } => Some(deadline),
             State::BackOff { .. } if !self.lost.is_empty() => Some(Moment::START),
             State::BackOff { retry_at } => Some(retry_at),
             State::Ready => {
@@ -313,7 +315,7 @@ impl Node {
     /// How far the node has got, for a timeout's report.
     pub(super) fn phase(&self) -> Phase {
         match self.state {
-            State::Connecting { .. } => Phase::Connect,
+            State::Connecting { phase, .. } => phase,
             State::Handshaking { .. } => Phase::Handshake,
             State::Idle | State::Ready | State::BackOff { .. } => Phase::Reply,
         }
@@ -406,7 +408,7 @@ pub struct NodeStatus {
 pub enum NodeState {
     /// Nobody has needed it yet.
     Idle,
-    /// The connection is being established.
+    /// The connection is being established, or the name looked up.
     Connecting,
     /// The connection stands; the handshake is under way.
     Handshaking,
