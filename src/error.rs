@@ -26,13 +26,6 @@ pub enum ConfigError {
         /// What is wrong with it, and where.
         reason: String,
     },
-    /// A host name does not resolve.
-    Resolve {
-        /// The node's address.
-        node: String,
-        /// What the resolver said.
-        source: io::Error,
-    },
     /// Two nodes are one and the same server: its vote would count twice (R34).
     Duplicate {
         /// The node listed first.
@@ -87,7 +80,6 @@ impl fmt::Display for ConfigError {
                 write!(f, "{nodes} nodes given: at most {NODES_MAX} are allowed")
             }
             ConfigError::Url { url, reason } => write!(f, "cannot use the address {url}: {reason}"),
-            ConfigError::Resolve { node, source } => write!(f, "cannot resolve {node}: {source}"),
             ConfigError::Duplicate { first, second } => {
                 write!(f, "{first} and {second} are the same server: its vote would count twice")
             }
@@ -114,7 +106,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            ConfigError::Resolve { source, .. } | ConfigError::Os(source) => Some(source),
+            ConfigError::Os(source) => Some(source),
             _ => None,
         }
     }
@@ -413,6 +405,9 @@ pub enum NodeOutcome {
     TimedOut(Phase),
     /// The connection ended or could not be made.
     Disconnected(io::ErrorKind),
+    /// No address was found for its host name; see [`Builder::resolver`](crate::Builder::resolver).
+    /// It is tried again. A log record of level `debug` says what the resolver said.
+    Unresolved,
     /// It answered with an error.
     Server(ServerErrorKind),
     /// It broke the protocol; the connection was closed.
@@ -442,6 +437,7 @@ impl NodeOutcome {
             | NodeOutcome::Connected => false,
             NodeOutcome::TimedOut(_)
             | NodeOutcome::Disconnected(_)
+            | NodeOutcome::Unresolved
             | NodeOutcome::Server(_)
             | NodeOutcome::Protocol(_)
             | NodeOutcome::Quarantined
@@ -461,6 +457,7 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Absent => f.write_str("not ours"),
             NodeOutcome::TimedOut(phase) => write!(f, "timed out ({phase})"),
             NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
+            NodeOutcome::Unresolved => f.write_str("its name does not resolve"),
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
             NodeOutcome::Quarantined => f.write_str("quarantined"),

@@ -1,5 +1,6 @@
 //! Distributed locks over independent Redis masters, with the Redlock algorithm, from one
-//! non-blocking event loop: no async runtime, and no background thread unless it is asked for.
+//! non-blocking event loop: no async runtime, and no background thread unless it is asked for, but
+//! for one that looks up the host name of a master, and ends with that.
 //!
 //! ```no_run
 //! use muxlock::Redlock;

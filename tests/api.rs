@@ -154,7 +154,7 @@ fn server_listed_twice_is_refused() {
     let table = [
         ("redis://127.0.0.1:7000", "redis://127.0.0.1:7000"),
         ("redis://127.0.0.1", "redis://127.0.0.1:6379/"),
-        ("redis://localhost:7000", "redis://127.0.0.1:7000"),
+        ("redis://localhost:7000", "redis://LOCALHOST:7000/1"),
         ("redis://127.0.0.1:7000/1", "redis://:sesame@127.0.0.1:7000/2"),
         ("redis://[::1]:7000", "redis://[0:0:0:0:0:0:0:1]:7000"),
         ("unix:///run/a.sock", "unix:///run/a.sock?db=2"),
@@ -199,11 +199,8 @@ fn address_that_cannot_be_used_is_refused_with_a_sentence() {
 }
 
 #[test]
-fn name_that_does_not_resolve_is_refused_with_its_cause() {
-    let error = config_error(&Redlock::builder().node("redis://no.such.host.invalid:7000"));
-    assert!(matches!(error, ConfigError::Resolve { .. }), "{error}");
-    assert!(error.to_string().contains("no.such.host.invalid:7000"), "{error}");
-    assert!(error.source().is_some_and(|source| source.is::<io::Error>()));
+fn name_that_does_not_resolve_is_no_error_of_the_configuration() {
+    assert!(Redlock::builder().node("redis://no.such.host.invalid:7000").build().is_ok());
 }
 
 #[test]

@@ -9,8 +9,12 @@ mod masters;
 #[allow(dead_code)]
 mod support;
 
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -18,7 +22,9 @@ use masters::Masters;
 use muxlock::{
     Cancelled, Done, LockErrorKind, LockParts, NodeState, OpId, Redlock, Standalone, Stats,
 };
-use support::{TTL, all_ready, is_child, patient, re_execute, run_child, soon, timed};
+use support::{
+    PATIENT, SOON, TTL, all_ready, is_child, patient, re_execute, run_child, soon, timed,
+};
 
 const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
 /// No call of a forked process waits for anything.
@@ -38,8 +44,13 @@ fn alone(test: &str, body: fn(&Redlock, &[String])) {
 }
 
 /// Runs `child` in a forked process, and fails if it fails.
-#[allow(unsafe_code)]
 fn in_a_fork(child: impl FnOnce()) {
+    joined(forked(child));
+}
+
+/// Runs `child` in a forked process, to be [`joined`].
+#[allow(unsafe_code)]
+fn forked(child: impl FnOnce()) -> libc::pid_t {
     // SAFETY: the child allocates and opens sockets, which glibc makes safe after a fork; it takes
     // no lock of another thread's, which is what is tested; and it ends without unwinding further.
     let id = unsafe { libc::fork() };
@@ -49,6 +60,12 @@ fn in_a_fork(child: impl FnOnce()) {
         unsafe { libc::_exit(i32::from(result.is_err())) };
     }
     assert!(id > 0, "this process can be forked");
+    id
+}
+
+/// Waits for a forked process, and fails if it has failed.
+#[allow(unsafe_code)]
+fn joined(id: libc::pid_t) {
     let mut status = 0;
     // SAFETY: the child is ours, and the status is written to a place that is there.
     let waited = unsafe { libc::waitpid(id, &raw mut status, 0) };
@@ -243,5 +260,39 @@ fn parts_that_a_forked_child_takes_from_its_parents_guard_are_no_lock() {
         let released = lock.unlock().unwrap();
         assert!(released.was_held() && released.absent == 0, "{released:?}");
         drop(given);
+    });
+}
+
+/// The child has all that the lookup needs to end: it neither ends it nor takes its end away.
+#[test]
+fn forked_child_leaves_its_parents_lookups_alone() {
+    alone("forked_child_leaves_its_parents_lookups_alone", |_, urls| {
+        let address: SocketAddr = urls[0].trim_start_matches("redis://").parse().unwrap();
+        let (answer, answers) = mpsc::channel();
+        let answers = Mutex::new(answers);
+        let resolver = move |_: &str, _| {
+            answers.lock().unwrap().recv().expect("the test answers");
+            Ok(vec![address])
+        };
+        let builder = patient(["redis://name"]).resolver(resolver);
+        let mut slot = Some(Standalone::new(builder.config().unwrap()).unwrap());
+        let guest = slot.as_mut().unwrap();
+        guest.connect();
+        guest.turn().unwrap();
+        in_a_fork(|| drop(slot.take()));
+
+        // The other child has it open until its parent has seen it end.
+        let (mut parents, childs) = UnixStream::pair().unwrap();
+        let id = forked(|| (&childs).read_exact(&mut [0]).unwrap());
+        answer.send(()).unwrap();
+        let guest = slot.as_mut().unwrap();
+        let (took, ()) = timed(|| {
+            while !guest.nodes().all(|node| node.state == NodeState::Ready) {
+                guest.wait(PATIENT).unwrap();
+            }
+        });
+        assert!(took < SOON, "{took:?}: nothing but the lookup's end has ended the wait");
+        parents.write_all(&[0]).unwrap();
+        joined(id);
     });
 }

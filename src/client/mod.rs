@@ -38,9 +38,9 @@ const WAKER: Token = Token(NODES_MAX);
 ///
 /// It is a handle: cloning it is cheap, and all clones and threads share one connection to each
 /// master. It has no thread of its own, unless it keeps locks alive
-/// ([`LockGuard::keep_alive`]). A thread that calls in sends its own commands and, while it
-/// waits, works the event loop for all; so connections are made, lost and made again only while
-/// somebody is calling.
+/// ([`LockGuard::keep_alive`]) or looks up a host name ([`Builder::resolver`]). A thread that calls
+/// in sends its own commands and, while it waits, works the event loop for all; so connections are
+/// made, lost and made again only while somebody is calling.
 ///
 /// A logger may block or panic, which is then the affair of the thread that logs, but it must not
 /// call the client that it logs for: it would wait for itself.

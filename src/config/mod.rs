@@ -1,9 +1,11 @@
 //! Settings, checked once, before anything is sent.
 
+mod resolver;
 mod url;
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use crate::client::Redlock;
 use crate::error::{ConfigError, ConnectError, LockError, LockErrorKind};
 use crate::quorum::{self, NODES_MAX};
 use crate::validity::{Drift, TTL_MS_MAX, Ttl};
+pub(crate) use resolver::Resolver;
 use url::{Endpoint, NodeUrl};
 
 const NODE_TIMEOUT_DEFAULT: Duration = Duration::from_millis(50);
@@ -29,8 +32,6 @@ const KEY_PREFIX_BYTES_MAX: usize = 256;
 const FLUSH_MARKER_BYTES_MAX: usize = 256;
 /// It is never written.
 const PROBE_NAME: &str = "muxlock:probe";
-/// A name that resolves to more addresses than this has the rest ignored.
-const ADDRESSES_PER_NODE_MAX: usize = 16;
 
 /// The delay between the rounds of [`try_lock_for`](crate::Redlock::try_lock_for).
 ///
@@ -178,6 +179,7 @@ pub struct Builder {
     flush_marker: Option<Vec<u8>>,
     heal: Heal,
     busy_poll: Duration,
+    resolver: Resolver,
 }
 
 impl Default for Builder {
@@ -194,6 +196,7 @@ impl Default for Builder {
             flush_marker: None,
             heal: Heal::default(),
             busy_poll: Duration::ZERO,
+            resolver: Resolver::default(),
         }
     }
 }
@@ -207,6 +210,10 @@ impl Builder {
     /// quarantine after one: for `appendonly yes`, `appendfsync always` and
     /// `no-appendfsync-on-rewrite no`, nothing less. It is never found out by itself, because a
     /// setting of today proves nothing of the moment of a crash.
+    ///
+    /// A host that is a number is connected to as it is. A name is looked up before each
+    /// connection, so that a master may return under another address: see
+    /// [`resolver`](Builder::resolver).
     ///
     /// All clients of a resource must list the same masters (R35), and they must be independent:
     /// no replicas, no cluster, nothing that fails over behind an address.
@@ -235,7 +242,8 @@ impl Builder {
         self
     }
 
-    /// How long a connection and its handshake may take together; 500 ms if not set.
+    /// How long a connection may take, together with its handshake and with the lookup of the host
+    /// name, if it has one; 500 ms if not set.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Builder {
         self.connect_timeout = connect_timeout;
         self
@@ -312,7 +320,46 @@ impl Builder {
         self
     }
 
-    /// Checks the settings and resolves host names.
+    /// How host names are looked up, from a name and the port that stands behind it; as the system
+    /// does it if not set. For service discovery, which may find another port, and for tests.
+    ///
+    /// It is called before each connection to a node that has a name for an address, never for a
+    /// number or a Unix socket. It may block: it has a thread of its own, which is started for one
+    /// lookup and ends with it, and a node has one at a time. A lookup that has not ended by the
+    /// [`connect_timeout`](Builder::connect_timeout) costs the node's vote
+    /// ([`Phase::Lookup`](crate::Phase::Lookup)), and what it finds later is for the next try; one
+    /// that fails, panics or finds nothing costs it as well
+    /// ([`NodeOutcome::Unresolved`](crate::NodeOutcome::Unresolved)). The node is tried again with
+    /// growing delays. One that never ends keeps its thread, also when the client is gone.
+    ///
+    /// The first 16 addresses are used. A server at another address than before is another server
+    /// to the [`RestartGuard`], unless it says that it is the same process. A name that has an
+    /// address of another node has no vote of its own
+    /// ([`Unfit::Duplicate`](crate::Unfit::Duplicate)).
+    ///
+    /// ```
+    /// use muxlock::Redlock;
+    /// use std::net::SocketAddr;
+    ///
+    /// let config = Redlock::builder()
+    ///     .nodes(["redis://lock-0", "redis://lock-1", "redis://lock-2"])
+    ///     .resolver(|name, port| match name.strip_prefix("lock-") {
+    ///         Some("0") => Ok(vec![SocketAddr::from(([10, 0, 0, 10], port))]),
+    ///         _ => Err(std::io::ErrorKind::NotFound.into()),
+    ///     })
+    ///     .config()?;
+    /// # drop(config);
+    /// # Ok::<(), muxlock::ConfigError>(())
+    /// ```
+    pub fn resolver<F>(mut self, resolver: F) -> Builder
+    where
+        F: Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+    {
+        self.resolver = Resolver::new(resolver);
+        self
+    }
+
+    /// Checks the settings. No host name is looked up.
     ///
     /// # Errors
     /// A [`ConfigError`] that names the value that is wrong. Nothing is sent to any master.
@@ -364,7 +411,7 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// Checked settings, with names resolved; what a [`Multiplexer`](crate::Multiplexer) is made from.
+/// Checked settings; what a [`Multiplexer`](crate::Multiplexer) is made from.
 #[derive(Clone)]
 pub struct Config {
     pub(crate) nodes: Vec<NodeConfig>,
@@ -379,6 +426,7 @@ pub struct Config {
     pub(crate) flush_marker: Option<Resource>,
     pub(crate) heal: Heal,
     pub(crate) busy_poll: Duration,
+    pub(crate) resolver: Resolver,
     /// A key that nobody has, to see whether the release script runs.
     pub(crate) probe_key: Resource,
 }
@@ -398,17 +446,34 @@ pub(crate) struct NodeConfig {
 /// Where to connect to.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Never empty.
-    Tcp(Vec<SocketAddr>),
+    Address(SocketAddr),
+    /// It is looked up before each connection.
+    Name {
+        host: String,
+        port: u16,
+    },
     Unix(PathBuf),
 }
 
 impl Target {
+    fn new(endpoint: Endpoint) -> Target {
+        match endpoint {
+            Endpoint::Unix(path) => Target::Unix(path),
+            Endpoint::Tcp { host, port } => match host.parse::<IpAddr>() {
+                Ok(number) => Target::Address((number, port).into()),
+                Err(_) => Target::Name { host, port },
+            },
+        }
+    }
+
+    /// As far as can be told without looking up names.
     fn is_same_server(&self, other: &Target) -> bool {
         match (self, other) {
-            (Target::Tcp(mine), Target::Tcp(theirs)) => mine.iter().any(|a| theirs.contains(a)),
-            (Target::Unix(mine), Target::Unix(theirs)) => mine == theirs,
-            (Target::Tcp(_), Target::Unix(_)) | (Target::Unix(_), Target::Tcp(_)) => false,
+            (
+                Target::Name { host: mine, port },
+                Target::Name { host: theirs, port: their_port },
+            ) => port == their_port && mine.eq_ignore_ascii_case(theirs),
+            _ => self == other,
         }
     }
 }
@@ -436,8 +501,8 @@ impl Config {
         let flush_marker = builder.flush_marker.as_deref().map(checked_marker).transpose()?;
         let urls: Vec<_> =
             builder.nodes.iter().map(|url| NodeUrl::parse(url)).collect::<Result<_, _>>()?;
-        let resolve = |url| resolve(url, builder.restart_guard);
-        let nodes: Vec<_> = urls.into_iter().map(resolve).collect::<Result<_, _>>()?;
+        let node = |url| node_config(url, builder.restart_guard);
+        let nodes: Vec<_> = urls.into_iter().map(node).collect();
         check_distinct(&nodes)?;
         check_guarded(&nodes, builder.heal)?;
         Ok(Config {
@@ -452,6 +517,7 @@ impl Config {
             flush_marker,
             heal: builder.heal,
             busy_poll: builder.busy_poll,
+            resolver: builder.resolver.clone(),
             probe_key: probe_key(&builder.key_prefix),
         })
     }
@@ -530,33 +596,17 @@ fn checked_marker(key: &[u8]) -> Result<Resource, ConfigError> {
     }
 }
 
-fn resolve(url: NodeUrl, default: RestartGuard) -> Result<NodeConfig, ConfigError> {
-    let address: Arc<str> = url.endpoint.to_string().into();
-    let target = match url.endpoint {
-        Endpoint::Unix(path) => Target::Unix(path),
-        Endpoint::Tcp { host, port } => {
-            let failed = |source| ConfigError::Resolve { node: address.to_string(), source };
-            let found: Vec<_> = (host.as_str(), port)
-                .to_socket_addrs()
-                .map_err(failed)?
-                .take(ADDRESSES_PER_NODE_MAX)
-                .collect();
-            if found.is_empty() {
-                return Err(failed(std::io::Error::other("the name has no address")));
-            }
-            Target::Tcp(found)
-        }
-    };
+fn node_config(url: NodeUrl, default: RestartGuard) -> NodeConfig {
     let parameters = url.parameters;
-    Ok(NodeConfig {
-        address,
-        target,
+    NodeConfig {
+        address: url.endpoint.to_string().into(),
+        target: Target::new(url.endpoint),
         user: url.user,
         password: url.password,
         db: parameters.db,
         restart_guard: parameters.restart_guard.unwrap_or(default),
         durable: parameters.durable,
-    })
+    }
 }
 
 fn check_distinct(nodes: &[NodeConfig]) -> Result<(), ConfigError> {

@@ -1,9 +1,11 @@
 //! The event loop: sockets, readiness and the clock. It counts no votes.
 
+mod lookup;
 mod socket;
 mod standalone;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use crate::proto::{
     Action, Cancelled, Done, Engine, Lease, NodeSet, NodeStatus, OpId, Patience, Stats,
 };
 use crate::{Moment, Resource, resp};
+use lookup::Search;
 use socket::{Received, Socket, UNSENT_BYTES_MAX};
 pub use standalone::Standalone;
 
@@ -35,7 +38,8 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 /// call that blocks.
 ///
 /// It is a guest in a [`mio::Poll`] (for other loops there is [`Standalone`]): it registers one
-/// socket for each node, with the tokens from `first` to `first + nodes - 1`. For an event loop:
+/// socket for each node, with the tokens from `first` to `first + nodes - 1`. A node's host name is
+/// looked up before each connection, on a thread that ends with the lookup. For an event loop:
 ///
 /// 1. start operations: [`lock`](Multiplexer::lock), [`extend`](Multiplexer::extend),
 ///    [`unlock`](Multiplexer::unlock); then [`flush`](Multiplexer::flush);
@@ -105,7 +109,12 @@ pub struct Multiplexer {
 #[derive(Default)]
 struct Connection {
     socket: Option<Socket>,
-    /// Which of the node's addresses is tried now, modulo their number.
+    search: Search,
+    /// Whether the node is to be connected as soon as its name is found.
+    is_awaited: bool,
+    /// A number, or what the name was found to be last. Empty before that, and for a Unix socket.
+    addresses: Vec<SocketAddr>,
+    /// Which of them is tried now, modulo their number.
     address: usize,
     /// How many of them failed since the node was to be connected.
     tried: usize,
@@ -113,6 +122,16 @@ struct Connection {
     unread: bool,
     /// Whether there may be something to read that nobody waits for.
     deferred: bool,
+}
+
+impl Connection {
+    fn new(target: &Target) -> Connection {
+        let addresses = match target {
+            Target::Address(address) => vec![*address],
+            Target::Name { .. } | Target::Unix(_) => Vec::new(),
+        };
+        Connection { addresses, ..Connection::default() }
+    }
 }
 
 impl Multiplexer {
@@ -129,7 +148,7 @@ impl Multiplexer {
         }
         let config = Arc::new(config);
         let engine = Engine::new(Arc::clone(&config), Box::new(SystemEntropy::new()));
-        let nodes = (0..config.nodes()).map(|_| Connection::default()).collect();
+        let nodes = config.nodes.iter().map(|node| Connection::new(&node.target)).collect();
         Ok(Multiplexer {
             engine,
             config,
@@ -395,6 +414,8 @@ impl Multiplexer {
 
     /// For this process only.
     pub(crate) fn handle_timeout_at(&mut self, now: Moment) {
+        #[cfg(not(unix))]
+        (0..self.nodes.len()).for_each(|node| self.ask_lookup(node));
         let is_due = self.engine.is_due(now);
         if std::mem::take(&mut self.unread) || is_due {
             for node in 0..self.nodes.len() {
@@ -432,7 +453,14 @@ impl Multiplexer {
     /// When [`next_timeout`](Multiplexer::next_timeout) ends, for a caller who looks for what has
     /// ended himself.
     pub(crate) fn due(&self) -> Option<Moment> {
-        if self.unread { Some(self.engine.last_now()) } else { self.engine.poll_timeout() }
+        let due =
+            if self.unread { Some(self.engine.last_now()) } else { self.engine.poll_timeout() };
+        #[cfg(not(unix))]
+        if self.nodes.iter().any(|connection| matches!(connection.search, Search::Running(_))) {
+            let look = self.engine.last_now().after(lookup::LOOK_INTERVAL);
+            return Some(due.map_or(look, |due| due.min(look)));
+        }
+        due
     }
 
     /// The next operation that has ended.
@@ -568,7 +596,11 @@ impl Multiplexer {
 
     fn open(&mut self, node: usize) {
         self.nodes[node].tried = 0;
-        self.try_address(node);
+        let config = Arc::clone(&self.config);
+        match &config.nodes[node].target {
+            Target::Name { host, port } => self.look_up(node, host, *port),
+            Target::Address(_) | Target::Unix(_) => self.try_address(node),
+        }
     }
 
     /// Starts to connect to the node's current address, or to the next one that takes it.
@@ -576,7 +608,8 @@ impl Multiplexer {
         let token = Token(self.first.0 + node);
         let connection = &mut self.nodes[node];
         let opened = match &self.config.nodes[node].target {
-            Target::Tcp(addresses) => {
+            Target::Address(_) | Target::Name { .. } => {
+                let addresses = &connection.addresses;
                 let address = addresses[connection.address % addresses.len()];
                 Socket::tcp(&self.registry, token, address)
             }
@@ -591,15 +624,11 @@ impl Multiplexer {
     /// A name's other addresses are tried before its node is given up; all of them together have
     /// the time of one connection.
     fn connect_failed(&mut self, now: Moment, node: usize, error: &io::Error) {
-        let addresses = match &self.config.nodes[node].target {
-            Target::Tcp(addresses) => addresses.len(),
-            Target::Unix(_) => 1,
-        };
         let connection = &mut self.nodes[node];
         connection.socket = None;
         connection.tried += 1;
         connection.address = connection.address.wrapping_add(1);
-        if connection.tried < addresses {
+        if connection.tried < connection.addresses.len() {
             // As deep as a name has addresses, which is capped.
             self.try_address(node);
         } else {
@@ -610,6 +639,7 @@ impl Multiplexer {
     fn close(&mut self, node: usize) {
         let connection = &mut self.nodes[node];
         (connection.unread, connection.deferred) = (false, false);
+        connection.is_awaited = false;
         if let Some(socket) = connection.socket.take() {
             if !socket.connected {
                 // Nobody answers at this address; the next try is for the name's next one.
@@ -671,7 +701,7 @@ impl Multiplexer {
                 }
             }
             Some(_) => self.look_closely(node, to_the_end),
-            None => {}
+            None => self.ask_lookup(node),
         }
         if is_late {
             self.engine.reading_in_time(node);
@@ -966,9 +996,8 @@ mod tests {
     #[test]
     fn refused_address_of_a_name_is_followed_by_its_next_within_the_same_attempt() {
         let (alive, dead, server) = one_alive_one_dead();
-        let builder = Redlock::builder().node("redis://127.0.0.1?restart_guard=off");
-        let mut config = builder.config().unwrap();
-        config.nodes[0].target = Target::Tcp(vec![dead, alive]);
+        let builder = Redlock::builder().node("redis://name?restart_guard=off");
+        let config = builder.resolver(move |_, _| Ok(vec![dead, alive])).config().unwrap();
         let mut poll = Poll::new().unwrap();
         let mut events = Events::with_capacity(8);
         let mut mux = Multiplexer::new(config, poll.registry(), Token(7)).unwrap();
