@@ -9,7 +9,7 @@ mod masters;
 #[allow(dead_code)]
 mod support;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ use muxlock::{
     Cancelled, Done, LockErrorKind, LockParts, NodeState, OpId, Redlock, Standalone, Stats,
 };
 use support::{
-    PATIENT, SOON, TTL, all_ready, is_child, patient, re_execute, run_child, soon, timed,
+    PATIENT, SOON, Stopwatch, TTL, all_ready, is_child, patient, re_execute, run_child, soon, timed,
 };
 
 const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
@@ -281,18 +281,22 @@ fn forked_child_leaves_its_parents_lookups_alone() {
         guest.turn().unwrap();
         in_a_fork(|| drop(slot.take()));
 
-        // The other child has it open until its parent has seen it end.
-        let (mut parents, childs) = UnixStream::pair().unwrap();
-        let id = forked(|| (&childs).read_exact(&mut [0]).unwrap());
+        // The other child has it open until its parent has seen it end, or has failed.
+        let (parents, childs) = UnixStream::pair().unwrap();
+        let mut parents = Some(parents);
+        let id = forked(|| {
+            drop(parents.take());
+            assert_eq!((&childs).read(&mut [0]).unwrap(), 0);
+        });
         answer.send(()).unwrap();
         let guest = slot.as_mut().unwrap();
-        let (took, ()) = timed(|| {
-            while !guest.nodes().all(|node| node.state == NodeState::Ready) {
-                guest.wait(PATIENT).unwrap();
-            }
-        });
-        assert!(took < SOON, "{took:?}: nothing but the lookup's end has ended the wait");
-        parents.write_all(&[0]).unwrap();
+        // Nothing but the lookup's end can end the wait so soon.
+        let watch = Stopwatch::start();
+        while !guest.nodes().all(|node| node.state == NodeState::Ready) {
+            guest.wait(PATIENT).unwrap();
+            assert!(watch.elapsed() < SOON, "{watch:?}");
+        }
+        drop(parents);
         joined(id);
     });
 }

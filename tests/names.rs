@@ -22,7 +22,7 @@ use masters::{Master, Masters, Value};
 use mio::{Events, Poll, Token};
 use muxlock::{
     Builder, ConfigError, ConnectError, Multiplexer, NodeOutcome, NodeState, NodeStatus, Phase,
-    QuarantineCause, Redlock, RestartGuard, Unfit,
+    QuarantineCause, Redlock, RestartGuard, Standalone, Unfit,
 };
 use support::scripted::never_accepting;
 use support::{
@@ -249,17 +249,41 @@ fn end_of_a_lookup_wakes_a_guests_poll() {
     let mut guest = Multiplexer::new(config, poll.registry(), Token(1_000)).unwrap();
     guest.connect();
     soon("all are looked up", || names.known().running == 3);
-    let (took, ()) = timed(|| {
-        names.unstick();
-        while !guest.nodes().all(|node| is_ready(&node)) {
-            poll.poll(&mut events, guest.next_timeout()).unwrap();
-            for event in &events {
-                assert!(guest.handle_event(event), "{event:?}");
-            }
-            guest.handle_timeout();
+    names.unstick();
+    let watch = Stopwatch::start();
+    while !guest.nodes().all(|node| is_ready(&node)) {
+        poll.poll(&mut events, guest.next_timeout()).unwrap();
+        for event in &events {
+            assert!(guest.handle_event(event), "{event:?}");
         }
+        guest.handle_timeout();
+        assert!(watch.elapsed() < SOON && SOON < PATIENT, "something has timed out");
+    }
+}
+
+#[test]
+fn what_a_lookup_finds_after_its_try_is_used_by_the_next() {
+    let masters = start(1);
+    let names = Names::of(&masters);
+    names.stick();
+    let config = hasty(["m0"], &names).connect_timeout(2 * SHORT).config().unwrap();
+    let mut guest = Standalone::new(config).unwrap();
+    guest.connect();
+    let state = |guest: &Standalone| guest.nodes().next().unwrap().state;
+    // The delays have grown by then.
+    soon("it is between two tries", || {
+        guest.wait(SHORT).unwrap();
+        guest.stats().disconnected >= 5 && state(&guest) == NodeState::BackOff
     });
-    assert!(took < SOON && SOON < PATIENT, "{took:?}: nothing has timed out");
+    let before = guest.stats().disconnected;
+    names.unstick();
+    soon("it is connected", || {
+        guest.wait(SHORT).unwrap();
+        state(&guest) == NodeState::Ready
+    });
+    // Only a connection that failed since asks again.
+    let failed = usize::try_from(guest.stats().disconnected - before).unwrap();
+    assert!(names.asked("m0") <= 1 + failed, "{} {failed}", names.asked("m0"));
 }
 
 /// A quarantine is to be seen, and then over.
