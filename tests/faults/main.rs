@@ -18,6 +18,9 @@ mod support;
 
 mod clocks;
 mod frozen;
+mod gate;
+#[cfg(target_os = "linux")]
+mod handed_over;
 mod healing;
 mod processes;
 mod refusals;

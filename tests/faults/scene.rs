@@ -26,6 +26,11 @@ pub const QUARANTINE: Duration = Duration::from_millis(1_500 + 17 + 1_000);
 /// What was looked at within this time is not looked at again before a lock is taken.
 pub const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
 
+/// How the SET of a lock begins.
+pub const SET: &[u8] = b"*6\r\n$3\r\nSET\r\n";
+/// A TTL that a test waits for, and which no machine is too slow for.
+const WAITED_TTL_MAX: Duration = Duration::from_secs(32);
+
 #[track_caller]
 pub fn start(n: usize) -> Masters {
     start_with(n, &[])
@@ -210,6 +215,61 @@ impl First {
         assert!(lock.is_valid());
         println!("control: two holders, the first for another {:?}", self.lock.remaining());
     }
+}
+
+/// A schedule that has to be through before a TTL is over, which the test waits for afterwards. It
+/// returns `None` if the machine was too slow, and is tried again with a longer one.
+#[track_caller]
+pub fn first_in_time<T>(schedule: impl Fn(Duration) -> Option<T>) -> T {
+    let mut ttl = Duration::from_secs(1);
+    loop {
+        if let Some(done) = schedule(ttl) {
+            return done;
+        }
+        ttl *= 2;
+        assert!(ttl <= WAITED_TTL_MAX, "this machine is too slow for {ttl:?}");
+    }
+}
+
+/// For a schedule that is to be [`first_in_time`].
+#[track_caller]
+pub fn in_time<T>(result: Result<T, LockError>) -> Option<T> {
+    match result {
+        Err(error) if error.is_expired() => None,
+        result => Some(result.unwrap_or_else(|error| panic!("{error}"))),
+    }
+}
+
+/// Waits until a copy of the lock has ended by itself, after a schedule that was [`first_in_time`].
+#[track_caller]
+pub fn ends_by_itself(master: &Master) {
+    within(WAITED_TTL_MAX + SOON, "its TTL is over", || owner(master, KEY).is_none());
+}
+
+/// Deletes a lock's key as a release does, and says whether it was there.
+#[track_caller]
+pub fn compare_and_delete(master: &Master, lock: &LockGuard) -> bool {
+    let (script, key) = (include_bytes!("../../src/scripts/release.lua"), KEY.as_bytes());
+    let answer = master.query(&[b"EVAL", script, b"1", key, lock.token().as_bytes()]);
+    answer.unwrap_or_else(|error| panic!("{error}")) == Value::Integer(1)
+}
+
+/// Another client asks for the lock, and is refused.
+#[track_caller]
+pub fn stays_alone(lock: &LockGuard, second: &Redlock) {
+    if let Err(error) = second.try_lock(KEY, LONG) {
+        return assert!(error.is_contended() && lock.is_valid(), "{error}");
+    }
+    panic!("two holders at the same time, the first for another {:?}", lock.remaining());
+}
+
+/// The control: another client asks for the lock, and is let in.
+#[track_caller]
+pub fn two_hold(lock: &LockGuard, second: &Redlock) {
+    let got = second.try_lock(KEY, LONG);
+    let other = got.unwrap_or_else(|error| panic!("the control shows nothing: {error}"));
+    assert!(lock.is_valid() && other.is_valid());
+    println!("control: two holders, the first for another {:?}", lock.remaining());
 }
 
 /// The time, from now on, until each of these masters has run `sets` SETs and holds no key any
