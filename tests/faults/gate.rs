@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::masters::Master;
+use crate::support::soon;
 
 /// How much is read at once, in bytes.
 const CHUNK: usize = 16 * 1024;
@@ -134,6 +135,14 @@ impl Gate {
         let flow = state.flows.entry((connection, Toward::Master)).or_default();
         flow.held_from = None;
         flow.pass(&master);
+    }
+
+    /// What is held back of a lost connection arrives at the master, and its end behind it. Returns
+    /// when the master has run what it runs of it.
+    #[track_caller]
+    pub fn arrive_to_the_end(&self, connection: usize) {
+        self.arrive(connection);
+        soon("the master has read it to the end", || self.has_ended(connection));
     }
 
     /// Whether the master has ended the connection.

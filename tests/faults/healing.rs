@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use muxlock::{Heal, LockError, LockErrorKind, LockGuard, NodeState, Redlock};
 
+use crate::gate::{Gate, Toward};
 use crate::masters::{Master, Masters};
 use crate::scene::{
-    KEY, MAX_TTL, QUARANTINE, all_vote, ask, clean_again, guarded, owns, start, until_vote, works,
+    KEY, LONG, MAX_TTL, QUARANTINE, SET, all_vote, ask, clean_again, compare_and_delete, durable,
+    ends_by_itself, first_in_time, guarded, in_time, node_soon, owns, start, stays_alone, two_hold,
+    until_vote, works,
 };
 use crate::support::{SOON, pause, soon, timed, within};
 
@@ -133,4 +136,71 @@ fn frozen_master_that_would_set_the_key_after_its_release_is_cleaned_up() {
         redlock.stats().connections_killed > 0 && redlock.nodes()[2].debts == 0
     });
     assert!(are_empty(&masters));
+}
+
+/// How the end of an old connection begins.
+const KILL: &[u8] = b"*4\r\n$6\r\nCLIENT\r\n$4\r\nKILL\r\n";
+
+/// A lock that masters 1 and 2 extended; what master 0 holds ends with its TTL. What was sent to
+/// master 2 on the connection before the last is still on its way.
+struct Healed {
+    second: Redlock,
+    lock: LockGuard,
+    ways: [Gate; 2],
+    masters: Masters,
+}
+
+/// The SET to master 2 is lost with its connection, and what follows is lost with the next one. On
+/// the third one, master 2 is healed. `None` if the lock was over before.
+fn healed_on_the_third_connection(ttl: Duration) -> Option<Healed> {
+    let masters = start(3);
+    let ways = [&masters[0], &masters[2]].map(Gate::start);
+    let [first, third] = [0, 1].map(|way: usize| ways[way].url() + "?durable=yes");
+    let urls = durable(&masters);
+    let client = |urls: Vec<String>| all_vote(&guarded(urls).max_ttl(LONG).heal(Heal::On));
+    let redlock = client(vec![first, urls[1].clone(), third]);
+    let second = client(urls);
+
+    let [_, way] = &ways;
+    way.hold(0, Toward::Master, SET);
+    way.hold(1, Toward::Master, KILL);
+    let mut lock = in_time(redlock.try_lock(KEY, ttl))?;
+    soon("the SET is on its way", || way.is_holding(0, SET));
+    way.cut(0);
+    node_soon(&redlock, 2, "so is what follows it", |_| way.is_holding(1, KILL));
+    way.cut(1);
+    node_soon(&redlock, 2, "the third one stands", |node| {
+        let is_quiet = node.state == NodeState::Ready && node.debts + node.in_flight == 0;
+        is_quiet && way.accepted() == 3 && way.has_ended(0)
+    });
+    ways[0].shut();
+    if let Err(error) = lock.extend(LONG) {
+        assert!(!lock.is_valid(), "{error}");
+        return None;
+    }
+    assert_eq!(lock.granted_by().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(redlock.stats().healed, 1);
+    Some(Healed { second, lock, ways, masters })
+}
+
+#[test]
+fn what_was_lost_with_a_second_connection_deletes_nothing_that_was_healed() {
+    let healed = first_in_time(healed_on_the_third_connection);
+    let Healed { second, lock, ways, masters } = healed;
+    ways[1].arrive_to_the_end(1);
+    ends_by_itself(&masters[0]);
+    stays_alone(&lock, &second);
+    assert!(owns(&masters[1], &lock, KEY) && owns(&masters[2], &lock, KEY));
+    assert!(lock.unlock().unwrap().was_held());
+    works(&second);
+    soon("no key is left anywhere", || are_empty(&masters));
+}
+
+#[test]
+fn release_lost_with_a_second_connection_lets_a_second_holder_in() {
+    // The control: what must not have been sent on it arrives, by hand.
+    let Healed { second, lock, masters, .. } = first_in_time(healed_on_the_third_connection);
+    assert!(compare_and_delete(&masters[2], &lock), "the control shows nothing");
+    ends_by_itself(&masters[0]);
+    two_hold(&lock, &second);
 }
