@@ -49,8 +49,8 @@ impl World {
         }
     }
 
-    /// A SET is handed out: on this connection, what is owed of locks that had been given up when it
-    /// was asked for comes before.
+    /// A SET is handed out: on this connection, what is owed of locks that had been given up when
+    /// it was asked for comes before.
     pub fn check_debts(&mut self, client: usize, nodes: NodeSet, token: &LockToken) {
         let now = self.now;
         let drawn = self.checker.attempts.get(token.as_bytes()).map_or(0, |attempt| attempt.drawn);
