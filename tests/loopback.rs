@@ -1153,6 +1153,34 @@ fn server_that_only_errs_is_not_connected_to_in_a_loop() {
     assert!(read_only.accepted() <= most, "{} in {took:?}", read_only.accepted());
 }
 
+/// It greets, says yes to what it is owed, and ends each connection inside its answer to a SET.
+#[test]
+fn server_that_hangs_up_at_each_set_is_not_connected_to_in_a_loop() {
+    let hangs_up = Scripted::start(|peer| {
+        while let Some(command) = peer.read_command()? {
+            if command[0] == b"SET" {
+                return peer.reply(b"+O");
+            }
+            let reply = peer.normal_reply(&command);
+            peer.reply(&reply)?;
+        }
+        Ok(())
+    });
+    let good = good(2);
+    let redlock = all_ready(&patient([hangs_up.url(), good[0].url(), good[1].url()]));
+    let (took, ()) = timed(|| {
+        let watch = Stopwatch::start();
+        while watch.elapsed() < Duration::from_secs(1) {
+            drop(redlock.try_lock(KEY, TTL).unwrap());
+            pause(Duration::from_millis(1));
+        }
+    });
+    // The first, one at once, then after 20 ms doubling to a second.
+    let most = 9 + took.as_secs() as usize * 2;
+    let made = hangs_up.accepted();
+    assert!((3..=most).contains(&made), "{made} connections in {took:?}");
+}
+
 /// A logger that panics, as one that writes to a closed pipe may, in the thread with this name.
 struct Fragile;
 

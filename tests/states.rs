@@ -1529,6 +1529,75 @@ fn backing_off_node_that_only_errs_is_not_connected_to_in_a_loop() {
     }
 }
 
+/// It answers its handshake and what it is owed, and ends each connection at the first SET.
+#[test]
+fn backing_off_node_that_hangs_up_at_each_set_is_not_connected_to_in_a_loop() {
+    let mut scenario = Scenario::ready(3);
+    let mut connects = 0;
+    for _ in 0..1_000 {
+        scenario.try_lock();
+        for acted in scenario.drain() {
+            match acted {
+                Acted::Connect(0) => {
+                    connects += 1;
+                    scenario.engine.handle_connected(scenario.now, 0);
+                }
+                Acted::Probe(0) => scenario.greet(0),
+                Acted::Kill(0, _) => scenario.reply(0, Reply::Integer(1)),
+                Acted::Release(nodes, _) => scenario.replies(nodes, Reply::Integer(1)),
+                Acted::Set(nodes, _) if nodes.contains(&0) => {
+                    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+                    scenario.replies([1, 2], Reply::Nil);
+                }
+                Acted::Set(nodes, _) => scenario.replies(nodes, Reply::Nil),
+                _ => {}
+            }
+        }
+        assert!(matches!(scenario.done(), Some(muxlock::Done::Acquired(Err(_)))));
+        scenario.pass(MS);
+    }
+    assert!((2..=8).contains(&connects), "{connects} connections in a second");
+}
+
+/// It is tried again at once: a server may close idle connections, or be restarted.
+#[test]
+fn backing_off_is_over_after_a_connection_that_was_of_use_or_lasted() {
+    const LASTING: Duration = Duration::from_secs(1);
+    type Use = fn(&mut Scenario);
+    let uses: [(&str, Use, bool); 5] = [
+        ("nothing", |_| (), false),
+        ("it did not last", |scenario| scenario.pass(LASTING - MS), false),
+        ("it lasted", |scenario| scenario.pass(LASTING), true),
+        ("a lock", |scenario| drop(scenario.locked()), true),
+        (
+            "a refusal",
+            |scenario| {
+                scenario.try_lock();
+                scenario.drain();
+                scenario.reply(0, Reply::Nil);
+                assert!(scenario.acquired().unwrap_err().is_contended());
+            },
+            true,
+        ),
+    ];
+    for (what, using, is_at_once) in uses {
+        let mut scenario = Scenario::ready(1);
+        for _ in 0..3 {
+            scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+            scenario.pass(CONNECT_TIMEOUT - MS);
+            assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
+            scenario.connect(0);
+        }
+        assert_eq!(scenario.drain(), []);
+        using(&mut scenario);
+        scenario.drain();
+        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.pass(Duration::ZERO);
+        let connects = scenario.drain().contains(&Acted::Connect(0));
+        assert_eq!(connects, is_at_once, "{what}");
+    }
+}
+
 #[test]
 fn unanswered_counts_what_is_owed() {
     let mut scenario = Scenario::ready(1);

@@ -160,7 +160,10 @@ impl Engine {
     ) -> Counted {
         let now = self.last_now;
         let at = &mut self.nodes[node];
-        let is_usual = at.state == State::Ready && at.late == 0 && !self.suspects.contains(node);
+        let is_usual = at.state == State::Ready
+            && at.late == 0
+            && at.failures == 0
+            && !self.suspects.contains(node);
         let mut latest = None;
         let counted = loop {
             if *left == 0 {
@@ -208,7 +211,6 @@ impl Engine {
         };
         if let Some((vote, sample)) = latest {
             at.last_reply_at = now;
-            at.failures = 0;
             at.last_vote = vote;
             at.note_latency(sample);
         }
@@ -356,7 +358,11 @@ impl Engine {
         let Some(outcome) = self.outcome(now, node, round, reply) else {
             return;
         };
-        self.nodes[node].failures = 0;
+        // Not a release: those that are owed are sent by this client itself after each reconnect, and
+        // a node that answers nothing else is of no use.
+        if kind != Kind::Release {
+            self.nodes[node].failures = 0;
+        }
         if outcome == NodeOutcome::Held {
             self.refused(now, node);
         }
@@ -567,7 +573,7 @@ impl Engine {
         let failed = &mut self.nodes[node];
         match failed.state {
             State::Idle | State::BackOff { .. } => return,
-            State::Ready => failed.lost_at = Some(now),
+            State::Ready => failed.note_end(now),
             State::Connecting { .. } | State::Handshaking { .. } => {}
         }
         failed.note_last_reply();

@@ -99,6 +99,7 @@ impl Engine {
         }
         self.stats.connected += 1;
         self.nodes[node].state = State::Ready;
+        self.nodes[node].ready_at = now;
         let is_same_process = self.recognise(now, node);
         if is_same_process {
             self.end_old_connections(node);

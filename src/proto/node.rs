@@ -150,9 +150,12 @@ pub(super) struct Node {
     /// Whether the socket takes no more for now.
     pub(super) blocked: bool,
     pub(super) debts: Debts,
-    /// Connections that failed since a lock command was last answered as it should be.
+    /// Connections that failed since a SET or an extension was last answered as it should be, or a
+    /// connection lasted.
     pub(super) failures: u32,
-    /// When the last connection that was ready ended.
+    /// When the last connection that was ready became so.
+    pub(super) ready_at: Moment,
+    /// When it ended.
     pub(super) lost_at: Option<Moment>,
     pub(super) last_reply_at: Moment,
     /// Whether what is read now may have been there for long.
@@ -192,6 +195,7 @@ impl Node {
             blocked: false,
             debts: Debts::default(),
             failures: 0,
+            ready_at: Moment::START,
             lost_at: None,
             last_reply_at: Moment::from_nanos(0),
             is_read_late: false,
@@ -231,6 +235,15 @@ impl Node {
             if run_id.is_none_or(|run_id| seen.is(run_id)) {
                 seen.last = seen.last.max(self.last_reply_at);
             }
+        }
+    }
+
+    /// A connection that was ready ends. If it lasted for the longest back-off, the next one cannot
+    /// be one of many in a row.
+    pub(super) fn note_end(&mut self, now: Moment) {
+        self.lost_at = Some(now);
+        if now.steadily_since(self.ready_at) >= BACK_OFF_MAX {
+            self.failures = 0;
         }
     }
 
