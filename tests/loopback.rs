@@ -1088,6 +1088,76 @@ fn loop_that_sleeps_too_long_gets_no_extension() {
     soon("no key is left", || servers.iter().all(holds_no_key));
 }
 
+// ---- Slow masters ----
+
+/// How many bytes of commands a slow server takes in a second.
+const SLOW_BYTES: f64 = 60_000.0;
+const BUSY: Duration = Duration::from_secs(5);
+/// How long a test waits for a slow server to be of use again.
+const RECOVERY_MAX: Duration = Duration::from_secs(60);
+
+/// It takes commands as a thin line would bring them.
+fn slow() -> Scripted {
+    Scripted::start(|peer| {
+        let (watch, mut taken) = (Stopwatch::start(), 0.0);
+        while let Some(command) = peer.read_command()? {
+            // What it could have taken while there was nothing is lost.
+            let now = watch.elapsed().as_secs_f64() * SLOW_BYTES;
+            let length = command.iter().map(|argument| argument.len() + 6).sum::<usize>();
+            taken = f64::max(taken, now) + length as f64;
+            peer.pause(Duration::from_secs_f64((taken - now) / SLOW_BYTES))?;
+            let reply = peer.normal_reply(&command);
+            peer.reply(&reply)?;
+        }
+        Ok(())
+    })
+}
+
+/// Takes and releases locks as fast as it can for a while.
+fn keep_busy(redlock: &Redlock) {
+    let watch = Stopwatch::start();
+    while watch.elapsed() < BUSY {
+        let _ = redlock.try_lock(KEY, TTL).map(drop);
+    }
+}
+
+/// How long it takes until it is so, with another try every 10 ms.
+fn tried_until(mut is_so: impl FnMut() -> bool) -> Duration {
+    let watch = Stopwatch::start();
+    while !is_so() {
+        assert!(watch.elapsed() < RECOVERY_MAX, "not within {RECOVERY_MAX:?}");
+        pause(Duration::from_millis(10));
+    }
+    watch.elapsed()
+}
+
+#[test]
+#[ignore = "it measures: run it by name, with --nocapture and in a release build"]
+fn slow_server_after_a_busy_time_votes_again() {
+    let node_timeout = Duration::from_millis(50);
+    let client = |servers: &[&Scripted]| {
+        let builder = patient(servers.iter().map(|server| server.url()));
+        all_ready(&builder.node_timeout(node_timeout))
+    };
+    let servers = [slow(), Scripted::well_behaved(), Scripted::well_behaved()];
+    let redlock = client(&[&servers[0], &servers[1], &servers[2]]);
+    keep_busy(&redlock);
+    let before = redlock.stats();
+    let voted = tried_until(|| {
+        let _ = redlock.try_lock(KEY, TTL).map(drop);
+        matches!(redlock.nodes()[0].last_outcome, Some((NodeOutcome::Granted, _)))
+    });
+    println!("one slow of three, {} locks: it votes again after {voted:?}", before.acquired);
+
+    let (slow, mut good) = ([slow(), slow()], good(3));
+    let redlock = client(&[&slow[0], &slow[1], &good[0], &good[1], &good[2]]);
+    keep_busy(&redlock);
+    let before = redlock.stats();
+    good.pop();
+    let locked = tried_until(|| redlock.try_lock(KEY, TTL).is_ok());
+    println!("two slow of five, {} locks, one gone: a lock after {locked:?}", before.acquired);
+}
+
 // ---- The handle ----
 
 /// It ends the first connection after the handshake and one SET; the next ones work.

@@ -6,9 +6,7 @@ use super::command::{
     Command, Credentials, Grant, ReleaseWith, Reply, Section, ServerError, ServerInfo,
 };
 use super::identity::Notice;
-use super::node::{
-    HEX_RUN_MAX, InFlight, LATE_COMMANDS_MAX, Lost, MESSAGE_CHARS_MAX, Request, State, Step,
-};
+use super::node::{HEX_RUN_MAX, InFlight, Lost, MESSAGE_CHARS_MAX, Request, State, Step};
 use super::round::Kind;
 use super::round::Vote;
 use super::{Engine, NodeSet, Outgoing, smooth};
@@ -226,7 +224,8 @@ impl Engine {
         let Some(answered) = self.nodes[node].take_answered(now, self.node_timeout_nanos) else {
             return self.handle_unasked(now, node, reply);
         };
-        if self.nodes[node].late < LATE_COMMANDS_MAX {
+        // Not as soon as it is a little less behind: it would be kept there for ever.
+        if self.nodes[node].late == 0 {
             self.swamped.remove(node);
         }
         match answered.request {
@@ -554,7 +553,7 @@ impl Engine {
                         break;
                     }
                 }
-                if self.nodes[node].late >= LATE_COMMANDS_MAX {
+                if self.nodes[node].is_far_behind(now, self.config.node_timeout) {
                     self.swamped.insert(node);
                 }
                 if self.is_overdue(now, node) {

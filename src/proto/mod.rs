@@ -307,7 +307,7 @@ pub struct Engine {
     nodes: Vec<Node>,
     /// The nodes that are ready and whose sockets take more.
     open: NodeSet,
-    /// The nodes that have left too much unanswered to be sent a SET (R18).
+    /// The nodes that are too far behind to be sent a SET or an extension (R18).
     swamped: NodeSet,
     /// The nodes that may be in quarantine.
     suspects: NodeSet,

@@ -13,8 +13,12 @@ use super::server_clock::ServerClock;
 use crate::Moment;
 use crate::error::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
 
-/// A node with this many commands unanswered past their timeout gets no new SET (R18).
-pub(super) const LATE_COMMANDS_MAX: usize = 8_192;
+/// A node that leaves so many commands unanswered past their timeout is far behind: it gets no new
+/// SET or extension before none is late (R18).
+const LATE_COMMANDS_MAX: usize = 512;
+/// So is one that leaves a command unanswered for this long, or for twice its timeout. Packets that
+/// are sent again and the fork of a large process take less.
+const LATE_FOR_MAX: Duration = Duration::from_secs(1);
 /// The most commands that wait for a connection to stand.
 pub(super) const QUEUED_COMMANDS_MAX: usize = 8_192;
 /// A connection that is silent for this long while it owes replies is dropped (R5 keeps it so far).
@@ -301,6 +305,17 @@ impl Node {
             self.late += 1;
             next.request
         })
+    }
+
+    /// Whether what it is sent now would be answered too late for long, as far as is known. To be
+    /// asked when what it has answered was read.
+    pub(super) fn is_far_behind(&self, now: Moment, node_timeout: Duration) -> bool {
+        if self.late == 0 {
+            return false;
+        }
+        let late_for_max = LATE_FOR_MAX.max(node_timeout.saturating_mul(2));
+        let is_old = |oldest: InFlight| now.steadily_since(oldest.sent_at) >= late_for_max;
+        self.late >= LATE_COMMANDS_MAX || self.in_flight.first().is_some_and(is_old)
     }
 
     /// Takes the command that a reply at `now` answers.
