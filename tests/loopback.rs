@@ -1088,6 +1088,106 @@ fn loop_that_sleeps_too_long_gets_no_extension() {
     soon("no key is left", || servers.iter().all(holds_no_key));
 }
 
+// ---- What nobody has asked for ----
+
+/// It grants its first SET, sends these bytes as well once it is told to, and says of every other
+/// SET that the key is held.
+struct Stray {
+    server: Scripted,
+    /// 1: to be sent; 2: sent.
+    state: Arc<AtomicUsize>,
+}
+
+impl Stray {
+    fn start(bytes: &'static [u8]) -> Stray {
+        let state = Arc::new(AtomicUsize::new(0));
+        let shared = Arc::clone(&state);
+        let server = Scripted::start(move |peer| {
+            greet(peer)?;
+            if peer.index() == 0 {
+                peer.serve_normally(Some(1))?;
+                while shared.load(Ordering::SeqCst) == 0 {
+                    peer.pause(Duration::from_millis(1))?;
+                }
+                peer.reply(bytes)?;
+                shared.store(2, Ordering::SeqCst);
+            }
+            answer_sets(peer, b"$-1\r\n")
+        });
+        Stray { server, state }
+    }
+
+    /// Returns when it is in the client's socket, and for so long that it can be known to be stray.
+    fn send(&self) {
+        self.state.store(1, Ordering::SeqCst);
+        soon("it was sent", || self.state.load(Ordering::SeqCst) == 2);
+        pause(Duration::from_millis(20));
+    }
+}
+
+/// R17: what was there before a command was sent is not its answer, be it all or a part of it.
+#[test]
+fn reply_that_lies_there_before_a_lock_is_no_vote_for_it() {
+    for (bytes, name) in [(b"+OK\r\n".as_slice(), "whole"), (b"+O", "a part")] {
+        let stray = Stray::start(bytes);
+        let redlock = all_ready(&patient([stray.server.url()]));
+        let _first = redlock.try_lock("first", TTL).unwrap();
+        stray.send();
+        let error = refused(redlock.try_lock("second", TTL));
+        assert!(error.is_contended(), "{name}: {error}");
+        assert_eq!(stray.server.accepted(), 2, "{name}: it was connected to anew");
+    }
+}
+
+/// The same for a guest that starts an operation before it looks at what has come, or that has not
+/// passed on for long what it knows of.
+#[test]
+fn reply_that_lies_there_before_a_guests_lock_is_no_vote_for_it() {
+    for (bytes, name) in [(b"+OK\r\n".as_slice(), "whole"), (b"+O", "a part")] {
+        for starts_first in [true, false] {
+            let stray = Stray::start(bytes);
+            let mut this = Loop::new(&patient([stray.server.url()]));
+            this.all_ready();
+            let first = this.mux.lock("first", TTL).unwrap();
+            this.mux.flush();
+            let lease = acquired(this.done(1).remove(&first).unwrap());
+            let started = starts_first.then(|| this.mux.lock("second", TTL).unwrap());
+            stray.send();
+            let second = match started {
+                Some(second) => second,
+                None => {
+                    // It looked before the reply came.
+                    this.mux.handle_events([]);
+                    this.mux.lock("second", TTL).unwrap()
+                }
+            };
+            this.mux.flush();
+            match this.done(1).remove(&second) {
+                Some(Done::Acquired(Err(error))) => {
+                    let surplus = NodeOutcome::Protocol(ProtocolError::Surplus);
+                    assert_eq!(outcomes(&error), [surplus], "{name}");
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+            this.mux.abandon(lease);
+        }
+    }
+}
+
+#[test]
+fn answer_that_nobody_was_there_to_read_says_nothing_of_its_servers_latency() {
+    let servers = good(1);
+    let redlock = all_ready(&patient(urls(&servers)));
+    let latency = || redlock.nodes()[0].latency;
+    let lock = redlock.try_lock(KEY, TTL).unwrap();
+    let before = latency();
+    drop(lock);
+    soon("it was answered", || holds_no_key(&servers[0]));
+    pause(Duration::from_millis(200));
+    soon("it was read", || redlock.nodes()[0].in_flight == 0);
+    assert_eq!(latency(), before);
+}
+
 // ---- Slow masters ----
 
 /// How many bytes of commands a slow server takes in a second.
@@ -1278,7 +1378,7 @@ fn panicking_thread_that_polls_for_all_hands_the_poller_back() {
     let redlock = all_ready(&patient([dying.url(), good[0].url(), good[1].url()]));
     drop(redlock.try_lock("first", TTL).unwrap());
     let victim = redlock.clone();
-    // After a second, a client looks at its connections first, and logs that one has ended.
+    // After a while, a client looks at its connections first, and logs that one has ended.
     let thread = std::thread::Builder::new().name(VICTIM.to_owned()).spawn(move || {
         pause(Duration::from_millis(1_200));
         let _ = victim.try_lock("second", TTL);

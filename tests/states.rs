@@ -1726,6 +1726,31 @@ fn latency_of_a_reply_that_nobody_read_for_an_hour_is_not_counted() {
     assert!(latency.unwrap() < NODE_TIMEOUT, "{latency:?}");
 }
 
+/// An answer that is read late says how long it took only if it is known when it came, and those
+/// behind it never do.
+#[test]
+fn latency_of_a_reply_that_is_read_late_is_that_of_its_announcement_or_not_counted() {
+    // An eighth of the news; the answers before were there at once.
+    for (announced, latency) in [(Some(3 * MS), 3 * MS / 8), (None, Duration::ZERO)] {
+        let mut scenario = Scenario::ready(3);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.replies([0, 1], Reply::Ok);
+        let lease = scenario.acquired().unwrap();
+        let announced = announced.map(|after| scenario.now.after(after));
+        scenario.now = scenario.now.after(5 * MS);
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.now = scenario.now.after(40 * MS);
+        scenario.engine.reading_late(2, announced);
+        scenario.reply(2, Reply::Ok);
+        scenario.reply(2, Reply::Integer(1));
+        scenario.engine.reading_in_time(2);
+        let counted = scenario.engine.nodes().nth(2).unwrap().latency;
+        assert_eq!(counted, Some(latency));
+    }
+}
+
 // What is too much for one turn.
 
 /// R12: thousands of commands that are lost together are seen to in parts; the node is not

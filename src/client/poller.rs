@@ -28,6 +28,8 @@ pub(super) struct Poller {
     from: Moment,
     timeout: Option<Duration>,
     precision: Precision,
+    /// Whether the events were fetched without a wait.
+    has_looked: bool,
 }
 
 impl Poller {
@@ -42,11 +44,17 @@ impl Poller {
             from: Moment::from_nanos(0),
             timeout: Some(Duration::ZERO),
             precision: Precision::Millisecond,
+            has_looked: false,
         })
     }
 
     pub(super) fn registry(&self) -> &Registry {
         self.poll.registry()
+    }
+
+    /// Whether the events were not waited for, but looked for.
+    pub(super) fn has_looked(&self) -> bool {
+        self.has_looked
     }
 
     /// What the last wait has brought.
@@ -62,6 +70,7 @@ impl Poller {
 
     #[inline]
     pub(super) fn wait(&mut self) {
+        self.has_looked = false;
         match self.busy_poll.is_zero() && self.precision == Precision::Millisecond {
             true => self.poll(self.timeout),
             false => self.wait_finely(),
@@ -83,6 +92,7 @@ impl Poller {
 
     /// Fetches what is there.
     pub(super) fn look(&mut self) {
+        self.has_looked = true;
         self.poll(Some(Duration::ZERO));
     }
 

@@ -9,12 +9,9 @@ use super::errands::{EndedErrand, ErrandId, NewErrand};
 use super::poller::{Poller, Precision};
 use crate::clock::Clock;
 use crate::error::{ConfigError, ConnectError, LockError};
-use crate::mux::Multiplexer;
+use crate::mux::{Multiplexer, UNREAD_MAX};
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::{Moment, Resource};
-
-/// A client that was not used for this long looks at its connections before it uses them.
-const IDLE_MIN: Duration = Duration::from_secs(1);
 
 /// What a thread can order.
 pub(super) enum Order {
@@ -214,8 +211,9 @@ impl Work for Station {
         // With a look at the wall clock: that it was set since the last one is no reason to take it
         // off the validity.
         self.now = Clock.now();
-        // Connections may have ended while nobody looked: better to know before using them.
-        self.now.since(self.last_turn) > IDLE_MIN
+        // Connections may have ended while nobody looked, or something have come that no command
+        // was sent for: better to know before using them.
+        self.now.since(self.last_turn) > UNREAD_MAX
     }
 
     #[inline]
@@ -282,7 +280,8 @@ impl Work for Station {
         if mem::replace(&mut self.is_turning, true) {
             self.mux.leave_all_unread();
         }
-        self.mux.advance(now);
+        let was_away = poller.has_looked() && now.since(self.last_turn) > UNREAD_MAX;
+        self.mux.advance_after_look(now, was_away);
         let mut events = poller.events();
         for event in events.by_ref() {
             self.mux.handle_event_now(event);
@@ -292,7 +291,7 @@ impl Work for Station {
             }
         }
         events.for_each(|event| self.mux.defer(event));
-        if !self.watches.is_empty() {
+        if was_away || !self.watches.is_empty() {
             self.mux.catch_up();
         }
         self.mux.handle_timeout_at(now);

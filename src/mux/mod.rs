@@ -16,7 +16,7 @@ use mio::{Registry, Token};
 use crate::clock::Clock;
 use crate::config::{Config, Target};
 use crate::entropy::SystemEntropy;
-use crate::error::{LockError, NodeOutcome};
+use crate::error::{LockError, NodeOutcome, ProtocolError};
 use crate::process::Home;
 use crate::proto::{
     Action, Cancelled, Done, Engine, Lease, NodeSet, NodeStatus, OpId, Patience, Stats,
@@ -31,6 +31,9 @@ const BATCH_BYTES_MAX: usize = 64 * 1024;
 /// Reads from one node in one turn; the rest is read in the next, so that no node starves others.
 /// How many replies are looked at is bounded besides, by the engine's share.
 const READS_PER_TURN_MAX: usize = 16;
+/// Before something is sent to a node that owes no answer, its socket is read if it was not for so
+/// long: what was there before a command was sent cannot be its answer (R17).
+pub(crate) const UNREAD_MAX: Duration = Duration::from_millis(1);
 /// Commands that are handed out in one go, each to all nodes that it is for.
 const COMMANDS_PER_TURN_MAX: usize = 2_048;
 
@@ -59,6 +62,9 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 ///
 /// A stale or foreign event does no harm: an event is a reason to look at a node's socket, the one
 /// that it has by now, and there nothing is found that was not for it.
+///
+/// What has come from a node that owes no answer ends its connection, and is not taken for the
+/// answer to what it is sent next: its socket is read before, if it was not for a millisecond.
 ///
 /// No call blocks or sleeps, and each does a bounded amount of work. It reads at most 16 times
 /// 33 KiB from each node. It sees to 3,072 replies, and to 512 timeouts and 512 commands lost with
@@ -100,13 +106,16 @@ pub struct Multiplexer {
     nodes: Vec<Connection>,
     /// Whether some node's last turn ended before its socket was drained.
     unread: bool,
+    /// By then, all that had come from the nodes that owe no answer was read.
+    looked_at: Moment,
+    /// Whether what is announced may have been there for long.
+    was_away: bool,
     /// What is about to be sent, and to whom.
     batch: BytesMut,
     recipients: NodeSet,
     home: Home,
 }
 
-#[derive(Default)]
 struct Connection {
     socket: Option<Socket>,
     search: Search,
@@ -120,8 +129,10 @@ struct Connection {
     tried: usize,
     /// Whether the last turn ended before the socket was drained.
     unread: bool,
-    /// Whether there may be something to read that nobody waits for.
-    deferred: bool,
+    /// Since when there is something to read that nobody waits for, if there is.
+    deferred: Option<Moment>,
+    /// When the socket was last read.
+    read_at: Moment,
 }
 
 impl Connection {
@@ -130,7 +141,17 @@ impl Connection {
             Target::Address(address) => vec![*address],
             Target::Name { .. } | Target::Unix(_) => Vec::new(),
         };
-        Connection { addresses, ..Connection::default() }
+        Connection {
+            socket: None,
+            search: Search::None,
+            is_awaited: false,
+            addresses,
+            address: 0,
+            tried: 0,
+            unread: false,
+            deferred: None,
+            read_at: Moment::START,
+        }
     }
 }
 
@@ -156,6 +177,8 @@ impl Multiplexer {
             first,
             nodes,
             unread: false,
+            looked_at: Moment::START,
+            was_away: false,
             batch: BytesMut::new(),
             recipients: NodeSet::EMPTY,
             home: Home::here(),
@@ -252,6 +275,10 @@ impl Multiplexer {
     /// zero, and [`handle_timeout`](Multiplexer::handle_timeout) sends.
     pub fn flush(&mut self) {
         if self.home.is_here() {
+            if self.engine.has_actions() {
+                // It may be long since the operations were started.
+                self.engine.advance(Clock.now_by_one_clock());
+            }
             self.flush_at_home();
         }
     }
@@ -260,11 +287,38 @@ impl Multiplexer {
     #[inline]
     pub(crate) fn flush_at_home(&mut self) {
         if self.engine.has_actions() || self.engine.has_notices() {
+            self.look_at_idle();
             let unfinished = Unfinished { mux: self };
             unfinished.mux.carry_out();
             std::mem::forget(unfinished);
         }
         self.engine.forget_randomness();
+    }
+
+    /// What nobody has asked for is found before something is asked that it might be taken for the
+    /// answer to. A node that owes answers is not looked at: what comes is theirs first.
+    #[inline]
+    fn look_at_idle(&mut self) {
+        let now = self.engine.last_now();
+        if self.unread || now.since(self.looked_at) > UNREAD_MAX {
+            self.look_at_all_idle(now);
+        }
+    }
+
+    #[inline(never)]
+    fn look_at_all_idle(&mut self, now: Moment) {
+        let mut looked_at = now;
+        for node in 0..self.nodes.len() {
+            if !self.engine.is_idle(node) {
+                continue;
+            }
+            let connection = &self.nodes[node];
+            match connection.unread || now.since(connection.read_at) > UNREAD_MAX {
+                true => self.look_at(node, false),
+                false => looked_at = looked_at.min(connection.read_at),
+            }
+        }
+        self.looked_at = looked_at;
     }
 
     /// Ends every connection: what was handed out may not have been sent.
@@ -360,6 +414,14 @@ impl Multiplexer {
         self.engine.forget_randomness();
     }
 
+    /// As [`advance`](Multiplexer::advance), just after all sockets were looked at. `was_away`:
+    /// nobody was waiting, so that what is announced may have been there for long.
+    pub(crate) fn advance_after_look(&mut self, now: Moment, was_away: bool) {
+        self.advance(now);
+        self.looked_at = self.engine.last_now();
+        self.was_away = was_away;
+    }
+
     /// As [`handle_event`](Multiplexer::handle_event), for several events of one moment, which was
     /// taken note of: the caller flushes. For this process only.
     pub(crate) fn handle_event_now(&mut self, event: &Event) -> bool {
@@ -375,18 +437,21 @@ impl Multiplexer {
 
     /// As [`handle_event_now`](Multiplexer::handle_event_now), when nobody waits for anything: an
     /// answer that comes too late to matter is read together with the next one, which will be
-    /// announced, or before the node is blamed for its silence.
+    /// announced, or before the node is blamed for its silence. What is no answer is read at once.
     pub(crate) fn defer(&mut self, event: &Event) {
         // Elsewhere, nothing is announced again before all was read.
         let is_announced_again = cfg!(any(target_os = "linux", target_os = "android"));
         let node = event.token().0.wrapping_sub(self.first.0);
         let is_over = event.is_read_closed() || event.is_error();
-        let can_wait = is_announced_again && !is_over && self.engine.is_open(node);
+        let can_wait = is_announced_again
+            && !is_over
+            && self.engine.is_open(node)
+            && !self.engine.is_idle(node);
         match self.nodes.get_mut(node) {
             Some(Connection { socket: Some(socket), deferred, .. })
                 if can_wait && socket.is_flowing() =>
             {
-                *deferred = true;
+                deferred.get_or_insert(self.engine.last_now());
             }
             _ => {
                 self.handle_event_now(event);
@@ -397,7 +462,7 @@ impl Multiplexer {
     /// Reads what was deferred.
     pub(crate) fn catch_up(&mut self) {
         for node in 0..self.nodes.len() {
-            if self.nodes[node].deferred {
+            if self.nodes[node].deferred.is_some() {
                 self.look_at(node, false);
             }
         }
@@ -421,7 +486,7 @@ impl Multiplexer {
             for node in 0..self.nodes.len() {
                 let connection = &mut self.nodes[node];
                 let unread = std::mem::take(&mut connection.unread);
-                let deferred = connection.deferred;
+                let deferred = connection.deferred.is_some();
                 // The caller may not have polled for long, and the replies be here.
                 if unread || self.engine.is_overdue(now, node) {
                     self.look_at(node, true);
@@ -638,7 +703,7 @@ impl Multiplexer {
 
     fn close(&mut self, node: usize) {
         let connection = &mut self.nodes[node];
-        (connection.unread, connection.deferred) = (false, false);
+        (connection.unread, connection.deferred) = (false, None);
         connection.is_awaited = false;
         if let Some(socket) = connection.socket.take() {
             if !socket.connected {
@@ -681,10 +746,12 @@ impl Multiplexer {
     /// announced again, so a short read is not the end.
     fn look_at(&mut self, node: usize, to_the_end: bool) {
         let connection = &mut self.nodes[node];
-        let is_late = std::mem::take(&mut connection.deferred);
+        let deferred = connection.deferred.take();
+        let is_late = self.was_away || deferred.is_some();
         if is_late {
-            self.engine.reading_late(node);
+            self.engine.reading_late(node, deferred);
         }
+        connection.read_at = self.engine.last_now();
         match &mut connection.socket {
             // The usual: it has what was asked for, and no more than that.
             Some(socket) if socket.is_flowing() && !to_the_end && !connection.unread => {
@@ -772,6 +839,11 @@ impl Multiplexer {
             return;
         };
         match drain(&mut self.engine, socket, node, received, to_the_end, replies_left) {
+            // A part of a reply that nobody has asked for.
+            Ok(Drained::Enough) if self.engine.is_idle(node) && !socket.reader.is_empty() => {
+                let outcome = NodeOutcome::Protocol(ProtocolError::Surplus);
+                self.fail(self.engine.last_now(), node, outcome);
+            }
             Ok(Drained::Enough) => {}
             Ok(Drained::NotYet) => self.leave_unread(node),
             Err(outcome) => self.fail(self.engine.last_now(), node, outcome),
@@ -975,6 +1047,39 @@ mod tests {
             end(&mut mux);
             assert_eq!(forgets.0.load(Ordering::Relaxed), nth + 1);
         }
+    }
+
+    /// R17: an answer may be read together with the next one; what is no answer may not.
+    #[test]
+    fn what_nobody_has_asked_for_is_read_at_once_also_if_nobody_waits() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = Redlock::builder().node(format!("redis://{address}?restart_guard=off"));
+        let mut poll = Poll::new().unwrap();
+        let mut events = Events::with_capacity(8);
+        let mut mux =
+            Multiplexer::new(config.config().unwrap(), poll.registry(), Token(7)).unwrap();
+        let (go, told) = std::sync::mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
+            client.write_all(GREETING).unwrap();
+            told.recv().unwrap();
+            client.write_all(b"+OK\r\n").unwrap();
+            client
+        });
+        mux.connect();
+        while !mux.engine.is_idle(0) {
+            poll.poll(&mut events, mux.next_timeout()).unwrap();
+            mux.handle_events(&events);
+            mux.flush();
+        }
+        go.send(()).unwrap();
+        let _client = server.join().unwrap();
+        poll.poll(&mut events, None).unwrap();
+        events.iter().for_each(|event| mux.defer(event));
+        let surplus = NodeOutcome::Protocol(ProtocolError::Surplus);
+        assert_eq!(mux.nodes().next().unwrap().last_failure, Some(surplus));
     }
 
     #[test]

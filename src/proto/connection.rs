@@ -89,9 +89,16 @@ impl Engine {
     }
 
     /// The replies that come until [`reading_in_time`](Engine::reading_in_time) may have been there
-    /// for long.
-    pub fn reading_late(&mut self, node: usize) {
-        self.nodes[node].is_read_late = true;
+    /// for long; the first of them since this moment, if that is known.
+    pub fn reading_late(&mut self, node: usize, since: Option<Moment>) {
+        let at = &mut self.nodes[node];
+        if let (Some(since), Some(first)) = (since, at.in_flight.first()) {
+            let sample = since.nanos_since(first.sent_at);
+            if since >= first.sent_at && sample <= self.node_timeout_nanos {
+                at.note_latency(sample);
+            }
+        }
+        at.is_read_late = true;
     }
 
     /// The replies that come are read as they come.
@@ -357,8 +364,8 @@ impl Engine {
         let Some(outcome) = self.outcome(now, node, round, reply) else {
             return;
         };
-        // Not a release: those that are owed are sent by this client itself after each reconnect, and
-        // a node that answers nothing else is of no use.
+        // Not a release: those that are owed are sent by this client itself after each reconnect,
+        // and a node that answers nothing else is of no use.
         if kind != Kind::Release {
             self.nodes[node].failures = 0;
         }

@@ -741,6 +741,13 @@ impl Engine {
         node < self.nodes.len() && self.open.contains(node)
     }
 
+    /// Whether the node is ready and has answered all that it was sent: whatever comes from it now
+    /// is no answer.
+    pub fn is_idle(&self, node: usize) -> bool {
+        let is_idle = |at: &Node| at.state == State::Ready && at.in_flight.is_empty();
+        self.nodes.get(node).is_some_and(is_idle)
+    }
+
     /// The settings.
     pub fn config(&self) -> &Config {
         &self.config

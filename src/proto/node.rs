@@ -330,12 +330,12 @@ impl Node {
         Some(answered)
     }
 
-    /// The time of an answer that others have followed before it was read says when somebody
-    /// looked, not when the node answered; and so does one that is beyond the node's timeout, which
-    /// is for the caller to know.
+    /// The time of an answer that may have been there for long says when somebody looked, not when
+    /// the node answered; and so does one that is beyond the node's timeout, which is for the
+    /// caller to know.
     #[inline]
     pub(super) fn note_latency(&mut self, nanos: u64) {
-        if !self.is_read_late || self.in_flight.is_empty() {
+        if !self.is_read_late {
             super::smooth(&mut self.latency_nanos, nanos);
         }
     }
@@ -411,7 +411,7 @@ pub struct NodeStatus {
     /// The last error it answered with, without anything that was sent to it.
     pub last_message: Option<Arc<str>>,
     /// Smoothed time from command to reply, of replies within the node's timeout, as far as this
-    /// client was reading at the time.
+    /// client was waiting at the time or had noted that they came.
     pub latency: Option<Duration>,
     /// Commands sent and not answered.
     pub in_flight: usize,

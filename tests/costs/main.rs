@@ -66,7 +66,7 @@ const TOLERANCE_PERCENT: u64 = 3;
 
 /// How often clocks are read, each time.
 const CLOCK_READS: [(Kind, On, u64); 2] =
-    [(Kind::Pair, On::OneMaster, 8), (Kind::InLockstep, On::Servers, 10)];
+    [(Kind::Pair, On::OneMaster, 8), (Kind::InLockstep, On::Servers, 12)];
 
 /// Masters answer when they like: if a count is too far off, the median of so many runs decides.
 const RUNS: usize = 5;
