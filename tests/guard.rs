@@ -859,6 +859,50 @@ fn grant_without_its_marker_does_not_count_and_quarantines() {
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, left + left / 100)));
 }
 
+/// An attempt finds that the node is to be waited for, as its marker says, for so many milliseconds.
+fn find_marker(scenario: &mut Scenario, millis: i64) {
+    scenario.try_lock();
+    let acted = scenario.drain();
+    answer_looks(scenario, acted);
+    scenario.reply(0, Reply::Ok);
+    scenario.reply(0, Reply::Integer(millis));
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(1));
+}
+
+/// What the latest reason asks for is no measure of what an earlier one does, whatever this
+/// machine's own clock does in between (R20).
+#[test]
+fn shorter_reason_cuts_no_longer_quarantine_short() {
+    let mut scenario = Scenario::with(1, |builder| {
+        builder.restart_guard(RestartGuard::Uptime).flush_marker("alive")
+    });
+    scenario.servers[0].uptime = Some(Duration::ZERO);
+    let mut scenario = scenario.all_ready();
+    let restarted = Some((QuarantineCause::Restarted, QUARANTINE));
+    assert_eq!(quarantine(&scenario, 0), restarted);
+    find_marker(&mut scenario, 100);
+    assert_eq!(quarantine(&scenario, 0), restarted, "a tenth of a second is over earlier");
+    // The master's clock goes on as before.
+    let hour = 3_600 * SECOND;
+    let nanos = scenario.now.after(hour).as_nanos();
+    scenario.now = muxlock::Moment::with_jumps(nanos, hour.as_nanos() as u64);
+    scenario.ahead[0] -= hour;
+    scenario.engine.handle_timeout(scenario.now);
+    find_marker(&mut scenario, 100);
+    assert_eq!(quarantine(&scenario, 0), restarted, "and also after a jump");
+    scenario.pass(QUARANTINE - MS);
+    find_marker(&mut scenario, 1);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, MS + MS / 100)));
+    assert_eq!(scenario.engine.stats().quarantines, 2, "what changes nothing is not counted");
+    // What is longer is waited for.
+    find_marker(&mut scenario, 40_000);
+    let flushed = Some((QuarantineCause::Flushed, 404 * SECOND / 10));
+    assert_eq!(quarantine(&scenario, 0), flushed);
+}
+
 #[test]
 fn refusal_needs_no_marker_and_an_unreadable_marker_is_no_vote() {
     let mut scenario = marked(1);
