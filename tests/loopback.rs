@@ -6,8 +6,8 @@ mod support;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::io;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -748,7 +748,7 @@ fn release_before_the_connection_stands_takes_the_set_back() {
     let opened = Mutex::new(opened);
     let slow = Scripted::start(move |peer| {
         let hello = peer.read_command()?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let _ = opened.lock().unwrap().recv();
+        peer.wait_for(&opened)?;
         let reply = peer.normal_reply(&hello);
         peer.reply(&reply)?;
         peer.serve_normally(Some(HANDSHAKE - 1))?;
@@ -783,7 +783,7 @@ fn set_that_is_too_late_when_the_connection_stands_is_not_sent() {
     let for_script = Arc::clone(&sets);
     let slow = Scripted::start(move |peer| {
         let hello = peer.read_command()?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let _ = opened.lock().unwrap().recv();
+        peer.wait_for(&opened)?;
         let reply = peer.normal_reply(&hello);
         peer.reply(&reply)?;
         peer.serve_normally(Some(HANDSHAKE - 1))?;
@@ -1415,4 +1415,29 @@ fn quorum_that_nobody_takes_in_time_is_no_lock_and_no_extension() {
         Some((_, Done::Extended(_, Err(error)))) => assert!(error.is_expired(), "{error}"),
         other => panic!("{other:?}"),
     }
+}
+
+// ---- The scripted servers themselves ----
+
+/// A test that fails while a script waits for something else must end and say why.
+#[test]
+fn script_that_waits_elsewhere_ends_with_its_server() {
+    let silent = Scripted::start(|peer| peer.hold());
+    let addr = silent.addr();
+    let (never, nothing) = mpsc::channel::<()>();
+    let nothing = Mutex::new(nothing);
+    let server = Scripted::start(move |peer| {
+        if peer.index() > 0 {
+            return peer.wait_for(&nothing);
+        }
+        let mut upstream = TcpStream::connect(addr)?;
+        peer.upstream(&upstream)?;
+        upstream.read_exact(&mut [0])
+    });
+    let clients = [0, 1].map(|_| TcpStream::connect(server.addr()).unwrap());
+    soon("both wait", || server.accepted() == 2 && silent.accepted() == 1);
+    // It panics if one of them goes on.
+    let (took, ()) = timed(|| drop(server));
+    assert!(took < SOON, "{took:?}");
+    drop((clients, never));
 }

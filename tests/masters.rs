@@ -984,6 +984,7 @@ fn cut_after_the_first_set(master: &Master) -> Scripted {
     let addr = master.addr();
     Scripted::start(move |peer| {
         let mut upstream = Upstream::connect(&addr)?;
+        peer.upstream(&upstream.0)?;
         if peer.index() > 0 {
             return pass_on(peer, &mut upstream);
         }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, mem, process, thread};
 
@@ -12,7 +12,7 @@ use crate::scene::{
     trusting,
 };
 use crate::support::{
-    PATIENT, SOON, Stopwatch, is_child, re_execute, soon, tell_parent, timed, told_by,
+    Again, PATIENT, SOON, Stopwatch, is_child, re_execute, soon, tell_parent, timed,
 };
 
 const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
@@ -45,15 +45,14 @@ fn end_while_holding() {
 fn watch_the_end(test: &str, masters: &Masters, ending: &str, releases: bool) {
     let mut command = re_execute(test);
     command.env(URLS_VARIABLE, masters.urls().join(" ")).env(ENDING_VARIABLE, ending);
-    command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("this test runs again");
-    let mut told = told_by(&mut child);
+    let mut child = Again::start(command.stderr(Stdio::null()));
+    let mut told = child.told();
     assert_eq!(told.next().as_deref(), Some("held"), "{ending}");
     if ending == "SIGKILL" {
-        child.kill().unwrap();
+        child.kill();
     }
     let held_since = Stopwatch::start();
-    let status = child.wait().unwrap();
+    let status = child.status();
     let took = held_since.elapsed();
     println!("measured: {ending}: the process took {took:?} to end: {status}");
     assert!(took < SOON, "{ending}: {took:?}");
@@ -85,7 +84,7 @@ fn process_that_ends_while_holding_does_not_hang_and_its_keys_end() {
 }
 
 /// Stops or continues a child of this test.
-fn signal(child: &Child, name: &str) {
+fn signal(child: &Again, name: &str) {
     let id = child.id().to_string();
     let kill = ["-c", r#"kill -s "$1" "$2""#, "sh", name, &id];
     assert!(Command::new("sh").args(kill).status().expect("sh runs").success());
@@ -116,19 +115,18 @@ fn holder_stopped_past_its_deadline_knows_it_when_it_goes_on() {
     let second = all_vote(&trusting(masters.urls()));
     let mut command = re_execute(test);
     command.env(URLS_VARIABLE, masters.urls().join(" "));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("this test runs again");
-    let mut told = told_by(&mut child);
+    let mut child = Again::start(command.stdin(Stdio::piped()));
+    let mut told = child.told();
     assert_eq!(told.next().as_deref(), Some("held"));
     signal(&child, "STOP");
     let lock = second.try_lock_for(KEY, LONG, PATIENT).unwrap();
     masters.iter().for_each(|master| soon("it has it", || owns(master, &lock, KEY)));
     signal(&child, "CONT");
-    child.stdin.take().expect("it is piped").write_all(b"go on\n").unwrap();
+    child.take_input().expect("it is piped").write_all(b"go on\n").unwrap();
     // R22: it was over when it woke up, and what it then sends is compared with the new owner.
     let expected = "valid: false, expired: true, was held: false";
     assert_eq!(told.next().as_deref(), Some(expected));
-    assert!(child.wait().unwrap().success());
+    assert!(child.status().success());
     assert!(masters.iter().all(|master| owns(master, &lock, KEY)));
     assert!(lock.unlock().unwrap().was_held());
 }

@@ -5,10 +5,13 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::Mutex;
 use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
 
 use crate::masters::Master;
 use crate::support::scripted::{Peer, Scripted};
 
+/// How long a master may take to answer: longer than any test freezes it.
+const REPLY_CAP: Duration = Duration::from_secs(60);
 /// The longest line of a reply.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// The longest text in a reply.
@@ -21,7 +24,15 @@ impl Wire {
     pub fn connect(addr: &str) -> io::Result<Wire> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(REPLY_CAP))?;
         Ok(Wire(BufReader::new(stream)))
+    }
+
+    /// A connection of a script: it ends with the script's server.
+    fn of(peer: &Peer, addr: &str) -> io::Result<Wire> {
+        let wire = Wire::connect(addr)?;
+        peer.upstream(wire.0.get_ref())?;
+        Ok(wire)
     }
 
     /// Leaves a command in the socket; does not wait for the reply.
@@ -89,7 +100,7 @@ pub enum Cut {
 pub fn cut_at_the_first_set(master: &Master, cut: Cut) -> Scripted {
     let addr = master.addr();
     Scripted::start(move |peer| {
-        let mut upstream = Wire::connect(&addr)?;
+        let mut upstream = Wire::of(peer, &addr)?;
         if peer.index() > 0 {
             return pass_on(peer, &mut upstream);
         }
@@ -121,19 +132,17 @@ impl Detour {
         let (arrive, arrived) = mpsc::channel::<Sender<bool>>();
         let arrived = Mutex::new(arrived);
         let way = Scripted::start(move |peer| {
-            let mut upstream = Wire::connect(&addr)?;
+            let mut upstream = Wire::of(peer, &addr)?;
             if peer.index() > 0 {
                 return pass_on(peer, &mut upstream);
             }
             while let Some(command) = peer.read_command()? {
                 if command[0] == b"SET" {
                     peer.reset()?;
-                    // It ends without a word if the test does.
-                    let arrived = arrived.lock().map(|arrived| arrived.recv());
-                    if let Ok(Ok(tell)) = arrived {
-                        let ran = upstream.send(&command).and_then(|()| upstream.reply());
-                        let _ = tell.send(ran.is_ok_and(|reply| reply == b"+OK\r\n"));
-                    }
+                    let tell = peer.wait_for(&arrived)?;
+                    let ran = upstream.send(&command).and_then(|()| upstream.reply());
+                    // Nobody listens if the test has failed.
+                    let _ = tell.send(ran.is_ok_and(|reply| reply == b"+OK\r\n"));
                     return Ok(());
                 }
                 upstream.send(&command)?;
@@ -149,6 +158,6 @@ impl Detour {
     pub fn arrive(&self) -> bool {
         let (tell, told) = mpsc::channel();
         self.arrive.send(tell).expect("the first connection was cut");
-        told.recv().expect("it arrives, one way or the other")
+        told.recv_timeout(REPLY_CAP).expect("it arrives, one way or the other")
     }
 }

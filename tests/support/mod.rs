@@ -5,7 +5,7 @@ pub mod scripted;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -22,6 +22,8 @@ pub const SOON: Duration = Duration::from_secs(5);
 /// 8.4 on, Valkey from 9 on.
 pub const DELETING_SERVER_VARIABLE: &str = "MUXLOCK_TEST_SERVER";
 
+/// How long a child of [`re_execute`] may run: longer than any test takes.
+const CHILD_CAP: Duration = Duration::from_secs(300);
 /// How long to wait before looking again.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// In the environment of a child of [`re_execute`].
@@ -134,9 +136,18 @@ pub fn re_execute(test: &str) -> Command {
     command
 }
 
-/// Whether this process is the child that runs this test.
+/// Whether this process is the child that runs this test. It is ended if it hangs: its parent reads
+/// what it tells to the end.
 pub fn is_child(test: &str) -> bool {
-    env::var(CHILD_VARIABLE).is_ok_and(|named| named == test)
+    let is_child = env::var(CHILD_VARIABLE).is_ok_and(|named| named == test);
+    if is_child {
+        std::thread::spawn(|| {
+            pause(CHILD_CAP);
+            eprintln!("the child has not ended within {CHILD_CAP:?}");
+            std::process::abort();
+        });
+    }
+    is_child
 }
 
 /// From the child to its parent.
@@ -147,19 +158,70 @@ pub fn tell_parent(line: impl std::fmt::Display) {
 
 /// What the child tells, line by line, to the end of its output.
 pub fn told_by(child: &mut Child) -> impl Iterator<Item = String> + use<> {
-    let output = child.stdout.take().expect("its output is piped");
+    let output = child.stdout.take().expect("its output is piped, and read once");
     BufReader::new(output)
         .lines()
         .map_while(Result::ok)
         .filter_map(|line| line.strip_prefix(CHILD_PREFIX).map(str::to_owned))
 }
 
+/// A child of [`re_execute`]: it ends with the test that started it, stopped or not.
+#[derive(Debug)]
+pub struct Again(Child);
+
+impl Again {
+    /// Starts it. What it tells is read with [`told`](Again::told).
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Again {
+        Again(command.stdout(Stdio::piped()).spawn().expect("this test runs again"))
+    }
+
+    /// The id of its process.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Its standard input, if that is piped and was not taken before.
+    pub fn take_input(&mut self) -> Option<ChildStdin> {
+        self.0.stdin.take()
+    }
+
+    /// What it tells, line by line, to the end of its output.
+    pub fn told(&mut self) -> impl Iterator<Item = String> + use<> {
+        told_by(&mut self.0)
+    }
+
+    /// Ends it now (SIGKILL).
+    pub fn kill(&mut self) {
+        self.0.kill().expect("a child can be killed");
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn status(&mut self) -> ExitStatus {
+        let mut status = None;
+        within(CHILD_CAP, "the child ends", || {
+            status = self.0.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        status.expect("it has ended")
+    }
+}
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        // It fails if it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Runs a child to its end; returns what it told.
 #[track_caller]
 pub fn run_child(command: &mut Command) -> Vec<String> {
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("this test runs again");
-    let told = told_by(&mut child).collect();
-    let status = child.wait().expect("a child can be waited for");
+    let mut child = Again::start(command);
+    let told = child.told().collect();
+    let status = child.status();
     assert!(status.success(), "the child failed: {status}; see above");
     told
 }

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -25,6 +26,10 @@ const RESET_CAP: Duration = Duration::from_secs(2);
 const WAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long to wait after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
+/// How long a script may go on after its server was stopped.
+const SCRIPT_END_CAP: Duration = Duration::from_secs(10);
+/// How long to wait before looking again whether a script goes on.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How many keys the store holds.
 const MAX_KEYS: usize = 1024 * 1024;
 /// How many ports [`refused_addr`] keeps from being reused.
@@ -41,12 +46,13 @@ const FILLER_TIMEOUT: Duration = Duration::from_millis(150);
 /// A server that runs a script for each connection.
 ///
 /// Dropping it closes every connection and ends every thread; it panics then if a script has
-/// panicked, so that a script may assert.
+/// panicked, so that a script may assert, or if a script goes on all the same.
 #[derive(Debug)]
 pub struct Scripted {
     addr: SocketAddr,
     shared: Arc<Shared>,
-    acceptor: Option<JoinHandle<()>>,
+    // It returns how many scripts went on.
+    acceptor: Option<JoinHandle<usize>>,
 }
 
 impl Scripted {
@@ -103,11 +109,15 @@ impl Drop for Scripted {
         // Accepting can only be interrupted by a connection. If this one fails, the queue of the
         // listener is full, and accepting goes on anyway.
         let _ = TcpStream::connect_timeout(&self.addr, WAKE_TIMEOUT);
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
-        }
+        let left = match self.acceptor.take().map(JoinHandle::join) {
+            Some(Ok(left)) => left,
+            // Its panic has been printed.
+            Some(Err(_)) | None => 0,
+        };
         let panicked = self.shared.panicked.load(Ordering::SeqCst);
         assert!(!panicked || thread::panicking(), "a script panicked; see above");
+        // A thread cannot be ended from outside, and a test that hangs says nothing.
+        assert!(left == 0 || thread::panicking(), "{left} scripts go on after their server");
     }
 }
 
@@ -129,6 +139,8 @@ struct State {
     stopping: bool,
     // Each open connection, to close it from outside.
     open: HashMap<usize, Arc<TcpStream>>,
+    // What else a script reads from.
+    upstreams: Vec<TcpStream>,
 }
 
 impl Shared {
@@ -156,7 +168,7 @@ impl Shared {
     fn stop(&self) {
         let mut state = self.lock();
         state.stopping = true;
-        for stream in state.open.values() {
+        for stream in state.open.values().map(Arc::as_ref).chain(&state.upstreams) {
             // It fails if the other end has closed it already.
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -195,7 +207,8 @@ impl Shared {
     }
 }
 
-fn accept<F>(listener: &TcpListener, script: &Arc<F>, shared: &Arc<Shared>)
+/// Runs scripts until the server stops; returns how many of them went on after that.
+fn accept<F>(listener: &TcpListener, script: &Arc<F>, shared: &Arc<Shared>) -> usize
 where
     F: Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static,
 {
@@ -231,9 +244,11 @@ where
             Err(_) => shared.forget(id),
         }
     }
-    for connection in connections {
-        let _ = connection.join();
+    let deadline = now() + SCRIPT_END_CAP;
+    while connections.iter().any(|connection| !connection.is_finished()) && now() < deadline {
+        pause(POLL_INTERVAL);
     }
+    connections.iter().filter(|connection| !connection.is_finished()).count()
 }
 
 /// One connection of a script.
@@ -329,6 +344,31 @@ impl Peer {
     /// Waits; fails if the server is dropped meanwhile, so that `?` ends the script.
     pub fn pause(&self, time: Duration) -> io::Result<()> {
         if self.shared.pause(time) { Ok(()) } else { Err(ErrorKind::Interrupted.into()) }
+    }
+
+    /// Waits for what a test sends to its script; fails if the test will send nothing, or if the
+    /// server is dropped meanwhile.
+    pub fn wait_for<T>(&self, channel: &Mutex<Receiver<T>>) -> io::Result<T> {
+        let channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match channel.recv_timeout(POLL_INTERVAL) {
+                Ok(sent) => return Ok(sent),
+                Err(RecvTimeoutError::Timeout) if !self.stopping() => {}
+                Err(_) => return Err(ErrorKind::Interrupted.into()),
+            }
+        }
+    }
+
+    /// Has a connection of the script's own closed when the server is dropped, so that the script
+    /// does not wait there for ever.
+    pub fn upstream(&self, stream: &TcpStream) -> io::Result<()> {
+        let stream = stream.try_clone()?;
+        let mut state = self.shared.lock();
+        if state.stopping {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        state.upstreams.push(stream);
+        Ok(())
     }
 
     /// Closes the connection with a reset (RST).
@@ -729,4 +769,9 @@ pub fn never_accepting() -> NeverAccepting {
 #[expect(clippy::disallowed_methods, reason = "the clock of a server, not of a lock")]
 fn now() -> Instant {
     Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a thread cannot be waited for with a limit")]
+fn pause(time: Duration) {
+    thread::sleep(time);
 }
