@@ -156,15 +156,6 @@ pub fn tell_parent(line: impl std::fmt::Display) {
     println!("\n{CHILD_PREFIX}{line}");
 }
 
-/// What the child tells, line by line, to the end of its output.
-pub fn told_by(child: &mut Child) -> impl Iterator<Item = String> + use<> {
-    let output = child.stdout.take().expect("its output is piped, and read once");
-    BufReader::new(output)
-        .lines()
-        .map_while(Result::ok)
-        .filter_map(|line| line.strip_prefix(CHILD_PREFIX).map(str::to_owned))
-}
-
 /// A child of [`re_execute`]: it ends with the test that started it, stopped or not.
 #[derive(Debug)]
 pub struct Again(Child);
@@ -188,7 +179,11 @@ impl Again {
 
     /// What it tells, line by line, to the end of its output.
     pub fn told(&mut self) -> impl Iterator<Item = String> + use<> {
-        told_by(&mut self.0)
+        let output = self.0.stdout.take().expect("its output is piped, and read once");
+        BufReader::new(output)
+            .lines()
+            .map_while(Result::ok)
+            .filter_map(|line| line.strip_prefix(CHILD_PREFIX).map(str::to_owned))
     }
 
     /// Ends it now (SIGKILL).
