@@ -138,9 +138,31 @@ mod tests {
     }
 
     #[test]
+    fn jumps_are_time_that_has_not_certainly_passed() {
+        let (start, jumped) = (Moment::with_jumps(10, 4), Moment::with_jumps(50, 20));
+        assert_eq!((start.as_nanos(), start.steady_nanos()), (10, 6));
+        assert_eq!((jumped.nanos_since(start), start.nanos_since(jumped)), (40, 0));
+        assert_eq!(jumped.steadily_since(start), Duration::from_nanos(24));
+        assert_eq!(start.steadily_since(jumped), Duration::ZERO);
+        // More than all of it is all of it.
+        assert_eq!(Moment::with_jumps(10, 11), Moment::with_jumps(10, 10));
+        assert_eq!(Moment::with_jumps(10, 11).steady_nanos(), 0);
+        // As much has steadily passed, though the one is later by the safety clock.
+        assert!(jumped.has_steadily_reached(Moment::from_nanos(30)));
+        assert!(Moment::from_nanos(30).has_steadily_reached(jumped));
+        assert!(!jumped.has_steadily_reached(Moment::from_nanos(31)));
+        // What comes after has the same jumps.
+        assert_eq!(jumped.after_nanos(5), Moment::with_jumps(55, 20));
+    }
+
+    #[test]
     fn order_is_that_of_the_safety_clock() {
         let moments = [(0, 0), (1, 0), (1, 1), (2, 0), (u64::MAX, 0), (u64::MAX, u64::MAX)];
         let moments = moments.map(|(nanos, jumped)| Moment::with_jumps(nanos, jumped));
         assert!(moments.is_sorted_by(|one, next| one < next));
+        let both = |one: &Moment, next: &Moment| (one.partial_cmp(next), one.cmp(next));
+        assert_eq!(both(&moments[1], &moments[3]), (Some(Ordering::Less), Ordering::Less));
+        assert_eq!(both(&moments[3], &moments[2]), (Some(Ordering::Greater), Ordering::Greater));
+        assert_eq!(both(&moments[2], &moments[2]), (Some(Ordering::Equal), Ordering::Equal));
     }
 }

@@ -243,6 +243,27 @@ mod tests {
     }
 
     #[test]
+    fn tally_tells_apart_who_said_what_and_whether_that_alone_decides() {
+        for nodes in 1..=6 {
+            for granted in 0..=nodes {
+                for refused in 0..=nodes - granted {
+                    for failed in 0..=nodes - granted - refused {
+                        let tally = tally(nodes, granted, refused, failed);
+                        let counted = (tally.granted(), tally.refused(), tally.failed());
+                        assert_eq!(counted, (granted, refused, failed));
+                        assert_eq!(tally.undecided(), nodes - granted - refused - failed);
+                        let (answered, needed) = (granted + refused, quorum(nodes));
+                        assert_eq!(tally.is_quorum_answered(), answered >= needed, "{tally:?}");
+                        assert_eq!(tally.is_quorum_answered_just_now(), answered == needed);
+                        assert_eq!(tally.refusals_deny_quorum(), nodes - refused < needed);
+                        assert_eq!(tally.failures_deny_quorum(), nodes - failed < needed);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn failures_alone_explain_a_loss_only_from_a_blocking_minority_on() {
         assert!(!tally(5, 0, 3, 2).failures_deny_quorum());
         assert!(tally(5, 0, 0, 3).failures_deny_quorum());
@@ -267,5 +288,28 @@ mod tests {
         assert_eq!(NodeSet::all(3).iter().collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(NodeSet::one(5).iter().collect::<Vec<_>>(), [5]);
         assert!(NodeSet::EMPTY.is_empty());
+    }
+
+    #[test]
+    fn sets_are_joined_cut_and_subtracted() {
+        let of = |nodes: &[usize]| {
+            let mut set = NodeSet::EMPTY;
+            nodes.iter().for_each(|node| set.insert(*node));
+            set
+        };
+        let (one, other) = (of(&[0, 2, 63]), of(&[2, 3]));
+        assert_eq!(one.iter().collect::<Vec<_>>(), [0, 2, 63]);
+        assert!(!one.is_empty() && !one.contains(1) && one.contains(63));
+        assert_eq!((one.len(), NodeSet::EMPTY.len()), (3, 0));
+        assert_eq!(one.and(other), of(&[2]));
+        assert_eq!(one.without(other), of(&[0, 63]));
+        let mut both = one;
+        both.extend(other);
+        assert_eq!(both, of(&[0, 2, 3, 63]));
+        both.insert(3);
+        both.remove(1);
+        assert_eq!(both, of(&[0, 2, 3, 63]), "what is so stays so");
+        both.remove(2);
+        assert_eq!(both, of(&[0, 3, 63]));
     }
 }

@@ -141,6 +141,12 @@ mod tests {
     }
 
     #[test]
+    fn ttl_is_told_as_it_was_asked_for() {
+        let told = ttl(2_500);
+        assert_eq!((told.as_millis(), told.as_duration()), (2_500, Duration::from_millis(2_500)));
+    }
+
+    #[test]
     fn factor_outside_zero_to_one_is_refused() {
         for factor in [f64::NAN, -0.01, 1.0, 2.0, f64::INFINITY, f64::NEG_INFINITY] {
             assert!(Drift::new(factor).is_err(), "{factor}");
@@ -174,6 +180,13 @@ mod tests {
         assert_eq!(drift.validity(ttl(4)), Some(Duration::from_millis(1)));
         assert_eq!(drift.ttl_min(), Duration::from_millis(4));
         assert_eq!(Drift::new(0.0).unwrap().ttl_min(), Duration::from_millis(3));
+        // Also where most of a TTL is drift, and where all of it is for a long time.
+        for (factor, least) in [(0.5, 6), (0.9, 30), (0.999_999, 3_000_000)] {
+            let drift = Drift::new(factor).unwrap();
+            assert_eq!(drift.validity(ttl(least - 1)), None, "{factor}");
+            assert_eq!(drift.validity(ttl(least)), Some(Duration::from_millis(1)), "{factor}");
+            assert_eq!(drift.ttl_min(), Duration::from_millis(least), "{factor}");
+        }
     }
 
     #[test]
