@@ -274,3 +274,74 @@ pub struct ServerError {
     /// The server's words, without anything that was sent to it.
     pub message: Arc<str>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_that_was_a_replica_since_then_is_of_another_past() {
+        let (known, other) = (Some(History::from(1)), Some(History::from(2)));
+        // (whether it was a replica, its history, whether that tells of another past)
+        let table = [
+            (Some(true), other, true),
+            (Some(true), None, true),
+            (Some(true), known, false),
+            (Some(false), other, false),
+            (Some(false), known, false),
+            (None, other, false),
+        ];
+        for (promoted, history, expected) in table {
+            let said = Replication { master: Some(true), history, promoted };
+            assert_eq!(said.is_of_another_past(known), expected, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn sections_add_what_they_say_and_keep_what_others_said() {
+        let server = ServerInfo {
+            version: Some("redis 7".into()),
+            run_id: Some("abc".into()),
+            uptime: Some(Duration::from_secs(5)),
+            standalone: Some(true),
+            ..ServerInfo::default()
+        };
+        let replication = Replication { master: Some(true), ..Replication::default() };
+        let others = [
+            ServerInfo { replication, ..ServerInfo::default() },
+            ServerInfo { memory_max: Some(7), ..ServerInfo::default() },
+            ServerInfo { evicts_nothing: Some(false), ..ServerInfo::default() },
+            ServerInfo { loading: Some(true), ..ServerInfo::default() },
+        ];
+        let all = ServerInfo {
+            replication,
+            memory_max: Some(7),
+            evicts_nothing: Some(false),
+            loading: Some(true),
+            ..server.clone()
+        };
+        let mut info = server.clone();
+        others.iter().for_each(|other| info.add(other.clone()));
+        assert_eq!(info, all);
+        info.add(ServerInfo::default());
+        assert_eq!(info, all, "what says nothing changes nothing");
+        let mut info = others[0].clone();
+        info.add(server.clone());
+        assert_eq!(info, ServerInfo { replication, ..server.clone() });
+        // What is said again replaces what was said before.
+        let again = Replication { master: Some(false), ..Replication::default() };
+        let younger = ServerInfo { uptime: Some(Duration::ZERO), replication: again, ..server };
+        info.add(younger.clone());
+        assert_eq!(info, younger);
+    }
+
+    #[test]
+    fn grants_are_the_same_as_their_options_are() {
+        let all = [None, Some(Grant::Ok), Some(Grant::One)];
+        for one in all {
+            for other in all {
+                assert_eq!(Grant::is_same(one, other), one == other, "{one:?} {other:?}");
+            }
+        }
+    }
+}

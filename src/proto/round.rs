@@ -113,3 +113,28 @@ impl Vote {
         (self.latency != Vote::UNKNOWN).then(|| Duration::from_nanos(nanos))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_set_and_what_heals_may_create() {
+        let creating = [Kind::Acquire, Kind::Extend, Kind::Heal, Kind::Release];
+        assert_eq!(creating.map(Kind::may_create), [true, false, true, false]);
+    }
+
+    #[test]
+    fn latency_is_told_in_whole_units_if_it_is_known() {
+        let told = |nanos| Vote::new(NodeOutcome::Granted, nanos).latency();
+        assert_eq!(told(None), None);
+        assert_eq!(Vote::PENDING.latency(), None);
+        assert_eq!(told(Some(0)), Some(Duration::ZERO));
+        assert_eq!(told(Some(3 * 1_024 + 1_023)), Some(Duration::from_nanos(3 * 1_024)));
+        // An hour fits; what does not is not known.
+        let hour = Duration::from_secs(3_600);
+        let told_hour = told(Some(hour.as_nanos() as u64)).unwrap();
+        assert!(told_hour <= hour && told_hour > hour - Duration::from_micros(2));
+        assert_eq!(told(Some(u64::MAX)), None);
+    }
+}

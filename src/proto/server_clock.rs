@@ -242,6 +242,56 @@ mod tests {
     }
 
     #[test]
+    fn a_jump_counts_from_the_first_nanosecond_beyond_what_may_be_noise() {
+        for (beyond, expected) in [(0, false), (1, true)] {
+            let mut clock = ServerClock::default();
+            assert!(!jumped(&mut clock, 1_000, 1_000, 500_000));
+            // A second later: 10 ms of drift and 5 ms of noise.
+            let said = Duration::from_millis(501_015) + Duration::from_nanos(beyond);
+            let drift = |time| time / 100;
+            assert_eq!(clock.has_jumped(at(2_000), at(2_000), said, drift), expected);
+        }
+    }
+
+    #[test]
+    fn a_steady_clock_is_never_suspected() {
+        let mut clock = ServerClock::default();
+        let jumps = (0..100).filter(|i| jumped(&mut clock, 1_000 * i, 1_000 * i, 1_000 * i + 7));
+        assert_eq!(jumps.count(), 0);
+    }
+
+    #[test]
+    fn looks_are_due_from_when_the_last_is_no_longer_fresh_or_while_somebody_waits() {
+        let mut clock = ServerClock::default();
+        assert!(clock.is_due(at(0)) && clock.is_role_due(at(0)));
+        assert_eq!((clock.due(at(0)), clock.role_due()), (at(0), at(0)));
+        clock.reconnect(at(1_000));
+        assert_eq!(clock.unanswered, 1);
+        assert_eq!((clock.due(at(1_000)), clock.role_due()), (at(1_010), at(1_010)));
+        for (now, is_due) in [(1_000, false), (1_009, false), (1_010, true), (1_011, true)] {
+            assert_eq!(clock.is_due(at(now)), is_due, "{now}");
+            assert_eq!(clock.is_role_due(at(now)), is_due, "{now}");
+        }
+        // A refused SET makes every look due at once for a second, of the clock only.
+        clock.refused_at = Some(at(500));
+        for (now, waits) in [(1_000, true), (1_499, true), (1_500, false)] {
+            clock.ask(at(now));
+            clock.role_asked_at = Some(at(now));
+            assert_eq!(clock.is_due(at(now)), waits, "{now}");
+            assert_eq!(clock.due(at(now)), if waits { at(0) } else { at(now + 10) }, "{now}");
+            assert!(!clock.is_role_due(at(now)), "{now}");
+        }
+        assert_eq!(clock.unanswered, 4);
+        clock.is_secret = true;
+        assert!(!clock.is_due(at(9_000)), "what is not told is not asked for");
+        clock.refused_at = Some(at(9_000));
+        assert!(!clock.is_due(at(9_000)));
+        clock.reconnect(at(9_000));
+        assert!(!clock.is_secret && clock.is_due(at(9_000)), "another connection may tell");
+        assert_eq!(clock.unanswered, 1);
+    }
+
+    #[test]
     fn an_answer_that_is_read_late_makes_no_jump() {
         let mut clock = ServerClock::default();
         // It is faster by 5 per mille than the tolerance has room for in the time that is left.
@@ -253,6 +303,11 @@ mod tests {
     fn many_small_jumps_add_up() {
         let mut clock = ServerClock::default();
         let jumps = (0..100).filter(|i| jumped(&mut clock, 10 * i, 10 * i, 10 * i + 4 * i));
+        assert!(jumps.count() > 0);
+        // Whatever the date is.
+        let mut clock = ServerClock::default();
+        let said = |i| 500_000 + 10 * i + 4 * i;
+        let jumps = (0..100).filter(|i| jumped(&mut clock, 10 * i, 10 * i, said(*i)));
         assert!(jumps.count() > 0);
     }
 }

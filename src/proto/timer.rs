@@ -100,10 +100,35 @@ mod tests {
         }
     }
 
+    /// Twice as many as are needed, and a few: neither fewer, for each look costs, nor more.
+    #[test]
+    fn entries_that_nobody_needs_are_looked_for_once_they_outnumber_the_others() {
+        let far = Moment::from_nanos(u64::MAX);
+        let is_live = |at: Moment, _| at != far;
+        let most_stale = |timers: &mut Timers, live: usize| {
+            let longest = (0..1_000).map(|slot| {
+                timers.set(far, id(slot));
+                timers.clear_one(is_live);
+                timers.heap.len()
+            });
+            assert_eq!(longest.max(), Some(2 * live + STALE_MIN), "{live}");
+        };
+        let mut timers = Timers::default();
+        (1..=10).for_each(|slot| timers.set(Moment::from_nanos(slot.into()), id(slot)));
+        most_stale(&mut timers, 10);
+        for slot in 1..=4 {
+            let due = Moment::from_nanos(slot.into());
+            assert_eq!(timers.take_due(due, is_live), Some(id(slot)));
+        }
+        most_stale(&mut timers, 6);
+    }
+
     #[test]
     fn between_reaches_both_ends_and_takes_an_empty_range() {
         let (low, high) = (Duration::from_millis(2), Duration::from_millis(4));
         assert_eq!(between(low, high, 0), low);
+        assert_eq!(between(low, high, 1 << 63), Duration::from_millis(3));
+        assert_eq!(between(low, high, 1 << 62), Duration::from_micros(2_500));
         assert!(between(low, high, u64::MAX) > high - Duration::from_nanos(2));
         assert_eq!(between(low, low, u64::MAX), low);
         assert_eq!(between(Duration::ZERO, Duration::ZERO, 7), Duration::ZERO);
