@@ -67,6 +67,11 @@ pub struct Attempt {
     released: u64,
     /// When that was first so, by the client's clock.
     released_at: u64,
+    /// Slots and connections that were lost with a command of it unanswered.
+    lost: Vec<(usize, usize)>,
+    /// Slots on which a command of it was unanswered when it was handed over.
+    unanswered: u64,
+    is_handed_over: bool,
     /// Nobody will release it any more.
     is_disowned: bool,
 }
@@ -104,6 +109,28 @@ impl Attempt {
     pub fn was_given_up(&self, drawn: u64) -> bool {
         self.released != 0 && self.released_at < drawn
     }
+
+    /// A connection was lost with a command of it unanswered.
+    pub fn note_lost(&mut self, slot: usize, connection: usize) {
+        if self.lost.last() != Some(&(slot, connection)) {
+            self.lost.push((slot, connection));
+        }
+    }
+
+    /// How many connections to this slot were lost so.
+    pub fn losses(&self, slot: usize) -> usize {
+        self.lost.iter().filter(|(other, _)| *other == slot).count()
+    }
+
+    /// What it means that it was extended now.
+    pub fn situations(&self) -> [(bool, Rare); 3] {
+        let is_in_doubt = self.unanswered != 0 || !self.lost.is_empty();
+        [
+            (self.is_handed_over, Rare::AdoptedExtended),
+            (self.is_handed_over && is_in_doubt, Rare::AdoptedInDoubt),
+            (!self.lost.is_empty(), Rare::ExtendedAfterLoss),
+        ]
+    }
 }
 
 impl Checker {
@@ -119,6 +146,9 @@ impl Checker {
             is_decided: false,
             released: 0,
             released_at: 0,
+            lost: Vec::new(),
+            unanswered: 0,
+            is_handed_over: false,
             is_disowned: false,
         };
         self.attempts.insert(token, attempt);
@@ -148,14 +178,46 @@ impl Checker {
         is_late.then(|| ("STALE-SET", format!("{short} is sent when its validity is over")))
     }
 
-    /// A release is about to be written.
-    pub fn note_release(&mut self, told: u64, nodes: NodeSet, token: &LockToken) {
+    /// A client is about to write a command of a lock: who has handed it over is silent.
+    pub fn note_sent(&mut self, client: usize, token: &LockToken) -> Option<Failure> {
+        let attempt = self.attempts.get(token.as_bytes())?;
+        (attempt.client != client).then(|| {
+            let text = format!("client {client} has handed {} over", Short(token.as_bytes()));
+            ("GIVER-SILENT", text)
+        })
+    }
+
+    /// A release is about to be written: its lock must have been given up.
+    pub fn note_release(
+        &mut self,
+        told: u64,
+        nodes: NodeSet,
+        token: &LockToken,
+    ) -> Option<Failure> {
         if let Some(attempt) = self.attempts.get_mut(token.as_bytes()) {
             if attempt.released == 0 {
                 attempt.released_at = told;
             }
             attempt.released |= nodes.iter().map(|slot| 1 << slot).sum::<u64>();
         }
+        let held = self.held.iter().find(|held| held.token[..] == *token.as_bytes());
+        held.map(|held| {
+            let text = format!("client {} has {}", held.client, Short(token.as_bytes()));
+            ("EARLY-RELEASE", text)
+        })
+    }
+
+    /// The lock is another client's from now on. These slots have a command of it unanswered. Says
+    /// whether others were lost before they answered one.
+    pub fn hand_over(&mut self, token: &[u8; 40], taker: usize, unanswered: u64) -> bool {
+        for held in self.held.iter_mut().filter(|held| held.token == *token) {
+            held.client = taker;
+        }
+        self.attempts.get_mut(token).is_some_and(|attempt| {
+            (attempt.client, attempt.is_handed_over) = (taker, true);
+            attempt.unanswered |= unanswered;
+            !attempt.lost.is_empty()
+        })
     }
 
     /// A yes whose lock is to be over, and which no release has followed on a connection that
@@ -255,7 +317,9 @@ impl World {
         let connection = &mut self.connections[id];
         let index = connection.replies;
         connection.replies += 1;
-        connection.sets.retain(|(place, ..)| *place != index);
+        while connection.asked.front().is_some_and(|asked| asked.place <= index) {
+            connection.asked.pop_front();
+        }
         if index > HANDSHAKE_REPLIES_MAX {
             self.heard_at[client][connection.node] = Some((connection.incarnation, self.now));
         }
@@ -308,25 +372,30 @@ impl World {
                 }
             }
             if change.kind == ChangeKind::Delete {
-                self.check_not_counted_on(node, before);
+                self.check_not_counted_on(node, id, before);
                 self.check_sound(&change.key);
             }
         }
     }
 
     /// No copy is deleted that somebody counts on and believes in (R26).
-    fn check_not_counted_on(&mut self, node: usize, token: &[u8]) {
+    fn check_not_counted_on(&mut self, node: usize, id: usize, token: &[u8]) {
         let is_counted = |held: &&Held| held.token == token && held.nodes.contains(&node);
         let held = self.checker.held.iter().find(is_counted);
-        if held.is_some_and(|held| !self.clients[held.client].is_over(self.now, held.deadline)) {
-            self.fail("COUNTED-COPY", || format!("node {node} deletes {}", Short(token)));
+        let valid = held.filter(|it| !self.clients[it.client].is_over(self.now, it.deadline));
+        if let Some(holder) = valid.map(|held| held.client) {
+            let client = self.connections[id].client;
+            self.fail("COUNTED-COPY", || {
+                let token = Short(token);
+                format!("node {node} deletes {token} of client {holder} for client {client}")
+            });
         }
     }
 
     /// A key was set: by an extension, if a time to live is given.
     fn note_executed(&mut self, node: usize, id: usize, token: &[u8], healed: Option<&[u8]>) {
         let connection = &self.connections[id];
-        let closed_at = connection.closed_at;
+        let (client, closed_at) = (connection.client, connection.closed_at);
         self.rare.hit_if(healed.is_some(), Rare::Healed);
         if closed_at < self.now {
             self.rare.hit(Rare::GhostSet);
@@ -336,6 +405,7 @@ impl World {
             }
         }
         if let Some(attempt) = self.checker.attempts.get_mut(token) {
+            self.rare.hit_if(attempt.client != client, Rare::GiverSet);
             let asked = healed.and_then(|ttl| std::str::from_utf8(ttl).ok()?.parse().ok());
             let ttl_ms = asked.unwrap_or(attempt.ttl_ms);
             attempt.executed.push(Executed { node, at: self.now, connection: id, ttl_ms });

@@ -161,8 +161,11 @@ impl World {
         let now_until = lease.valid_until().as_nanos();
         let heard = self.checker.attempts.get(&token).map_or(&[][..], |attempt| &attempt.heard);
         let since = operation.started_true;
-        let heard: Vec<Heard> =
-            heard.iter().filter(|heard| heard.is_extension && heard.at >= since).copied().collect();
+        let is_own = |heard: &&Heard| {
+            let is_of_client = self.connections[heard.connection].client == client;
+            is_of_client && heard.is_extension && heard.at >= since
+        };
+        let heard: Vec<Heard> = heard.iter().filter(is_own).copied().collect();
         if !is_extended {
             if now_until != deadline {
                 self.fail("EXTEND-KEPT", || "a failed extension changed the deadline".into());
@@ -186,8 +189,15 @@ impl World {
         let granted: Vec<usize> = lease.granted_by().collect();
         let uncountable = self.checker.attempts.get(&token).map_or(0, |it| it.uncountable);
         self.check_countable(&granted, uncountable);
-        let is_counted = |heard: &Heard| heard.is_healed && granted.contains(&heard.slot);
-        self.rare.hit_if(heard.iter().any(is_counted), Rare::HealCounted);
+        let is_counted = |heard: &&Heard| heard.is_healed && granted.contains(&heard.slot);
+        let healed: Vec<usize> = heard.iter().filter(is_counted).map(|heard| heard.slot).collect();
+        self.rare.hit_if(!healed.is_empty(), Rare::HealCounted);
+        if let Some(attempt) = self.checker.attempts.get(&token) {
+            let is_after_two = healed.iter().any(|slot| attempt.losses(*slot) >= 2);
+            self.rare.hit_if(is_after_two, Rare::HealAfterTwoLosses);
+            let situations = attempt.situations();
+            situations.iter().for_each(|(is_it, rare)| self.rare.hit_if(*is_it, *rare));
+        }
         let nodes = self.check_votes(client, &granted, &heard, quorum(self.plan.nodes));
         let Some(at) = self.checker.held.iter().position(|held| held.token == token) else {
             return self.fail("LATCH", || "a lock that was over came back".into());

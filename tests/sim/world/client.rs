@@ -12,6 +12,7 @@ use super::World;
 use super::choices::split_mix;
 use super::clock::{Clock, MICRO, MILLI};
 use super::debts::Owed;
+use super::keep::Kept;
 use super::queue::Event;
 use super::rare::Rare;
 use super::timeline::Millis;
@@ -81,8 +82,8 @@ pub enum Step {
         slot: usize,
         from: usize,
         to: usize,
-        /// The token and the time to live, if it is a SET.
-        set: Option<([u8; 40], u32)>,
+        /// The token, if it is a lock's command, and the time to live, if it is a SET.
+        lock: Option<([u8; 40], Option<u32>)>,
     },
 }
 
@@ -107,6 +108,7 @@ pub struct Client {
     drawn: Drawn,
     pub operations: BTreeMap<OpId, Operation>,
     pub leases: Vec<Lease>,
+    pub kept: Vec<Kept>,
     /// For each slot, what lost connections may have left there.
     pub owed: Vec<Vec<Owed>>,
     pub work_left: u32,
@@ -144,6 +146,7 @@ impl Client {
             drawn,
             operations: BTreeMap::new(),
             leases: Vec::new(),
+            kept: Vec::new(),
             owed: (0..config.nodes()).map(|_| Vec::new()).collect(),
             work_left: 0,
             demands: Vec::new(),

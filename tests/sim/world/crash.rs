@@ -213,7 +213,9 @@ impl World {
         self.healed_at = self.now;
         self.slow_until = 0;
         self.surprises.clear();
+        self.ambushes.clear();
         self.links.iter_mut().for_each(|links| links.fill(0));
+        self.shut.iter_mut().for_each(|shut| shut.fill(0));
         for node in 0..self.nodes.len() {
             let it = &mut self.nodes[node];
             (it.door, it.frozen_until, it.is_poisonous) = (Door::Open, 0, false);

@@ -4,6 +4,7 @@
 use super::World;
 use super::clock::MILLI;
 use super::network::ServerEnd;
+use super::rare::Rare;
 use super::redis::compared;
 use super::timeline::Short;
 use muxlock::LockToken;
@@ -11,7 +12,7 @@ use muxlock::proto::NodeSet;
 
 /// A SET whose answer was lost with its connection.
 pub struct Owed {
-    token: [u8; 40],
+    pub token: [u8; 40],
     /// When its key is gone, at the latest, if the server had it when the connection was lost; in
     /// true time.
     until: u64,
@@ -21,16 +22,28 @@ pub struct Owed {
 
 impl World {
     /// A client has closed its end: what it has asked for and not been told may be done or not.
-    pub fn note_lost_sets(&mut self, id: usize) {
+    pub fn note_lost_commands(&mut self, id: usize) {
         let connection = &mut self.connections[id];
         let (client, slot, node) = (connection.client, connection.slot, connection.node);
         let is_gone = self.plan.routes[slot] != node;
-        for (_, token, ttl_ms) in std::mem::take(&mut connection.sets) {
-            if is_gone || self.had_twins {
+        for asked in std::mem::take(&mut connection.asked) {
+            let Some(attempt) = self.checker.attempts.get_mut(&asked.token) else {
+                continue;
+            };
+            attempt.note_lost(slot, id);
+            if attempt.client != client {
+                self.rare.hit(Rare::GiverLost);
                 continue;
             }
+            let Some(ttl_ms) = asked.set.filter(|_| !is_gone && !self.had_twins) else {
+                continue;
+            };
             let until = self.now + u64::from(ttl_ms) * MILLI;
-            self.clients[client].owed[slot].push(Owed { token, until, released_on: None });
+            self.clients[client].owed[slot].push(Owed {
+                token: asked.token,
+                until,
+                released_on: None,
+            });
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::World;
 use super::clock::MILLI;
-use super::network::{ClientEnd, Way};
+use super::network::{ClientEnd, Connection, Way};
 use super::node::{Door, Memory};
 use super::plan::Class;
 use super::queue::Event;
@@ -18,6 +18,9 @@ pub enum Fault {
     Partition,
     /// A connection ends, at one end or at both.
     Cut,
+    /// A connection ends, and the next one of the same client to the same node; what was sent on
+    /// them arrives late.
+    CutTwice,
     /// Nobody can connect to a node.
     Door,
     /// All messages are late.
@@ -65,10 +68,11 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 25] = [
+    pub const ALL: [Fault; 26] = [
         Fault::Stall,
         Fault::Partition,
         Fault::Cut,
+        Fault::CutTwice,
         Fault::Door,
         Fault::Slow,
         Fault::Freeze,
@@ -98,6 +102,7 @@ impl Fault {
             Fault::Stall
             | Fault::Partition
             | Fault::Cut
+            | Fault::CutTwice
             | Fault::Door
             | Fault::Slow
             | Fault::Freeze
@@ -156,7 +161,9 @@ impl World {
     fn inflict(&mut self, fault: Fault, node: usize, client: usize, length: u64) {
         let until = self.now + length;
         match fault {
-            Fault::Stall | Fault::Cut | Fault::Surplus => self.disturb_connection(fault, until),
+            Fault::Stall | Fault::Cut | Fault::CutTwice | Fault::Surplus => {
+                self.disturb_connection(fault, until);
+            }
             Fault::Partition => self.links[client][node] = until,
             Fault::Door => {
                 let door = if self.choices.chance(500) { Door::Silent } else { Door::Refusing };
@@ -196,15 +203,19 @@ impl World {
             Fault::Demote => self.demote(node, until),
             Fault::Hypervisor => {
                 self.mutex_promised = false;
-                self.clients[client].clock.freeze(self.now, length);
-                self.pause_client(client, length);
+                for client in self.of_machine(client) {
+                    self.clients[client].clock.freeze(self.now, length);
+                    self.pause_client(client, length);
+                }
             }
             Fault::Jump => {
-                let it = &mut self.clients[client];
-                it.clock.step(self.now, length as i64);
-                it.jumped += length;
-                self.start_anew(client);
-                self.wake_client(client, self.now);
+                for client in self.of_machine(client) {
+                    let it = &mut self.clients[client];
+                    it.clock.step(self.now, length as i64);
+                    it.jumped += length;
+                    self.start_anew(client);
+                    self.wake_client(client, self.now);
+                }
             }
             Fault::Swap => self.swap(node),
         }
@@ -214,8 +225,12 @@ impl World {
         let is_open = |id: &usize| self.connections[*id].client_end == ClientEnd::Established;
         let mut open: Vec<usize> = (0..self.connections.len()).filter(is_open).collect();
         // Those that owe something are where it hurts.
-        let owes = |id: &usize| self.connections[*id].commands > self.connections[*id].replies;
-        if fault == Fault::Cut && open.iter().any(owes) && self.choices.chance(700) {
+        let owes = |id: &usize| match fault {
+            Fault::CutTwice => !self.connections[*id].asked.is_empty(),
+            _ => self.connections[*id].commands > self.connections[*id].replies,
+        };
+        let is_cut = matches!(fault, Fault::Cut | Fault::CutTwice);
+        if is_cut && open.iter().any(owes) && self.choices.chance(700) {
             open.retain(owes);
         }
         if open.is_empty() {
@@ -232,11 +247,12 @@ impl World {
                 let client = self.connections[id].client;
                 self.wake_client(client, self.now);
             }
-            // What was sent arrives, but later than anybody expects.
-            _ if self.choices.chance(500) => {
-                self.connections[id].up.held_until = until;
-                self.end_pipe(id, Way::Down);
+            Fault::CutTwice => {
+                let Connection { client, slot, .. } = self.connections[id];
+                self.cut_late(id, until);
+                self.lie_in_wait(client, slot, 1);
             }
+            _ if self.choices.chance(500) => self.cut_late(id, until),
             _ => self.cut(id),
         }
     }

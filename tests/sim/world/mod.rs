@@ -2,6 +2,7 @@
 //!
 //! It needs nothing but the standard library and this crate, so that a fuzzer can include it.
 
+mod ambush;
 pub mod check;
 pub mod choices;
 mod claims;
@@ -10,6 +11,8 @@ mod clock;
 mod crash;
 mod debts;
 mod faults;
+mod hand_over;
+mod keep;
 mod keys;
 mod lua;
 mod network;
@@ -32,6 +35,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 
+use ambush::Ambush;
 use check::Checker;
 use choices::Choices;
 use client::Client;
@@ -132,12 +136,15 @@ pub struct World {
     connections: Vec<Connection>,
     /// Until when nothing passes between a client and a node.
     links: Vec<Vec<u64>>,
+    /// Until when a client's requests to connect do not get through to a node.
+    shut: Vec<Vec<u64>>,
     /// The process of a node that a client last heard of, and when.
     heard_at: Vec<Vec<Option<(u64, u64)>>>,
     slow_until: u64,
     faults_left: u32,
     /// Connections that will get a reply too many when they owe none.
     surprises: Vec<usize>,
+    ambushes: Vec<Ambush>,
     /// Whether things still go wrong.
     is_faulty: bool,
     healed_at: u64,
@@ -171,6 +178,7 @@ impl World {
             })
             .collect();
         let links = vec![vec![0; plan.nodes]; plan.clients];
+        let shut = links.clone();
         let heard_at = vec![vec![None; plan.nodes]; plan.clients];
         let mutex_promised = match plan.class {
             Class::Durable => true,
@@ -187,10 +195,12 @@ impl World {
             nodes,
             connections: Vec::new(),
             links,
+            shut,
             heard_at,
             slow_until: 0,
             faults_left: 0,
             surprises: Vec::new(),
+            ambushes: Vec::new(),
             is_faulty: true,
             healed_at: u64::MAX,
             had_twins,
@@ -222,9 +232,14 @@ impl World {
             }
         }
         for client in 0..self.plan.clients {
-            // Suspend and all: the safety clock of a machine that has been up for a while.
-            let reading = SECOND + self.choices.between(0, 1_000 * SECOND);
-            let clock = Clock::new(reading, Plan::ppm(&mut self.choices));
+            let clock = match self.plan.machines[client] {
+                first if first < client => self.clients[first].clock.clone(),
+                _ => {
+                    // Suspend and all: the safety clock of a machine that has been up for a while.
+                    let reading = SECOND + self.choices.between(0, 1_000 * SECOND);
+                    Clock::new(reading, Plan::ppm(&mut self.choices))
+                }
+            };
             let client = self.new_client(client, clock);
             self.clients.push(client);
         }
@@ -274,10 +289,9 @@ impl World {
         while self.violation.is_none() {
             let is_busy = self.faults_left > 0 || self.clients.iter().any(|it| it.work_left > 0);
             let is_worn_out = self.events > FAULTY_EVENTS_MAX || self.choices.is_exhausted();
-            if !is_busy || is_worn_out {
+            if !is_busy || is_worn_out || !self.step() {
                 break;
             }
-            self.step();
         }
         self.heal();
         for client in 0..self.clients.len() {
@@ -310,6 +324,7 @@ impl World {
             Event::ClientTurn(client) => self.client_turn(client, at),
             Event::Work(client) if self.is_faulty => self.work(client),
             Event::Work(client) => self.retry_demand(client),
+            Event::Renew(client) => self.renew(client),
             Event::Fault if self.is_faulty => self.strike(),
             Event::Fault => {}
             Event::Restart(node) => self.restart(node),

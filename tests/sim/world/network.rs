@@ -145,6 +145,16 @@ pub struct Yes {
     pub is_replica: bool,
 }
 
+/// A command of a lock.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    /// Its place among the commands on this connection.
+    pub place: u64,
+    pub token: [u8; 40],
+    /// The time to live in milliseconds, if it is a SET.
+    pub set: Option<u32>,
+}
+
 /// A connection between a client's slot and a node.
 pub struct Connection {
     pub client: usize,
@@ -165,9 +175,8 @@ pub struct Connection {
     /// Replies that the client read.
     pub replies: u64,
     pub yeses: VecDeque<Yes>,
-    /// The SETs that the client has handed to its socket and not been answered: the place of each
-    /// among the commands, its token, and its time to live in milliseconds.
-    pub sets: VecDeque<(u64, [u8; 40], u32)>,
+    /// The commands of locks that the client has handed to its socket and not been answered.
+    pub asked: VecDeque<Asked>,
     /// Where what no client should accept ends.
     pub poisoned: Option<usize>,
     /// When the client closed it.
@@ -194,7 +203,7 @@ impl Connection {
             answered: 0,
             replies: 0,
             yeses: VecDeque::new(),
-            sets: VecDeque::new(),
+            asked: VecDeque::new(),
             poisoned: None,
             closed_at: u64::MAX,
             said_replica: false,

@@ -83,6 +83,12 @@ pub struct Plan {
     pub routes: Vec<usize>,
     /// Clients that do not guard, as those of another make.
     pub unguarded_clients: usize,
+    /// Which machine each client runs on: those of one machine share its clock.
+    pub machines: Vec<usize>,
+    /// Whether clients of one machine hand locks to each other.
+    pub hands_over: bool,
+    /// Whether applications keep locks alive.
+    pub keeps: bool,
     pub password: Option<String>,
     pub db: u64,
     /// What servers there are: each process is one of them.
@@ -120,10 +126,14 @@ impl Plan {
             let last = nodes - 1;
             routes[last] = choices.below(last as u32) as usize;
         }
+        let clients = 2 + choices.below(3) as usize;
+        let hands_over = choices.chance(450);
+        let machine = |client| if hands_over && choices.chance(700) { 0 } else { client };
+        let machines = (0..clients).map(machine).collect();
         Plan {
             class,
             nodes,
-            clients: 2 + choices.below(3) as usize,
+            clients,
             resources: 1 + usize::from(choices.chance(300)),
             max_ttl,
             node_timeout,
@@ -135,6 +145,9 @@ impl Plan {
             durable: (0..nodes).map(|_| class == Class::Guarded && choices.chance(100)).collect(),
             routes,
             unguarded_clients: usize::from(is_stepped && choices.chance(150)),
+            machines,
+            hands_over,
+            keeps: choices.chance(400),
             password: choices.chance(150).then(|| "secret".into()),
             db: u64::from(choices.chance(150)) * 3,
             makes: choices.pick(&FLEETS),
@@ -156,6 +169,11 @@ impl Plan {
             work_interval: choices.magnitude(MILLI, (max_ttl / 2).max(4 * MILLI)),
             stray_error: choices.pick(&[0, 0, 0, 30]),
         }
+    }
+
+    /// Whether this may go wrong.
+    pub fn has(&self, fault: Fault) -> bool {
+        self.faults.iter().any(|(other, _)| *other == fault)
     }
 
     /// Whether a lock that a node has forgotten can be taken a second time only by a client that

@@ -18,6 +18,8 @@ pub enum Event {
     ClientTurn(usize),
     /// A client's application does something.
     Work(usize),
+    /// It is time to renew what an application keeps alive.
+    Renew(usize),
     Fault,
     /// A node's process starts again, if it is still down.
     Restart(usize),

@@ -71,7 +71,7 @@ impl World {
         if self.connections[id].client_end == ClientEnd::Closed {
             return;
         }
-        let open_at = self.links[client][node];
+        let open_at = self.links[client][node].max(self.shut[client][node]);
         if self.now < open_at {
             return self.queue.push(open_at, Event::Knock(id));
         }
@@ -108,7 +108,7 @@ impl World {
         connection.client_end = ClientEnd::Closed;
         connection.closed_at = self.now;
         connection.down.discard();
-        self.note_lost_sets(id);
+        self.note_lost_commands(id);
         match self.connections[id].server_end {
             ServerEnd::Absent | ServerEnd::Gone => {}
             // A reset takes a connection back that the process has not accepted yet.

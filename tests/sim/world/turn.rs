@@ -7,16 +7,17 @@ use std::io::ErrorKind;
 use std::iter;
 use std::ops::Range;
 
-use muxlock::NodeOutcome;
 use muxlock::proto::{Action, Command, Grant};
 use muxlock::resp;
+use muxlock::{LockToken, NodeOutcome};
 
 use super::World;
 use super::client::{Stage, Step};
 use super::clock::{MICRO, MILLI};
-use super::network::{ClientEnd, Way};
+use super::network::{Asked, ClientEnd, Way};
 use super::rare::Rare;
 use super::timeline::Short;
+use super::work::digits;
 
 /// What a socket may have to send before the node is told to be blocked.
 const UNSENT_BYTES_MAX: usize = 2 * 1024;
@@ -143,7 +144,7 @@ impl World {
             room[..count].copy_from_slice(&self.connections[id].down.peek()[..count]);
             self.connections[id].down.consume(count);
             self.clients[client].slots[slot].reader.filled(count);
-            if !self.hand_over(client, slot, id) {
+            if !self.pass_replies(client, slot, id) {
                 return;
             }
             if count < readable && is_partial {
@@ -155,10 +156,10 @@ impl World {
         self.wake_client(client, self.now);
     }
 
-    /// Hands complete replies to the engine. Returns whether the socket is still there.
-    fn hand_over(&mut self, client: usize, slot: usize, id: usize) -> bool {
+    /// Passes complete replies on to the engine. Returns whether the socket is still there.
+    fn pass_replies(&mut self, client: usize, slot: usize, id: usize) -> bool {
         loop {
-            self.hand_over_grants(client, slot, id);
+            self.pass_grants(client, slot, id);
             match self.clients[client].slots[slot].reader.next() {
                 Ok(None) => return true,
                 Ok(Some(reply)) => {
@@ -183,8 +184,8 @@ impl World {
         }
     }
 
-    /// Those that may be handed over together.
-    fn hand_over_grants(&mut self, client: usize, slot: usize, id: usize) {
+    /// Those that may be passed on together.
+    fn pass_grants(&mut self, client: usize, slot: usize, id: usize) {
         let reader = &mut self.clients[client].slots[slot].reader;
         let grants: Vec<Grant> = iter::from_fn(|| reader.next_grant()).collect();
         grants.iter().for_each(|_| self.note_reply(client, slot, id));
@@ -213,7 +214,7 @@ impl World {
         reader.filled(5);
         self.connections[id].poisoned = Some(0);
         self.rare.hit(Rare::Surplus);
-        self.hand_over(client, slot, id);
+        self.pass_replies(client, slot, id);
     }
 
     fn drop_socket(&mut self, client: usize, slot: usize, kind: ErrorKind) {
@@ -241,7 +242,7 @@ impl World {
                 match step {
                     Step::Connect(slot) => self.connect(client, slot),
                     Step::Close(slot) => self.close(client, slot),
-                    Step::Send { slot, from, to, set } => self.send(client, slot, from..to, set),
+                    Step::Send { slot, from, to, lock } => self.send(client, slot, from..to, lock),
                 }
                 if self.may_pause(client) {
                     return false;
@@ -271,27 +272,32 @@ impl World {
                     let (from, to) = (it.batch.len(), encoded.len());
                     it.batch.extend_from_slice(&encoded[from..]);
                     let of = nodes.iter().map(|slot| 1 << slot).sum::<u64>() & in_quarantine;
-                    if let Command::Acquire { token, .. }
-                    | Command::Extend { token, .. }
-                    | Command::Heal { token, .. } = command
-                    {
-                        self.checker.note_uncountable(token, of);
-                    }
-                    if let Command::Release { token, .. } = command {
-                        handed_out.push((nodes, *token, true));
-                    }
-                    if let Command::Heal { token, .. } = command {
-                        failure = failure.or(self.checker.note_heal(it.told, token));
+                    if let Some(token) = token_of(&command) {
+                        failure = failure.or(self.checker.note_sent(client, token));
                     }
                     let mut set = None;
-                    if let Command::Acquire { token, ttl, .. } = command {
-                        let noted = self.checker.note_sets(it.told, nodes, token, ttl.as_millis());
-                        failure = failure.or(noted);
-                        handed_out.push((nodes, *token, false));
-                        let token = token.as_bytes().try_into().expect("a token has 40 digits");
-                        set = Some((token, ttl.as_millis()));
+                    match command {
+                        Command::Acquire { token, ttl, .. } => {
+                            self.checker.note_uncountable(token, of);
+                            set = Some(ttl.as_millis());
+                            let late =
+                                self.checker.note_sets(it.told, nodes, token, ttl.as_millis());
+                            failure = failure.or(late);
+                            handed_out.push((nodes, *token, false));
+                        }
+                        Command::Extend { token, .. } => self.checker.note_uncountable(token, of),
+                        Command::Heal { token, .. } => {
+                            self.checker.note_uncountable(token, of);
+                            failure = failure.or(self.checker.note_heal(it.told, token));
+                        }
+                        Command::Release { token, .. } => {
+                            failure = failure.or(self.checker.note_release(it.told, nodes, token));
+                            handed_out.push((nodes, *token, true));
+                        }
+                        _ => {}
                     }
-                    let send = |slot| Step::Send { slot, from, to, set };
+                    let lock = token_of(&command).map(|token| (digits(token), set));
+                    let send = |slot| Step::Send { slot, from, to, lock };
                     it.steps.extend(nodes.iter().map(send));
                     self.timeline.note(self.now, || {
                         format!("client {client} sends {} to {nodes:?}", describe(&command))
@@ -307,10 +313,8 @@ impl World {
         if let Some((rule, text)) = failure {
             self.fail(rule, || text);
         }
-        let told = self.clients[client].told;
         for (nodes, token, is_release) in handed_out {
             if is_release {
-                self.checker.note_release(told, nodes, &token);
                 self.note_released_sets(client, nodes, &token);
             } else {
                 self.check_debts(client, nodes, &token);
@@ -330,18 +334,21 @@ impl World {
         client: usize,
         slot: usize,
         bytes: Range<usize>,
-        set: Option<([u8; 40], u32)>,
+        lock: Option<([u8; 40], Option<u32>)>,
     ) {
         let Some(id) = self.clients[client].slots[slot].connection else {
             return;
         };
         let connection = &mut self.connections[id];
-        if let Some((token, ttl_ms)) = set {
-            connection.sets.push_back((connection.commands, token, ttl_ms));
+        if let Some((token, set)) = lock {
+            connection.asked.push_back(Asked { place: connection.commands, token, set });
         }
         connection.commands += 1;
         let bytes = self.clients[client].batch[bytes].to_vec();
         self.write(client, slot, &bytes);
+        if lock.is_some() {
+            self.may_cut_again(client, slot, id);
+        }
         if self.clients[client].slots[slot].unsent.len() > UNSENT_BYTES_MAX {
             self.rare.hit(Rare::Blocked);
             self.clients[client].engine.handle_blocked(slot);
@@ -371,6 +378,17 @@ impl World {
         if count > 0 {
             self.transmit(id, Way::Up, &bytes[..count]);
         }
+    }
+}
+
+/// Whose lock the command is about, if it is about one.
+fn token_of<'a>(command: &Command<'a>) -> Option<&'a LockToken> {
+    match command {
+        Command::Acquire { token, .. }
+        | Command::Extend { token, .. }
+        | Command::Heal { token, .. }
+        | Command::Release { token, .. } => Some(token),
+        _ => None,
     }
 }
 

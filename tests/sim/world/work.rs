@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use muxlock::proto::{Cancelled, Patience};
-use muxlock::{Done, Lease, LockError, LockErrorKind, Moment, OpId, Resource};
+use muxlock::{Done, Lease, LockError, LockErrorKind, LockToken, Moment, OpId, Resource};
 
 use super::World;
 use super::clock::MILLI;
+use super::faults::Fault;
 use super::queue::Event;
 use super::rare::Rare;
 use super::timeline::{Millis, Short};
@@ -18,6 +19,12 @@ const DOUBLINGS_MAX: u32 = 7;
 
 /// How often an application has something cancelled when it does something, of a thousand times.
 const CANCELS: u32 = 60;
+
+/// How often a holder hands its lock to another client, in runs where they do.
+const HAND_OVERS: u32 = 300;
+
+/// How often somebody lies in wait for a lock that may be healed, to cut its connections.
+const AMBUSHES: u32 = 150;
 
 /// The names of what is locked.
 pub const RESOURCES: [&str; 2] = ["r", "invoice:42"];
@@ -59,7 +66,10 @@ impl World {
         if self.choices.chance(CANCELS) {
             self.cancel_something(client);
         }
-        let is_holding = !self.clients[client].leases.is_empty();
+        let is_holding = self.is_holding(client);
+        if is_holding && self.plan.hands_over && self.choices.chance(HAND_OVERS) {
+            return self.hand_over_something(client);
+        }
         // What holders do is what matters most, and where they heal, that they extend.
         let kinds = match (is_holding, self.plan.heals) {
             (false, _) => 3,
@@ -82,6 +92,10 @@ impl World {
         let ttl = self.plan.ttl(&mut self.choices);
         let is_patient = self.choices.chance(500);
         let wait = is_patient.then(|| self.choices.magnitude(MILLI, 1_000 * MILLI));
+        if self.plan.heals && self.plan.has(Fault::CutTwice) && self.choices.chance(AMBUSHES) {
+            let slot = self.choices.below(self.plan.nodes as u32) as usize;
+            self.lie_in_wait(client, slot, 2);
+        }
         self.acquire(client, resource, ttl, wait);
     }
 
@@ -122,8 +136,25 @@ impl World {
         }
     }
 
+    /// What becomes of a lock that was granted.
+    fn hold(&mut self, client: usize, lease: Lease) {
+        if self.plan.hands_over {
+            self.may_cut_stragglers(client, &lease);
+            if self.choices.chance(HAND_OVERS / 3) {
+                // Before all nodes have answered.
+                return self.hand_over(client, lease);
+            }
+        }
+        if self.plan.keeps && self.choices.chance(500) {
+            self.keep(client, &lease);
+        } else {
+            self.come_back(client, &lease);
+        }
+        self.clients[client].leases.push(lease);
+    }
+
     /// Who got a lock does something with it while it is valid, or just when it is over.
-    fn come_back(&mut self, client: usize, lease: &Lease) {
+    pub fn come_back(&mut self, client: usize, lease: &Lease) {
         let end = self.clients[client].clock.when(lease.valid_until().as_nanos());
         let left = end.saturating_sub(self.now);
         let early = match self.choices.chance(300) {
@@ -133,20 +164,28 @@ impl World {
         self.queue.push(self.now.max(end.saturating_sub(early)), Event::Work(client));
     }
 
-    fn take_lease(&mut self, client: usize) -> Option<Lease> {
-        let count = self.clients[client].leases.len() as u32;
-        if count == 0 {
+    /// Takes one of the locks; one that is kept alive, if there is no other.
+    pub fn take_lease(&mut self, client: usize) -> Option<Lease> {
+        let it = &self.clients[client];
+        let mut any: Vec<usize> = (0..it.leases.len()).collect();
+        if any.iter().any(|at| !it.keeps(&it.leases[*at])) {
+            any.retain(|at| !it.keeps(&it.leases[*at]));
+        }
+        if any.is_empty() {
             return None;
         }
-        let picked = self.choices.below(count) as usize;
+        let picked = any[self.choices.below(any.len() as u32) as usize];
         Some(self.clients[client].leases.swap_remove(picked))
     }
 
     fn extend_something(&mut self, client: usize) {
-        let Some(lease) = self.take_lease(client) else {
-            return;
-        };
-        let ttl = self.plan.ttl(&mut self.choices);
+        if let Some(lease) = self.take_lease(client) {
+            let ttl = self.plan.ttl(&mut self.choices);
+            self.extend(client, lease, ttl);
+        }
+    }
+
+    pub fn extend(&mut self, client: usize, lease: Lease, ttl: u64) {
         let now = self.client_now(client);
         let started = self.clients[client].told;
         let token = token_of(&lease);
@@ -281,10 +320,11 @@ impl World {
                 self.rare.hit(Rare::Granted);
                 self.check_acquired(client, resource, &operation, &lease);
                 if self.is_faulty {
-                    self.come_back(client, &lease);
+                    self.hold(client, lease);
+                } else {
+                    self.clients[client].leases.push(lease);
+                    self.demand_met(client, resource);
                 }
-                self.clients[client].leases.push(lease);
-                self.demand_met(client, resource);
             }
             Err(error) => {
                 self.timeline.note(self.now, || format!("client {client} fails: {error}"));
@@ -310,7 +350,7 @@ impl World {
         result: Result<(), LockError>,
     ) {
         self.check_extended(client, &operation, &lease, result.is_ok());
-        match result {
+        match &result {
             Ok(()) => self.rare.hit(Rare::Extended),
             Err(error) => {
                 self.timeline.note(self.now, || format!("client {client} not extended: {error}"));
@@ -320,6 +360,7 @@ impl World {
             }
         }
         if self.is_faulty {
+            self.note_renewed(client, &lease, result.is_ok());
             self.clients[client].leases.push(lease);
         } else {
             self.release(client, lease);
@@ -346,9 +387,6 @@ impl World {
     }
 
     fn demand_met(&mut self, client: usize, resource: usize) {
-        if self.is_faulty {
-            return;
-        }
         if let Some(lease) = self.clients[client].leases.pop() {
             self.release(client, lease);
         }
@@ -389,6 +427,9 @@ impl World {
 }
 
 pub fn token_of(lease: &Lease) -> [u8; 40] {
-    let bytes = lease.token().as_bytes();
-    bytes.try_into().expect("a token has 40 digits")
+    digits(lease.token())
+}
+
+pub fn digits(token: &LockToken) -> [u8; 40] {
+    token.as_bytes().try_into().expect("a token has 40 digits")
 }
