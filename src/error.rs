@@ -212,13 +212,19 @@ impl LockError {
         LockError::new(LockErrorKind::Expired, 0, Vec::new())
     }
 
+    /// Another thread of the client was held up while it worked for all.
+    pub(crate) fn unserved() -> LockError {
+        LockError::new(LockErrorKind::Unavailable, 0, Vec::new())
+    }
+
     /// What kind of failure it is.
     pub fn kind(&self) -> LockErrorKind {
         self.0.kind
     }
 
     /// What each node said in the last round, in the order of configuration. Empty if nothing was
-    /// sent.
+    /// sent, or if another thread, which worked for all of this client's, was held up for so long
+    /// that nobody knows.
     pub fn nodes(&self) -> &[NodeReport] {
         &self.0.nodes
     }
@@ -275,6 +281,9 @@ impl fmt::Display for LockError {
             LockErrorKind::Contended => {
                 let held = count(|outcome| matches!(outcome, NodeOutcome::Held));
                 write!(f, "contended: {held} of {total} nodes hold another token")?;
+            }
+            LockErrorKind::Unavailable if total == 0 => {
+                f.write_str("unavailable: another thread of this client was held up meanwhile")?;
             }
             LockErrorKind::Unavailable => {
                 let failed = count(NodeOutcome::is_failure);

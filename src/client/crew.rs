@@ -12,12 +12,17 @@
 //!    to wait for them himself, or calls somebody to the desk.
 //! 3. Who is called and finds the desk taken may sleep on: whoever has it is bound by 1 and 2.
 //! 4. A leader who must not wait for so long any more, or whose order is done, is woken.
+//! 5. Reports are told by the thread that has them, with nothing in its hands. It is called to no
+//!    desk meanwhile; when it is back, it looks for the desk by itself.
+//! 6. Nobody sleeps past the limit of his order, whatever has become of the others. Then he takes
+//!    it back; what comes of it is given up.
 //!
 //! The module knows neither locks nor sockets; `tests/handover` explores its interleavings.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 use std::mem;
+use std::time::Duration;
 
 use super::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, yield_now};
 
@@ -41,6 +46,8 @@ pub(super) trait Work {
     type Outcome;
     type Time: Copy + Ord;
     type Poller: Poll;
+    /// What is to be told to somebody who may block or panic.
+    type Report;
 
     /// To be called before orders are begun. Says whether somebody should look for events before.
     fn get_ready(&mut self) -> bool;
@@ -54,6 +61,9 @@ pub(super) trait Work {
     /// Handles what a wait has brought, and what is due. If `alone` is all that anybody waits for,
     /// the rest may be left for later once that is done.
     fn turn(&mut self, poller: &mut Self::Poller, alone: Option<Self::Id>);
+
+    /// As [`turn`](Work::turn), without the poller, for this order: its time is over.
+    fn tick(&mut self, id: Self::Id);
 
     /// When somebody has to look; `None` if only an event can make that necessary.
     fn due(&self) -> Option<Self::Time>;
@@ -78,6 +88,37 @@ pub(super) trait Work {
 
     /// Nobody waited for the outcome any more. It must not panic.
     fn give_up(&mut self, outcome: Self::Outcome);
+
+    /// What is left to be done of an order that nobody waits for any more and that was not begun.
+    fn withdraw(order: Self::Order) -> Option<Self::Order>;
+
+    fn has_report(&self) -> bool;
+
+    /// What is to be told, if there is something.
+    fn report(&mut self) -> Option<Self::Report>;
+
+    /// It may block or panic.
+    fn tell(report: Self::Report);
+
+    /// The time that orders are begun at.
+    fn now(&self) -> Self::Time;
+
+    /// The time by the clock.
+    fn look_at_clock() -> Self::Time;
+
+    fn after(time: Self::Time, duration: Duration) -> Self::Time;
+
+    /// How long it is until then, by the clock; zero when it is over.
+    fn left(until: Self::Time) -> Duration;
+}
+
+/// How long a thread sleeps for its order at the most.
+#[derive(Clone, Copy)]
+pub(super) enum Limit<T> {
+    None,
+    At(T),
+    /// So long after it was given.
+    After(Duration),
 }
 
 /// What became of an order at once.
@@ -116,10 +157,13 @@ pub(super) struct Crew<W: Work> {
 struct Gate<W: Work> {
     /// Not there while somebody has it.
     desk: Option<Box<Desk<W>>>,
-    /// One of each thread that waits at the most, and one of each thing that was given up.
+    /// One of each thread that waits at the most, one of each that took back what was begun, and
+    /// one of each thing that was given up.
     orders: VecDeque<Filed<W>>,
     /// The leader's, who found the desk taken.
     back: Option<Back<W>>,
+    /// Those of threads that have gone to tell a report.
+    away: Vec<Arc<Mailbox<W>>>,
     /// Mailboxes to be used again; some still belong to threads that are about to wake.
     used: VecDeque<Arc<Mailbox<W>>>,
 }
@@ -145,26 +189,55 @@ impl<W: Work> Gate<W> {
         }
         Mailbox::new()
     }
+
+    /// Puts the desk where others find it. Returns who is to be called to it.
+    #[inline(always)]
+    fn put(&mut self, mut desk: Box<Desk<W>>, waker: &WakerOf<W>) -> Option<Arc<Mailbox<W>>> {
+        let heir = match desk.poller {
+            Some(_) => desk.waiters.values().find(|waiter| !self.is_away(waiter)).cloned(),
+            None => {
+                desk.hasten_leader(waker);
+                None
+            }
+        };
+        desk.clear_up(self);
+        self.desk = Some(desk);
+        heir
+    }
+
+    fn is_away(&self, mailbox: &Arc<Mailbox<W>>) -> bool {
+        self.away.iter().any(|away| Arc::ptr_eq(away, mailbox))
+    }
+
+    /// Nobody waits any more for the order that this mailbox belongs to.
+    fn take_back(&mut self, mailbox: Arc<Mailbox<W>>) {
+        let is_its = |filed: &Filed<W>| matches!(filed, Filed::Order(_, Some(sender)) if Arc::ptr_eq(sender, &mailbox));
+        let Some(at) = self.orders.iter().position(is_its) else {
+            self.orders.push_back(Filed::Gone(Own::Mail(mailbox)));
+            return;
+        };
+        let Some(Filed::Order(order, _)) = self.orders.remove(at) else {
+            unreachable!("it is an order");
+        };
+        if let Some(rest) = W::withdraw(order) {
+            self.orders.insert(at, Filed::Order(rest, None));
+        }
+    }
 }
 
-/// An order, and who waits for it.
-struct Filed<W: Work> {
-    order: W::Order,
-    sender: Option<Arc<Mailbox<W>>>,
+enum Filed<W: Work> {
+    /// An order, and who waits for it.
+    Order(W::Order, Option<Arc<Mailbox<W>>>),
+    /// Nobody waits for this one any more.
+    Gone(Own<W>),
+    /// Its thread panicked before it had it.
+    Outcome(W::Outcome),
 }
 
 struct Back<W: Work> {
     poller: Box<W::Poller>,
-    news: News<W>,
-}
-
-/// What is to be known of the order of a leader who is back.
-enum News<W: Work> {
-    None,
-    /// He waits for it here.
-    Waits(W::Id, Arc<Mailbox<W>>),
-    /// He panicked, and waits for nothing.
-    Gone(Own<W>),
+    /// The order that the leader waits for, and where.
+    waits: Option<(W::Id, Arc<Mailbox<W>>)>,
 }
 
 /// Ids are no business of anybody else's, so that their hashes need not be secret; and a run can be
@@ -222,6 +295,20 @@ impl<W: Work> Mailbox<W> {
         self.lock().is_called = true;
         self.bell.notify_one();
     }
+
+    fn wait<'a>(
+        &'a self,
+        mail: MutexGuard<'a, Mail<W>>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, Mail<W>> {
+        match limit {
+            None => self.bell.wait(mail).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                let waited = self.bell.wait_timeout(mail, limit);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
 }
 
 /// How a thread that is awake knows its own order.
@@ -258,28 +345,32 @@ impl<W: Work> Crew<W> {
             desk: Some(Box::new(desk)),
             orders: VecDeque::new(),
             back: None,
+            away: Vec::new(),
             used: VecDeque::new(),
         };
         Crew { gate: Mutex::new(gate), waker }
     }
 
-    /// Gives an order and works, or sleeps while others work, until it is done.
+    /// Gives an order and works, or sleeps while others work, until it is done. `None` if it slept
+    /// until the limit and took the order back.
     #[inline]
-    pub(super) fn run(&self, order: W::Order) -> W::Outcome {
+    pub(super) fn run(&self, order: W::Order, limit: Limit<W::Time>) -> Option<W::Outcome> {
         let mut gate = self.lock();
         let mut hand = self.hand(gate.desk.take());
         if hand.desk.is_none() {
             let mailbox = gate.mailbox();
-            gate.orders.push_back(Filed { order, sender: Some(Arc::clone(&mailbox)) });
+            gate.orders.push_back(Filed::Order(order, Some(Arc::clone(&mailbox))));
             drop(gate);
+            hand.until = limit.until::<W>(W::look_at_clock);
             hand.own = Own::Mail(mailbox);
             hand.sleep_and_work();
-            return hand.outcome();
+            return hand.outcome.take();
         }
         drop(gate);
         match hand.begin(order) {
             Begun::Later(id) => {
                 hand.own = Own::Order(id);
+                hand.until = limit.until::<W>(|| hand.desk().work.now());
                 hand.desk().work.send();
                 if !hand.work() {
                     hand.sleep_and_work();
@@ -292,14 +383,14 @@ impl<W: Work> Crew<W> {
             }
             Begun::Unattended => unreachable!("somebody waits for it"),
         }
-        hand.outcome()
+        hand.outcome.take()
     }
 
     /// Gives an order that nobody waits for, and does not wait itself.
     pub(super) fn leave(&self, order: W::Order) {
         let mut gate = self.lock();
         let Some(desk) = gate.desk.take() else {
-            gate.orders.push_back(Filed { order, sender: None });
+            gate.orders.push_back(Filed::Order(order, None));
             return;
         };
         drop(gate);
@@ -314,14 +405,40 @@ impl<W: Work> Crew<W> {
         hand.go();
     }
 
+    /// Leaves an order at the gate that nobody waits for; [`tend`](Crew::tend) is to follow. It
+    /// tells no report, so that the caller may hold a lock.
+    pub(super) fn file(&self, order: W::Order) {
+        self.lock().orders.push_back(Filed::Order(order, None));
+    }
+
+    /// Sees to what is at the gate, if nobody does.
+    pub(super) fn tend(&self) {
+        let desk = self.lock().desk.take();
+        if desk.is_some() {
+            self.hand(desk).go();
+        }
+    }
+
     #[inline]
     fn hand(&self, desk: Option<Box<Desk<W>>>) -> Hand<'_, W> {
-        Hand { crew: self, desk, poller: None, own: Own::None, outcome: None, posted: 0 }
+        let (own, until) = (Own::None, None);
+        Hand { crew: self, desk, poller: None, own, until, outcome: None, posted: 0 }
     }
 
     #[inline]
     fn lock(&self) -> MutexGuard<'_, Gate<W>> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Limit<T> {
+    #[inline]
+    fn until<W: Work<Time = T>>(self, start: impl FnOnce() -> T) -> Option<T> {
+        match self {
+            Limit::None => None,
+            Limit::At(time) => Some(time),
+            Limit::After(duration) => Some(W::after(start(), duration)),
+        }
     }
 }
 
@@ -333,6 +450,8 @@ struct Hand<'a, W: Work> {
     /// While it waits for events.
     poller: Option<Box<W::Poller>>,
     own: Own<W>,
+    /// When it sleeps no longer for it.
+    until: Option<W::Time>,
     /// What came of its own order.
     outcome: Option<W::Outcome>,
     /// How many were handed theirs since it stepped aside.
@@ -343,12 +462,6 @@ impl<'a, W: Work> Hand<'a, W> {
     #[inline]
     fn desk(&mut self) -> &mut Desk<W> {
         self.desk.as_mut().expect("it works")
-    }
-
-    /// What came of its own order, which is done.
-    #[inline]
-    fn outcome(&mut self) -> W::Outcome {
-        self.outcome.take().expect("its order is done")
     }
 
     #[inline]
@@ -362,10 +475,12 @@ impl<'a, W: Work> Hand<'a, W> {
     /// The order is with the others meanwhile: if looking panics, somebody else finds it there.
     #[cold]
     fn look_and_begin(&mut self, order: W::Order) -> Begun<W> {
-        self.desk().orders.push_back(Filed { order, sender: None });
+        self.desk().orders.push_back(Filed::Order(order, None));
         self.look();
         self.desk().work.get_ready();
-        let order = self.desk().orders.pop_back().expect("it was put there").order;
+        let Some(Filed::Order(order, None)) = self.desk().orders.pop_back() else {
+            unreachable!("it was put there");
+        };
         self.desk().work.begin(order)
     }
 
@@ -396,6 +511,10 @@ impl<'a, W: Work> Hand<'a, W> {
             }
             let mut gate = self.crew.lock();
             if gate.is_empty() {
+                if self.desk().work.has_report() {
+                    self.step_out(gate);
+                    return false;
+                }
                 if !self.put_down(gate) {
                     return false;
                 }
@@ -413,7 +532,7 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Sleeps until its order is done, and works when it is called.
+    /// Sleeps until its order is done or its time is over, and works when it is called.
     fn sleep_and_work(&mut self) {
         loop {
             let Own::Mail(mailbox) = &self.own else {
@@ -421,33 +540,66 @@ impl<'a, W: Work> Hand<'a, W> {
             };
             let mut mail = mailbox.lock();
             while mail.outcome.is_none() && !mail.is_called {
-                mail = mailbox.bell.wait(mail).unwrap_or_else(PoisonError::into_inner);
+                let left = self.until.map(W::left);
+                if left.is_some_and(|left| left.is_zero()) {
+                    break;
+                }
+                mail = mailbox.wait(mail, left);
             }
             if let Some(outcome) = mail.outcome.take() {
                 self.outcome = Some(W::receive(outcome));
                 return;
             }
-            mail.is_called = false;
+            let is_called = mem::take(&mut mail.is_called);
             drop(mail);
-            self.desk = self.crew.lock().desk.take();
-            if self.desk.is_some() && self.work() {
+            let mut gate = self.crew.lock();
+            self.desk = gate.desk.take();
+            if self.desk.is_none() {
+                match is_called {
+                    true => continue,
+                    false => return gate.take_back(Arc::clone(mailbox)),
+                }
+            }
+            // If something is at the gate, its own may be.
+            let is_to_work = is_called || !gate.is_empty();
+            drop(gate);
+            if !is_to_work {
+                return self.take_back();
+            }
+            if self.work() {
                 return;
             }
         }
+    }
+
+    /// Its time is over, and it has the desk: others have not come to it. What is known by now is
+    /// its outcome; if that is nothing, it takes its order back.
+    #[cold]
+    fn take_back(&mut self) {
+        let desk = self.desk.as_mut().expect("it works");
+        if desk.poller.is_some() {
+            self.look();
+        } else if let Some(id) = desk.id_of(&self.own) {
+            desk.work.tick(id);
+        }
+        self.hand_out();
+        let own = mem::replace(&mut self.own, Own::None);
+        if self.outcome.is_none() {
+            let desk = self.desk();
+            desk.forget(&own);
+            desk.work.send();
+            self.hand_out();
+        }
+        self.go();
+        self.outcome = self.outcome.take().map(W::receive);
     }
 
     /// Begins and sends what was fetched from the gate.
     #[inline(never)]
     fn serve(&mut self, look: bool) {
         let desk = self.desk();
-        if let Some(Back { poller, news }) = desk.back.take() {
-            match news {
-                News::None => {}
-                News::Waits(id, mailbox) => {
-                    desk.waiters.insert(id, mailbox);
-                }
-                News::Gone(own) => desk.forget(&own),
-            }
+        if let Some(Back { poller, waits }) = desk.back.take() {
+            desk.waiters.extend(waits);
             self.have_back(poller);
         } else if look {
             self.look();
@@ -457,7 +609,18 @@ impl<'a, W: Work> Hand<'a, W> {
             self.desk().work.get_ready();
         }
         let desk = self.desk();
-        while let Some(Filed { order, sender }) = desk.orders.pop_front() {
+        while let Some(filed) = desk.orders.pop_front() {
+            let (order, sender) = match filed {
+                Filed::Order(order, sender) => (order, sender),
+                Filed::Gone(own) => {
+                    desk.forget(&own);
+                    continue;
+                }
+                Filed::Outcome(outcome) => {
+                    desk.work.give_up(outcome);
+                    continue;
+                }
+            };
             match (desk.work.begin(order), sender) {
                 (Begun::Now(outcome), Some(sender)) => {
                     sender.post(outcome);
@@ -594,12 +757,8 @@ impl<'a, W: Work> Hand<'a, W> {
                     desk.leader = Some(Arc::clone(mailbox));
                 }
             }
-            (None, own) => {
-                if let Own::Order(id) = own {
-                    let mailbox = gate.mailbox();
-                    desk.waiters.insert(*id, Arc::clone(&mailbox));
-                    self.own = Own::Mail(mailbox);
-                }
+            (None, _) => {
+                self.mailbox(&mut desk, &mut gate);
                 desk.hasten_leader(&self.crew.waker);
             }
         }
@@ -620,19 +779,63 @@ impl<'a, W: Work> Hand<'a, W> {
             self.have_back(poller);
             return true;
         }
-        let news = match self.own {
+        let waits = match self.own {
             Own::Order(id) => {
                 let mailbox = gate.mailbox();
                 self.own = Own::Mail(Arc::clone(&mailbox));
-                News::Waits(id, mailbox)
+                Some((id, mailbox))
             }
-            Own::None | Own::Mail(_) => News::None,
+            Own::None | Own::Mail(_) => None,
         };
-        gate.back = Some(Back { poller, news });
+        gate.back = Some(Back { poller, waits });
         false
     }
 
-    /// Puts the desk down for good. Its own order is done. Says whether others have kept it.
+    /// Puts the desk down while its order goes on, to tell a report; then it is to sleep.
+    #[cold]
+    fn step_out(&mut self, mut gate: MutexGuard<'_, Gate<W>>) {
+        let mut desk = self.desk.take().expect("it works");
+        let report = desk.work.report();
+        let mailbox = self.mailbox(&mut desk, &mut gate);
+        gate.away.push(Arc::clone(&mailbox));
+        let heir = gate.put(desk, &self.crew.waker);
+        drop(gate);
+        if let Some(heir) = heir {
+            heir.call();
+        }
+        if let Some(report) = report {
+            self.tell(report);
+        }
+        self.crew.lock().away.retain(|away| !Arc::ptr_eq(away, &mailbox));
+        // It was called to nothing meanwhile: the desk may be free.
+        mailbox.call();
+    }
+
+    /// Where it waits for its order from now on.
+    fn mailbox(&mut self, desk: &mut Desk<W>, gate: &mut Gate<W>) -> Arc<Mailbox<W>> {
+        let mailbox = match &self.own {
+            Own::Mail(mailbox) => return Arc::clone(mailbox),
+            Own::Order(id) => {
+                let mailbox = gate.mailbox();
+                desk.waiters.insert(*id, Arc::clone(&mailbox));
+                mailbox
+            }
+            Own::None => unreachable!("its order goes on"),
+        };
+        self.own = Own::Mail(Arc::clone(&mailbox));
+        mailbox
+    }
+
+    /// With nothing in its hands but, perhaps, its outcome.
+    #[cold]
+    fn tell(&mut self, report: W::Report) {
+        let telling = Telling { hand: self };
+        W::tell(report);
+        mem::forget(telling);
+    }
+
+    /// Puts the desk down for good. Its own order is done. Says whether others, or a report, have
+    /// kept it.
     #[inline(always)]
     fn go(&mut self) -> bool {
         let crew = self.crew;
@@ -643,18 +846,19 @@ impl<'a, W: Work> Hand<'a, W> {
             gate = self.work_for_others();
         }
         let mut desk = self.desk.take().expect("it works");
-        let mut heir = None;
-        match desk.poller {
-            Some(_) => heir = desk.waiters.values().next().cloned(),
-            None => desk.hasten_leader(&self.crew.waker),
-        }
-        desk.clear_up(&mut gate);
-        gate.desk = Some(desk);
+        let report = desk.work.report();
+        let heir = gate.put(desk, &crew.waker);
         drop(gate);
         if let Some(heir) = heir {
             heir.call();
         }
-        is_kept
+        match report {
+            None => is_kept,
+            Some(report) => {
+                self.tell(report);
+                true
+            }
+        }
     }
 
     /// Leaves the gate empty, and locked.
@@ -688,8 +892,11 @@ impl<'a, W: Work> Hand<'a, W> {
         if let Some(mut desk) = self.desk.take() {
             desk.orders.append(&mut gate.orders);
             mem::swap(&mut gate.orders, &mut desk.orders);
-            let is_own = |sender: &mut Arc<Mailbox<W>>| own.is(sender);
-            gate.orders.iter_mut().for_each(|filed| drop(filed.sender.take_if(is_own)));
+            for filed in &mut gate.orders {
+                if let Filed::Order(_, sender) = filed {
+                    drop(sender.take_if(|sender| own.is(sender)));
+                }
+            }
             desk.forget(&own);
             own = Own::None;
             if let Some(outcome) = self.outcome.take() {
@@ -699,11 +906,16 @@ impl<'a, W: Work> Hand<'a, W> {
             gate.desk = Some(desk);
         }
         if let Some(poller) = self.poller.take() {
-            gate.back = Some(Back { poller, news: News::Gone(own) });
+            gate.back = Some(Back { poller, waits: None });
+            gate.orders.push_back(Filed::Gone(own));
         }
         let waiters = gate.desk.iter().flat_map(|desk| desk.waiters.values());
-        let senders = gate.orders.iter().filter_map(|filed| filed.sender.as_ref());
-        waiters.chain(senders).for_each(|mailbox| mailbox.call());
+        let senders = gate.orders.iter().filter_map(|filed| match filed {
+            Filed::Order(_, sender) => sender.as_ref(),
+            Filed::Gone(_) | Filed::Outcome(_) => None,
+        });
+        let leader = gate.back.iter().filter_map(|back| Some(&back.waits.as_ref()?.1));
+        waiters.chain(senders).chain(leader).for_each(|mailbox| mailbox.call());
     }
 }
 
@@ -714,6 +926,23 @@ impl<W: Work> Drop for Hand<'_, W> {
         if self.desk.is_some() || self.poller.is_some() {
             self.give_back();
         }
+    }
+}
+
+/// A thread tells a report. If that panics, it waits for nothing any more: what it had is left to
+/// whoever comes next.
+struct Telling<'h, 'a, W: Work> {
+    hand: &'h mut Hand<'a, W>,
+}
+
+impl<W: Work> Drop for Telling<'_, '_, W> {
+    fn drop(&mut self) {
+        let mut gate = self.hand.crew.lock();
+        if let Own::Mail(mailbox) = mem::replace(&mut self.hand.own, Own::None) {
+            gate.away.retain(|away| !Arc::ptr_eq(away, &mailbox));
+            gate.take_back(mailbox);
+        }
+        gate.orders.extend(self.hand.outcome.take().map(Filed::Outcome));
     }
 }
 
@@ -754,17 +983,20 @@ impl<W: Work> Desk<W> {
         }
     }
 
-    /// A thread that panicked waits for nothing any more.
-    fn forget(&mut self, own: &Own<W>) {
-        let id = match own {
+    fn id_of(&self, own: &Own<W>) -> Option<W::Id> {
+        match own {
             Own::None => None,
             Own::Order(id) => Some(*id),
             Own::Mail(_) => {
                 let mut waiters = self.waiters.iter();
                 waiters.find(|(_, mailbox)| own.is(mailbox)).map(|(id, _)| *id)
             }
-        };
-        if let Some(id) = id {
+        }
+    }
+
+    /// A thread waits for nothing any more.
+    fn forget(&mut self, own: &Own<W>) {
+        if let Some(id) = self.id_of(own) {
             self.waiters.remove(&id);
             self.work.cancel(id);
         }

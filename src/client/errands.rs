@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Redlock;
+use super::crew::Limit;
 use super::station::{Order, Outcome, Watch};
 use crate::Moment;
 use crate::error::LockError;
@@ -22,7 +23,7 @@ pub(super) struct ErrandId(u64);
 pub(super) struct Errands<T> {
     running: Mutex<HashMap<ErrandId, T>>,
     /// What was started and is yet to be sent. Locked while it is handed over, so that nobody finds
-    /// it neither here nor there.
+    /// it neither here nor there; nothing is waited for, and no record is written, meanwhile.
     unsent: Mutex<Vec<NewErrand>>,
     so_far: AtomicU64,
 }
@@ -37,15 +38,20 @@ pub(super) struct NewErrand {
 /// An extension that has ended.
 pub(super) struct EndedErrand {
     pub(super) id: ErrandId,
-    pub(super) lease: Lease,
-    pub(super) result: Result<(), LockError>,
+    pub(super) ended: Ended,
 }
 
 /// The same, and what it was for.
 pub(super) struct Errand<T> {
     pub(super) of: T,
-    pub(super) lease: Lease,
-    pub(super) result: Result<(), LockError>,
+    pub(super) ended: Ended,
+}
+
+/// How an extension ended.
+pub(super) enum Ended {
+    Done(Lease, Result<(), LockError>),
+    /// Nobody wanted the lock any more: it was given up.
+    GivenUp,
 }
 
 impl<T> Errands<T> {
@@ -64,24 +70,45 @@ impl<T> Errands<T> {
     }
 
     pub(super) fn send(&self, redlock: &Redlock) {
+        let crew = &redlock.shared.crew;
         let mut unsent = self.unsent();
-        if !unsent.is_empty() {
-            redlock.shared.crew.leave(Order::Errands(mem::take(&mut unsent)));
+        if unsent.is_empty() {
+            return;
         }
+        crew.file(Order::Errands(mem::take(&mut unsent)));
+        drop(unsent);
+        crew.tend();
     }
 
-    /// Takes the lease back from an extension; `None` if it has ended and somebody has its result.
-    pub(super) fn recall(&self, redlock: &Redlock, id: ErrandId) -> Option<Lease> {
-        let mut unsent = self.unsent();
-        let at = unsent.iter().position(|errand| errand.id == id);
-        let unsent_lease = at.map(|at| unsent.swap_remove(at).lease);
-        drop(unsent);
-        let lease = unsent_lease.or_else(|| match redlock.shared.crew.run(Order::Recall(id)) {
-            Outcome::Recalled(_, lease) => lease.map(|lease| *lease),
-            _ => unreachable!("a lease was asked for"),
+    /// Takes the lease back from an extension; `None` if it has ended and somebody has its result,
+    /// or if that is not known by `until`: then it is given up.
+    pub(super) fn recall(&self, redlock: &Redlock, id: ErrandId, until: Moment) -> Option<Lease> {
+        let lease = self.take_unsent(id).or_else(|| {
+            match redlock.shared.crew.run(Order::Recall(id), Limit::At(until))? {
+                Outcome::Recalled(_, lease) => lease.map(|lease| *lease),
+                _ => unreachable!("a lease was asked for"),
+            }
         })?;
         self.running().remove(&id);
         Some(lease)
+    }
+
+    /// Nobody wants the lock any more: gives it up, unless its extension has ended and somebody has
+    /// the result. Waits for nothing.
+    pub(super) fn discard(&self, redlock: &Redlock, id: ErrandId) {
+        match self.take_unsent(id) {
+            Some(lease) => {
+                self.running().remove(&id);
+                redlock.shared.crew.leave(Order::Abandon(lease));
+            }
+            None => redlock.shared.crew.leave(Order::Recall(id)),
+        }
+    }
+
+    fn take_unsent(&self, id: ErrandId) -> Option<Lease> {
+        let mut unsent = self.unsent();
+        let at = unsent.iter().position(|errand| errand.id == id)?;
+        Some(unsent.swap_remove(at).lease)
     }
 
     /// Sends what was started, and works or sleeps until something has ended, at most until
@@ -91,14 +118,16 @@ impl<T> Errands<T> {
         if self.is_empty() {
             return Vec::new();
         }
-        let ended = match redlock.shared.crew.run(Order::Watch(Watch::Errands(until))) {
-            Outcome::Errands(ended) => ended,
+        let watch = Order::Watch(Watch::Errands(until));
+        let ended = match redlock.shared.crew.run(watch, Limit::At(until)) {
+            Some(Outcome::Errands(ended)) => ended,
+            None => Vec::new(),
             _ => unreachable!("the errands were asked for"),
         };
         let mut running = self.running();
-        let with_reason = |EndedErrand { id, lease, result }| {
+        let with_reason = |EndedErrand { id, ended }| {
             let of = running.remove(&id).expect("only what is found at the masters is recalled");
-            Errand { of, lease, result }
+            Errand { of, ended }
         };
         ended.into_iter().map(with_reason).collect()
     }
@@ -189,8 +218,8 @@ mod tests {
     fn recalled_errand_is_not_waited_for() {
         let (redlock, errands, op, _server) = unanswered();
         let start = Clock.now();
-        assert!(errands.recall(&redlock, op).is_some());
-        assert!(errands.recall(&redlock, op).is_none());
+        assert!(errands.recall(&redlock, op, Moment::END).is_some());
+        assert!(errands.recall(&redlock, op, Moment::END).is_none());
         assert!(errands.is_empty());
         assert!(errands.wait(&redlock, start.after(LONG)).is_empty());
         assert!(Clock.now().since(start) < LONG / 2);
@@ -204,7 +233,7 @@ mod tests {
         redlock.shared.crew.leave(Order::Recall(op));
         let ended = errands.wait(&redlock, Clock.now().after(LONG));
         assert_eq!(ended.iter().map(|errand| errand.of).collect::<Vec<_>>(), ["errand"]);
-        assert!(ended[0].result.is_err() && errands.is_empty());
+        assert!(matches!(ended[0].ended, Ended::GivenUp) && errands.is_empty());
     }
 
     #[test]

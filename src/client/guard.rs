@@ -91,11 +91,11 @@ impl LockGuard {
     ///   while [`remaining`](LockGuard::remaining) lasts.
     /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl): mend the argument.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), LockError> {
-        // If a logger panics, this is what is left: a lock that is over.
+        // This is what is left if a logger panics, or if it takes too long: a lock that is over.
         let over = self.lease().over();
         let lease = self.lease.replace(over).expect("it was there a moment ago");
         let (lease, result) = self.redlock.extend(lease, ttl);
-        self.lease = Some(lease);
+        self.lease = lease.or(self.lease.take());
         result
     }
 

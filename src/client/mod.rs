@@ -18,7 +18,6 @@ pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
 pub use keep_alive::{KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Loss, LossCause};
 
-use crate::Resource;
 use crate::clock::{Clock, time_until};
 use crate::config::{Builder, Config};
 use crate::error::{ConfigError, ConnectError, LockError};
@@ -26,13 +25,17 @@ use crate::mux::Multiplexer;
 use crate::process::Home;
 use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
 use crate::quorum::NODES_MAX;
-use crew::Crew;
+use crate::{Moment, Resource};
+use crew::{Crew, Limit};
 use keep_alive::Keeper;
 use poller::Poller;
 use station::{Order, Outcome, Station, Watch};
 
 /// Above the tokens of the nodes.
 const WAKER: Token = Token(NODES_MAX);
+/// A thread that sleeps for its result is called this much later than it would have ended its wait
+/// itself: the one that works for all comes first, and knows what the masters said.
+const SLACK: Duration = Duration::from_millis(10);
 
 /// A client for distributed locks over several Redis masters.
 ///
@@ -70,6 +73,8 @@ struct Shared {
     home: Home,
     /// What renews the locks that are kept alive.
     keeper: Arc<Keeper>,
+    /// How long a thread sleeps for one round, or for a release.
+    round_limit: Duration,
 }
 
 impl Redlock {
@@ -98,7 +103,9 @@ impl Redlock {
         let home = mux.home();
         let crew = Crew::new(Station::new(mux), poller, waker);
         let keeper = Arc::new(Keeper::new());
-        Ok(Redlock { shared: Arc::new(Shared { crew, config: settings, home, keeper }) })
+        let round_limit = settings.connect_timeout + settings.node_timeout + SLACK;
+        let shared = Shared { crew, config: settings, home, keeper, round_limit };
+        Ok(Redlock { shared: Arc::new(shared) })
     }
 
     /// Tries once to take a lock that lives for `ttl`: one round, decided as soon as a quorum has
@@ -129,7 +136,7 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, Patience::OneRound)
+        self.acquire(resource.as_ref(), ttl, None)
     }
 
     /// Tries to take a lock for at most `wait`, in as many rounds as fit, with random delays
@@ -151,7 +158,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, Patience::Until(Clock.now().after(wait)))
+        self.acquire(resource.as_ref(), ttl, Some(wait))
     }
 
     /// As [`try_lock_for`](Redlock::try_lock_for), until an instant.
@@ -193,8 +200,8 @@ impl Redlock {
         if !self.is_home() {
             return Vec::new();
         }
-        match self.shared.crew.run(Order::Watch(Watch::Nodes)) {
-            Outcome::Nodes(nodes) => nodes,
+        match self.shared.crew.run(Order::Watch(Watch::Nodes), Limit::None) {
+            Some(Outcome::Nodes(nodes)) => nodes,
             _ => unreachable!("the nodes were asked for"),
         }
     }
@@ -204,8 +211,8 @@ impl Redlock {
         if !self.is_home() {
             return Stats::default();
         }
-        match self.shared.crew.run(Order::Stats) {
-            Outcome::Stats(stats) => stats,
+        match self.shared.crew.run(Order::Stats, Limit::None) {
+            Some(Outcome::Stats(stats)) => stats,
             _ => unreachable!("the counters were asked for"),
         }
     }
@@ -225,8 +232,10 @@ impl Redlock {
             return 0;
         }
         let until = Clock.now().after(timeout);
-        match self.shared.crew.run(Order::Watch(Watch::Quiet(until))) {
-            Outcome::Quiet(unanswered) => unanswered,
+        let limit = Limit::At(until.after(SLACK));
+        match self.shared.crew.run(Order::Watch(Watch::Quiet(until)), limit) {
+            Some(Outcome::Quiet(unanswered)) => unanswered,
+            None => 1,
             _ => unreachable!("the commands were asked for"),
         }
     }
@@ -238,8 +247,10 @@ impl Redlock {
 
     pub(crate) fn wait_until_ready(&self) -> Result<(), ConnectError> {
         let until = Clock.now().after(self.shared.config.connect_timeout);
-        match self.shared.crew.run(Order::Watch(Watch::Ready(until))) {
-            Outcome::Ready(result) => result,
+        let limit = Limit::At(until.after(SLACK));
+        match self.shared.crew.run(Order::Watch(Watch::Ready(until)), limit) {
+            Some(Outcome::Ready(result)) => result,
+            None => Err(ConnectError::Unavailable(LockError::unserved())),
             _ => unreachable!("a quorum was asked for"),
         }
     }
@@ -248,32 +259,62 @@ impl Redlock {
         &self,
         resource: &[u8],
         ttl: Duration,
-        patience: Patience,
+        wait: Option<Duration>,
     ) -> Result<LockGuard, LockError> {
         let resource = Resource::new(resource)?;
+        // A child must not even look at the clock: another thread of the parent's may have had its
+        // lock.
         if !self.is_home() {
             return Err(LockError::forked());
         }
-        match self.shared.crew.run(Order::Acquire { resource, ttl, patience }) {
-            Outcome::Done(Done::Acquired(result)) => Ok(LockGuard::new(self.clone(), result?)),
-            Outcome::Overslept(lease) => {
+        let (patience, limit) = match wait {
+            None => (Patience::OneRound, self.round_limit()),
+            Some(wait) => {
+                let until = Clock.now().after(wait);
+                (Patience::Until(until), Limit::At(until.after(SLACK)))
+            }
+        };
+        let order = Order::Acquire { resource, ttl, patience };
+        self.acquired(self.shared.crew.run(order, limit))
+    }
+
+    fn acquired(&self, outcome: Option<Outcome>) -> Result<LockGuard, LockError> {
+        match outcome {
+            Some(Outcome::Done(Done::Acquired(result))) => {
+                Ok(LockGuard::new(self.clone(), result?))
+            }
+            Some(Outcome::Overslept(lease)) => {
                 self.abandon(lease);
                 Err(LockError::expired())
             }
+            None => Err(LockError::unserved()),
             _ => unreachable!("an acquisition was ordered"),
         }
+    }
+
+    /// For what ends by itself after one round.
+    #[inline]
+    fn round_limit(&self) -> Limit<Moment> {
+        Limit::After(self.shared.round_limit)
     }
 
     pub(crate) fn check_ensured(&self, ttl: Duration, min: Duration) -> Result<(), LockError> {
         self.shared.config.ensured(ttl, min)
     }
 
-    pub(crate) fn extend(&self, lease: Lease, ttl: Duration) -> (Lease, Result<(), LockError>) {
+    /// Without a lease if it slept until the lock was over: then it was given up.
+    pub(crate) fn extend(
+        &self,
+        lease: Lease,
+        ttl: Duration,
+    ) -> (Option<Lease>, Result<(), LockError>) {
         if !self.is_home() {
-            return (lease, Err(LockError::forked()));
+            return (Some(lease), Err(LockError::forked()));
         }
-        match self.shared.crew.run(Order::Extend(lease, ttl)) {
-            Outcome::Done(Done::Extended(lease, result)) => (lease, result),
+        let limit = Limit::At(lease.valid_until().after(SLACK));
+        match self.shared.crew.run(Order::Extend(lease, ttl), limit) {
+            Some(Outcome::Done(Done::Extended(lease, result))) => (Some(lease), result),
+            None => (None, Err(LockError::expired())),
             _ => unreachable!("an extension was ordered"),
         }
     }
@@ -282,18 +323,34 @@ impl Redlock {
         if !self.is_home() {
             return Err(LockError::forked());
         }
-        match self.shared.crew.run(Order::Release(lease)) {
-            Outcome::Done(Done::Released(result)) => result,
+        self.release_at_home(lease, self.round_limit())
+    }
+
+    /// For this process only.
+    fn release_until(&self, lease: Lease, until: Moment) -> Result<Released, LockError> {
+        self.release_at_home(lease, Limit::At(until))
+    }
+
+    /// When a thread that waits for a round or a release from now on stops.
+    fn round_ends(&self) -> Moment {
+        Clock.now().after(self.shared.round_limit)
+    }
+
+    #[inline]
+    fn release_at_home(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
+        match self.shared.crew.run(Order::Release(lease), limit) {
+            Some(Outcome::Done(Done::Released(result))) => result,
+            None => Err(LockError::unserved()),
             _ => unreachable!("a release was ordered"),
         }
     }
 
+    /// For this process only. A lock that is over if it slept until it was: then it was given up.
     pub(crate) fn let_go(&self, lease: Lease) -> Lease {
-        if !self.is_home() {
-            return lease;
-        }
-        match self.shared.crew.run(Order::LetGo(lease)) {
-            Outcome::LetGo(lease) => lease,
+        let (over, limit) = (lease.over(), Limit::At(lease.valid_until().after(SLACK)));
+        match self.shared.crew.run(Order::LetGo(lease), limit) {
+            Some(Outcome::LetGo(lease)) => lease,
+            None => over,
             _ => unreachable!("a lease was let go"),
         }
     }

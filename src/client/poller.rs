@@ -30,6 +30,8 @@ pub(super) struct Poller {
     precision: Precision,
     /// Whether the events were fetched without a wait.
     has_looked: bool,
+    /// Why the last wait failed.
+    failure: Option<std::io::Error>,
 }
 
 impl Poller {
@@ -45,6 +47,7 @@ impl Poller {
             timeout: Some(Duration::ZERO),
             precision: Precision::Millisecond,
             has_looked: false,
+            failure: None,
         })
     }
 
@@ -60,6 +63,12 @@ impl Poller {
     /// What the last wait has brought.
     pub(super) fn events(&self) -> impl Iterator<Item = &Event> {
         self.events.iter()
+    }
+
+    /// Why waiting failed, if it did since this was asked last.
+    #[inline]
+    pub(super) fn take_failure(&mut self) -> Option<std::io::Error> {
+        if self.failure.is_none() { None } else { self.failure.take() }
     }
 
     /// The next wait is to begin at `from`, which is about now, and to take no longer than
@@ -117,15 +126,15 @@ impl Poller {
     #[inline]
     fn poll(&mut self, timeout: Option<Duration>) {
         if let Err(error) = self.poll.poll(&mut self.events, timeout) {
-            self.poll_failed(&error);
+            self.poll_failed(error);
         }
     }
 
     #[cold]
-    fn poll_failed(&mut self, error: &std::io::Error) {
+    fn poll_failed(&mut self, error: std::io::Error) {
         self.events.clear();
         if error.kind() != std::io::ErrorKind::Interrupted {
-            log::error!(target: "muxlock", "cannot wait for the masters: {error}");
+            self.failure = Some(error);
         }
     }
 }

@@ -5,11 +5,11 @@ use std::mem;
 use std::time::Duration;
 
 use super::crew::{Begun, Poll, Wake, Work};
-use super::errands::{EndedErrand, ErrandId, NewErrand};
+use super::errands::{Ended, EndedErrand, ErrandId, NewErrand};
 use super::poller::{Poller, Precision};
 use crate::clock::Clock;
 use crate::error::{ConfigError, ConnectError, LockError};
-use crate::mux::{Multiplexer, UNREAD_MAX};
+use crate::mux::{Multiplexer, Records, UNREAD_MAX};
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::{Moment, Resource};
 
@@ -153,14 +153,20 @@ impl Station {
             let ended = (self.mux.take_done(op), self.errands.remove(&op));
             if let (Some(Done::Extended(lease, result)), Some(id)) = ended {
                 self.errand_ops.remove(&id);
-                self.ended_errands.push(EndedErrand { id, lease, result });
+                let ended = Ended::Done(lease, result);
+                self.ended_errands.push(EndedErrand { id, ended });
             }
         }
     }
 
     fn recall(&mut self, id: ErrandId) -> Option<Lease> {
-        if let Some(at) = self.ended_errands.iter().position(|errand| errand.id == id) {
-            return Some(self.ended_errands.swap_remove(at).lease);
+        let is_its =
+            |errand: &EndedErrand| errand.id == id && matches!(errand.ended, Ended::Done(..));
+        if let Some(at) = self.ended_errands.iter().position(is_its) {
+            return match self.ended_errands.swap_remove(at).ended {
+                Ended::Done(lease, _) => Some(lease),
+                Ended::GivenUp => None,
+            };
         }
         let op = self.errand_ops.remove(&id)?;
         self.errands.remove(&op);
@@ -205,6 +211,7 @@ impl Work for Station {
     type Outcome = Outcome;
     type Time = Moment;
     type Poller = Poller;
+    type Report = Records;
 
     #[inline]
     fn get_ready(&mut self) -> bool {
@@ -280,6 +287,9 @@ impl Work for Station {
         if mem::replace(&mut self.is_turning, true) {
             self.mux.leave_all_unread();
         }
+        if let Some(error) = poller.take_failure() {
+            self.mux.note(log::Level::Error, format_args!("cannot wait for the masters: {error}"));
+        }
         let was_away = poller.has_looked() && now.since(self.last_turn) > UNREAD_MAX;
         self.mux.advance_after_look(now, was_away);
         let mut events = poller.events();
@@ -300,6 +310,20 @@ impl Work for Station {
             self.look_at_watches();
         }
         self.is_turning = false;
+    }
+
+    fn tick(&mut self, id: Id) {
+        let now = Clock.now_by_one_clock();
+        self.mux.advance(now);
+        self.mux.handle_timeout_at(now);
+        self.now = now;
+        let Id::Watch(key) = id else {
+            return;
+        };
+        if let Some(mut watching) = self.watches.remove(&key) {
+            watching.outcome = watching.outcome.or_else(|| self.see(watching.watch));
+            self.watches.insert(key, watching);
+        }
     }
 
     #[inline]
@@ -376,8 +400,8 @@ impl Work for Station {
             | Outcome::LetGo(lease) => self.mux.abandon_at(self.now, lease),
             // Whoever waits for the errand is to know that it is over.
             Outcome::Recalled(id, Some(lease)) => {
-                let (lease, result) = (*lease, Err(LockError::expired()));
-                self.ended_errands.push(EndedErrand { id, lease, result });
+                self.mux.abandon_at(self.now, *lease);
+                self.ended_errands.push(EndedErrand { id, ended: Ended::GivenUp });
             }
             Outcome::Errands(mut ended) => self.ended_errands.append(&mut ended),
             _ => {}
@@ -393,6 +417,50 @@ impl Work for Station {
                 }
             }
         }
+    }
+
+    fn withdraw(order: Order) -> Option<Order> {
+        match order {
+            Order::Acquire { .. } | Order::Stats | Order::Watch(_) => None,
+            Order::Extend(lease, _) | Order::Release(lease) => Some(Order::Abandon(lease)),
+            Order::Abandon(_)
+            | Order::LetGo(_)
+            | Order::Errands(_)
+            | Order::Recall(_)
+            | Order::CallBack => Some(order),
+        }
+    }
+
+    #[inline]
+    fn has_report(&self) -> bool {
+        self.mux.has_records()
+    }
+
+    #[inline]
+    fn report(&mut self) -> Option<Records> {
+        self.mux.take_records()
+    }
+
+    fn tell(report: Records) {
+        report.write();
+    }
+
+    #[inline]
+    fn now(&self) -> Moment {
+        self.now
+    }
+
+    fn look_at_clock() -> Moment {
+        Clock.now_by_one_clock()
+    }
+
+    #[inline]
+    fn after(time: Moment, duration: Duration) -> Moment {
+        time.after(duration)
+    }
+
+    fn left(until: Moment) -> Duration {
+        until.since(Clock.now_by_one_clock())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The event loop: sockets, readiness and the clock. It counts no votes.
 
 mod lookup;
+mod records;
 mod socket;
 mod standalone;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use log::Level;
 use mio::event::Event;
 use mio::{Registry, Token};
 
@@ -23,6 +25,7 @@ use crate::proto::{
 };
 use crate::{Moment, Resource, resp};
 use lookup::Search;
+pub(crate) use records::Records;
 use socket::{Received, Socket, UNSENT_BYTES_MAX};
 pub use standalone::Standalone;
 
@@ -113,6 +116,7 @@ pub struct Multiplexer {
     /// What is about to be sent, and to whom.
     batch: BytesMut,
     recipients: NodeSet,
+    records: Records,
     home: Home,
 }
 
@@ -181,6 +185,7 @@ impl Multiplexer {
             was_away: false,
             batch: BytesMut::new(),
             recipients: NodeSet::EMPTY,
+            records: Records::default(),
             home: Home::here(),
         })
     }
@@ -280,10 +285,34 @@ impl Multiplexer {
                 self.engine.advance(Clock.now_by_one_clock());
             }
             self.flush_at_home();
+            self.write_records();
         }
     }
 
-    /// As [`flush`](Multiplexer::flush), for this process only.
+    /// Tells the log what has happened. A logger that panics finds nothing half done.
+    fn write_records(&mut self) {
+        if let Some(records) = self.records.take() {
+            records.write();
+        }
+    }
+
+    /// The records that are to be written, and by now can only be written by the caller.
+    #[inline]
+    pub(crate) fn take_records(&mut self) -> Option<Records> {
+        self.records.take()
+    }
+
+    #[inline]
+    pub(crate) fn has_records(&self) -> bool {
+        !self.records.is_empty()
+    }
+
+    /// A record for the log, to be written with the others.
+    pub(crate) fn note(&mut self, level: Level, text: std::fmt::Arguments<'_>) {
+        self.records.note(level, text);
+    }
+
+    /// As [`flush`](Multiplexer::flush), for this process only, and without a word to the log.
     #[inline]
     pub(crate) fn flush_at_home(&mut self) {
         if self.engine.has_actions() || self.engine.has_notices() {
@@ -365,7 +394,8 @@ impl Multiplexer {
         }
         self.send_batch();
         while let Some((node, notice)) = self.engine.poll_notice() {
-            log::warn!(target: "muxlock", "{}: {notice}", self.config.nodes[node].address);
+            let address = &self.config.nodes[node].address;
+            self.records.note(Level::Warn, format_args!("{address}: {notice}"));
         }
     }
 
@@ -389,7 +419,7 @@ impl Multiplexer {
         }
         self.advance(Clock.now_by_one_clock());
         let ours = self.handle_event_now(event);
-        self.flush_at_home();
+        self.flush();
         ours
     }
 
@@ -405,6 +435,7 @@ impl Multiplexer {
                 self.handle_event_now(event);
             }
             self.handle_timeout_at(now);
+            self.write_records();
         }
     }
 
@@ -474,10 +505,11 @@ impl Multiplexer {
             let now = Clock.now_by_one_clock();
             self.advance(now);
             self.handle_timeout_at(now);
+            self.write_records();
         }
     }
 
-    /// For this process only.
+    /// For this process only; as [`flush_at_home`](Multiplexer::flush_at_home).
     pub(crate) fn handle_timeout_at(&mut self, now: Moment) {
         #[cfg(not(unix))]
         (0..self.nodes.len()).for_each(|node| self.ask_lookup(node));
@@ -711,7 +743,8 @@ impl Multiplexer {
                 connection.address = connection.address.wrapping_add(1);
             }
             socket.abort();
-            log::debug!(target: "muxlock", "{}: closed", self.config.nodes[node].address);
+            let address = &self.config.nodes[node].address;
+            self.records.note(Level::Debug, format_args!("{address}: closed"));
         }
     }
 
@@ -739,7 +772,8 @@ impl Multiplexer {
             socket.abort();
         }
         self.engine.handle_disconnected(now, node, outcome);
-        log::debug!(target: "muxlock", "{}: {outcome}", self.config.nodes[node].address);
+        let address = &self.config.nodes[node].address;
+        self.records.note(Level::Debug, format_args!("{address}: {outcome}"));
     }
 
     /// Does what a node's socket is ready for. `to_the_end`: what was announced may not be
@@ -938,8 +972,8 @@ fn drain(
     Ok(Drained::NotYet)
 }
 
-/// Actions are being carried out. If that panics, as a logger may, commands are noted as sent that
-/// were not, and every later reply would be taken for the answer to the one before (R17).
+/// Actions are being carried out. If that panics, which takes a bug of ours, commands are noted as
+/// sent that were not, and every later reply would be taken for the answer to the one before (R17).
 struct Unfinished<'a> {
     mux: &'a mut Multiplexer,
 }
@@ -962,6 +996,7 @@ impl Drop for Multiplexer {
             while self.engine.has_actions() {
                 self.flush_at_home();
             }
+            self.write_records();
         } else {
             // Taking a socket out of the poll would take it out of the parent's, which is the same.
             self.nodes.drain(..).for_each(std::mem::forget);

@@ -195,7 +195,10 @@ impl Keeper {
         }
         drop(state);
         lost.iter().for_each(|kept| kept.tell());
-        unwanted.into_iter().for_each(|lease| redlock.abandon(lease));
+        for lease in unwanted {
+            // The others are to be released all the same.
+            survive(|| redlock.abandon(lease));
+        }
     }
 
     /// Sleeps until something is due, or ends the thread if there is nothing left.

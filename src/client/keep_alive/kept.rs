@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::keeper::{Errands, Keeper};
 use super::schedule::{Key, Terms};
 use super::{KeepAlive, KeepAliveError, KeepAliveErrorKind, Loss, LossCause, OnLoss};
-use crate::client::errands::{Errand, ErrandId};
+use crate::client::errands::{Ended, Errand, ErrandId};
 use crate::client::{LockGuard, Redlock};
 use crate::clock::Clock;
 use crate::error::LockError;
@@ -60,7 +60,7 @@ impl KeptLock {
         match keeper.add(now, Arc::clone(&kept), terms, deadline) {
             Ok(key) => Ok(KeptLock { kept, key }),
             Err(kind) => {
-                let lease = kept.take().expect("nobody else has seen it");
+                let lease = kept.take_or_wait(now);
                 Err(KeepAliveError::new(kind, LockGuard::new(kept.redlock.clone(), lease)))
             }
         }
@@ -142,22 +142,33 @@ impl KeptLock {
     /// # Errors
     /// As [`LockGuard::unlock`]: the lock is given up in any case.
     pub fn unlock(self) -> Result<Released, LockError> {
-        self.stop().unlock()
+        let redlock = self.kept.redlock.clone();
+        if !redlock.is_home() {
+            return Err(LockError::forked());
+        }
+        let until = redlock.round_ends();
+        redlock.release_until(self.take_until(until), until)
     }
 
     /// Goes back to a lock that is not renewed any more. A renewal that is under way is not waited
     /// for, and counts no more.
+    ///
+    /// Should the thread that has its result be held up for as long as a release may take, the lock
+    /// is given up, and the guard has one that is over.
     pub fn stop(self) -> LockGuard {
         let redlock = self.kept.redlock.clone();
         if !redlock.is_home() {
             // Another thread of the parent's may have been looking at the lease.
-            let (resource, over) = (self.kept.resource.clone(), Moment::from_nanos(0));
-            let ttl = self.kept.ttl;
-            return LockGuard::new(redlock, Lease::restored(resource, self.kept.token, ttl, over));
+            return LockGuard::new(redlock, self.kept.over());
         }
-        self.keeper().remove(self.key);
-        let lease = self.kept.take_or_wait();
+        let until = redlock.round_ends();
+        let lease = self.take_until(until);
         LockGuard::new(redlock, lease)
+    }
+
+    fn take_until(&self, until: Moment) -> Lease {
+        self.keeper().remove(self.key);
+        self.kept.take_or_wait(until)
     }
 
     fn keeper(&self) -> &Keeper {
@@ -182,9 +193,7 @@ impl Drop for KeptLock {
             return;
         }
         self.keeper().remove(self.key);
-        if let Some(lease) = self.kept.take() {
-            self.kept.redlock.abandon(lease);
-        }
+        self.kept.give_up();
     }
 }
 
@@ -206,7 +215,7 @@ pub(super) struct Kept {
     ttl: Ttl,
     terms: Terms,
     on_loss: Option<OnLoss>,
-    /// Locked before the client's event loop is used, never after.
+    /// Nothing is waited for while it is locked.
     state: Mutex<State>,
     /// Rings when an awaited lease is there.
     returned: Condvar,
@@ -314,7 +323,9 @@ impl Kept {
     /// Takes the lease back from a renewal that has ended. It calls nobody who may panic: others
     /// wait to be handed theirs.
     pub(super) fn hand_back(&self, errand: Errand<(Key, Arc<Kept>)>) -> Renewal {
-        let Errand { lease, result, .. } = errand;
+        let Ended::Done(lease, result) = errand.ended else {
+            return Renewal::Over;
+        };
         let mut state = self.lock();
         if matches!(state.place, Place::Gone) {
             return Renewal::Unwanted(lease);
@@ -372,39 +383,58 @@ impl Kept {
         let _ = catch_unwind(AssertUnwindSafe(|| on_loss(&loss)));
     }
 
-    /// Takes the lease for good; `None` if it is about to be handed back: then it is released.
-    fn take(&self) -> Option<Lease> {
-        self.take_from(&mut self.lock())
-    }
-
-    /// Takes the lease for good. Between the end of a renewal and the moment that it is handed back
-    /// nothing is waited for.
-    fn take_or_wait(&self) -> Lease {
-        let mut state = self.lock();
-        loop {
-            if let Some(lease) = self.take_from(&mut state) {
-                return lease;
-            }
-            state.place = Place::Awaited;
-            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+    /// Gives the lease up, wherever it is; waits for nothing. If it is about to be handed back, it
+    /// is released then.
+    fn give_up(&self) {
+        let place = replace(&mut self.lock().place, Place::Gone);
+        match place {
+            Place::Here(lease) => self.redlock.abandon(lease),
+            Place::Away(id) => self.errands().discard(&self.redlock, id),
+            Place::Awaited | Place::Gone => {}
         }
     }
 
-    fn take_from(&self, state: &mut State) -> Option<Lease> {
-        let lease = match replace(&mut state.place, Place::Gone) {
-            Place::Here(lease) => lease,
-            Place::Away(op) => {
-                let lease = self.redlock.shared.keeper.errands().recall(&self.redlock, op)?;
-                let now = Clock.now();
-                state.look(now);
+    /// Takes the lease for good. Between the end of a renewal and the moment that it is handed back
+    /// nothing is waited for, but the thread in between may be held up: if the lease has not come
+    /// by `until`, it is given up, and this is one that is over.
+    fn take_or_wait(&self, until: Moment) -> Lease {
+        let mut state = self.lock();
+        if let Place::Away(id) = state.place {
+            state.place = Place::Awaited;
+            drop(state);
+            let recalled = self.errands().recall(&self.redlock, id, until);
+            state = self.lock();
+            if let Some(lease) = recalled {
+                state.place = Place::Gone;
+                state.look(Clock.now());
                 if state.loss.is_none() {
                     state.deadline = lease.valid_until();
                 }
-                lease
+                return lease.valid_at_most_until(state.deadline);
             }
-            Place::Awaited | Place::Gone => return None,
-        };
-        Some(lease.valid_at_most_until(state.deadline))
+        }
+        loop {
+            if let Place::Here(lease) = replace(&mut state.place, Place::Gone) {
+                return lease.valid_at_most_until(state.deadline);
+            }
+            let left = until.since(Clock.now());
+            if left.is_zero() {
+                return self.over();
+            }
+            state.place = Place::Awaited;
+            let waited = self.returned.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What stands in for a lease that is not to be had.
+    fn over(&self) -> Lease {
+        let over = Moment::from_nanos(0);
+        Lease::restored(self.resource.clone(), self.token, self.ttl, over)
+    }
+
+    fn errands(&self) -> &Errands {
+        self.redlock.shared.keeper.errands()
     }
 }
 
@@ -442,7 +472,7 @@ mod tests {
     fn succeed(kept: &KeptLock) -> Renewal {
         let lease = lease(Clock.now().after(60 * SECOND));
         let of = (kept.key, Arc::clone(&kept.kept));
-        kept.kept.hand_back(Errand { of, lease, result: Ok(()) })
+        kept.kept.hand_back(Errand { of, ended: Ended::Done(lease, Ok(())) })
     }
 
     fn wait_until(is_so: impl Fn() -> bool) {
@@ -506,8 +536,8 @@ mod tests {
         let kept = kept(20 * SECOND, SECOND);
         let (inner, key) = (Arc::clone(&kept.kept), kept.key);
         drop(kept);
-        let errand =
-            Errand { of: (key, Arc::clone(&inner)), lease: lease(Moment::END), result: Ok(()) };
+        let ended = Ended::Done(lease(Moment::END), Ok(()));
+        let errand = Errand { of: (key, Arc::clone(&inner)), ended };
         assert!(matches!(inner.hand_back(errand), Renewal::Unwanted(_)));
     }
 
@@ -518,7 +548,8 @@ mod tests {
         let stopped = std::thread::spawn(move || kept.stop());
         wait_until(|| matches!(inner.lock().place, Place::Awaited));
         let lease = lease(Clock.now().after(60 * SECOND));
-        inner.hand_back(Errand { of: (key, Arc::clone(&inner)), lease, result: Ok(()) });
+        let ended = Ended::Done(lease, Ok(()));
+        inner.hand_back(Errand { of: (key, Arc::clone(&inner)), ended });
         assert!(stopped.join().unwrap().remaining() > 50 * SECOND);
     }
 }

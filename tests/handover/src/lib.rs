@@ -1,8 +1,8 @@
 //! The hand-over between the threads that share one client, with all that may come between two
-//! steps of theirs: `src/client/crew.rs` itself, on the locks of loom, with a toy in the place of
+//! steps of theirs: `src/client/crew.rs` itself, on locks of shuttle, with a toy in the place of
 //! the event loop.
 //!
-//! A thread that sleeps for ever ends a run: loom sees that nobody can go on.
+//! A thread that sleeps for ever ends a run: shuttle sees that nobody can go on.
 
 #![cfg(test)]
 

@@ -1,5 +1,6 @@
 //! A few threads with a few orders each; everything else is up to loom.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,9 +11,11 @@ use shuttle::{Config, FailurePersistence, Runner, thread};
 
 use crate::bounded::Bounded;
 use crate::crew::Crew;
-use crate::toy::{Answer, Order, Toy, Wire};
+use crate::sync::set_number;
+use crate::toy::{Answer, Busy, Order, Toy, Wire};
 
 const INTERRUPTIONS_MAX: usize = 3;
+const NONE: BTreeSet<u32> = BTreeSet::new();
 
 /// For each scheduler and scene, in a plain test run.
 const RUNS: usize = 2_000;
@@ -26,21 +29,32 @@ fn runs() -> usize {
 
 fn expected(order: Order) -> Answer {
     match order {
-        Order::Ask(number) | Order::Trip(number) | Order::Cut(number) => Answer::Number(number),
+        Order::Ask(number)
+        | Order::Trip(number)
+        | Order::Cut(number)
+        | Order::Hurry(number)
+        | Order::Say(number)
+        | Order::Swear(number)
+        | Order::Stall(number)
+        | Order::Stick(number) => Answer::Number(number),
         Order::Look(number) | Order::Behind(number) => Answer::Looked(number),
         Order::Nothing | Order::Doze => Answer::Nothing,
         Order::Tell(_) | Order::CutAndGo => unreachable!("nobody hears of it"),
     }
 }
 
-fn carry_out(crew: &Crew<Toy>, orders: &[Order]) {
+fn carry_out(crew: &Crew<Toy>, wire: &Wire, orders: &[Order]) {
     for order in orders {
         match order {
             Order::Tell(_) | Order::CutAndGo => crew.leave(*order),
             _ => {
-                let outcome = crew.run(*order);
+                let Some(outcome) = crew.run(*order, order.limit()) else {
+                    assert!(matches!(order, Order::Hurry(_)), "the others have patience");
+                    continue;
+                };
                 assert!(outcome.is_fresh() || is_at_once(order), "{order:?} was judged too early");
                 assert_eq!(outcome.answer, expected(*order));
+                outcome.answer.number().into_iter().for_each(|number| wire.settle(number));
             }
         }
     }
@@ -52,7 +66,9 @@ fn is_at_once(order: &Order) -> bool {
 }
 
 fn sends(orders: &[Order]) -> usize {
-    let is_sent = |order: &&Order| matches!(order, Order::Ask(_) | Order::Tell(_) | Order::Trip(_));
+    let is_sent = |order: &&Order| {
+        matches!(order, Order::Ask(_) | Order::Tell(_) | Order::Trip(_) | Order::Swear(_))
+    };
     orders.iter().filter(is_sent).count()
 }
 
@@ -67,14 +83,15 @@ fn scene(threads: &'static [&'static [Order]]) -> impl Fn() + Send + Sync + Copy
             move || wire.answer(count)
         });
         let spawn = |orders: &'static [Order]| {
-            let crew = Arc::clone(&crew);
-            thread::spawn(move || carry_out(&crew, orders))
+            let (crew, wire) = (Arc::clone(&crew), Arc::clone(&wire));
+            thread::spawn(move || carry_out(&crew, &wire, orders))
         };
         let others: Vec<_> = threads[1..].iter().map(|orders| spawn(orders)).collect();
-        carry_out(&crew, threads[0]);
+        carry_out(&crew, &wire, threads[0]);
         others.into_iter().for_each(|thread| thread.join().unwrap());
         masters.join().unwrap();
         assert_eq!(wire.unsent(), []);
+        assert_eq!(wire.unsettled(), NONE);
     }
 }
 
@@ -130,14 +147,15 @@ fn scene_with_slow_masters(
         let wire = Wire::new();
         let crew = Arc::new(Toy::crew(&wire, false));
         let spawn = |orders: &'static [Order]| {
-            let crew = Arc::clone(&crew);
-            thread::spawn(move || carry_out(&crew, orders))
+            let (crew, wire) = (Arc::clone(&crew), Arc::clone(&wire));
+            thread::spawn(move || carry_out(&crew, &wire, orders))
         };
         let one = spawn(asks);
         let others: Vec<_> = others.iter().map(|orders| spawn(orders)).collect();
         others.into_iter().for_each(|thread| thread.join().unwrap());
         wire.answer(sends(asks));
         one.join().unwrap();
+        assert_eq!(wire.unsettled(), NONE);
     }
 }
 
@@ -166,13 +184,15 @@ fn order_that_ends_with_another_is_handed_out() {
 fn leader_does_not_sleep_past_the_end_of_his_order() {
     let scene = |threads: &'static [&'static [Order]]| {
         move || {
-            let crew = Arc::new(Toy::crew(&Wire::new(), false));
+            let wire = Wire::new();
+            let crew = Arc::new(Toy::crew(&wire, false));
             let spawn = |orders: &&'static [Order]| {
-                let (crew, orders) = (Arc::clone(&crew), *orders);
-                thread::spawn(move || carry_out(&crew, orders))
+                let (crew, wire, orders) = (Arc::clone(&crew), Arc::clone(&wire), *orders);
+                thread::spawn(move || carry_out(&crew, &wire, orders))
             };
             let threads: Vec<_> = threads.iter().map(spawn).collect();
             threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!(wire.unsettled(), NONE);
         }
     };
     exhaust(2, scene(&[&[Order::Ask(1)], &[Order::Cut(2)]]));
@@ -209,9 +229,9 @@ fn scene_with_panics(
         let wire = Wire::new();
         let crew = Arc::new(Toy::crew(&wire, poller_panics));
         let attempt = |orders: &'static [Order]| {
-            let crew = Arc::clone(&crew);
+            let (crew, wire) = (Arc::clone(&crew), Arc::clone(&wire));
             let panics = move |order: &&[Order]| {
-                catch_unwind(AssertUnwindSafe(|| carry_out(&crew, order))).is_err()
+                catch_unwind(AssertUnwindSafe(|| carry_out(&crew, &wire, order))).is_err()
             };
             thread::spawn(move || orders.chunks(1).filter(panics).count())
         };
@@ -226,17 +246,19 @@ fn scene_with_panics(
         assert!(panics.iter().sum::<usize>() <= panics_max, "{panics:?} panics");
         // The panics that are still to come do.
         for i in 0..panics_max as u32 {
-            catch_unwind(AssertUnwindSafe(|| carry_out(&crew, &[Order::Look(90 + i)]))).ok();
+            let look = [Order::Look(90 + i)];
+            catch_unwind(AssertUnwindSafe(|| carry_out(&crew, &wire, &look))).ok();
         }
         // Whatever has happened, the next ones are served, and find nothing unsent.
         let other = thread::spawn({
-            let crew = Arc::clone(&crew);
-            move || carry_out(&crew, &AFTERWARDS[2..])
+            let (crew, wire) = (Arc::clone(&crew), Arc::clone(&wire));
+            move || carry_out(&crew, &wire, &AFTERWARDS[2..])
         });
-        carry_out(&crew, &AFTERWARDS[..2]);
+        carry_out(&crew, &wire, &AFTERWARDS[..2]);
         other.join().unwrap();
         masters.join().unwrap();
         assert_eq!(wire.unsent(), []);
+        assert_eq!(wire.unsettled(), NONE);
     }
 }
 
@@ -261,10 +283,12 @@ fn thread_that_panics_takes_its_outcome_along() {
         &[Order::Look(31), Order::Look(32)],
     ];
     explore(|| {
-        let crew = Arc::new(Toy::crew(&Wire::new(), false));
+        let wire = Wire::new();
+        let crew = Arc::new(Toy::crew(&wire, false));
         let attempt = |orders: &'static [Order]| {
-            let crew = Arc::clone(&crew);
-            let run = move || catch_unwind(AssertUnwindSafe(|| carry_out(&crew, orders))).is_err();
+            let (crew, wire) = (Arc::clone(&crew), Arc::clone(&wire));
+            let run =
+                move || catch_unwind(AssertUnwindSafe(|| carry_out(&crew, &wire, orders))).is_err();
             thread::spawn(run)
         };
         let mut panics = 0;
@@ -294,4 +318,85 @@ fn order_of_a_thread_that_panics_before_it_is_begun_is_not_lost() {
 #[test]
 fn leader_that_panics_leaves_the_others_well() {
     explore(scene_with_panics(true, 1, [&[Order::Ask(1)], &[Order::Ask(2)], &[Order::Look(3)]]));
+}
+
+/// One of the threads is held up until the others are done, and the masters answer whatever comes.
+fn scene_with_one_held_up(threads: &'static [&'static [Order]]) -> impl Fn() + Send + Sync + Copy {
+    move || {
+        let wire = Wire::new();
+        let crew = Arc::new(Toy::crew(&wire, false));
+        let busy = |(thread, orders): (usize, &&[Order])| Busy {
+            thread,
+            is_patient: orders.iter().any(Order::is_patient),
+        };
+        wire.set_busy(threads.iter().enumerate().map(busy).collect());
+        let masters = thread::spawn({
+            let wire = Arc::clone(&wire);
+            move || wire.answer_all()
+        });
+        let spawn = |(number, orders): (usize, &&'static [Order])| {
+            let (crew, wire, orders) = (Arc::clone(&crew), Arc::clone(&wire), *orders);
+            thread::spawn(move || {
+                set_number(number);
+                carry_out(&crew, &wire, orders);
+                wire.done();
+            })
+        };
+        let threads: Vec<_> = threads.iter().enumerate().map(spawn).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        wire.end();
+        masters.join().unwrap();
+        assert_eq!(wire.unsent(), []);
+        assert_eq!(wire.unsettled(), NONE);
+    }
+}
+
+/// Whoever has something to report, and is not heard, holds up nobody: not those that wait for
+/// their orders, nor those that come.
+#[test]
+fn thread_that_reports_holds_up_nobody() {
+    exhaust(2, scene_with_one_held_up(&[&[Order::Say(1)], &[Order::Ask(2)]]));
+    explore(scene_with_one_held_up(&[&[Order::Say(1)], &[Order::Ask(2), Order::Ask(3)]]));
+    explore(scene_with_one_held_up(&[
+        &[Order::Ask(1), Order::Ask(2)],
+        &[Order::Say(3)],
+        &[Order::Look(4), Order::Tell(5)],
+        &[Order::Ask(6)],
+    ]));
+}
+
+#[test]
+fn thread_that_panics_while_it_reports_leaves_the_others_well() {
+    explore(scene_with_panics(false, 1, [&[Order::Ask(1)], &[Order::Swear(2)], &[Order::Ask(3)]]));
+    explore(scene_with_panics(
+        false,
+        2,
+        [&[Order::Swear(1), Order::Ask(2)], &[Order::Swear(3), Order::Ask(4)], &[Order::Ask(5)]],
+    ));
+}
+
+/// It has the desk, or waits for events, and gets no processor.
+#[test]
+fn sleeper_keeps_its_limit_whoever_is_held_up() {
+    for one in [&[Order::Stall(1)], &[Order::Stick(1)]] as [&'static [Order]; 2] {
+        let hurried: &[Order] = &[Order::Hurry(2)];
+        let scene = |threads: Vec<&'static [Order]>| scene_with_one_held_up(threads.leak());
+        exhaust(2, scene(vec![one, hurried]));
+        exhaust(1, scene(vec![one, hurried, &[Order::Hurry(3)]]));
+        explore(scene(vec![one, &[Order::Hurry(2), Order::Hurry(3)], &[Order::Hurry(4)]]));
+        explore(scene(vec![one, &[Order::Hurry(2), Order::Tell(3)], &[Order::Hurry(4)]]));
+    }
+}
+
+/// It may be called to the desk, or have its outcome, at that very moment.
+#[test]
+fn order_that_is_taken_back_is_lost_to_nobody() {
+    exhaust(2, scene_with_one_held_up(&[&[Order::Hurry(1)], &[Order::Ask(2)]]));
+    exhaust(1, scene_with_one_held_up(&[&[Order::Hurry(1)], &[Order::Hurry(2)], &[Order::Ask(3)]]));
+    explore(scene_with_one_held_up(&[
+        &[Order::Hurry(1), Order::Hurry(2)],
+        &[Order::Hurry(3), Order::Ask(4)],
+        &[Order::Look(5), Order::Hurry(6)],
+        &[Order::Hurry(7)],
+    ]));
 }

@@ -1,12 +1,14 @@
 //! An event loop that has nothing to do with sockets.
 
-use std::collections::VecDeque;
+use std::cell::Cell;
+use std::collections::{BTreeSet, VecDeque};
 use std::mem;
+use std::time::Duration;
 
 use shuttle::thread::{self, ThreadId};
 
-use crate::crew::{Begun, Crew, Poll, Wake, Work};
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, steps, take_step};
+use crate::crew::{Begun, Crew, Limit, Poll, Wake, Work};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, number, steps, take_step, ticks};
 
 /// Between the event loop and the masters.
 pub struct Wire {
@@ -15,6 +17,8 @@ pub struct Wire {
     event: Condvar,
     /// Rings for the masters.
     sent: Condvar,
+    /// Rings for the thread that is held up until the others are done.
+    done: Condvar,
 }
 
 #[derive(Default)]
@@ -23,12 +27,18 @@ struct State {
     answered: Vec<u32>,
     is_woken: bool,
     pollers: usize,
+    /// The masters answer nothing any more.
+    is_over: bool,
+    /// The orders of which nobody knows yet what came of them.
+    open: BTreeSet<u32>,
+    /// The threads that are not done.
+    busy: Vec<Busy>,
 }
 
 impl Wire {
     pub fn new() -> Arc<Wire> {
-        let (event, sent) = (Condvar::new(), Condvar::new());
-        Arc::new(Wire { state: Mutex::new(State::default()), event, sent })
+        let (event, sent, done) = (Condvar::new(), Condvar::new(), Condvar::new());
+        Arc::new(Wire { state: Mutex::new(State::default()), event, sent, done })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -51,10 +61,73 @@ impl Wire {
         }
     }
 
+    /// The masters: answer all commands, until it is over.
+    pub fn answer_all(&self) {
+        let mut state = self.lock();
+        loop {
+            let commands = mem::take(&mut state.sent);
+            if !commands.is_empty() {
+                state.answered.extend(commands);
+                drop(state);
+                self.event.notify_one();
+                state = self.lock();
+            } else if state.is_over {
+                return;
+            } else {
+                state = self.sent.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    pub fn end(&self) {
+        self.lock().is_over = true;
+        self.sent.notify_one();
+    }
+
+    /// An order was begun that something is to come of.
+    fn open(&self, number: u32) {
+        assert!(self.lock().open.insert(number), "{number} is new");
+    }
+
+    /// What came of an order was received, cancelled or given up: one of them, and once.
+    pub fn settle(&self, number: u32) {
+        assert!(self.lock().open.remove(&number), "something came of {number} already");
+    }
+
+    /// The orders that were lost.
+    pub fn unsettled(&self) -> BTreeSet<u32> {
+        self.lock().open.clone()
+    }
+
+    pub fn set_busy(&self, busy: Vec<Busy>) {
+        self.lock().busy = busy;
+    }
+
+    /// This thread is done.
+    pub fn done(&self) {
+        self.lock().busy.retain(|busy| busy.thread != number());
+        self.done.notify_one();
+    }
+
+    /// This thread goes on when those of the others are done.
+    fn hold_up(&self, until: fn(&Busy) -> bool) {
+        let mut state = self.lock();
+        while state.busy.iter().any(|busy| busy.thread != number() && until(busy)) {
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// What the masters have not seen.
     pub fn unsent(&self) -> Vec<u32> {
         self.lock().sent.clone()
     }
+}
+
+/// A thread that is not done.
+pub struct Busy {
+    pub thread: usize,
+    /// Whether some of its orders may take as long as they like.
+    pub is_patient: bool,
 }
 
 pub struct Poller {
@@ -62,6 +135,7 @@ pub struct Poller {
     events: Vec<u32>,
     /// The next wait is over at once.
     is_short: bool,
+    is_held_up: bool,
     panics: bool,
 }
 
@@ -78,6 +152,9 @@ impl Poll for Poller {
     type Waker = Waker;
 
     fn wait(&mut self) {
+        if mem::take(&mut self.is_held_up) {
+            self.wire.hold_up(|busy| !busy.is_patient);
+        }
         let mut state = self.wire.lock();
         state.pollers += 1;
         assert_eq!(state.pollers, 1, "one waits for all");
@@ -116,6 +193,34 @@ pub enum Order {
     Cut(u32),
     /// The same, and nobody waits for it.
     CutAndGo,
+    /// As `Ask`, but its thread does not sleep for long.
+    Hurry(u32),
+    /// As `Ask`; and there is something to report, which takes until the other threads are done.
+    Say(u32),
+    /// As `Ask`; and there is something to report, and that panics.
+    Swear(u32),
+    /// As `Ask`; and beginning it takes until the others that have no patience are done.
+    Stall(u32),
+    /// As `Ask`; and the next wait for events takes until the others that have no patience are done.
+    Stick(u32),
+}
+
+impl Order {
+    pub fn is_patient(&self) -> bool {
+        !matches!(self, Order::Hurry(_) | Order::Tell(_) | Order::CutAndGo)
+    }
+
+    pub fn limit(self) -> Limit<u32> {
+        match self {
+            Order::Hurry(_) => Limit::After(Duration::from_millis(3)),
+            _ => Limit::None,
+        }
+    }
+}
+
+pub enum Report {
+    Long(Arc<Wire>),
+    Wrong,
 }
 
 #[derive(Debug, PartialEq)]
@@ -123,6 +228,15 @@ pub enum Answer {
     Number(u32),
     Looked(u32),
     Nothing,
+}
+
+impl Answer {
+    pub fn number(&self) -> Option<u32> {
+        match self {
+            Answer::Number(number) | Answer::Looked(number) => Some(*number),
+            Answer::Nothing => None,
+        }
+    }
 }
 
 /// What came of an order, and when that was judged.
@@ -152,6 +266,8 @@ pub struct Toy {
     trips: usize,
     dozes: usize,
     is_cut: bool,
+    reports: Vec<Report>,
+    is_sticking: Cell<bool>,
 }
 
 impl Toy {
@@ -166,10 +282,19 @@ impl Toy {
             trips: 0,
             dozes: 0,
             is_cut: false,
+            reports: Vec::new(),
+            is_sticking: Cell::new(false),
         };
-        let events = Vec::new();
-        let poller = Poller { wire: Arc::clone(wire), events, is_short: false, panics };
+        let (events, is_short, is_held_up) = (Vec::new(), false, false);
+        let poller = Poller { wire: Arc::clone(wire), events, is_short, is_held_up, panics };
         Crew::new(toy, poller, Waker(Arc::clone(wire)))
+    }
+
+    fn ask(&mut self, number: u32) -> Begun<Toy> {
+        self.wire.open(number);
+        self.unsent.push(number);
+        self.asked.push(number);
+        Begun::Later(number)
     }
 }
 
@@ -179,6 +304,7 @@ impl Work for Toy {
     type Outcome = Outcome;
     type Time = u32;
     type Poller = Poller;
+    type Report = Vec<Report>;
 
     fn get_ready(&mut self) -> bool {
         take_one(&mut self.dozes)
@@ -187,14 +313,30 @@ impl Work for Toy {
     fn begin(&mut self, order: Order) -> Begun<Toy> {
         take_step();
         match order {
-            Order::Ask(number) | Order::Trip(number) => {
-                self.trips += usize::from(matches!(order, Order::Trip(_)));
-                self.unsent.push(number);
-                self.asked.push(number);
-                Begun::Later(number)
+            Order::Ask(number) | Order::Hurry(number) => self.ask(number),
+            Order::Trip(number) => {
+                self.trips += 1;
+                self.ask(number)
+            }
+            Order::Say(number) => {
+                self.reports.push(Report::Long(Arc::clone(&self.wire)));
+                self.ask(number)
+            }
+            Order::Swear(number) => {
+                self.reports.push(Report::Wrong);
+                self.ask(number)
+            }
+            Order::Stall(number) => {
+                self.wire.hold_up(|busy| !busy.is_patient);
+                self.ask(number)
+            }
+            Order::Stick(number) => {
+                self.is_sticking.set(true);
+                self.ask(number)
             }
             Order::Cut(number) => {
                 self.is_cut = true;
+                self.wire.open(number);
                 self.asked.push(number);
                 Begun::Later(number)
             }
@@ -203,10 +345,12 @@ impl Work for Toy {
                 Begun::Unattended
             }
             Order::Look(number) => {
+                self.wire.open(number);
                 self.looks.push(number);
                 Begun::Later(number)
             }
             Order::Behind(number) => {
+                self.wire.open(number);
                 let is_looked = self.ended.iter().any(|(_, was_asked)| !was_asked);
                 if self.looks.is_empty() && !is_looked {
                     return Begun::Now(Outcome::now(Answer::Looked(number)));
@@ -250,12 +394,17 @@ impl Work for Toy {
         assert!(!take_one(&mut self.trips), "planned");
     }
 
+    fn tick(&mut self, _: u32) {
+        take_step();
+    }
+
     fn due(&self) -> Option<u32> {
         (!self.looks.is_empty()).then_some(0)
     }
 
     fn aim(&self, poller: &mut Poller, due: Option<u32>) {
         poller.is_short = due.is_some();
+        poller.is_held_up = self.is_sticking.replace(false);
     }
 
     fn has_ended(&self) -> bool {
@@ -282,13 +431,57 @@ impl Work for Toy {
     }
 
     fn cancel(&mut self, id: u32) {
+        self.wire.settle(id);
         self.asked.retain(|number| *number != id);
         self.looks.retain(|number| *number != id);
         self.behind.retain(|number| *number != id);
         self.ended.retain(|(number, _)| *number != id);
     }
 
-    fn give_up(&mut self, _: Outcome) {}
+    fn give_up(&mut self, outcome: Outcome) {
+        if let Some(number) = outcome.answer.number() {
+            self.wire.settle(number);
+        }
+    }
+
+    fn withdraw(order: Order) -> Option<Order> {
+        assert!(matches!(order, Order::Hurry(_)), "others have patience");
+        None
+    }
+
+    fn has_report(&self) -> bool {
+        !self.reports.is_empty()
+    }
+
+    fn report(&mut self) -> Option<Vec<Report>> {
+        self.has_report().then(|| mem::take(&mut self.reports))
+    }
+
+    fn tell(reports: Vec<Report>) {
+        take_step();
+        for report in reports {
+            match report {
+                Report::Long(wire) => wire.hold_up(|_| true),
+                Report::Wrong => panic!("planned"),
+            }
+        }
+    }
+
+    fn now(&self) -> u32 {
+        ticks()
+    }
+
+    fn look_at_clock() -> u32 {
+        ticks()
+    }
+
+    fn after(time: u32, duration: Duration) -> u32 {
+        time + duration.as_millis() as u32
+    }
+
+    fn left(until: u32) -> Duration {
+        Duration::from_millis(until.saturating_sub(ticks()).into())
+    }
 }
 
 /// Whether there was one to take.

@@ -63,9 +63,8 @@ impl World {
         let token = token_of(lease);
         for slot in 0..self.plan.nodes {
             let id = self.clients[client].slots[slot].connection;
-            let is_open = |id: &usize| {
-                self.connections[*id].asked.iter().any(|asked| asked.token == token)
-            };
+            let is_open =
+                |id: &usize| self.connections[*id].asked.iter().any(|asked| asked.token == token);
             if let Some(id) = id.filter(is_open) {
                 self.cut_under_way(id);
                 let node = self.connections[id].node;

@@ -1,0 +1,50 @@
+//! What is to be written to the log, later: a logger may block or panic.
+
+use std::fmt;
+
+use log::Level;
+
+/// What comes beyond is not kept, only counted, until these are written.
+const RECORDS_MAX: usize = 256;
+
+/// Records that wait to be written by a thread that holds up nobody else.
+#[derive(Default)]
+pub(crate) struct Records {
+    records: Vec<(Level, String)>,
+    missed: u64,
+}
+
+impl Records {
+    /// Notes a record, if the log is to have any of its level.
+    #[cold]
+    pub(crate) fn note(&mut self, level: Level, text: fmt::Arguments<'_>) {
+        // To ask the logger itself would be to call it.
+        if level > log::STATIC_MAX_LEVEL || level > log::max_level() {
+            return;
+        }
+        match self.records.len() < RECORDS_MAX {
+            true => self.records.push((level, text.to_string())),
+            false => self.missed += 1,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Those that there are.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Records> {
+        if self.is_empty() { None } else { Some(std::mem::take(self)) }
+    }
+
+    pub(crate) fn write(self) {
+        for (level, text) in &self.records {
+            log::log!(target: "muxlock", *level, "{text}");
+        }
+        if self.missed > 0 {
+            log::warn!(target: "muxlock", "{} more records were not kept", self.missed);
+        }
+    }
+}
