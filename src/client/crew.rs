@@ -211,7 +211,10 @@ impl<W: Work> Gate<W> {
 
     /// Nobody waits any more for the order that this mailbox belongs to.
     fn take_back(&mut self, mailbox: Arc<Mailbox<W>>) {
-        let is_its = |filed: &Filed<W>| matches!(filed, Filed::Order(_, Some(sender)) if Arc::ptr_eq(sender, &mailbox));
+        let is_its = |filed: &Filed<W>| match filed {
+            Filed::Order(_, Some(sender)) => Arc::ptr_eq(sender, &mailbox),
+            _ => false,
+        };
         let Some(at) = self.orders.iter().position(is_its) else {
             self.orders.push_back(Filed::Gone(Own::Mail(mailbox)));
             return;

@@ -48,6 +48,7 @@ pub(super) struct Errand<T> {
 }
 
 /// How an extension ended.
+#[expect(clippy::large_enum_variant, reason = "nearly all are of the large kind")]
 pub(super) enum Ended {
     Done(Lease, Result<(), LockError>),
     /// Nobody wanted the lock any more: it was given up.
