@@ -82,7 +82,8 @@
 //! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not know that
 //!   its lock is over until it looks again.
 //! - A wall clock of a master that is stepped forward lets keys expire early. A client notices if
-//!   it has asked for that master's time before; one that starts afterwards cannot.
+//!   it has asked for that master's time before, and not within the last 10 ms; one that starts
+//!   afterwards cannot.
 //! - A master that is flushed is noticed only with [`Builder::flush_marker`], and one that loses a
 //!   single key never.
 //! - It is not reentrant, not fair, and not for Redis Cluster, replicas or Sentinel addresses.
