@@ -142,6 +142,7 @@ mod tests {
         let (start, jumped) = (Moment::with_jumps(10, 4), Moment::with_jumps(50, 20));
         assert_eq!((start.as_nanos(), start.steady_nanos()), (10, 6));
         assert_eq!((jumped.nanos_since(start), start.nanos_since(jumped)), (40, 0));
+        assert_eq!(jumped.since(start), Duration::from_nanos(40));
         assert_eq!(jumped.steadily_since(start), Duration::from_nanos(24));
         assert_eq!(start.steadily_since(jumped), Duration::ZERO);
         // More than all of it is all of it.

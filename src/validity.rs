@@ -197,6 +197,7 @@ mod tests {
         assert_eq!(deadline, start.after(Duration::from_millis(988)));
         assert!(is_valid(deadline, Moment::from_nanos(deadline.as_nanos() - 1)));
         assert!(!is_valid(deadline, deadline));
+        assert_eq!(remaining(deadline, start), Duration::from_millis(988));
         assert_eq!(remaining(deadline, deadline.after(Duration::from_secs(1))), Duration::ZERO);
     }
 }

@@ -1584,7 +1584,7 @@ fn contending_processes_under_faults_never_overlap_and_never_stall() {
             Again::start(command.stdin(Stdio::piped()))
         })
         .collect();
-    // Kept until the end: a child whose output nobody takes fails.
+    // Kept until the end: a child that cannot write its output fails.
     let mut told: Vec<_> = children.iter_mut().map(Again::told).collect();
     for told in &mut told {
         assert_eq!(told.take(HANDLES).collect::<Vec<_>>(), ["ready"; HANDLES]);

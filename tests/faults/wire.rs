@@ -141,7 +141,7 @@ impl Detour {
                     peer.reset()?;
                     let tell = peer.wait_for(&arrived)?;
                     let ran = upstream.send(&command).and_then(|()| upstream.reply());
-                    // Nobody listens if the test has failed.
+                    // It fails if the test has failed and no longer listens.
                     let _ = tell.send(ran.is_ok_and(|reply| reply == b"+OK\r\n"));
                     return Ok(());
                 }
