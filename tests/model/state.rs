@@ -16,12 +16,12 @@ pub struct State {
     pub now: u8,
     pub crashes: u8,
     pub steps: u8,
-    pub losses: u8,
     pub attempts: [Attempt; ATTEMPTS],
     pub nodes: [Node; NODES],
 }
 
-/// A client's view of one round of acquisition, and of the lock that it gave.
+/// A client's view of one round of acquisition, and of the lock that it gave. When the lock is
+/// handed over, it is the other client's view from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt {
     pub phase: Phase,
@@ -29,6 +29,11 @@ pub struct Attempt {
     pub deadline: u8,
     /// The deadline that the extension under way will give; 0 without one.
     pub extension: u8,
+    /// How many extensions the present holder has begun.
+    pub extensions: u8,
+    pub is_handed_over: bool,
+    /// How many connections its client has lost.
+    pub losses: u8,
     /// Whether another attempt was valid since this one acquired the lock.
     pub overlapped: bool,
 }
@@ -51,22 +56,41 @@ pub struct Node {
     pub owner: u8,
     /// When the key ends; 0 without one.
     pub expiry: u8,
-    /// Until when what it says does not count; 0 if it does.
-    pub quarantine: u8,
+    /// Until when what it says does not count, for clients that have connected since its restart;
+    /// 0 if it does. A restart ends all connections, so each command that it executes since then
+    /// comes from such a client.
+    pub restarted: u8,
+    /// Until when what it says does not count, for clients that were connected when its clock
+    /// stepped; 0 if it does.
+    pub stepped: u8,
     pub links: [Link; ATTEMPTS],
 }
 
 /// What is between one attempt and one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Link {
+    /// The SET on the current connection.
     pub set: Set,
+    /// The latest extension on the current connection.
     pub extend: Extend,
-    /// Whether a release is on its way.
-    pub release: bool,
-    /// How many releases are still to run because a connection was lost.
-    pub owed: u8,
-    /// How many of them were sent on connections that were lost in their turn, and may still run.
-    pub strays: u8,
+    /// How many releases are on their way on the current connection.
+    pub releases: u8,
+    /// What was sent on connections that were lost, or that were the giver's, and may still run.
+    pub old: Pending,
+    /// The same on connections that nobody ends.
+    pub forgotten: Pending,
+    /// Until when the client that acquired the lock knows not to count the node.
+    pub doubt: u8,
+    /// Whether the client connected after the node's clock had stepped, and does not know.
+    pub is_blind: bool,
+}
+
+/// Commands of one attempt that may still run, in any order, and whose replies nobody hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pending {
+    pub set: bool,
+    pub extends: u8,
+    pub releases: u8,
 }
 
 /// A SET, or its reply.
@@ -74,8 +98,6 @@ pub struct Link {
 pub enum Set {
     Unsent,
     Sent,
-    /// Sent on a connection that was lost: it may run, but nobody will hear of it.
-    Orphan,
     /// Granted, and the reply is on its way.
     Granted,
     Counted,
@@ -83,7 +105,7 @@ pub enum Set {
     Uncounted,
     /// Granted when the lock was held already.
     Straggler,
-    /// Refused, or of no interest any more.
+    /// Lost, refused, or of no interest any more.
     Done,
 }
 
@@ -92,7 +114,6 @@ pub enum Set {
 pub enum Extend {
     Unsent,
     Sent,
-    Orphan,
     Granted,
     Counted,
     Done,
@@ -103,7 +124,6 @@ impl State {
         now: 0,
         crashes: 0,
         steps: 0,
-        losses: 0,
         attempts: [Attempt::IDLE; ATTEMPTS],
         nodes: [Node::EMPTY; NODES],
     };
@@ -123,34 +143,51 @@ impl State {
         attempts.any(|(a, attempt)| attempt.phase == phase && self.count(a, &[set]) > 0)
     }
 
-    /// Whether a lock is valid whose extension was successful.
-    pub fn has_extended(&self) -> bool {
-        let mut attempts = self.attempts.iter().enumerate();
-        attempts.any(|(a, attempt)| {
-            let was_sent = self.nodes.iter().any(|node| node.links[a].extend != Extend::Unsent);
+    /// The locks that are valid, and whose present holder's extension was successful.
+    pub fn extended(&self) -> impl Iterator<Item = &Attempt> {
+        let attempts = self.attempts.iter().enumerate().filter(|(a, attempt)| {
+            let was_sent = self.nodes.iter().any(|node| node.links[*a].extend != Extend::Unsent);
             attempt.is_valid(self.now) && attempt.extension == 0 && was_sent
-        })
+        });
+        attempts.map(|(_, attempt)| attempt)
     }
 
     /// Whether the attempt is over, and all that it sent has been executed.
     pub fn is_quiet(&self, attempt: usize) -> bool {
-        let is_over = self.attempts[attempt].phase >= Phase::Late;
+        let is_over = self.attempts[attempt].is_over();
         is_over && self.nodes.iter().all(|node| node.links[attempt].is_quiet())
     }
 }
 
 impl Attempt {
-    pub const IDLE: Attempt =
-        Attempt { phase: Phase::Idle, deadline: 0, extension: 0, overlapped: false };
+    pub const IDLE: Attempt = Attempt {
+        phase: Phase::Idle,
+        deadline: 0,
+        extension: 0,
+        extensions: 0,
+        is_handed_over: false,
+        losses: 0,
+        overlapped: false,
+    };
 
     pub fn is_valid(&self, now: u8) -> bool {
         self.phase == Phase::Held && now < self.deadline
     }
+
+    /// Whether the lock was given up.
+    pub fn is_over(&self) -> bool {
+        self.phase >= Phase::Late
+    }
 }
 
 impl Node {
-    const EMPTY: Node =
-        Node { owner: NOBODY, expiry: 0, quarantine: 0, links: [Link::UNUSED; ATTEMPTS] };
+    const EMPTY: Node = Node {
+        owner: NOBODY,
+        expiry: 0,
+        restarted: 0,
+        stepped: 0,
+        links: [Link::UNUSED; ATTEMPTS],
+    };
 
     pub fn take_key(&mut self, owner: u8, expiry: u8) {
         (self.owner, self.expiry) = (owner, expiry);
@@ -162,15 +199,76 @@ impl Node {
 }
 
 impl Link {
-    const UNUSED: Link =
-        Link { set: Set::Unsent, extend: Extend::Unsent, release: false, owed: 0, strays: 0 };
+    const UNUSED: Link = Link {
+        set: Set::Unsent,
+        extend: Extend::Unsent,
+        releases: 0,
+        old: Pending::NOTHING,
+        forgotten: Pending::NOTHING,
+        doubt: 0,
+        is_blind: false,
+    };
+
+    /// Whether anything that may still run was sent on the current connection.
+    pub fn is_awaited(&self) -> bool {
+        self.set == Set::Sent || self.extend == Extend::Sent || self.releases > 0
+    }
 
     /// Whether nothing is on its way to the node.
     pub fn is_quiet(&self) -> bool {
-        !matches!(self.set, Set::Sent | Set::Orphan)
-            && !matches!(self.extend, Extend::Sent | Extend::Orphan)
-            && !self.release
-            && self.owed == 0
-            && self.strays == 0
+        let of_old = [self.old, self.forgotten];
+        !self.is_awaited() && of_old.iter().all(|pending| *pending == Pending::NOTHING)
+    }
+
+    /// Whether a SET is on its way to the node.
+    pub fn may_set(&self) -> bool {
+        self.set == Set::Sent || self.old.set || self.forgotten.set
+    }
+
+    /// Whether an extension is on its way to the node.
+    pub fn may_extend(&self) -> bool {
+        self.extend == Extend::Sent || self.old.extends > 0 || self.forgotten.extends > 0
+    }
+
+    /// What was sent on the current connection may still run, but nobody will hear of it.
+    pub fn lose_connection(&mut self) {
+        self.old.add(Pending {
+            set: self.set == Set::Sent,
+            extends: u8::from(self.extend == Extend::Sent),
+            releases: u8::from(self.releases > 0),
+        });
+        if matches!(self.set, Set::Sent | Set::Granted) {
+            self.set = Set::Done;
+        }
+        if matches!(self.extend, Extend::Sent | Extend::Granted) {
+            self.extend = Extend::Done;
+        }
+        self.releases = 0;
+    }
+
+    /// The current connection ended with all that the node had not executed of it.
+    pub fn end_connection(&mut self) {
+        if self.set == Set::Sent {
+            self.set = Set::Done;
+        }
+        if self.extend == Extend::Sent {
+            self.extend = Extend::Done;
+        }
+        self.releases = 0;
+    }
+
+    pub fn forget_old_connections(&mut self) {
+        self.forgotten.add(self.old);
+        self.old = Pending::NOTHING;
+    }
+}
+
+impl Pending {
+    pub const NOTHING: Pending = Pending { set: false, extends: 0, releases: 0 };
+
+    pub fn add(&mut self, more: Pending) {
+        self.set |= more.set;
+        self.extends += more.extends;
+        self.releases += more.releases;
     }
 }
