@@ -859,7 +859,7 @@ fn grant_without_its_marker_does_not_count_and_quarantines() {
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, left + left / 100)));
 }
 
-/// An attempt finds that the node is to be waited for, as its marker says, for so many milliseconds.
+/// An attempt finds that the node is to be waited for, by its marker, for so many milliseconds.
 fn find_marker(scenario: &mut Scenario, millis: i64) {
     scenario.try_lock();
     let acted = scenario.drain();

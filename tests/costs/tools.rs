@@ -150,8 +150,8 @@ fn calls(log: &str) -> Calls {
     assert!(log.contains(BEGIN) && log.contains(END), "the counted part was logged");
     for line in counted(log) {
         // The thread, the time, and the call.
-        let mut words = line.splitn(3, ' ');
-        let (at, call) = (words.nth(1).unwrap_or_default(), words.next().unwrap_or_default());
+        let rest = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
+        let (at, call) = rest.split_once(' ').unwrap_or_default();
         let at: f64 = at.parse().expect("strace was asked for times");
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let name = call.split(|c| !is_name(c)).next().unwrap_or_default();
@@ -185,7 +185,7 @@ fn calls_between_the_marks_are_found() {
          71 1.000010 statx(AT_FDCWD, \"{BEGIN}\", 0) = -1 ENOENT\n\
          71 1.000020 sendto(7, \"*\"..., 91, MSG_NOSIGNAL, NULL, 0) = 91\n\
          71 1.000030 epoll_wait(3, <unfinished ...>\n\
-         72 1.000040 futex(0x1, FUTEX_WAKE, 1) = 0\n\
+         72  1.000040 futex(0x1, FUTEX_WAKE, 1) = 0\n\
          71 1.000050 <... epoll_wait resumed>[], 128, 20) = 0\n\
          71 1.000060 --- SIGCHLD ---\n\
          71 1.000070 recvfrom(8, \"+\"..., 5, 0, NULL, NULL) = 5\n\
