@@ -175,6 +175,12 @@ impl LockGuard {
 
     /// Lets go of the lock without releasing it, for [`Redlock::adopt`] to take it up again.
     ///
+    /// From now on this client sends nothing for the lock. What only it knows goes with the parts:
+    /// masters that have not answered yet, and masters in quarantine. Extensions do not count those
+    /// for as long as they may have forgotten a lock, at least `max_ttl`. It does not wait for
+    /// masters, but for the moment at which no other thread has the event loop, at most until the
+    /// lock is over.
+    ///
     /// In a process that was forked from the one that holds the lock, the parts are of no lock: it
     /// stays the parent's, and the refused adoption does not release it.
     pub fn into_parts(mut self) -> LockParts {

@@ -9,7 +9,7 @@ use crate::clock::{Clock, ClockId, Stamp};
 use crate::proto::{CONNECTIONS_MAX, Doubt, Lease, NodeSet, Origin, Origins};
 use crate::quorum::NODES_MAX;
 use crate::resource::RESOURCE_BYTES_MAX;
-use crate::validity::Ttl;
+use crate::validity::{TTL_MS_MAX, Ttl};
 use crate::{LockToken, Moment, Resource};
 
 const NAME: &str = "muxlock";
@@ -19,6 +19,8 @@ const CHECKSUM_DIGITS: usize = 8;
 /// The longest name of a server's process that is written; Redis' has 40 bytes. A connection to one
 /// with a longer name is written as one that cannot be named.
 const PROCESS_BYTES_MAX: usize = 64;
+/// More than any lock may live, and so more than any doubt may last.
+const UNCOUNTED_MS_MAX: u64 = 2 * TTL_MS_MAX as u64;
 /// More than what is written of the doubts about one node needs.
 const DOUBT_BYTES_MAX: usize = 64 + CONNECTIONS_MAX * (2 * PROCESS_BYTES_MAX + 32);
 /// More than the longest name, all numbers and all doubts need.
@@ -57,9 +59,10 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// | checksum | CRC-32 of all before the last dot, 8 hexadecimal digits |
 ///
 /// There is a doubt for each node that had not answered or was in quarantine: `n` and the node's
-/// number; `u` and the milliseconds for which its copy is not to be counted; for each connection on
-/// which a command may still arrive, `p` and the server's `run_id` in hexadecimal digits, `k` and
-/// the connection's number there; `x` if there is one that cannot be named.
+/// number; `u` and the milliseconds for which its copy is not to be counted; `s` if one SET is all
+/// that may still arrive; for each connection on which a command may still arrive, `p` and the
+/// server's `run_id` in hexadecimal digits, `k` and the connection's number there; `x` if there is
+/// one that cannot be named.
 ///
 /// ```no_run
 /// use muxlock::{LockParts, Redlock};
@@ -220,6 +223,9 @@ fn write_doubt(doubt: &Doubt) -> String {
     // Rounded up, so that it is for no shorter a time.
     let millis = doubt.uncounted.as_nanos().div_ceil(1_000_000);
     let mut text = format!("n{}u{millis}", doubt.node);
+    if doubt.is_one_set {
+        text.push('s');
+    }
     let (known, unknown): (Vec<_>, Vec<_>) =
         doubt.origins.known().iter().partition(|origin| origin.process.len() <= PROCESS_BYTES_MAX);
     for Origin { process, connection } in known {
@@ -246,6 +252,10 @@ fn read_doubt(text: &str) -> Option<Doubt> {
     };
     let mut parts = text.split('p');
     let (node, millis) = parts.next()?.split_once('u')?;
+    let (millis, is_one_set) = match millis.strip_suffix('s') {
+        Some(millis) => (millis, true),
+        None => (millis, false),
+    };
     let node = node.parse().ok().filter(|node| *node < NODES_MAX)?;
     let mut origins = Origins::default();
     for part in parts {
@@ -256,7 +266,9 @@ fn read_doubt(text: &str) -> Option<Doubt> {
     if has_unknown {
         origins.insert_unknown();
     }
-    Some(Doubt { node, origins, uncounted: Duration::from_millis(millis.parse().ok()?) })
+    let millis = millis.parse().ok().filter(|millis| *millis <= UNCOUNTED_MS_MAX)?;
+    let uncounted = Duration::from_millis(millis);
+    Some(Doubt { node, origins, is_one_set, uncounted })
 }
 
 fn read(text: &str) -> Result<Written<'_>, HandOverError> {
@@ -362,8 +374,8 @@ mod tests {
         other.insert_unknown();
         let uncounted = Duration::from_millis(31_300);
         vec![
-            Doubt { node: 1, origins: one, uncounted },
-            Doubt { node: 63, origins: other, uncounted: Duration::ZERO },
+            Doubt { node: 1, origins: one, is_one_set: false, uncounted },
+            Doubt { node: 63, origins: other, is_one_set: true, uncounted: Duration::ZERO },
         ]
     }
 
@@ -498,7 +510,17 @@ mod tests {
         }
         assert_eq!(with(5, "20000000001"), HandOverError::Field("left"), "more than the TTL");
         assert_eq!(with(7, "9999"), HandOverError::Field("longest"), "less than the TTL");
-        for doubts in ["n", "n64u1", "n1", "n1u", "n1u1p", "n1u1p0k1", "n1u1pffk1", "n1u1n"] {
+        for doubts in [
+            "n",
+            "n64u1",
+            "n1",
+            "n1u",
+            "n1u1p",
+            "n1u1p0k1",
+            "n1u18446744073709551615",
+            "n1u1pffk1",
+            "n1u1n",
+        ] {
             assert_eq!(with(9, doubts), HandOverError::Field("doubts"), "{doubts}");
         }
         assert_eq!(with(10, ""), HandOverError::Field("resource"));

@@ -253,8 +253,10 @@ impl Multiplexer {
     ///
     /// From now on nothing is sent for it here. What only this multiplexer knows goes with the
     /// lease: masters that have not answered yet, so that its command may still arrive there, and
-    /// masters in quarantine. The next multiplexer does not count them before `max_ttl` is over,
-    /// and when it gives the lock up it leaves no key behind.
+    /// masters in quarantine. The next multiplexer does not count them for as long as they may have
+    /// forgotten a lock, at least `max_ttl`. If the command has not arrived by the time that it
+    /// gives the lock up, it ends the connection of this multiplexer to that master. So let go
+    /// when all masters have answered, if you can.
     ///
     /// The operations that wait here for its resource ask the masters for it from now on; otherwise
     /// they wait for its release, or for the end of its validity. What they ask leaves with the

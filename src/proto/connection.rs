@@ -168,7 +168,8 @@ impl Engine {
         let is_usual = at.state == State::Ready
             && at.late == 0
             && at.failures == 0
-            && !self.suspects.contains(node);
+            && !self.suspects.contains(node)
+            && !self.indebted.contains(node);
         let mut latest = None;
         let counted = loop {
             if *left == 0 {
@@ -394,7 +395,12 @@ impl Engine {
         Some(match (kind, reply) {
             (Kind::Acquire, Reply::Ok) => NodeOutcome::Granted,
             (Kind::Acquire, Reply::Nil) => NodeOutcome::Held,
-            (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(1)) => NodeOutcome::Granted,
+            (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(1)) => {
+                if self.indebted.contains(node) {
+                    self.observe_key(now, node, round);
+                }
+                NodeOutcome::Granted
+            }
             (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(0)) => NodeOutcome::Absent,
             // It was absent; somebody else's would have been left alone (R29).
             (Kind::Heal, Reply::Integer(2)) => {
@@ -415,6 +421,8 @@ impl Engine {
                 Reply::Info(_) | Reply::Replication(_) | Reply::Time(_) | Reply::Deletes { .. },
             ) => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
+                // First, so that what the vote leads to is not sent on this connection.
+                self.fail_node(now, node, outcome);
                 match kind {
                     Kind::Acquire | Kind::Heal => self.owe_set(now, node, round),
                     Kind::Release => self.owe_release(now, node, round),
@@ -422,7 +430,6 @@ impl Engine {
                 }
                 self.vote(now, round, node, outcome);
                 self.dereference(round);
-                self.fail_node(now, node, outcome);
                 return None;
             }
         })
@@ -474,7 +481,7 @@ impl Engine {
         let was_unmarked = self.rounds[round].unmarked.contains(node);
         self.rounds[round].unmarked.remove(node);
         let is_seen = matches!(outcome, NodeOutcome::Granted | NodeOutcome::Quarantined);
-        if was_unmarked && !is_seen && self.rounds[round].kind == Kind::Acquire {
+        if was_unmarked && !is_seen {
             self.owe_marker(now, node, round);
         }
     }

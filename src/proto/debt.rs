@@ -64,6 +64,19 @@ impl Origins {
         }
     }
 
+    /// Adds others. Each of the two comes with whether it is of one SET and nothing else; returns
+    /// whether both together are.
+    pub(super) fn add(&mut self, (others, is_one_set): (Origins, bool), was_one_set: bool) -> bool {
+        let is_one_set = match (self.is_empty(), others.is_empty()) {
+            (true, _) => is_one_set,
+            (_, true) => was_one_set,
+            // The same, told twice.
+            _ => *self == others && is_one_set && was_one_set,
+        };
+        self.extend(others);
+        is_one_set
+    }
+
     fn extend(&mut self, others: Origins) {
         self.has_unknown |= others.has_unknown;
         others.known.into_iter().for_each(|origin| self.insert(origin));
@@ -92,19 +105,23 @@ struct Debt {
     due: Moment,
     /// When the key is gone by itself.
     expires: Moment,
+    /// This client's own connections.
     origins: Origins,
-    /// Until when the node's copy must not be counted.
+    /// Those of a client that had the lock before, who may use them for other locks.
+    foreign: Origins,
+    /// Whether a key that is there shows that all has run: one SET is all that may still arrive.
+    is_one_set: bool,
+    /// Until when the node's copy must not be counted; the end of time if that is not known.
     uncounted_until: Option<Moment>,
+    /// The same for extensions that do not heal: those that do look at the node themselves.
+    unseen_until: Option<Moment>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The lock may still be held: nothing is released. The old connections are ended when the node
-    /// is ready; when it is due, the debt is forgotten.
+    /// The lock may still be held: nothing is released. The client's own old connections are ended
+    /// when the node is ready; when it is due, the debt is forgotten.
     Dormant,
-    /// The same, but the connections are another client's, who may use them for other locks: they
-    /// are ended when the lock is given up.
-    Adopted,
     /// The lock was given up: the release is to be sent.
     Awake,
     /// It was sent, and is to be sent once more: an old connection may not have ended before.
@@ -118,11 +135,7 @@ impl Stage {
 
     /// The one that does what both ask for.
     fn and(self, other: Stage) -> Stage {
-        match (self, other) {
-            (Stage::Adopted, Stage::Adopted) => Stage::Adopted,
-            (one, other) if one.is_awake() || other.is_awake() => Stage::Awake,
-            _ => Stage::Dormant,
-        }
+        if self.is_awake() || other.is_awake() { Stage::Awake } else { Stage::Dormant }
     }
 }
 
@@ -132,6 +145,8 @@ pub(super) struct Debts {
     by_token: BTreeMap<LockToken, Debt>,
     /// None is due before.
     due: Option<Moment>,
+    /// How many releases are to follow.
+    awake: usize,
     /// Old connections whose end was asked for and is not answered, or was refused.
     ending: Vec<i64>,
 }
@@ -144,7 +159,7 @@ impl Debts {
 
     /// How many releases are to follow.
     pub(super) fn awake(&self) -> usize {
-        self.by_token.values().filter(|debt| debt.stage.is_awake()).count()
+        self.awake
     }
 
     /// How many of them may still find a key at `now`.
@@ -154,26 +169,36 @@ impl Debts {
         awake.filter(|debt| !is_over(debt)).count()
     }
 
-    fn note_due(&mut self) {
+    /// After a change of many.
+    fn note_all(&mut self) {
         self.due = self.by_token.values().map(|debt| debt.due).min();
+        self.awake = self.by_token.values().filter(|debt| debt.stage.is_awake()).count();
     }
 
     /// Adds a debt. Says whether there was room.
     fn add(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
-        if self.by_token.len() >= DEBTS_KEPT_MAX && !self.by_token.contains_key(&token) {
-            self.by_token.retain(|_, debt| !now.has_steadily_reached(debt.due.max(debt.expires)));
+        let is_new = !self.by_token.contains_key(&token);
+        // What is adopted is as much as the caller has leases.
+        if is_new && debt.foreign.is_empty() && self.by_token.len() >= DEBTS_KEPT_MAX {
+            let is_over = |debt: &Debt| now.has_steadily_reached(debt.expires);
+            self.by_token.retain(|_, debt| debt.stage.is_awake() || !is_over(debt));
+            self.note_all();
             if self.by_token.len() >= DEBTS_KEPT_MAX {
                 return false;
             }
         }
-        let Some(owed) = self.by_token.get_mut(&token) else {
-            self.insert(token, debt);
+        let Some(mut owed) = self.take(token) else {
+            self.put(token, debt);
             return true;
         };
         // A SET and its release may be lost together: the SET's key lives longer.
         owed.expires = owed.expires.max(debt.expires);
+        let mut all = owed.all();
+        owed.is_one_set = all.add((debt.all(), debt.is_one_set), owed.is_one_set);
         owed.origins.extend(debt.origins);
+        owed.foreign.extend(debt.foreign);
         owed.uncounted_until = later(owed.uncounted_until, debt.uncounted_until);
+        owed.unseen_until = later(owed.unseen_until, debt.unseen_until);
         owed.due = match (owed.stage.is_awake(), debt.stage.is_awake()) {
             (true, true) => owed.due.min(debt.due),
             (true, false) => owed.due,
@@ -181,40 +206,60 @@ impl Debts {
             (false, false) => owed.due.max(debt.due),
         };
         owed.stage = owed.stage.and(debt.stage);
-        let due = owed.due;
-        self.due = Some(self.due.map_or(due, |first| first.min(due)));
+        self.put(token, owed);
         true
     }
 
-    fn insert(&mut self, token: LockToken, debt: Debt) {
+    fn put(&mut self, token: LockToken, debt: Debt) {
         self.due = Some(self.due.map_or(debt.due, |due| due.min(debt.due)));
+        self.awake += usize::from(debt.stage.is_awake());
         self.by_token.insert(token, debt);
     }
 
+    fn take(&mut self, token: LockToken) -> Option<Debt> {
+        let debt = self.by_token.remove(&token)?;
+        self.awake -= usize::from(debt.stage.is_awake());
+        Some(debt)
+    }
+
     /// An old connection has ended: nothing that was sent on it runs any more.
-    fn forget(&mut self, process: Option<&str>, connection: i64) {
+    fn forget(&mut self, process: Option<&str>, connection: i64, countable_from: Moment) {
         self.ending.retain(|ending| *ending != connection);
-        self.settle_origins(|origin| {
-            Some(&*origin.process) == process && origin.connection == connection
-        });
+        let has_ended =
+            |origin: &Origin| Some(&*origin.process) == process && origin.connection == connection;
+        self.settle_origins(has_ended, countable_from);
     }
 
     /// The node is another process than before: the old connections have ended with the old one,
     /// and what that saved was saved before, so that one release is enough.
-    pub(super) fn forget_other_processes(&mut self, process: &str) {
-        let own = self.by_token.values_mut().filter(|debt| debt.stage != Stage::Adopted);
-        own.for_each(|debt| debt.origins.has_unknown = false);
-        self.settle_origins(|origin| *origin.process != *process);
+    pub(super) fn forget_other_processes(&mut self, process: &str, countable_from: Moment) {
+        self.by_token.values_mut().for_each(|debt| debt.origins.has_unknown = false);
+        self.settle_origins(|origin| *origin.process != *process, countable_from);
     }
 
     /// Takes out the connections that have ended, and the debts that nothing is left of.
-    fn settle_origins(&mut self, has_ended: impl Fn(&Origin) -> bool) {
+    fn settle_origins(&mut self, has_ended: impl Fn(&Origin) -> bool, countable_from: Moment) {
         self.by_token.retain(|_, debt| {
             debt.origins.known.retain(|origin| !has_ended(origin));
-            let is_settled = debt.origins.is_empty() && debt.stage != Stage::Awake;
-            !is_settled || debt.uncounted_until.is_some()
+            debt.foreign.known.retain(|origin| !has_ended(origin));
+            debt.is_open() || debt.is_kept(countable_from)
         });
-        self.note_due();
+        self.note_all();
+    }
+
+    /// The node has the key: if one SET is all that could still arrive, it has arrived.
+    fn observe(&mut self, token: LockToken, countable_from: Moment) {
+        let Some(mut debt) = self.take(token) else {
+            return;
+        };
+        // The release that waits was to come after the lock's own.
+        let is_over = debt.is_one_set && debt.waits_for_release();
+        if debt.is_one_set {
+            (debt.origins, debt.foreign) = (Origins::default(), Origins::default());
+        }
+        if debt.is_open() || !is_over && debt.is_kept(countable_from) {
+            self.put(token, debt);
+        }
     }
 
     /// A new connection: nothing was asked for on it.
@@ -223,11 +268,51 @@ impl Debts {
     }
 }
 
+impl Debt {
+    /// All connections on which a command may still arrive.
+    fn all(&self) -> Origins {
+        let mut all = self.origins.clone();
+        all.extend(self.foreign.clone());
+        all
+    }
+
+    fn is_open(&self) -> bool {
+        !self.origins.is_empty() || !self.foreign.is_empty()
+    }
+
+    /// Whether the lock's own release comes first: if it finds the key, no connection of another
+    /// client need be ended.
+    fn waits_for_release(&self) -> bool {
+        self.stage.is_awake() && !self.foreign.is_empty()
+    }
+
+    /// Nothing can arrive any more. Says whether anything is left of it all the same: a release
+    /// that was not sent, or a copy that must not be counted before its time.
+    fn is_kept(&mut self, countable_from: Moment) -> bool {
+        for until in [&mut self.uncounted_until, &mut self.unseen_until] {
+            if *until == Some(Moment::END) {
+                *until = Some(countable_from);
+            }
+        }
+        match self.stage {
+            Stage::Dormant => self.uncounted_until.is_some() || self.unseen_until.is_some(),
+            Stage::Awake => true,
+            Stage::Again => false,
+        }
+    }
+}
+
 fn later(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
     one.into_iter().chain(other).max_by_key(|until| until.steady_nanos())
 }
 
 impl Node {
+    /// When a command that is sent at `now` has been answered, as far as is known.
+    fn after_a_while(&self, now: Moment) -> Moment {
+        let round_trip = Duration::from_nanos(self.latency_nanos.unwrap_or(0));
+        now.after(round_trip).after(DEBT_AGAIN_AFTER)
+    }
+
     /// The connection that there is, or that was there last.
     fn origins(&self) -> Origins {
         match (&self.server.run_id, self.client_id) {
@@ -241,7 +326,7 @@ impl Node {
 
     /// Whether the debts are so many that no new SET is to be sent.
     pub(super) fn owes_too_much(&self) -> bool {
-        self.debts.by_token.len() >= DEBTS_MAX
+        self.debts.awake >= DEBTS_MAX
     }
 }
 
@@ -249,17 +334,24 @@ impl Engine {
     /// A command that may set the key was lost with its connection; its lock may be held.
     pub(super) fn owe_set(&mut self, now: Moment, node: usize, round: usize) {
         let origins = self.nodes[node].origins();
-        // The look at the flush marker was lost, too.
-        let is_uncounted = self.config.flush_marker.is_some();
-        let uncounted_until = is_uncounted.then(|| now.after(self.config.quarantine));
-        let debt = Debt { origins, uncounted_until, ..self.debt(now, round, Stage::Dormant) };
+        let is_one_set = self.rounds[round].kind == Kind::Acquire;
+        // It may run at a time when the node is not to be trusted, and nobody looks.
+        let unseen_until = self.is_distrusted(node).then_some(Moment::END);
+        let debt = self.debt(now, round, Stage::Dormant);
+        let debt = Debt { origins, is_one_set, unseen_until, ..debt };
         self.add_debt(now, node, self.claims[round].token, debt);
+    }
+
+    /// Whether there are times at which the node's votes do not count.
+    fn is_distrusted(&self, node: usize) -> bool {
+        let is_guarded = self.config.nodes[node].restart_guard != RestartGuard::Off;
+        is_guarded || self.config.flush_marker.is_some()
     }
 
     /// The node granted, and its flush marker was not seen: the copy may be younger than a flush.
     pub(super) fn owe_marker(&mut self, now: Moment, node: usize, round: usize) {
-        let uncounted_until = Some(now.after(self.config.quarantine));
-        let debt = Debt { uncounted_until, ..self.debt(now, round, Stage::Dormant) };
+        let unseen_until = Some(now.after(self.config.quarantine));
+        let debt = Debt { unseen_until, ..self.debt(now, round, Stage::Dormant) };
         self.add_debt(now, node, self.claims[round].token, debt);
     }
 
@@ -284,19 +376,27 @@ impl Engine {
         let latest = || now.after(ttl.as_duration()).after(SLACK);
         let expires = self.rounds[round].expires.unwrap_or_else(latest);
         let due = if stage.is_awake() { now } else { expires };
-        let origins = Origins::default();
-        Debt { key, ttl, stage, due, expires, origins, uncounted_until: None }
+        Debt {
+            key,
+            ttl,
+            stage,
+            due,
+            expires,
+            origins: Origins::default(),
+            foreign: Origins::default(),
+            is_one_set: false,
+            uncounted_until: None,
+            unseen_until: None,
+        }
     }
 
     fn add_debt(&mut self, now: Moment, node: usize, token: LockToken, debt: Debt) {
-        let until = debt.uncounted_until;
-        let debt = Debt { due: later(Some(debt.due), until).unwrap_or(debt.due), ..debt };
+        let is_in_doubt = debt.unseen_until.is_some();
         self.indebted.insert(node);
-        if !self.nodes[node].debts.add(now, token, debt) {
-            if let Some(until) = until {
-                // Which copies do not count is not known any more.
-                self.quarantine(node, QuarantineCause::Flushed, until);
-            }
+        if !self.nodes[node].debts.add(now, token, debt) && is_in_doubt {
+            // Which copies do not count is not known any more.
+            let until = now.after(self.config.quarantine);
+            self.quarantine(node, QuarantineCause::Flushed, until);
         }
         self.note_debts(node);
     }
@@ -316,14 +416,16 @@ impl Engine {
             if at.debts.by_token.is_empty() {
                 self.indebted.remove(node);
             }
-            let Some(mut debt) = at.debts.by_token.remove(&token) else {
+            let Some(mut debt) = at.debts.take(token) else {
                 continue;
             };
-            if at.state == State::Ready && !at.is_behind {
+            if at.state == State::Ready && !at.is_behind && debt.foreign.is_empty() {
                 self.end_and_repeat(now, node, token, debt);
             } else {
-                (debt.stage, debt.due) = (Stage::Awake, now);
-                at.debts.insert(token, debt);
+                debt.stage = Stage::Awake;
+                let is_to_wait = debt.waits_for_release() && debt.is_one_set;
+                debt.due = if is_to_wait { at.after_a_while(now) } else { now };
+                at.debts.put(token, debt);
             }
             self.note_debts(node);
         }
@@ -332,16 +434,16 @@ impl Engine {
     /// A release is about to follow: ends the old connections before it, and repeats it if one of
     /// them may not have ended.
     fn end_and_repeat(&mut self, now: Moment, node: usize, token: LockToken, mut debt: Debt) {
+        debt.origins.extend(std::mem::take(&mut debt.foreign));
         debt.origins.known.iter().for_each(|origin| self.end_connection(node, origin));
         let at = &mut self.nodes[node];
         // What was sent on the connection that stands comes before what follows.
         let own = at.origins();
         debt.origins.known.retain(|origin| !own.known.contains(origin));
         if !debt.origins.is_empty() {
-            let round_trip = Duration::from_nanos(at.latency_nanos.unwrap_or(0));
-            debt.due = now.after(round_trip).after(DEBT_AGAIN_AFTER);
+            debt.due = at.after_a_while(now);
             debt.stage = Stage::Again;
-            at.debts.insert(token, debt);
+            at.debts.put(token, debt);
         }
     }
 
@@ -353,7 +455,7 @@ impl Engine {
             let debts = &mut self.nodes[node].debts;
             if let Some(debt) = debts.by_token.get_mut(&token) {
                 debt.expires = debt.expires.max(expires);
-                if !debt.stage.is_awake() {
+                if debt.stage == Stage::Dormant {
                     debt.due = debt.due.max(expires);
                 }
             }
@@ -371,23 +473,32 @@ impl Engine {
 
     /// Whether the node's copy of this round's lock must not be counted.
     pub(super) fn is_doubted(&self, now: Moment, node: usize, round: usize) -> bool {
-        self.indebted.contains(node)
-            && self.rounds[round].kind.is_extension()
-            && self.nodes[node]
-                .debts
-                .by_token
-                .get(&self.claims[round].token)
-                .and_then(|debt| debt.uncounted_until)
-                .is_some_and(|until| !now.has_steadily_reached(until))
+        let kind = self.rounds[round].kind;
+        if !self.indebted.contains(node) || !kind.is_extension() {
+            return false;
+        }
+        let debts = &self.nodes[node].debts.by_token;
+        let Some(debt) = debts.get(&self.claims[round].token) else {
+            return false;
+        };
+        let unseen_until = debt.unseen_until.filter(|_| kind == Kind::Extend);
+        later(debt.uncounted_until, unseen_until)
+            .is_some_and(|until| !now.has_steadily_reached(until))
+    }
+
+    /// The node said that it has the key of this round's lock.
+    #[cold]
+    pub(super) fn observe_key(&mut self, now: Moment, node: usize, round: usize) {
+        let countable_from = now.after(self.config.quarantine);
+        self.nodes[node].debts.observe(self.claims[round].token, countable_from);
     }
 
     /// The old connections die with what the server has not read of them: a SET that is still on
     /// its way cannot run after its release (R12).
     pub(super) fn end_old_connections(&mut self, node: usize) {
         let debts = self.nodes[node].debts.by_token.values();
-        let own = debts.filter(|debt| debt.stage != Stage::Adopted);
         let mut old: Vec<Origin> = Vec::new();
-        for origin in own.flat_map(|debt| &debt.origins.known) {
+        for origin in debts.flat_map(|debt| &debt.origins.known) {
             if old.len() < KILLS_MAX && !old.contains(origin) {
                 old.push(origin.clone());
             }
@@ -412,8 +523,9 @@ impl Engine {
             // 0: it was gone already.
             Reply::Integer(_) => {
                 self.stats.connections_killed += 1;
+                let countable_from = now.after(self.config.quarantine);
                 let Node { server, debts, .. } = &mut self.nodes[node];
-                debts.forget(server.run_id.as_deref(), ended);
+                debts.forget(server.run_id.as_deref(), ended, countable_from);
             }
             // The releases are repeated after a while.
             Reply::Error(error) => self.keep_error(node, error),
@@ -430,7 +542,7 @@ impl Engine {
         for token in tokens {
             self.settle_debt(now, node, token);
         }
-        self.nodes[node].debts.note_due();
+        self.nodes[node].debts.note_all();
         self.note_debts(node);
         let is_all = self.nodes[node].debts.due().is_none_or(|due| now < due);
         if is_all && std::mem::take(&mut self.nodes[node].is_behind) {
@@ -440,12 +552,12 @@ impl Engine {
     }
 
     fn settle_debt(&mut self, now: Moment, node: usize, token: LockToken) {
-        let Some(debt) = self.nodes[node].debts.by_token.remove(&token) else {
+        let Some(debt) = self.nodes[node].debts.take(token) else {
             return;
         };
         let is_over = now.has_steadily_reached(debt.expires);
         match debt.stage {
-            Stage::Dormant | Stage::Adopted => return,
+            Stage::Dormant => return,
             Stage::Again if is_over => return,
             // Whatever its expiry, it is said once: a frozen server may run at any time what it has
             // not read, and a process that was paused knows too late when its connection ended.
@@ -467,48 +579,59 @@ impl Engine {
 
     fn doubt(&self, now: Moment, node: usize, token: LockToken) -> Option<Doubt> {
         let at = &self.nodes[node];
-        let mut doubt = Doubt { node, origins: Origins::default(), uncounted: Duration::ZERO };
         let rounds = at.in_flight.iter().filter_map(|sent| sent.request.round());
         let may_have_run = |lost: &Lost| !matches!(lost, Lost::Unsent);
         let lost = at.lost.iter().filter(|(_, lost)| may_have_run(lost)).map(|(round, _)| *round);
         let is_its = |round: &usize| self.claims[*round].token == token;
-        let may_create = |round: usize| self.rounds[round].kind.may_create();
-        if rounds.chain(lost).filter(is_its).any(may_create) {
-            doubt.origins = at.origins();
+        let kind = |round: usize| self.rounds[round].kind;
+        let open = rounds.chain(lost).filter(is_its).map(kind).filter(|kind| kind.may_create());
+        let (mut origins, mut is_one_set) = (Origins::default(), true);
+        // A SET and the look at its flush marker are two commands of one round.
+        for kind in open {
+            origins = at.origins();
+            is_one_set &= kind == Kind::Acquire;
         }
-        let debt = at.debts.by_token.get(&token);
-        if let Some(debt) = debt {
-            doubt.origins.extend(debt.origins.clone());
+        let mut uncounted = Duration::ZERO;
+        if let Some(debt) = at.debts.by_token.get(&token) {
+            is_one_set = origins.add((debt.all(), debt.is_one_set), is_one_set);
+            let until = later(debt.uncounted_until, debt.unseen_until);
+            let until = until.filter(|until| *until != Moment::END);
+            uncounted = until.map(|until| until.steadily_since(now)).unwrap_or_default();
         }
         // The copy may be of a time when this node was not to be trusted, and only this engine can
         // find out.
-        let is_guarded = self.config.nodes[node].restart_guard != RestartGuard::Off;
-        if !doubt.origins.is_empty() && is_guarded {
-            doubt.uncounted = self.config.quarantine;
-        }
-        if let Some(debt) = debt {
-            let until = debt.uncounted_until.map(|until| until.steadily_since(now));
-            doubt.uncounted = doubt.uncounted.max(until.unwrap_or_default());
+        if !origins.is_empty() && self.is_distrusted(node) {
+            uncounted = uncounted.max(self.config.quarantine);
         }
         let quarantine = self.quarantine_of(now, node).map(|quarantine| quarantine.ready_in);
-        doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
-        (!doubt.origins.is_empty() || !doubt.uncounted.is_zero()).then_some(doubt)
+        uncounted = uncounted.max(quarantine.unwrap_or_default());
+        let doubt = Doubt { node, origins, is_one_set, uncounted };
+        doubt.says_anything().then_some(doubt)
     }
 
     /// A lease comes from elsewhere, with what is known there.
     #[cold]
-    pub(super) fn take_doubts(&mut self, now: Moment, lease: &mut Lease) {
-        for doubt in std::mem::take(&mut lease.doubts).into_vec() {
-            let Doubt { node, origins, uncounted } = doubt;
-            if node >= self.nodes.len() {
-                continue;
-            }
+    pub(super) fn take_doubts(&mut self, now: Moment, lease: &Lease) {
+        let nodes = self.nodes.len();
+        for doubt in lease.doubts.iter().filter(|doubt| doubt.node < nodes) {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
             let expires = now.after(lease.longest.as_duration()).after(SLACK);
-            let uncounted_until = (!uncounted.is_zero()).then(|| now.after(uncounted));
-            let (ttl, stage) = (lease.longest, Stage::Adopted);
-            let debt = Debt { key, ttl, stage, due: expires, expires, origins, uncounted_until };
-            self.add_debt(now, node, lease.token, debt);
+            // As long as a command may arrive, its copy may be new.
+            let until =
+                if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
+            let debt = Debt {
+                key,
+                ttl: lease.longest,
+                stage: Stage::Dormant,
+                due: expires,
+                expires,
+                origins: Origins::default(),
+                foreign: doubt.origins.clone(),
+                is_one_set: doubt.is_one_set,
+                uncounted_until: (!doubt.uncounted.is_zero()).then_some(until),
+                unseen_until: None,
+            };
+            self.add_debt(now, doubt.node, lease.token, debt);
         }
     }
 }

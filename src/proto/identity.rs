@@ -175,7 +175,8 @@ impl Engine {
             _ => now,
         };
         if !is_same_process {
-            self.nodes[node].debts.forget_other_processes(&run_id);
+            let countable_from = now.after(quarantine);
+            self.nodes[node].debts.forget_other_processes(&run_id, countable_from);
             self.wait_for_moved(now, node, &run_id);
         }
         if !is_same_data {

@@ -46,12 +46,27 @@ pub(crate) struct Doubt {
     pub(crate) node: usize,
     /// Where a command that may set the key may still come from.
     pub(crate) origins: Origins,
+    /// Whether that is one SET and nothing else.
+    pub(crate) is_one_set: bool,
     /// For how long the node's copy must not be counted.
     pub(crate) uncounted: Duration,
 }
 
+impl Doubt {
+    pub(super) fn says_anything(&self) -> bool {
+        !self.origins.is_empty() || !self.uncounted.is_zero()
+    }
+
+    /// What two engines know of one node.
+    pub(super) fn extend(&mut self, other: Doubt) {
+        let others = (other.origins, other.is_one_set);
+        self.is_one_set = self.origins.add(others, self.is_one_set);
+        self.uncounted = self.uncounted.max(other.uncounted);
+    }
+}
+
 /// No engine has this number.
-const NO_ENGINE: u64 = u64::MAX;
+pub(super) const NO_ENGINE: u64 = u64::MAX;
 
 impl Lease {
     /// What is locked.

@@ -942,7 +942,7 @@ impl Engine {
     /// Hands the round's command to every node that can take it; who cannot has failed.
     fn send_to_all(&mut self, now: Moment, round: usize) {
         let mut ready = self.open.without(self.swamped);
-        if !self.indebted.is_empty() && self.rounds[round].kind.may_create() {
+        if !self.indebted.is_empty() && self.rounds[round].kind == Kind::Acquire {
             ready = ready.without(self.overdrawn());
         }
         let others = NodeSet::all(self.nodes.len()).without(ready);

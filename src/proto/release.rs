@@ -1,6 +1,7 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
 use super::connection::is_forbidden;
+use super::lease::NO_ENGINE;
 use super::node::State;
 use super::round::{Claim, Kind};
 use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
@@ -50,13 +51,12 @@ impl Engine {
 
     /// Another engine's lease does not say which nodes this one has to ask.
     pub(super) fn adopt(&mut self, now: Moment, mut lease: Lease) -> Lease {
-        if !lease.doubts.is_empty() {
-            self.take_doubts(now, &mut lease);
+        if lease.engine != self.instance {
+            self.take_doubts(now, &lease);
+            lease = lease.adopted(self.nodes.len());
+            lease.engine = self.instance;
         }
-        match lease.engine == self.instance {
-            true => lease,
-            false => lease.adopted(self.nodes.len()),
-        }
+        lease
     }
 
     /// The lease goes elsewhere: to another engine, in this process or another. Nothing is sent for
@@ -68,8 +68,15 @@ impl Engine {
         let token = lease.token;
         self.take_back_unsent(token);
         let mut doubts = std::mem::take(&mut lease.doubts).into_vec();
-        doubts.extend(self.doubts(now, token));
+        for known in self.doubts(now, token) {
+            match doubts.iter_mut().find(|doubt| doubt.node == known.node) {
+                Some(doubt) => doubt.extend(known),
+                None => doubts.push(known),
+            }
+        }
         lease.doubts = doubts.into();
+        // Whoever takes it up, this engine too, takes up the doubts with it.
+        lease.engine = NO_ENGINE;
         if self.has_lines() {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
             self.call_first(now, &key, token);
@@ -90,6 +97,8 @@ impl Engine {
 
     fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<usize>) -> usize {
         let lease = self.adopt(now, lease);
+        // A lock that is released late may have been forgotten meanwhile.
+        self.take_doubts(now, &lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let awaited = self.has_lines().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
