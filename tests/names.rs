@@ -1,5 +1,5 @@
-//! Host names: each is looked up before each connection, on nobody's time, and one that does not
-//! resolve costs its node's vote and nothing else.
+//! Host names: each is looked up before each connection, off the caller's time, and one that does
+//! not resolve costs its node's vote and nothing else.
 
 #![allow(missing_docs)]
 
@@ -31,7 +31,7 @@ use support::{
 };
 
 const KEY: &str = "invoice:42";
-/// Of a lookup that nobody lets go.
+/// A connect timeout for lookups that do not end.
 const SHORT: Duration = Duration::from_millis(150);
 
 /// What the resolver knows and has been asked. Clones share it.
@@ -183,7 +183,7 @@ fn system_looks_names_up_unless_told_otherwise() {
     let urls = [url("localhost", 0), url("LOCALHOST", 1), url("127.0.0.1", 2)];
     let redlock = support::patient(urls).connect().unwrap();
     all_ready(&redlock);
-    // It is no configuration error, and nobody waits for it.
+    // it is no configuration error, and no caller waits for it.
     let urls = [url("127.0.0.1", 0), url("127.0.0.1", 1), "redis://no.such.host.invalid".into()];
     let redlock = support::patient(urls).connect().unwrap();
     assert_eq!(locks(&redlock), 2);
@@ -224,7 +224,7 @@ fn lookup_that_never_ends_keeps_all_bounds_and_one_thread() {
 }
 
 #[test]
-fn one_lookup_that_never_ends_is_waited_for_by_nobody() {
+fn one_lookup_that_never_ends_delays_no_caller() {
     let masters = start(3);
     let names = Names::of(&masters);
     names.stick();

@@ -1,4 +1,4 @@
-//! Looking up a node's name, on nobody's time: a helper thread exists for as long as a lookup runs.
+//! Looking up a node's name on a helper thread, which exists for as long as the lookup runs.
 //!
 //! A node has one lookup at a time. One that takes longer than a connection may is not ended,
 //! because no system can end it, nor joined by a second one: the tries that follow wait for it,

@@ -41,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// The deadline of a connection that has just got further. If it is over, nobody has called in
+    /// The deadline of a connection that has just got further. If it is over, no caller has looked
     /// since.
     fn not_over(&mut self, now: Moment, deadline: Moment) -> Moment {
         let deadline =
