@@ -1,19 +1,23 @@
-//! A logger that panics in the middle of what the library does: nothing is taken for anything else
-//! afterwards.
+//! A logger that panics or blocks: that is the affair of the thread that logs, and nothing is taken
+//! for anything else afterwards.
 
 #[allow(dead_code)]
 mod support;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Once, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
 use muxlock::KeepAlive;
-use support::scripted::{HANDSHAKE, Scripted};
-use support::{PATIENT, TTL, all_ready, patient, pause, timed, within};
+use support::scripted::{HANDSHAKE, Scripted, refused_addr};
+use support::{
+    PATIENT, SOON, TTL, all_ready, is_child, patient, pause, re_execute, run_child, soon, timed,
+    within,
+};
 
 /// After what the client does at once.
 const LATER: Duration = Duration::from_millis(100);
@@ -25,6 +29,11 @@ thread_local! {
 /// How often it is still to panic on the thread that keeps locks alive.
 static KEEPER_PANICS: AtomicU32 = AtomicU32::new(0);
 
+/// The thread of this name is blocked in the logger until it is let go.
+const BLOCKED: &str = "blocked";
+static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
+static LET_GO: AtomicBool = AtomicBool::new(false);
+
 struct Logger;
 
 impl Log for Logger {
@@ -33,8 +42,14 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
+        if thread::current().name() == Some(BLOCKED) {
+            IS_BLOCKED.store(true, Ordering::SeqCst);
+            while !LET_GO.load(Ordering::SeqCst) {
+                pause(Duration::from_millis(1));
+            }
+        }
         let less = |left: u32| left.checked_sub(1);
-        let is_keeper = std::thread::current().name() == Some("muxlock-keeper");
+        let is_keeper = thread::current().name() == Some("muxlock-keeper");
         let panics = match is_keeper {
             true => KEEPER_PANICS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok(),
             false => PANICS.replace(false),
@@ -130,4 +145,72 @@ fn panic_while_renewing_spares_the_thread_and_its_locks() {
     within(ttl, "so is another", || other.renewals() >= 1);
     assert!(!kept.is_lost());
     assert!(kept.unlock().unwrap().was_held() && other.unlock().unwrap().was_held());
+}
+
+/// Lets the thread in the logger go, also if the test fails.
+struct LetGo;
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        LET_GO.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Some master is down, and each try to connect to it is told to the log. It has a process of its
+/// own, because the other tests' logger panics on whatever thread renews.
+#[test]
+fn logger_that_blocks_a_thread_blocks_no_other() {
+    const NAME: &str = "logger_that_blocks_a_thread_blocks_no_other";
+    if !is_child(NAME) {
+        run_child(&mut re_execute(NAME));
+        return;
+    }
+    install();
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let server = || {
+        let is_silent = Arc::clone(&is_silent);
+        Scripted::start(move |peer| {
+            while !is_silent.load(Ordering::SeqCst) {
+                peer.serve_normally(Some(1))?;
+            }
+            peer.pause(TTL)
+        })
+    };
+    let servers = [server(), server()];
+    let down = format!("redis://{}", refused_addr());
+    let urls: Vec<String> = servers.iter().map(Scripted::url).chain([down]).collect();
+    let redlock = patient(&urls).node_timeout(SOON).connect().unwrap();
+    let ttl = Duration::from_secs(6);
+    let (sender, losses) = mpsc::channel();
+    let how = KeepAlive::default().on_loss(move |loss| sender.send(loss.remaining).unwrap());
+    let kept = redlock.try_lock("kept", ttl).unwrap().keep_alive(how).unwrap();
+
+    let blocked = thread::Builder::new().name(BLOCKED.into());
+    let again_and_again = {
+        let redlock = redlock.clone();
+        move || {
+            while !IS_BLOCKED.load(Ordering::SeqCst) {
+                drop(redlock.try_lock("blocked", TTL));
+            }
+        }
+    };
+    let blocked = blocked.spawn(again_and_again).unwrap();
+    let let_go = LetGo;
+    soon("it is in the logger", || IS_BLOCKED.load(Ordering::SeqCst));
+
+    let other = {
+        let redlock = redlock.clone();
+        thread::spawn(move || timed(|| redlock.try_lock_for("other", TTL, SOON / 2)))
+    };
+    within(SOON, "another thread returns", || other.is_finished());
+    let (took, result) = other.join().unwrap();
+    assert!(took < SOON && result.unwrap().unlock().unwrap().was_held(), "{took:?}");
+    let renewals = kept.renewals();
+    within(ttl, "the lock is renewed", || kept.renewals() > renewals);
+    is_silent.store(true, Ordering::SeqCst);
+    let remaining = losses.recv_timeout(3 * ttl).expect("the loss is told");
+    assert!(!remaining.is_zero(), "it is told in time");
+    assert!(!blocked.is_finished());
+    drop(let_go);
+    blocked.join().unwrap();
 }

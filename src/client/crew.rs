@@ -422,6 +422,28 @@ impl<W: Work> Crew<W> {
         }
     }
 
+    /// Does as a thread that is held up with the desk in its hands, until the result is called.
+    #[cfg(test)]
+    pub(super) fn hold_desk(&self) -> impl FnOnce() {
+        let mut hand = self.hand(self.lock().desk.take());
+        assert!(hand.desk.is_some(), "nobody else has it");
+        move || drop(hand.go())
+    }
+
+    /// The same, while it waits for events.
+    #[cfg(test)]
+    pub(super) fn hold_poller(&self) -> impl FnOnce() {
+        let mut gate = self.lock();
+        let mut hand = self.hand(gate.desk.take());
+        assert!(hand.put_down(gate), "nobody else has it");
+        move || {
+            if hand.come_back() {
+                hand.hand_out();
+                hand.go();
+            }
+        }
+    }
+
     #[inline]
     fn hand(&self, desk: Option<Box<Desk<W>>>) -> Hand<'_, W> {
         let (own, until) = (Own::None, None);

@@ -8,6 +8,8 @@ mod keep_alive;
 mod poller;
 mod station;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

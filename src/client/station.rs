@@ -402,8 +402,12 @@ impl Work for Station {
             Outcome::Recalled(id, Some(lease)) => {
                 self.mux.abandon_at(self.now, *lease);
                 self.ended_errands.push(EndedErrand { id, ended: Ended::GivenUp });
+                self.look_at_errands();
             }
-            Outcome::Errands(mut ended) => self.ended_errands.append(&mut ended),
+            Outcome::Errands(mut ended) => {
+                self.ended_errands.append(&mut ended);
+                self.look_at_errands();
+            }
             _ => {}
         }
     }
@@ -481,5 +485,90 @@ impl Wake for mio::Waker {
     fn wake(&self) {
         // It fails only if the kernel's counter is full, and then whoever waits is awake already.
         let _ = mio::Waker::wake(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use mio::Token;
+
+    use super::*;
+    use crate::proto::Ttl;
+    use crate::{LockToken, Redlock};
+
+    const TTL: Duration = Duration::from_millis(500);
+
+    fn lease(deadline: Moment) -> Lease {
+        let ttl = Ttl::new(TTL).unwrap();
+        let resource = Resource::new("resource").unwrap();
+        Lease::restored(resource, LockToken::from_random([7; 20]), ttl, deadline)
+    }
+
+    /// R2: it was valid when it was handed over, and is not any more when its thread is awake.
+    #[test]
+    fn lock_that_is_received_late_is_overslept() {
+        let (early, late) = (Clock.now().after(100 * TTL), Clock.now());
+        let acquired = |until| Outcome::Done(Done::Acquired(Ok(lease(until))));
+        let received = Station::receive(acquired(late));
+        assert!(matches!(received, Outcome::Overslept(lease) if lease.valid_until() == late));
+        let received = Station::receive(acquired(early));
+        assert!(matches!(received, Outcome::Done(Done::Acquired(Ok(_)))));
+        let extended = |until| Outcome::Done(Done::Extended(lease(until), Ok(())));
+        let Outcome::Done(Done::Extended(_, result)) = Station::receive(extended(late)) else {
+            panic!("it is an extension");
+        };
+        assert!(result.is_err_and(|error| error.is_expired()));
+        let received = Station::receive(extended(early));
+        assert!(matches!(received, Outcome::Done(Done::Extended(_, Ok(())))));
+    }
+
+    /// Name, id, four sections of nothing, time, two commands that are not there, and probe.
+    const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
+        *2\r\n$1\r\n1\r\n$1\r\n1\r\n*2\r\n$-1\r\n$-1\r\n:0\r\n";
+
+    /// R2: the turn in which it was granted is long over when it is handed out.
+    #[test]
+    fn lock_is_judged_by_the_clock_and_not_by_the_last_turn() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}?restart_guard=off", server.local_addr().unwrap());
+        let serve = std::thread::spawn(move || {
+            let (mut client, _) = server.accept().unwrap();
+            for answer in [GREETING, b"+OK\r\n"] {
+                assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
+                client.write_all(answer).unwrap();
+            }
+            client
+        });
+        let mut poller = Poller::new(Duration::ZERO).unwrap();
+        let patient = Duration::from_secs(20);
+        let builder = Redlock::builder().node(url).node_timeout(patient).connect_timeout(patient);
+        let config = builder.config().unwrap();
+        let mux = Multiplexer::new(config, poller.registry(), Token(0)).unwrap();
+        let mut station = Station::new(mux);
+        station.get_ready();
+        let resource = Resource::new("resource").unwrap();
+        let order = Order::Acquire { resource, ttl: TTL, patience: Patience::OneRound };
+        let Begun::Later(id) = station.begin(order) else {
+            panic!("it takes an answer");
+        };
+        station.send();
+        while !station.has_ended() {
+            let due = station.due();
+            station.aim(&mut poller, due);
+            poller.wait();
+            station.turn(&mut poller, Some(id));
+        }
+        let granted = Clock.now();
+        while Clock.now().since(granted) < TTL {
+            std::thread::yield_now();
+        }
+        let Some(Outcome::Done(Done::Acquired(result))) = station.take(id) else {
+            panic!("it has ended");
+        };
+        assert!(result.is_err_and(|error| error.is_expired()));
+        drop(serve.join().unwrap());
     }
 }
