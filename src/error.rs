@@ -152,7 +152,8 @@ impl From<ConfigError> for ConnectError {
 pub enum LockErrorKind {
     /// Somebody else holds the resource, or enough of it that nobody has a quorum. Try later.
     Contended,
-    /// Too few masters answered: failures alone made a quorum impossible. Look at the masters.
+    /// Too few masters answered: failures alone made a quorum impossible. Look at the masters. If
+    /// none is named, another thread of the client was held up while it worked for all.
     Unavailable,
     /// The quorum came too late: nothing of the validity was left; or, for an extension, the lock
     /// was no longer ours on a quorum. The lock is not held.

@@ -84,7 +84,8 @@ impl LockGuard {
     /// but on masters that have forgotten it, with [`Heal`](crate::Heal).
     ///
     /// # Errors
-    /// In every case the guard stays as it was, with its old deadline (R26).
+    /// In every case the guard stays as it was, with its old deadline (R26). Only if another thread
+    /// was held up with the event loop until that was over, the lock is given up.
     /// - [`Expired`](crate::LockErrorKind::Expired): the validity was over, or the lock is not
     ///   ours any more on a quorum. Stop the work.
     /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters answered. Try again

@@ -47,8 +47,28 @@ const SLACK: Duration = Duration::from_millis(10);
 /// in sends its own commands and, while it waits, works the event loop for all; so connections are
 /// made, lost and made again only while somebody is calling.
 ///
-/// A logger may block or panic, which is then the affair of the thread that logs, but it must not
-/// call the client that it logs for: it would wait for itself.
+/// A logger may block or panic, which is then the affair of the thread that logs: records are
+/// written when that thread holds nothing that others wait for, 256 at the most at a time; what
+/// comes beyond is counted, and the count is logged. A logger should not call the client that it
+/// logs for, which may log in turn.
+///
+/// # How long a call takes
+/// While another thread works the event loop, a call sleeps, but no longer than it may take itself,
+/// whatever has become of that thread: it may get no processor for long. `try_lock` and
+/// [`unlock`](LockGuard::unlock) return after
+/// [`connect_timeout`](crate::Builder::connect_timeout) and
+/// [`node_timeout`](crate::Builder::node_timeout) together, `try_lock_for` after its wait,
+/// [`extend`](LockGuard::extend) when the old validity is over,
+/// [`connect`](crate::Builder::connect) and [`shutdown`](Redlock::shutdown) after their timeouts;
+/// each some 10 ms later at the most. Such a call fails with
+/// [`Unavailable`](crate::LockErrorKind::Unavailable) and names no master, an extension with
+/// [`Expired`](crate::LockErrorKind::Expired). What it has taken, or may yet take, is given up as
+/// soon as a thread works again. [`nodes`](Redlock::nodes) and [`stats`](Redlock::stats) wait for
+/// the other thread.
+///
+/// Two things have no bound: how long the calling thread itself gets no processor, or is kept by
+/// the logger; and how long another one gets none in the moment in which it holds the mutex
+/// through which threads leave and fetch their orders.
 ///
 /// After `fork`, it belongs to the parent: in the child every operation fails with
 /// [`Forked`](crate::LockErrorKind::Forked), and dropping a guard does nothing.
@@ -144,8 +164,9 @@ impl Redlock {
     /// Tries to take a lock for at most `wait`, in as many rounds as fit, with random delays
     /// between them.
     ///
-    /// The bound is hard: it covers connecting, every round and every delay. A wait that is
-    /// shorter than a round trip cannot succeed.
+    /// The bound is hard: it covers connecting, every round and every delay, and other threads of
+    /// this client ([How long a call takes](Redlock#how-long-a-call-takes)). A wait that is shorter
+    /// than a round trip cannot succeed.
     ///
     /// Those who wait for the same resource on one client get it in the order of their arrival,
     /// and only the first of them asks the masters; while one of them holds it, nobody does.
@@ -228,7 +249,8 @@ impl Redlock {
     /// that the releases of dropped guards are not lost with it. Releases that are owed to masters
     /// which cannot be reached count until their keys have expired.
     ///
-    /// Returns how many are still unanswered; masters that are down or frozen leave some.
+    /// Returns how many are still unanswered; masters that are down or frozen leave some. One, if
+    /// another thread was held up with the event loop, so that nobody knows.
     pub fn shutdown(&self, timeout: Duration) -> usize {
         if !self.is_home() {
             return 0;

@@ -86,7 +86,8 @@ impl KeepAlive {
     /// It is called on the thread that renews all locks of the client, so it must be short: what
     /// takes longer delays the renewals of the others. It may panic; the thread goes on. It is not
     /// called once the lock was unlocked, stopped or dropped, unless it is being called at that
-    /// moment.
+    /// moment. A logger that blocks this thread delays it;
+    /// [`KeptLock::is_lost`](crate::KeptLock::is_lost) does not depend on it.
     pub fn on_loss(self, on_loss: impl Fn(&Loss) + Send + Sync + 'static) -> KeepAlive {
         KeepAlive { on_loss: Some(Arc::new(on_loss)), ..self }
     }

@@ -34,7 +34,9 @@ fn expected(order: Order) -> Answer {
         | Order::Cut(number)
         | Order::Hurry(number)
         | Order::Say(number)
+        | Order::SayAfter(number)
         | Order::Swear(number)
+        | Order::SwearAfter(number)
         | Order::Stall(number)
         | Order::Stick(number) => Answer::Number(number),
         Order::Look(number) | Order::Behind(number) => Answer::Looked(number),
@@ -67,7 +69,8 @@ fn is_at_once(order: &Order) -> bool {
 
 fn sends(orders: &[Order]) -> usize {
     let is_sent = |order: &&Order| {
-        matches!(order, Order::Ask(_) | Order::Tell(_) | Order::Trip(_) | Order::Swear(_))
+        let is_asked = matches!(order, Order::Ask(_) | Order::Swear(_) | Order::SwearAfter(_));
+        is_asked || matches!(order, Order::Tell(_) | Order::Trip(_))
     };
     orders.iter().filter(is_sent).count()
 }
@@ -356,12 +359,18 @@ fn scene_with_one_held_up(threads: &'static [&'static [Order]]) -> impl Fn() + S
 #[test]
 fn thread_that_reports_holds_up_nobody() {
     exhaust(2, scene_with_one_held_up(&[&[Order::Say(1)], &[Order::Ask(2)]]));
+    exhaust(2, scene_with_one_held_up(&[&[Order::SayAfter(1)], &[Order::Ask(2)]]));
     explore(scene_with_one_held_up(&[&[Order::Say(1)], &[Order::Ask(2), Order::Ask(3)]]));
     explore(scene_with_one_held_up(&[
         &[Order::Ask(1), Order::Ask(2)],
         &[Order::Say(3)],
         &[Order::Look(4), Order::Tell(5)],
         &[Order::Ask(6)],
+    ]));
+    explore(scene_with_one_held_up(&[
+        &[Order::Ask(1), Order::SayAfter(2)],
+        &[Order::Look(3), Order::Tell(4)],
+        &[Order::Ask(5)],
     ]));
 }
 
@@ -372,6 +381,11 @@ fn thread_that_panics_while_it_reports_leaves_the_others_well() {
         false,
         2,
         [&[Order::Swear(1), Order::Ask(2)], &[Order::Swear(3), Order::Ask(4)], &[Order::Ask(5)]],
+    ));
+    explore(scene_with_panics(
+        false,
+        2,
+        [&[Order::SwearAfter(1), Order::Ask(2)], &[Order::SwearAfter(3)], &[Order::Look(4)]],
     ));
 }
 
@@ -391,7 +405,7 @@ fn sleeper_keeps_its_limit_whoever_is_held_up() {
 /// It may be called to the desk, or have its outcome, at that very moment.
 #[test]
 fn order_that_is_taken_back_is_lost_to_nobody() {
-    exhaust(2, scene_with_one_held_up(&[&[Order::Hurry(1)], &[Order::Ask(2)]]));
+    exhaust(1, scene_with_one_held_up(&[&[Order::Hurry(1)], &[Order::Ask(2)]]));
     exhaust(1, scene_with_one_held_up(&[&[Order::Hurry(1)], &[Order::Hurry(2)], &[Order::Ask(3)]]));
     explore(scene_with_one_held_up(&[
         &[Order::Hurry(1), Order::Hurry(2)],

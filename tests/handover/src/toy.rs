@@ -197,8 +197,12 @@ pub enum Order {
     Hurry(u32),
     /// As `Ask`; and there is something to report, which takes until the other threads are done.
     Say(u32),
+    /// The same, but not before it was answered.
+    SayAfter(u32),
     /// As `Ask`; and there is something to report, and that panics.
     Swear(u32),
+    /// The same, but not before it was answered.
+    SwearAfter(u32),
     /// As `Ask`; and beginning it takes until the others that have no patience are done.
     Stall(u32),
     /// As `Ask`; and the next wait for events takes until the others that have no patience are done.
@@ -267,6 +271,8 @@ pub struct Toy {
     dozes: usize,
     is_cut: bool,
     reports: Vec<Report>,
+    /// With the answers to these.
+    later_reports: Vec<(u32, Report)>,
     is_sticking: Cell<bool>,
 }
 
@@ -283,6 +289,7 @@ impl Toy {
             dozes: 0,
             is_cut: false,
             reports: Vec::new(),
+            later_reports: Vec::new(),
             is_sticking: Cell::new(false),
         };
         let (events, is_short, is_held_up) = (Vec::new(), false, false);
@@ -322,8 +329,16 @@ impl Work for Toy {
                 self.reports.push(Report::Long(Arc::clone(&self.wire)));
                 self.ask(number)
             }
+            Order::SayAfter(number) => {
+                self.later_reports.push((number, Report::Long(Arc::clone(&self.wire))));
+                self.ask(number)
+            }
             Order::Swear(number) => {
                 self.reports.push(Report::Wrong);
+                self.ask(number)
+            }
+            Order::SwearAfter(number) => {
+                self.later_reports.push((number, Report::Wrong));
                 self.ask(number)
             }
             Order::Stall(number) => {
@@ -388,6 +403,8 @@ impl Work for Toy {
             if let Some(at) = self.asked.iter().position(|asked| *asked == number) {
                 self.asked.remove(at);
                 self.ended.push((number, true));
+                let later = self.later_reports.extract_if(.., |(of, _)| *of == number);
+                self.reports.extend(later.map(|(_, report)| report));
             }
         }
         self.ended.extend(self.looks.drain(..).map(|number| (number, false)));
