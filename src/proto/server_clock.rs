@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_due_from_when_the_last_is_no_longer_fresh_or_while_somebody_waits() {
+    fn looks_are_due_from_when_the_last_is_no_longer_fresh_or_while_one_waits() {
         let mut clock = ServerClock::default();
         assert!(clock.is_due(at(0)) && clock.is_role_due(at(0)));
         assert_eq!((clock.due(at(0)), clock.role_due()), (at(0), at(0)));
