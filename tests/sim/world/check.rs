@@ -7,6 +7,7 @@ use muxlock::proto::NodeSet;
 
 use super::World;
 use super::clock::MILLI;
+use super::network::Trust;
 use super::rare::Rare;
 use super::redis::{Change, ChangeKind, Key, Value, compared};
 use super::timeline::Short;
@@ -28,8 +29,10 @@ pub struct Heard {
     pub is_healed: bool,
     /// When it was said, in true time.
     pub at: u64,
-    pub is_forgetful: bool,
-    pub is_replica: bool,
+    pub memory: Trust,
+    pub role: Trust,
+    /// Whether it was read after the node's clock was seen to jump.
+    pub is_after_jump: bool,
 }
 
 /// A SET that a server executed.
@@ -49,6 +52,13 @@ pub struct LastSet {
     pub ttl: u64,
 }
 
+impl From<Executed> for LastSet {
+    fn from(set: Executed) -> LastSet {
+        let ttl = u64::from(set.ttl_ms) * MILLI;
+        LastSet { connection: set.connection, at: set.at, ttl }
+    }
+}
+
 /// One token, and what became of it.
 #[derive(Debug)]
 pub struct Attempt {
@@ -56,12 +66,16 @@ pub struct Attempt {
     /// By the client's clock: no lock with this token starts earlier or ends later than that
     /// allows.
     pub drawn: u64,
+    /// The same, or when its last extension started.
+    asked_at: u64,
     sent: u64,
     /// Slots that were in quarantine when they were asked, for the SET or the last extension.
     pub uncountable: u64,
     pub ttl_ms: u32,
     pub heard: Vec<Heard>,
     executed: Vec<Executed>,
+    /// Nodes that executed its release, and when last, in true time.
+    cleared: Vec<(usize, u64)>,
     pub is_decided: bool,
     /// Slots to which its release was handed out.
     released: u64,
@@ -138,11 +152,13 @@ impl Checker {
         let attempt = Attempt {
             client,
             drawn,
+            asked_at: drawn,
             sent: 0,
             uncountable: 0,
             ttl_ms: 0,
             heard: Vec::new(),
             executed: Vec::new(),
+            cleared: Vec::new(),
             is_decided: false,
             released: 0,
             released_at: 0,
@@ -252,11 +268,16 @@ impl Checker {
         }
     }
 
-    /// All nodes may count again, for an extension that starts now.
-    pub fn start_extension(&mut self, token: &[u8; 40]) {
+    /// All nodes may count again, for an extension that starts now, by the client's clock.
+    pub fn start_extension(&mut self, told: u64, token: &[u8; 40]) {
         if let Some(attempt) = self.attempts.get_mut(token) {
-            attempt.uncountable = 0;
+            (attempt.uncountable, attempt.asked_at) = (0, told);
         }
+    }
+
+    /// When the token was drawn, or its extension started, by the client's clock.
+    pub fn asked_at(&self, token: &LockToken) -> u64 {
+        self.attempts.get(token.as_bytes()).map_or(0, |attempt| attempt.asked_at)
     }
 
     /// Its owner does not believe in it any more.
@@ -275,10 +296,28 @@ impl Checker {
     pub fn set_of(&self, token: &[u8], node: usize) -> Option<LastSet> {
         let attempt = self.attempts.get(token).filter(|attempt| !attempt.is_disowned)?;
         let executed = attempt.executed.iter().rfind(|executed| executed.node == node)?;
-        Some(LastSet {
-            connection: executed.connection,
-            at: executed.at,
-            ttl: u64::from(executed.ttl_ms) * MILLI,
+        Some(LastSet::from(*executed))
+    }
+
+    /// A node has executed the token's release, or refused to: what is refused for good ends with
+    /// its time to live.
+    pub fn note_cleared(&mut self, now: u64, node: usize, token: &[u8]) {
+        if let Some(attempt) = self.attempts.get_mut(token) {
+            attempt.cleared.retain(|(other, _)| *other != node);
+            attempt.cleared.push((node, now));
+        }
+    }
+
+    /// The SETs that no release has followed on their node, though somebody was to release them:
+    /// the node, the token, and the SET.
+    pub fn uncleared(&self) -> impl Iterator<Item = (usize, &[u8; 40], LastSet)> {
+        let owned = self.attempts.iter().filter(|(_, attempt)| !attempt.is_disowned);
+        owned.flat_map(|(token, attempt)| {
+            let is_cleared = |set: &&Executed| {
+                attempt.cleared.iter().any(|(node, at)| *node == set.node && *at >= set.at)
+            };
+            let uncleared = attempt.executed.iter().filter(move |set| !is_cleared(set));
+            uncleared.map(move |set| (set.node, token, LastSet::from(*set)))
         })
     }
 
@@ -333,15 +372,24 @@ impl World {
         if attempt.is_decided && !yes.is_extension {
             self.rare.hit(Rare::Straggler);
         }
-        if yes.is_forgetful && client >= self.plan.unguarded_clients {
+        if yes.memory == Trust::No && client >= self.plan.unguarded_clients {
             self.rare.hit(Rare::QuarantinedGrant);
         }
-        let (is_forgetful, is_replica) = (yes.is_forgetful, yes.is_replica);
+        let is_after_jump = self.clients[client].looks[slot].is_after_jump(self.now);
+        self.rare.hit_if(is_after_jump, Rare::GrantAfterJump);
+        let (memory, role) = (yes.memory, yes.role);
         let (is_extension, is_healed, at) = (yes.is_extension, yes.is_healed, yes.at);
         let connection = id;
-        let heard =
-            Heard { slot, connection, is_extension, is_healed, at, is_forgetful, is_replica };
-        attempt.heard.push(heard);
+        attempt.heard.push(Heard {
+            slot,
+            connection,
+            is_extension,
+            is_healed,
+            at,
+            memory,
+            role,
+            is_after_jump,
+        });
     }
 
     /// After a server's command: nobody deletes or overwrites what is another's (invariant 6).

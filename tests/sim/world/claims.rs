@@ -4,6 +4,7 @@ use muxlock::Lease;
 
 use super::World;
 use super::check::{Heard, Held, quorum, validity};
+use super::network::Trust;
 use super::plan::Class;
 use super::rare::Rare;
 use super::redis::Key;
@@ -72,7 +73,7 @@ impl World {
         if granted.len() < needed {
             self.fail("NO-FALSE-VOTE", || format!("{granted:?} are fewer than {needed}"));
         }
-        let is_guarding = self.mutex_promised && client >= self.plan.unguarded_clients;
+        let is_guarding = self.plan.is_guarding(client);
         let mut nodes = Vec::new();
         for slot in granted {
             let mut said = heard.iter().filter(|heard| heard.slot == *slot).peekable();
@@ -87,12 +88,22 @@ impl World {
                 None => self
                     .fail("NO-FALSE-VOTE", || format!("node {slot} was counted and said no yes")),
             }
-            if said.clone().all(|heard| heard.is_replica) {
+            let said: Vec<&Heard> = said.collect();
+            let least = |trust: fn(&Heard) -> Trust| said.iter().map(|it| trust(it)).min();
+            let (memory, role) = (least(|it| it.memory), least(|it| it.role));
+            if role == Some(Trust::No) {
                 self.fail("GUARD", || format!("node {slot} was counted and is a replica"));
             }
-            let is_durable = self.plan.durable[*slot];
-            if is_guarding && !is_durable && said.all(|heard| heard.is_forgetful) {
+            if is_guarding && !self.plan.durable[*slot] && memory == Some(Trust::No) {
                 self.fail("GUARD", || format!("node {slot} was counted and had forgotten a lock"));
+            }
+            let has_jumped = !said.is_empty() && said.iter().all(|heard| heard.is_after_jump);
+            if is_guarding && has_jumped {
+                self.fail("GUARD", || format!("node {slot} was counted and its clock has jumped"));
+            }
+            if memory.max(role) > Some(Trust::Full) {
+                self.rare.hit_if(self.mutex_promised, Rare::BlindGrant);
+                self.mutex_promised = false;
             }
         }
         let connected = nodes.len();

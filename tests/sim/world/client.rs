@@ -13,6 +13,7 @@ use super::choices::split_mix;
 use super::clock::{Clock, MICRO, MILLI};
 use super::debts::Owed;
 use super::keep::Kept;
+use super::looks::Looks;
 use super::queue::Event;
 use super::rare::Rare;
 use super::timeline::Millis;
@@ -78,13 +79,17 @@ pub enum Stage {
 pub enum Step {
     Connect(usize),
     Close(usize),
-    Send {
-        slot: usize,
-        from: usize,
-        to: usize,
-        /// The token, if it is a lock's command, and the time to live, if it is a SET.
-        lock: Option<([u8; 40], Option<u32>)>,
-    },
+    Send { slot: usize, from: usize, to: usize, what: What },
+}
+
+/// What a command is about.
+#[derive(Clone, Copy)]
+pub enum What {
+    /// A lock: its token, and the time to live, if it is a SET.
+    Lock([u8; 40], Option<u32>),
+    /// The server's time, asked for at this moment of the client's clock without its jumps.
+    Time(u64),
+    Other,
 }
 
 /// A client.
@@ -105,6 +110,10 @@ pub struct Client {
     now: Arc<AtomicU64>,
     /// The greatest clock reading that the engine was told.
     pub told: u64,
+    /// The same without jumps.
+    pub steady: u64,
+    /// For each slot.
+    pub looks: Vec<Looks>,
     drawn: Drawn,
     pub operations: BTreeMap<OpId, Operation>,
     pub leases: Vec<Lease>,
@@ -143,6 +152,8 @@ impl Client {
             spun_at: 0,
             now,
             told: 0,
+            steady: 0,
+            looks: vec![Looks::default(); config.nodes()],
             drawn,
             operations: BTreeMap::new(),
             leases: Vec::new(),
@@ -158,7 +169,9 @@ impl Client {
     /// Reads its clock at `time`; the reading is `glitch` too low.
     pub fn read_clock(&mut self, time: u64, glitch: u64) -> Moment {
         let now = self.clock.read(time).saturating_sub(glitch);
-        self.told = self.told.max(now);
+        if now > self.told {
+            (self.told, self.steady) = (now, now.saturating_sub(self.jumped));
+        }
         self.now.store(self.told, Ordering::Relaxed);
         Moment::with_jumps(now, self.jumped)
     }

@@ -6,10 +6,10 @@ use super::World;
 use super::clock::{MILLI, SECOND};
 use super::faults::Fault;
 use super::network::{ServerEnd, Way};
-use super::node::{Door, Memory};
+use super::node::{Cause, Door, Memory};
 use super::queue::Event;
 use super::rare::Rare;
-use super::redis::Value;
+use super::redis::{Data, Value};
 use super::server::{Refusal, Server};
 
 /// A client whose last word from a process is no older than this is not taken in by the next
@@ -131,14 +131,13 @@ impl World {
     }
 
     pub fn evict(&mut self, node: usize) {
-        self.mutex_promised = false;
         let server = &mut self.nodes[node].redis.server;
         (server.max_memory, server.policy) = (1 << 20, "allkeys-lru");
         let mut data = self.nodes[node].redis.data.clone();
         let keys: Vec<_> = data.keys().cloned().collect();
         if !keys.is_empty() {
             data.remove(&keys[self.choices.below(keys.len() as u32) as usize]);
-            self.nodes[node].replace(self.now, data);
+            self.nodes[node].replace(self.now, data, Cause::Unseen);
         }
     }
 
@@ -159,11 +158,19 @@ impl World {
     }
 
     pub fn demote(&mut self, node: usize, until: u64) {
-        self.mutex_promised = false;
         let is_writable = self.choices.chance(500);
-        let it = &mut self.nodes[node];
-        (it.redis.server.is_replica, it.redis.server.is_writable) = (true, is_writable);
-        it.replica_until = until;
+        self.nodes[node].demote(self.now, is_writable, until);
+        self.may_resync(node);
+    }
+
+    /// A replica may take over its master's data, which knows of no lock.
+    pub fn may_resync(&mut self, node: usize) {
+        if self.choices.chance(300) {
+            let it = &mut self.nodes[node];
+            let cause = Cause::Resynced(it.demoted_at());
+            self.timeline.note(self.now, || format!("node {node} loses its data to its master's"));
+            self.nodes[node].replace(self.now, Data::new(), cause);
+        }
     }
 
     pub fn refuse(&mut self, node: usize, until: u64) {

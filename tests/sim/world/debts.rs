@@ -99,7 +99,7 @@ impl World {
 }
 
 /// The token that a release is about. An extension has a time to live, too.
-fn released<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
+pub fn released<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
     match words {
         [b"EVAL", _, _, _, _, _, ..] => None,
         _ => compared(words),

@@ -2,8 +2,8 @@
 
 use super::World;
 use super::clock::MILLI;
-use super::network::{ClientEnd, Connection, Way};
-use super::node::{Door, Memory};
+use super::network::{ClientEnd, Way};
+use super::node::{Cause, Door, Memory};
 use super::plan::Class;
 use super::queue::Event;
 use super::redis::{Data, Entry, Value};
@@ -178,7 +178,7 @@ impl World {
             Fault::Poison => self.nodes[node].is_poisonous = true,
             Fault::ForeignKey => {
                 let expires = Some((self.nodes[node].wall(until) / MILLI) as i64);
-                let entry = Entry { value: Value::Hash, expires, written: 0 };
+                let entry = Entry { value: Value::Hash, expires, written: 0, extended: 0 };
                 let resource = self.choices.below(self.plan.resources as u32) as usize;
                 let key = self.key_of(resource);
                 self.nodes[node].redis.data.entry(key).or_insert(entry);
@@ -187,23 +187,25 @@ impl World {
             Fault::Loss => self.lose(node, length),
             Fault::BootStep => self.lose_and_lie(node, length),
             Fault::StepForward => {
-                self.mutex_promised = false;
-                self.nodes[node].clock.step(self.now, length as i64);
+                self.nodes[node].step_forward(self.now, length, 2 * self.plan.max_ttl);
             }
             Fault::StepBack => self.nodes[node].clock.step(self.now, -(length as i64)),
             Fault::Flush => {
-                self.mutex_promised &= self.plan.has_marker;
+                let cause = if self.plan.has_marker { Cause::Lost } else { Cause::Unseen };
                 let marker = (self.plan.db, b"marker".to_vec());
                 let it = &mut self.nodes[node];
                 it.lost_marker |= it.redis.data.contains_key(&marker);
-                self.nodes[node].replace(self.now, Data::new());
+                self.nodes[node].replace(self.now, Data::new(), cause);
             }
             Fault::Evict => self.evict(node),
             Fault::Failover => self.fail_over(node),
             Fault::Demote => self.demote(node, until),
             Fault::Hypervisor => {
-                self.mutex_promised = false;
+                // Who stands still with the clock believes in a lock for longer than it lasts.
                 for client in self.of_machine(client) {
+                    let it = &self.clients[client];
+                    let is_idle = it.leases.is_empty() && it.operations.is_empty();
+                    self.mutex_promised &= is_idle;
                     self.clients[client].clock.freeze(self.now, length);
                     self.pause_client(client, length);
                 }
@@ -247,11 +249,7 @@ impl World {
                 let client = self.connections[id].client;
                 self.wake_client(client, self.now);
             }
-            Fault::CutTwice => {
-                let Connection { client, slot, .. } = self.connections[id];
-                self.cut_late(id, until);
-                self.lie_in_wait(client, slot, 1);
-            }
+            Fault::CutTwice => self.cut_twice(id, until),
             _ if self.choices.chance(500) => self.cut_late(id, until),
             _ => self.cut(id),
         }

@@ -47,9 +47,9 @@ impl World {
         let now = self.client_now(client);
         let_go(&mut self.clients[client].engine, now, &mut lease);
         self.note_handed_over(client, taker, &token);
-        self.may_part_taker(taker, &lease);
+        self.may_part(taker, &lease);
         if self.plan.keeps && self.choices.chance(400) {
-            self.keep(taker, &lease);
+            self.keep_on(taker, &lease);
         } else {
             // What the giver would have done.
             self.clients[taker].work_left += 1;
@@ -67,8 +67,7 @@ impl World {
     fn note_handed_over(&mut self, client: usize, taker: usize, token: &[u8; 40]) {
         self.rare.hit(Rare::HandedOver);
         let unanswered = self.clients[client].slots.iter().filter_map(|slot| slot.connection);
-        let unanswered = unanswered
-            .filter(|id| self.connections[*id].asked.iter().any(|asked| asked.token == *token));
+        let unanswered = unanswered.filter(|id| self.connections[*id].asks(token));
         let slots: u64 = unanswered.map(|id| 1 << self.connections[id].slot).sum();
         self.rare.hit_if(slots != 0, Rare::HandedOverUnanswered);
         let is_lost = self.checker.hand_over(token, taker, slots);

@@ -50,20 +50,35 @@ impl World {
 
     /// Keeps a lock alive from now on.
     pub fn keep(&mut self, client: usize, lease: &Lease) {
+        self.keep_for_long(client, lease);
+        self.renew_after(client, lease, RENEWED_AFTER);
+    }
+
+    /// The same, with the first renewal soon.
+    pub fn keep_on(&mut self, client: usize, lease: &Lease) {
+        self.keep_for_long(client, lease);
+        let soon = self.choices.magnitude(MILLI / 100, 20 * MILLI);
+        self.renew_at(client, lease, self.now + soon);
+    }
+
+    fn keep_for_long(&mut self, client: usize, lease: &Lease) {
         let ttl = self.plan.ttl(&mut self.choices);
         let left = self.choices.between(2, RENEWALS_MAX);
         let kept = Kept { token: token_of(lease), ttl, left, since: self.now, due: 0 };
         self.clients[client].kept.push(kept);
-        self.renew_after(client, lease, RENEWED_AFTER);
     }
 
     /// Renews the lock when this part of its validity has passed.
     fn renew_after(&mut self, client: usize, lease: &Lease, part: u64) {
-        let it = &mut self.clients[client];
+        let it = &self.clients[client];
         let left = it.clock.when(lease.valid_until().as_nanos()).saturating_sub(self.now);
         let pause = (left / part).max(MILLI);
         let early = self.choices.between(0, pause / 4);
-        let due = self.now + pause - early;
+        self.renew_at(client, lease, self.now + pause - early);
+    }
+
+    fn renew_at(&mut self, client: usize, lease: &Lease, due: u64) {
+        let it = &mut self.clients[client];
         let token = token_of(lease);
         if let Some(kept) = it.kept.iter_mut().find(|kept| kept.token == token) {
             kept.due = due;

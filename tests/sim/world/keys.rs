@@ -31,7 +31,7 @@ impl Redis {
                 _ => wrong_arity(name),
             },
             "delifeq" => self.delete_if(db, words[1], now, WRONG_TYPE, |text| text == words[2]),
-            "pexpire" => self.pexpire(db, words, now),
+            "pexpire" => self.pexpire(db, words, wall),
             "pttl" => Reply::Integer(match self.read(db, words[1], now) {
                 Some(entry) => entry.expires.map_or(-1, |at| (at - now).max(0)),
                 None => -2,
@@ -98,7 +98,10 @@ impl Redis {
         }
         self.note(ChangeKind::Set, db, words[1]);
         let value = Value::Text(words[2].to_vec());
-        self.data.insert((db, words[1].to_vec()), Entry { value, expires, written: wall });
+        self.data.insert(
+            (db, words[1].to_vec()),
+            Entry { value, expires, written: wall, extended: wall },
+        );
         Reply::OK
     }
 
@@ -107,7 +110,8 @@ impl Redis {
             Some(Entry { value: Value::Text(_), .. }) => wrong_type(),
             Some(_) => Reply::Integer(0),
             None => {
-                let entry = Entry { value: Value::Hash, expires: None, written: wall };
+                let entry =
+                    Entry { value: Value::Hash, expires: None, written: wall, extended: wall };
                 self.data.insert((db, words[1].to_vec()), entry);
                 Reply::Integer(1)
             }
@@ -143,7 +147,8 @@ impl Redis {
     }
 
     /// An end that is not in the future deletes the key at once.
-    fn pexpire(&mut self, db: u64, words: &[&[u8]], now: i64) -> Reply {
+    fn pexpire(&mut self, db: u64, words: &[&[u8]], wall: u64) -> Reply {
+        let now = (wall / MILLI) as i64;
         let Some(ttl) = integer(words[2]) else {
             return Reply::error("ERR value is not an integer or out of range");
         };
@@ -159,7 +164,9 @@ impl Redis {
             self.data.remove(&key);
         } else {
             self.note(ChangeKind::Expire, db, words[1]);
-            self.data.entry(key).and_modify(|entry| entry.expires = Some(at));
+            self.data
+                .entry(key)
+                .and_modify(|entry| (entry.expires, entry.extended) = (Some(at), wall));
         }
         Reply::Integer(1)
     }

@@ -14,6 +14,7 @@ mod faults;
 mod hand_over;
 mod keep;
 mod keys;
+mod looks;
 mod lua;
 mod network;
 mod node;
@@ -273,7 +274,7 @@ impl World {
     /// A marker that was left long ago: nobody waits for the node.
     fn leave_marker(&mut self, node: usize) {
         let value = redis::Value::Text((EPOCH / MILLI - 1_000).to_string().into_bytes());
-        let entry = redis::Entry { value, expires: None, written: 0 };
+        let entry = redis::Entry { value, expires: None, written: 0, extended: 0 };
         let key = (self.plan.db, b"marker".to_vec());
         self.nodes[node].redis.data.insert(key, entry);
     }

@@ -140,9 +140,18 @@ pub struct Yes {
     /// When it was said, in true time.
     pub at: u64,
     /// Whether the server had forgotten a lock on this key that may have been held.
-    pub is_forgetful: bool,
-    /// Whether the server had said before, on this connection, that it is a replica.
-    pub is_replica: bool,
+    pub memory: Trust,
+    /// Whether the server was a replica.
+    pub role: Trust,
+}
+
+/// Whether a vote may count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trust {
+    Full,
+    /// What speaks against it could not be noticed.
+    Blind,
+    No,
 }
 
 /// A command of a lock.
@@ -181,8 +190,15 @@ pub struct Connection {
     pub poisoned: Option<usize>,
     /// When the client closed it.
     pub closed_at: u64,
-    /// Whether the server has said that it is a replica, when it was asked last.
-    pub said_replica: bool,
+    /// When the server last said whether it is a replica, in true time.
+    pub role_told_at: u64,
+    /// Whether the server has said that it evicts.
+    pub said_evicts: bool,
+    /// The server's answers to `TIME` that the client has not read: their places, and what they say
+    /// if they are no errors.
+    pub times: VecDeque<(u64, Option<u64>)>,
+    /// When the client has asked for them, by its clock without its jumps.
+    pub time_asked: VecDeque<u64>,
     /// Whether the server refused to end it by `CLIENT KILL`, or to say by what name it could.
     pub outlived_kill: bool,
 }
@@ -206,7 +222,10 @@ impl Connection {
             asked: VecDeque::new(),
             poisoned: None,
             closed_at: u64::MAX,
-            said_replica: false,
+            role_told_at: 0,
+            said_evicts: false,
+            times: VecDeque::new(),
+            time_asked: VecDeque::new(),
             outlived_kill: false,
         }
     }
@@ -216,6 +235,11 @@ impl Connection {
             Way::Up => &mut self.up,
             Way::Down => &mut self.down,
         }
+    }
+
+    /// Whether a command of this lock is not answered.
+    pub fn asks(&self, token: &[u8; 40]) -> bool {
+        self.asked.iter().any(|asked| asked.token == *token)
     }
 
     /// Whether the server's end still takes bytes.

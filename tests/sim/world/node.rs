@@ -1,7 +1,8 @@
 //! A machine with a Redis process on it: it freezes, crashes, forgets, and comes back.
 
 use super::clock::{Clock, MILLI};
-use super::redis::{Data, Entry, Key, Redis};
+use super::network::Trust;
+use super::redis::{Data, Entry, Key, Redis, Value};
 use super::server::Server;
 
 /// What a process finds on its disk when it starts.
@@ -29,9 +30,27 @@ pub enum Door {
 /// A key that the server has forgotten too early.
 #[derive(Debug, Clone)]
 pub struct Forgotten {
-    pub key: Key,
+    key: Key,
+    value: Value,
     /// In true time.
-    pub until: u64,
+    until: u64,
+    cause: Cause,
+    /// Whether the server's clock was set forward since: what it says of its age is not true.
+    is_masked: bool,
+}
+
+/// Why a key was forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// What a client is told when it next connects, or with its SET.
+    Lost,
+    /// A replica that was a master took over another one's data; it has been a replica since then,
+    /// in true time.
+    Resynced(u64),
+    /// The wall clock was set forward: what was seen of it before says so.
+    Stepped,
+    /// Nothing tells of it.
+    Unseen,
 }
 
 /// A node.
@@ -60,6 +79,8 @@ pub struct Node {
     pub lies: bool,
     pub refuses_until: u64,
     pub replica_until: u64,
+    /// When it last became a replica, in true time.
+    demoted_at: u64,
     pub loading_until: u64,
     saved: Data,
 }
@@ -84,6 +105,7 @@ impl Node {
             lies: false,
             refuses_until: 0,
             replica_until: 0,
+            demoted_at: 0,
             loading_until: 0,
             saved: Data::new(),
         }
@@ -118,11 +140,35 @@ impl Node {
             }
         };
         self.is_up = false;
-        self.replace(now, kept)
+        self.replace(now, kept, Cause::Lost)
+    }
+
+    /// Sets the wall clock forward: keys end early, and the process seems older than it is.
+    pub fn step_forward(&mut self, now: u64, length: u64, ttl_max: u64) {
+        self.forgotten.iter_mut().for_each(|forgotten| forgotten.is_masked = true);
+        for (key, entry) in &self.redis.data {
+            let expires = entry.expires.and_then(|at| u64::try_from(at).ok());
+            // Nobody believes in it for longer, even if the clock was set back before.
+            let until = expires.map(|at| self.clock.when((at + 1) * MILLI).min(now + ttl_max));
+            if let Some(until) = until.filter(|until| *until > now) {
+                let (key, value, cause) = (key.clone(), entry.value.clone(), Cause::Stepped);
+                self.forgotten.push(Forgotten { key, value, until, cause, is_masked: false });
+            }
+        }
+        self.clock.step(now, length as i64);
+    }
+
+    /// Becomes a replica, which may lose its own data to its master's.
+    pub fn demote(&mut self, now: u64, is_writable: bool, until: u64) {
+        if !self.redis.server.is_replica {
+            self.demoted_at = now;
+        }
+        (self.redis.server.is_replica, self.redis.server.is_writable) = (true, is_writable);
+        self.replica_until = until;
     }
 
     /// Puts other data in the place of what is there, and notes what is missing then.
-    pub fn replace(&mut self, now: u64, data: Data) -> bool {
+    pub fn replace(&mut self, now: u64, data: Data, cause: Cause) -> bool {
         let old = std::mem::replace(&mut self.redis.data, data);
         self.forgotten.retain(|forgotten| forgotten.until > now);
         let before = self.forgotten.len();
@@ -132,7 +178,8 @@ impl Node {
                 kept.is_some_and(|kept| kept.value == entry.value && kept.expires >= entry.expires);
             if let (false, Some(until)) = (is_kept, self.believed_until(now, &entry)) {
                 if until > now {
-                    self.forgotten.push(Forgotten { key, until });
+                    let value = entry.value;
+                    self.forgotten.push(Forgotten { key, value, until, cause, is_masked: false });
                 }
             }
         }
@@ -143,22 +190,48 @@ impl Node {
     /// Until when somebody may believe that this entry locks, in true time.
     fn believed_until(&self, now: u64, entry: &Entry) -> Option<u64> {
         let expires = u64::try_from(entry.expires?).ok()? * MILLI;
-        let ttl = expires.saturating_sub(entry.written);
+        let ttl = expires.saturating_sub(entry.extended);
         // Who owns it takes off the drift; one percent, as everywhere here. A clock that was set
         // back in the meantime keeps the key for longer than anybody believes in it.
         let drift = ttl / 100 + 2 * MILLI;
         Some(self.clock.when(expires - drift).min(now + ttl.saturating_sub(drift)))
     }
 
-    /// Whether a lock on this key may be held that the process does not know of.
-    pub fn has_forgotten(&self, now: u64, key: &Key) -> bool {
-        self.forgotten.iter().any(|forgotten| forgotten.key == *key && now < forgotten.until)
+    /// Whether a lock on this key may be held that the process does not know of, asked by somebody
+    /// with this token who was told the role at `role_told_at`.
+    pub fn memory(&self, now: u64, key: &Key, token: &[u8], role_told_at: u64) -> Trust {
+        let forgotten = self.forgotten.iter().filter(|it| it.key == *key && now < it.until);
+        let trust = |it: &Forgotten| match it.cause {
+            Cause::Lost if it.is_masked => Trust::Blind,
+            Cause::Lost => Trust::No,
+            Cause::Resynced(since) if role_told_at >= since => Trust::No,
+            // Who extends has it again.
+            Cause::Stepped if matches!(&it.value, Value::Text(text) if text == token) => {
+                Trust::Full
+            }
+            Cause::Resynced(_) | Cause::Stepped | Cause::Unseen => Trust::Blind,
+        };
+        forgotten.map(trust).max().unwrap_or(Trust::Full)
+    }
+
+    /// When it last became a replica, in true time.
+    pub fn demoted_at(&self) -> u64 {
+        self.demoted_at
+    }
+
+    /// Whether it may vote as a master, to somebody who was told its role at `role_told_at`.
+    pub fn role(&self, role_told_at: u64) -> Trust {
+        match self.redis.server.is_replica {
+            false => Trust::Full,
+            true if role_told_at >= self.demoted_at => Trust::No,
+            true => Trust::Blind,
+        }
     }
 
     /// When the key is gone, in true time, if it holds this text.
     pub fn held_until(&self, key: &Key, text: &[u8]) -> Option<u64> {
         let entry = self.redis.data.get(key)?;
-        let holds = matches!(&entry.value, super::redis::Value::Text(value) if value == text);
+        let holds = matches!(&entry.value, Value::Text(value) if value == text);
         let expires = u64::try_from(entry.expires?).ok()?;
         holds.then(|| self.clock.when((expires + 1) * MILLI))
     }

@@ -141,7 +141,7 @@ impl Plan {
             retry_most: choices.pick(&[64, 20, 250]) * MILLI,
             guard,
             has_marker: is_stepped && choices.chance(500),
-            heals: guard != RestartGuard::Off && choices.chance(400),
+            heals: guard != RestartGuard::Off && choices.chance(500),
             durable: (0..nodes).map(|_| class == Class::Guarded && choices.chance(100)).collect(),
             routes,
             unguarded_clients: usize::from(is_stepped && choices.chance(150)),
@@ -180,6 +180,11 @@ impl Plan {
     /// broke a rule.
     pub fn is_guarded(&self) -> bool {
         self.guard != RestartGuard::Off && self.unguarded_clients == 0
+    }
+
+    /// Whether this client guards.
+    pub fn is_guarding(&self, client: usize) -> bool {
+        self.guard != RestartGuard::Off && client >= self.unguarded_clients
     }
 
     /// The settings of the client with this number.

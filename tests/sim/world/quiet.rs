@@ -1,6 +1,7 @@
 //! What must be true when a turn is over, and when all is quiet.
 
 use super::World;
+use super::check::LastSet;
 use super::clock::MILLI;
 use super::plan::Class;
 use super::rare::Rare;
@@ -73,6 +74,22 @@ impl World {
         // What is owed to a process that is gone from an address is not owed to the next one.
         if self.plan.class == Class::Durable && !self.has_swapped {
             self.check_left_behind();
+            self.check_cleared();
+        }
+    }
+
+    /// A release has followed each SET, even if the key was gone by itself before: somebody knew
+    /// that it may come. The same are excused.
+    fn check_cleared(&mut self) {
+        let is_excused = |set: &LastSet| {
+            let connection = &self.connections[set.connection];
+            let is_unheard_of = set.at > connection.closed_at.saturating_add(set.ttl);
+            is_unheard_of || connection.outlived_kill
+        };
+        let uncleared = self.checker.uncleared().find(|(.., set)| !is_excused(set));
+        if let Some((node, token, _)) = uncleared {
+            let text = format!("nobody has released {} on node {node}", Short(token));
+            self.fail("GHOST", || text);
         }
     }
 

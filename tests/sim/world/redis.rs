@@ -28,6 +28,8 @@ pub struct Entry {
     pub expires: Option<i64>,
     /// When it was set, by the same clock, in nanoseconds.
     pub written: u64,
+    /// When its end was last set.
+    pub extended: u64,
 }
 
 /// A database's number and a key.

@@ -2,7 +2,8 @@
 
 use super::World;
 use super::clock::MICRO;
-use super::network::{ClientEnd, Connection, ServerEnd, Way, Yes};
+use super::debts::released;
+use super::network::{ClientEnd, Connection, ServerEnd, Trust, Way, Yes};
 use super::queue::Event;
 use super::rare::Rare;
 use super::redis::{ChangeKind, compared};
@@ -71,7 +72,12 @@ impl World {
         if now >= it.refuses_until {
             it.redis.server.refusals.clear();
         }
-        if it.redis.server.is_replica && now >= it.replica_until {
+        let is_promoted = it.redis.server.is_replica && now >= it.replica_until;
+        if is_promoted && self.is_faulty {
+            self.may_resync(node);
+        }
+        let it = &mut self.nodes[node];
+        if is_promoted {
             // It parts from its master's history, and may have taken over its data before.
             it.redis.server.is_replica = false;
             it.redis.server.second_offset = 1;
@@ -171,6 +177,9 @@ impl World {
             let shown = text.get(..60).unwrap_or(&text);
             format!("node {node} ({wall}) runs {} for {id}: {shown}", timeline::command(words))
         });
+        if let Some(token) = released(words) {
+            self.checker.note_cleared(self.now, node, token);
+        }
         if !stray {
             let changes = std::mem::take(&mut self.nodes[node].redis.changes);
             self.check_changes(node, id, words, &changes);
@@ -189,6 +198,11 @@ impl World {
         if let ([b"CLIENT", b"ID"], Reply::Error(_)) = (words, &reply) {
             // Nobody can name it to end it.
             self.connections[id].outlived_kill = true;
+        }
+        if let [b"TIME"] = words {
+            let said = matches!(reply, Reply::Array(_)).then_some(wall);
+            let connection = &mut self.connections[id];
+            connection.times.push_back((connection.answered, said));
         }
         self.note_situation(node, id, words, &reply);
         self.connections[id].answered += 1;
@@ -220,12 +234,14 @@ impl World {
             return;
         };
         let key = (self.connections[id].session.db, key.to_vec());
-        let is_forgetful = self.nodes[node].has_forgotten(self.now, &key);
         let connection = &mut self.connections[id];
-        let (index, is_replica) = (connection.answered, connection.said_replica);
+        let (index, told_at) = (connection.answered, connection.role_told_at);
+        let known = self.nodes[node].memory(self.now, &key, &token, told_at);
+        let memory = if connection.said_evicts { Trust::No } else { known };
+        let role = self.nodes[node].role(told_at);
         let (is_extension, at) = (is_script, self.now);
         let is_healed = is_script && matches!(reply, Reply::Integer(2));
-        let yes = Yes { index, token, is_extension, is_healed, at, is_forgetful, is_replica };
+        let yes = Yes { index, token, is_extension, is_healed, at, memory, role };
         connection.yeses.push_back(yes);
     }
 
@@ -282,10 +298,14 @@ impl World {
             (Reply::Integer(1), [b"DELIFEQ", ..]) => self.rare.hit(Rare::ReleasedByDelifeq),
             (Reply::Bulk(_), [b"INFO", b"replication"]) => {
                 let server = &self.nodes[node].redis.server;
-                self.connections[id].said_replica = server.is_replica;
+                self.connections[id].role_told_at = self.now;
                 self.rare.hit_if(server.is_replica, Rare::Demoted);
                 let is_promoted = !server.is_replica && server.second_offset != -1;
                 self.rare.hit_if(is_promoted, Rare::Promoted);
+            }
+            (Reply::Bulk(_), [b"INFO", b"memory"]) => {
+                let server = &self.nodes[node].redis.server;
+                self.connections[id].said_evicts = server.evicts();
             }
             (Reply::Integer(1..), [_, _, _, b"marker", _]) => {
                 let was_flushed = std::mem::take(&mut self.nodes[node].lost_marker);

@@ -121,6 +121,11 @@ impl Server {
         self.refusals.contains(&refusal)
     }
 
+    /// Whether it may delete any key when it is full.
+    pub fn evicts(&self) -> bool {
+        self.max_memory > 0 && self.policy != "noeviction"
+    }
+
     /// What `-NOPERM` is said to.
     pub fn is_forbidden(&self, name: &str, words: &[&[u8]]) -> bool {
         let deletes = matches!(name, "delex" | "delifeq");

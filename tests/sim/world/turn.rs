@@ -7,13 +7,14 @@ use std::io::ErrorKind;
 use std::iter;
 use std::ops::Range;
 
-use muxlock::proto::{Action, Command, Grant};
+use muxlock::proto::{Action, Command, Grant, Reply, Section};
 use muxlock::resp;
 use muxlock::{LockToken, NodeOutcome};
 
 use super::World;
-use super::client::{Stage, Step};
+use super::client::{Stage, Step, What};
 use super::clock::{MICRO, MILLI};
+use super::looks::check_looked;
 use super::network::{Asked, ClientEnd, Way};
 use super::rare::Rare;
 use super::timeline::Short;
@@ -165,6 +166,10 @@ impl World {
                 Ok(Some(reply)) => {
                     self.note_reply(client, slot, id);
                     let now = self.client_now(client);
+                    self.note_told(client, slot, id);
+                    if reply == Reply::Nil {
+                        self.note_refused(client, slot);
+                    }
                     self.timeline.note(self.now, || {
                         format!("client {client} reads {reply:?} from node {slot}")
                     });
@@ -242,7 +247,7 @@ impl World {
                 match step {
                     Step::Connect(slot) => self.connect(client, slot),
                     Step::Close(slot) => self.close(client, slot),
-                    Step::Send { slot, from, to, lock } => self.send(client, slot, from..to, lock),
+                    Step::Send { slot, from, to, what } => self.send(client, slot, from..to, what),
                 }
                 if self.may_pause(client) {
                     return false;
@@ -262,6 +267,7 @@ impl World {
         let mut handed_out = Vec::new();
         let it = &mut self.clients[client];
         let in_quarantine = it.slots_in_quarantine();
+        let is_guarding = self.plan.is_guarding(client);
         it.batch.clear();
         while let Some(action) = it.engine.poll_action() {
             match action {
@@ -279,6 +285,12 @@ impl World {
                     match command {
                         Command::Acquire { token, ttl, .. } => {
                             self.checker.note_uncountable(token, of);
+                            let asked = self.checker.asked_at(token);
+                            if is_guarding {
+                                let looked =
+                                    check_looked(&it.looks, (asked, it.told), nodes, token);
+                                failure = failure.or(looked);
+                            }
                             set = Some(ttl.as_millis());
                             let late =
                                 self.checker.note_sets(it.told, nodes, token, ttl.as_millis());
@@ -289,6 +301,20 @@ impl World {
                         Command::Heal { token, .. } => {
                             self.checker.note_uncountable(token, of);
                             failure = failure.or(self.checker.note_heal(it.told, token));
+                            let asked = self.checker.asked_at(token);
+                            if is_guarding {
+                                let looked =
+                                    check_looked(&it.looks, (asked, it.told), nodes, token);
+                                failure = failure.or(looked);
+                            }
+                        }
+                        Command::Time => {
+                            let told = it.told;
+                            nodes.iter().for_each(|slot| it.looks[slot].clock_at = Some(told));
+                        }
+                        Command::Info(Section::Replication) => {
+                            let told = it.told;
+                            nodes.iter().for_each(|slot| it.looks[slot].role_at = Some(told));
                         }
                         Command::Release { token, .. } => {
                             failure = failure.or(self.checker.note_release(it.told, nodes, token));
@@ -296,8 +322,12 @@ impl World {
                         }
                         _ => {}
                     }
-                    let lock = token_of(&command).map(|token| (digits(token), set));
-                    let send = |slot| Step::Send { slot, from, to, lock };
+                    let what = match (token_of(&command), &command) {
+                        (Some(token), _) => What::Lock(digits(token), set),
+                        (None, Command::Time) => What::Time(it.steady),
+                        _ => What::Other,
+                    };
+                    let send = |slot| Step::Send { slot, from, to, what };
                     it.steps.extend(nodes.iter().map(send));
                     self.timeline.note(self.now, || {
                         format!("client {client} sends {} to {nodes:?}", describe(&command))
@@ -329,25 +359,23 @@ impl World {
         self.clients[client].slots[slot].connection = Some(id);
     }
 
-    fn send(
-        &mut self,
-        client: usize,
-        slot: usize,
-        bytes: Range<usize>,
-        lock: Option<([u8; 40], Option<u32>)>,
-    ) {
+    fn send(&mut self, client: usize, slot: usize, bytes: Range<usize>, what: What) {
         let Some(id) = self.clients[client].slots[slot].connection else {
             return;
         };
         let connection = &mut self.connections[id];
-        if let Some((token, set)) = lock {
-            connection.asked.push_back(Asked { place: connection.commands, token, set });
+        match what {
+            What::Lock(token, set) => {
+                connection.asked.push_back(Asked { place: connection.commands, token, set });
+            }
+            What::Time(sent) => connection.time_asked.push_back(sent),
+            What::Other => {}
         }
         connection.commands += 1;
         let bytes = self.clients[client].batch[bytes].to_vec();
         self.write(client, slot, &bytes);
-        if lock.is_some() {
-            self.may_cut_again(client, slot, id);
+        if let What::Lock(token, set) = what {
+            self.may_cut(id, token, set.is_some());
         }
         if self.clients[client].slots[slot].unsent.len() > UNSENT_BYTES_MAX {
             self.rare.hit(Rare::Blocked);

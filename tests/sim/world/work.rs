@@ -7,7 +7,6 @@ use muxlock::{Done, Lease, LockError, LockErrorKind, LockToken, Moment, OpId, Re
 
 use super::World;
 use super::clock::MILLI;
-use super::faults::Fault;
 use super::queue::Event;
 use super::rare::Rare;
 use super::timeline::{Millis, Short};
@@ -22,9 +21,6 @@ const CANCELS: u32 = 60;
 
 /// How often a holder hands its lock to another client, in runs where they do.
 const HAND_OVERS: u32 = 300;
-
-/// How often somebody lies in wait for a lock that may be healed, to cut its connections.
-const AMBUSHES: u32 = 150;
 
 /// The names of what is locked.
 pub const RESOURCES: [&str; 2] = ["r", "invoice:42"];
@@ -92,10 +88,7 @@ impl World {
         let ttl = self.plan.ttl(&mut self.choices);
         let is_patient = self.choices.chance(500);
         let wait = is_patient.then(|| self.choices.magnitude(MILLI, 1_000 * MILLI));
-        if self.plan.heals && self.plan.has(Fault::CutTwice) && self.choices.chance(AMBUSHES) {
-            let slot = self.choices.below(self.plan.nodes as u32) as usize;
-            self.lie_in_wait(client, slot, 2);
-        }
+        self.may_lie_in_wait(client);
         self.acquire(client, resource, ttl, wait);
     }
 
@@ -138,14 +131,13 @@ impl World {
 
     /// What becomes of a lock that was granted.
     fn hold(&mut self, client: usize, lease: Lease) {
-        if self.plan.hands_over {
-            self.may_cut_stragglers(client, &lease);
-            if self.choices.chance(HAND_OVERS / 3) {
-                // Before all nodes have answered.
-                return self.hand_over(client, lease);
-            }
+        let token = token_of(&lease);
+        self.may_disturb_stragglers(client, &token);
+        if self.plan.hands_over && self.choices.chance(HAND_OVERS / 3) {
+            // Before all nodes have answered.
+            return self.hand_over(client, lease);
         }
-        if self.plan.keeps && self.choices.chance(500) {
+        if self.is_hunted(&token) || self.plan.keeps && self.choices.chance(500) {
             self.keep(client, &lease);
         } else {
             self.come_back(client, &lease);
@@ -194,7 +186,7 @@ impl World {
         self.timeline.note(self.now, || {
             format!("client {client} extends {} to {}", Short(&token), Millis(ttl))
         });
-        self.checker.start_extension(&token);
+        self.checker.start_extension(started, &token);
         let id = self.clients[client].engine.extend(now, lease, Duration::from_nanos(ttl));
         let ttl_ms = (ttl / MILLI) as u32;
         let kind = Kind::Extend { token, deadline, granted, ttl_ms };
