@@ -1457,6 +1457,24 @@ fn releasing_after_a_lost_set_is_once_when_its_connection_has_ended() {
     assert_eq!((scenario.drain(), scenario.next_timeout()), (vec![], None));
 }
 
+/// One SET is all that may still arrive, and the node has its key: it has arrived.
+#[test]
+fn releasing_after_a_lost_set_is_once_when_it_was_seen_to_have_run() {
+    let mut scenario = Scenario::ready(3);
+    let lease = locked_by_two(&mut scenario);
+    scenario.reply(2, server_error(ServerErrorKind::Permission));
+    scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(1));
+    let (lease, result) = scenario.extended();
+    result.unwrap();
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.replies(0..3, Reply::Integer(1));
+    scenario.pass(Duration::from_secs(1));
+    assert_eq!(scenario.drain(), []);
+}
+
 /// The old connection may not be ended: what was sent there may run after the release.
 #[test]
 fn releasing_after_a_lost_set_is_repeated_when_its_connection_may_live() {
@@ -1520,7 +1538,8 @@ fn extending_keeps_what_is_owed_for_the_lock() {
         scenario.pass(TTL / 2);
         scenario.engine.extend(scenario.now, lease, TTL);
         scenario.drain();
-        scenario.replies(0..3, Reply::Integer(1));
+        scenario.replies([0, 1], Reply::Integer(1));
+        scenario.reply(2, Reply::Integer(0));
         let (extended, result) = scenario.extended();
         result.unwrap();
         lease = extended;

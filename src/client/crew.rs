@@ -427,7 +427,7 @@ impl<W: Work> Crew<W> {
     pub(super) fn hold_desk(&self) -> impl FnOnce() {
         let mut hand = self.hand(self.lock().desk.take());
         assert!(hand.desk.is_some(), "nobody else has it");
-        move || drop(hand.go())
+        move || _ = hand.go()
     }
 
     /// The same, while it waits for events.
