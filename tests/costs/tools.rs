@@ -138,8 +138,9 @@ fn counted(log: &str) -> impl Iterator<Item = &str> {
     log.lines().skip_while(is_before).skip(1).take_while(|line| !line.contains(END))
 }
 
-/// A client that has not looked at its sockets for so many seconds may do so before it sends.
-const LOOK_AFTER: f64 = 0.001;
+/// A client that has not looked at its sockets for a millisecond does so before it sends. It reads
+/// its clock some time before and after the calls that are seen here, more so while it is traced.
+const LOOK_AFTER: f64 = 0.0005;
 
 /// The calls between the marks, each where it begins: one that is interrupted by another thread's
 /// has two lines. Looks at the sockets after [`LOOK_AFTER`] are not among them: how often a process
