@@ -1,5 +1,5 @@
-//! Commands that arrive much later than they were sent, by schedules that were made up to break what
-//! is promised of debts and doubts. Virtual time, scripted nodes.
+//! Commands that arrive much later than they were sent, by schedules that were made up to break
+//! what is promised of debts and doubts. Virtual time, scripted nodes.
 
 #![allow(missing_docs)]
 

@@ -203,8 +203,8 @@ fn guarded() -> Scenario {
     scenario
 }
 
-/// Only the giver's next look could have told that the master was not to be trusted when it took the
-/// SET; and that may be later than any time that the giver could name.
+/// Only the giver's next look could have told that the master was not to be trusted when it took
+/// the SET; and that may be later than any time that the giver could name.
 #[test]
 fn taker_does_not_count_a_node_before_max_ttl_is_over_since_it_was_seen_to_have_the_key() {
     let mut giver = guarded();

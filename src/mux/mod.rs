@@ -63,8 +63,8 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 /// had ended before is for the parent to take, and there is nothing to wait for. A [`Lease`] that
 /// is handed in there is dropped: the parent has it.
 ///
-/// Records for the log are written at the end of [`flush`](Multiplexer::flush) and of the calls that
-/// handle events or timeouts, when nothing is half done: a logger may panic.
+/// Records for the log are written at the end of [`flush`](Multiplexer::flush) and of the calls
+/// that handle events or timeouts, when nothing is half done: a logger may panic.
 ///
 /// A stale or foreign event does no harm: an event is a reason to look at a node's socket, the one
 /// that it has by now, and there nothing is found that was not for it.

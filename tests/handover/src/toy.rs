@@ -205,7 +205,7 @@ pub enum Order {
     SwearAfter(u32),
     /// As `Ask`; and beginning it takes until the others that have no patience are done.
     Stall(u32),
-    /// As `Ask`; and the next wait for events takes until the others that have no patience are done.
+    /// As `Ask`; and the next wait for events takes until the others without patience are done.
     Stick(u32),
 }
 
