@@ -133,6 +133,22 @@ fn release_while_the_first_in_line_asks_does_not_make_it_ask_twice() {
     assert_eq!(scenario.engine.stats().rounds, 2);
 }
 
+/// A single round stands in no line, and so those who do go on asking while it has the lock.
+#[test]
+fn lock_of_a_single_round_is_not_waited_for_in_the_line() {
+    let mut scenario = Scenario::ready(3);
+    wait(&mut scenario, 60 * SECOND);
+    refused_round(&mut scenario, 1);
+    let left = scenario.next_timeout().unwrap().since(scenario.now);
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [set(2)]);
+    scenario.replies(ALL, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.pass(left);
+    assert_eq!(scenario.drain(), [set(3)]);
+    drop(lease);
+}
+
 /// Also of one that stands behind many who have left.
 #[test]
 fn one_who_leaves_the_line_is_passed_over() {
