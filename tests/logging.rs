@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
-use muxlock::KeepAlive;
+use muxlock::{KeepAlive, Redlock, Standalone};
 use support::scripted::{HANDSHAKE, Scripted, refused_addr};
 use support::{
     PATIENT, SOON, TTL, all_ready, is_child, patient, pause, re_execute, run_child, soon, timed,
@@ -24,6 +24,7 @@ const LATER: Duration = Duration::from_millis(100);
 
 thread_local! {
     static PANICS: Cell<bool> = const { Cell::new(false) };
+    static RECORDS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// How often it is still to panic on the thread that keeps locks alive.
@@ -42,6 +43,7 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
+        RECORDS.set(RECORDS.get() + u32::from(record.target() == "muxlock"));
         if thread::current().name() == Some(BLOCKED) {
             IS_BLOCKED.store(true, Ordering::SeqCst);
             while !LET_GO.load(Ordering::SeqCst) {
@@ -112,6 +114,29 @@ fn panic_while_sending_leaves_no_reply_to_be_taken_for_another() {
         });
     }
     assert!(held.unlock().unwrap().was_held());
+}
+
+/// A guest has nobody else to write its records, and a logger that panics finds nothing half done.
+#[test]
+fn guest_writes_its_records_itself() {
+    install();
+    let url = format!("redis://{}", refused_addr());
+    let mut locks = Standalone::new(Redlock::builder().node(url).config().unwrap()).unwrap();
+    let op = locks.lock("resource", TTL).unwrap();
+    PANICS.set(true);
+    let mut panicked = 0;
+    let before = RECORDS.get();
+    let done = loop {
+        if let Some(done) = locks.poll_done() {
+            break done;
+        }
+        let turn = AssertUnwindSafe(|| {
+            locks.flush();
+            locks.wait(LATER).unwrap();
+        });
+        panicked += u32::from(catch_unwind(turn).is_err());
+    };
+    assert!(done.0 == op && panicked == 1 && RECORDS.get() > before);
 }
 
 /// The connections of all nodes end one after the other, and telling the log of it panics on the

@@ -48,3 +48,22 @@ impl Records {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_beyond_the_most_are_counted_until_the_others_are_taken() {
+        log::set_max_level(log::LevelFilter::Debug);
+        let mut records = Records::default();
+        records.note(Level::Trace, format_args!("nobody wants it"));
+        assert!(records.is_empty() && records.take().is_none());
+        (0..RECORDS_MAX + 3).for_each(|i| records.note(Level::Debug, format_args!("{i}")));
+        let taken = records.take().unwrap();
+        assert_eq!((taken.records.len(), taken.missed), (RECORDS_MAX, 3));
+        assert_eq!(taken.records[RECORDS_MAX - 1], (Level::Debug, (RECORDS_MAX - 1).to_string()));
+        assert!(records.is_empty() && records.missed == 0);
+        taken.write();
+    }
+}
