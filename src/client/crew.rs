@@ -425,17 +425,29 @@ impl<W: Work> Crew<W> {
     /// Does as a thread that is held up with the desk in its hands, until the result is called.
     #[cfg(test)]
     pub(super) fn hold_desk(&self) -> impl FnOnce() {
-        let mut hand = self.hand(self.lock().desk.take());
-        assert!(hand.desk.is_some(), "nobody else has it");
+        let mut hand = self.hand(self.gate_with_desk().desk.take());
         move || _ = hand.go()
+    }
+
+    /// When no other thread has the desk.
+    #[cfg(test)]
+    fn gate_with_desk(&self) -> MutexGuard<'_, Gate<W>> {
+        loop {
+            let gate = self.lock();
+            if gate.desk.is_some() {
+                return gate;
+            }
+            drop(gate);
+            yield_now();
+        }
     }
 
     /// The same, while it waits for events.
     #[cfg(test)]
     pub(super) fn hold_poller(&self) -> impl FnOnce() {
-        let mut gate = self.lock();
+        let mut gate = self.gate_with_desk();
         let mut hand = self.hand(gate.desk.take());
-        assert!(hand.put_down(gate), "nobody else has it");
+        assert!(hand.put_down(gate), "nobody else waits");
         move || {
             if hand.come_back() {
                 hand.hand_out();
