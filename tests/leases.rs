@@ -287,6 +287,35 @@ fn giver_that_takes_it_back_ends_no_connection_of_its_own() {
     assert_eq!((giver.drain(), giver.next_timeout()), (vec![], None));
 }
 
+/// A key that the taker's own extension has set does not show that the giver's SET has run.
+#[test]
+fn key_that_was_healed_does_not_show_that_the_givers_set_has_run() {
+    let configure = |builder: muxlock::Builder| {
+        builder.restart_guard(RestartGuard::Uptime).heal(Heal::On).max_ttl(TTL)
+    };
+    let mut giver = Scenario::ready(3);
+    let lease = locked_by_two(&mut giver);
+    let lease = let_go(&mut giver, lease);
+    let mut taker = Scenario::with(3, configure).all_ready();
+    // Another connection than the giver's has by number.
+    taker.engine.handle_disconnected(taker.now, 2, RESET);
+    taker.pass(Duration::ZERO);
+    taker.drain();
+    taker.connect(2);
+    taker.drain();
+    taker.engine.extend(taker.now, lease, TTL);
+    taker.drain();
+    taker.replies([0, 1], Reply::Integer(1));
+    taker.reply(2, Reply::Integer(2));
+    let (lease, result) = taker.extended();
+    result.unwrap();
+    taker.engine.abandon(taker.now, lease);
+    assert_eq!(taker.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    taker.replies(0..3, Reply::Integer(1));
+    taker.pass(Duration::ZERO);
+    assert_eq!(taker.drain(), [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
+}
+
 /// What the giver's healing extension may yet set is the taker's to release.
 #[test]
 fn extension_that_may_heal_is_in_doubt_like_a_set() {

@@ -14,7 +14,7 @@ use super::lease::Doubt;
 use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Lost, Node, SLACK, State};
 use super::round::{Claim, Kind};
 use super::{Engine, Lease, NodeSet, OPERATIONS_MAX, Outgoing};
-use crate::config::RestartGuard;
+use crate::config::{Heal, RestartGuard};
 use crate::error::{NodeOutcome, ProtocolError, QuarantineCause};
 use crate::token::LockToken;
 use crate::validity::Ttl;
@@ -334,7 +334,8 @@ impl Engine {
     /// A command that may set the key was lost with its connection; its lock may be held.
     pub(super) fn owe_set(&mut self, now: Moment, node: usize, round: usize) {
         let origins = self.nodes[node].origins();
-        let is_one_set = self.rounds[round].kind == Kind::Acquire;
+        // A key may also be what an extension has set.
+        let is_one_set = self.config.heal == Heal::Off;
         // It may run at a time when the node is not to be trusted, and nobody looks.
         let unseen_until = self.is_distrusted(node).then_some(Moment::END);
         let debt = self.debt(now, round, Stage::Dormant);
@@ -585,12 +586,10 @@ impl Engine {
         let is_its = |round: &usize| self.claims[*round].token == token;
         let kind = |round: usize| self.rounds[round].kind;
         let open = rounds.chain(lost).filter(is_its).map(kind).filter(|kind| kind.may_create());
-        let (mut origins, mut is_one_set) = (Origins::default(), true);
         // A SET and the look at its flush marker are two commands of one round.
-        for kind in open {
-            origins = at.origins();
-            is_one_set &= kind == Kind::Acquire;
-        }
+        let is_open = open.count() > 0;
+        let mut origins = if is_open { at.origins() } else { Origins::default() };
+        let mut is_one_set = self.config.heal == Heal::Off;
         let mut uncounted = Duration::ZERO;
         if let Some(debt) = at.debts.by_token.get(&token) {
             is_one_set = origins.add((debt.all(), debt.is_one_set), is_one_set);
@@ -627,7 +626,7 @@ impl Engine {
                 expires,
                 origins: Origins::default(),
                 foreign: doubt.origins.clone(),
-                is_one_set: doubt.is_one_set,
+                is_one_set: doubt.is_one_set && self.config.heal == Heal::Off,
                 uncounted_until: (!doubt.uncounted.is_zero()).then_some(until),
                 unseen_until: None,
             };

@@ -6,6 +6,7 @@ use super::node::State;
 use super::round::{Claim, Kind};
 use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
 use crate::Moment;
+use crate::config::Heal;
 use crate::error::{LockError, NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::token::LockToken;
 
@@ -73,6 +74,10 @@ impl Engine {
                 Some(doubt) => doubt.extend(known),
                 None => doubts.push(known),
             }
+        }
+        if self.config.heal == Heal::On {
+            // A key may also be what an extension has set here.
+            doubts.iter_mut().for_each(|doubt| doubt.is_one_set = false);
         }
         lease.doubts = doubts.into();
         // Whoever takes it up, this engine too, takes up the doubts with it.
