@@ -10,7 +10,7 @@ use super::node::{Cause, Door, Memory};
 use super::queue::Event;
 use super::rare::Rare;
 use super::redis::{Data, Value};
-use super::server::{Refusal, Server};
+use super::server::{Refusal, Server, random_name};
 
 /// A client whose last word from a process is no older than this is not taken in by the next
 /// one's lying uptime: the guard waits for a second more than any lock lives.
@@ -206,8 +206,8 @@ impl World {
     pub fn new_server(&mut self, node: usize) -> Server {
         self.servers += 1;
         let wall = self.nodes[node].wall(self.now);
-        let id = |kind: u64| format!("{:040x}", kind << 32 | self.servers);
-        let mut server = Server::new(id(1), id(2), wall);
+        let name = |kind| random_name(kind, self.servers);
+        let mut server = Server::new(name(1), name(2), wall);
         server.password.clone_from(&self.plan.password);
         server.make = self.choices.pick(self.plan.makes);
         server.staleness = u64::from(self.choices.below(100)) * MILLI;

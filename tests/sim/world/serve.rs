@@ -7,6 +7,7 @@ use super::network::{ClientEnd, Connection, ServerEnd, Trust, Way, Yes};
 use super::queue::Event;
 use super::rare::Rare;
 use super::redis::{ChangeKind, compared};
+use super::server::random_name;
 use super::timeline;
 use super::wire::{self, Reply};
 
@@ -76,13 +77,14 @@ impl World {
         if is_promoted && self.is_faulty {
             self.may_resync(node);
         }
-        let it = &mut self.nodes[node];
         if is_promoted {
+            self.servers += 1;
+            let it = &mut self.nodes[node];
             // It parts from its master's history, and may have taken over its data before.
             it.redis.server.is_replica = false;
             it.redis.server.second_offset = 1;
             it.incarnation += 1;
-            it.redis.server.replication_id = format!("{:040x}", 3 << 32 | it.incarnation);
+            it.redis.server.replication_id = random_name(3, self.servers);
         }
     }
 

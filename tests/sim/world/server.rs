@@ -95,6 +95,12 @@ pub struct Server {
     pub make: Make,
 }
 
+/// A name of a process or of a history. Those of real servers differ in each of their digits; here,
+/// they do in the first 32, which are all that a client need keep.
+pub fn random_name(kind: u64, count: u64) -> String {
+    format!("{:032x}{:08x}", u128::from(kind) << 64 | u128::from(count), 0)
+}
+
 impl Server {
     /// A process that starts when its wall clock shows `wall`.
     pub fn new(run_id: String, replication_id: String, wall: u64) -> Server {
