@@ -649,12 +649,32 @@ fn connection_of_an_unknown_process_is_not_killed() {
     assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
 }
 
-/// R12: the barrier is not raised before its answer is in.
+/// R12: the barrier is not raised before its answer is in, however long that takes.
 #[test]
 fn second_loss_before_the_kill_is_answered_keeps_the_debt_and_its_connection() {
+    for unanswered in [Duration::ZERO, 150 * MS, Duration::from_secs(5)] {
+        let mut scenario = owing_one();
+        scenario.connect(0);
+        scenario.drain();
+        scenario.pass(unanswered);
+        assert_eq!(scenario.drain(), [], "{unanswered:?}");
+        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.pass(Duration::from_secs(1));
+        scenario.drain();
+        scenario.connect(0);
+        assert_eq!(scenario.drain(), [Acted::Kill(0, 1), Acted::Release(vec![0], 1)]);
+        scenario.replies([0, 0], Reply::Integer(0));
+        assert_eq!(debts(&scenario), 0);
+    }
+}
+
+/// R12: who may not kill now may on the next connection.
+#[test]
+fn second_loss_after_the_kill_was_refused_asks_for_it_again() {
     let mut scenario = owing_one();
     scenario.connect(0);
     scenario.drain();
+    scenario.reply(0, server_error(ServerErrorKind::Busy));
     scenario.engine.handle_disconnected(scenario.now, 0, RESET);
     scenario.pass(Duration::from_secs(1));
     scenario.drain();

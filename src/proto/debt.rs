@@ -147,8 +147,10 @@ pub(super) struct Debts {
     due: Option<Moment>,
     /// How many releases are to follow.
     awake: usize,
-    /// Old connections whose end was asked for and is not answered, or was refused.
+    /// Old connections whose end was asked for and is not answered.
     ending: Vec<i64>,
+    /// Those whose end was refused.
+    refused: Vec<i64>,
 }
 
 impl Debts {
@@ -230,6 +232,18 @@ impl Debts {
         self.settle_origins(has_ended, countable_from);
     }
 
+    /// The server does not end a connection. It is asked again on the next one.
+    fn note_refused(&mut self, connection: i64) {
+        self.ending.retain(|ending| *ending != connection);
+        self.refused.push(connection);
+    }
+
+    /// Whether the end of one of its connections was asked for and is not answered. Were the debt
+    /// settled then, nothing would be known of that connection when this one is lost.
+    fn is_ending(&self, debt: &Debt) -> bool {
+        debt.origins.known.iter().any(|origin| self.ending.contains(&origin.connection))
+    }
+
     /// The node is another process than before: the old connections have ended with the old one,
     /// and what that saved was saved before, so that one release is enough.
     pub(super) fn forget_other_processes(&mut self, process: &str, countable_from: Moment) {
@@ -265,6 +279,7 @@ impl Debts {
     /// A new connection: nothing was asked for on it.
     pub(super) fn reconnect(&mut self) {
         self.ending.clear();
+        self.refused.clear();
     }
 }
 
@@ -511,8 +526,9 @@ impl Engine {
         let at = &mut self.nodes[node];
         let is_here = at.server.run_id.as_ref() == Some(&origin.process);
         let is_own = at.client_id == Some(origin.connection);
-        let ending = &mut at.debts.ending;
-        if !is_here || is_own || ending.contains(&origin.connection) || ending.len() >= KILLS_MAX {
+        let Debts { ending, refused, .. } = &mut at.debts;
+        let is_asked = ending.iter().chain(&*refused).any(|asked| *asked == origin.connection);
+        if !is_here || is_own || is_asked || ending.len() + refused.len() >= KILLS_MAX {
             return;
         }
         ending.push(origin.connection);
@@ -529,7 +545,10 @@ impl Engine {
                 debts.forget(server.run_id.as_deref(), ended, countable_from);
             }
             // The releases are repeated after a while.
-            Reply::Error(error) => self.keep_error(node, error),
+            Reply::Error(error) => {
+                self.nodes[node].debts.note_refused(ended);
+                self.keep_error(node, error);
+            }
             _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
     }
@@ -560,6 +579,10 @@ impl Engine {
         match debt.stage {
             Stage::Dormant => return,
             Stage::Again if is_over => return,
+            Stage::Again if self.nodes[node].debts.is_ending(&debt) => {
+                let due = self.nodes[node].after_a_while(now);
+                return self.nodes[node].debts.put(token, Debt { due, ..debt });
+            }
             // Whatever its expiry, it is said once: a frozen server may run at any time what it has
             // not read, and a process that was paused knows too late when its connection ended.
             Stage::Awake | Stage::Again => {}
