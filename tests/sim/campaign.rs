@@ -29,11 +29,14 @@ pub struct Report {
     pub events: u64,
     pub violations: Vec<(u64, Violation)>,
     pub rare: Counts,
+    /// The digests of all runs, in whatever order they were done.
+    pub digest: u64,
     pub time: Duration,
 }
 
 struct Block {
     seeds: u64,
+    digest: u64,
     events: u64,
     violations: Vec<(u64, Violation)>,
     rare: Counts,
@@ -62,6 +65,7 @@ pub fn run(
         events: 0,
         violations: Vec::new(),
         rare: Counts::new(),
+        digest: 0,
         time: Duration::ZERO,
     };
     thread::scope(|scope| {
@@ -86,6 +90,7 @@ pub fn run(
             report.events += block.events;
             report.violations.extend(block.violations);
             report.rare.add(&block.rare);
+            report.digest = report.digest.wrapping_add(block.digest);
             if report.violations.len() >= violations_max {
                 stop.store(true, Ordering::Relaxed);
             }
@@ -102,14 +107,16 @@ pub fn run(
 
 fn run_block(seeds: std::ops::Range<u64>, class: Option<Class>) -> Block {
     let (mut violations, mut rare, mut events) = (Vec::new(), Counts::new(), 0);
+    let mut digest = 0_u64;
     let count = seeds.end - seeds.start;
     for seed in seeds {
         let outcome = world::run(Choices::from_seed(seed), class, false);
         rare.add(&outcome.rare);
         events += outcome.events;
+        digest = digest.wrapping_add(outcome.digest.wrapping_mul(seed | 1));
         violations.extend(outcome.violation.map(|violation| (seed, violation)));
     }
-    Block { seeds: count, events, violations, rare }
+    Block { seeds: count, digest, events, violations, rare }
 }
 
 /// Runs a campaign for people: progress, what was found, and how often what occurred. Returns

@@ -31,6 +31,7 @@ impl World {
             return self.fail("TOKEN-UNIQUE", || format!("nobody has drawn {}", Short(&token)));
         };
         attempt.is_decided = true;
+        self.digest.add(deadline);
         let uncountable = attempt.uncountable;
         let start = attempt.drawn;
         let latest = start + validity(attempt.ttl_ms);
@@ -170,6 +171,7 @@ impl World {
             return self.fail("TERMINATION", || "an operation changed its kind".into());
         };
         let now_until = lease.valid_until().as_nanos();
+        self.digest.add(now_until);
         let heard = self.checker.attempts.get(&token).map_or(&[][..], |attempt| &attempt.heard);
         let since = operation.started_true;
         let is_own = |heard: &&Heard| {
