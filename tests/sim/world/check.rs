@@ -68,7 +68,8 @@ pub struct Attempt {
     pub drawn: u64,
     /// The same, or when its last extension started.
     asked_at: u64,
-    sent: u64,
+    /// Slots that its SET was written to.
+    pub sent: u64,
     /// Slots that were in quarantine when they were asked, for the SET or the last extension.
     pub uncountable: u64,
     pub ttl_ms: u32,
@@ -86,6 +87,8 @@ pub struct Attempt {
     /// Slots on which a command of it was unanswered when it was handed over.
     unanswered: u64,
     is_handed_over: bool,
+    /// Slots that a client that had it before did not count, and until when, in true time.
+    barred: Vec<(usize, u64)>,
     /// Nobody will release it any more.
     is_disowned: bool,
 }
@@ -131,6 +134,16 @@ impl Attempt {
         }
     }
 
+    /// Whether the slot must not be counted for what a client knew that had the lock before.
+    pub fn is_barred(&self, slot: usize, now: u64) -> bool {
+        self.barred.iter().any(|(barred, until)| *barred == slot && now < *until)
+    }
+
+    /// When the node last executed its SET, in true time.
+    pub fn set_at(&self, node: usize) -> Option<u64> {
+        self.executed.iter().rfind(|set| set.node == node).map(|set| set.at)
+    }
+
     /// How many connections to this slot were lost so.
     pub fn losses(&self, slot: usize) -> usize {
         self.lost.iter().filter(|(other, _)| *other == slot).count()
@@ -165,6 +178,7 @@ impl Checker {
             lost: Vec::new(),
             unanswered: 0,
             is_handed_over: false,
+            barred: Vec::new(),
             is_disowned: false,
         };
         self.attempts.insert(token, attempt);
@@ -225,13 +239,20 @@ impl Checker {
 
     /// The lock is another client's from now on. These slots have a command of it unanswered. Says
     /// whether others were lost before they answered one.
-    pub fn hand_over(&mut self, token: &[u8; 40], taker: usize, unanswered: u64) -> bool {
+    pub fn hand_over(
+        &mut self,
+        token: &[u8; 40],
+        taker: usize,
+        unanswered: u64,
+        quarantines: Vec<(usize, u64)>,
+    ) -> bool {
         for held in self.held.iter_mut().filter(|held| held.token == *token) {
             held.client = taker;
         }
         self.attempts.get_mut(token).is_some_and(|attempt| {
             (attempt.client, attempt.is_handed_over) = (taker, true);
             attempt.unanswered |= unanswered;
+            attempt.barred.extend(quarantines);
             !attempt.lost.is_empty()
         })
     }
@@ -283,6 +304,12 @@ impl Checker {
     /// Its owner does not believe in it any more.
     pub fn end(&mut self, token: &[u8; 40]) {
         self.held.retain(|held| held.token != *token);
+    }
+
+    /// Whether this client was handed a lock and has given it up, on this slot, too.
+    pub fn has_given_up_anothers(&self, client: usize, slot: usize) -> bool {
+        let mut of_client = self.attempts.values().filter(|it| it.client == client);
+        of_client.any(|it| it.is_handed_over && it.released & (1 << slot) != 0)
     }
 
     /// Nobody is left who would release it.

@@ -62,6 +62,40 @@ impl World {
         }
     }
 
+    /// No copy counts for an extension that may be younger than what its node forgot: because
+    /// another client did not count the node when it had the lock, or because no client has heard
+    /// when the copy was set (R12, section 3).
+    fn check_undoubted(
+        &mut self,
+        client: usize,
+        token: &[u8; 40],
+        granted: &[usize],
+        heard: &[Heard],
+    ) {
+        let Some(attempt) = self.checker.attempts.get(token) else {
+            return;
+        };
+        let is_barred = |slot: &&usize| attempt.is_barred(**slot, self.now);
+        let node_of = |heard: &Heard| self.connections[heard.connection].node;
+        let is_set_known = |node: usize| {
+            let mut said = attempt.heard.iter().filter(|it| !it.is_extension || it.is_healed);
+            said.any(|heard| node_of(heard) == node)
+        };
+        let is_young = |slot: &&usize| {
+            let node = heard.iter().find(|heard| heard.slot == **slot).map(node_of);
+            let since = node.filter(|node| !is_set_known(*node)).and_then(|it| attempt.set_at(it));
+            // Who heals looks at the node before each extension.
+            let looks = self.plan.heals || !self.plan.is_guarding(client);
+            let is_trusted = looks || self.plan.durable[**slot];
+            !is_trusted && since.is_some_and(|at| self.now < at + self.plan.max_ttl / 100 * 98)
+        };
+        if let Some(slot) = granted.iter().find(is_barred) {
+            self.fail("DOUBT", || format!("node {slot} counts; another client knew better"));
+        } else if let Some(slot) = granted.iter().find(is_young) {
+            self.fail("DOUBT", || format!("node {slot} counts a copy of an age nobody knows"));
+        }
+    }
+
     /// Every vote that was counted was given, by a server that knows all locks (invariant 4).
     /// Returns the nodes that gave them.
     fn check_votes(
@@ -202,6 +236,7 @@ impl World {
         let granted: Vec<usize> = lease.granted_by().collect();
         let uncountable = self.checker.attempts.get(&token).map_or(0, |it| it.uncountable);
         self.check_countable(&granted, uncountable);
+        self.check_undoubted(client, &token, &granted, &heard);
         let is_counted = |heard: &&Heard| heard.is_healed && granted.contains(&heard.slot);
         let healed: Vec<usize> = heard.iter().filter(is_counted).map(|heard| heard.slot).collect();
         self.rare.hit_if(!healed.is_empty(), Rare::HealCounted);

@@ -1,5 +1,7 @@
 //! Locks that go from one client to another on the same machine, which has the same clock.
 
+use std::time::Duration;
+
 use muxlock::proto::Engine;
 use muxlock::{Lease, Moment};
 
@@ -13,6 +15,8 @@ use super::work::token_of;
 
 /// How often a client's process ends when it has handed a lock over, where processes end at all.
 const ENDINGS: u32 = 100;
+/// How often the next process starts with it.
+const STARTS: u32 = 150;
 
 impl World {
     /// The clients of this client's machine, itself among them.
@@ -40,6 +44,10 @@ impl World {
             return self.clients[client].leases.push(lease);
         }
         let taker = others[self.choices.below(others.len() as u32) as usize];
+        if self.plan.has(Fault::ClientRestart) && self.choices.chance(STARTS) {
+            self.rare.hit(Rare::TakerStarted);
+            self.restart_client(taker);
+        }
         let token = token_of(&lease);
         self.timeline.note(self.now, || {
             format!("client {client} hands {} to client {taker}", Short(&token))
@@ -64,13 +72,23 @@ impl World {
         self.wake_client(client, self.now);
     }
 
+    /// The nodes that the client does not count for now, and until when, in true time.
+    fn quarantines(&self, client: usize) -> Vec<(usize, u64)> {
+        let nodes = self.clients[client].engine.nodes().enumerate();
+        let left = nodes.filter_map(|(slot, it)| Some((slot, it.quarantine?.ready_in)));
+        // Less what its clock may be fast.
+        let until = |left: Duration| self.now + left.as_nanos() as u64 / 100 * 99;
+        left.map(|(slot, left)| (slot, until(left))).collect()
+    }
+
     fn note_handed_over(&mut self, client: usize, taker: usize, token: &[u8; 40]) {
         self.rare.hit(Rare::HandedOver);
         let unanswered = self.clients[client].slots.iter().filter_map(|slot| slot.connection);
         let unanswered = unanswered.filter(|id| self.connections[*id].asks(token));
         let slots: u64 = unanswered.map(|id| 1 << self.connections[id].slot).sum();
         self.rare.hit_if(slots != 0, Rare::HandedOverUnanswered);
-        let is_lost = self.checker.hand_over(token, taker, slots);
+        let quarantines = self.quarantines(client);
+        let is_lost = self.checker.hand_over(token, taker, slots, quarantines);
         self.rare.hit_if(is_lost, Rare::HandedOverLost);
         for owed in self.clients.iter_mut().flat_map(|client| &mut client.owed) {
             owed.retain(|owed| owed.token != *token);

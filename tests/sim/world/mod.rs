@@ -304,6 +304,9 @@ impl World {
             self.check_quiet();
             self.count_stats();
         }
+        if self.violation.is_none() {
+            self.check_all_are_asked();
+        }
     }
 
     /// The next event; `false` if there is none.

@@ -1,13 +1,22 @@
 //! What must be true when a turn is over, and when all is quiet.
 
+use std::collections::BTreeSet;
+
 use super::World;
 use super::check::LastSet;
-use super::clock::MILLI;
+use super::clock::{MILLI, SECOND};
+use super::network::Connection;
 use super::plan::Class;
 use super::rare::Rare;
 use super::redis::Value;
 use super::timeline::Short;
+use muxlock::proto::NodeState;
 use muxlock::{NodeOutcome, QuarantineCause, Unfit};
+
+/// A connection may have been closed since the client decided; it may have been paused meanwhile.
+const PAUSE_MAX: u64 = SECOND;
+/// Longer than a node may owe an answer.
+const IDLE: u64 = 11 * SECOND;
 
 impl World {
     /// At the end of a turn: requests and replies are paired, and nothing is overdue
@@ -48,6 +57,49 @@ impl World {
         if let Some((rule, text)) = failure {
             self.fail(rule, || format!("client {client}: {text}"));
         }
+    }
+
+    /// A client gives up this connection. A server is refused as another node's only if that one is
+    /// connected to it (R34).
+    pub fn check_duplicate(&mut self, client: usize, slot: usize, id: usize) {
+        let status = self.clients[client].engine.nodes().nth(slot);
+        let failure = status.and_then(|status| status.last_failure);
+        let node = self.connections[id].node;
+        let is_twin = |at: &&Connection| {
+            let is_other = at.client == client && at.slot != slot && at.node == node;
+            is_other && at.closed_at.saturating_add(PAUSE_MAX) >= self.now
+        };
+        let is_refused = failure == Some(NodeOutcome::Unfit(Unfit::Duplicate));
+        if is_refused && self.connections.iter().rfind(is_twin).is_none() {
+            self.fail("DUPLICATE", || format!("client {client}: node {slot} is no other's twin"));
+        }
+    }
+
+    /// A node that is ready when all is quiet is asked with the others, however long it was not, and
+    /// is still there when it has answered.
+    pub fn check_all_are_asked(&mut self) {
+        for client in 0..self.clients.len() {
+            self.now += IDLE;
+            let ready = self.ready(client);
+            let known: BTreeSet<_> = self.checker.attempts.keys().copied().collect();
+            self.acquire(client, 0, self.plan.max_ttl, None);
+            self.wake_client(client, self.now);
+            while self.violation.is_none() && self.step() {}
+            let attempts = self.checker.attempts.iter();
+            let new = attempts.filter(|(token, it)| it.client == client && !known.contains(*token));
+            let sent = new.map(|(_, attempt)| attempt.sent).next().unwrap_or_default();
+            let lost = ready & !(sent & self.ready(client));
+            if lost != 0 {
+                self.fail("ASKED", || format!("client {client} does not ask nodes {lost:#b}"));
+            }
+        }
+    }
+
+    /// The slots of the nodes that vote.
+    fn ready(&self, client: usize) -> u64 {
+        let votes = |state| matches!(state, NodeState::Ready | NodeState::Quarantined);
+        let nodes = self.clients[client].engine.nodes().enumerate();
+        nodes.filter(|(_, it)| votes(it.state)).map(|(slot, _)| 1 << slot).sum()
     }
 
     /// When all is quiet: nothing is under way, nothing is owed, nothing is left (invariant 12).

@@ -58,6 +58,7 @@ situations! {
     GiverLost => "connection lost with a command of a lock that was handed over",
     GiverSet => "SET of a lock executed after it was handed over",
     GiverRestarted => "client restarted that had handed a lock over",
+    TakerStarted => "lock handed to a client that had just started",
     ReleasedByDelex => "lock deleted by DELEX",
     ReleasedByDelifeq => "lock deleted by DELIFEQ",
     DeleteForbidden => "listed delete that the user may not run",

@@ -193,7 +193,7 @@ impl World {
                 changes.iter().any(|it| it.kind == ChangeKind::Delete),
             );
             self.nodes[node].redis.changes = changes;
-            self.kill(node, words, &reply);
+            self.kill(node, id, words, &reply);
         } else if let [b"CLIENT", b"KILL", _, old] = words {
             self.spare(node, old);
         }
@@ -248,7 +248,7 @@ impl World {
     }
 
     /// Ends the connection that a `CLIENT KILL` is about, with what has not been read of it.
-    fn kill(&mut self, node: usize, words: &[&[u8]], reply: &Reply) {
+    fn kill(&mut self, node: usize, by: usize, words: &[&[u8]], reply: &Reply) {
         let is_kill = words.len() == 4 && words[1].eq_ignore_ascii_case(b"KILL");
         if !is_kill {
             return;
@@ -263,9 +263,24 @@ impl World {
             }
             (_, Some(id)) => {
                 self.rare.hit(Rare::KillBarrier);
+                self.check_kill(by, id);
                 self.end_server(id);
             }
             (_, None) => {}
+        }
+    }
+
+    /// A client ends its own connections when it has lost them, and another client's only for a
+    /// lock that it was handed and has given up (R12).
+    fn check_kill(&mut self, by: usize, id: usize) {
+        let (by, victim) = (&self.connections[by], &self.connections[id]);
+        let (client, owner) = (by.client, victim.client);
+        let may = match client == owner {
+            true => victim.client_end == ClientEnd::Closed,
+            false => self.checker.has_given_up_anothers(client, by.slot),
+        };
+        if !may {
+            self.fail("KILL", || format!("client {client} ends a connection of client {owner}"));
         }
     }
 

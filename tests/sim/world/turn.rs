@@ -246,7 +246,12 @@ impl World {
             while let Some(step) = self.clients[client].steps.pop_front() {
                 match step {
                     Step::Connect(slot) => self.connect(client, slot),
-                    Step::Close(slot) => self.close(client, slot),
+                    Step::Close(slot) => {
+                        if let Some(id) = self.clients[client].slots[slot].connection {
+                            self.check_duplicate(client, slot, id);
+                        }
+                        self.close(client, slot);
+                    }
                     Step::Send { slot, from, to, what } => self.send(client, slot, from..to, what),
                 }
                 if self.may_pause(client) {
