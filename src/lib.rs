@@ -112,6 +112,10 @@
 //! renewed by a thread that all such locks of a client share, and tells the holder of a loss before
 //! the lock ends; see [`KeepAlive`] and [`KeptLock`].
 //!
+//! # Rules
+//! The rules that the code follows, `R1` to `R37`, are listed in
+//! [docs/rules.md](https://docs.rs/crate/muxlock/latest/source/docs/rules.md), each with its tests.
+//!
 //! # Features
 //! - `cli`: the command-line tool. The library has none of its dependencies.
 

@@ -124,7 +124,7 @@ fn key_of_another_is_no_vote() {
     assert_eq!(lease.valid_until(), deadline);
 }
 
-/// Somebody else's vote from before the restart may be under way (R25, section 3).
+/// Somebody else's vote from before the restart may be under way (R25).
 #[test]
 fn quarantined_node_is_healed_and_does_not_count_before_its_time() {
     let mut scenario = healing();

@@ -2,12 +2,10 @@
 
 #![allow(missing_docs)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// How many rules there are.
-const RULES: u32 = 37;
 
 /// Every Rust file of the library, with its path below `src`; the command-line tool apart.
 fn library() -> Vec<(String, String)> {
@@ -179,33 +177,114 @@ fn default_build_has_few_dependencies_and_no_runtime() {
     }
 }
 
-/// The rules of a correct client are numbered; each is held by a test that names it.
-#[test]
-fn every_rule_has_a_test_that_names_it() {
+fn text_of(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The files right in a folder whose names end like this, with their texts.
+fn files_in(folder: &str, ending: &str) -> Vec<(String, String)> {
+    let entries = fs::read_dir(root().join(folder)).expect("the folder is readable");
+    let names = entries.map(|entry| entry.expect("the entry is readable").file_name());
+    let names = names.map(|name| name.to_string_lossy().into_owned());
+    let paths = names.filter(|name| name.ends_with(ending)).map(|name| format!("{folder}/{name}"));
+    paths.map(|path| (path.clone(), text_of(&path))).collect()
+}
+
+/// All source files of the tests but this one.
+fn tests() -> Vec<(String, String)> {
     let mut files = Vec::new();
     collect(&root().join("tests"), &mut files);
-    for (path, text) in library() {
-        if let Some((_, tests)) = text.split_once("#[cfg(test)]\nmod tests {") {
-            files.push((path, tests.to_owned()));
+    files.retain(|(path, _)| !path.ends_with("tidy.rs"));
+    files
+}
+
+/// The rules that `docs/rules.md` defines, by number, each with its text.
+fn rules() -> Vec<(u32, String)> {
+    let page = text_of("docs/rules.md");
+    let rule = |text: &str| {
+        let (number, _) = text.split_once('.').expect("a rule begins with its number");
+        (number.parse().expect("the number of a rule"), text.to_owned())
+    };
+    let rules: Vec<_> = page.split("\n- **R").skip(1).map(rule).collect();
+    assert!(rules.len() >= 37, "{} rules were found", rules.len());
+    rules
+}
+
+/// The rules that a text cites, by words such as `R7`.
+fn cited(text: &str) -> BTreeSet<u32> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let digits = words.filter_map(|word| word.strip_prefix('R'));
+    let numbers = digits.filter(|digits| digits.len() <= 2 && !digits.starts_with('0'));
+    numbers.filter_map(|digits| digits.parse().ok()).collect()
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn rules_are_numbered_without_a_gap_and_defined_once() {
+    let numbers: Vec<u32> = rules().into_iter().map(|(number, _)| number).collect();
+    let expected: Vec<u32> = (1..).take(numbers.len()).collect();
+    assert_eq!(numbers, expected, "docs/rules.md");
+}
+
+#[test]
+fn every_rule_that_is_cited_is_defined() {
+    let defined: BTreeSet<u32> = rules().into_iter().map(|(number, _)| number).collect();
+    let bugs = files_in("tests/sim/bugs", ".bug");
+    let pages = [files_in(".", ".md"), files_in("docs", ".md"), files_in("tests", ".md")];
+    for (path, text) in library().into_iter().chain(tests()).chain(bugs).chain(pages.concat()) {
+        let unknown: Vec<_> = cited(&text).difference(&defined).copied().collect();
+        assert!(unknown.is_empty(), "{path}: docs/rules.md does not define {unknown:?}");
+    }
+}
+
+#[test]
+fn every_rule_has_a_test_that_cites_it() {
+    let mut texts: Vec<String> = tests().into_iter().map(|(_, text)| text).collect();
+    texts.retain(|text| text.contains("#[test]"));
+    let in_files = |text: &str| Some(text.split_once("#[cfg(test)]\nmod tests {")?.1.to_owned());
+    texts.extend(library().iter().filter_map(|(_, text)| in_files(text)));
+    let cited: BTreeSet<u32> = texts.iter().flat_map(|text| cited(text)).collect();
+    let numbers = rules().into_iter().map(|(number, _)| number);
+    let missing: Vec<_> = numbers.filter(|number| !cited.contains(number)).collect();
+    assert!(missing.is_empty(), "no test cites {missing:?}");
+}
+
+#[test]
+fn every_test_that_holds_a_rule_exists() {
+    for (number, text) in rules() {
+        let paths = quoted(&text).filter_map(|quote| quote.split_once("::"));
+        let tests: Vec<_> = paths.filter(|(path, _)| path.ends_with(".rs")).collect();
+        assert!(!tests.is_empty(), "docs/rules.md names no test for R{number}");
+        for (path, test) in tests {
+            let source = text_of(path);
+            // Its attributes stand right before it.
+            let before = source.split_once(&format!("fn {test}(")).map(|(before, _)| before);
+            let attributes = before.and_then(|before| before.rsplit("\n\n").next());
+            let is_test = attributes.is_some_and(|lines| lines.contains("#[test]"));
+            assert!(is_test, "R{number}: there is no test {path}::{test}");
         }
     }
-    files.retain(|(path, text)| !path.ends_with("tidy.rs") && text.contains("#[test]"));
-    let is_named = |rule: &str| {
-        files.iter().any(|(_, text)| {
-            let word = |at: usize| {
-                let around =
-                    |byte: Option<&u8>| byte.is_none_or(|byte| !byte.is_ascii_alphanumeric());
-                let bytes = text.as_bytes();
-                around(at.checked_sub(1).map(|before| &bytes[before]))
-                    && around(bytes.get(at + rule.len()))
-            };
-            text.match_indices(rule).any(|(at, _)| word(at))
-        })
-    };
-    let missing: Vec<_> =
-        (1..=RULES).map(|rule| format!("R{rule}")).filter(|rule| !is_named(rule)).collect();
-    assert!(missing.is_empty(), "no test names {missing:?}");
-    assert!(!is_named(&format!("R{}", RULES + 1)), "a rule too many is named");
+}
+
+#[test]
+fn every_rule_of_the_simulator_that_holds_a_rule_exists() {
+    let mut world = Vec::new();
+    collect(&root().join("tests/sim/world"), &mut world);
+    let mut count = 0;
+    for (number, text) in rules() {
+        let names = text.split("simulator ").skip(1).filter_map(|rest| rest.split('.').next());
+        for name in names.flat_map(quoted) {
+            let needle = format!("\"{name}\"");
+            let is_known = world.iter().any(|(_, source)| source.contains(&needle));
+            assert!(is_known, "R{number}: the simulator has no rule {name}");
+            count += 1;
+        }
+    }
+    assert!(count > 0, "rules of the simulator were found");
 }
 
 /// A string in a test or a URL cannot always be broken.

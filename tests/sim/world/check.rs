@@ -282,7 +282,7 @@ impl Checker {
         })
     }
 
-    /// What these nodes are about to be asked does not count: they are in quarantine (section 3).
+    /// What these nodes are about to be asked does not count: they are in quarantine.
     pub fn note_uncountable(&mut self, token: &LockToken, slots: u64) {
         if let Some(attempt) = self.attempts.get_mut(token.as_bytes()) {
             attempt.uncountable |= slots;

@@ -55,7 +55,7 @@ impl World {
         self.check_sound(&key);
     }
 
-    /// No node counts that was in quarantine when it was asked, whenever it answered (section 3).
+    /// No node counts that was in quarantine when it was asked, whenever it answered.
     fn check_countable(&mut self, granted: &[usize], uncountable: u64) {
         if let Some(slot) = granted.iter().find(|slot| uncountable & (1 << **slot) != 0) {
             self.fail("GUARD", || format!("node {slot} counts, asked while in quarantine"));

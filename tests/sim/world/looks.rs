@@ -1,4 +1,4 @@
-//! How clients look at servers' clocks and roles, and what they have to notice (section 3).
+//! How clients look at servers' clocks and roles, and what they have to notice.
 //!
 //! Who guards looks at both before each SET whose last look is older than ten milliseconds, and at
 //! the clock in any case if the node has refused a SET within a second. What happens between a look
