@@ -113,8 +113,7 @@
 //! the lock ends; see [`KeepAlive`] and [`KeptLock`].
 //!
 //! # Rules
-//! The rules that the code follows, `R1` to `R37`, are listed in
-//! [docs/rules.md](https://docs.rs/crate/muxlock/latest/source/docs/rules.md), each with its tests.
+//! The rules that the code follows, `R1` to `R37`, are in `docs/rules.md`, each with its tests.
 //!
 //! # Features
 //! - `cli`: the command-line tool. The library has none of its dependencies.
@@ -159,7 +158,13 @@ pub use quorum::{NODES_MAX, quorum};
 pub use resource::{RESOURCE_BYTES_MAX, Resource};
 pub use token::LockToken;
 
-/// The README's examples compile.
+/// The examples of the README and of `docs` compile.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/guarantees.md")]
+    struct Guarantees;
+    #[doc = include_str!("../docs/operating.md")]
+    struct Operating;
+}

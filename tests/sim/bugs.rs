@@ -11,10 +11,11 @@ mod bug;
 use bug::{all, copy, write_if_other};
 
 /// What a copy of the crate needs to build this test.
-const PARTS: [&str; 8] = [
+const PARTS: [&str; 9] = [
     "Cargo.toml",
     "Cargo.lock",
     "README.md",
+    "docs",
     "src",
     "benches",
     "examples",
