@@ -59,8 +59,8 @@ impl World {
         }
     }
 
-    /// A client gives up this connection. A server is refused as another node's only if that one is
-    /// connected to it (R34).
+    /// A client gives up this connection. A server is refused as another node's only if that one
+    /// is connected to it (R34).
     pub fn check_duplicate(&mut self, client: usize, slot: usize, id: usize) {
         let status = self.clients[client].engine.nodes().nth(slot);
         let failure = status.and_then(|status| status.last_failure);
@@ -75,8 +75,8 @@ impl World {
         }
     }
 
-    /// A node that is ready when all is quiet is asked with the others, however long it was not, and
-    /// is still there when it has answered.
+    /// A node that is ready when all is quiet is asked with the others, however long it was not,
+    /// and is still there when it has answered.
     pub fn check_all_are_asked(&mut self) {
         for client in 0..self.clients.len() {
             self.now += IDLE;
