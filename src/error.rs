@@ -1,4 +1,4 @@
-//! What can go wrong, with what each node said.
+//! Errors: what an operation came to, and what each node contributed.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use crate::resource::RESOURCE_BYTES_MAX;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// No node was given.
+    /// No node is configured.
     NoNodes,
     /// More nodes were given than [`NODES_MAX`].
     TooManyNodes {
@@ -26,7 +26,7 @@ pub enum ConfigError {
         /// What is wrong with it, and where.
         reason: String,
     },
-    /// Two nodes are one and the same server: its vote would count twice (R34).
+    /// Two nodes are the same server: its vote would count twice (R34).
     Duplicate {
         /// The node listed first.
         first: String,
@@ -63,7 +63,7 @@ pub enum ConfigError {
         /// The greatest length allowed.
         max: usize,
     },
-    /// [`Heal`](crate::Heal) is on and the [`RestartGuard`](crate::RestartGuard) of a node is off.
+    /// [`Heal`](crate::Heal) is on, but the [`RestartGuard`](crate::RestartGuard) of a node is off.
     HealUnguarded {
         /// The node's address.
         node: String,
@@ -118,7 +118,7 @@ impl std::error::Error for ConfigError {
 pub enum ConnectError {
     /// The configuration is wrong; nothing was sent.
     Config(ConfigError),
-    /// Fewer nodes than a quorum could be reached; the error says why for each.
+    /// Fewer nodes than a quorum could be reached. The error gives the reason for each node.
     Unavailable(LockError),
 }
 
@@ -150,18 +150,20 @@ impl From<ConfigError> for ConnectError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockErrorKind {
-    /// Somebody else holds the resource, or enough of it that nobody has a quorum. Try later.
+    /// Another client holds the resource, or contending clients hold so many masters that no client
+    /// has a quorum. Try again later.
     Contended,
-    /// Too few masters answered: failures alone made a quorum impossible. Look at the masters. If
-    /// none is named, another thread of the client was held up while it worked for all.
+    /// Too few masters answered: the failures alone made a quorum impossible. Check the masters
+    /// that the error lists. If it lists none, another thread of this client was delayed while it
+    /// ran the client's event loop.
     Unavailable,
-    /// The quorum came too late: nothing of the validity was left; or, for an extension, the lock
-    /// was no longer ours on a quorum. The lock is not held.
+    /// The quorum came too late: no validity was left. For an extension: the lock no longer had
+    /// this token on a quorum. The lock is not held.
     Expired,
     /// The TTL is shorter than the clock drift it must allow for, or longer than
     /// [`max_ttl`](crate::Builder::max_ttl). Nothing was sent.
     InvalidTtl {
-        /// The TTL that was asked for.
+        /// The requested TTL.
         ttl: Duration,
         /// The shortest TTL allowed.
         min: Duration,
@@ -173,19 +175,19 @@ pub enum LockErrorKind {
         /// Its length in bytes.
         bytes: usize,
     },
-    /// Too many operations are in flight. Nothing was sent; let some finish first.
+    /// Too many operations are in flight. Nothing was sent. Wait until some have finished.
     Overloaded,
-    /// The operating system gave no random bytes for a token. Nothing was sent.
+    /// The operating system returned no random bytes for a token. Nothing was sent.
     NoEntropy,
-    /// The client was made before this process was forked off, and belongs to its parent. Nothing
-    /// was sent: make a client of this process' own.
+    /// The client was made before this process was forked, and belongs to the parent process.
+    /// Nothing was sent. Make a new client in this process.
     Forked,
 }
 
-/// An operation that did not succeed, with what each node said.
+/// An operation that did not succeed, with the outcome on each node.
 ///
-/// After any failed attempt to lock, the release of whatever it left on the masters is already on
-/// its way: there is nothing to clean up.
+/// After a failed attempt to lock, the client already sends the release of whatever the attempt
+/// left on the masters. The caller has nothing to clean up.
 #[derive(Clone)]
 pub struct LockError(Box<LockErrorInner>);
 
@@ -213,7 +215,7 @@ impl LockError {
         LockError::new(LockErrorKind::Expired, 0, Vec::new())
     }
 
-    /// Another thread of the client was held up while it worked for all.
+    /// Another thread of the client was delayed while it ran the event loop for all threads.
     pub(crate) fn unserved() -> LockError {
         LockError::new(LockErrorKind::Unavailable, 0, Vec::new())
     }
@@ -223,20 +225,21 @@ impl LockError {
         self.0.kind
     }
 
-    /// What each node said in the last round, in the order of configuration. Empty if nothing was
-    /// sent, or if another thread, which worked for all of this client's, was held up for so long
-    /// that nobody knows.
+    /// The outcome on each node in the last round, in the order of configuration. Empty if nothing
+    /// was sent. Also empty if the thread that ran the client's event loop was delayed for so long
+    /// that the outcome is unknown.
     pub fn nodes(&self) -> &[NodeReport] {
         &self.0.nodes
     }
 
-    /// How many rounds were tried.
+    /// How many rounds were attempted.
     pub fn attempts(&self) -> u32 {
         self.0.attempts
     }
 
-    /// How long it will be until enough nodes have left quarantine for a quorum, if all of them and
-    /// those that had not answered would grant; `None` if quarantine was not what was missing.
+    /// How long it takes until enough nodes have left quarantine for a quorum. This assumes that
+    /// these nodes, and those that had not answered, then grant. `None` if the round did not fail
+    /// because of quarantine.
     pub fn ready_in(&self) -> Option<Duration> {
         let is_free = |report: &&NodeReport| {
             matches!(report.outcome, NodeOutcome::Granted | NodeOutcome::Pending)
@@ -253,7 +256,7 @@ impl LockError {
         waits.get(missing).copied()
     }
 
-    /// Whether somebody else holds the resource.
+    /// Whether another client holds the resource.
     pub fn is_contended(&self) -> bool {
         self.kind() == LockErrorKind::Contended
     }
@@ -263,7 +266,7 @@ impl LockError {
         self.kind() == LockErrorKind::Unavailable
     }
 
-    /// Whether the lock's validity was over before the answer was complete.
+    /// Whether the lock's validity had ended before the answer was complete.
     pub fn is_expired(&self) -> bool {
         self.kind() == LockErrorKind::Expired
     }
@@ -277,14 +280,14 @@ impl fmt::Display for LockError {
         };
         match self.kind() {
             LockErrorKind::Contended if total == 0 => {
-                f.write_str("contended: this client has it, or asks for it already")?;
+                f.write_str("contended: this client already holds the lock or is acquiring it")?;
             }
             LockErrorKind::Contended => {
                 let held = count(|outcome| matches!(outcome, NodeOutcome::Held));
                 write!(f, "contended: {held} of {total} nodes hold another token")?;
             }
             LockErrorKind::Unavailable if total == 0 => {
-                f.write_str("unavailable: another thread of this client was held up meanwhile")?;
+                f.write_str("unavailable: another thread of this client was delayed")?;
             }
             LockErrorKind::Unavailable => {
                 let failed = count(NodeOutcome::is_failure);
@@ -295,7 +298,7 @@ impl fmt::Display for LockError {
                 match absent {
                     0 => f.write_str("expired: no validity was left")?,
                     _ => {
-                        write!(f, "expired: on {absent} of {total} nodes it is not ours any more")?
+                        write!(f, "expired: {absent} of {total} nodes no longer hold our token")?
                     }
                 }
             }
@@ -308,10 +311,10 @@ impl fmt::Display for LockError {
             )?,
             LockErrorKind::Overloaded => f.write_str("too many operations are in flight")?,
             LockErrorKind::NoEntropy => {
-                f.write_str("the operating system gave no random bytes for a token")?;
+                f.write_str("the operating system returned no random bytes for a token")?;
             }
             LockErrorKind::Forked => {
-                f.write_str("this client belongs to the process that this one was forked from")?;
+                f.write_str("this client belongs to the parent process: make a new one")?;
             }
         }
         for (i, report) in self.nodes().iter().enumerate() {
@@ -328,10 +331,10 @@ impl fmt::Display for LockError {
     }
 }
 
-/// What to do about a quarantine.
+/// Tells the user what to do about a quarantine.
 const QUARANTINE_HINT: &str = "; a master that may have forgotten a lock does not vote until that \
-     lock is over: wait, or in development switch it off with restart_guard(RestartGuard::Off) \
-     or ?restart_guard=off";
+     lock has expired: wait, or in development switch the guard off with \
+     restart_guard(RestartGuard::Off) or ?restart_guard=off";
 
 impl fmt::Debug for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -368,19 +371,19 @@ impl From<LockError> for io::Error {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NodeReport {
-    /// The node's place in the configuration, from 0.
+    /// The node's index in the configuration, from 0.
     pub node: usize,
     /// Its address, without credentials.
     pub address: Arc<str>,
-    /// What it said, or why it said nothing.
+    /// What the node answered, or why it did not answer.
     pub outcome: NodeOutcome,
-    /// The time from the start of the round to the outcome; `None` while it is pending or when
-    /// the node was not asked.
+    /// The time from the start of the round to the outcome. `None` while the outcome is pending, or
+    /// if the node was not asked.
     pub latency: Option<Duration>,
-    /// The server's words behind [`NodeOutcome::Server`], without anything that was sent to it;
-    /// or the address of the other node behind [`Unfit::Duplicate`].
+    /// The server's error message for [`NodeOutcome::Server`], without anything that was sent to
+    /// the server. For [`Unfit::Duplicate`], the address of the other node.
     pub message: Option<Arc<str>>,
-    /// Why the node's votes do not count for now, and for how long, if so.
+    /// Why and for how long the node's votes do not count, if it is in quarantine.
     pub quarantine: Option<Quarantine>,
 }
 
@@ -399,45 +402,45 @@ impl fmt::Display for NodeReport {
     }
 }
 
-/// What a node said in a round, or why it said nothing.
+/// What a node answered in a round, or why it did not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeOutcome {
-    /// It had not answered when the round was decided without it.
+    /// The node had not answered when the round was decided.
     Pending,
-    /// It granted the lock, extended it, or deleted the key.
+    /// The node granted the lock, extended it, or deleted the key.
     Granted,
     /// Another token holds the key.
     Held,
-    /// The key is not ours there: absent, expired, or taken by somebody else.
+    /// The key does not hold this token: it is absent, has expired, or holds another token.
     Absent,
-    /// It did not get this far in time.
+    /// The node did not finish this phase in time.
     TimedOut(Phase),
     /// The connection ended or could not be made.
     Disconnected(io::ErrorKind),
-    /// No address was found for its host name; see [`Builder::resolver`](crate::Builder::resolver).
-    /// It is tried again. A log record of level `debug` says what the resolver said.
+    /// No address was found for the node's host name; see
+    /// [`Builder::resolver`](crate::Builder::resolver). The client tries again. A log record of
+    /// level `debug` has the resolver's error.
     Unresolved,
-    /// It answered with an error.
+    /// The node answered with an error.
     Server(ServerErrorKind),
-    /// It broke the protocol; the connection was closed.
+    /// The node broke the protocol. The client closed the connection.
     Protocol(ProtocolError),
-    /// It answered, but may have forgotten a lock that is still held, or may have done so when it
-    /// took this one: what it says does not count for now. See
-    /// [`RestartGuard`](crate::RestartGuard).
+    /// The node answered, but it may have forgotten a lock that is still held, or may have done so
+    /// when it took this one. Its answer does not count. See [`RestartGuard`](crate::RestartGuard).
     Quarantined,
-    /// It cannot vote as it is; the connection was closed, and is tried again.
+    /// The node cannot vote in its present state. The client closed the connection and tries again.
     Unfit(Unfit),
-    /// It has left so much unanswered that nothing more is sent to it for now.
+    /// The node has left so many commands unanswered that the client sends it no more for now.
     Backlogged,
-    /// It has not been connected to yet.
+    /// The client has not connected to the node yet.
     NotConnected,
-    /// It is connected and ready; it was not asked for a vote.
+    /// The node is connected and ready, and was not asked for a vote.
     Connected,
 }
 
 impl NodeOutcome {
-    /// Whether the node's vote is missing rather than a yes or a no.
+    /// Whether the node gave no vote, neither yes nor no.
     pub fn is_failure(&self) -> bool {
         match self {
             NodeOutcome::Pending
@@ -464,10 +467,10 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Pending => f.write_str("no answer yet"),
             NodeOutcome::Granted => f.write_str("granted"),
             NodeOutcome::Held => f.write_str("held by another token"),
-            NodeOutcome::Absent => f.write_str("not ours"),
+            NodeOutcome::Absent => f.write_str("held without our token"),
             NodeOutcome::TimedOut(phase) => write!(f, "timed out ({phase})"),
             NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
-            NodeOutcome::Unresolved => f.write_str("its name does not resolve"),
+            NodeOutcome::Unresolved => f.write_str("host name does not resolve"),
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
             NodeOutcome::Quarantined => f.write_str("quarantined"),
@@ -479,25 +482,26 @@ impl fmt::Display for NodeOutcome {
     }
 }
 
-/// Why a server cannot vote, as it said itself when it was connected to.
+/// Why a server cannot vote, as it reported when the client connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unfit {
-    /// It is a replica: a writable one grants what its master knows nothing of (R33).
+    /// The server is a replica. A writable replica grants locks that its master does not know
+    /// (R33).
     Replica,
-    /// It is loading its data, and may not have read all of its locks yet (R33).
+    /// The server is loading its data and may not have read all of its locks yet (R33).
     Loading,
-    /// It is part of a Redis Cluster or a sentinel, which independent masters are not (R33).
+    /// The server is a Redis Cluster node or a sentinel, not an independent master (R33).
     Cluster,
-    /// Its `maxmemory-policy` lets it evict locks that are still held: set it to `noeviction`, or
-    /// `maxmemory` to 0.
+    /// The server's `maxmemory-policy` lets it evict locks that are still held. Set it to
+    /// `noeviction`, or set `maxmemory` to 0.
     Evicts,
-    /// It is the same server as another node that is connected: its vote would count twice (R34).
+    /// The server is the same as another connected node: its vote would count twice (R34).
     Duplicate,
-    /// It is a master, but of another history of data than when it was connected to: it was a
-    /// replica in between.
+    /// The server is a master, but its replication history is not the one it had when the client
+    /// connected: it was a replica in between.
     Changed,
-    /// It does not run the script that a release needs: `EVAL` is renamed or forbidden.
+    /// The server does not run the script that a release needs: `EVAL` is renamed or forbidden.
     NoScripts,
 }
 
@@ -509,19 +513,19 @@ impl fmt::Display for Unfit {
             Unfit::Cluster => "unfit (not a standalone master)",
             Unfit::Evicts => "unfit (maxmemory-policy evicts locks; set noeviction)",
             Unfit::Duplicate => "unfit (the same server as another node)",
-            Unfit::Changed => "unfit (its data is not what it was)",
+            Unfit::Changed => "unfit (its replication history changed)",
             Unfit::NoScripts => "unfit (does not run the release script)",
         })
     }
 }
 
-/// A node's votes do not count for now.
+/// Why a node's votes do not count, and for how much longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Quarantine {
-    /// Why.
+    /// The reason.
     pub cause: QuarantineCause,
-    /// How much longer.
+    /// The remaining time.
     pub ready_in: Duration,
 }
 
@@ -531,22 +535,23 @@ impl Quarantine {
     }
 }
 
-/// How a node may have come to forget a lock that is still held.
+/// Why a node may have forgotten a lock that is still held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuarantineCause {
-    /// It was started a short time ago, maybe without its data.
+    /// The server was started a short time ago, maybe without its data.
     Restarted,
-    /// It was a replica, and need not have known all that its master knew.
+    /// The server was a replica, and may not have received all of its master's locks.
     Promoted,
-    /// Its wall clock jumped forward, and keys expired too early.
+    /// The server's wall clock jumped forward, so keys expired too early.
     ClockStepped,
-    /// Its [`flush_marker`](crate::Builder::flush_marker) was gone.
+    /// The server's [`flush_marker`](crate::Builder::flush_marker) was gone.
     Flushed,
-    /// Its process was at another node's address before, and may have been counted there.
+    /// The same server process was seen at another node's address, and its votes may have been
+    /// counted there.
     Moved,
-    /// It does not say which process it is (`INFO` is forbidden), so that it may have been
-    /// restarted before each connection.
+    /// The server does not report its `run_id` (`INFO` is forbidden). It may have been restarted
+    /// before each connection.
     Unidentified,
 }
 
@@ -558,22 +563,22 @@ impl fmt::Display for QuarantineCause {
             QuarantineCause::ClockStepped => "its wall clock jumped forward",
             QuarantineCause::Flushed => "its data was flushed",
             QuarantineCause::Moved => "its process was at another address before",
-            QuarantineCause::Unidentified => "it does not tell its run_id",
+            QuarantineCause::Unidentified => "it does not report its run_id",
         })
     }
 }
 
-/// How far a node had got when its time was up.
+/// How far a node had got when its time ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Its host name was being looked up, which goes on.
+    /// The host name was being looked up. The lookup continues.
     Lookup,
     /// The connection was being established.
     Connect,
-    /// The connection stood, but the handshake was not answered.
+    /// The connection was established, but the handshake was not complete.
     Handshake,
-    /// A command was sent and not answered.
+    /// A command was sent but not answered.
     Reply,
 }
 
@@ -588,15 +593,15 @@ impl fmt::Display for Phase {
     }
 }
 
-/// How a node broke the protocol. Each ends its connection (R17).
+/// How a node broke the protocol. Each of these ends the connection (R17).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtocolError {
     /// A reply is malformed.
     Malformed,
-    /// A reply is larger than any that was asked for.
+    /// A reply is larger than any reply the client asks for.
     TooLarge,
-    /// A reply is of a kind that was not asked for.
+    /// A reply is of a kind the client did not ask for.
     Unexpected,
     /// A reply came without a request.
     Surplus,
@@ -613,7 +618,7 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// An error reply by its meaning for a lock. None of them is a vote.
+/// An error reply, by its meaning for a lock. None of them is a vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerErrorKind {
@@ -623,27 +628,27 @@ pub enum ServerErrorKind {
     Misconfigured,
     /// The server is out of memory.
     OutOfMemory,
-    /// It wants a password, or the password is wrong.
+    /// The server requires a password, or the password is wrong.
     Auth,
-    /// The user may not do this.
+    /// The user does not have the permission.
     Permission,
-    /// It is a replica.
+    /// The server is a replica.
     ReadOnly,
-    /// It is part of a Redis Cluster, which independent masters are not.
+    /// The server is a Redis Cluster node, not an independent master.
     Cluster,
-    /// Too few replicas are connected for it to accept writes.
+    /// Too few replicas are connected for the server to accept writes.
     NoReplicas,
-    /// A script is blocking it.
+    /// A script blocks the server.
     Busy,
-    /// It does not know the script.
+    /// The server does not know the script.
     NoScript,
-    /// The key holds something else than a lock.
+    /// The key holds a value of another type.
     WrongType,
-    /// It does not know the command.
+    /// The server does not know the command.
     UnknownCommand,
-    /// It has too many clients.
+    /// The server has reached its client limit.
     MaxClients,
-    /// Something else; see the message.
+    /// Another error; see the message.
     Other,
 }
 

@@ -165,7 +165,7 @@ fn majority_of_names_that_do_not_resolve_is_unavailable_for_that_reason() {
     assert!(took < SOON, "{took:?}: there is nothing to wait for");
     let ConnectError::Unavailable(error) = error else { panic!("{error}") };
     assert!(count(&error, NodeOutcome::Unresolved) >= 2, "{error}");
-    assert!(error.to_string().contains(":6379: its name does not resolve"), "{error}");
+    assert!(error.to_string().contains(":6379: host name does not resolve"), "{error}");
 
     let redlock = builder.build().unwrap();
     soon("each says why", || {

@@ -329,7 +329,7 @@ fn user_without_info_votes_only_where_the_guard_is_off_or_waits() {
         node_soon(&redlock, 0, "it is quarantined", |node| node.quarantine.is_some());
         let error = refused(redlock.try_lock(KEY, short));
         assert_eq!(outcomes(&error), [NodeOutcome::Quarantined], "{error}");
-        assert!(error.to_string().contains("does not tell its run_id"), "{error}");
+        assert!(error.to_string().contains("does not report its run_id"), "{error}");
         let cause = quarantine_of(&redlock, 0).map(|quarantine| quarantine.cause);
         assert_eq!(cause, Some(QuarantineCause::Unidentified));
         soon("it votes", || redlock.nodes()[0].state == NodeState::Ready);
