@@ -8,17 +8,17 @@ use crate::Moment;
 
 /// The safety clock of this machine.
 ///
-/// It is a clock that goes on counting during suspend, and beside it the wall clock: a virtual
-/// machine that was paused by its host is told so by nothing but a wall clock that jumps forward
-/// when it is set right. So a jump forward counts as time that has passed, whatever its reason,
-/// and a jump back as none: either way, a lock is believed in for no longer than it should be.
-/// [`Moment`] keeps the jumps apart, for what must not be waited for too briefly.
+/// It combines a clock that counts during suspend with the wall clock. When a host pauses a virtual
+/// machine, only the wall clock shows it: it jumps forward when it is corrected. So a forward jump
+/// counts as elapsed time, whatever its reason, and a backward jump counts as none. Either way, a
+/// lock is never considered valid for too long. [`Moment`] keeps the jumps apart, for waits that
+/// must not be too short.
 ///
 /// - Linux and Android: `CLOCK_BOOTTIME`;
-/// - macOS and its kin: `CLOCK_MONOTONIC`, which counts as `mach_continuous_time` does;
-/// - Windows: [`std::time::Instant`], which is the performance counter, and counts;
-/// - elsewhere: [`std::time::Instant`]; if it stands still during suspend, the wall clock's jump
-///   makes up for it.
+/// - other Apple systems: `CLOCK_MONOTONIC`, which counts as `mach_continuous_time` does;
+/// - Windows: [`std::time::Instant`], which is the performance counter, and counts during suspend;
+/// - elsewhere: [`std::time::Instant`]; if it stops during suspend, the wall clock's jump
+///   compensates.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Clock;
 
@@ -28,24 +28,25 @@ impl Clock {
         Moment::with_jumps(steady.saturating_add(jumped), jumped)
     }
 
-    /// As [`now`](Clock::now), without a look at the wall clock: what it has jumped since the last
-    /// one is missing.
+    /// As [`now`](Clock::now), but without reading the wall clock: jumps since the last reading are
+    /// missing.
     ///
-    /// It will do for what is not a matter of safety, and not to say that a lock is held. Nor will
-    /// it do for the start of a validity: that would be safe, but the jump would be taken off it.
+    /// It is good enough for anything that is not about safety. It must not be used to report a
+    /// lock as held, nor as the start of a validity: that would be safe, but a jump found later
+    /// would be subtracted from the validity.
     pub(crate) fn now_by_one_clock(self) -> Moment {
         let (steady, jumped) = (steady_nanos(), WALL.jumped.load(Ordering::Relaxed));
         Moment::with_jumps(steady.saturating_add(jumped), jumped)
     }
 
-    /// Both clocks, as another process sees them.
+    /// Both clocks, in a form that another process can compare with its own.
     pub(crate) fn stamp(self) -> Stamp {
         Stamp { steady_nanos: steady_nanos(), wall_nanos: wall_nanos() }
     }
 }
 
-/// What the two clocks of a machine say at one moment: for another process that has the same
-/// clocks, but not the same jumps behind it.
+/// Readings of both clocks at one moment. Another process has the same clocks, but has not seen the
+/// same jumps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) steady_nanos: u64,
@@ -53,8 +54,8 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// The time from `earlier` on: the greater of what the two clocks say. `None` if it is not
-    /// earlier.
+    /// The time since `earlier`: the greater of what the two clocks show. `None` if `earlier` is
+    /// later on the steady clock.
     pub(crate) fn since(self, earlier: Stamp) -> Option<Duration> {
         let steady = self.steady_nanos.checked_sub(earlier.steady_nanos)?;
         let wall = self.wall_nanos.saturating_sub(earlier.wall_nanos);
@@ -62,15 +63,15 @@ impl Stamp {
     }
 }
 
-/// Which clock the steady one is: two processes whose ids are the same have the same clock.
+/// Identifies the steady clock: two processes with equal ids have the same clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClockId(String);
 
 impl ClockId {
-    /// That of this process; `None` if the system does not say.
+    /// The id of this process' clock; `None` if the system does not provide one.
     ///
-    /// It starts with each boot, and differs between time namespaces by an offset: a container may
-    /// be in one of its own.
+    /// The steady clock restarts with each boot, and differs between time namespaces by an offset.
+    /// A container may have its own time namespace.
     pub(crate) fn here() -> Option<ClockId> {
         if !cfg!(any(target_os = "linux", target_os = "android")) {
             return None;
@@ -78,7 +79,7 @@ impl ClockId {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let namespace = match std::fs::read_link("/proc/self/ns/time") {
             Ok(link) => Some(link.to_str()?.to_owned()),
-            // The kernel has no such namespaces: the rest of the system is where it belongs.
+            // The kernel has no time namespaces, so there is no offset to distinguish.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(_) => return None,
         };
@@ -105,17 +106,17 @@ impl ClockId {
 
 static WALL: WallClock = WallClock::new();
 
-/// A wall clock that differs by less from where it should be has not jumped: the two clocks are
-/// not read at the same moment.
+/// A smaller deviation of the wall clock is not a jump: the two clocks are not read at the same
+/// moment.
 const JUMP_NANOS_MIN: u64 = 1_000_000;
-/// A jump must show in so many readings: between the two clocks of one, the thread may have been
-/// paused.
+/// A jump must show in this many readings: the thread may be paused between the two clocks of one
+/// reading.
 const READINGS: usize = 5;
 
-/// The jumps that the wall clock has made, against a clock that makes none. The system slews both
-/// alike.
+/// Detects jumps of the wall clock against the steady clock, which makes none. The system slews
+/// both alike.
 struct WallClock {
-    /// By how much it is ahead of the steady clock; `UNKNOWN` before the first look.
+    /// Wall clock minus steady clock; `UNKNOWN` before the first reading.
     offset: AtomicI64,
     /// The sum of all jumps forward.
     jumped: AtomicU64,
@@ -133,11 +134,11 @@ impl WallClock {
         }
     }
 
-    /// The steady clock, and what the wall clock has jumped forward.
+    /// The steady clock, and the sum of the wall clock's forward jumps.
     fn now(&self, read: impl Fn() -> (u64, i64)) -> (u64, u64) {
         let (steady, wall) = read();
         let offset = wall.wrapping_sub_unsigned(steady);
-        // It is stored after the sum, and so read before it.
+        // `offset` is stored after `jumped`, so it must be loaded before it.
         let expected = self.offset.load(Ordering::Acquire);
         if offset.abs_diff(expected) < JUMP_NANOS_MIN {
             return (steady, self.jumped.load(Ordering::Relaxed));
@@ -175,7 +176,7 @@ fn steady_nanos() -> u64 {
     #[cfg(not(target_vendor = "apple"))]
     const STEADY: ClockId = ClockId::Boottime;
     let time = clock_gettime(STEADY);
-    // It is never negative, and 2^64 ns are 584 years.
+    // The time is never negative, and 2^64 ns are 584 years.
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -187,7 +188,7 @@ fn steady_nanos() -> u64 {
 
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     let origin = *ORIGIN.get_or_init(Instant::now);
-    // Never zero, so that "at the origin" stays distinguishable from a real moment.
+    // Starts above zero, so that the origin remains distinct from a real moment.
     u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(2)
 }
 
@@ -206,7 +207,7 @@ fn wall_nanos() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// How long it is until an instant of the standard library's clock.
+/// The time until an instant of the standard library's clock.
 #[expect(clippy::disallowed_methods, reason = "the one clock read")]
 pub(crate) fn time_until(deadline: std::time::Instant) -> Duration {
     deadline.saturating_duration_since(std::time::Instant::now())
@@ -232,7 +233,7 @@ mod tests {
         }
     }
 
-    /// R20: what has passed is the greater of what the two clocks say.
+    /// R20: the elapsed time is the greater of what the two clocks show.
     #[test]
     fn jump_forward_counts_as_time_and_a_jump_back_as_none() {
         let clock = WallClock::new();

@@ -6,33 +6,34 @@ use rand::{Rng, SeedableRng, TryRng};
 use crate::proto::Entropy;
 use crate::token::TOKEN_RANDOM_BYTES;
 
-/// So many tokens are drawn at once at the most. They are 240 bytes: of up to 256, getrandom(2)
-/// gives all, and no signal interrupts it.
+/// Most tokens drawn by one getrandom call. They are 240 bytes: getrandom(2) returns requests of up
+/// to 256 bytes in full, and no signal interrupts it.
 const DRAWN_MAX: usize = 12;
 
 /// Tokens from the operating system; jitter from a small generator.
 ///
-/// A generator in user space would hand the same tokens to a forked child or a cloned virtual
-/// machine, and each would own the other's locks (R6). So would a store of tokens. A call for each
-/// is a third of a microsecond, and nearly a seventh of all that many locks at once cost their
-/// client; so those that are started together are drawn together. What is left over is forgotten
-/// when they are sent, when something was waited for, and after a millisecond. So two copies of a
-/// machine share the tokens of what was under way when it was copied, as they would in any case,
-/// and of what was being started in that millisecond; and a forked child may not use its parent's
-/// client at all (R24).
+/// A generator in user space would give a forked child or a cloned virtual machine the same tokens,
+/// and each would own the other's locks (R6). A long-lived stock of tokens would, too. But a system
+/// call for each token takes a third of a microsecond, nearly a seventh of the client's cost when
+/// it takes many locks at once. So tokens for locks that start together are drawn together. The
+/// rest is dropped when commands are sent, when the event loop has waited, and after a millisecond.
+/// Two copies of a machine therefore share only the tokens of operations that were in flight when
+/// it was copied, which is unavoidable, and of those that were starting within that millisecond. A
+/// forked child cannot use its parent's client at all (R24).
 pub(crate) struct SystemEntropy {
     jitter: SmallRng,
     drawn: [[u8; TOKEN_RANDOM_BYTES]; DRAWN_MAX],
-    /// How many of them, from the first one on, nobody has had.
+    /// Number of unused tokens: the first `left` entries of `drawn`.
     left: usize,
-    /// How many were had since the last time that the rest was forgotten, and before that.
+    /// Tokens handed out since the last `forget`, and in the period before it.
     had: usize,
     had_before: usize,
 }
 
 impl SystemEntropy {
     pub(crate) fn new() -> SystemEntropy {
-        // If the operating system has no randomness, tokens will fail loudly; jitter need not.
+        // Without randomness from the system, drawing tokens fails with an error; jitter need not
+        // fail.
         let jitter = SmallRng::try_from_rng(&mut SysRng).unwrap_or(SmallRng::seed_from_u64(1));
         let drawn = [[0; TOKEN_RANDOM_BYTES]; DRAWN_MAX];
         SystemEntropy { jitter, drawn, left: 0, had: 0, had_before: 0 }

@@ -4,16 +4,16 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::time::Duration;
 
-/// A point on the safety clock: nanoseconds since an origin that is fixed while the machine is up.
+/// A point on the safety clock: nanoseconds since an origin that is fixed until the next boot.
 ///
-/// It is a type of its own because [`std::time::Instant`] stands still while a Linux machine is
-/// suspended, during which keys on the masters go on expiring. It holds no clock: whoever needs
-/// the current moment is given it. All arithmetic saturates.
+/// This is not [`std::time::Instant`], which stops while a Linux machine is suspended, although the
+/// keys on the masters continue to expire. It reads no clock: callers pass the current moment in.
+/// All arithmetic saturates.
 ///
-/// The safety clock counts the machine's wall clock's jumps forward as time, because a lock must
-/// not be believed in for too long (R20). What must not be waited for too briefly is measured
-/// without them: a moment remembers how much of it were jumps. The order is that of the safety
-/// clock; two moments are equal if their jumps are, too.
+/// The safety clock counts forward jumps of the machine's wall clock as elapsed time, so that a
+/// lock is not considered valid for too long (R20). Waits that must not be too short are measured
+/// without the jumps, so a moment also records how much of it were jumps. Moments are ordered by
+/// the safety clock. Two moments are equal only if their jumps are equal too.
 ///
 /// ```
 /// use muxlock::Moment;
@@ -47,7 +47,7 @@ impl Moment {
     }
 
     /// The moment `nanos` nanoseconds after the origin, of which `jumped` were jumps of the wall
-    /// clock.
+    /// clock. `jumped` is capped at `nanos`.
     pub const fn with_jumps(nanos: u64, jumped: u64) -> Moment {
         Moment { nanos, jumped: if jumped < nanos { jumped } else { nanos } }
     }
@@ -62,7 +62,7 @@ impl Moment {
         self.nanos - self.jumped
     }
 
-    /// The moment `duration` later; the end of time if that does not fit.
+    /// The moment `duration` later; the greatest moment if that does not fit.
     #[must_use]
     pub fn after(self, duration: Duration) -> Moment {
         self.after_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
@@ -74,7 +74,7 @@ impl Moment {
         Moment { nanos: self.nanos.saturating_add(nanos), ..self }
     }
 
-    /// The moment `duration` earlier; the origin if there is none.
+    /// The moment `duration` earlier; the origin if there is no earlier one.
     pub(crate) fn before(self, duration: Duration) -> Moment {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Moment::with_jumps(self.nanos.saturating_sub(nanos), self.jumped)
@@ -90,12 +90,12 @@ impl Moment {
         self.nanos.saturating_sub(earlier.nanos)
     }
 
-    /// Whether the time up to `other` has certainly passed: without jumps.
+    /// Whether `other` is certainly reached: compared without jumps.
     pub const fn has_steadily_reached(self, other: Moment) -> bool {
         self.steady_nanos() >= other.steady_nanos()
     }
 
-    /// The time from `earlier` to this moment that has certainly passed: without jumps.
+    /// The time that has certainly passed since `earlier`: without jumps.
     pub fn steadily_since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.steady_nanos().saturating_sub(earlier.steady_nanos()))
     }
@@ -104,7 +104,7 @@ impl Moment {
 impl Ord for Moment {
     #[inline]
     fn cmp(&self, other: &Moment) -> Ordering {
-        // One comparison for both: moments are compared all the time.
+        // A single u128 comparison for both fields: the engine compares moments very often.
         let key = |moment: &Moment| u128::from(moment.nanos) << 64 | u128::from(moment.jumped);
         key(self).cmp(&key(other))
     }
@@ -145,14 +145,14 @@ mod tests {
         assert_eq!(jumped.since(start), Duration::from_nanos(40));
         assert_eq!(jumped.steadily_since(start), Duration::from_nanos(24));
         assert_eq!(start.steadily_since(jumped), Duration::ZERO);
-        // More than all of it is all of it.
+        // Jumps are capped at the whole.
         assert_eq!(Moment::with_jumps(10, 11), Moment::with_jumps(10, 10));
         assert_eq!(Moment::with_jumps(10, 11).steady_nanos(), 0);
-        // As much has steadily passed, though the one is later by the safety clock.
+        // The same time has certainly passed, though one is later by the safety clock.
         assert!(jumped.has_steadily_reached(Moment::from_nanos(30)));
         assert!(Moment::from_nanos(30).has_steadily_reached(jumped));
         assert!(!jumped.has_steadily_reached(Moment::from_nanos(31)));
-        // What comes after has the same jumps.
+        // A later moment keeps the jumps.
         assert_eq!(jumped.after_nanos(5), Moment::with_jumps(55, 20));
     }
 

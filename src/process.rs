@@ -1,24 +1,24 @@
-//! Whether this process is the one that made a client, or was forked from it (R24).
+//! Whether this process made the client, or was forked from the one that did (R24).
 //!
-//! A forked process shares its parent's connections: what it wrote there would run between the
-//! parent's bytes, what it read there would be missing, and a guard that it dropped would release
-//! the parent's lock. So everything that touches a connection asks first, and asking must cost
-//! next to nothing: a system call for each would be a tenth of all that a lock needs. Linux can be
-//! told to hand a forked process a page of memory full of zeros; that takes the only unsafe code
-//! of this crate, which is why this file is as short as it is. Elsewhere, and if the system
-//! refuses, the process id is compared.
+//! A forked process shares its parent's connections. Its writes would mix with the parent's bytes,
+//! the parent would miss what it read, and dropping its copy of a guard would release the parent's
+//! lock. So every function that touches a connection checks this first, and the check must be
+//! cheap: a system call each time would be a tenth of the cost of a lock. Linux can give a forked
+//! process a page of zeros in place of the parent's. Using that is the only unsafe code of this
+//! crate, so this file is kept short. On other systems, or if the kernel refuses, the process id is
+//! compared.
 
-/// The process that something was made in.
+/// The process in which a value was made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Home {
-    /// What the page holds in that process.
+    /// The mark that the page holds in that process.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     Page(&'static std::sync::atomic::AtomicU32, u32),
     Id(u32),
 }
 
 impl Home {
-    /// This process.
+    /// The current process.
     pub(crate) fn here() -> Home {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         if let Some(home) = page::here() {
@@ -27,7 +27,7 @@ impl Home {
         Home::Id(std::process::id())
     }
 
-    /// Whether this process is the one.
+    /// Whether the current process is this one.
     pub(crate) fn is_here(self) -> bool {
         match self {
             #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -47,18 +47,18 @@ mod page {
 
     use super::Home;
 
-    /// The kernel rounds it up to a page, which is what it wipes.
+    /// The kernel rounds the length up to a page, and wipes whole pages.
     const LENGTH: usize = size_of::<AtomicU32>();
 
     pub(super) fn here() -> Option<Home> {
         static PAGE: OnceLock<Option<&AtomicU32>> = OnceLock::new();
-        /// The latest mark of this process and of those that it was forked from.
+        /// The latest mark of this process and of its ancestors.
         static MARK: AtomicU32 = AtomicU32::new(0);
 
         let page = (*PAGE.get_or_init(wiped_on_fork))?;
         let mut mark = page.load(Ordering::Relaxed);
         if mark == 0 {
-            // Two threads may both come here, and agree on what the first one wrote.
+            // Two threads may reach this point; both use the mark that the first one wrote.
             let next = MARK.fetch_add(1, Ordering::Relaxed) + 1;
             mark = match page.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => next,
@@ -72,8 +72,8 @@ mod page {
     fn wiped_on_fork() -> Option<&'static AtomicU32> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new private mapping at an address that the kernel picks overlaps nothing. It is
-        // never unmapped, aligned to a page, and zero, which is a valid `AtomicU32`; nothing else
-        // has its address. The advice changes nothing in this process.
+        // never unmapped, is aligned to a page, and is zero, which is a valid `AtomicU32`. No other
+        // code has its address. The advice changes nothing in this process.
         unsafe {
             let page = mmap_anonymous(null_mut(), LENGTH, protection, MapFlags::PRIVATE).ok()?;
             madvise(page, LENGTH, Advice::LinuxWipeOnFork).ok()?;

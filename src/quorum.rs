@@ -1,8 +1,8 @@
-//! Majorities: how many votes there are, and when they decide.
+//! Majorities: how many votes make a quorum, and when a round is decided.
 
 use std::fmt;
 
-/// The most nodes a lock may be spread over. A set of nodes is one machine word (R36).
+/// The most nodes a lock can use: a set of nodes is one machine word (R36).
 pub const NODES_MAX: usize = 64;
 
 /// How many of `nodes` votes make a quorum: more than half of all nodes listed.
@@ -19,10 +19,10 @@ pub const fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// Where a round of votes stands.
+/// The state of a round of votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It can still go either way.
+    /// The outcome is still open.
     Pending,
     /// A quorum granted.
     Won,
@@ -30,12 +30,12 @@ pub(crate) enum Verdict {
     Lost,
 }
 
-/// The votes of one round, counted. It decides as soon as the outcome is inevitable (R4).
+/// The votes of one round, counted. The verdict falls as soon as the outcome is inevitable (R4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Invariant: `granted + refused + failed <= nodes`.
     nodes: u8,
-    /// How many make a quorum.
+    /// The number of votes that make a quorum.
     needed: u8,
     granted: u8,
     refused: u8,
@@ -99,24 +99,24 @@ impl Tally {
         }
     }
 
-    /// Whether a quorum said anything, yes or no.
+    /// Whether a quorum answered, yes or no.
     pub(crate) fn is_quorum_answered(&self) -> bool {
         self.granted + self.refused >= self.needed
     }
 
-    /// Whether the vote that was counted last completed a quorum of answers.
+    /// Whether the last counted vote completed a quorum of answers.
     #[inline]
     pub(crate) fn is_quorum_answered_just_now(&self) -> bool {
         self.granted + self.refused == self.needed
     }
 
-    /// Whether the refusals are alone enough to make a quorum impossible.
+    /// Whether the refusals alone make a quorum impossible.
     pub(crate) fn refusals_deny_quorum(&self) -> bool {
         self.nodes - self.refused < self.needed
     }
 
-    /// Whether the nodes that failed are alone enough to make a quorum impossible. If they are
-    /// not, a lost round was lost to somebody else's lock.
+    /// Whether the failed nodes alone make a quorum impossible. If not, the round was lost to
+    /// another client's lock.
     pub(crate) fn failures_deny_quorum(&self) -> bool {
         self.nodes - self.failed < self.needed
     }
@@ -151,27 +151,27 @@ impl NodeSet {
         self.0 |= nodes.0;
     }
 
-    /// The nodes that are in both.
+    /// The nodes that are in both sets.
     pub(crate) fn and(self, other: NodeSet) -> NodeSet {
         NodeSet(self.0 & other.0)
     }
 
-    /// The nodes that are in this one and not in the other.
+    /// The nodes that are in this set and not in the other.
     pub(crate) fn without(self, other: NodeSet) -> NodeSet {
         NodeSet(self.0 & !other.0)
     }
 
-    /// Whether the node is in it.
+    /// Whether the set contains the node.
     pub fn contains(self, node: usize) -> bool {
         self.0 & (1 << node) != 0
     }
 
-    /// Whether no node is in it.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many nodes are in it.
+    /// The number of nodes in the set.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }

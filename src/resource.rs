@@ -1,4 +1,4 @@
-//! The name of what is locked.
+//! The name of a locked resource.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,7 +9,7 @@ use crate::error::LockError;
 /// The longest resource name, in bytes (R8).
 pub const RESOURCE_BYTES_MAX: usize = 1024;
 
-/// Names up to this length are stored in place: taking such a lock allocates nothing.
+/// Names up to this length are stored inline, so taking such a lock allocates nothing.
 const INLINE_BYTES_MAX: usize = 63;
 
 /// The name of a resource: 1 to [`RESOURCE_BYTES_MAX`] bytes of any kind.
@@ -24,7 +24,7 @@ const INLINE_BYTES_MAX: usize = 63;
 /// ```
 #[derive(Clone)]
 pub struct Resource {
-    /// A name that is longer than what follows has room for.
+    /// A name that does not fit into `bytes`.
     long: Option<Arc<[u8]>>,
     /// Invariant: at most `INLINE_BYTES_MAX`.
     len: u8,
@@ -32,7 +32,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Checks and keeps a name.
+    /// Checks and stores a name.
     ///
     /// # Errors
     /// [`LockErrorKind::InvalidResource`](crate::LockErrorKind::InvalidResource) if the name is
@@ -50,7 +50,7 @@ impl Resource {
         if prefix.is_empty() { self } else { Resource::from_parts(prefix, self.as_bytes()) }
     }
 
-    /// The name of which this is the key on the masters.
+    /// The inverse of `prefixed`: the resource name of this key.
     pub(crate) fn without_prefix(&self, prefix: &[u8]) -> Resource {
         if prefix.is_empty() {
             return self.clone();

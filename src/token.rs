@@ -4,10 +4,10 @@ use std::fmt;
 
 /// Random bytes in a token: 160 bits, the size the Redis documentation suggests (R6 asks for 128).
 pub(crate) const TOKEN_RANDOM_BYTES: usize = 20;
-/// Two hexadecimal digits for each.
+/// Two hexadecimal digits for each random byte.
 pub(crate) const TOKEN_BYTES: usize = 2 * TOKEN_RANDOM_BYTES;
 
-/// Each byte as two digits.
+/// Each byte as two hexadecimal digits.
 const HEX: [[u8; 2]; 256] = {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut hex = [[0; 2]; 256];
@@ -21,15 +21,15 @@ const HEX: [[u8; 2]; 256] = {
 
 /// The owner value of one lock attempt: what the key holds on the masters.
 ///
-/// Whoever knows it can release or extend the lock, so `Debug` does not show it. It is drawn
-/// afresh from the operating system for every attempt (R6). It is *not* a fencing token: it says
-/// who holds a lock, not who came later.
+/// Knowing the token is enough to release or extend the lock, so `Debug` does not show it. Every
+/// attempt draws a new one from the operating system (R6). It is *not* a fencing token: it
+/// identifies the holder and has no order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockToken([u8; TOKEN_BYTES]);
 
 impl LockToken {
-    /// Random bytes as lower-case hexadecimal digits: text survives error echoes, monitors and
-    /// logs of the masters that raw bytes would break.
+    /// Random bytes as lower-case hexadecimal digits. Raw bytes would garble the error messages,
+    /// `MONITOR` output and logs of the masters.
     pub(crate) fn from_random(random: [u8; TOKEN_RANDOM_BYTES]) -> LockToken {
         let mut hex = [0; TOKEN_BYTES];
         for (pair, byte) in hex.chunks_exact_mut(2).zip(random) {

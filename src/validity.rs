@@ -1,6 +1,6 @@
-//! How long a lock may be believed in: the only arithmetic on TTLs and deadlines.
+//! How long a lock is valid: the only arithmetic on TTLs and deadlines.
 //!
-//! A deadline `d` is over when `now >= d`; a lock is valid while `now < d`. Every rounding
+//! A deadline `d` has passed when `now >= d`; a lock is valid while `now < d`. Every rounding
 //! shortens validity (R2).
 
 use std::time::Duration;
@@ -14,21 +14,21 @@ const DRIFT_CONSTANT_MS: u32 = 2;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// Servers tell their age in whole seconds.
+/// Servers report their age in whole seconds.
 const UPTIME_PRECISION: Duration = Duration::from_secs(1);
 
-/// No TTL is longer: the longest one Redis handles without surprises is far above it, and a
-/// restarted master is waited for at least this long (R7).
+/// The upper bound of a TTL. Redis handles far longer ones, but the quarantine of a restarted
+/// master lasts at least this long (R7).
 pub(crate) const TTL_MS_MAX: u32 = i32::MAX as u32;
 
-/// A time to live that a master will be asked for: whole milliseconds, at least one (R7).
+/// A TTL to request from a master: whole milliseconds, at least one (R7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ttl(u32);
 
 impl Ttl {
     /// Rounds down to whole milliseconds; `None` for less than one or more than [`TTL_MS_MAX`].
     pub(crate) fn new(ttl: Duration) -> Option<Ttl> {
-        // Longer ones are refused below, and their milliseconds may not fit.
+        // Longer TTLs are refused below, and their milliseconds may not fit.
         let seconds = ttl.as_secs().min(u32::MAX.into());
         let ms = u32::try_from(seconds * 1_000 + u64::from(ttl.subsec_millis())).ok()?;
         (1..=TTL_MS_MAX).contains(&ms).then_some(Ttl(ms))
@@ -45,7 +45,7 @@ impl Ttl {
     }
 }
 
-/// The share of a TTL that clocks may disagree by, in parts per million, rounded up (R23).
+/// The fraction of a TTL by which clocks may disagree, in parts per million, rounded up (R23).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Drift {
     ppm: u32,
@@ -66,7 +66,8 @@ impl Drift {
         proportional + u64::from(DRIFT_CONSTANT_MS)
     }
 
-    /// How long a lock with this `ttl` can be valid at most; `None` if drift eats all of it.
+    /// The longest possible validity of a lock with this `ttl`; `None` if the drift uses up all of
+    /// it.
     pub(crate) fn validity(self, ttl: Ttl) -> Option<Duration> {
         let validity = self.validity_millis(ttl);
         (validity > 0).then(|| Duration::from_millis(validity))
@@ -78,8 +79,8 @@ impl Drift {
 
     /// The shortest TTL that leaves any validity.
     pub(crate) fn ttl_min(self) -> Duration {
-        // D(t) grows by at most one per millisecond of t, so the search is over in a few steps for
-        // any sane factor, and in TTL_MS_MAX halvings for a mad one.
+        // The drift grows by at most 1 ms per millisecond of TTL, so validity is monotonic and a
+        // binary search is correct.
         let (mut low, mut high) = (1, TTL_MS_MAX);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -91,33 +92,34 @@ impl Drift {
         Duration::from_millis(u64::from(low))
     }
 
-    /// How long a node that may have forgotten locks of up to `max_ttl` has to be waited for. The
-    /// second is what the server's age, told in whole seconds, may be ahead of its true one.
+    /// How long a node that may have forgotten locks of up to `max_ttl` must not vote. The extra
+    /// second covers the server's age, which it rounds to whole seconds and may overstate by that
+    /// much.
     pub(crate) fn quarantine(self, max_ttl: Duration) -> Duration {
         let ms = u32::try_from(max_ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(TTL_MS_MAX);
         let ttl = Ttl(ms.min(TTL_MS_MAX));
         ttl.as_duration() + Duration::from_millis(self.of(ttl)) + UPTIME_PRECISION
     }
 
-    /// By how much two clocks that keep within the drift may have come apart in `time`.
+    /// How far two clocks that keep within the drift may diverge in `time`.
     pub(crate) fn over(self, time: Duration) -> Duration {
         let nanos = time.as_nanos() * u128::from(self.ppm) / 1_000_000;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// The instant from which a lock requested at `start` must not be believed in any more.
+    /// The moment from which a lock requested at `start` is no longer valid.
     pub(crate) fn deadline(self, start: Moment, ttl: Ttl) -> Moment {
-        // A TTL has 31 bits, so that this does not overflow.
+        // A TTL has 31 bits, so this does not overflow.
         start.after_nanos(self.validity_millis(ttl) * NANOS_PER_MILLI)
     }
 }
 
-/// What is left of a lock at `now`; zero once the deadline is reached.
+/// The remaining validity at `now`; zero once the deadline is reached.
 pub(crate) fn remaining(deadline: Moment, now: Moment) -> Duration {
     deadline.since(now)
 }
 
-/// Whether a lock with this `deadline` may be believed in at `now`.
+/// Whether a lock with this `deadline` is valid at `now`.
 pub(crate) fn is_valid(deadline: Moment, now: Moment) -> bool {
     now < deadline
 }
@@ -180,7 +182,7 @@ mod tests {
         assert_eq!(drift.validity(ttl(4)), Some(Duration::from_millis(1)));
         assert_eq!(drift.ttl_min(), Duration::from_millis(4));
         assert_eq!(Drift::new(0.0).unwrap().ttl_min(), Duration::from_millis(3));
-        // Also where most of a TTL is drift, and where all of it is for a long time.
+        // Also where most of a TTL is drift, and where short TTLs are drift entirely.
         for (factor, least) in [(0.5, 6), (0.9, 30), (0.999_999, 3_000_000)] {
             let drift = Drift::new(factor).unwrap();
             assert_eq!(drift.validity(ttl(least - 1)), None, "{factor}");
