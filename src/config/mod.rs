@@ -1,4 +1,4 @@
-//! Settings, checked once, before anything is sent.
+//! Settings. They are checked once, before anything is sent.
 
 mod resolver;
 mod url;
@@ -30,14 +30,14 @@ const BUSY_POLL_MAX: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 const KEY_PREFIX_BYTES_MAX: usize = 256;
 const FLUSH_MARKER_BYTES_MAX: usize = 256;
-/// It is never written.
+/// The name of a key that is never written.
 const PROBE_NAME: &str = "muxlock:probe";
 
 /// The delay between the rounds of [`try_lock_for`](crate::Redlock::try_lock_for).
 ///
-/// The delay after round `k` is random in `[d, 2d]`, where `d` starts at `first`, doubles with
-/// every round up to `most`, and is never less than three times the round trip that a quorum
-/// was last seen to take (R9): several clients that collided must not collide again.
+/// The delay after round `k` is random in `[d, 2d]`. `d` starts at `first`, doubles with every
+/// round up to `most`, and is at least three times the last observed round trip to a quorum (R9).
+/// So clients that collided are unlikely to collide again.
 ///
 /// ```
 /// use muxlock::Retry;
@@ -80,56 +80,56 @@ impl Default for Retry {
     }
 }
 
-/// What a client makes of a master that may have forgotten a lock that is still held.
+/// How the client treats a master that may have forgotten a lock that is still held.
 ///
 /// A master that was restarted without its data would grant such a lock a second time. The guard
-/// holds its vote back, in quarantine, until every lock that it can have forgotten is over: for
-/// [`max_ttl`](Builder::max_ttl), the clock drift on it, and one second because the server tells
-/// its age in whole seconds. "Delayed restarts" is the algorithm's own name for this; here the
-/// client does the waiting. It does the same to a replica that was promoted, to a master whose
-/// wall clock was seen to jump forward, and to one whose
+/// puts it into quarantine: its votes do not count until every lock it can have forgotten has
+/// expired. That takes [`max_ttl`](Builder::max_ttl), plus the clock drift on it, plus one second
+/// because servers report their age in whole seconds. The algorithm calls this "delayed restarts";
+/// here the client does the waiting. The guard also covers a replica that was promoted, a master
+/// whose wall clock was seen to jump forward, and a master whose
 /// [`flush_marker`](Builder::flush_marker) is gone.
 ///
-/// Everything is sent to a node in quarantine all the same, so that its copies block others when
-/// it votes again; but nothing that it says is counted, not even for an extension: a lock that
-/// another client is about to win may still count a vote from before the restart.
+/// The client still sends everything to a node in quarantine, so that its copies of keys block
+/// other clients when it votes again. But none of its answers counts, not even for an extension:
+/// another client that is about to win a lock may still count a vote from before the restart.
 ///
-/// It protects as far as every client of a resource uses it, with a `max_ttl` that no lock of any
-/// of them exceeds.
+/// The guard protects a resource only if every client of it uses the guard, with a `max_ttl` that
+/// no lock of any of them exceeds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartGuard {
-    /// The server's word for its age is taken (`uptime_in_seconds`), unless this client has seen
-    /// the process before it more recently. The default.
+    /// The client relies on the age that the server reports (`uptime_in_seconds`), unless this
+    /// client has seen the previous process more recently than that. The default.
     #[default]
     Uptime,
-    /// Only what this client has seen counts: a master votes once this client has known its
-    /// process for that long. No clock of a server is trusted, at the price of that wait after
-    /// each start of this client.
+    /// Only this client's own observation counts: a master votes after this client has known its
+    /// process for that long. No clock of a server is trusted. The cost is that wait after each
+    /// start of this client.
     OwnObservation,
-    /// No quarantine, whatever a master has been through. For development, where masters are
-    /// started and used at once; or for masters of which the operator knows better.
+    /// No quarantine, whatever happened to a master. For development, where masters are started and
+    /// used at once, and for masters that the operator knows to be safe.
     Off,
 }
 
-/// What an extension does on a master on which the lock is absent.
+/// What an extension does on a master that does not have the lock.
 ///
-/// A master that is restarted without its data forgets the locks that it has granted, and an
-/// extension does not count there any more: when a majority was restarted, one after the other, no
-/// lock that was held meanwhile can be extended, however long its holder renews it. Healing is for
-/// locks that live for long, and masters that are restarted in turn.
+/// A master that is restarted without its data forgets the locks it has granted, and extensions no
+/// longer count there. Once a majority has been restarted, one after the other, no lock that was
+/// held throughout can be extended, however often its holder renews it. Healing is for long-lived
+/// locks on masters that are restarted in turn.
 ///
-/// It asks for the [`RestartGuard`] on every master: a copy that was set anew proves nothing while
-/// somebody else may still count on what the master said before it forgot. So a healed copy counts
-/// when the master's quarantine is over, and if so many are restarted in less than that that no
-/// quorum is left which remembers, the lock is lost as without healing. Let there be an extension
+/// Healing requires the [`RestartGuard`] on every master. A copy that was set anew proves nothing
+/// while another client may still count a vote from before the master forgot. So a healed copy
+/// counts only after the master's quarantine. If so many masters restart within that time that no
+/// quorum remembers the lock, it is lost, as without healing. Make sure that an extension runs
 /// between the end of one master's quarantine and the restart of the next.
 ///
-/// With a [`flush_marker`](Builder::flush_marker), an extension looks at it as a new lock does. All
-/// processes that a lock is handed to should heal, or none.
+/// With a [`flush_marker`](Builder::flush_marker), an extension checks it as a new lock does. Of
+/// all processes that a lock is handed to, either all should heal or none.
 ///
-/// A lock that is kept alive cannot be taken away from its holder by deleting its keys any more,
-/// unless somebody else takes it before the next extension.
+/// With healing, deleting the keys no longer takes a kept-alive lock away from its holder, unless
+/// another client takes the lock before the next extension.
 ///
 /// ```
 /// use muxlock::{Heal, Redlock};
@@ -144,12 +144,12 @@ pub enum RestartGuard {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Heal {
-    /// It leaves the master without it. The default.
+    /// The extension leaves such a master without the lock. The default.
     #[default]
     Off,
-    /// It sets the lock there with the same token, for as long as is asked for, unless another
-    /// token is there. So also masters get it that could not be reached, or refused it, when it
-    /// was taken.
+    /// The extension sets the lock there with the same token and the requested TTL, unless another
+    /// token is there. So masters that could not be reached, or refused, when the lock was taken
+    /// get it too.
     On,
 }
 
@@ -204,19 +204,18 @@ impl Default for Builder {
 impl Builder {
     /// Adds a master: `redis://[user[:password]@]host[:port][/db]` or `unix:///path[?db=n]`.
     ///
-    /// User, password, host and path may be percent-encoded; an IPv6 address stands in brackets.
+    /// User, password, host and path may be percent-encoded. An IPv6 address must be in brackets.
     /// `?restart_guard=uptime|own_observation|off` sets the [`RestartGuard`] of this master alone.
-    /// `?durable=yes` vouches that a restart loses nothing that it confirmed, and spares it the
-    /// quarantine after one: for `appendonly yes`, `appendfsync always` and
-    /// `no-appendfsync-on-rewrite no`, nothing less. It is never found out by itself, because a
-    /// setting of today proves nothing of the moment of a crash.
+    /// `?durable=yes` declares that a restart loses no confirmed write, and skips the quarantine
+    /// after a restart. It requires `appendonly yes`, `appendfsync always` and
+    /// `no-appendfsync-on-rewrite no`, nothing less. The client never detects this by itself,
+    /// because the current settings prove nothing about the moment of a crash.
     ///
-    /// A host that is a number is connected to as it is. A name is looked up before each
-    /// connection, so that a master may return under another address: see
-    /// [`resolver`](Builder::resolver).
+    /// The client connects to a numeric host as it is. It looks a name up before each connection,
+    /// so a master may return under another address: see [`resolver`](Builder::resolver).
     ///
-    /// All clients of a resource must list the same masters (R35), and they must be independent:
-    /// no replicas, no cluster, nothing that fails over behind an address.
+    /// All clients of a resource must list the same masters (R35). The masters must be independent:
+    /// no replicas, no cluster, no failover behind an address.
     pub fn node(mut self, url: impl Into<String>) -> Builder {
         self.nodes.push(url.into());
         self
@@ -234,66 +233,66 @@ impl Builder {
 
     /// How long one node may take to answer before its vote counts as missing; 50 ms if not set.
     ///
-    /// It should be far below any TTL in use: it bounds how long an attempt waits when more than
-    /// a minority of the nodes is slow. From 100 µs to a minute; on Linux a short one is kept to
-    /// some ten microseconds, elsewhere it ends on the next millisecond.
+    /// Choose it far below any TTL in use: it bounds how long an attempt waits when more than a
+    /// minority of the nodes is slow. From 100 µs to one minute. On Linux, short timeouts are
+    /// accurate to some ten microseconds; elsewhere they end on the next millisecond.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Builder {
         self.node_timeout = node_timeout;
         self
     }
 
-    /// How long a connection may take, together with its handshake and with the lookup of the host
-    /// name, if it has one; 500 ms if not set.
+    /// How long a connection may take, including its handshake and the lookup of the host name, if
+    /// it has one; 500 ms if not set.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Builder {
         self.connect_timeout = connect_timeout;
         self
     }
 
-    /// How long a call asks the system for answers again and again before it sleeps; not at all if
-    /// not set, and 100 ms at most.
+    /// How long a call polls for answers in a busy loop before it sleeps. Off if not set; at most
+    /// 100 ms.
     ///
-    /// It saves the time that it takes to be woken, for as long as it takes a processor away from
-    /// others: worth it where the masters are near, and there are more processors than threads
-    /// that have something to do. Beyond that it makes everything slower. It is for
-    /// [`Redlock`] alone; whoever polls by himself decides for himself.
+    /// Busy polling saves the wake-up latency, and occupies a processor meanwhile. It pays off
+    /// where the masters are near and there are more processors than busy threads; elsewhere it
+    /// makes everything slower. It applies to [`Redlock`] only: a program with its own event loop
+    /// decides how it polls.
     pub fn busy_poll(mut self, busy_poll: Duration) -> Builder {
         self.busy_poll = busy_poll;
         self
     }
 
-    /// The delay between rounds.
+    /// The delays between rounds; see [`Retry`].
     pub fn retry(mut self, retry: Retry) -> Builder {
         self.retry = retry;
         self
     }
 
-    /// The share of a TTL by which clocks may disagree; 0.01 if not set.
+    /// The fraction of a TTL by which clocks may disagree; 0.01 if not set.
     ///
-    /// 1 % covers what NTP does to a clock's rate. Chrony may slew faster unless it is told not
-    /// to: then use 0.1.
+    /// 1 % covers what NTP does to a clock's rate. Chrony may slew faster unless it is configured
+    /// not to; then use 0.1.
     pub fn drift_factor(mut self, drift_factor: f64) -> Builder {
         self.drift_factor = drift_factor;
         self
     }
 
-    /// What is put before every resource name to make the key; empty if not set, so that keys
-    /// are those of other Redlock clients, and exclude them.
+    /// A prefix for every key, before the resource name. Empty if not set: then the keys are the
+    /// same as those of other Redlock clients, and exclude them.
     pub fn key_prefix(mut self, key_prefix: impl Into<Vec<u8>>) -> Builder {
         self.key_prefix = key_prefix.into();
         self
     }
 
-    /// The longest TTL that any lock may ask for; 30 s if not set.
+    /// The longest TTL that a lock may have; 30 s if not set.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Builder {
         self.max_ttl = max_ttl;
         self
     }
 
-    /// What to make of masters that may have forgotten a lock; see [`RestartGuard`].
+    /// How the client treats masters that may have forgotten a lock; see [`RestartGuard`].
     ///
-    /// With the guard on, as it is if this is not set, a master that was just started does not
-    /// vote for [`max_ttl`](Builder::max_ttl) and a little: switch it off in development, and for
-    /// tests that start masters of their own.
+    /// The guard is on if this is not set. A master that was just started then does not vote for
+    /// [`max_ttl`](Builder::max_ttl) and a little more. Switch the guard off in development, and
+    /// for tests that start their own masters.
     pub fn restart_guard(mut self, restart_guard: RestartGuard) -> Builder {
         self.restart_guard = restart_guard;
         self
@@ -301,41 +300,42 @@ impl Builder {
 
     /// A key by which each master shows that its data was not flushed; none if not set.
     ///
-    /// With it, each vote for a new lock is followed by a look at this key on the same master. If
-    /// it is gone, somebody has used `FLUSHALL` or the like, which no other sign shows: the master
-    /// is put into quarantine as after a restart, and the key is written anew, so that all clients
-    /// with the same marker wait it out together; they must have the same
-    /// [`max_ttl`](Builder::max_ttl). It costs one more small command for each master
-    /// and attempt, and leaves one key without a time to live on each master. It does not notice
-    /// that a single lock was deleted.
+    /// With a marker, each vote for a new lock is followed by a check of this key on the same
+    /// master. If the key is gone, the data was flushed, by `FLUSHALL` for example, which nothing
+    /// else shows. The client then puts the master into quarantine as after a restart, and writes
+    /// the key anew. So all clients with the same marker wait together; they must have the same
+    /// [`max_ttl`](Builder::max_ttl). The cost is one more small command per master and attempt,
+    /// and one key without a time to live on each master. The marker does not reveal that a single
+    /// lock was deleted.
     pub fn flush_marker(mut self, key: impl Into<Vec<u8>>) -> Builder {
         self.flush_marker = Some(key.into());
         self
     }
 
-    /// Whether extensions, also those of locks that are kept alive, set the lock on masters that
-    /// have forgotten it; not if not set. See [`Heal`] for what it asks for.
+    /// Whether extensions set the lock on masters that have forgotten it, including those of locks
+    /// that are kept alive. Off if not set. See [`Heal`] for the requirements.
     pub fn heal(mut self, heal: Heal) -> Builder {
         self.heal = heal;
         self
     }
 
-    /// How host names are looked up, from a name and the port that stands behind it; as the system
-    /// does it if not set. For service discovery, which may find another port, and for tests.
+    /// Replaces the lookup of host names; the system's lookup if not set. The function gets the
+    /// name and the configured port, and may return other ports. For service discovery and for
+    /// tests.
     ///
-    /// It is called before each connection to a node that has a name for an address, never for a
-    /// number or a Unix socket. It may block: it has a thread of its own, which is started for one
-    /// lookup and ends with it, and a node has one at a time. A lookup that has not ended by the
-    /// [`connect_timeout`](Builder::connect_timeout) costs the node's vote
-    /// ([`Phase::Lookup`](crate::Phase::Lookup)), and what it finds later is for the next try; one
-    /// that fails, panics or finds nothing costs it as well
-    /// ([`NodeOutcome::Unresolved`](crate::NodeOutcome::Unresolved)). The node is tried again with
-    /// growing delays. One that never ends keeps its thread, also when the client is gone.
+    /// The client calls it before each connection to a node whose address is a name, never for a
+    /// numeric address or a Unix socket. The function may block: each lookup runs on its own
+    /// thread, which ends with it. A node has at most one lookup at a time. If a lookup has not
+    /// ended by the [`connect_timeout`](Builder::connect_timeout), the node gives no vote
+    /// ([`Phase::Lookup`](crate::Phase::Lookup)), and the next try uses what the lookup finds
+    /// later. If a lookup fails, panics or finds no address, the node gives no vote either
+    /// ([`NodeOutcome::Unresolved`](crate::NodeOutcome::Unresolved)). The client tries the node
+    /// again with growing delays. A lookup that never ends keeps its thread, even after the client
+    /// is dropped.
     ///
-    /// The first 16 addresses are used. A server at another address than before is another server
-    /// to the [`RestartGuard`], unless it says that it is the same process. A name that has an
-    /// address of another node has no vote of its own
-    /// ([`Unfit::Duplicate`](crate::Unfit::Duplicate)).
+    /// The first 16 addresses are used. To the [`RestartGuard`], a server at a new address is a new
+    /// server, unless it reports the same process. A name that resolves to the address of another
+    /// node has no vote of its own ([`Unfit::Duplicate`](crate::Unfit::Duplicate)).
     ///
     /// ```
     /// use muxlock::Redlock;
@@ -362,12 +362,12 @@ impl Builder {
     /// Checks the settings. No host name is looked up.
     ///
     /// # Errors
-    /// A [`ConfigError`] that names the value that is wrong. Nothing is sent to any master.
+    /// A [`ConfigError`] that names the wrong value. Nothing is sent to any master.
     pub fn config(&self) -> Result<Config, ConfigError> {
         Config::check(self)
     }
 
-    /// Makes a client that connects when it is first used.
+    /// Makes a client. It connects when it is first used.
     ///
     /// # Errors
     /// As [`config`](Builder::config); and [`ConfigError::Os`] if the event loop cannot be set up.
@@ -375,16 +375,16 @@ impl Builder {
         Redlock::with_config(self.config()?)
     }
 
-    /// Makes a client and waits until a quorum of the masters is connected, at most for
-    /// [`connect_timeout`](Builder::connect_timeout). A master in quarantine counts: see
-    /// [`RestartGuard`].
+    /// Makes a client and waits until a quorum of the masters is connected, for at most
+    /// [`connect_timeout`](Builder::connect_timeout). A master in quarantine counts as connected:
+    /// see [`RestartGuard`].
     ///
     /// # Errors
-    /// - [`ConnectError::Config`] as [`build`](Builder::build), and if two of the masters that were
-    ///   connected by then turned out to be one server ([`ConfigError::Duplicate`]); one that shows
-    ///   later is [`Unfit::Duplicate`](crate::Unfit::Duplicate), and its vote does not count.
+    /// - [`ConnectError::Config`] as [`build`](Builder::build), and if two of the masters connected
+    ///   by then are the same server ([`ConfigError::Duplicate`]). A duplicate that shows later is
+    ///   [`Unfit::Duplicate`](crate::Unfit::Duplicate), and its vote does not count.
     /// - [`ConnectError::Unavailable`] if no quorum could be reached, with the reason for each
-    ///   node.
+    ///   node. Check the masters, or try again later.
     pub fn connect(&self) -> Result<Redlock, ConnectError> {
         let redlock = self.build()?;
         redlock.wait_until_ready()?;
@@ -394,7 +394,7 @@ impl Builder {
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Addresses may hold passwords, and are not parsed yet.
+        // Addresses may contain passwords, and are not parsed yet.
         f.debug_struct("Builder")
             .field("nodes", &self.nodes.len())
             .field("node_timeout", &self.node_timeout)
@@ -411,7 +411,7 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// Checked settings; what a [`Multiplexer`](crate::Multiplexer) is made from.
+/// Checked settings, from which a [`Multiplexer`](crate::Multiplexer) is made.
 #[derive(Clone)]
 pub struct Config {
     pub(crate) nodes: Vec<NodeConfig>,
@@ -421,17 +421,17 @@ pub struct Config {
     pub(crate) drift: Drift,
     pub(crate) key_prefix: Vec<u8>,
     pub(crate) max_ttl: Duration,
-    /// How long a node that may have forgotten a lock does not vote.
+    /// How long the votes of a node that may have forgotten a lock do not count.
     pub(crate) quarantine: Duration,
     pub(crate) flush_marker: Option<Resource>,
     pub(crate) heal: Heal,
     pub(crate) busy_poll: Duration,
     pub(crate) resolver: Resolver,
-    /// A key that nobody has, to see whether the release script runs.
+    /// A key that is never set, for testing whether the release script runs.
     pub(crate) probe_key: Resource,
 }
 
-/// One master. Not `Debug`: it may hold a password.
+/// One master. Not `Debug`: it may contain a password.
 #[derive(Clone)]
 pub(crate) struct NodeConfig {
     pub(crate) address: Arc<str>,
@@ -447,7 +447,7 @@ pub(crate) struct NodeConfig {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Address(SocketAddr),
-    /// It is looked up before each connection.
+    /// Looked up before each connection.
     Name {
         host: String,
         port: u16,
@@ -466,7 +466,7 @@ impl Target {
         }
     }
 
-    /// As far as can be told without looking up names.
+    /// As far as this is known without looking up names.
     fn is_same_server(&self, other: &Target) -> bool {
         match (self, other) {
             (
@@ -532,7 +532,7 @@ impl Config {
         quorum::quorum(self.nodes.len())
     }
 
-    /// Checks that an extension to `ttl` can leave `min`.
+    /// Checks that an extension to `ttl` can leave a validity of `min`.
     pub(crate) fn ensured(&self, ttl: Duration, min: Duration) -> Result<(), LockError> {
         let validity = Ttl::new(ttl).and_then(|ttl| self.drift.validity(ttl));
         if validity.is_some_and(|validity| validity >= min) {
@@ -546,7 +546,7 @@ impl Config {
         ))
     }
 
-    /// Checks a TTL that a caller asks for (R7).
+    /// Checks a TTL that a caller requests (R7).
     pub(crate) fn ttl(&self, ttl: Duration) -> Result<Ttl, LockError> {
         Ttl::new(ttl)
             .filter(|checked| ttl <= self.max_ttl && self.drift.validity(*checked).is_some())
@@ -623,7 +623,7 @@ fn check_distinct(nodes: &[NodeConfig]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// What a master without the guard says of a lock that it has forgotten would count (R29).
+/// Without the guard, a vote of a master for a lock that it has forgotten would count (R29).
 fn check_guarded(nodes: &[NodeConfig], heal: Heal) -> Result<(), ConfigError> {
     let unguarded = nodes.iter().find(|node| node.restart_guard == RestartGuard::Off);
     match unguarded {

@@ -1,15 +1,15 @@
-//! How host names are looked up.
+//! The lookup of host names.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-/// A name that resolves to more addresses than this has the rest ignored.
+/// Further addresses of a name are ignored.
 const ADDRESSES_PER_NODE_MAX: usize = 16;
 
 type LookUp = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// What finds the addresses of a name.
+/// Finds the addresses of a name.
 #[derive(Clone)]
 pub(crate) struct Resolver(Arc<LookUp>);
 
@@ -21,7 +21,7 @@ impl Resolver {
         Resolver(Arc::new(look_up))
     }
 
-    /// The addresses of a name, at least one. It may take as long as it likes.
+    /// The addresses of a name, at least one. It may block for any time.
     pub(crate) fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let mut found = (self.0)(host, port)?;
         if found.is_empty() {
@@ -32,7 +32,7 @@ impl Resolver {
     }
 }
 
-/// The system's.
+/// The system's lookup.
 impl Default for Resolver {
     fn default() -> Resolver {
         Resolver::new(|host, port| Ok((host, port).to_socket_addrs()?.collect()))

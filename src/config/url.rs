@@ -8,7 +8,7 @@ use crate::error::ConfigError;
 
 const PORT_DEFAULT: u16 = 6379;
 const URL_BYTES_MAX: usize = 4096;
-/// What an error shows of an address.
+/// Longest part of an address that an error shows.
 const SHOWN_CHARS_MAX: usize = 200;
 
 /// Where a node listens.
@@ -28,7 +28,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// What an address says beside where the node listens. Not `Debug`: it may hold a password.
+/// A parsed address. Not `Debug`: it may contain a password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct NodeUrl {
     pub(crate) endpoint: Endpoint,
@@ -37,13 +37,13 @@ pub(crate) struct NodeUrl {
     pub(crate) parameters: Parameters,
 }
 
-/// What stands behind the question mark, and the database, which may stand before it.
+/// The parameters after the question mark, and the database, which may also be given in the path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Parameters {
     pub(crate) db: u32,
-    /// In place of the client's.
+    /// Overrides the client's setting.
     pub(crate) restart_guard: Option<RestartGuard>,
-    /// Whether the operator vouches that the node forgets nothing that it has confirmed.
+    /// Whether the operator declares that the node loses no confirmed write.
     pub(crate) durable: bool,
 }
 
@@ -170,13 +170,13 @@ fn parse_authority(text: &str) -> Result<(String, u16), String> {
             match rest.strip_prefix(':') {
                 Some(port) => (host.to_owned(), Some(port)),
                 None if rest.is_empty() => (host.to_owned(), None),
-                None => return Err(format!("after the bracket stands {rest:?}, not a port")),
+                None => return Err(format!("{rest:?} follows the bracket, not a port")),
             }
         }
         None => {
             let (host, port) = split_optional(text, ':');
             if port.is_some_and(|port| port.contains(':')) {
-                return Err("an IPv6 address must stand in brackets".to_owned());
+                return Err("an IPv6 address must be in brackets".to_owned());
             }
             (decode("host", host)?, port)
         }
@@ -189,7 +189,7 @@ fn parse_authority(text: &str) -> Result<(String, u16), String> {
         Some(port) => match number(port) {
             Some(port @ 1..=65_535) => port as u16,
             Some(port) => return Err(format!("the port is {port}; it must be 1 to 65535")),
-            // Its text may be a password whose host was forgotten.
+            // The text may be a password whose host was forgotten, so the error does not show it.
             None => return Err("the port is not a number from 1 to 65535".to_owned()),
         },
     };
@@ -202,7 +202,7 @@ fn parse_db(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("the database is {text:?}; it must be a number like 0 or 15"))
 }
 
-/// Digits only: `str::parse` would take a sign.
+/// Digits only: `str::parse` would accept a sign.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -228,7 +228,7 @@ fn decode(part: &str, text: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| format!("the {part} is not UTF-8"))
 }
 
-/// The address for an error text: whatever might be a credential is left out.
+/// The address for an error text, without anything that may be a credential.
 fn redacted(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
@@ -236,13 +236,13 @@ fn redacted(url: &str) -> String {
     };
     let shown = match (rest.rsplit_once('@'), rest.split_once(':')) {
         (Some((_, host)), _) => format!("{scheme}***@{host}"),
-        // Without a host, what stands at the port's place may be a password.
+        // Without a host, the text in the port's place may be a password.
         (None, Some((host, tail))) if scheme != "unix://" && !has_port(rest, tail) => {
             format!("{scheme}{host}:***")
         }
         (None, _) => format!("{scheme}{rest}"),
     };
-    // Other clients take a password there.
+    // Other clients accept a password as a query parameter.
     let shown = match shown.split_once('?') {
         Some((address, query)) => {
             let named = |parameter: &str| match parameter.split_once('=') {
@@ -334,7 +334,7 @@ mod tests {
             ("redis://h:65536", "the port is 65536"),
             ("redis://h:+1", "the port is not a number"),
             ("redis://h:", "the port is not a number"),
-            ("redis://::1", "must stand in brackets"),
+            ("redis://::1", "must be in brackets"),
             ("redis://[::1", "not closed"),
             ("redis://[h]", "not an IPv6 address"),
             ("redis://[::1]7000", "not a port"),
