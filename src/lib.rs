@@ -1,6 +1,7 @@
 //! Distributed locks over independent Redis masters, with the Redlock algorithm, from one
-//! non-blocking event loop: no async runtime, and no background thread unless it is asked for, but
-//! for one that looks up the host name of a master, and ends with that.
+//! non-blocking event loop. There is no async runtime. There is no background thread either, with
+//! two exceptions: one that renews locks, if the program asks for it, and one per host name lookup,
+//! which ends with the lookup.
 //!
 //! ```no_run
 //! use muxlock::Redlock;
@@ -14,40 +15,41 @@
 //! // ... do the work, well within `lock.remaining()` ...
 //! lock.unlock()?;
 //!
-//! // Or wait for somebody else to finish, for at most five seconds.
+//! // Or wait until the holder releases it, for at most five seconds.
 //! let ttl = Duration::from_secs(10);
 //! match redlock.try_lock_for("invoice:42", ttl, Duration::from_secs(5)) {
 //!     Ok(lock) => drop(lock), // releases without waiting
-//!     Err(error) if error.is_contended() => println!("somebody else has it"),
+//!     Err(error) if error.is_contended() => println!("another client has it"),
 //!     Err(error) => return Err(error.into()),
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # What a lock guarantees
-//! [`Redlock::try_lock`] writes `SET key token NX PX ttl` to every master at once and decides at
-//! the first moment at which the outcome is inevitable. A [`LockGuard`] means: a majority of the
-//! masters held the key with this guard's token, and will until [`LockGuard::remaining`] is zero.
+//! [`Redlock::try_lock`] writes `SET key token NX PX ttl` to every master at once. It decides as
+//! soon as the outcome is inevitable. A [`LockGuard`] means: a majority of the masters held the key
+//! with this guard's token, and will hold it until [`LockGuard::remaining`] is zero.
 //!
-//! Redlock gives mutual exclusion under bounded clock-rate error, bounded clock steps, bounded
-//! pauses, and no master forgetting a live lock within
-//! [`max_ttl`](Builder::max_ttl). **Only a fencing token checked by the resource protects without
+//! Redlock gives mutual exclusion under these assumptions: clock rates differ by a bounded amount,
+//! clocks make only bounded steps, pauses are bounded, and no master forgets a live lock within
+//! [`max_ttl`](Builder::max_ttl). **Only a fencing token that the resource checks protects without
 //! timing assumptions.**
 //!
 //! # Masters that may have forgotten a lock
-//! A master that was restarted without its data would grant a second time what is still held. So
-//! each master is asked who it is when it is connected to, and one that may have forgotten a lock
-//! is in *quarantine* until every such lock is over: it is sent everything, and nothing that it
-//! says counts. See [`RestartGuard`]; it is on by default. **In development, where masters were
+//! A master that was restarted without its data would grant a lock a second time. So the client
+//! identifies each master when it connects. A master that may have forgotten a lock is in
+//! *quarantine* until every such lock has expired: it is sent every command, and none of its
+//! answers counts. See [`RestartGuard`]; it is on by default. **In development, where masters were
 //! started a moment ago, switch it off**: `redis://127.0.0.1?restart_guard=off`, or
 //! [`Builder::restart_guard`].
 //!
-//! A master that cannot vote as it is (a replica, a cluster node, one that is loading its data or
-//! may evict locks, the same server twice) is refused; [`Unfit`] says why.
+//! A master that cannot vote in its present state is refused, and [`Unfit`] gives the reason: it is
+//! a replica or a cluster node, it is loading its data, it may evict locks, or it is the same
+//! server as another node.
 //!
-//! # Watching it
-//! [`Redlock::stats`] counts since the client was made, and [`Redlock::nodes`] tells what is known
-//! of each master, its latency included. Both are to be sampled; for whatever collects metrics:
+//! # Observability
+//! [`Redlock::stats`] counts since the client was made. [`Redlock::nodes`] reports what is known of
+//! each master, including its latency. Sample both from your metrics library:
 //!
 //! ```no_run
 //! use muxlock::{NodeState, Redlock};
@@ -59,7 +61,7 @@
 //!     gauge: impl Fn(&'static str, &str, f64),
 //! ) {
 //!     let stats = redlock.stats();
-//!     // Somebody else has it, or too few masters answer: two different alarms.
+//!     // Another client holds it, or too few masters answer: two different alarms.
 //!     counter("lock_acquired_total", "", stats.acquired);
 //!     counter("lock_contended_total", "", stats.contended);
 //!     counter("lock_unavailable_total", "", stats.unavailable);
@@ -74,22 +76,24 @@
 //! }
 //! ```
 //!
-//! Records of the `log` crate have the target `muxlock`: `warn` for a master that may not vote,
-//! with the reason, and for what its user may not do; `debug` for connections that end; `error` if
-//! the operating system fails. A token or a password is in none.
+//! Records of the `log` crate have the target `muxlock`. Level `warn`: a master that may not vote,
+//! with the reason, and a command that its user may not run. Level `debug`: connections that end.
+//! Level `error`: failures of the operating system. No record contains a token or a password.
 //!
-//! # What it does not
-//! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not know that
-//!   its lock is over until it looks again.
-//! - A wall clock of a master that is stepped forward lets keys expire early. A client notices if
-//!   it has asked for that master's time before, and not within the last 10 ms; one that starts
-//!   afterwards cannot.
-//! - A master that is flushed is noticed only with [`Builder::flush_marker`], and one that loses a
-//!   single key never.
-//! - It is not reentrant, not fair, and not for Redis Cluster, replicas or Sentinel addresses.
+//! # Limits
+//! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not notice that
+//!   its lock has expired until it checks again.
+//! - A master's wall clock that is stepped forward lets keys expire early. A client notices this if
+//!   it has asked for that master's time before the step, and if its last reading is more than 10
+//!   ms old. A client that starts afterwards cannot notice it.
+//! - A flush of a master is noticed only with [`Builder::flush_marker`]. The loss of a single key
+//!   is never noticed.
+//! - Locks are not reentrant and not fair. Redis Cluster, replicas and Sentinel addresses are not
+//!   supported.
 //!
 //! # Names
-//! The handle speaks like `std::sync` and `parking_lot`; the engine speaks like the algorithm.
+//! The handle uses the verbs of `std::sync` and `parking_lot`; the engine uses those of the
+//! algorithm.
 //!
 //! | here | in the algorithm |
 //! |---|---|
@@ -98,25 +102,25 @@
 //! | [`keep_alive`](LockGuard::keep_alive) | extend, again and again |
 //! | [`unlock`](LockGuard::unlock), dropping the guard | release |
 //! | resource | key; *resource name* |
-//! | [`LockToken`] | random value: says who holds a lock, and is *not* a fencing token |
+//! | [`LockToken`] | random value: identifies the holder, and is *not* a fencing token |
 //! | node | instance, master |
 //!
 //! # Several threads, or an event loop
-//! A [`Redlock`] is cheap to clone and shared by any number of threads over one connection per
-//! master. A program with a [`mio`] loop of its own takes a [`Multiplexer`] as a guest into it; to
-//! any other loop, a [`Standalone`] one is a file descriptor and a timeout. Whoever wants neither
-//! drives the engine in [`proto`] himself.
+//! A [`Redlock`] is cheap to clone. Any number of threads share it over one connection per master.
+//! A program with its own [`mio`] loop uses a [`Multiplexer`] as a guest in it. For any other loop,
+//! a [`Standalone`] multiplexer is a file descriptor and a timeout. If you want neither, drive the
+//! engine in [`proto`] yourself.
 //!
 //! # Work that outlasts the TTL
 //! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] has it
-//! renewed by a thread that all such locks of a client share, and tells the holder of a loss before
-//! the lock ends; see [`KeepAlive`] and [`KeptLock`].
+//! renewed by a thread that all such locks of a client share, and reports a loss to the holder
+//! before the lock ends; see [`KeepAlive`] and [`KeptLock`].
 //!
 //! # Rules
 //! The rules that the code follows, `R1` to `R37`, are in `docs/rules.md`, each with its tests.
 //!
 //! # Features
-//! - `cli`: the command-line tool. The library has none of its dependencies.
+//! - `cli`: the command-line tool. The library needs none of its dependencies.
 
 mod client;
 mod clock;

@@ -1,8 +1,8 @@
-//! Looking up a node's name on a helper thread, which exists for as long as the lookup runs.
+//! Looks up a node's host name on a helper thread, which exists only while the lookup runs.
 //!
-//! A node has one lookup at a time. One that takes longer than a connection may is not ended,
-//! because no system can end it, nor joined by a second one: the tries that follow wait for it,
-//! each for as long as it has, and what it finds at last is for the next one.
+//! A node has one lookup at a time. No system can abort a lookup, so a lookup that exceeds the
+//! connect timeout continues, and no second one starts beside it. Later tries wait for it, each for
+//! its own connect timeout. If it ends between two tries, the next try uses its result.
 
 use std::io;
 use std::mem;
@@ -21,20 +21,20 @@ use wakeup::{Trigger, Wakeup};
 
 type Found = io::Result<Vec<SocketAddr>>;
 
-/// What is done about a node's name.
+/// The state of the lookup of a node's name.
 #[derive(Default)]
 pub(super) enum Search {
     #[default]
     None,
     Running(Lookup),
-    /// It has ended after its try: for the next.
+    /// A lookup that ended after its try had timed out; its addresses are for the next try.
     Over(Vec<SocketAddr>),
 }
 
-/// A lookup that runs.
+/// A running lookup.
 pub(super) struct Lookup {
     found: Receiver<Found>,
-    /// It is announced to the poll when there is something to take.
+    /// Registered with the poll, which reports it when a result is available.
     _wakeup: Wakeup,
 }
 
@@ -52,16 +52,17 @@ impl Lookup {
         let address = node.address.clone();
         let look_up = move || {
             let failure = {
-                // Dropped in the opposite order, also by a panic: what is announced is there.
+                // Dropped in reverse order, also on a panic: the result is there before the poll
+                // reports it.
                 let _trigger: Trigger = trigger;
                 let tell = tell;
                 let found = resolver.look_up(&host, port);
                 let failure = found.as_ref().err().map(ToString::to_string);
-                // If it fails, the client is gone.
+                // Sending fails only if the client is gone.
                 let _ = tell.send(found);
                 failure
             };
-            // A logger that blocks has this thread to itself.
+            // A logger that blocks delays only this thread.
             if let Some(failure) = failure {
                 log::debug!(target: "muxlock", "{address}: {failure}");
             }
@@ -70,18 +71,18 @@ impl Lookup {
         Ok(Lookup { found, _wakeup })
     }
 
-    /// What it has found, if it has ended. To be asked no more then.
+    /// The result, if the lookup has ended. Not to be called again after that.
     fn take(&self) -> Option<Found> {
         match self.found.try_recv() {
             Ok(found) => Some(found),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(io::Error::other("it has panicked"))),
+            Err(TryRecvError::Disconnected) => Some(Err(io::Error::other("the resolver panicked"))),
         }
     }
 }
 
 impl Multiplexer {
-    /// Starts to look up the node's name, or waits for a lookup that an earlier try has left.
+    /// Starts to look up the node's name, or waits for a lookup of an earlier try.
     pub(super) fn look_up(&mut self, node: usize, host: &str, port: u16) {
         let now = self.engine.last_now();
         let connection = &mut self.nodes[node];
@@ -94,7 +95,7 @@ impl Multiplexer {
                 let of = &config.nodes[node];
                 match Lookup::start(registry, token, (host, port), of, &config.resolver) {
                     Ok(lookup) => Search::Running(lookup),
-                    // It is no fault of the name's if there is no thread or descriptor.
+                    // A missing thread or descriptor says nothing about the name.
                     Err(error) => return self.fail(now, node, disconnected(&error)),
                 }
             }
@@ -103,7 +104,7 @@ impl Multiplexer {
         self.engine.handle_connecting(now, node, Phase::Lookup);
     }
 
-    /// Takes what the node's lookup has found, if one has ended.
+    /// Takes the result of the node's lookup, if it has ended.
     #[cold]
     pub(super) fn ask_lookup(&mut self, node: usize) {
         let connection = &mut self.nodes[node];
@@ -128,7 +129,7 @@ impl Multiplexer {
         let Ok(addresses) = found else {
             return self.fail(now, node, NodeOutcome::Unresolved);
         };
-        // The one whose turn it is, wherever it stands in the new list.
+        // Continues with the address whose turn it is, at its place in the new list.
         let before = mem::take(&mut connection.addresses);
         let next = before.get(connection.address.checked_rem(before.len()).unwrap_or(0));
         let at = addresses.iter().position(|address| Some(address) == next);
@@ -143,8 +144,8 @@ impl Multiplexer {
         }
     }
 
-    /// Another node that has one of the addresses that this node's name was found to have. A number
-    /// has its address for ever, a name for as long as it is connected.
+    /// Another node that shares an address with this node's name. A numeric node always has its
+    /// address, a name has its addresses while it is connected.
     fn same_server(&self, node: usize) -> Option<usize> {
         let addresses = &self.nodes[node].addresses;
         (0..self.nodes.len()).find(|other| {
@@ -160,7 +161,7 @@ impl Multiplexer {
     }
 }
 
-/// A pair of sockets: one end is registered with the poll, and the other one is shut down.
+/// A pair of sockets: one end is registered with the poll, the other end is shut down.
 #[cfg(unix)]
 mod wakeup {
     use std::io;
@@ -198,7 +199,7 @@ mod wakeup {
     }
 }
 
-/// Nothing wakes the poll: the loop looks by itself.
+/// Without Unix sockets the poll is not woken: the loop checks lookups at an interval.
 #[cfg(not(unix))]
 mod wakeup {
     use std::io;
@@ -206,7 +207,7 @@ mod wakeup {
 
     use mio::{Registry, Token};
 
-    /// How often a lookup is looked at.
+    /// How often the loop checks a running lookup.
     pub(in crate::mux) const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
     pub(super) struct Wakeup;

@@ -29,55 +29,55 @@ pub(crate) use records::Records;
 use socket::{Received, Socket, UNSENT_BYTES_MAX};
 pub use standalone::Standalone;
 
-/// Commands for one write are gathered up to about this many bytes.
+/// Commands are gathered into one write up to about this many bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
-/// Reads from one node in one turn; the rest is read in the next, so that no node starves others.
-/// How many replies are looked at is bounded besides, by the engine's share.
+/// Reads from one node per turn; the rest follows in the next turn, so that no node starves others.
+/// The engine's share bounds the number of replies besides.
 const READS_PER_TURN_MAX: usize = 16;
-/// Before something is sent to a node that owes no answer, its socket is read if it was not for so
-/// long: what was there before a command was sent cannot be its answer (R17).
+/// Before a command goes to a node that owes no answer, its socket is read if the last read is
+/// older than this: bytes that arrived before a command cannot be its answer (R17).
 pub(crate) const UNREAD_MAX: Duration = Duration::from_millis(1);
-/// Commands that are handed out in one go, each to all nodes that it is for.
+/// Most commands sent in one turn, each to all its nodes.
 const COMMANDS_PER_TURN_MAX: usize = 2_048;
 
-/// Locks from inside an event loop that is not ours: any number of operations at once, and no
-/// call that blocks.
+/// Locks inside a foreign event loop: any number of concurrent operations, and no call that blocks.
 ///
-/// It is a guest in a [`mio::Poll`] (for other loops there is [`Standalone`]): it registers one
-/// socket for each node, with the tokens from `first` to `first + nodes - 1`. A node's host name is
-/// looked up before each connection, on a thread that ends with the lookup. For an event loop:
+/// It is a guest in a [`mio::Poll`] (for other loops there is [`Standalone`]). It registers one
+/// socket for each node, with the tokens from `first` to `first + nodes - 1`. It looks up a node's
+/// host name before each connection, on a thread that ends with the lookup. In an event loop:
 ///
 /// 1. start operations: [`lock`](Multiplexer::lock), [`extend`](Multiplexer::extend),
 ///    [`unlock`](Multiplexer::unlock); then [`flush`](Multiplexer::flush);
-/// 2. take what has ended: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
-/// 3. wait, at most for [`next_timeout`](Multiplexer::next_timeout);
-/// 4. pass on the events, also if there are none: [`handle_events`](Multiplexer::handle_events); or
-///    each by itself with [`handle_event`](Multiplexer::handle_event), and then call
-///    [`handle_timeout`](Multiplexer::handle_timeout). Go on with 2.
+/// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
+/// 3. wait, for at most [`next_timeout`](Multiplexer::next_timeout);
+/// 4. pass on the events, even if there are none: [`handle_events`](Multiplexer::handle_events). Or
+///    pass each on with [`handle_event`](Multiplexer::handle_event), and then call
+///    [`handle_timeout`](Multiplexer::handle_timeout). Continue with 2.
 ///
-/// Every operation ends by itself; [`cancel`](Multiplexer::cancel) ends it when nobody waits for it
-/// any more. An [`OpId`] is unknown to every other multiplexer, where it finds and ends nothing.
+/// Every operation ends by itself. [`cancel`](Multiplexer::cancel) ends it when the caller no
+/// longer needs it. An [`OpId`] of another multiplexer is unknown here: it finds and ends nothing.
 ///
-/// In a process that was forked from the one that made it, nothing is sent, read or told:
-/// [`lock`](Multiplexer::lock) fails, an operation that it starts in another way never ends, what
-/// had ended before is for the parent to take, and there is nothing to wait for. A [`Lease`] that
-/// is handed in there is dropped: the parent has it.
+/// In a process forked from the one that made it, a multiplexer sends, reads and reports nothing.
+/// [`lock`](Multiplexer::lock) fails; other operations started there never end; results that were
+/// ready before the fork belong to the parent; there is nothing to wait for. A [`Lease`] passed in
+/// there is dropped: the parent has it.
 ///
-/// Records for the log are written at the end of [`flush`](Multiplexer::flush) and of the calls
-/// that handle events or timeouts, when nothing is half done: a logger may panic.
+/// Log records are written at the end of [`flush`](Multiplexer::flush) and of the calls that handle
+/// events or timeouts, when no work is half done: a logger may panic.
 ///
-/// A stale or foreign event does no harm: an event is a reason to look at a node's socket, the one
-/// that it has by now, and there nothing is found that was not for it.
+/// A stale or foreign event does no harm. An event is only a reason to read the node's current
+/// socket, where nothing is found that was not meant for it.
 ///
-/// What has come from a node that owes no answer ends its connection, and is not taken for the
-/// answer to what it is sent next: its socket is read before, if it was not for a millisecond.
+/// Bytes from a node that owes no answer end its connection. They are never taken for the answer to
+/// the next command: the socket is read before a command is sent, unless it was read within the
+/// last millisecond.
 ///
-/// No call blocks or sleeps, and each does a bounded amount of work. It reads at most 16 times
-/// 33 KiB from each node. It sees to 3,072 replies, and to 512 timeouts and 512 commands lost with
-/// a connection, shared by the nodes, but to 8 of each node; a call of `handle_events` to twice as
-/// many replies, those announced and those that the call before has left. It sends 2,048 commands,
-/// each to all nodes that it is for. If anything is left, `next_timeout` is zero, and the loop has
-/// its turn before the rest.
+/// No call blocks or sleeps, and each does a bounded amount of work. It reads at most 16 times 33
+/// KiB from each node. It handles 3,072 replies, 512 timeouts and 512 commands lost with a
+/// connection, shared by the nodes, but at least 8 of each per node. A call of `handle_events`
+/// handles up to twice as many replies: those announced and those left by the call before. It sends
+/// 2,048 commands, each to all its nodes. If anything is left, `next_timeout` is zero, and the loop
+/// can do its other work first.
 ///
 /// ```no_run
 /// use mio::{Events, Poll, Token};
@@ -112,11 +112,11 @@ pub struct Multiplexer {
     nodes: Vec<Connection>,
     /// Whether some node's last turn ended before its socket was drained.
     unread: bool,
-    /// By then, all that had come from the nodes that owe no answer was read.
+    /// At this moment, every byte from nodes that owe no answer had been read.
     looked_at: Moment,
-    /// Whether what is announced may have been there for long.
+    /// Whether announced replies may have waited in the sockets for a long time.
     was_away: bool,
-    /// What is about to be sent, and to whom.
+    /// The bytes about to be sent; `recipients` are their nodes.
     batch: BytesMut,
     recipients: NodeSet,
     records: Records,
@@ -126,17 +126,18 @@ pub struct Multiplexer {
 struct Connection {
     socket: Option<Socket>,
     search: Search,
-    /// Whether the node is to be connected as soon as its name is found.
+    /// Whether the node is to be connected as soon as its name is resolved.
     is_awaited: bool,
-    /// A number, or what the name was found to be last. Empty before that, and for a Unix socket.
+    /// The numeric address, or the last result of the lookup. Empty before that, and for a Unix
+    /// socket.
     addresses: Vec<SocketAddr>,
-    /// Which of them is tried now, modulo their number.
+    /// The index of the current address, modulo their number.
     address: usize,
-    /// How many of them failed since the node was to be connected.
+    /// How many addresses failed since the engine asked for the connection.
     tried: usize,
     /// Whether the last turn ended before the socket was drained.
     unread: bool,
-    /// Since when there is something to read that nobody waits for, if there is.
+    /// Since when readable bytes that no caller waits for are deferred, if any.
     deferred: Option<Moment>,
     /// When the socket was last read.
     read_at: Moment,
@@ -163,11 +164,11 @@ impl Connection {
 }
 
 impl Multiplexer {
-    /// A multiplexer that uses the tokens from `first` on, one for each node, of `registry`.
+    /// A multiplexer that uses the tokens of `registry` from `first` on, one for each node.
     ///
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) if `first` leaves no room for a token of each
-    /// node; the operating system's, if the registry cannot be cloned.
+    /// node. The operating system's error if the registry cannot be cloned.
     pub fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Multiplexer> {
         if first.0.checked_add(config.nodes()).is_none() {
             let nodes = config.nodes();
@@ -193,7 +194,7 @@ impl Multiplexer {
         })
     }
 
-    /// The moment on the safety clock: what a [`Lease`]'s validity is to be compared with.
+    /// The current moment on the safety clock, for comparison with a [`Lease`]'s validity.
     pub fn now(&self) -> Moment {
         Clock.now()
     }
@@ -201,17 +202,19 @@ impl Multiplexer {
     /// Starts one round of acquisition; it ends as [`Done::Acquired`].
     ///
     /// # Errors
-    /// A wrong resource name or TTL, or too many operations in flight: nothing was started.
+    /// A wrong resource name or TTL, or too many operations in flight. Nothing was started: correct
+    /// the arguments, or wait until some operations have ended.
     pub fn lock(&mut self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
         self.check_home()?;
         self.lock_until(Clock.now(), resource, ttl, Patience::OneRound)
     }
 
-    /// Starts rounds of acquisition that go on until `wait` is over; it ends as [`Done::Acquired`].
+    /// Starts rounds of acquisition that continue until `wait` has passed; it ends as
+    /// [`Done::Acquired`].
     ///
-    /// Those that wait here for the same resource get it in the order of their arrival, and only
-    /// the first of them asks the nodes.
+    /// Acquisitions that wait here for the same resource get it in the order of their arrival, and
+    /// only the first of them asks the nodes.
     ///
     /// # Errors
     /// As [`lock`](Multiplexer::lock).
@@ -227,8 +230,8 @@ impl Multiplexer {
         self.lock_until(now, resource, ttl, Patience::Until(now.after(wait)))
     }
 
-    /// Starts an extension to `ttl` from now; it ends as [`Done::Extended`], which gives the lease
-    /// back, also when the TTL is wrong or the lease is over and nothing was sent.
+    /// Starts an extension to `ttl` from now. It ends as [`Done::Extended`], which returns the
+    /// lease, also if the TTL is wrong or the lease has expired and nothing was sent.
     pub fn extend(&mut self, lease: Lease, ttl: Duration) -> OpId {
         match self.home.is_here() {
             true => self.extend_at(Clock.now(), lease, ttl),
@@ -251,18 +254,18 @@ impl Multiplexer {
         }
     }
 
-    /// To be called before the lease goes to another multiplexer, and when it is dropped without a
-    /// release.
+    /// Stops using the lease here. Call it before the lease goes to another multiplexer, and when
+    /// it is dropped without a release.
     ///
-    /// From now on nothing is sent for it here. What only this multiplexer knows goes with the
-    /// lease: masters that have not answered yet, so that its command may still arrive there, and
-    /// masters in quarantine. The next multiplexer does not count them for as long as they may have
-    /// forgotten a lock, at least `max_ttl`. If the command has not arrived by the time that it
-    /// gives the lock up, it ends the connection of this multiplexer to that master. So let go
-    /// when all masters have answered, if you can.
+    /// From now on this multiplexer sends nothing for it. What only this multiplexer knows travels
+    /// with the lease: masters that have not answered, where its command may still arrive, and
+    /// masters in quarantine. The next multiplexer does not count these masters for as long as they
+    /// may have forgotten a lock, at least `max_ttl`. If the command has not arrived when the next
+    /// multiplexer gives the lock up, it ends this multiplexer's connection to that master. So let
+    /// go after all masters have answered, if you can.
     ///
-    /// The operations that wait here for its resource ask the masters for it from now on; otherwise
-    /// they wait for its release, or for the end of its validity. What they ask leaves with the
+    /// Operations that wait here for the resource ask the masters from now on. Without this call
+    /// they wait for its release, or for the end of its validity. Their commands leave with the
     /// next [`flush`](Multiplexer::flush).
     pub fn let_go(&mut self, lease: &mut Lease) {
         if self.home.is_here() {
@@ -278,15 +281,15 @@ impl Multiplexer {
         }
     }
 
-    /// Sends what was started. Several operations started together leave in one write per node;
-    /// what is more than 2,048 leaves in the next turn.
+    /// Sends what was started. Operations started together leave in one write per node; commands
+    /// beyond 2,048 leave in the next turn.
     ///
-    /// Nothing is lost if it is forgotten: [`next_timeout`](Multiplexer::next_timeout) is then
-    /// zero, and [`handle_timeout`](Multiplexer::handle_timeout) sends.
+    /// Without this call nothing is lost: [`next_timeout`](Multiplexer::next_timeout) is then zero,
+    /// and [`handle_timeout`](Multiplexer::handle_timeout) sends.
     pub fn flush(&mut self) {
         if self.home.is_here() {
             if self.engine.has_actions() {
-                // It may be long since the operations were started.
+                // The operations may have been started long ago.
                 self.engine.advance(Clock.now_by_one_clock());
             }
             self.flush_at_home();
@@ -294,14 +297,14 @@ impl Multiplexer {
         }
     }
 
-    /// Tells the log what has happened. A logger that panics finds nothing half done.
+    /// Writes the log records. A logger that panics leaves no work half done.
     fn write_records(&mut self) {
         if let Some(records) = self.records.take() {
             records.write();
         }
     }
 
-    /// The records that are to be written, and by now can only be written by the caller.
+    /// The records to be written; the caller must write them.
     #[inline]
     pub(crate) fn take_records(&mut self) -> Option<Records> {
         self.records.take()
@@ -317,7 +320,8 @@ impl Multiplexer {
         self.records.note(level, text);
     }
 
-    /// As [`flush`](Multiplexer::flush), for this process only, and without a word to the log.
+    /// As [`flush`](Multiplexer::flush), but only in the process that made it, and without writing
+    /// the log.
     #[inline]
     pub(crate) fn flush_at_home(&mut self) {
         if self.engine.has_actions() || self.engine.has_notices() {
@@ -329,8 +333,9 @@ impl Multiplexer {
         self.engine.forget_randomness();
     }
 
-    /// What nobody has asked for is found before something is asked that it might be taken for the
-    /// answer to. A node that owes answers is not looked at: what comes is theirs first.
+    /// Reads the sockets of nodes that owe no answer, so that unrequested bytes are found before
+    /// they could be taken for the answer to the next command. Nodes that owe answers are skipped:
+    /// their bytes are answers first.
     #[inline]
     fn look_at_idle(&mut self) {
         let now = self.engine.last_now();
@@ -355,7 +360,7 @@ impl Multiplexer {
         self.looked_at = looked_at;
     }
 
-    /// Ends every connection: what was handed out may not have been sent.
+    /// Ends every connection: some commands noted as sent may not have been.
     fn start_over(&mut self) {
         let now = self.engine.last_now();
         self.engine.forget_randomness();
@@ -371,7 +376,7 @@ impl Multiplexer {
     }
 
     fn carry_out(&mut self) {
-        // What is left leaves in the next turn, which is due at once.
+        // The rest leaves in the next turn, which is due immediately.
         for _ in 0..COMMANDS_PER_TURN_MAX {
             if !self.engine.has_actions() {
                 break;
@@ -404,20 +409,20 @@ impl Multiplexer {
         }
     }
 
-    /// Commands that follow each other to the same nodes leave in one write to each.
+    /// Consecutive commands to the same nodes leave in one write per node.
     fn send_batch(&mut self) {
         self.send_bytes(self.batch.len());
         self.batch.clear();
     }
 
-    /// The first `count` bytes of the batch.
+    /// Sends the first `count` bytes of the batch.
     fn send_bytes(&mut self, count: usize) {
         for node in std::mem::take(&mut self.recipients).iter() {
             self.send(node, count);
         }
     }
 
-    /// Passes on a readiness event. Returns whether its token is one of ours.
+    /// Passes on a readiness event. Returns whether its token belongs to this multiplexer.
     pub fn handle_event(&mut self, event: &Event) -> bool {
         if !self.home.is_here() {
             return false;
@@ -428,10 +433,10 @@ impl Multiplexer {
         ours
     }
 
-    /// Passes on all events of one wait, and does what is due, as
-    /// [`handle_event`](Multiplexer::handle_event) for each and
-    /// [`handle_timeout`](Multiplexer::handle_timeout) would; but the clock is read once, and what
-    /// is to be sent leaves together. Events of others are passed over.
+    /// Passes on all events of one wait and does what is due, like
+    /// [`handle_event`](Multiplexer::handle_event) for each and then
+    /// [`handle_timeout`](Multiplexer::handle_timeout). But it reads the clock once, and sends
+    /// everything together. It ignores events with other tokens.
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         if self.home.is_here() {
             let now = Clock.now_by_one_clock();
@@ -444,22 +449,22 @@ impl Multiplexer {
         }
     }
 
-    /// Takes note of the time: something was waited for.
+    /// Updates the time, after a wait.
     pub(crate) fn advance(&mut self, now: Moment) {
         self.engine.advance(now);
         self.engine.forget_randomness();
     }
 
-    /// As [`advance`](Multiplexer::advance), just after all sockets were looked at. `was_away`:
-    /// nobody was waiting, so that what is announced may have been there for long.
+    /// As [`advance`](Multiplexer::advance), just after all sockets were polled. `was_away`: no
+    /// thread was waiting, so the announced replies may have waited for a long time.
     pub(crate) fn advance_after_look(&mut self, now: Moment, was_away: bool) {
         self.advance(now);
         self.looked_at = self.engine.last_now();
         self.was_away = was_away;
     }
 
-    /// As [`handle_event`](Multiplexer::handle_event), for several events of one moment, which was
-    /// taken note of: the caller flushes. For this process only.
+    /// As [`handle_event`](Multiplexer::handle_event), for one of several events after a single
+    /// [`advance`](Multiplexer::advance). The caller flushes. Only in the process that made it.
     pub(crate) fn handle_event_now(&mut self, event: &Event) -> bool {
         let Some(node) = event.token().0.checked_sub(self.first.0) else {
             return false;
@@ -471,11 +476,12 @@ impl Multiplexer {
         true
     }
 
-    /// As [`handle_event_now`](Multiplexer::handle_event_now), when nobody waits for anything: an
-    /// answer that comes too late to matter is read together with the next one, which will be
-    /// announced, or before the node is blamed for its silence. What is no answer is read at once.
+    /// As [`handle_event_now`](Multiplexer::handle_event_now), when no caller waits for anything.
+    /// An answer that is too late to matter is read together with the next one, which will be
+    /// announced, or before the node is failed for its silence. Bytes that are no answer are read
+    /// at once.
     pub(crate) fn defer(&mut self, event: &Event) {
-        // Elsewhere, nothing is announced again before all was read.
+        // Other systems announce nothing again before all was read.
         let is_announced_again = cfg!(any(target_os = "linux", target_os = "android"));
         let node = event.token().0.wrapping_sub(self.first.0);
         let is_over = event.is_read_closed() || event.is_error();
@@ -495,7 +501,7 @@ impl Multiplexer {
         }
     }
 
-    /// Reads what was deferred.
+    /// Reads the deferred bytes.
     pub(crate) fn catch_up(&mut self) {
         for node in 0..self.nodes.len() {
             if self.nodes[node].deferred.is_some() {
@@ -504,7 +510,7 @@ impl Multiplexer {
         }
     }
 
-    /// Does what is due: timeouts, retries, reconnects. To be called after each wait.
+    /// Does what is due: timeouts, retries, reconnects. Call it after each wait.
     pub fn handle_timeout(&mut self) {
         if self.home.is_here() {
             let now = Clock.now_by_one_clock();
@@ -514,7 +520,7 @@ impl Multiplexer {
         }
     }
 
-    /// For this process only; as [`flush_at_home`](Multiplexer::flush_at_home).
+    /// Only in the process that made it; see [`flush_at_home`](Multiplexer::flush_at_home).
     pub(crate) fn handle_timeout_at(&mut self, now: Moment) {
         #[cfg(not(unix))]
         (0..self.nodes.len()).for_each(|node| self.ask_lookup(node));
@@ -524,7 +530,7 @@ impl Multiplexer {
                 let connection = &mut self.nodes[node];
                 let unread = std::mem::take(&mut connection.unread);
                 let deferred = connection.deferred.is_some();
-                // The caller may not have polled for long, and the replies be here.
+                // The caller may not have polled for a long time, and the replies may be there.
                 if unread || self.engine.is_overdue(now, node) {
                     self.look_at(node, true);
                 } else if deferred {
@@ -541,7 +547,7 @@ impl Multiplexer {
         self.flush_at_home();
     }
 
-    /// How long the event loop may wait; `None` for as long as it likes.
+    /// How long the event loop may wait; `None` means without limit.
     pub fn next_timeout(&self) -> Option<Duration> {
         if !self.home.is_here() {
             return None;
@@ -552,8 +558,8 @@ impl Multiplexer {
         }
     }
 
-    /// When [`next_timeout`](Multiplexer::next_timeout) ends, for a caller who looks for what has
-    /// ended himself.
+    /// When [`next_timeout`](Multiplexer::next_timeout) ends, for a caller that checks for results
+    /// itself.
     pub(crate) fn due(&self) -> Option<Moment> {
         let due =
             if self.unread { Some(self.engine.last_now()) } else { self.engine.poll_timeout() };
@@ -565,11 +571,11 @@ impl Multiplexer {
         due
     }
 
-    /// The next operation that has ended.
+    /// Takes the next result.
     ///
-    /// The clock is read for each lock: one that it hands out was valid at that moment. A quorum
-    /// that came too late is undone on the way; what that sends leaves with the next
-    /// [`flush`](Multiplexer::flush) or turn, which is then due at once.
+    /// The clock is read for each acquired lock: a lock that is handed out was valid at that
+    /// moment. A quorum that came too late is undone here. The commands for that leave with the
+    /// next [`flush`](Multiplexer::flush) or turn, which is due immediately.
     #[inline]
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
         // A lock that was granted before a fork is handed out once, to the parent (R24).
@@ -583,8 +589,8 @@ impl Multiplexer {
         self.engine.poll_done(now)
     }
 
-    /// As [`poll_done`](Multiplexer::poll_done), for one operation. It sends nothing: a logger that
-    /// panics would take the result with it.
+    /// As [`poll_done`](Multiplexer::poll_done), for one operation. It sends nothing: if a logger
+    /// panicked then, the result would be lost.
     #[inline]
     pub(crate) fn take_done(&mut self, id: OpId) -> Option<Done> {
         if !self.engine.has_done() {
@@ -594,20 +600,20 @@ impl Multiplexer {
         self.engine.take_done(now, id)
     }
 
-    /// Ends an operation at once. [`poll_done`](Multiplexer::poll_done) will not name it any more,
-    /// also if it had ended and nobody had taken its result.
+    /// Ends an operation at once. [`poll_done`](Multiplexer::poll_done) no longer returns it, even
+    /// if it had ended before.
     ///
     /// - An acquisition is undone: whatever it took, or may yet take, is released on every node
-    ///   that it was meant for. Nobody holds a lock by it from here on.
-    /// - An extension gives its lease back. The lock is held as before, until the lease's deadline:
-    ///   the old one, or the new one if the extension had succeeded by now. What was sent is not
-    ///   called back, so the keys may live longer than that; a release deletes them all the same.
-    /// - A release goes on without a report: there is no taking it back.
+    ///   that it was meant for. From here on, no lock is held by it.
+    /// - An extension returns its lease. The lock is held as before, until the lease's deadline:
+    ///   the old one, or the new one if the extension had succeeded by now. Commands already sent
+    ///   are not recalled, so the keys may live longer than that; a release deletes them anyway.
+    /// - A release continues without a report: it cannot be taken back.
     ///
-    /// An operation that is not, or no longer, under way here is
-    /// [`Nothing`](Cancelled::Nothing), and no harm is done; nor is any in a forked process.
+    /// For an operation that is not, or no longer, in flight here it returns
+    /// [`Nothing`](Cancelled::Nothing) and does no harm. The same holds in a forked process.
     ///
-    /// What is to be sent leaves with the next [`flush`](Multiplexer::flush).
+    /// The resulting commands leave with the next [`flush`](Multiplexer::flush).
     pub fn cancel(&mut self, id: OpId) -> Cancelled {
         match self.home.is_here() {
             true => self.engine.cancel(Clock.now(), id),
@@ -615,16 +621,16 @@ impl Multiplexer {
         }
     }
 
-    /// Cancels an operation that nobody waits for any more, and gives up what it holds. What is to
-    /// be sent leaves with the next flush: this may be called while a thread panics, and sending
-    /// may tell a logger of failures.
+    /// Cancels an operation that no caller waits for, and releases what it holds. The commands
+    /// leave with the next flush: this may be called while a thread panics, and sending may report
+    /// failures to a logger.
     pub(crate) fn forsake(&mut self, id: OpId) {
         if let Cancelled::Extension(lease) = self.cancel(id) {
             self.abandon(lease);
         }
     }
 
-    /// The time to take the result at. The end of a release says nothing of a validity.
+    /// The time at which to take the result. The end of a release does not depend on a validity.
     fn now_for(&self, id: OpId) -> Moment {
         match self.engine.is_release(id) {
             true => self.engine.last_now(),
@@ -663,7 +669,7 @@ impl Multiplexer {
     }
 
     pub(crate) fn let_go_at(&mut self, now: Moment, lease: &mut Lease) {
-        // What has been answered by now is not in doubt.
+        // Answers that have arrived by now resolve the doubt about their nodes.
         (0..self.nodes.len()).for_each(|node| self.look_at(node, false));
         self.engine.let_go(now, lease);
     }
@@ -691,7 +697,7 @@ impl Multiplexer {
         if self.home.is_here() { Ok(()) } else { Err(LockError::forked()) }
     }
 
-    /// The process that this was made in: in another one, nothing of it may be touched (R24).
+    /// The process that made this: in any other process, nothing of it may be touched (R24).
     pub(crate) fn home(&self) -> Home {
         self.home
     }
@@ -705,7 +711,8 @@ impl Multiplexer {
         }
     }
 
-    /// Starts to connect to the node's current address, or to the next one that takes it.
+    /// Starts to connect to the node's current address, or to the next one that does not fail at
+    /// once.
     fn try_address(&mut self, node: usize) {
         let token = Token(self.first.0 + node);
         let connection = &mut self.nodes[node];
@@ -723,15 +730,15 @@ impl Multiplexer {
         }
     }
 
-    /// A name's other addresses are tried before its node is given up; all of them together have
-    /// the time of one connection.
+    /// The other addresses of a name are tried before the node fails. All of them together have one
+    /// connect timeout.
     fn connect_failed(&mut self, now: Moment, node: usize, error: &io::Error) {
         let connection = &mut self.nodes[node];
         connection.socket = None;
         connection.tried += 1;
         connection.address = connection.address.wrapping_add(1);
         if connection.tried < connection.addresses.len() {
-            // As deep as a name has addresses, which is capped.
+            // The recursion is as deep as the name has addresses, which is capped.
             self.try_address(node);
         } else {
             self.fail(now, node, disconnected(error));
@@ -744,7 +751,7 @@ impl Multiplexer {
         connection.is_awaited = false;
         if let Some(socket) = connection.socket.take() {
             if !socket.connected {
-                // Nobody answers at this address; the next try is for the name's next one.
+                // This address did not answer: the next try uses the name's next address.
                 connection.address = connection.address.wrapping_add(1);
             }
             socket.abort();
@@ -755,7 +762,7 @@ impl Multiplexer {
 
     #[inline(always)]
     fn send(&mut self, node: usize, count: usize) {
-        // A socket that is gone has failed, and the engine has yet to say that it is to be closed.
+        // A missing socket has failed; the engine has not yet asked to close it.
         let Some(socket) = &mut self.nodes[node].socket else {
             return;
         };
@@ -772,7 +779,8 @@ impl Multiplexer {
     }
 
     fn fail(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
-        // Gone at once, so that nothing more is written to it; the engine asks to close it later.
+        // Dropped at once, so that nothing more is written to it. The engine asks to close it
+        // later.
         if let Some(socket) = self.nodes[node].socket.take() {
             socket.abort();
         }
@@ -781,8 +789,8 @@ impl Multiplexer {
         self.records.note(Level::Debug, format_args!("{address}: {outcome}"));
     }
 
-    /// Does what a node's socket is ready for. `to_the_end`: what was announced may not be
-    /// announced again, so a short read is not the end.
+    /// Does what a node's socket is ready for. `to_the_end`: the poll may not announce the bytes
+    /// again, so a short read is not the end.
     fn look_at(&mut self, node: usize, to_the_end: bool) {
         let connection = &mut self.nodes[node];
         let deferred = connection.deferred.take();
@@ -792,7 +800,7 @@ impl Multiplexer {
         }
         connection.read_at = self.engine.last_now();
         match &mut connection.socket {
-            // The usual: it has what was asked for, and no more than that.
+            // The fast path: the socket has exactly the awaited replies.
             Some(socket) if socket.is_flowing() && !to_the_end && !connection.unread => {
                 let mut replies_left = self.engine.replies_per_turn();
                 let received = socket.receive();
@@ -823,7 +831,8 @@ impl Multiplexer {
         }
     }
 
-    /// Finishes to connect, and sends what was kept. Says whether there may be something to read.
+    /// Finishes connecting, and sends what was kept. Returns whether there may be something to
+    /// read.
     #[cold]
     fn get_going(&mut self, now: Moment, node: usize) -> bool {
         let Some(socket) = &mut self.nodes[node].socket else {
@@ -865,7 +874,7 @@ impl Multiplexer {
         }
     }
 
-    /// Passes on what was received, and what the socket has besides.
+    /// Handles what was received, then reads and handles the rest.
     #[inline(never)]
     fn drain(
         &mut self,
@@ -878,7 +887,7 @@ impl Multiplexer {
             return;
         };
         match drain(&mut self.engine, socket, node, received, to_the_end, replies_left) {
-            // A part of a reply that nobody has asked for.
+            // A part of a reply that was not requested.
             Ok(Drained::Enough) if self.engine.is_idle(node) && !socket.reader.is_empty() => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Surplus);
                 self.fail(self.engine.last_now(), node, outcome);
@@ -889,8 +898,8 @@ impl Multiplexer {
         }
     }
 
-    /// Cuts the replies that an earlier turn has left, at most so many. Returns how many more may
-    /// be cut; none if there is nothing more to be done for now.
+    /// Handles replies left by an earlier turn, at most `replies_max`. Returns how many more may be
+    /// handled; zero if the turn is over for this node.
     #[cold]
     fn cut(&mut self, now: Moment, node: usize, replies_max: usize) -> usize {
         let Multiplexer { engine, nodes, .. } = self;
@@ -911,7 +920,7 @@ impl Multiplexer {
         0
     }
 
-    /// What was announced of the nodes was not looked at.
+    /// The announced sockets of the nodes were not read.
     pub(crate) fn leave_all_unread(&mut self) {
         (0..self.nodes.len()).for_each(|node| self.leave_unread(node));
     }
@@ -923,13 +932,13 @@ impl Multiplexer {
     }
 }
 
-/// Whether all was read that is to be read in this turn.
+/// Whether everything that is to be read in this turn was read.
 enum Drained {
     Enough,
     NotYet,
 }
 
-/// Passes on what was read, and what the socket has besides. An error ends the connection.
+/// Handles what was read, then reads and handles the rest. An error ends the connection.
 #[inline(always)]
 fn drain(
     engine: &mut Engine,
@@ -948,7 +957,8 @@ fn drain(
             Ok(received) => received,
             Err(error) => return Err(disconnected(&error)),
         };
-        // A time that came after the latest look at our clock would look like one that runs ahead.
+        // The clock is read again: otherwise a time that the server sent after our last reading
+        // would look like a server clock that runs ahead.
         if engine.is_telling_time(node) {
             engine.advance(Clock.now_by_one_clock());
         }
@@ -977,8 +987,9 @@ fn drain(
     Ok(Drained::NotYet)
 }
 
-/// Actions are being carried out. If that panics, which takes a bug of ours, commands are noted as
-/// sent that were not, and every later reply would be taken for the answer to the one before (R17).
+/// Guards the execution of actions. A panic there, which takes a bug of ours, leaves commands noted
+/// as sent that were not. Every later reply would then be taken for the answer to the one before
+/// (R17).
 struct Unfinished<'a> {
     mux: &'a mut Multiplexer,
 }
@@ -996,14 +1007,16 @@ fn disconnected(error: &io::Error) -> NodeOutcome {
 impl Drop for Multiplexer {
     fn drop(&mut self) {
         if self.home.is_here() {
-            // What was started leaves if the sockets take it; nobody waits. An action can fail a
-            // node, which adds to them; each node fails once, since it is not connected again.
+            // Unsent commands leave if the sockets accept them; the drop does not wait. An action
+            // can fail a node, which adds actions. Each node fails at most once, since it is not
+            // connected again.
             while self.engine.has_actions() {
                 self.flush_at_home();
             }
             self.write_records();
         } else {
-            // Taking a socket out of the poll would take it out of the parent's, which is the same.
+            // Deregistering a socket here would deregister it for the parent, which shares the
+            // poll.
             self.nodes.drain(..).for_each(std::mem::forget);
         }
     }
@@ -1028,11 +1041,11 @@ mod tests {
     use crate::Redlock;
     use crate::proto::Entropy;
 
-    /// Name, id, four sections of nothing, time, two commands that are not there, and probe.
+    /// Name, id, four empty sections, time, two missing commands, and probe.
     const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
         *2\r\n$1\r\n1\r\n$1\r\n1\r\n*2\r\n$-1\r\n$-1\r\n:0\r\n";
 
-    /// A server that greets and grants one lock, and the address of one that is not there.
+    /// A server that completes the handshake and grants one lock, and an address without a server.
     fn one_alive_one_dead() -> (SocketAddr, SocketAddr, JoinHandle<()>) {
         let alive = TcpListener::bind("127.0.0.1:0").unwrap();
         let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -1047,7 +1060,7 @@ mod tests {
         (address, dead, std::thread::spawn(serve))
     }
 
-    /// It forgets tokens, and counts that.
+    /// Counts how often it has to forget tokens.
     #[derive(Default, Clone)]
     struct Forgets(Arc<AtomicUsize>);
 
@@ -1065,7 +1078,7 @@ mod tests {
         }
     }
 
-    /// R6: nothing that was drawn in advance is left when a turn is over, or when one begins.
+    /// R6: no token drawn in advance is left at the end of a turn, or at the beginning of one.
     #[test]
     fn tokens_are_forgotten_when_they_are_sent_and_when_something_was_waited_for() {
         let poll = Poll::new().unwrap();
@@ -1089,7 +1102,7 @@ mod tests {
         }
     }
 
-    /// R17: an answer may be read together with the next one; what is no answer may not.
+    /// R17: an answer may be read together with the next one; an unrequested reply must not.
     #[test]
     fn what_nobody_has_asked_for_is_read_at_once_also_if_nobody_waits() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

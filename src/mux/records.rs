@@ -1,13 +1,13 @@
-//! What is to be written to the log, later: a logger may block or panic.
+//! Log records to be written later: a logger may block or panic.
 
 use std::fmt;
 
 use log::Level;
 
-/// What comes beyond is not kept, only counted, until these are written.
+/// Further records are only counted until these are written.
 const RECORDS_MAX: usize = 256;
 
-/// Records that wait to be written by a thread that holds up nobody else.
+/// Records that wait until a thread can write them without delaying others.
 #[derive(Default)]
 pub(crate) struct Records {
     records: Vec<(Level, String)>,
@@ -15,10 +15,10 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Notes a record, if the log is to have any of its level.
+    /// Adds a record, if its level is enabled.
     #[cold]
     pub(crate) fn note(&mut self, level: Level, text: fmt::Arguments<'_>) {
-        // To ask the logger itself would be to call it.
+        // Does not ask the logger itself: that would call it.
         if level > log::STATIC_MAX_LEVEL || level > log::max_level() {
             return;
         }
@@ -33,7 +33,7 @@ impl Records {
         self.records.is_empty()
     }
 
-    /// Those that there are.
+    /// The pending records, if any.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Records> {
         if self.is_empty() { None } else { Some(std::mem::take(self)) }
@@ -44,7 +44,7 @@ impl Records {
             log::log!(target: "muxlock", *level, "{text}");
         }
         if self.missed > 0 {
-            log::warn!(target: "muxlock", "{} more records were not kept", self.missed);
+            log::warn!(target: "muxlock", "{} more records were dropped", self.missed);
         }
     }
 }
@@ -57,7 +57,7 @@ mod tests {
     fn records_beyond_the_most_are_counted_until_the_others_are_taken() {
         log::set_max_level(log::LevelFilter::Debug);
         let mut records = Records::default();
-        records.note(Level::Trace, format_args!("nobody wants it"));
+        records.note(Level::Trace, format_args!("not enabled"));
         assert!(records.is_empty() && records.take().is_none());
         (0..RECORDS_MAX + 3).for_each(|i| records.note(Level::Debug, format_args!("{i}")));
         let taken = records.take().unwrap();

@@ -1,4 +1,4 @@
-//! One non-blocking socket to a node: bytes in, bytes out, nothing known about locks.
+//! One non-blocking socket to a node: it moves bytes and knows nothing about locks.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -15,11 +15,12 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::resp::ReplyReader;
 
-/// What a socket may have to send before the node is told to be blocked.
+/// Unsent bytes of a socket beyond which the engine treats the node as blocked.
 pub(super) const UNSENT_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Idle connections are probed after this long, at this interval.
+/// Idle connections are probed after this time, and at this interval.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// Unacknowledged bytes end a connection after this long: a dead peer must not swallow writes.
+/// Bytes that stay unacknowledged for this long end the connection: a dead peer must not swallow
+/// writes.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(10);
 
@@ -62,7 +63,7 @@ impl Stream {
         }
     }
 
-    /// The error that the socket has kept, if any; then whether it has a peer.
+    /// Returns the socket's pending error, if any; otherwise whether it has a peer.
     fn is_connected(&self) -> io::Result<bool> {
         let (error, peer) = match self {
             Stream::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
@@ -78,12 +79,12 @@ impl Stream {
     }
 }
 
-/// What was had from a socket.
+/// The result of one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Some bytes, and maybe there are more.
+    /// Some bytes; there may be more.
     Some,
-    /// Some bytes, and more will be announced.
+    /// Some bytes; the poll will report further ones.
     Last,
     Nothing,
     Ended,
@@ -104,7 +105,7 @@ impl Socket {
 
     #[cfg(unix)]
     pub(super) fn unix(registry: &Registry, token: Token, to: &Path) -> io::Result<Socket> {
-        // A full backlog is reported here, as WouldBlock, and never by an event.
+        // A full backlog is reported here as WouldBlock, and never by an event.
         Socket::register(registry, token, Stream::Unix(UnixStream::connect(to)?))
     }
 
@@ -121,12 +122,12 @@ impl Socket {
         Ok(Socket { stream, registry, connected: false, reader, unsent })
     }
 
-    /// Whether there is nothing to be done on it but to read.
+    /// Whether the socket needs nothing but reading.
     pub(super) fn is_flowing(&self) -> bool {
         self.connected && self.unsent.is_empty()
     }
 
-    /// Looks whether the connection stands now; readiness is only a hint to look.
+    /// Returns whether the connection is established; readiness is only a hint.
     pub(super) fn finish_connecting(&mut self) -> io::Result<bool> {
         if !self.connected && self.stream.is_connected()? {
             self.connected = true;
@@ -137,7 +138,7 @@ impl Socket {
         Ok(self.connected)
     }
 
-    /// Sends, or keeps for later what the socket does not take.
+    /// Sends the bytes, and keeps what the socket does not accept.
     #[inline(always)]
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.unsent.is_empty() {
@@ -150,7 +151,7 @@ impl Socket {
         }
     }
 
-    /// Sends what the first write has not, or keeps it.
+    /// Sends what the first write left, or keeps it.
     #[cold]
     fn send_with(&mut self, bytes: &[u8], written: io::Result<usize>) -> io::Result<()> {
         let sent = match written {
@@ -179,7 +180,7 @@ impl Socket {
         self.unsent.len()
     }
 
-    /// Writes until all is written or the socket takes no more.
+    /// Writes until all is written or the socket accepts no more.
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -194,7 +195,7 @@ impl Socket {
         Ok(sent)
     }
 
-    /// Reads once into the reader.
+    /// Reads once into the reader's buffer.
     #[inline(always)]
     pub(super) fn receive(&mut self) -> io::Result<Received> {
         loop {
@@ -204,7 +205,7 @@ impl Socket {
                 Ok(0) => return Ok(Received::Ended),
                 Ok(count) => {
                     self.reader.filled(count);
-                    // epoll promises a new edge after a short read; other systems do not.
+                    // epoll reports a new edge after a short read; other systems do not.
                     let short = cfg!(any(target_os = "linux", target_os = "android"));
                     let is_last = short && count < size;
                     return Ok(if is_last { Received::Last } else { Received::Some });
@@ -218,7 +219,8 @@ impl Socket {
         }
     }
 
-    /// Ends the connection without leaving bytes for the kernel to retransmit for minutes.
+    /// Ends the connection at once, so that the kernel does not retransmit unsent bytes for
+    /// minutes.
     pub(super) fn abort(self) {
         if let Some(stream) = self.stream.tcp() {
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
@@ -232,7 +234,7 @@ impl Drop for Socket {
     }
 }
 
-/// None of these is needed for correctness, so none may fail a connection.
+/// Correctness needs none of these options, so none may fail a connection.
 fn tune(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);

@@ -1,4 +1,4 @@
-//! A multiplexer with a poll of its own, for event loops that are not mio's.
+//! A multiplexer with its own poll, for event loops other than mio's.
 
 use std::io::{self, ErrorKind};
 use std::ops::{Deref, DerefMut};
@@ -13,22 +13,22 @@ use crate::config::Config;
 use crate::error::LockError;
 use crate::quorum::NODES_MAX;
 
-/// A [`Multiplexer`] with a poll of its own: for event loops other than mio's, and for programs
-/// that have none.
+/// A [`Multiplexer`] with its own poll: for event loops other than mio's, and for programs without
+/// an event loop.
 ///
-/// On Unix it is one file descriptor, that of its epoll or kqueue. Whatever waits for descriptors
-/// can wait for it: `poll(2)`, another epoll, GLib, libuv, a runtime's reactor. It is readable
-/// when there is something to do. For an event loop:
+/// On Unix it is one file descriptor, that of its epoll or kqueue. Anything that waits for
+/// descriptors can wait for it: `poll(2)`, another epoll, GLib, libuv, a runtime's reactor. It is
+/// readable when there is something to do. In an event loop:
 ///
-/// 1. start operations, and [`flush`](Multiplexer::flush);
-/// 2. take what has ended: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
-/// 3. wait until the descriptor is readable, at most for
+/// 1. start operations, then [`flush`](Multiplexer::flush);
+/// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
+/// 3. wait until the descriptor is readable, for at most
 ///    [`next_timeout`](Multiplexer::next_timeout);
-/// 4. [`turn`](Standalone::turn), whatever ended the wait, and go on with 2.
+/// 4. [`turn`](Standalone::turn), whatever ended the wait, and continue with 2.
 ///
-/// Both matter: connections, retries and timeouts are announced by nothing but `next_timeout`, and
-/// it is zero if a turn ended before everything was read. It makes no difference whether the
-/// outer loop is told of levels or of edges: a turn leaves nothing announced.
+/// Both limits of the wait matter. Only `next_timeout` announces connections, retries and timeouts,
+/// and it is zero if a turn ended before everything was read. The outer loop may be level-triggered
+/// or edge-triggered: a turn leaves no event pending.
 ///
 /// Without another event loop, [`wait`](Standalone::wait) does steps 3 and 4.
 ///
@@ -65,19 +65,19 @@ pub struct Standalone {
 }
 
 impl Standalone {
-    /// A multiplexer with a poll of its own. Nothing is connected to before the first operation or
+    /// A multiplexer with its own poll. It connects to no master before the first operation or
     /// [`connect`](Multiplexer::connect).
     ///
     /// # Errors
-    /// The operating system's, if it has no descriptors left.
+    /// The operating system's error, if it has no descriptors left.
     pub fn new(config: Config) -> io::Result<Standalone> {
         let poll = Poll::new()?;
         let mux = Multiplexer::new(config, poll.registry(), Token(0))?;
-        // There is room for an event of each node, so that one look leaves none behind.
+        // There is room for one event per node, so that one poll leaves none behind.
         Ok(Standalone { mux, poll, events: Events::with_capacity(NODES_MAX) })
     }
 
-    /// Does what there is to do, and waits for nothing: one look at the sockets, and what
+    /// Does what there is to do, without waiting: polls the sockets once, then does what
     /// [`handle_events`](Multiplexer::handle_events) does, within the same bounds.
     ///
     /// # Errors
@@ -86,16 +86,16 @@ impl Standalone {
         self.wait(Duration::ZERO)
     }
 
-    /// Waits until there is something to do, at most for `limit`, and does it.
+    /// Waits until there is something to do, for at most `limit`, and does it.
     ///
-    /// It may return earlier, with nothing done. Results that nobody has taken are something to
-    /// do: it does not wait for more of them.
+    /// It may return earlier with nothing done. It does not wait while results are there that the
+    /// caller has not taken.
     ///
     /// # Errors
-    /// The operating system's. In a process that was forked from the one that made this, nothing is
-    /// touched, and it fails: make one of its own there.
+    /// The operating system's error. In a process forked from the one that made this, it touches
+    /// nothing and fails: make a new one in that process.
     pub fn wait(&mut self, limit: Duration) -> io::Result<()> {
-        // To look would take away what is announced to the parent.
+        // Polling would consume events of the parent.
         if !self.mux.home.is_here() {
             return Err(LockError::forked().into());
         }
@@ -123,7 +123,7 @@ impl DerefMut for Standalone {
     }
 }
 
-/// To wait for, and for nothing else: reading from it or closing it does harm.
+/// Only for waiting: reading from the descriptor or closing it does harm.
 #[cfg(unix)]
 impl AsFd for Standalone {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -131,7 +131,7 @@ impl AsFd for Standalone {
     }
 }
 
-/// To wait for, and for nothing else: reading from it or closing it does harm.
+/// Only for waiting: reading from the descriptor or closing it does harm.
 #[cfg(unix)]
 impl AsRawFd for Standalone {
     fn as_raw_fd(&self) -> RawFd {
