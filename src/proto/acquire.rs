@@ -1,4 +1,4 @@
-//! Acquisition: rounds of SET until a quorum grants, or patience ends.
+//! Acquisition: rounds of SET until a quorum grants, or the time to wait is over.
 
 use super::release::Held;
 use super::round::{Claim, Kind};
@@ -10,11 +10,12 @@ use crate::token::LockToken;
 use crate::{Moment, Resource, validity};
 
 impl Engine {
-    /// Starts to acquire a lock. `now` becomes the start of its validity: it must be read before
+    /// Starts to acquire a lock. `now` becomes the start of its validity: read the clock before
     /// this call (R1).
     ///
     /// # Errors
-    /// [`LockErrorKind::InvalidTtl`] or [`LockErrorKind::Overloaded`]; nothing was sent.
+    /// [`LockErrorKind::InvalidTtl`]: correct the TTL. [`LockErrorKind::Overloaded`]: let some
+    /// operations end first. Nothing was sent.
     pub fn acquire(
         &mut self,
         now: Moment,
@@ -40,7 +41,8 @@ impl Engine {
         Ok(self.id_of(op))
     }
 
-    /// The delay after a round is over, or the wait in a line, or all patience.
+    /// A timer of a waiting acquisition fired: its retry delay, its wait in the queue, or its
+    /// patience has ended.
     pub(super) fn stop_waiting(&mut self, now: Moment, op: usize) {
         let Task::Acquire { patience: Patience::Until(give_up_at), .. } = self.operations[op].task
         else {
@@ -55,8 +57,8 @@ impl Engine {
         }
     }
 
-    /// Why an acquisition has failed; if it never asked the nodes, for the reason of the one that
-    /// did.
+    /// Why an acquisition failed. If it never asked the nodes, the reason of the acquisition that
+    /// asked for the queue.
     fn failure_in_line(&mut self, op: usize) -> Failure {
         let Some(Last { key, told: None }) = self.last_of(op) else {
             return self.told_to(op).map_or(Failure::Contended, |(failure, _)| *failure);
@@ -80,7 +82,8 @@ impl Engine {
         self.last_of(op)?.told.as_ref()
     }
 
-    /// As [`told_to`](Engine::told_to), for others; if it is over, what it was told at the end.
+    /// As [`told_to`](Engine::told_to), for other operations. If this one has failed, its final
+    /// report.
     pub(super) fn told_by(&self, op: usize) -> Option<(Failure, LockError)> {
         match self.operations[op].progress {
             Progress::Failed(failure, Some(round)) => Some(self.told_in(op, round, failure)),
@@ -88,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// What the nodes have said so far in a round that is open.
+    /// The node reports of a round that is still open.
     pub(super) fn told_so_far(&self, op: usize) -> Option<(Failure, LockError)> {
         let Progress::Voting(round) = self.operations[op].progress else {
             return None;
@@ -100,18 +103,18 @@ impl Engine {
 
     fn told_in(&self, op: usize, round: usize, failure: Failure) -> (Failure, LockError) {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
-            unreachable!("only acquisitions stand in line");
+            unreachable!("only acquisitions queue");
         };
         (failure, LockError::new(failure.into(), attempts, self.reports(round)))
     }
 
     pub(super) fn start_again(&mut self, now: Moment, op: usize) {
-        let last = self.last_of(op).expect("who waits remembers the key");
+        let last = self.last_of(op).expect("a waiting acquisition remembers its key");
         let key = last.key.clone();
         self.start_attempt(now, op, key);
     }
 
-    /// The acquisition is about to end; who stands behind it in its line is next.
+    /// The acquisition is about to end: the next one in its queue may start.
     pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
         if !self.has_lines() || self.patience_of(self.id_of(op)).is_none() {
             return;
@@ -135,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// One round: a fresh token (R6), one SET to every node.
+    /// Starts one round: a fresh token (R6), one SET to every node.
     #[inline]
     fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
         let Some(random) = self.draw_token(now) else {
@@ -156,8 +159,8 @@ impl Engine {
         self.send_to_all(now, round);
     }
 
-    /// Who stands behind it is next when its end is taken: not here, or all would follow at once,
-    /// each one call deeper.
+    /// The next in the queue starts when this result is taken. Starting it here would recurse, once
+    /// for each operation in the queue.
     #[cold]
     fn fail_without_entropy(&mut self, op: usize, key: Resource) {
         if let Task::Acquire { last, .. } = &mut self.operations[op].task {
@@ -166,7 +169,7 @@ impl Engine {
         self.conclude(op, Progress::Failed(Failure::NoEntropy, None));
     }
 
-    /// Undoes a round that failed, on every node (R4, R10); says whether another one will follow.
+    /// Undoes a failed round on every node (R4, R10). Returns whether another round will follow.
     pub(super) fn attempt_failed(
         &mut self,
         now: Moment,
@@ -199,7 +202,7 @@ impl Engine {
         self.release_everywhere(now, Held { claim, started, sent, was_granted: false }, None);
     }
 
-    /// When the next round starts; `None` if it would start after the end of patience (R9).
+    /// When the next round starts; `None` if that would be after the end of the patience (R9).
     fn retry_at(&mut self, now: Moment, op: usize) -> Option<Moment> {
         let Task::Acquire { patience: Patience::Until(give_up_at), attempts, .. } =
             self.operations[op].task
@@ -213,8 +216,8 @@ impl Engine {
         (retry_at < give_up_at).then_some(retry_at)
     }
 
-    /// Patience ended in the middle of a round: who has not answered by now has not voted. What a
-    /// round before said to its end says more than that, and is reported instead.
+    /// The patience ended during a round: a node that has not answered gives no vote. The report of
+    /// an earlier, complete round says more, and is returned instead.
     pub(super) fn give_up(&mut self, now: Moment, op: usize, round: usize) {
         self.rounds[round].decided = true;
         for node in self.rounds[round].undecided.iter() {
@@ -235,8 +238,8 @@ impl Engine {
         }
     }
 
-    /// Hands out the lock if, at `now`, something of its validity is left (R2). `None` if the
-    /// quorum came too late and another round follows.
+    /// Hands out the lock if some of its validity is left at `now` (R2). `None` if the quorum came
+    /// too late and another round follows.
     #[inline]
     pub(super) fn finish_acquire(&mut self, now: Moment, op: usize) -> Option<Done> {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
@@ -283,7 +286,7 @@ impl Engine {
     }
 }
 
-/// Why a round was lost: to masters that gave no vote, or to somebody else's lock.
+/// Why a round was lost: to masters that gave no vote, or to another client's lock.
 pub(super) fn failure(tally: Tally) -> Failure {
     if tally.failures_deny_quorum() { Failure::Unavailable } else { Failure::Contended }
 }

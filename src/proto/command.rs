@@ -1,4 +1,4 @@
-//! What is said to a node and what it answers, without a byte of how.
+//! Commands to a node and its replies, without their encoding.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,42 +17,42 @@ pub enum Command<'a> {
         /// The database's number.
         db: u32,
     },
-    /// `CLIENT SETNAME`, for the operators' sake.
+    /// `CLIENT SETNAME`, for the operators.
     SetName,
-    /// `CLIENT ID`: by what the server knows this connection.
+    /// `CLIENT ID`: the server's number for this connection.
     ClientId,
-    /// `CLIENT KILL ID`: ends another connection, with all that the server has not read of it.
+    /// `CLIENT KILL ID`: ends another connection, and discards what the server has not read of it.
     Kill {
-        /// By what the server knows it.
+        /// The connection's `CLIENT ID`.
         connection: i64,
     },
-    /// `INFO section`: who the server is and what it is up to (R32).
+    /// `INFO section`: the server's identity and state (R32).
     Info(Section),
     /// `TIME`: the server's wall clock.
     Time,
-    /// `COMMAND INFO DELEX DELIFEQ`: whether the server compares and deletes by itself.
+    /// `COMMAND INFO DELEX DELIFEQ`: whether the server has native compare-and-delete commands.
     Deletes,
-    /// A release of a key that is absent: it must run, and say 0.
+    /// A release of an absent key: the server must execute it and answer 0.
     Probe {
         /// The key.
         key: &'a [u8],
-        /// How.
+        /// The release command to use.
         with: ReleaseWith,
     },
-    /// Looks whether the flush marker is there, and leaves one if not.
+    /// Checks whether the flush marker is there, and sets it if not.
     Marker {
         /// The marker's key.
         key: &'a [u8],
-        /// How long the node must be waited for if it is not.
+        /// How long the node is quarantined if it is not there.
         quarantine: Duration,
     },
     /// `SET key token NX PX ttl`: "to acquire the lock".
     Acquire {
         /// The key.
         key: &'a [u8],
-        /// The value that says who owns it.
+        /// The value that identifies the owner.
         token: &'a LockToken,
-        /// How long the key shall live.
+        /// The key's time to live.
         ttl: Ttl,
     },
     /// Raises the key's time to live to `ttl` if it holds `token`; never lowers it (R27).
@@ -61,7 +61,7 @@ pub enum Command<'a> {
         key: &'a [u8],
         /// The value that the key must hold.
         token: &'a LockToken,
-        /// How long the key shall live from now on.
+        /// The key's time to live from now on.
         ttl: Ttl,
     },
     /// As [`Extend`](Command::Extend), but sets the key if it is absent (R29).
@@ -70,7 +70,7 @@ pub enum Command<'a> {
         key: &'a [u8],
         /// The value that the key must hold, or is given.
         token: &'a LockToken,
-        /// How long the key shall live from now on.
+        /// The key's time to live from now on.
         ttl: Ttl,
     },
     /// Deletes the key if it holds `token`.
@@ -79,16 +79,16 @@ pub enum Command<'a> {
         key: &'a [u8],
         /// The value that the key must hold.
         token: &'a LockToken,
-        /// How.
+        /// The release command to use.
         with: ReleaseWith,
     },
 }
 
-/// What a node compares and deletes with. All of them do the same, in one command (R19).
+/// The command used to compare and delete. All of them do the same, each atomically (R19).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseWith {
-    /// A script, which every server has to run that may vote.
+    /// The release script, which every voting server must run.
     #[default]
     Script,
     /// `DELEX key IFEQ token`: Redis from 8.4 on.
@@ -97,74 +97,74 @@ pub enum ReleaseWith {
     Delifeq,
 }
 
-/// A part of what a server says of itself.
+/// A section of `INFO`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
-    /// The process, its age and its mode.
+    /// The process, its uptime and its mode.
     Server,
     /// Whether it is a master.
     Replication,
     /// Whether it may evict keys.
     Memory,
-    /// Whether it has its data.
+    /// Whether it is loading its data.
     Persistence,
 }
 
-/// The first 128 bits of the random name that a master has for its data's history.
+/// The first 128 bits of a master's replication id, which names the history of its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct History([u8; 16]);
 
 impl From<u128> for History {
     fn from(name: u128) -> History {
-        // As bytes, so that a reply takes no more room than its smaller kinds need.
+        // As bytes, so that the alignment of a u128 does not enlarge a reply.
         History(name.to_ne_bytes())
     }
 }
 
-/// Whether a server is a master, and of what; asked again and again, so it is small.
+/// Whether a server is a master, and of which history. Checked often, so it is small.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replication {
-    /// Whether it is a master.
+    /// Whether the server is a master.
     pub master: Option<bool>,
-    /// What its data's history is called.
+    /// The replication id of its data.
     pub history: Option<History>,
-    /// Whether it was a replica before.
+    /// Whether the server was a replica before.
     pub promoted: Option<bool>,
 }
 
 impl Replication {
-    /// Whether it was a replica since its data's history had the name `known`. A master gives its
-    /// data's future a new name when the first replica comes, or the last one has been gone for
-    /// long; only one that was a replica keeps the name of the past beside it.
+    /// Whether it was a replica since its history had the name `known`. A master also takes a new
+    /// replication id when the first replica connects, or when the last one has been gone for long.
+    /// Only a former replica keeps the old id as its second one.
     pub(super) fn is_of_another_past(self, known: Option<History>) -> bool {
         self.promoted == Some(true) && self.history != known
     }
 }
 
-/// What a server said of itself, as far as it matters for locks. Each section gives a part; what
-/// is `None` was not said.
+/// What a server reports about itself, as far as it matters for locks. Each section gives a part.
+/// `None` means not reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerInfo {
-    /// Its make and version.
+    /// Product and version.
     pub version: Option<Arc<str>>,
-    /// A random name of the process.
+    /// The random id of the process.
     pub run_id: Option<Arc<str>>,
-    /// How long it has been up, by its wall clock.
+    /// Its uptime, by its wall clock.
     pub uptime: Option<Duration>,
-    /// Whether it is on its own: no cluster, no sentinel.
+    /// Whether it is a standalone server: no cluster node, no sentinel.
     pub standalone: Option<bool>,
-    /// Whether it is a master, and of what.
+    /// Whether it is a master, and of which history.
     pub replication: Replication,
-    /// How much memory its data may take; 0 for any.
+    /// Its memory limit in bytes; 0 for none.
     pub memory_max: Option<u64>,
-    /// Whether it then refuses writes rather than evict keys.
+    /// Whether it refuses writes at that limit instead of evicting keys.
     pub evicts_nothing: Option<bool>,
-    /// Whether it is still reading its data.
+    /// Whether it is still loading its data.
     pub loading: Option<bool>,
 }
 
 impl ServerInfo {
-    /// Adds what another section said.
+    /// Adds the fields of another section.
     pub(super) fn add(&mut self, other: ServerInfo) {
         let ServerInfo {
             version,
@@ -211,17 +211,17 @@ pub enum Reply {
     Ok,
     /// Any other status, such as `+QUEUED`.
     Status,
-    /// Null.
+    /// A null reply.
     Nil,
     /// An integer.
     Integer(i64),
-    /// A section of what the server says of itself.
+    /// A section of `INFO`.
     Info(Box<ServerInfo>),
-    /// The section on replication.
+    /// The replication section of `INFO`.
     Replication(Replication),
     /// The server's wall clock, since the Unix epoch.
     Time(Duration),
-    /// Which commands the server has that compare and delete.
+    /// Which native compare-and-delete commands the server has.
     Deletes {
         /// Whether it has `DELEX`.
         delex: bool,
@@ -232,20 +232,20 @@ pub enum Reply {
     Error(ServerError),
 }
 
-// One is moved for each command of each lock.
+// Each lock moves several, so the size matters.
 const _: () = assert!(size_of::<Reply>() <= 32);
 
-/// What nearly every reply is: a node has done what it was asked for.
+/// The most common replies: the command did what it was sent for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grant {
-    /// `+OK`, as a SET is granted.
+    /// `+OK`, the grant of a SET.
     Ok,
-    /// `:1`, as a release is.
+    /// `:1`, the grant of a release.
     One,
 }
 
 impl Grant {
-    /// A comparison of two bytes, which that of two options is not.
+    /// Compares codes, because comparing two options compiles to more than one comparison.
     #[inline]
     pub(super) fn is_same(one: Option<Grant>, other: Option<Grant>) -> bool {
         let code = |grant| match grant {
@@ -269,9 +269,9 @@ impl From<Grant> for Reply {
 /// An error reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerError {
-    /// What it means for a lock.
+    /// Its meaning for a lock.
     pub kind: ServerErrorKind,
-    /// The server's words, without anything that was sent to it.
+    /// The server's message, without anything that was sent to the server.
     pub message: Arc<str>,
 }
 
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn only_one_that_was_a_replica_since_then_is_of_another_past() {
         let (known, other) = (Some(History::from(1)), Some(History::from(2)));
-        // (whether it was a replica, its history, whether that tells of another past)
+        // (whether it was a replica, its history, whether that is another past)
         let table = [
             (Some(true), other, true),
             (Some(true), None, true),
@@ -328,7 +328,7 @@ mod tests {
         let mut info = others[0].clone();
         info.add(server.clone());
         assert_eq!(info, ServerInfo { replication, ..server.clone() });
-        // What is said again replaces what was said before.
+        // A later section replaces an earlier one.
         let again = Replication { master: Some(false), ..Replication::default() };
         let younger = ServerInfo { uptime: Some(Duration::ZERO), replication: again, ..server };
         info.add(younger.clone());

@@ -1,4 +1,4 @@
-//! A node's connection: made, greeted, lost, and made again; and the replies that it brings.
+//! A node's connection: connecting, handshake, loss and reconnect; and the replies on it.
 
 use std::collections::VecDeque;
 
@@ -14,12 +14,12 @@ use crate::Moment;
 use crate::error::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::Verdict;
 
-/// Why the usual way ended.
+/// Why the fast path stopped.
 enum Counted {
     All,
-    /// This round may be decided.
+    /// This round may be decided now.
     Decisive(usize),
-    /// This is not the usual.
+    /// This reply needs the general path.
     Until(Grant),
 }
 
@@ -32,7 +32,7 @@ impl Engine {
         }
     }
 
-    /// How far the connection that was asked for has got: its name is looked up, or has been.
+    /// Reports progress of the requested connection: its name is being looked up, or was resolved.
     pub fn handle_connecting(&mut self, now: Moment, node: usize, phase: Phase) {
         let now = self.clamp(now);
         if let State::Connecting { deadline, .. } = self.nodes[node].state {
@@ -41,8 +41,8 @@ impl Engine {
         }
     }
 
-    /// The deadline of a connection that has just got further. If it is over, no caller has looked
-    /// since.
+    /// The deadline of a connection that made progress. If it has passed, the caller has not called
+    /// since; the connection then gets a new deadline.
     fn not_over(&mut self, now: Moment, deadline: Moment) -> Moment {
         let deadline =
             if now < deadline { deadline } else { now.after(self.config.connect_timeout) };
@@ -50,14 +50,14 @@ impl Engine {
         deadline
     }
 
-    /// The connection that was asked for stands.
+    /// The requested connection is established.
     pub fn handle_connected(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
         let State::Connecting { deadline, .. } = self.nodes[node].state else {
             return;
         };
-        // One deadline covers connection and handshake: a peer that accepts and stays silent
-        // costs no more than one that does not accept.
+        // One deadline covers connection and handshake: a peer that accepts and stays silent costs
+        // no more than one that does not accept.
         let deadline = self.not_over(now, deadline);
         self.nodes[node].state = State::Handshaking { deadline };
         let config = &self.config.nodes[node];
@@ -74,13 +74,13 @@ impl Engine {
         self.look_due = None;
     }
 
-    /// The connection ended, or could not be made.
+    /// The connection ended, or could not be established.
     pub fn handle_disconnected(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
         let now = self.clamp(now);
         self.fail_node(now, node, outcome);
     }
 
-    /// The node is to be connected at an address that another one has.
+    /// The node's address is the same as that of another node.
     pub fn handle_duplicate(&mut self, now: Moment, node: usize, of: usize) {
         let now = self.clamp(now);
         self.nodes[node].duplicate_of = Some(of);
@@ -88,8 +88,8 @@ impl Engine {
         self.fail_node(now, node, NodeOutcome::Unfit(Unfit::Duplicate));
     }
 
-    /// The replies that come until [`reading_in_time`](Engine::reading_in_time) may have been there
-    /// for long; the first of them since this moment, if that is known.
+    /// Until [`reading_in_time`](Engine::reading_in_time), replies may have waited in the socket:
+    /// their age is no latency sample. The first of them was there at `since`, if that is known.
     pub fn reading_late(&mut self, node: usize, since: Option<Moment>) {
         let at = &mut self.nodes[node];
         if let (Some(since), Some(first)) = (since, at.in_flight.first()) {
@@ -101,18 +101,18 @@ impl Engine {
         at.is_read_late = true;
     }
 
-    /// The replies that come are read as they come.
+    /// From now on, replies are read as they arrive.
     pub fn reading_in_time(&mut self, node: usize) {
         self.nodes[node].is_read_late = false;
     }
 
-    /// The socket takes no more, beyond what the event loop is willing to buffer.
+    /// The socket accepts no more, and the event loop has buffered as much as it may.
     pub fn handle_blocked(&mut self, node: usize) {
         self.nodes[node].blocked = true;
         self.note_open(node);
     }
 
-    /// The socket takes more again.
+    /// The socket accepts bytes again.
     pub fn handle_writable(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
         let was_blocked = std::mem::take(&mut self.nodes[node].blocked);
@@ -122,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// A reply came in on the node's connection.
+    /// A reply arrived on the node's connection.
     pub fn handle_reply(&mut self, now: Moment, node: usize, reply: Reply) {
         let now = self.clamp(now);
         let mut grant = match reply {
@@ -133,9 +133,9 @@ impl Engine {
         self.handle_grants(node, 1, || grant.take());
     }
 
-    /// As [`handle_reply`](Engine::handle_reply), for as many of the usual replies as `next` gives
-    /// before it has none, at most `replies_max`, and at the [latest time](Engine::last_now) that
-    /// the engine was told of. Returns how many more they might have been.
+    /// As [`handle_reply`](Engine::handle_reply), for the most common replies: takes them from
+    /// `next` until it returns `None`, at most `replies_max`, at the engine's [latest
+    /// time](Engine::last_now). Returns how many of `replies_max` are left.
     #[inline(always)]
     pub fn handle_grants(
         &mut self,
@@ -153,9 +153,9 @@ impl Engine {
         }
     }
 
-    /// The usual: a node grants what it was asked for, in time, and nothing speaks against it. The
-    /// same as [`handle_any_reply`](Engine::handle_any_reply) would do with each, in one go; but
-    /// only the last says how long the node takes.
+    /// The fast path: counts consecutive grants that arrive in time while nothing speaks against
+    /// the node. It does what [`handle_any_reply`](Engine::handle_any_reply) would do with each;
+    /// but only the last one is a latency sample.
     #[inline(always)]
     fn count_grants(
         &mut self,
@@ -232,7 +232,8 @@ impl Engine {
         let Some(answered) = self.nodes[node].take_answered(now, self.node_timeout_nanos) else {
             return self.handle_unasked(now, node, reply);
         };
-        // Not as soon as it is a little less behind: it would be kept there for ever.
+        // Not before every late command is answered: with a lower bar the node would stay just
+        // below it forever.
         if self.nodes[node].late == 0 {
             self.swamped.remove(node);
         }
@@ -252,8 +253,8 @@ impl Engine {
         }
     }
 
-    /// A server that has too many clients says so before it is asked anything. All else that was
-    /// not asked for would be taken for the answer to something that was.
+    /// A server with too many clients sends an error before it is asked anything. Any other
+    /// unrequested reply would be taken for the answer to a later command.
     fn handle_unasked(&mut self, now: Moment, node: usize, reply: Reply) {
         let outcome = match (self.nodes[node].state, reply) {
             (State::Handshaking { .. }, Reply::Error(error)) => {
@@ -266,8 +267,8 @@ impl Engine {
         self.fail_node(now, node, outcome);
     }
 
-    /// Keeps an error's words for reports, without what should stay secret: some servers repeat
-    /// what they were sent.
+    /// Keeps an error's message for reports, without secrets: some servers repeat what they were
+    /// sent.
     pub(super) fn keep_error(&mut self, node: usize, error: ServerError) {
         let message = match &self.config.nodes[node].password {
             Some(password) => error.message.replace(password.as_str(), "***"),
@@ -299,7 +300,7 @@ impl Engine {
                     (false, false) => ReleaseWith::Script,
                 };
             }
-            // It was asked for two answers, and has none.
+            // A nil reply to a request for two entries: the server has neither.
             (Step::Deletes, Reply::Nil) => {}
             (Step::Info(_), Reply::Info(info)) => self.nodes[node].server.add(*info),
             (Step::Info(Section::Replication), Reply::Replication(said)) => {
@@ -320,12 +321,13 @@ impl Engine {
         mut error: ServerError,
     ) {
         let kind = error.kind;
-        // The prefix may be what the user may not touch; the locks' own errors will tell. The
-        // server's words name the command, and maybe the user, or say what may not be accessed.
+        // The probe's key prefix may be outside the user's permissions; errors of the locks' own
+        // keys will show that. The server's message names the command, and maybe the user, or what
+        // may not be accessed.
         let is_foreign_key =
             kind == ServerErrorKind::Permission && error.message.contains(" access ");
         if step == Step::Authenticate {
-            // The code says it all, and the rest may say the password in another form.
+            // The code is enough, and the rest may contain the password in another form.
             error.message = error.message.split(' ').next().unwrap_or_default().into();
         }
         if step == Step::Time && !denies_service(kind) {
@@ -333,17 +335,17 @@ impl Engine {
         }
         self.keep_error(node, error);
         match step {
-            // A name and a number are courtesies, and some servers know none; nor is it everybody's
-            // business which commands there are.
+            // Name and id are optional, and some servers have neither. `COMMAND` may be forbidden,
+            // too.
             Step::SetName | Step::ClientId | Step::Deletes if !denies_service(kind) => {}
-            // What it does not say of itself cannot be relied on.
+            // What the server does not report cannot be relied on.
             Step::Info(_) if is_forbidden(kind) => {
                 let version = self.nodes[node].server.version.take();
                 self.nodes[node].server = ServerInfo { version, ..ServerInfo::default() };
             }
             Step::Probe => {
                 self.nodes[node].runs_no_scripts = is_forbidden(kind) && !is_foreign_key;
-                // A replica and a server that is loading refuse the script as well.
+                // A replica and a loading server refuse the script as well.
                 let reason = match kind {
                     ServerErrorKind::ReadOnly => Some(Unfit::Replica),
                     ServerErrorKind::Loading => Some(Unfit::Loading),
@@ -365,8 +367,8 @@ impl Engine {
         let Some(outcome) = self.outcome(now, node, round, reply) else {
             return;
         };
-        // Not a release: those that are owed are sent by this client itself after each reconnect,
-        // and a node that answers nothing else is of no use.
+        // Not for a release: the client itself sends owed releases after each reconnect, and a node
+        // that answers nothing else is of no use.
         if kind != Kind::Release {
             self.nodes[node].failures = 0;
         }
@@ -382,8 +384,8 @@ impl Engine {
         self.dereference(round);
     }
 
-    /// What an answer means; `None` if it was an error or makes no sense, and all was done that is
-    /// to be done about it.
+    /// The meaning of an answer. `None` if it was an error or makes no sense; it is then fully
+    /// handled.
     fn outcome(
         &mut self,
         now: Moment,
@@ -402,7 +404,7 @@ impl Engine {
                 NodeOutcome::Granted
             }
             (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(0)) => NodeOutcome::Absent,
-            // It was absent; somebody else's would have been left alone (R29).
+            // The key was absent; another token would have been left alone (R29).
             (Kind::Heal, Reply::Integer(2)) => {
                 self.stats.healed += 1;
                 NodeOutcome::Granted
@@ -421,7 +423,8 @@ impl Engine {
                 Reply::Info(_) | Reply::Replication(_) | Reply::Time(_) | Reply::Deletes { .. },
             ) => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
-                // First, so that what the vote leads to is not sent on this connection.
+                // Before the vote, so that commands that follow from it are not sent on this
+                // connection.
                 self.fail_node(now, node, outcome);
                 match kind {
                     Kind::Acquire | Kind::Heal => self.owe_set(now, node, round),
@@ -435,7 +438,7 @@ impl Engine {
         })
     }
 
-    /// Counts what a node said, unless it is or was in quarantine, or its copy is in doubt.
+    /// Counts a node's answer, unless the node is or was in quarantine, or its copy is in doubt.
     fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.is_quarantined(now, node)
@@ -447,7 +450,7 @@ impl Engine {
         self.vote(now, round, node, NodeOutcome::Quarantined);
     }
 
-    /// What a node granted counts if its flush marker stands, too.
+    /// A grant counts only if the node's flush marker is there, too.
     fn handle_marker(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
         let is_granted = self.rounds[round].unmarked.contains(node);
         let outcome = match reply {
@@ -476,7 +479,7 @@ impl Engine {
         }
     }
 
-    /// A copy whose marker cannot be seen may be younger than a flush: no extension must count it.
+    /// A copy whose marker was not seen may be younger than a flush: no extension may count it.
     fn unmark(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         let was_unmarked = self.rounds[round].unmarked.contains(node);
         self.rounds[round].unmarked.remove(node);
@@ -492,13 +495,13 @@ impl Engine {
         Command::Marker { key, quarantine: self.config.quarantine }
     }
 
-    /// An error is no vote, and leaves whatever was asked for undone.
+    /// An error is no vote, and means that the command was not executed.
     fn handle_error(&mut self, now: Moment, node: usize, round: usize, error: ServerError) {
         let kind = error.kind;
         self.stats.server_errors += 1;
         self.keep_error(node, error);
         let outcome = match (self.rounds[round].kind, kind) {
-            // The key holds something that is not ours.
+            // The key holds a value of another type, which is not ours.
             (Kind::Acquire, ServerErrorKind::WrongType) => NodeOutcome::Held,
             (Kind::Extend | Kind::Heal | Kind::Release, ServerErrorKind::WrongType) => {
                 NodeOutcome::Absent
@@ -511,13 +514,13 @@ impl Engine {
         }
         self.count(now, round, node, outcome);
         self.dereference(round);
-        // The connection's standing has changed since its handshake: begin anew.
+        // The connection's state has changed since its handshake: reconnect.
         if matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::Auth) {
             self.fail_node(now, node, NodeOutcome::Server(kind));
         }
     }
 
-    /// Starts to connect if nothing speaks against it.
+    /// Starts to connect, unless a connection exists or must wait.
     pub(super) fn wake(&mut self, now: Moment, node: usize) {
         match self.nodes[node].state {
             State::Idle => {}
@@ -533,8 +536,7 @@ impl Engine {
         self.outgoing.push_back(Outgoing::Connect(node));
     }
 
-    /// Whether the node will be given up for its silence at `now`. What it may have said in the
-    /// meantime should be read first.
+    /// Whether the node will be failed for its silence at `now`. Read its replies first.
     pub fn is_overdue(&self, now: Moment, node: usize) -> bool {
         let node = &self.nodes[node];
         node.state == State::Ready && node.silent_until().is_some_and(|until| now >= until)
@@ -555,7 +557,7 @@ impl Engine {
                 self.wake(now, node);
             }
             State::Ready => {
-                // The vote is missing; the connection keeps its place in the order (R5).
+                // The vote is missing; the command keeps its place in the order of replies (R5).
                 let mut left = self.share;
                 while let Some(request) = self.nodes[node].next_late(now, self.config.node_timeout)
                 {
@@ -579,8 +581,8 @@ impl Engine {
         }
     }
 
-    /// Ends a connection: what is unanswered has failed, and what an unanswered SET or release
-    /// may leave behind is noted (R12).
+    /// Ends a connection. Unanswered commands have failed, and what an unanswered SET or release
+    /// may leave behind is recorded as a debt (R12).
     #[cold]
     pub(super) fn fail_node(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
         let failed = &mut self.nodes[node];
@@ -647,7 +649,7 @@ impl Engine {
         self.give_up_lost(now, node);
     }
 
-    /// Does what is to be done about some of what was lost with the connection.
+    /// Handles some of the commands that were lost with the connection.
     #[cold]
     fn give_up_lost(&mut self, now: Moment, node: usize) {
         let outcome = self.nodes[node].last_failure;
@@ -671,11 +673,11 @@ impl Engine {
         }
     }
 
-    /// Sends what waited for the connection to stand or for the socket to take more.
+    /// Sends the commands that waited for the connection, or for the socket to accept more.
     pub(super) fn flush_queue(&mut self, now: Moment, node: usize) {
         for round in std::mem::take(&mut self.nodes[node].queue) {
             if self.is_useless(round) {
-                // Nobody can use what it would set any more: it is not sent (R11).
+                // The key it would set is of no use to anyone now, so it is not sent (R11).
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
             } else {
                 self.send(NodeSet::one(node), round);
@@ -706,7 +708,7 @@ impl Engine {
     }
 }
 
-/// Whether the server will give the same answer again.
+/// Whether the server would give the same answer again.
 pub(super) fn is_forbidden(kind: ServerErrorKind) -> bool {
     matches!(kind, ServerErrorKind::Permission | ServerErrorKind::UnknownCommand)
 }
@@ -715,7 +717,7 @@ fn denies_service(kind: ServerErrorKind) -> bool {
     matches!(kind, ServerErrorKind::Auth | ServerErrorKind::MaxClients)
 }
 
-/// Printable, short, and without anything that looks like a token.
+/// The text, printable, short, and without anything that looks like a token.
 fn without_tokens(text: &str) -> String {
     let mut kept = String::new();
     let mut run = 0;

@@ -1,9 +1,9 @@
 //! What a lost connection may have left on a node (R12, R29).
 //!
 //! A SET or a healing extension that was not answered may have run, or may run later. As long as
-//! its lock may be held, nothing is released: a release that was lost in its turn could delete a
-//! copy that counts. Such a debt is *dormant*, and only has the old connection ended. When the lock
-//! is given up, the debt wakes up: the release follows behind the end of each old connection.
+//! its lock may be held, nothing is released: a release that was lost in turn could delete a copy
+//! that counts. Such a debt is *dormant*: it kills the old connection but deletes nothing. When the
+//! lock is given up, the debt wakes up: the release is sent after the end of each old connection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use crate::token::LockToken;
 use crate::validity::Ttl;
 use crate::{Moment, Resource};
 
-/// A node with this many debts is sent no new SET: a caller in a tight loop over a master that
-/// comes and goes must not owe it more and more.
+/// A node with this many debts gets no new SET: otherwise a caller in a tight loop, on a master
+/// that comes and goes, would add debts without limit.
 const DEBTS_MAX: usize = 8_192;
-/// So many are kept in any case: those of all SETs that may be unanswered when the node gets that
-/// far. Beyond it the keys end with their TTL.
+/// Debts that are kept in any case: enough for all SETs that may be unanswered when the node
+/// reaches `DEBTS_MAX`. Beyond this, keys are left to expire.
 const DEBTS_KEPT_MAX: usize = 2 * OPERATIONS_MAX;
 /// The most connections that one debt names; the others are treated as unknown.
 pub(crate) const CONNECTIONS_MAX: usize = 4;
-/// The most ends of old connections that a node may have unanswered. What was sent on others is
+/// The most `CLIENT KILL` commands in flight per node. Commands sent on further old connections are
 /// released twice instead.
 const KILLS_MAX: usize = 8;
 
 /// A connection as its server knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The `run_id` of the server's process, with which the connection ends.
+    /// The `run_id` of the server's process. The connection ends when the process does.
     pub(crate) process: Arc<str>,
-    /// The number that the server gave it.
+    /// The connection's `CLIENT ID`.
     pub(crate) connection: i64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Origin {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Origins {
     known: Vec<Origin>,
-    /// Whether there is one that cannot be named, and so not be ended.
+    /// Whether there is a connection that cannot be identified, and so cannot be killed.
     has_unknown: bool,
 }
 
@@ -64,13 +64,13 @@ impl Origins {
         }
     }
 
-    /// Adds others. Each of the two comes with whether it is of one SET and nothing else; returns
-    /// whether both together are.
+    /// Adds other connections. Each of the two sets comes with a flag: all it may bring is one SET.
+    /// Returns the flag for the union.
     pub(super) fn add(&mut self, (others, is_one_set): (Origins, bool), was_one_set: bool) -> bool {
         let is_one_set = match (self.is_empty(), others.is_empty()) {
             (true, _) => is_one_set,
             (_, true) => was_one_set,
-            // The same, told twice.
+            // The same connections, reported twice.
             _ => *self == others && is_one_set && was_one_set,
         };
         self.extend(others);
@@ -95,36 +95,39 @@ impl Origins {
     }
 }
 
-/// What is owed for one token.
+/// A debt: what is owed for one token on one node.
 #[derive(Debug, Clone)]
 struct Debt {
     key: Resource,
     ttl: Ttl,
     stage: Stage,
-    /// When the next step of its stage is to be taken, if the node is ready.
+    /// When the next step of its stage is due, if the node is ready.
     due: Moment,
-    /// When the key is gone by itself.
+    /// When the key has certainly expired.
     expires: Moment,
     /// This client's own connections.
     origins: Origins,
-    /// Those of a client that had the lock before, who may use them for other locks.
+    /// Connections of a client that held the lock before; that client may still use them for other
+    /// locks.
     foreign: Origins,
-    /// Whether a key that is there shows that all has run: one SET is all that may still arrive.
+    /// Whether one SET is all that may still arrive. Then a key that is there shows that it has
+    /// run.
     is_one_set: bool,
-    /// Until when the node's copy must not be counted; the end of time if that is not known.
+    /// Until when the node's copy must not be counted; `Moment::END` if that is not known.
     uncounted_until: Option<Moment>,
-    /// The same for extensions that do not heal: those that do look at the node themselves.
+    /// The same, for extensions that do not heal: a healing extension checks the node itself.
     unseen_until: Option<Moment>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The lock may still be held: nothing is released. The client's own old connections are ended
-    /// when the node is ready; when it is due, the debt is forgotten.
+    /// The lock may still be held: nothing is released. The client's own old connections are killed
+    /// when the node is ready. At `due`, the debt is dropped.
     Dormant,
     /// The lock was given up: the release is to be sent.
     Awake,
-    /// It was sent, and is to be sent once more: an old connection may not have ended before.
+    /// The release was sent, and must be sent once more: an old connection may not have ended
+    /// before it.
     Again,
 }
 
@@ -133,28 +136,28 @@ impl Stage {
         matches!(self, Stage::Awake | Stage::Again)
     }
 
-    /// The one that does what both ask for.
+    /// The stage that covers both.
     fn and(self, other: Stage) -> Stage {
         if self.is_awake() || other.is_awake() { Stage::Awake } else { Stage::Dormant }
     }
 }
 
-/// The debts of one node, by token, so that one key is owed once.
+/// The debts of one node, by token: one key is owed once.
 #[derive(Default)]
 pub(super) struct Debts {
     by_token: BTreeMap<LockToken, Debt>,
-    /// None is due before.
+    /// No debt is due before this moment.
     due: Option<Moment>,
-    /// How many releases are to follow.
+    /// How many debts are awake: their releases are to follow.
     awake: usize,
-    /// Old connections whose end was asked for and is not answered.
+    /// Old connections with an unanswered `CLIENT KILL`.
     ending: Vec<i64>,
-    /// Those whose end was refused.
+    /// Old connections whose `CLIENT KILL` was refused.
     refused: Vec<i64>,
 }
 
 impl Debts {
-    /// A moment that is not later than the first at which one is due.
+    /// A lower bound on the first due moment.
     pub(super) fn due(&self) -> Option<Moment> {
         self.due
     }
@@ -164,23 +167,23 @@ impl Debts {
         self.awake
     }
 
-    /// How many of them may still find a key at `now`.
+    /// How many of these releases may still find a key at `now`.
     pub(super) fn awake_at(&self, now: Moment) -> usize {
         let is_over = |debt: &&Debt| now.has_steadily_reached(debt.expires);
         let awake = self.by_token.values().filter(|debt| debt.stage.is_awake());
         awake.filter(|debt| !is_over(debt)).count()
     }
 
-    /// After a change of many.
+    /// Recomputes the totals after a change of many debts.
     fn note_all(&mut self) {
         self.due = self.by_token.values().map(|debt| debt.due).min();
         self.awake = self.by_token.values().filter(|debt| debt.stage.is_awake()).count();
     }
 
-    /// Adds a debt. Says whether there was room.
+    /// Adds a debt. Returns whether there was room.
     fn add(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
         let is_new = !self.by_token.contains_key(&token);
-        // What is adopted is as much as the caller has leases.
+        // Adopted debts are not limited: there are as many as the caller has leases.
         if is_new && debt.foreign.is_empty() && self.by_token.len() >= DEBTS_KEPT_MAX {
             let is_over = |debt: &Debt| now.has_steadily_reached(debt.expires);
             self.by_token.retain(|_, debt| debt.stage.is_awake() || !is_over(debt));
@@ -224,7 +227,7 @@ impl Debts {
         Some(debt)
     }
 
-    /// An old connection has ended: nothing that was sent on it runs any more.
+    /// An old connection has ended: nothing that was sent on it runs any longer.
     fn forget(&mut self, process: Option<&str>, connection: i64, countable_from: Moment) {
         self.ending.retain(|ending| *ending != connection);
         let has_ended =
@@ -232,26 +235,26 @@ impl Debts {
         self.settle_origins(has_ended, countable_from);
     }
 
-    /// The server does not end a connection. It is asked again on the next one.
+    /// The server refused to end a connection. The next connection asks again.
     fn note_refused(&mut self, connection: i64) {
         self.ending.retain(|ending| *ending != connection);
         self.refused.push(connection);
     }
 
-    /// Whether the end of one of its connections was asked for and is not answered. Were the debt
-    /// settled then, nothing would be known of that connection when this one is lost.
+    /// Whether the kill of one of its connections is unanswered. If the debt were settled now and
+    /// this connection were lost, that old connection would be forgotten.
     fn is_ending(&self, debt: &Debt) -> bool {
         debt.origins.known.iter().any(|origin| self.ending.contains(&origin.connection))
     }
 
-    /// The node is another process than before: the old connections have ended with the old one,
-    /// and what that saved was saved before, so that one release is enough.
+    /// The node runs another process: the old connections ended with the old process, and whatever
+    /// that process saved was saved before. So one release is enough.
     pub(super) fn forget_other_processes(&mut self, process: &str, countable_from: Moment) {
         self.by_token.values_mut().for_each(|debt| debt.origins.has_unknown = false);
         self.settle_origins(|origin| *origin.process != *process, countable_from);
     }
 
-    /// Takes out the connections that have ended, and the debts that nothing is left of.
+    /// Removes connections that have ended, and debts with nothing left to do.
     fn settle_origins(&mut self, has_ended: impl Fn(&Origin) -> bool, countable_from: Moment) {
         self.by_token.retain(|_, debt| {
             debt.origins.known.retain(|origin| !has_ended(origin));
@@ -266,7 +269,7 @@ impl Debts {
         let Some(mut debt) = self.take(token) else {
             return;
         };
-        // The release that waits was to come after the lock's own.
+        // The waiting release was only needed in case the lock's own release came too early.
         let is_over = debt.is_one_set && debt.waits_for_release();
         if debt.is_one_set {
             (debt.origins, debt.foreign) = (Origins::default(), Origins::default());
@@ -276,7 +279,7 @@ impl Debts {
         }
     }
 
-    /// A new connection: nothing was asked for on it.
+    /// A new connection: nothing was asked for on it yet.
     pub(super) fn reconnect(&mut self) {
         self.ending.clear();
         self.refused.clear();
@@ -296,13 +299,13 @@ impl Debt {
     }
 
     /// Whether the lock's own release comes first: if it finds the key, no connection of another
-    /// client need be ended.
+    /// client must be killed.
     fn waits_for_release(&self) -> bool {
         self.stage.is_awake() && !self.foreign.is_empty()
     }
 
-    /// Nothing can arrive any more. Says whether anything is left of it all the same: a release
-    /// that was not sent, or a copy that must not be counted before its time.
+    /// No command can arrive from now on. Returns whether the debt must be kept anyway: its release
+    /// was not sent, or its copy must not be counted yet.
     fn is_kept(&mut self, countable_from: Moment) -> bool {
         for until in [&mut self.uncounted_until, &mut self.unseen_until] {
             if *until == Some(Moment::END) {
@@ -322,13 +325,13 @@ fn later(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
 }
 
 impl Node {
-    /// When a command that is sent at `now` has been answered, as far as is known.
+    /// When a command sent at `now` has probably been answered.
     fn after_a_while(&self, now: Moment) -> Moment {
         let round_trip = Duration::from_nanos(self.latency_nanos.unwrap_or(0));
         now.after(round_trip).after(DEBT_AGAIN_AFTER)
     }
 
-    /// The connection that there is, or that was there last.
+    /// The current connection, or the last one.
     fn origins(&self) -> Origins {
         match (&self.server.run_id, self.client_id) {
             (Some(process), Some(connection)) => {
@@ -349,22 +352,22 @@ impl Engine {
     /// A command that may set the key was lost with its connection; its lock may be held.
     pub(super) fn owe_set(&mut self, now: Moment, node: usize, round: usize) {
         let origins = self.nodes[node].origins();
-        // A key may also be what an extension has set.
+        // The key may also have been set by an extension.
         let is_one_set = self.config.heal == Heal::Off;
-        // It may run at a time when the node is not to be trusted, and nobody looks.
+        // It may run while the node is in quarantine, and this client would not notice.
         let unseen_until = self.is_distrusted(node).then_some(Moment::END);
         let debt = self.debt(now, round, Stage::Dormant);
         let debt = Debt { origins, is_one_set, unseen_until, ..debt };
         self.add_debt(now, node, self.claims[round].token, debt);
     }
 
-    /// Whether there are times at which the node's votes do not count.
+    /// Whether there may be times at which the node's votes do not count.
     fn is_distrusted(&self, node: usize) -> bool {
         let is_guarded = self.config.nodes[node].restart_guard != RestartGuard::Off;
         is_guarded || self.config.flush_marker.is_some()
     }
 
-    /// The node granted, and its flush marker was not seen: the copy may be younger than a flush.
+    /// The node granted, but its flush marker was not seen: the copy may be younger than a flush.
     pub(super) fn owe_marker(&mut self, now: Moment, node: usize, round: usize) {
         let unseen_until = Some(now.after(self.config.quarantine));
         let debt = Debt { unseen_until, ..self.debt(now, round, Stage::Dormant) };
@@ -377,7 +380,7 @@ impl Engine {
         self.add_debt(now, node, self.claims[round].token, debt);
     }
 
-    /// A node refused a release for the moment: it is tried again until the key is gone by itself.
+    /// A node refused a release temporarily: it is repeated until the key has expired.
     pub(super) fn owe_refused(&mut self, now: Moment, node: usize, round: usize) {
         let debt = self.debt(now, round, Stage::Awake);
         let due = now.after(DEBT_REFUSED_AFTER);
@@ -388,7 +391,7 @@ impl Engine {
 
     fn debt(&self, now: Moment, round: usize, stage: Stage) -> Debt {
         let (key, ttl) = (self.claims[round].key.clone(), self.claims[round].ttl);
-        // An unanswered SET may have run as late as now, and so may one before this release.
+        // An unanswered SET may run as late as now, and so may one that precedes this release.
         let latest = || now.after(ttl.as_duration()).after(SLACK);
         let expires = self.rounds[round].expires.unwrap_or_else(latest);
         let due = if stage.is_awake() { now } else { expires };
@@ -410,7 +413,7 @@ impl Engine {
         let is_in_doubt = debt.unseen_until.is_some();
         self.indebted.insert(node);
         if !self.nodes[node].debts.add(now, token, debt) && is_in_doubt {
-            // Which copies do not count is not known any more.
+            // It is no longer known which copies do not count.
             let until = now.after(self.config.quarantine);
             self.quarantine(node, QuarantineCause::Flushed, until);
         }
@@ -424,7 +427,7 @@ impl Engine {
     }
 
     /// The lock is given up, and its release is about to be sent to those of these nodes that can
-    /// take it: what may be left there is to be released, too.
+    /// take it. What lost commands may have left there is released, too.
     #[cold]
     pub(super) fn wake_debts(&mut self, now: Moment, nodes: NodeSet, token: LockToken) {
         for node in nodes.and(self.indebted).iter() {
@@ -447,13 +450,13 @@ impl Engine {
         }
     }
 
-    /// A release is about to follow: ends the old connections before it, and repeats it if one of
-    /// them may not have ended.
+    /// A release is about to follow: kills the old connections before it, and schedules a
+    /// repetition if one of them may not have ended.
     fn end_and_repeat(&mut self, now: Moment, node: usize, token: LockToken, mut debt: Debt) {
         debt.origins.extend(std::mem::take(&mut debt.foreign));
         debt.origins.known.iter().for_each(|origin| self.end_connection(node, origin));
         let at = &mut self.nodes[node];
-        // What was sent on the connection that stands comes before what follows.
+        // Commands on the current connection run before what follows on it.
         let own = at.origins();
         debt.origins.known.retain(|origin| !own.known.contains(origin));
         if !debt.origins.is_empty() {
@@ -463,7 +466,7 @@ impl Engine {
         }
     }
 
-    /// The lock lives on: so do the debts that wait for its end.
+    /// The lock was extended: debts that wait for its end are kept as long.
     #[cold]
     pub(super) fn keep_debts(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
         let expires = now.after(ttl.as_duration()).after(SLACK);
@@ -478,7 +481,7 @@ impl Engine {
         }
     }
 
-    /// The nodes with so many debts that they are sent no new SET.
+    /// The nodes with so many debts that they get no new SET.
     #[cold]
     pub(super) fn overdrawn(&self) -> NodeSet {
         let mut overdrawn = NodeSet::EMPTY;
@@ -502,15 +505,15 @@ impl Engine {
             .is_some_and(|until| !now.has_steadily_reached(until))
     }
 
-    /// The node said that it has the key of this round's lock.
+    /// The node reported that it has the key of this round's lock.
     #[cold]
     pub(super) fn observe_key(&mut self, now: Moment, node: usize, round: usize) {
         let countable_from = now.after(self.config.quarantine);
         self.nodes[node].debts.observe(self.claims[round].token, countable_from);
     }
 
-    /// The old connections die with what the server has not read of them: a SET that is still on
-    /// its way cannot run after its release (R12).
+    /// Kills the old connections. What the server has not read of them is discarded: a delayed SET
+    /// cannot run after its release (R12).
     pub(super) fn end_old_connections(&mut self, node: usize) {
         let debts = self.nodes[node].debts.by_token.values();
         let mut old: Vec<Origin> = Vec::new();
@@ -537,14 +540,14 @@ impl Engine {
 
     pub(super) fn handle_killed(&mut self, now: Moment, node: usize, ended: i64, reply: Reply) {
         match reply {
-            // 0: it was gone already.
+            // 0: the connection had already ended.
             Reply::Integer(_) => {
                 self.stats.connections_killed += 1;
                 let countable_from = now.after(self.config.quarantine);
                 let Node { server, debts, .. } = &mut self.nodes[node];
                 debts.forget(server.run_id.as_deref(), ended, countable_from);
             }
-            // The releases are repeated after a while.
+            // The releases will be repeated instead.
             Reply::Error(error) => {
                 self.nodes[node].debts.note_refused(ended);
                 self.keep_error(node, error);
@@ -553,8 +556,8 @@ impl Engine {
         }
     }
 
-    /// Takes the next step of what is owed and due, or of some of it. When that is all, what has
-    /// waited for it follows.
+    /// Takes the next step of some of the debts that are due. When none is due, the commands that
+    /// waited for them follow.
     #[cold]
     pub(super) fn settle_debts(&mut self, now: Moment, node: usize) {
         let due = self.nodes[node].debts.by_token.iter().filter(|(_, debt)| debt.due <= now);
@@ -583,8 +586,9 @@ impl Engine {
                 let due = self.nodes[node].after_a_while(now);
                 return self.nodes[node].debts.put(token, Debt { due, ..debt });
             }
-            // Whatever its expiry, it is said once: a frozen server may run at any time what it has
-            // not read, and a process that was paused knows too late when its connection ended.
+            // The release is sent at least once, even after the expiry. A frozen server may run at
+            // any time what it has not read, and a process that was paused learns too late when its
+            // connection ended.
             Stage::Awake | Stage::Again => {}
         }
         let claim = Claim { key: debt.key.clone(), token, ttl: debt.ttl };
@@ -596,7 +600,7 @@ impl Engine {
         self.send(NodeSet::one(node), round);
     }
 
-    /// What this engine knows of the nodes, and another one that takes up the lease cannot.
+    /// What this engine knows of the nodes, which an engine that adopts the lease cannot know.
     pub(super) fn doubts(&self, now: Moment, token: LockToken) -> Vec<Doubt> {
         (0..self.nodes.len()).filter_map(|node| self.doubt(now, node, token)).collect()
     }
@@ -609,7 +613,7 @@ impl Engine {
         let is_its = |round: &usize| self.claims[*round].token == token;
         let kind = |round: usize| self.rounds[round].kind;
         let open = rounds.chain(lost).filter(is_its).map(kind).filter(|kind| kind.may_create());
-        // A SET and the look at its flush marker are two commands of one round.
+        // A SET and the check of its flush marker are two commands of one round.
         let is_open = open.count() > 0;
         let mut origins = if is_open { at.origins() } else { Origins::default() };
         let mut is_one_set = self.config.heal == Heal::Off;
@@ -620,8 +624,8 @@ impl Engine {
             let until = until.filter(|until| *until != Moment::END);
             uncounted = until.map(|until| until.steadily_since(now)).unwrap_or_default();
         }
-        // The copy may be of a time when this node was not to be trusted, and only this engine can
-        // find out.
+        // The copy may date from a time when this node was not trusted, and only this engine can
+        // find that out.
         if !origins.is_empty() && self.is_distrusted(node) {
             uncounted = uncounted.max(self.config.quarantine);
         }
@@ -631,7 +635,7 @@ impl Engine {
         doubt.says_anything().then_some(doubt)
     }
 
-    /// A lease comes from elsewhere, with what is known there.
+    /// A lease arrives from another engine, with that engine's doubts.
     #[cold]
     pub(super) fn take_doubts(&mut self, now: Moment, lease: &Lease) {
         let nodes = self.nodes.len();

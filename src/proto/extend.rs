@@ -1,4 +1,4 @@
-//! Extension: a new time to live on a quorum, before the old one is over.
+//! Extension: a new time to live on a quorum, before the old validity ends.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::error::LockError;
 use crate::{Moment, validity};
 
 impl Engine {
-    /// Starts to extend a lock so that it lives for `ttl` from now on. It is never shortened (R27),
-    /// and never taken anew but on nodes where it is absent, if [`Heal`] is on (R29). It ends as
-    /// [`Done::Extended`](super::Done::Extended), which gives the lease back.
+    /// Starts to extend a lock so that it lives for `ttl` from now on. It never shortens the lock
+    /// (R27), and sets the key anew only on nodes where it is absent, if [`Heal`] is on (R29). It
+    /// ends as [`Done::Extended`](super::Done::Extended), which returns the lease.
     pub fn extend(&mut self, now: Moment, mut lease: Lease, ttl: Duration) -> OpId {
         let now = self.clamp(now);
         lease = self.adopt(now, lease);
@@ -40,17 +40,17 @@ impl Engine {
         }
         let round = self.start_round(now, kind, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
-        // Past the old deadline no answer helps any more.
+        // After the old deadline, an answer is of no use.
         self.set_timer(op, deadline);
         self.send_to_all(now, round);
-        // However it ends, its copies are released with the others (R29): those that it may set,
-        // and that of a process which has moved to a node that was not sent the SET.
+        // However it ends, these copies must be released with the others (R29): copies that it may
+        // set, and those of a process that has moved to a node that was not sent the SET.
         self.leases[lease].sent.extend(self.rounds[round].sent);
         self.id_of(op)
     }
 
-    /// Whether this healing extension is over, or its lock: nobody would release what it sets from
-    /// now on (R29).
+    /// Whether this healing extension has ended, or its lock. From then on, a key that it sets
+    /// would not be released (R29).
     #[cold]
     pub(super) fn is_healing_over(&self, round: usize) -> bool {
         let healing = &self.rounds[round];
@@ -61,8 +61,8 @@ impl Engine {
         healing.decided || lease.is_none_or(|lease| !lease.is_valid_at(self.last_now))
     }
 
-    /// Raises the deadline if a quorum extended and the old one is not over at `now` (R25). In
-    /// any other case the lease stays as it was (R26).
+    /// Raises the deadline if a quorum extended and the old deadline is not reached at `now` (R25).
+    /// Otherwise the lease is unchanged (R26).
     pub(super) fn finish_extend(
         &mut self,
         now: Moment,

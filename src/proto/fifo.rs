@@ -1,20 +1,20 @@
-//! First in, first out.
+//! A first-in, first-out queue.
 
-/// A queue in one piece of memory: what was taken from its front is cleared away when all was, as
-/// it nearly always is after a turn, or when it is the greater part. A ring would have to find its
-/// place at every step, and there are three for each command to each node.
+/// A queue in one contiguous buffer. Taken items are removed when all were taken, as after nearly
+/// every turn, or when they are the larger part. A ring buffer would compute its position at every
+/// step, and there are three steps for each command to each node.
 #[derive(Debug)]
 pub(super) struct Fifo<T> {
     items: Vec<T>,
-    /// How many at the front were taken. Invariant: fewer than there are, or none.
+    /// How many items at the front were taken. Invariant: fewer than `items.len()`, or zero.
     taken: usize,
 }
 
-/// So many may have been taken, whatever is left.
+/// Up to this many taken items stay in the buffer, whatever is left.
 const TAKEN_MAX: usize = 64;
 
 impl<T: Copy> Fifo<T> {
-    /// With room for so many at once.
+    /// A queue with room for this many items at once.
     pub(super) fn with_room(count: usize) -> Fifo<T> {
         Fifo { items: Vec::with_capacity(2 * count.max(TAKEN_MAX)), taken: 0 }
     }
@@ -29,7 +29,7 @@ impl<T: Copy> Fifo<T> {
         self.get(0)
     }
 
-    /// The one before which there are `index` others.
+    /// The item with `index` others before it.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<T> {
         self.items.get(self.taken + index).copied()
@@ -42,7 +42,7 @@ impl<T: Copy> Fifo<T> {
         Some(first)
     }
 
-    /// There must be one.
+    /// The queue must not be empty.
     #[inline(always)]
     pub(super) fn drop_first(&mut self) {
         self.taken += 1;
@@ -61,7 +61,7 @@ impl<T: Copy> Fifo<T> {
         self.taken = 0;
     }
 
-    /// Takes all of them, oldest first.
+    /// Takes all items, oldest first.
     pub(super) fn take_all(&mut self) -> Vec<T> {
         self.clear_away();
         std::mem::take(&mut self.items)
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// Clearing away moves what is left, so it must not be more than what was taken.
+    /// Compaction moves what is left, so that must not be more than what was taken.
     #[test]
     fn what_was_taken_is_cleared_away_when_it_is_the_greater_part_and_not_before() {
         for left_over in [1, TAKEN_MAX - 1, TAKEN_MAX, 3 * TAKEN_MAX] {

@@ -1,4 +1,4 @@
-//! Who a server is: whether it may vote at all, and from when on (R32 to R35).
+//! Identity of a server: whether it may vote at all, and from when on (R32 to R35).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,22 +13,22 @@ use crate::Moment;
 use crate::config::RestartGuard;
 use crate::error::{NodeOutcome, ProtocolError, Quarantine, QuarantineCause, Unfit};
 
-/// Notices that nobody has taken; what is too much is left out.
+/// The most pending notices; further ones are dropped.
 const NOTICES_MAX: usize = 64;
-/// So many processes that left an address are remembered by name.
+/// The most departed processes that are remembered by name.
 const DEPARTED_MAX: usize = 64;
 
-/// What the operators of a node should know.
+/// Something the operator of a node should know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// It was refused.
+    /// The node was refused.
     Unfit(Unfit),
-    /// Its votes do not count for now.
+    /// The node's votes do not count for now.
     Quarantined(QuarantineCause),
-    /// It does not say whether it is a master, and which: that is not checked.
+    /// The server does not report its role or its process: neither is checked.
     Unidentified,
-    /// It does not tell its time: jumps of its wall clock go unnoticed.
+    /// The server does not report its time: jumps of its wall clock go unnoticed.
     SecretClock,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Notice {
             Notice::Unfit(reason) => reason.fmt(f),
             Notice::Quarantined(cause) => write!(f, "quarantined: {cause}"),
             Notice::Unidentified => {
-                f.write_str("INFO is forbidden: whether it is a master, and which, is not checked")
+                f.write_str("INFO is forbidden: its role and its process are not checked")
             }
             Notice::SecretClock => {
                 f.write_str("TIME is forbidden: jumps of its wall clock go unnoticed")
@@ -47,14 +47,14 @@ impl fmt::Display for Notice {
     }
 }
 
-/// A process that this client was connected to, with the history of its data.
+/// A server process that this client was connected to, with the history of its data.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     run_id: Arc<str>,
     history: Option<History>,
-    /// When this client first knew of this process with this history.
+    /// When this client first saw this process with this history.
     first: Moment,
-    /// When it last answered on a connection whose handshake was complete.
+    /// When it last answered on a connection with a complete handshake.
     pub(super) last: Moment,
 }
 
@@ -64,12 +64,12 @@ impl Seen {
     }
 }
 
-/// The processes that left a node's address to another one, for as long as a vote that they gave
-/// there may count: they may turn up at another node's.
+/// Processes that have left a node's address. Each is kept while a vote that it gave there may
+/// count, because it may reappear at another node's address.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     known: VecDeque<(Arc<str>, Moment)>,
-    /// Until then, any process may be one of them.
+    /// Until then, any process may be a departed one whose name was dropped.
     unknown_until: Option<Moment>,
 }
 
@@ -91,7 +91,7 @@ impl Departed {
 }
 
 impl Engine {
-    /// Everything that the server was asked on this connection has been answered: may it vote?
+    /// The handshake is complete: decides whether the server may vote.
     pub(super) fn finish_handshake(&mut self, now: Moment, node: usize) {
         if let Some(reason) = self.unfit(node) {
             self.notice(node, Notice::Unfit(reason));
@@ -104,10 +104,10 @@ impl Engine {
         if is_same_process {
             self.end_old_connections(node);
         }
-        // What a lost connection may have left comes before anything new (R12).
+        // Debts of a lost connection are settled before any new command (R12).
         self.nodes[node].is_behind = true;
         self.settle_debts(now, node);
-        // Behind all that was waited for.
+        // After the commands that waited.
         let offer = self.nodes[node].offer;
         if offer != ReleaseWith::Script {
             self.outgoing.push_back(Outgoing::Probe(node, offer));
@@ -137,8 +137,8 @@ impl Engine {
         }
     }
 
-    /// Another node that is the same process. Only those that are connected are looked at: a
-    /// process may legally have moved here from an address that is dead (R34).
+    /// Another node with the same process. Only ready nodes are considered: a process may legally
+    /// have moved here from an address that is dead (R34).
     fn duplicate_of(&self, node: usize) -> Option<usize> {
         let run_id = self.nodes[node].server.run_id.as_ref()?;
         (0..self.nodes.len()).find(|other| {
@@ -147,8 +147,8 @@ impl Engine {
         })
     }
 
-    /// Compares the process with the one that was there before, and puts the node into quarantine
-    /// if it may have forgotten a lock. Returns whether it is the same process.
+    /// Compares the process with the previous one at this node, and quarantines the node if it may
+    /// have forgotten a lock. Returns whether it is the same process.
     fn recognise(&mut self, now: Moment, node: usize) -> bool {
         let server = self.nodes[node].server.clone();
         let before = self.nodes[node].seen.take();
@@ -157,7 +157,7 @@ impl Engine {
         if let Some(seen) = left {
             self.departed.note(now, Arc::clone(&seen.run_id), now.after(quarantine));
         }
-        // Without its name, each connection may be to another process than the one before.
+        // Without a run_id, each connection may reach another process.
         let (Some(run_id), Some(_)) = (server.run_id.clone(), server.replication.master) else {
             self.notice(node, Notice::Unidentified);
             if !self.config.nodes[node].durable {
@@ -191,9 +191,9 @@ impl Engine {
         is_same_process
     }
 
-    /// A process that was at another node's address before must not be counted for both in one
-    /// round, nor for a lock that it was counted for there; and it brings its quarantine along. It
-    /// need not be the last that was there.
+    /// Quarantines a process that was at another node's address before. It must not be counted for
+    /// both nodes in one round, nor for a lock that it was counted for there; and its quarantine
+    /// continues. It need not be the last process at that address.
     fn wait_for_moved(&mut self, now: Moment, node: usize, run_id: &str) {
         let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
         let known = others.filter(|(_, at)| at.seen.as_ref().is_some_and(|seen| seen.is(run_id)));
@@ -208,7 +208,8 @@ impl Engine {
         }
     }
 
-    /// For how long the process has certainly known its data, and what makes that short.
+    /// For how long the process has certainly known its data, and the cause of a quarantine if that
+    /// is too short.
     fn age(
         &self,
         now: Moment,
@@ -219,7 +220,7 @@ impl Engine {
     ) -> (QuarantineCause, Duration) {
         let config = &self.config.nodes[node];
         if is_same_process || server.replication.promoted == Some(true) {
-            // Its data has another history than when it was last seen, or was a replica's.
+            // The history of its data has changed since it was last seen, or it was a replica.
             return (QuarantineCause::Promoted, Duration::ZERO);
         }
         let age = match (config.durable, config.restart_guard) {
@@ -227,16 +228,16 @@ impl Engine {
             (false, RestartGuard::OwnObservation) => Duration::ZERO,
             (false, RestartGuard::Uptime | RestartGuard::Off) => {
                 let uptime = server.uptime.unwrap_or_default();
-                // Its clock may have jumped; it was not there when its forerunner last answered.
+                // The wall clock behind its uptime may have jumped. But the process started after
+                // its predecessor last answered.
                 before.map_or(uptime, |seen| uptime.min(now.steadily_since(seen.last)))
             }
         };
         (QuarantineCause::Restarted, age)
     }
 
-    /// The server was asked once more whether it is a master: it may have been told to follow
-    /// another one since its handshake, and have been promoted again, without an end to our
-    /// connection.
+    /// The reply to a repeated check of the role. Since its handshake, the server may have become a
+    /// replica, and have been promoted again, without ending our connection.
     pub(super) fn handle_role(&mut self, now: Moment, node: usize, reply: Reply) {
         let known = self.nodes[node].server.replication;
         let said = match reply {
@@ -260,7 +261,7 @@ impl Engine {
             Reply::Error(error) => {
                 let kind = error.kind;
                 self.keep_error(node, error);
-                // What is wrong for the moment keeps the SET from being granted, too.
+                // A temporary error keeps the SET from being granted, too.
                 if !is_forbidden(kind) {
                     return;
                 }
@@ -268,11 +269,11 @@ impl Engine {
             }
             _ => NodeOutcome::Protocol(ProtocolError::Unexpected),
         };
-        // Its next handshake will tell what has become of it.
+        // Its next handshake will show its new state.
         self.fail_node(now, node, outcome);
     }
 
-    /// Does not count what the node says until then.
+    /// Stops counting the node's votes until then.
     pub(super) fn quarantine(&mut self, node: usize, cause: QuarantineCause, until: Moment) {
         let guard = self.config.nodes[node].restart_guard;
         let before = self.nodes[node].quarantine;
@@ -288,12 +289,12 @@ impl Engine {
     }
 
     pub(super) fn is_quarantined(&self, now: Moment, node: usize) -> bool {
-        // A jump of this machine's wall clock is no reason to wait for less.
+        // A jump of this machine's wall clock must not shorten the quarantine.
         let is_over = |until: Moment| now.has_steadily_reached(until);
         self.nodes[node].quarantine.is_some_and(|(until, _)| !is_over(until))
     }
 
-    /// Why the node does not vote at `now`, and how much longer.
+    /// Why the node's votes do not count at `now`, and for how much longer.
     pub(super) fn quarantine_of(&self, now: Moment, node: usize) -> Option<Quarantine> {
         let (until, cause) = self.nodes[node].quarantine?;
         let ready_in = until.steadily_since(now);
@@ -317,18 +318,18 @@ impl Engine {
         }
     }
 
-    /// Whether there is something that the operators of a node should know.
+    /// Whether there are notices for the operator of a node.
     pub fn has_notices(&self) -> bool {
         !self.notices.is_empty()
     }
 
-    /// The next thing that the operators of a node should know, and which node.
+    /// The next notice for the operator of a node, with the node's index.
     pub fn poll_notice(&mut self) -> Option<(usize, Notice)> {
         self.notices.pop_front()
     }
 
-    /// Two nodes that are one server, if that was seen: the one that was connected first, and the
-    /// other.
+    /// Two nodes that are the same server, if any: the one that was connected first, and the other
+    /// one.
     pub fn duplicates(&self) -> Option<(usize, usize)> {
         let duplicate = |(node, at): (usize, &super::Node)| {
             let is_duplicate = at.last_failure == NodeOutcome::Unfit(Unfit::Duplicate);

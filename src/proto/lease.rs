@@ -1,4 +1,4 @@
-//! A lock that is held, as plain data.
+//! A held lock, as plain data.
 
 use std::time::Duration;
 
@@ -8,45 +8,45 @@ use crate::token::LockToken;
 use crate::validity::{self, Ttl};
 use crate::{Moment, Resource};
 
-/// A lock that was granted: what it is on, who owns it, and until when it may be believed in.
+/// A lock that was granted: its resource, its token, and its validity.
 ///
-/// It is given out by an acquisition and taken back by value by an extension or a release, so
-/// that one lock has one operation in flight at most (R30) and is dead, for its owner, before the
-/// first byte of its release is sent (R14). Its deadline is never raised but by an extension that
-/// was complete before the old deadline (R22, R25).
+/// An acquisition hands it out, and an extension or a release takes it back by value. So a lock has
+/// at most one operation in flight (R30), and its owner has no lease before the first byte of the
+/// release is sent (R14). Only an extension that completed before the old deadline raises the
+/// deadline (R22, R25).
 ///
-/// Dropping it releases nothing: the keys then live until their TTL ends. Another engine, or
-/// multiplexer, with the same nodes in the same order and the same key prefix may extend or release
-/// it.
+/// Dropping it releases nothing: the keys then live until their TTL ends. Another engine or
+/// multiplexer may extend or release it, if it has the same nodes in the same order and the same
+/// key prefix.
 ///
-/// It is plain data, which `fork` copies: after one, two processes believe that they hold the lock,
-/// and one of them must drop its copy. The multiplexer that gave it out belongs to the parent.
+/// It is plain data, which `fork` copies. After a fork two processes consider the lock theirs, and
+/// one of them must drop its copy. The multiplexer that handed it out belongs to the parent.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 pub struct Lease {
     pub(super) resource: Resource,
     pub(super) token: LockToken,
     pub(super) ttl: Ttl,
-    /// The longest time to live that a node may have been asked for.
+    /// The longest TTL that any node may have been sent.
     pub(super) longest: Ttl,
     pub(super) started: Moment,
     pub(super) deadline: Moment,
     pub(super) granted: NodeSet,
-    /// The nodes that may hold the key: a release goes to each.
+    /// The nodes that may hold the key: the release goes to each of them.
     pub(super) sent: NodeSet,
-    /// The engine that gave it out, which knows more of it than others do.
+    /// The engine that handed it out, which knows more about it than others do.
     pub(super) engine: u64,
-    /// What the engine that let it go knows of the nodes.
+    /// Doubts about nodes, from the engine that let it go.
     pub(super) doubts: Box<[Doubt]>,
 }
 
-/// What the engine that let a lease go knows of a node, and the next one cannot.
+/// What the engine that let a lease go knows about a node, and the next engine cannot find out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Doubt {
     pub(crate) node: usize,
-    /// Where a command that may set the key may still come from.
+    /// The connections on which a command that may set the key may still arrive.
     pub(crate) origins: Origins,
-    /// Whether that is one SET and nothing else.
+    /// Whether one SET is all that may still arrive.
     pub(crate) is_one_set: bool,
     /// For how long the node's copy must not be counted.
     pub(crate) uncounted: Duration,
@@ -57,7 +57,7 @@ impl Doubt {
         !self.origins.is_empty() || !self.uncounted.is_zero()
     }
 
-    /// What two engines know of one node.
+    /// Merges what two engines know about one node.
     pub(super) fn extend(&mut self, other: Doubt) {
         let others = (other.origins, other.is_one_set);
         self.is_one_set = self.origins.add(others, self.is_one_set);
@@ -65,21 +65,21 @@ impl Doubt {
     }
 }
 
-/// No engine has this number.
+/// A number that no engine has.
 pub(super) const NO_ENGINE: u64 = u64::MAX;
 
 impl Lease {
-    /// What is locked.
+    /// The locked resource.
     pub fn resource(&self) -> &Resource {
         &self.resource
     }
 
-    /// The value that proves the ownership.
+    /// The value that proves ownership.
     pub fn token(&self) -> &LockToken {
         &self.token
     }
 
-    /// The time to live that was asked for last.
+    /// The last requested TTL.
     pub fn ttl(&self) -> Duration {
         self.ttl.as_duration()
     }
@@ -96,7 +96,7 @@ impl Lease {
         Lease { started, granted: self.granted.and(all), sent: all, ..self }
     }
 
-    /// A lease of a lock that was acquired elsewhere, which nobody knows more of.
+    /// A lease of a lock that was acquired elsewhere, without further knowledge.
     pub(crate) fn restored(
         resource: Resource,
         token: LockToken,
@@ -109,68 +109,68 @@ impl Lease {
         Lease { resource, token, ttl, longest, started, deadline, granted, sent, engine, doubts }
     }
 
-    /// What stands in for a lease that is in somebody else's hands: a lock that is over.
+    /// An expired lease, in place of one that another thread has.
     pub(crate) fn over(&self) -> Lease {
         let over = Moment::from_nanos(0);
         Lease::restored(self.resource.clone(), self.token, self.ttl, over)
     }
 
-    /// The same, with the longest time to live that was ever asked for, the nodes that granted, and
-    /// what is not known of nodes.
+    /// The same lease, with the longest TTL that was ever requested, the nodes that granted, and
+    /// doubts about nodes.
     pub(crate) fn with_past(self, longest: Ttl, granted: NodeSet, doubts: Vec<Doubt>) -> Lease {
         Lease { longest, granted, doubts: doubts.into(), ..self }
     }
 
-    /// What [`with_past`](Lease::with_past) takes.
+    /// The arguments of [`with_past`](Lease::with_past).
     pub(crate) fn past(&self) -> (Ttl, NodeSet, &[Doubt]) {
         (self.longest, self.granted, &self.doubts)
     }
 
-    /// The same, valid no longer than until `deadline`.
+    /// The same lease, valid at most until `deadline`.
     pub(crate) fn valid_at_most_until(self, deadline: Moment) -> Lease {
         Lease { deadline: self.deadline.min(deadline), ..self }
     }
 
-    /// What is left of the validity at `now`; zero when it is over.
+    /// The remaining validity at `now`; zero when it has ended.
     pub fn remaining(&self, now: Moment) -> Duration {
         validity::remaining(self.deadline, now)
     }
 
-    /// Whether the lock may be believed in at `now`.
+    /// Whether the lock is valid at `now`.
     ///
-    /// It is a hint (R21): a process may be paused right after it asked.
+    /// This is a hint (R21): a process may be paused right after the check.
     pub fn is_valid_at(&self, now: Moment) -> bool {
         validity::is_valid(self.deadline, now)
     }
 
-    /// The nodes, by index, that had granted it, or extended it last, when that was decided: at
+    /// The nodes, by index, that had granted it, or last extended it, when that was decided: at
     /// least a quorum.
     pub fn granted_by(&self) -> impl Iterator<Item = usize> + use<> {
         self.granted.iter()
     }
 }
 
-/// What a release did, as far as it was known when a quorum had answered.
+/// The outcome of a release, as known when a quorum had answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Released {
     /// Nodes that held the lock and deleted it.
     pub confirmed: usize,
-    /// Nodes on which the lock was not, or no longer, ours.
+    /// Nodes on which the key did not, or no longer, hold this token.
     pub absent: usize,
-    /// Nodes that had not answered, or could not. The release is on its way to each that can be
-    /// reached; on the others the key ends with its TTL.
+    /// Nodes that had not answered, or could not. The release is on its way to each node that can
+    /// be reached; on the others the key ends with its TTL.
     pub unknown: usize,
     pub(super) was_valid: bool,
 }
 
 impl Released {
-    /// Whether the lock was valid when its release began and a quorum still held it then: nobody
-    /// else can have had it.
+    /// Whether the lock was valid when its release began, and a quorum still held it then: no other
+    /// client can have had it.
     ///
-    /// If it is `false`, it may have expired or have been deleted before. What a quorum confirms
-    /// after the validity is no proof: a SET that was on its way for long may have come after
-    /// somebody else's lock.
+    /// If it is `false`, the lock may have expired or have been deleted before. A confirmation by a
+    /// quorum after the validity is no proof: a delayed SET may have run after another client's
+    /// lock had ended.
     pub fn was_held(&self) -> bool {
         self.was_valid
             && self.confirmed >= crate::quorum(self.confirmed + self.absent + self.unknown)

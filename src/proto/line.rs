@@ -1,10 +1,10 @@
-//! Who waits for what: the acquisitions of one engine that wait for the same resource stand in a
-//! line, in the order of their arrival, and only the first of them asks the nodes.
+//! Queues of waiting acquisitions: those of one engine that wait for the same resource queue in the
+//! order of their arrival, and only the first asks the nodes.
 //!
-//! While the lock is held by somebody who stood in the line before, the first asks nobody, either:
-//! it starts behind the release, on the same connections, or when the lock's validity is over. So a
-//! lock goes from hand to hand within a client at the cost of one acquisition and one release each.
-//! An acquisition of exactly one round stands in no line.
+//! While a previous member of the queue holds the lock, the first one does not ask either. It
+//! starts right after the release, on the same connections, or when the lock's validity ends. So
+//! passing a lock on within a client costs one acquisition and one release each. An acquisition of
+//! exactly one round does not queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
@@ -15,25 +15,25 @@ use crate::error::LockError;
 use crate::token::LockToken;
 use crate::{Moment, Resource};
 
-/// From so many lines on, those that nobody stands in are looked for before another is added.
+/// From this many queues on, empty ones are removed before another is added.
 const LINES_TIDY: usize = 256;
 
 pub(super) struct Lines {
     by_key: HashMap<Resource, Line, Keyed>,
-    /// With so many, it is time to tidy up.
+    /// The number of queues that triggers the next removal.
     tidy_at: usize,
 }
 
 #[derive(Default)]
 struct Line {
-    /// Who got the lock, and until when it is valid.
+    /// The token of the current lock, and until when it is valid.
     holder: Option<(LockToken, Moment)>,
     first: Option<OpId>,
     others: VecDeque<OpId>,
-    /// How many of those are over: they are passed over when it is their turn, or taken out when
+    /// How many of `others` have ended: they are skipped when their turn comes, or removed when
     /// they are many.
     gone: usize,
-    /// What the nodes said at last to one who asked for the others and has left.
+    /// The last report of an acquisition that asked for the others and has left.
     told: Option<(Failure, LockError)>,
 }
 
@@ -42,7 +42,7 @@ impl Lines {
         Lines { by_key: HashMap::with_hasher(Keyed(key)), tidy_at: LINES_TIDY }
     }
 
-    /// Locks that were handed on, forgotten or not released leave lines that nobody stands in.
+    /// Locks that were handed on, dropped or not released leave empty queues.
     fn tidy(&mut self, now: Moment) {
         if self.by_key.len() >= self.tidy_at {
             self.by_key.retain(|_, line| line.first.is_some() || line.held_until(now).is_some());
@@ -52,13 +52,13 @@ impl Lines {
 }
 
 impl Line {
-    /// Until when nobody need ask for the lock.
+    /// The end of the current lock's validity: until then no acquisition needs to ask.
     fn held_until(&self, now: Moment) -> Option<Moment> {
         self.holder.map(|(_, deadline)| deadline).filter(|deadline| now < *deadline)
     }
 }
 
-/// Names may come from outside: nobody is to know which of them meet in one place.
+/// Names may come from outside: a secret seed keeps attackers from choosing names that collide.
 struct Keyed(u64);
 
 impl BuildHasher for Keyed {
@@ -72,7 +72,7 @@ impl BuildHasher for Keyed {
 }
 
 impl Engine {
-    /// A new acquisition joins the line for its key. Says whether it is to start now.
+    /// A new acquisition joins the queue for its key. Returns whether it may start now.
     pub(super) fn join_line(
         &mut self,
         now: Moment,
@@ -108,8 +108,8 @@ impl Engine {
         false
     }
 
-    /// The first in line, whose time to start has come, may have to wait for longer: its lock was
-    /// extended in the meantime.
+    /// The first in the queue is due to start. If the lock was extended meanwhile, it waits longer;
+    /// returns whether it does.
     pub(super) fn waits_longer(&mut self, now: Moment, op: usize, give_up_at: Moment) -> bool {
         let Task::Acquire { last: Some(last), .. } = &self.operations[op].task else {
             return false;
@@ -122,8 +122,8 @@ impl Engine {
         true
     }
 
-    /// The acquisition is over. Who is next waits until the lock that it got is over, if it got
-    /// one, or starts.
+    /// The acquisition has ended. The next one waits until the lock that was taken has expired, or
+    /// starts if none was taken.
     pub(super) fn leave_line(
         &mut self,
         now: Moment,
@@ -157,7 +157,7 @@ impl Engine {
         }
     }
 
-    /// Somebody becomes the first in line, if there is nobody.
+    /// Promotes the next waiter if there is no first.
     fn call_next(&mut self, now: Moment, key: &Resource) {
         let Some(line) = self.lines.by_key.get_mut(key) else {
             return;
@@ -166,7 +166,7 @@ impl Engine {
         let mut others = mem::take(&mut line.others);
         let next = std::iter::from_fn(|| others.pop_front()).find_map(|id| {
             let (op, give_up_at) = self.patience_of(id)?;
-            // Whose patience is over is about to be told so.
+            // An operation whose patience has ended will get its result without asking.
             (now < give_up_at).then_some((id, op, give_up_at))
         });
         let Some((id, op, give_up_at)) = next else {
@@ -184,7 +184,8 @@ impl Engine {
         }
     }
 
-    /// A lock was given up, and its release is on its way: the first in line starts behind it.
+    /// A lock was given up, and its release is queued to be sent: the first in the queue starts
+    /// after it.
     pub(super) fn call_first(&mut self, now: Moment, key: &Resource, token: LockToken) {
         let Some(line) = self.lines.by_key.get_mut(key) else {
             return;
@@ -207,7 +208,7 @@ impl Engine {
         }
     }
 
-    /// A lock was extended: nobody need ask for it before.
+    /// A lock was extended: no acquisition needs to ask before the new deadline.
     pub(super) fn hold_longer(&mut self, key: &Resource, token: LockToken, deadline: Moment) {
         let line = self.lines.by_key.get_mut(key);
         if let Some((holder, until)) = line.and_then(|line| line.holder.as_mut()) {
@@ -221,7 +222,7 @@ impl Engine {
         !self.lines.by_key.is_empty()
     }
 
-    /// What the nodes said to whoever asks for those in line, or asked before.
+    /// The last report of the acquisition that asks for this queue, or of one that asked before.
     pub(super) fn told_in_line(&self, key: &Resource) -> Option<(Failure, LockError)> {
         let line = self.lines.by_key.get(key)?;
         let first = line.first.and_then(|first| self.lookup(first));

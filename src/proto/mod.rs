@@ -1,21 +1,22 @@
 //! The algorithm, without sockets, clocks, randomness or bytes.
 //!
-//! **After every command and every input, drain the outputs.** An [`Engine`] is told what happens
-//! (`handle_*`, with the time), and asked what to do about it (`poll_*`):
+//! **After every command and every input, drain the outputs.** The caller reports events to an
+//! [`Engine`] (`handle_*`, with the time) and asks it what to do (`poll_*`):
 //!
 //! 1. give it commands: [`acquire`](Engine::acquire), [`extend`](Engine::extend),
 //!    [`release`](Engine::release);
 //! 2. carry out each [`poll_action`](Engine::poll_action) until there is none;
 //! 3. take each [`poll_done`](Engine::poll_done), or one operation's
-//!    [`take_done`](Engine::take_done), with a clock read for that purpose: it is the one place
-//!    that hands out a lock, and it proves the validity against that very moment (R2);
+//!    [`take_done`](Engine::take_done), with a clock reading taken for that call. Only these two
+//!    hand out a lock, and they prove its validity against that moment (R2);
 //! 4. wait for a connection, a reply, or the moment that [`poll_timeout`](Engine::poll_timeout)
-//!    names, call the `handle_*` that fits, and go on with 2.
+//!    returns, call the matching `handle_*`, and continue with 2.
 //!
-//! The same engine runs under mio in the [`Multiplexer`](crate::Multiplexer), under a simulation
-//! on virtual time, and under a fuzzer.
+//! The same engine runs under mio in the [`Multiplexer`](crate::Multiplexer), under a simulation on
+//! virtual time, and under a fuzzer.
 //!
-//! This module is public for those who write their own event loop or want to check ours. It is
+//! This module is public for those who write their own event loop or want to check ours. The
+//! crate's version does not cover it until 1.0.
 //! not covered by the crate's version until 1.0.
 
 mod acquire;
@@ -62,107 +63,110 @@ use node::{Node, Request, Route, State, Step};
 use round::{Claim, Kind, Round, Vote};
 use timer::Timers;
 
-/// There is room for so many from the start: a client that has fewer under way, those included that
-/// a slow node has yet to answer, allocates nothing.
+/// Initial capacity: a client with fewer open rounds than this allocates nothing. Rounds that a
+/// slow node has not answered count as open.
 const ROUNDS_USUAL: usize = 256;
-/// For a timeout of ten milliseconds, one is not much.
+/// From 10 ms up, rounding a timeout by a millisecond does not matter.
 const PRECISE_NANOS_MAX: u64 = 10_000_000;
-/// Attempts that are started within this time may have tokens that were drawn together.
+/// Attempts that start within this time may use tokens that were drawn together.
 const DRAWN_TOGETHER_NANOS_MAX: u64 = 1_000_000;
-/// Timeouts and losses that are handled in one go, all nodes together; the rest is due at once, but
-/// somebody else may have his turn before.
+/// Most timeouts and losses handled in one call, all nodes together. The rest is due immediately,
+/// after the caller's other work.
 const WORK_PER_TURN_MAX: usize = 512;
-/// The same for replies, which are less work. What is handled together is answered together.
+/// The same limit for replies, which are cheaper. Replies handled in one call are answered
+/// together.
 const REPLIES_PER_TURN_MAX: usize = 3_072;
-/// So many of each node in any case.
+/// Every node gets at least this many per call.
 const SHARE_MIN: usize = 8;
-/// The most operations that may be under way at once.
+/// The most operations that may be in flight at once.
 pub const OPERATIONS_MAX: usize = 131_072;
 
-/// The randomness that the engine needs, so that a simulation can replay it.
+/// The randomness that the engine needs, as a trait so that a simulation can replay it.
 pub trait Entropy: Send {
-    /// 20 random bytes for a fresh token, from the operating system (R6); `None` if it has none.
+    /// 20 random bytes for a fresh token, from the operating system (R6); `None` if it returns
+    /// none.
     fn token(&mut self) -> Option<[u8; 20]>;
 
-    /// What was drawn in advance is not to be handed out any more: time may pass from here on, and
-    /// this machine be copied meanwhile.
+    /// Drops all tokens that were drawn in advance: time may pass now, and the machine may be
+    /// copied meanwhile.
     fn forget(&mut self) {}
 
     /// A number for jitter; it need not be secret.
     fn next_u64(&mut self) -> u64;
 }
 
-/// An operation under way. It is never confused with a later one, nor with another engine's: asked
-/// about an operation that is not its own, an engine knows nothing of it.
+/// Identifies an operation in flight. It is never confused with a later operation or with one of
+/// another engine: an engine does not recognise ids that are not its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId {
     slot: u32,
     generation: u32,
-    /// Of the engine, among all of this process.
+    /// The number of the engine, unique in this process.
     instance: u64,
 }
 
 impl OpId {
-    /// One that no engine has.
+    /// An id that no engine uses.
     pub(crate) const NONE: OpId = OpId { slot: 0, generation: 0, instance: u64::MAX };
 }
 
 /// How many engines this process has made.
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
-/// How long an acquisition goes on trying.
+/// How long an acquisition keeps trying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
     /// Exactly one round.
     OneRound,
-    /// Rounds with random delays between them; over, one way or the other, at this moment.
+    /// Rounds with random delays between them, until this moment.
     Until(Moment),
 }
 
-/// What became of an operation.
+/// The result of an operation.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 pub enum Done {
     /// An acquisition ended.
     Acquired(Result<Lease, LockError>),
-    /// An extension ended. If it failed, the lease is as it was: its old deadline stands (R26).
+    /// An extension ended. If it failed, the lease is unchanged: its old deadline holds (R26).
     Extended(Lease, Result<(), LockError>),
-    /// A release ended; the error says that fewer than a quorum answered.
+    /// A release ended. An error means that fewer than a quorum answered.
     Released(Result<Released, LockError>),
 }
 
-/// What was cancelled, and what that leaves to do.
+/// What was cancelled, and what the caller has to do next.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 pub enum Cancelled {
-    /// An acquisition. Nobody holds a lock by it: what it took, or may yet take, is released on
-    /// every node that it was meant for.
+    /// An acquisition. No lock is held by it: what it took, or may yet take, is released on every
+    /// node that it was meant for.
     Acquisition,
-    /// An extension. The lock is still held, and the caller's to extend or release. Its validity is
-    /// what it was, or what the extension had come to; the keys may live longer than that.
+    /// An extension. The lock is still held, and the caller may extend or release it. Its validity
+    /// is the old one, or the new one if the extension had succeeded. The keys may live longer than
+    /// that.
     Extension(Lease),
-    /// A release. It goes on, and nobody will be told how it ended.
+    /// A release. It continues, without a report.
     Release,
-    /// Nothing: the operation had ended and its result was taken, or it was cancelled before, or it
-    /// is another engine's.
+    /// Nothing: the operation's result had been taken, or it was cancelled before, or it belongs to
+    /// another engine.
     Nothing,
 }
 
-/// What the event loop is to do.
+/// A request to the event loop.
 #[derive(Debug)]
 pub enum Action<'a> {
-    /// Start to connect; answer with `handle_connected`, `handle_disconnected`, or
-    /// `handle_duplicate`. `handle_connecting` may come before.
+    /// Start to connect. Answer with `handle_connected`, `handle_disconnected`, or
+    /// `handle_duplicate`, optionally after `handle_connecting`.
     Connect {
         /// The node.
         node: usize,
     },
-    /// Drop the connection, if there is one.
+    /// Close the connection, if there is one.
     Close {
         /// The node.
         node: usize,
     },
-    /// Send the same command to each of these nodes, behind what was sent before.
+    /// Send the same command to each of these nodes, after everything sent before.
     Send {
         /// The nodes: never empty.
         nodes: NodeSet,
@@ -200,7 +204,7 @@ enum Task {
     Extend {
         lease: usize,
         ttl: Ttl,
-        /// Why nothing was sent.
+        /// Why nothing was sent, if so.
         refused: Option<LockError>,
     },
     /// Whether the lock was valid when its release began.
@@ -209,10 +213,11 @@ enum Task {
     },
 }
 
-/// What is remembered between two rounds, and before the first if it has to wait for that.
+/// What is remembered between two rounds, and before the first round if the acquisition has to
+/// wait.
 struct Last {
     key: Resource,
-    /// What the nodes said in the last round that was not cut off.
+    /// The node reports of the last round that was not cut off.
     told: Option<(Failure, LockError)>,
 }
 
@@ -236,18 +241,18 @@ impl From<Failure> for LockErrorKind {
     }
 }
 
-// One is moved for each half of a pair.
+// Each operation is moved several times, so its size matters.
 const _: () = assert!(size_of::<Operation>() <= 128);
 
 #[derive(Clone, Copy)]
 enum Progress {
-    /// Between two rounds.
+    /// Between two rounds, or in a queue.
     Waiting,
     Voting(usize),
-    /// The votes of this round decided; the validity is yet to be proved.
+    /// This round was won; its validity is not proved yet.
     Won(usize),
     Failed(Failure, Option<usize>),
-    /// Nothing was sent; the task says why.
+    /// Nothing was sent; the task has the reason.
     Refused,
 }
 
@@ -259,13 +264,13 @@ pub struct Stats {
     pub rounds: u64,
     /// Locks granted.
     pub acquired: u64,
-    /// Acquisitions that ended because somebody else holds the resource.
+    /// Acquisitions that ended because another client holds the resource.
     pub contended: u64,
     /// Acquisitions that ended because too few masters answered.
     pub unavailable: u64,
     /// Acquisitions whose quorum came too late.
     pub expired: u64,
-    /// Operations that were cancelled before anybody took their result.
+    /// Operations that were cancelled before their result was taken.
     pub cancelled: u64,
     /// Extensions that succeeded.
     pub extended: u64,
@@ -275,7 +280,7 @@ pub struct Stats {
     pub extensions_failed: u64,
     /// Releases by their owner, dropped guards included.
     pub released: u64,
-    /// Replies that came after their timeout.
+    /// Replies that arrived after their timeout.
     pub late_replies: u64,
     /// Connections that became ready.
     pub connected: u64,
@@ -289,61 +294,62 @@ pub struct Stats {
     pub quarantines: u64,
     /// Times that a node's wall clock was seen to jump forward.
     pub clock_jumps: u64,
-    /// Old connections that were ended on their server, so that nothing sent on them runs any more.
+    /// Old connections that the client had the server end, so that nothing sent on them runs later.
     pub connections_killed: u64,
 }
 
 /// The algorithm over all nodes, for any number of operations at once.
 ///
-/// Its methods are of four kinds: commands are plain verbs; inputs are `handle_*`; outputs are
-/// `poll_*`; the rest look and change nothing. Time is an argument; a time that runs backwards is
-/// taken as standing still.
+/// Most methods are of four kinds: commands are plain verbs; inputs are `handle_*`; outputs are
+/// `poll_*`; getters change nothing. Time is an argument. A time earlier than the last one counts
+/// as the last one.
 pub struct Engine {
     config: Arc<Config>,
     entropy: Box<dyn Entropy>,
-    /// When it was first asked for a token since it was last told to forget.
+    /// The time of the first token drawn since randomness was last forgotten.
     drawn_at: Option<Moment>,
     last_now: Moment,
     nodes: Vec<Node>,
-    /// The nodes that are ready and whose sockets take more.
+    /// The nodes that are ready and whose sockets accept more.
     open: NodeSet,
-    /// The nodes that are too far behind to be sent a SET or an extension (R18).
+    /// The overloaded nodes: too far behind to be sent a SET or an extension (R18).
     swamped: NodeSet,
     /// The nodes that may be in quarantine.
     suspects: NodeSet,
-    /// The nodes that may be owed something.
+    /// The nodes that may have debts.
     indebted: NodeSet,
-    /// The nodes that were seen to release in this way; the others are sent the script (R19).
+    /// The nodes on which this native release command was seen to work; the others get the script
+    /// (R19).
     with_delex: NodeSet,
     with_delifeq: NodeSet,
     rounds: Slab<Round>,
-    /// One for each round's slot, as the nodes' votes. What is there of an earlier round is
-    /// overwritten by the next.
+    /// One for each slot of `rounds`, like the nodes' votes. An entry of an ended round is
+    /// overwritten by the slot's next round.
     claims: Vec<Claim>,
     operations: Slab<Operation>,
-    /// The leases that are being extended.
+    /// The leases of extensions in flight.
     leases: Slab<Lease>,
     generation: u32,
     instance: u64,
     timers: Timers,
-    /// Nothing is due before this moment. What has been answered in the meantime may leave it too
-    /// early, and nothing leaves it too late.
+    /// A lower bound on the next deadline. An answer may leave it too early; it is never too late.
     due: Option<Moment>,
-    /// The same, of what operations wait for.
+    /// The same bound for operation timers only.
     timer_due: Option<Moment>,
     node_timeout_nanos: u64,
-    /// After this long, something is due for a command that is not answered.
+    /// An unanswered command makes something due after this time.
     answer_due_nanos: u64,
     share: usize,
     replies_share: usize,
-    /// No node's clock or role is to be looked at before; `None` if that has to be found out.
+    /// No node's clock or role is to be checked before this moment; `None` if that must be
+    /// recomputed.
     look_due: Option<Moment>,
     outgoing: VecDeque<Outgoing>,
     done: VecDeque<usize>,
     notices: VecDeque<(usize, Notice)>,
     lines: Lines,
     departed: Departed,
-    /// Smoothed time from a round's start to a quorum of answers.
+    /// Smoothed time from the start of a round to a quorum of answers.
     quorum_round_trip_nanos: Option<u64>,
     stats: Stats,
 }
@@ -393,18 +399,18 @@ impl Engine {
         }
     }
 
-    /// A deadline or an answer was due: look at all that is.
+    /// A deadline was reached: handles everything that is due.
     pub fn handle_timeout(&mut self, now: Moment) {
         self.handle_timeout_of_others(now, NodeSet::EMPTY);
     }
 
-    /// As [`handle_timeout`](Engine::handle_timeout), with nodes of which more was read than has
-    /// been handled: what they seem not to have answered may be there.
+    /// As [`handle_timeout`](Engine::handle_timeout), but skips the nodes in `unread`: replies were
+    /// read from them and not handled yet, and may contain the missing answers.
     pub fn handle_timeout_of_others(&mut self, now: Moment, unread: NodeSet) {
         let now = self.clamp(now);
         debug_assert!(
             self.first_due().is_none_or(|first| self.due.is_some_and(|due| due <= first)),
-            "what is due was noted"
+            "every deadline was noted"
         );
         for node in NodeSet::all(self.nodes.len()).without(unread).iter() {
             self.node_timeout(now, node);
@@ -429,12 +435,12 @@ impl Engine {
         self.due = self.first_due();
     }
 
-    /// Takes note of the time.
+    /// Updates the time.
     pub fn advance(&mut self, now: Moment) {
         self.clamp(now);
     }
 
-    /// Takes note of the time, and says whether something may be due: if not,
+    /// Updates the time, and returns whether something may be due. If not,
     /// [`handle_timeout`](Engine::handle_timeout) has nothing to do.
     pub fn is_due(&mut self, now: Moment) -> bool {
         let now = self.clamp(now);
@@ -462,8 +468,8 @@ impl Engine {
         self.lookup(id)
     }
 
-    /// The next thing to do. If there is none, more may be due at once: what is not to be done any
-    /// more is taken back in parts.
+    /// The next action. After `None`, more actions may be due immediately: commands that are no
+    /// longer useful are discarded in bounded portions.
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
         let mut taken_back = 0;
         let outgoing = loop {
@@ -523,8 +529,8 @@ impl Engine {
         }
     }
 
-    /// To be called when what was started together has been handed out, and when something was
-    /// waited for: tokens that were drawn in advance are forgotten.
+    /// Drops tokens that were drawn in advance. Call it after the commands that were started
+    /// together have been handed out, and after every wait.
     #[inline]
     pub fn forget_randomness(&mut self) {
         if self.drawn_at.take().is_some() {
@@ -532,8 +538,7 @@ impl Engine {
         }
     }
 
-    /// A fresh token. What was drawn in advance is not kept for a caller who takes his time, and
-    /// tells of nothing meanwhile.
+    /// A fresh token. Tokens drawn ahead are dropped after a millisecond.
     fn draw_token(&mut self, now: Moment) -> Option<[u8; 20]> {
         let is_together = |at: Moment| now.nanos_since(at) <= DRAWN_TOGETHER_NANOS_MAX;
         if !self.drawn_at.is_some_and(is_together) {
@@ -543,8 +548,8 @@ impl Engine {
         self.entropy.token()
     }
 
-    /// A SET that was not handed out before its attempt failed or its validity was over is not sent
-    /// at all (R11), nor is an extension that would set a key (R29).
+    /// Whether to discard an unsent command. A SET is not sent after its attempt has failed or its
+    /// validity has ended (R11), nor an extension that would set a key (R29).
     fn is_useless(&self, round: usize) -> bool {
         let unsent = &self.rounds[round];
         match unsent.kind {
@@ -566,7 +571,7 @@ impl Engine {
         }
     }
 
-    /// Notes what the next reply of each of these nodes will answer.
+    /// Records which request the next reply of each of these nodes answers.
     #[inline(always)]
     fn hand_out(&mut self, nodes: NodeSet, request: Request) -> NodeSet {
         let sent_at = self.last_now;
@@ -577,11 +582,11 @@ impl Engine {
         nodes
     }
 
-    /// The next operation that ended. `now` must be read for this call: whether a lock is held is
-    /// decided here, against this very moment (R2).
+    /// The next result. `now` must be read for this call: whether a lock is held is decided here,
+    /// against that moment (R2).
     #[inline]
     pub fn poll_done(&mut self, now: Moment) -> Option<(OpId, Done)> {
-        // Each turn takes one operation out of the queue, and none is put back.
+        // Each iteration takes one operation out of the queue, and none is put back.
         let now = self.clamp(now);
         while let Some(op) = self.done.pop_front() {
             let id = self.id_of(op);
@@ -592,8 +597,8 @@ impl Engine {
         None
     }
 
-    /// What became of this operation, if it has ended; as [`poll_done`](Engine::poll_done), for a
-    /// caller who waits for one operation among many.
+    /// As [`poll_done`](Engine::poll_done), for a caller that waits for one operation among many;
+    /// `None` if it has not ended.
     #[inline]
     pub fn take_done(&mut self, now: Moment, id: OpId) -> Option<Done> {
         let now = self.clamp(now);
@@ -607,8 +612,8 @@ impl Engine {
         self.finish(now, op)
     }
 
-    /// What became of an operation that has ended and was taken out of the queue; `None` if it goes
-    /// on after all.
+    /// The result of an operation that has ended and was taken out of the queue; `None` if it
+    /// continues after all.
     fn finish(&mut self, now: Moment, op: usize) -> Option<Done> {
         match self.operations[op].task {
             Task::Acquire { patience, .. } => {
@@ -635,8 +640,8 @@ impl Engine {
         }
     }
 
-    /// Ends an operation at once, and says what that leaves to the caller; nothing is said of it by
-    /// [`poll_done`](Engine::poll_done) any more.
+    /// Ends an operation at once, and returns what that leaves to the caller.
+    /// [`poll_done`](Engine::poll_done) no longer returns it.
     pub fn cancel(&mut self, now: Moment, id: OpId) -> Cancelled {
         let now = self.clamp(now);
         let Some(op) = self.lookup(id) else {
@@ -675,27 +680,26 @@ impl Engine {
         cancelled
     }
 
-    /// Whether an operation has ended that nobody has taken yet.
+    /// Whether there are results that were not taken yet.
     pub fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// When [`handle_timeout`](Engine::handle_timeout) is to be called if nothing else happens;
-    /// in the past if there are actions to carry out at once. It is never too late, and right after
-    /// `handle_timeout` exact: what is answered in time is not taken out of it.
+    /// When to call [`handle_timeout`](Engine::handle_timeout) if nothing else happens; in the past
+    /// if there are actions to carry out now. It is never too late, and exact right after
+    /// `handle_timeout`. Between calls it may be too early, because answers do not update it.
     pub fn poll_timeout(&self) -> Option<Moment> {
         if self.has_actions() { Some(self.last_now) } else { self.due }
     }
 
-    /// Whether a millisecond more or less matters at the moment that
-    /// [`poll_timeout`](Engine::poll_timeout) names: somebody's patience or delay ends, or a
-    /// node's timeout that is not much longer.
+    /// Whether a millisecond matters at the moment that [`poll_timeout`](Engine::poll_timeout)
+    /// returns: it is the timer of an operation, or the node timeout is short.
     pub fn is_precise(&self) -> bool {
         let is_timer = self.timer_due.is_some_and(|timer| self.due == Some(timer));
         is_timer || self.node_timeout_nanos < PRECISE_NANOS_MAX
     }
 
-    /// How many replies of one node are to be handled before others have their turn.
+    /// How many replies of one node to handle before others have their turn.
     pub fn replies_per_turn(&self) -> usize {
         self.replies_share
     }
@@ -705,17 +709,17 @@ impl Engine {
         !self.outgoing.is_empty()
     }
 
-    /// The latest time that the engine was told of.
+    /// The latest time that the engine was given.
     pub fn last_now(&self) -> Moment {
         self.last_now
     }
 
-    /// The operations that have ended and that nobody has taken yet.
+    /// The operations whose results were not taken yet.
     pub fn done(&self) -> impl Iterator<Item = OpId> + '_ {
         self.done.iter().map(|op| self.id_of(*op))
     }
 
-    /// Whether the operation has ended and nobody has taken it yet.
+    /// Whether the operation has ended and its result was not taken yet.
     pub fn is_done(&self, id: OpId) -> bool {
         let is_concluded = |op: usize| {
             !matches!(self.operations[op].progress, Progress::Waiting | Progress::Voting(_))
@@ -723,26 +727,26 @@ impl Engine {
         self.lookup(id).is_some_and(is_concluded)
     }
 
-    /// Whether the operation is a release, whose end depends on no moment.
+    /// Whether the operation is a release, whose end depends on no clock.
     pub fn is_release(&self, id: OpId) -> bool {
         let is_release = |op: usize| matches!(self.operations[op].task, Task::Release { .. });
         self.lookup(id).is_some_and(is_release)
     }
 
-    /// As [`is_release`](Engine::is_release), of the operation that
-    /// [`poll_done`](Engine::poll_done) gives next; `None` if there is none.
+    /// As [`is_release`](Engine::is_release), for the operation that
+    /// [`poll_done`](Engine::poll_done) returns next; `None` if there is none.
     pub fn is_release_next(&self) -> Option<bool> {
         let op = *self.done.front()?;
         Some(matches!(self.operations[op].task, Task::Release { .. }))
     }
 
-    /// Whether the node is ready, and its socket takes more.
+    /// Whether the node is ready and its socket accepts more.
     pub fn is_open(&self, node: usize) -> bool {
         node < self.nodes.len() && self.open.contains(node)
     }
 
-    /// Whether the node is ready and has answered all that it was sent: whatever comes from it now
-    /// is no answer.
+    /// Whether the node is ready and has answered every command: anything it sends now was not
+    /// requested.
     pub fn is_idle(&self, node: usize) -> bool {
         let is_idle = |at: &Node| at.state == State::Ready && at.in_flight.is_empty();
         self.nodes.get(node).is_some_and(is_idle)
@@ -763,19 +767,19 @@ impl Engine {
         self.nodes.iter().filter(|node| node.state == State::Ready).count()
     }
 
-    /// How many nodes are ready, or may become so in the attempt that is under way.
+    /// How many nodes are ready, or may become ready in the current connection attempt.
     pub fn hopeful(&self) -> usize {
         let hopeless = |node: &&Node| matches!(node.state, State::BackOff { .. });
         self.nodes.len() - self.nodes.iter().filter(hopeless).count()
     }
 
-    /// How many operations are under way.
+    /// How many operations are in flight.
     pub fn operations(&self) -> usize {
         self.operations.len()
     }
 
-    /// How many commands have not been answered, including releases that are still owed to nodes
-    /// which cannot be reached.
+    /// How many commands have not been answered, including releases owed to nodes that cannot be
+    /// reached.
     pub fn unanswered(&self) -> usize {
         let waiting = |node: &Node| {
             let owed = node.debts.awake_at(self.last_now);
@@ -815,7 +819,7 @@ impl Engine {
         })
     }
 
-    /// The nodes' latest state as an error report, for when no round was held.
+    /// The nodes' latest state as an error report, for failures without a round.
     pub fn unavailable(&self) -> LockError {
         let nodes = (0..self.nodes.len()).map(|node| {
             let outcome = match self.nodes[node].state {
@@ -871,7 +875,7 @@ impl Engine {
         }
     }
 
-    /// Puts an operation whose outcome is known into the queue of those that ended.
+    /// Puts an operation with a known outcome into the queue of results.
     #[inline]
     fn conclude(&mut self, op: usize, progress: Progress) {
         self.clear_timer(op);
@@ -939,7 +943,7 @@ impl Engine {
         round
     }
 
-    /// Hands the round's command to every node that can take it; who cannot has failed.
+    /// Sends the round's command to every node that can take it. A node that cannot has failed.
     fn send_to_all(&mut self, now: Moment, round: usize) {
         let mut ready = self.open.without(self.swamped);
         if !self.indebted.is_empty() && self.rounds[round].kind == Kind::Acquire {
@@ -959,7 +963,8 @@ impl Engine {
         }
     }
 
-    /// To be called when a node's state changes, or whether its socket takes more.
+    /// To be called when a node's state changes, or when its socket stops or resumes accepting
+    /// bytes.
     fn note_open(&mut self, node: usize) {
         let at = &self.nodes[node];
         match at.state == State::Ready && !at.blocked && !at.is_behind {
@@ -968,7 +973,7 @@ impl Engine {
         }
     }
 
-    /// Hands the round's command out to these nodes at once.
+    /// Queues the round's command for these nodes to be sent next.
     #[inline(always)]
     fn send(&mut self, nodes: NodeSet, round: usize) {
         if nodes.is_empty() {
@@ -985,7 +990,8 @@ impl Engine {
         sent.sent.extend(nodes);
         self.outgoing.push_back(Outgoing::Round(nodes, round));
         if may_create && self.config.flush_marker.is_some() {
-            // Behind the SET: a flush before it takes the marker along, and one after it both.
+            // After the SET: a flush before the SET deletes the marker too, and a flush after it
+            // deletes both.
             self.rounds[round].references += how_many as u32;
             self.outgoing.push_back(Outgoing::Marker(nodes, round));
         }
@@ -1007,14 +1013,14 @@ impl Engine {
         }
     }
 
-    /// The owner's part is over; late replies find the round until the last is in.
+    /// Ends the owner's part. The round lives until the last late reply is in.
     fn disown(&mut self, round: usize) {
         if self.rounds[round].owner.take().is_some() {
             self.dereference(round);
         }
     }
 
-    /// Counts a node's vote, once (R3), if anybody waits for it.
+    /// Records a node's vote, once (R3), and counts it if the round has an owner.
     fn record(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         let voted = &mut self.rounds[round];
         if !voted.undecided.contains(node) {
@@ -1042,14 +1048,14 @@ impl Engine {
         }
     }
 
-    /// Counts a vote and acts if it decides the round.
+    /// Records a vote and acts if it decides the round.
     #[inline]
     fn vote(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         self.record(now, round, node, outcome);
         self.settle(now, round);
     }
 
-    /// Acts at the first instant at which the outcome is inevitable, either way (R4).
+    /// Acts as soon as the outcome is inevitable, either way (R4).
     fn settle(&mut self, now: Moment, round: usize) {
         let voted = &mut self.rounds[round];
         let (Some(op), false) = (voted.owner, voted.decided) else {
@@ -1076,7 +1082,8 @@ impl Engine {
             (Verdict::Lost, Kind::Release)
                 if !tally.failures_deny_quorum() && !tally.is_quorum_answered() =>
             {
-                // It will not be confirmed by a quorum; whether one answers is still open.
+                // A quorum can no longer confirm the release; whether a quorum answers is still
+                // open.
                 self.rounds[round].decided = false;
             }
             (Verdict::Lost, Kind::Extend | Kind::Heal | Kind::Release) => {
@@ -1119,8 +1126,8 @@ impl Engine {
     }
 }
 
-/// The usual smoothing of round trips (RFC 6298, section 2): one eighth of the news, and all of the
-/// first.
+/// The usual smoothing of round trips (RFC 6298, section 2): new = old + (sample - old) / 8. The
+/// first sample is taken whole.
 fn smooth(average: &mut Option<u64>, sample: u64) {
     *average = Some(average.map_or(sample, |old| old - old / 8 + sample / 8));
 }

@@ -1,4 +1,4 @@
-//! One master as the engine sees it: a connection's life, and a queue of commands without replies.
+//! One master as the engine sees it: the life of its connection, and its unanswered commands.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use super::server_clock::ServerClock;
 use crate::Moment;
 use crate::error::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
 
-/// A node that leaves so many commands unanswered past their timeout is far behind: it gets no new
-/// SET or extension before none is late (R18).
+/// A node with this many commands past their timeout is overloaded: it gets no new SET or extension
+/// until none is late (R18).
 const LATE_COMMANDS_MAX: usize = 512;
-/// So is one that leaves a command unanswered for this long, or for twice its timeout. Packets that
-/// are sent again and the fork of a large process take less.
+/// So is a node that leaves a command unanswered for this long, or for twice its timeout if that is
+/// longer. TCP retransmissions and the fork of a large process take less.
 const LATE_FOR_MAX: Duration = Duration::from_secs(1);
-/// The most commands that wait for a connection to stand.
+/// The most commands that wait for a connection.
 pub(super) const QUEUED_COMMANDS_MAX: usize = 8_192;
-/// A connection that is silent for this long while it owes replies is dropped (R5 keeps it so far).
+/// A connection that owes replies and is silent for this long is dropped (R5 keeps it so far).
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Added to a TTL to be sure that a key is gone by itself.
+/// Added to a TTL for the moment at which a key has certainly expired.
 pub(super) const SLACK: Duration = Duration::from_secs(1);
 /// A release on a new connection is repeated after a round trip and this long.
 pub(super) const DEBT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// A release that a node refused is repeated after this long.
 pub(super) const DEBT_REFUSED_AFTER: Duration = Duration::from_millis(500);
 
-/// As many hexadecimal digits in a row may be a token.
+/// A run of this many hexadecimal digits could be a token and is redacted.
 pub(super) const HEX_RUN_MAX: usize = 16;
-/// What is kept of a server's error.
+/// The longest error message that is kept.
 pub(super) const MESSAGE_CHARS_MAX: usize = 160;
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
@@ -48,9 +48,9 @@ pub(super) enum Step {
     ClientId,
     Info(Section),
     Time,
-    /// With what it can compare and delete, beside scripts.
+    /// Whether the server has native compare-and-delete commands.
     Deletes,
-    /// The last one: when it is answered, so are all.
+    /// The last step: when it is answered, all are.
     Probe,
 }
 
@@ -69,24 +69,24 @@ impl Step {
     ];
 }
 
-/// What a reply will be the answer to: order is identity, since RESP has no request ids.
+/// What a reply answers. The order of the replies decides this, since RESP has no request ids.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Request {
     Handshake(Step),
     Round(usize),
-    /// Whether the flush marker stands behind the round's SET.
+    /// The check of the flush marker after the round's SET.
     Marker(usize),
     Time,
-    /// Whether it still is a master, and of what.
+    /// Whether the server is still a master, and of which history.
     Role,
-    /// Whether this user may release in another way than with the script.
+    /// Whether this user may run the native release command.
     Probe(ReleaseWith),
-    /// The end of an old connection, by what the server knew it.
+    /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
 }
 
 impl Request {
-    /// The round that it belongs to.
+    /// The round that the request belongs to.
     pub(super) fn round(self) -> Option<usize> {
         match self {
             Request::Round(round) | Request::Marker(round) => Some(round),
@@ -101,25 +101,25 @@ pub(super) struct InFlight {
     pub(super) sent_at: Moment,
 }
 
-/// What was lost of a round with a connection.
+/// What a connection loss took from a round.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lost {
-    /// The answer.
+    /// The answer to a command.
     Sent,
-    /// The command, which was not handed out.
+    /// The command: it was not handed out.
     Unsent,
-    /// The look at its flush marker.
+    /// The answer to the check of its flush marker.
     Marker,
 }
 
-/// Where a node's connection stands. A deadline lives in the state that it belongs to.
+/// The state of a node's connection, with its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nobody has needed it yet.
+    /// No operation has needed the node yet.
     Idle,
     Connecting {
         deadline: Moment,
-        /// How far that has got.
+        /// The step of connecting.
         phase: Phase,
     },
     Handshaking {
@@ -131,9 +131,9 @@ pub(super) enum State {
     },
 }
 
-/// What becomes of a command for a node that cannot take it at once.
+/// What happens to a command for a node that cannot take it at once.
 pub(super) enum Route {
-    /// It waits for the connection to stand.
+    /// It waits for the connection.
     Queue,
     Fail(NodeOutcome),
 }
@@ -144,44 +144,45 @@ pub(super) struct Node {
     pub(super) in_flight: Fifo<InFlight>,
     /// How many at the front of `in_flight` are past their timeout: never more than there are.
     pub(super) late: usize,
-    /// Rounds whose command waits for the connection to stand, or for room in the socket.
+    /// Rounds whose command waits for the connection, or for room in the socket.
     pub(super) queue: VecDeque<usize>,
-    /// What the connection that ended has left undone, as far as nothing was done about it yet. It
-    /// is not connected again before.
+    /// Commands lost with the last connection that were not handled yet. The node reconnects only
+    /// after that.
     pub(super) lost: VecDeque<(usize, Lost)>,
-    /// Whether not all was sent that was owed when it became ready: new commands wait (R12).
+    /// Whether debts that were due when the node became ready are still unsent: new commands wait
+    /// for them (R12).
     pub(super) is_behind: bool,
-    /// Whether the socket takes no more for now.
+    /// Whether the socket accepts no more bytes for now.
     pub(super) blocked: bool,
     pub(super) debts: Debts,
-    /// Connections that failed since a SET or an extension was last answered as it should be, or a
-    /// connection lasted.
+    /// Failed connections in a row. A regular answer to a SET or an extension ends the row, and so
+    /// does a connection that lasted.
     pub(super) failures: u32,
-    /// When the last connection that was ready became so.
+    /// When the last ready connection became ready.
     pub(super) ready_at: Moment,
-    /// When it ended.
+    /// When the last ready connection ended.
     pub(super) lost_at: Option<Moment>,
     pub(super) last_reply_at: Moment,
-    /// Whether what is read now may have been there for long.
+    /// Whether replies read now may have waited in the socket for a long time.
     pub(super) is_read_late: bool,
     pub(super) last_failure: NodeOutcome,
     pub(super) last_error: Option<ServerError>,
     pub(super) last_vote: Vote,
-    /// One for each round's slot; an old one, if the round waits for it.
+    /// One vote for each round slot; stale where the round is still undecided.
     pub(super) votes: Vec<Vote>,
     /// Smoothed time from command to reply.
     pub(super) latency_nanos: Option<u64>,
-    /// By what the server knows the connection, or the last one.
+    /// `CLIENT ID` of this connection, or of the last one.
     pub(super) client_id: Option<i64>,
-    /// What the server said of itself on this connection.
+    /// What the server reported about itself on this connection.
     pub(super) server: ServerInfo,
     pub(super) runs_no_scripts: bool,
-    /// How it could release, by the commands that it says to have.
+    /// The native release command that the server claims to have.
     pub(super) offer: ReleaseWith,
     pub(super) duplicate_of: Option<usize>,
-    /// The process that was last connected to.
+    /// The server process of the last connection.
     pub(super) seen: Option<Seen>,
-    /// Until when what it says does not count, and why.
+    /// Until when the node's votes do not count, and why.
     pub(super) quarantine: Option<(Moment, QuarantineCause)>,
     pub(super) clock: ServerClock,
     pub(super) errors: ErrorCounts,
@@ -220,7 +221,7 @@ impl Node {
         }
     }
 
-    /// A new connection stands: nothing is known of who is at its other end.
+    /// A new connection is established: the server behind it is not known yet.
     pub(super) fn reconnect(&mut self, now: Moment) {
         self.client_id = None;
         self.server = ServerInfo::default();
@@ -231,8 +232,8 @@ impl Node {
         self.debts.reconnect();
     }
 
-    /// The connection ends: when did the process last answer that was there before? If the one that
-    /// answered did not say who it was, it may have been that one.
+    /// The connection ends: records when the known process last answered. If the server did not
+    /// report its run_id, it may have been that process.
     pub(super) fn note_last_reply(&mut self) {
         if let Some(seen) = &mut self.seen {
             let run_id = self.server.run_id.as_ref();
@@ -242,8 +243,7 @@ impl Node {
         }
     }
 
-    /// A connection that was ready ends. If it lasted for the longest back-off, the next one cannot
-    /// be one of many in a row.
+    /// A ready connection ends. If it lasted for the longest back-off, it ends the row of failures.
     pub(super) fn note_end(&mut self, now: Moment) {
         self.lost_at = Some(now);
         if now.steadily_since(self.ready_at) >= BACK_OFF_MAX {
@@ -255,7 +255,7 @@ impl Node {
         matches!(self.state, State::Handshaking { .. } | State::Ready)
     }
 
-    /// What becomes of a command that cannot be sent at once.
+    /// What happens to a command that cannot be sent at once.
     pub(super) fn route(&self) -> Route {
         match self.state {
             State::Ready if !self.is_behind => Route::Fail(NodeOutcome::Backlogged),
@@ -270,14 +270,14 @@ impl Node {
         }
     }
 
-    /// Whether this node, which is not ready now, was so at `started` or later: only then can it
-    /// have been sent anything.
+    /// Whether the node was ready at any time since `started`, while it is not ready now. Only then
+    /// can it have been sent anything.
     pub(super) fn was_ready_since(&self, started: Moment) -> bool {
-        // Nothing is known of the time before an adopted lock.
+        // For an adopted lock nothing is known about the time before, so the answer is yes.
         started.as_nanos() == 0 || self.lost_at.is_some_and(|lost_at| lost_at >= started)
     }
 
-    /// The moment at which something is due if nothing comes in.
+    /// When something is due for this node if no input arrives.
     pub(super) fn poll_timeout(&self, node_timeout: Duration) -> Option<Moment> {
         match self.state {
             State::Idle => None,
@@ -298,7 +298,7 @@ impl Node {
         Some(oldest.sent_at.max(self.last_reply_at).after(SILENCE_MAX))
     }
 
-    /// The next round whose reply is past its timeout at `now`.
+    /// The next request whose reply is past its timeout at `now`; counts it as late.
     pub(super) fn next_late(&mut self, now: Moment, node_timeout: Duration) -> Option<Request> {
         let next = self.in_flight.get(self.late)?;
         (now >= next.sent_at.after(node_timeout)).then(|| {
@@ -307,8 +307,8 @@ impl Node {
         })
     }
 
-    /// Whether what it is sent now would be answered too late for long, as far as is known. To be
-    /// asked when what it has answered was read.
+    /// Whether a command sent now would probably be answered much too late. Ask after the node's
+    /// replies were read.
     pub(super) fn is_far_behind(&self, now: Moment, node_timeout: Duration) -> bool {
         if self.late == 0 {
             return false;
@@ -318,7 +318,7 @@ impl Node {
         self.late >= LATE_COMMANDS_MAX || self.in_flight.first().is_some_and(is_old)
     }
 
-    /// Takes the command that a reply at `now` answers.
+    /// Takes the request that a reply at `now` answers.
     pub(super) fn take_answered(&mut self, now: Moment, limit_nanos: u64) -> Option<InFlight> {
         let answered = self.in_flight.take_first()?;
         self.late = self.late.saturating_sub(1);
@@ -330,9 +330,9 @@ impl Node {
         Some(answered)
     }
 
-    /// The time of an answer that may have been there for long says when somebody looked, not when
-    /// the node answered; and so does one that is beyond the node's timeout, which is for the
-    /// caller to know.
+    /// Adds a latency sample. An answer that may have waited in the socket gives none: its time
+    /// says when it was read, not when the node answered. Callers leave out answers that exceed the
+    /// node timeout.
     #[inline]
     pub(super) fn note_latency(&mut self, nanos: u64) {
         if !self.is_read_late {
@@ -340,7 +340,7 @@ impl Node {
         }
     }
 
-    /// How far the node has got, for a timeout's report.
+    /// How far the node has got, for the report of a timeout.
     pub(super) fn phase(&self) -> Phase {
         match self.state {
             State::Connecting { phase, .. } => phase,
@@ -349,11 +349,11 @@ impl Node {
         }
     }
 
-    /// Enters the back-off after one more failure: the delay doubles up to a cap, and is jittered
-    /// by `random` so that clients that lost a master together do not return together. Returns when
-    /// it ends.
+    /// Enters the back-off after another failure. The delay doubles up to a cap. `random` spreads
+    /// it, so that clients that lost a master together do not return together. Returns the end of
+    /// the delay.
     pub(super) fn back_off(&mut self, now: Moment, random: u64) -> Moment {
-        // The first try after a connection that worked is made at once: a server may close idle
+        // The first reconnect after a working connection is immediate: a server may close idle
         // connections, or be restarted.
         let doubled = match self.failures {
             0 => Duration::ZERO,
@@ -377,75 +377,75 @@ impl ErrorCounts {
         self.0[kind as usize] += 1;
     }
 
-    /// How often it was this kind.
+    /// How many errors of this kind.
     pub fn of(&self, kind: ServerErrorKind) -> u64 {
         self.0[kind as usize]
     }
 
-    /// How often it was any kind.
+    /// How many errors of any kind.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The kinds that occurred, and how often.
+    /// The kinds that occurred, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (ServerErrorKind, u64)> {
         ServerErrorKind::ALL.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
     }
 }
 
-/// A node's state, for people.
+/// The state of a node, for monitoring.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NodeStatus {
-    /// The node's place in the configuration, from 0.
+    /// The node's index in the configuration, from 0.
     pub node: usize,
     /// Its address, without credentials.
     pub address: Arc<str>,
-    /// Where its connection stands.
+    /// The state of its connection.
     pub state: NodeState,
-    /// What it last contributed to a round, and how long after the round's start; `None` for the
-    /// time if it was not asked.
+    /// Its last contribution to a round, and the time since the round's start; `None` for the time
+    /// if it was not asked.
     pub last_outcome: Option<(NodeOutcome, Option<Duration>)>,
     /// Why its last connection ended or failed, if one did.
     pub last_failure: Option<NodeOutcome>,
-    /// The last error it answered with, without anything that was sent to it.
+    /// The last error message of the server, without anything that was sent to the server.
     pub last_message: Option<Arc<str>>,
-    /// Smoothed time from command to reply, of replies within the node's timeout, as far as this
-    /// client was waiting at the time or had noted that they came.
+    /// Smoothed time from command to reply. It includes replies within the node's timeout that the
+    /// client read when they came, or whose arrival it had noted.
     pub latency: Option<Duration>,
     /// Commands sent and not answered.
     pub in_flight: usize,
-    /// Keys of dead attempts that are to be deleted on it as soon as it can be reached.
+    /// Keys of failed attempts that will be deleted as soon as the node can be reached.
     pub debts: usize,
-    /// Why its votes do not count for now, and for how long, if so.
+    /// Why and for how long its votes do not count, if it is in quarantine.
     pub quarantine: Option<Quarantine>,
-    /// The make and version of the server, if it told.
+    /// Product and version of the server, if it reports them.
     pub server_version: Option<Arc<str>>,
-    /// The random name of the server's process, if it told.
+    /// The random id of the server process, if it reports one.
     pub run_id: Option<Arc<str>>,
-    /// How releases are put to it on this connection: with the script, until another way was seen
-    /// to work.
+    /// The command used for releases on this connection: the script, until a native command was
+    /// seen to work.
     pub release_with: ReleaseWith,
-    /// The errors that it has answered with.
+    /// The errors of this server, by kind.
     pub errors: ErrorCounts,
 }
 
-/// Where a node's connection stands.
+/// The state of a node's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeState {
-    /// Nobody has needed it yet.
+    /// No operation has needed the node yet.
     Idle,
-    /// The connection is being established, or the name looked up.
+    /// The host name is being looked up, or the connection is being established.
     Connecting,
-    /// The connection stands; the handshake is under way.
+    /// The connection is established; the handshake is in progress.
     Handshaking,
-    /// It votes.
+    /// The node votes.
     Ready,
-    /// It is connected, but may have forgotten a lock that is still held: what it says does not
-    /// count for now.
+    /// The node is connected, but may have forgotten a lock that is still held: its answers do not
+    /// count.
     Quarantined,
-    /// It could not be reached; its vote is missing until the next try.
+    /// The node could not be reached; its vote is missing until the next try.
     BackOff,
 }
 

@@ -10,32 +10,32 @@ use crate::config::Heal;
 use crate::error::{LockError, NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::token::LockToken;
 
-/// What an attempt may have left on nodes.
+/// What an attempt may have left on the nodes.
 pub(super) struct Held {
     pub(super) claim: Claim,
     /// When its first SET may have been sent.
     pub(super) started: Moment,
-    /// The nodes that it was meant for.
+    /// The nodes that the SET was meant for.
     pub(super) sent: NodeSet,
-    /// Whether it was handed out as a lock, which may have been extended.
+    /// Whether it was handed out as a lock, which may have been extended since.
     pub(super) was_granted: bool,
 }
 
 impl Engine {
-    /// Starts to release a lock and to wait for a quorum of confirmations. The lease is gone
-    /// before the first byte is sent (R14); a lease that has expired is released all the same,
-    /// because late SETs may still be on their way (R15).
+    /// Starts to release a lock and to wait for a quorum of confirmations. The lease is gone before
+    /// the first byte is sent (R14). An expired lease is released as well, because late SETs may
+    /// still be on their way (R15).
     pub fn release(&mut self, now: Moment, lease: Lease) -> OpId {
         let now = self.clamp(now);
         self.stats.released += 1;
         let task = Task::Release { was_valid: lease.is_valid_at(now) };
         let op = self.start_operation(task, Progress::Waiting);
         let round = self.give_up_lease(now, lease, Some(op));
-        // With every node down, the outcome is known already.
+        // With every node down, the release may have ended already.
         if let Progress::Waiting = self.operations[op].progress {
             self.operations[op].progress = Progress::Voting(round);
             if self.rounds[round].waited {
-                // Nothing else bounds the wait for a node whose socket takes no more.
+                // Nothing else limits the wait for a node whose socket accepts no more.
                 let longest = self.config.connect_timeout + self.config.node_timeout;
                 self.set_timer(op, now.after(longest));
             }
@@ -43,14 +43,15 @@ impl Engine {
         self.id_of(op)
     }
 
-    /// Releases a lock without waiting for anything.
+    /// Releases a lock, without waiting for answers.
     pub fn abandon(&mut self, now: Moment, lease: Lease) {
         let now = self.clamp(now);
         self.stats.released += 1;
         self.give_up_lease(now, lease, None);
     }
 
-    /// Another engine's lease does not say which nodes this one has to ask.
+    /// Makes another engine's lease one of this engine: that lease does not list the nodes to ask
+    /// here.
     pub(super) fn adopt(&mut self, now: Moment, mut lease: Lease) -> Lease {
         if lease.engine != self.instance {
             self.take_doubts(now, &lease);
@@ -60,10 +61,10 @@ impl Engine {
         lease
     }
 
-    /// The lease goes elsewhere: to another engine, in this process or another. Nothing is sent for
-    /// it here any more. What is not known of nodes goes with the lease, so that who takes it up
-    /// does not count what must not be counted, and leaves nothing behind when it is released; and
-    /// those who wait here for its resource ask for it from now on.
+    /// Gives up the lease to another engine, in this process or another. Nothing is sent for it
+    /// here from now on. What this engine does not know for certain about the nodes travels with
+    /// the lease. So the next engine counts no doubtful copy, and leaves nothing behind when it
+    /// releases the lock. Operations waiting here for the resource ask for it from now on.
     pub fn let_go(&mut self, now: Moment, lease: &mut Lease) {
         let now = self.clamp(now);
         let token = lease.token;
@@ -76,11 +77,11 @@ impl Engine {
             }
         }
         if self.config.heal == Heal::On {
-            // A key may also be what an extension has set here.
+            // The key may also have been set by an extension here.
             doubts.iter_mut().for_each(|doubt| doubt.is_one_set = false);
         }
         lease.doubts = doubts.into();
-        // Whoever takes it up, this engine too, takes up the doubts with it.
+        // Any engine that adopts it, even this one, adopts the doubts too.
         lease.engine = NO_ENGINE;
         if self.has_lines() {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
@@ -88,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// What was not handed out of a token's commands is not sent any more.
+    /// Withdraws the commands of a token that were not handed out yet.
     fn take_back_unsent(&mut self, token: LockToken) {
         for node in 0..self.nodes.len() {
             self.retract(node, token, true);
@@ -102,7 +103,8 @@ impl Engine {
 
     fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<usize>) -> usize {
         let lease = self.adopt(now, lease);
-        // A lock that is released late may have been forgotten meanwhile.
+        // A lock that is released late may have been forgotten meanwhile, so its doubts are needed
+        // again.
         self.take_doubts(now, &lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let awaited = self.has_lines().then(|| (key.clone(), lease.token));
@@ -117,8 +119,8 @@ impl Engine {
     }
 
     /// Releases what an attempt may have left, on every node that its SET was meant for: also on
-    /// those that refused, failed or did not answer (R4, R10). A node that was not sent the SET
-    /// has nothing to release (R11).
+    /// nodes that refused, failed or did not answer (R4, R10). A node that was not sent the SET has
+    /// nothing to release (R11).
     pub(super) fn release_everywhere(
         &mut self,
         now: Moment,
@@ -130,14 +132,14 @@ impl Engine {
             self.wake_debts(now, sent, token);
         }
         let round = self.start_round(now, Kind::Release, claim, owner);
-        // Kept alive here, because without an owner the last node's vote might free it.
+        // An extra reference, because without an owner the last node's vote might free the round.
         self.rounds[round].references += 1;
         let ready = sent.and(self.open);
         let others = NodeSet::all(self.nodes.len()).without(ready);
         for node in others.iter() {
             let may_hold = sent.contains(node);
             if may_hold && self.nodes[node].state == State::Idle {
-                // Adopted by a client that has not talked to the node yet.
+                // An adopted lease, and this client has not connected to the node yet.
                 self.wake(now, node);
             }
             match self.nodes[node].state {
@@ -169,8 +171,8 @@ impl Engine {
         round
     }
 
-    /// Those of the nodes that release in one way, and which; the others are put first of all that
-    /// is to be sent, so that the release keeps its place on their connections (R10).
+    /// Splits `nodes` by release command: returns one group and its command, and puts the others
+    /// back at the front of the queue. So the release keeps its place on their connections (R10).
     pub(super) fn release_alike(&mut self, nodes: NodeSet, round: usize) -> (NodeSet, ReleaseWith) {
         let (with_delex, with_delifeq) = (nodes.and(self.with_delex), nodes.and(self.with_delifeq));
         let (alike, with) = if !with_delex.is_empty() {
@@ -187,7 +189,7 @@ impl Engine {
         (alike, with)
     }
 
-    /// How releases are put to the node.
+    /// The release command for this node.
     pub(super) fn releases_with(&self, node: usize) -> ReleaseWith {
         if self.with_delex.contains(node) {
             ReleaseWith::Delex
@@ -198,7 +200,7 @@ impl Engine {
         }
     }
 
-    /// Releases are put to the node in this way from now on.
+    /// Sets the release command for this node.
     pub(super) fn release_with(&mut self, node: usize, with: ReleaseWith) {
         self.with_delex.remove(node);
         self.with_delifeq.remove(node);
@@ -209,7 +211,8 @@ impl Engine {
         }
     }
 
-    /// What a server has, this user may still be forbidden: only what was seen to run is used.
+    /// The server may have a command that this user must not run: only a command that was seen to
+    /// work is used.
     pub(super) fn handle_probed(
         &mut self,
         now: Moment,
@@ -219,15 +222,17 @@ impl Engine {
     ) {
         match reply {
             Reply::Integer(0) => self.release_with(node, with),
-            // Nothing was there to be deleted: it means something else by this command.
+            // It deleted something that was not there: the command means something else on this
+            // server.
             Reply::Integer(_) => {}
             Reply::Error(error) => self.keep_error(node, error),
             _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
     }
 
-    /// A node refused a release: if it would refuse the same again, the script is its next try. One
-    /// that takes no writes refuses to delete even what is not there; the script finds that out.
+    /// A node refused a release. If it would refuse the same command again, the next try uses the
+    /// script. A node that accepts no writes refuses to delete even an absent key; the script finds
+    /// that the key is absent.
     pub(super) fn note_refusal(&mut self, node: usize, kind: ServerErrorKind) {
         let takes_no_writes =
             matches!(kind, ServerErrorKind::Misconfigured | ServerErrorKind::NoReplicas);
@@ -236,16 +241,16 @@ impl Engine {
         }
     }
 
-    /// Takes back what would set or extend the key and of which not one byte was sent. Says whether
-    /// the SET was among it: there is nothing to release then (R11).
+    /// Withdraws unsent commands that would set or extend the key. Returns whether the SET was
+    /// among them: then there is nothing to release (R11).
     fn retract(&mut self, node: usize, token: LockToken, was_granted: bool) -> bool {
         let mut was_set = false;
-        // Each turn takes one of them out of the queue.
+        // Each iteration takes one of them out of the queue.
         loop {
             let is_it = |round: &usize| {
                 self.rounds[*round].kind != Kind::Release && self.claims[*round].token == token
             };
-            // The latest is the last; when many fail at once, each in turn is the first.
+            // Usually the wanted one is near the end; when many fail at once, each is the first.
             let queue = &self.nodes[node].queue;
             let is_first = queue.front().is_some_and(is_it);
             let at = if is_first { Some(0) } else { queue.iter().rposition(is_it) };

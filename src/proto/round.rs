@@ -18,7 +18,7 @@ pub(super) enum Kind {
     Release,
 }
 
-/// What a round's command is about.
+/// What a round's command refers to.
 #[derive(Clone)]
 pub(super) struct Claim {
     pub(super) key: Resource,
@@ -27,7 +27,7 @@ pub(super) struct Claim {
 }
 
 impl Kind {
-    /// Whether its command may leave a key where there was none.
+    /// Whether its command may create a key.
     #[inline]
     pub(super) fn may_create(self) -> bool {
         matches!(self, Kind::Acquire | Kind::Heal)
@@ -39,7 +39,7 @@ impl Kind {
 }
 
 impl Claim {
-    /// The command, for nodes that release like this.
+    /// The command for nodes with this release command.
     pub(super) fn command(&self, kind: Kind, with: ReleaseWith) -> Command<'_> {
         let (key, token, ttl) = (self.key.as_bytes(), &self.token, self.ttl);
         match kind {
@@ -51,20 +51,20 @@ impl Claim {
     }
 }
 
-/// What is counted of a round. It is forgotten when it ends, without anything to be moved.
+/// The state of a round. It owns no heap memory, so removing it is cheap.
 ///
-/// Invariant: it lives as long as an operation owns it or a node still has its command queued or
-/// unanswered, so that a late reply finds what it belongs to.
+/// Invariant: it lives as long as an operation owns it, or a node has its command queued or
+/// unanswered, so that a late reply finds it.
 #[derive(Clone, Copy)]
 pub(super) struct Round {
     pub(super) kind: Kind,
-    /// The reply that is a vote for it and no more; `None` if there is more to it.
+    /// The reply that is a plain grant; `None` if replies need more checks.
     pub(super) grant: Option<Grant>,
     pub(super) started: Moment,
-    /// From when on what it grants or extends must not be believed in any more.
+    /// From this moment on, the granted or extended validity has ended.
     pub(super) deadline: Moment,
-    /// For a release of what is owed: when the key is gone by itself. `None` if that is not
-    /// certain, because the SET may still be in front of this command on the same connection.
+    /// For the release of a debt: when the key has certainly expired. `None` if unknown, because
+    /// the SET may still precede this command on the same connection.
     pub(super) expires: Option<Moment>,
     pub(super) tally: Tally,
     /// The nodes that have not voted. A node votes once (R3).
@@ -72,28 +72,29 @@ pub(super) struct Round {
     pub(super) granted: NodeSet,
     /// The nodes that were sent the command, or will be once they are connected.
     pub(super) sent: NodeSet,
-    /// The nodes that were in quarantine when they were sent the command: what they say does not
+    /// The nodes that were in quarantine when they were sent the command: their answers do not
     /// count.
     pub(super) uncounted: NodeSet,
-    /// The nodes that granted, and have yet to show their flush marker.
+    /// The nodes that granted, and whose flush marker was not checked yet.
     pub(super) unmarked: NodeSet,
-    /// The operation that waits for the votes; `None` when nobody does, or not any more.
+    /// The operation that waits for the votes, if any.
     pub(super) owner: Option<usize>,
     pub(super) decided: bool,
-    /// Whether its attempt failed, or its lock went elsewhere: what was not sent of it is not sent.
+    /// Whether its attempt failed, or its lock moved to another engine: unsent commands are
+    /// discarded.
     pub(super) is_abandoned: bool,
-    /// Whether a node's command had to wait for its connection: the time to a quorum is then not
-    /// that of a round trip.
+    /// Whether a command had to wait for a connection: the time to a quorum is then no sample of
+    /// the round trip.
     pub(super) waited: bool,
-    /// One for the owner, one for each node that has the command queued or unanswered.
+    /// One for the owner, and one for each node that has the command queued or unanswered.
     pub(super) references: u32,
 }
 
-/// What a node contributed to a round: small, since there is one for each node and round.
+/// A node's contribution to a round. Small, since there is one for each node and round.
 #[derive(Clone, Copy)]
 pub(super) struct Vote {
     pub(super) outcome: NodeOutcome,
-    /// In units of 1,024 ns: every vote is given one, and hardly any is ever looked at.
+    /// In units of 1,024 ns, to keep the vote small.
     latency: u32,
 }
 
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(Vote::PENDING.latency(), None);
         assert_eq!(told(Some(0)), Some(Duration::ZERO));
         assert_eq!(told(Some(3 * 1_024 + 1_023)), Some(Duration::from_nanos(3 * 1_024)));
-        // An hour fits; what does not is not known.
+        // An hour fits; longer latencies are unknown.
         let hour = Duration::from_secs(3_600);
         let told_hour = told(Some(hour.as_nanos() as u64)).unwrap();
         assert!(told_hour <= hour && told_hour > hour - Duration::from_micros(2));

@@ -1,7 +1,8 @@
-//! A server's wall clock against ours: a jump forward lets keys expire too early.
+//! Compares a server's wall clock with ours: a jump forward lets keys expire too early.
 //!
-//! What cannot be seen: a jump by less than the round trip of the look, or by less than clocks may
-//! have come apart since the look before; and one that comes after the look, until the next.
+//! What it cannot see: a jump shorter than the round trip of the check; a jump shorter than the
+//! drift that the clocks may have accumulated since the check before; and a jump after the last
+//! check, until the next one.
 
 use std::time::Duration;
 
@@ -11,33 +12,35 @@ use crate::Moment;
 use crate::config::RestartGuard;
 use crate::error::{NodeOutcome, ProtocolError, QuarantineCause};
 
-/// A SET is preceded by a look at the server's clock and role if the last one is older than this.
+/// A SET is preceded by a check of the server's clock and role if the last check is older than
+/// this.
 const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
-/// And by a look at its clock in any case if it has refused a SET within this time: whoever waits
-/// for a lock must not be the one who profits when a jump frees it.
+/// The clock is also checked before a SET if the server refused one within this time: a client that
+/// waits for a lock must not profit from a jump that frees it.
 const WAITING_MAX: Duration = Duration::from_secs(1);
-/// A jump by less than this does not stand out from what servers round and machines delay.
+/// A smaller jump cannot be told from rounding and delays.
 const JUMP_MIN: Duration = Duration::from_millis(5);
 
-/// What is known of a server's clock.
+/// The state of a server's clock as seen by this client.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ServerClock {
-    /// When it was last asked for, on any connection.
+    /// When the clock was last asked for, on any connection.
     asked_at: Option<Moment>,
-    /// When the server's role was.
+    /// When the server's role was last asked for.
     role_asked_at: Option<Moment>,
-    /// How often it was asked on this connection and has not answered.
+    /// How many `TIME` commands are unanswered on this connection.
     unanswered: u32,
-    /// Whether the server does not tell its time on this connection.
+    /// Whether the server refuses `TIME` on this connection.
     is_secret: bool,
     /// When the server last refused a SET.
     refused_at: Option<Moment>,
-    /// By how much it is ahead of ours at most, in nanoseconds, and when that was so.
+    /// The upper bound on how far it is ahead of our clock, in nanoseconds, and when that was
+    /// measured.
     ahead: Option<(i128, Moment)>,
 }
 
 impl ServerClock {
-    /// A new connection: its handshake asks.
+    /// A new connection: its handshake asks for time and role.
     pub(super) fn reconnect(&mut self, now: Moment) {
         self.is_secret = false;
         self.unanswered = 0;
@@ -53,7 +56,8 @@ impl ServerClock {
         !is_fresh(self.role_asked_at, now)
     }
 
-    /// No look at the clock is due before; at once while somebody waits.
+    /// No check of the clock is due before this moment; while a client waits for a lock, one is due
+    /// at once.
     fn due(&self, now: Moment) -> Moment {
         match self.asked_at {
             Some(asked_at) if !self.has_waiters(now) => asked_at.after(SAMPLE_AGE_MAX),
@@ -65,7 +69,7 @@ impl ServerClock {
         self.refused_at.is_some_and(|refused_at| now.since(refused_at) < WAITING_MAX)
     }
 
-    /// And none at the role.
+    /// No check of the role is due before this moment.
     fn role_due(&self) -> Moment {
         self.role_asked_at.map_or(Moment::from_nanos(0), |at| at.after(SAMPLE_AGE_MAX))
     }
@@ -75,9 +79,9 @@ impl ServerClock {
         self.unanswered += 1;
     }
 
-    /// Compares what the server said, between `sent_at` and `now`, with what it said before; says
-    /// whether its clock jumped forward. `tolerance` is how far clocks may have come apart by
-    /// themselves in the time given.
+    /// Compares what the server reported between `sent_at` and `now` with its earlier report.
+    /// Returns whether its clock jumped forward. `tolerance` is how far clocks may drift apart in
+    /// the given time.
     fn has_jumped(
         &mut self,
         sent_at: Moment,
@@ -86,10 +90,10 @@ impl ServerClock {
         tolerance: impl Fn(Duration) -> Duration,
     ) -> bool {
         let said = said.as_nanos() as i128;
-        // A jump of this machine's own clock must not hide one of the server's.
+        // Jumps of this machine's own clock are excluded: they must not hide one of the server's.
         let least = said - i128::from(now.steady_nanos());
         let most = said - i128::from(sent_at.steady_nanos());
-        // It may have said so at once, whenever it is read: it drifts from then on.
+        // The reading may be as old as the request, so drift counts from there.
         let Some((before, at)) = self.ahead.replace((most, sent_at)) else {
             return false;
         };
@@ -97,7 +101,7 @@ impl ServerClock {
         if least > before + drift(now) + JUMP_MIN.as_nanos() as i128 {
             return true;
         }
-        // The tighter bound is kept, so that many small jumps add up to one that shows.
+        // Keeps the tighter bound, so that many small jumps add up to one that shows.
         self.ahead = Some((most.min(before + drift(sent_at)), sent_at));
         false
     }
@@ -108,7 +112,7 @@ fn is_fresh(asked_at: Option<Moment>, now: Moment) -> bool {
 }
 
 impl Node {
-    /// Whether the server says if it is a master; what it does not say is not asked again.
+    /// Whether the server reports its role. A role that it does not report is not asked for again.
     fn tells_role(&self) -> bool {
         self.server.replication.master.is_some()
     }
@@ -119,8 +123,7 @@ impl Node {
 }
 
 impl Engine {
-    /// Looks once more at the clocks and roles of these nodes, which are about to be sent a SET,
-    /// where it is time to.
+    /// Checks the clocks and roles of these nodes again, where due, before they are sent a SET.
     pub(super) fn look_again(&mut self, now: Moment, nodes: NodeSet) {
         if self.look_due.is_some_and(|due| now < due) {
             return;
@@ -129,7 +132,7 @@ impl Engine {
         self.look_due = self.first_look_due(now);
     }
 
-    /// Before this moment no look is due at any node; `None` if one may be at once.
+    /// No check is due at any node before this moment.
     fn first_look_due(&self, now: Moment) -> Option<Moment> {
         let is_guarded = |node: &usize| self.config.nodes[*node].restart_guard != RestartGuard::Off;
         let due = |node: usize| {
@@ -142,7 +145,7 @@ impl Engine {
         Some(first.unwrap_or(Moment::END))
     }
 
-    /// A node refused a SET: somebody waits there.
+    /// A node refused a SET: a client waits for a lock there.
     pub(super) fn refused(&mut self, now: Moment, node: usize) {
         self.nodes[node].clock.refused_at = Some(now);
         self.look_due = None;
@@ -156,7 +159,7 @@ impl Engine {
         if !clocks_due && !roles_due {
             return;
         }
-        // All at once, so that they share one write with what follows.
+        // All nodes at once, so that these commands share one write with what follows.
         let (mut asked, mut roles) = (NodeSet::EMPTY, NodeSet::EMPTY);
         for node in nodes.iter().filter(|node| is_guarded(*node)) {
             let at = &mut self.nodes[node];
@@ -201,17 +204,17 @@ impl Engine {
         let is_forbidden = is_forbidden(error.kind);
         self.keep_error(node, error);
         let clock = &mut self.nodes[node].clock;
-        // What is wrong for the moment is asked again before the next SET.
+        // After a temporary error, the time is asked for again before the next SET.
         clock.asked_at = None;
         self.look_due = None;
         if is_forbidden && !std::mem::replace(&mut clock.is_secret, true) {
-            // It votes all the same.
+            // The node votes all the same.
             self.notice(node, Notice::SecretClock);
         }
     }
 
-    /// Whether one of the node's next replies tells its time, so that what comes should be read
-    /// with a fresh look at our own clock.
+    /// Whether one of the node's next replies is its time. Then read our own clock again before
+    /// reading that reply.
     pub fn is_telling_time(&self, node: usize) -> bool {
         self.nodes[node].clock.unanswered > 0
     }

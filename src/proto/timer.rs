@@ -1,4 +1,4 @@
-//! Moments at which operations are due, and delays.
+//! The timers of operations, and random delays.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,17 +7,17 @@ use std::time::Duration;
 use super::OpId;
 use crate::Moment;
 
-/// As many entries may be out of date before any is looked for.
+/// Stale entries are tolerated up to this number.
 const STALE_MIN: usize = 64;
 
-/// What operations wait for, soonest first.
+/// The timers of operations, soonest first.
 ///
-/// Nearly every operation ends before its moment comes, so an entry that nobody needs any more is
-/// left where it is until it is met, or until there are more of its kind than of the others.
+/// Nearly every operation ends before its timer fires. So a stale entry stays until it reaches the
+/// front, or until stale entries outnumber live ones.
 #[derive(Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Moment, OpId)>>,
-    /// How many entries are needed. Invariant: not more than there are.
+    /// How many entries are live. Invariant: at most `heap.len()`.
     live: usize,
 }
 
@@ -27,7 +27,7 @@ impl Timers {
         self.live += 1;
     }
 
-    /// An entry is not needed any more. `is_live` says so of each.
+    /// One entry has become stale. `is_live` distinguishes them.
     pub(super) fn clear_one(&mut self, is_live: impl Fn(Moment, OpId) -> bool) {
         self.live -= 1;
         if self.heap.len() > 2 * self.live + STALE_MIN {
@@ -35,7 +35,7 @@ impl Timers {
         }
     }
 
-    /// The soonest moment of all that are needed.
+    /// The soonest live timer.
     pub(super) fn next(&mut self, is_live: impl Fn(Moment, OpId) -> bool) -> Option<Moment> {
         while let Some(Reverse((at, op))) = self.heap.peek().copied() {
             if is_live(at, op) {
@@ -46,7 +46,7 @@ impl Timers {
         None
     }
 
-    /// The next operation whose moment has come.
+    /// Takes the next operation whose timer has fired.
     pub(super) fn take_due(
         &mut self,
         now: Moment,
@@ -60,7 +60,7 @@ impl Timers {
     }
 }
 
-/// A duration in `[low, high]`, picked by `random`.
+/// A duration in `[low, high]`, chosen by `random`.
 pub(super) fn between(low: Duration, high: Duration, random: u64) -> Duration {
     let range = high.saturating_sub(low).as_nanos();
     let picked = range.saturating_mul(u128::from(random)) >> 64;
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// Twice as many as are needed, and a few: neither fewer, for each look costs, nor more.
+    /// Twice as many entries as are live, and a few: a stricter limit costs more compactions.
     #[test]
     fn entries_that_nobody_needs_are_looked_for_once_they_outnumber_the_others() {
         let far = Moment::from_nanos(u64::MAX);
