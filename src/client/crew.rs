@@ -1,21 +1,23 @@
 //! Leader and followers: how threads share an event loop that belongs to none of them.
 //!
-//! What they share lies on a desk. Whoever finds it free takes it and works for all: he begins what
-//! was ordered meanwhile, sends it, and hands out results. Whoever finds it taken leaves his order
-//! at the gate and sleeps until it is done. One of those whose orders are not done, the leader,
-//! waits for events; the desk is free as long as he does.
+//! The shared state lies on a *desk*. A thread that finds the desk free takes it and works for all
+//! threads: it begins the orders filed meanwhile, sends them, and hands out outcomes. A thread that
+//! finds the desk taken files its order at the *gate*, and sleeps until the order is done. One of
+//! the threads whose orders are not done, the *leader*, waits for events. While it waits, the desk
+//! is free.
 //!
-//! So that nothing is forgotten and nobody sleeps for ever:
+//! These rules ensure that no order is forgotten and no thread sleeps forever:
 //!
-//! 1. Nobody puts the desk down while there is something at the gate.
-//! 2. Nobody puts it down while nobody waits for events and some order is not done, unless he goes
-//!    to wait for them himself, or calls somebody to the desk.
-//! 3. Who is called and finds the desk taken may sleep on: whoever has it is bound by 1 and 2.
-//! 4. A leader who must not wait for so long any more, or whose order is done, is woken.
-//! 5. Reports are told by the thread that has them, with nothing in its hands. It is called to no
-//!    desk meanwhile; when it is back, it looks for the desk by itself.
-//! 6. Nobody sleeps past the limit of his order, whatever has become of the others. Then he takes
-//!    it back; what comes of it is given up.
+//! 1. A thread does not put the desk down while the gate is not empty.
+//! 2. A thread does not put the desk down while some order is not done and no leader waits for
+//!    events, unless it becomes the leader itself or calls another thread to the desk.
+//! 3. A thread that is called and finds the desk taken may sleep on: the thread at the desk is
+//!    bound by 1 and 2.
+//! 4. A leader whose wait would last too long, or whose order is done, is woken.
+//! 5. A thread writes a report only while it holds neither desk nor poller. Meanwhile it is not
+//!    called to the desk; afterwards it checks the desk by itself.
+//! 6. No thread sleeps past the limit of its order, whatever the others do. At the limit it takes
+//!    the order back, and the outcome is given up.
 //!
 //! The module knows neither locks nor sockets; `tests/handover` explores its interleavings.
 
@@ -26,46 +28,47 @@ use std::time::Duration;
 
 use super::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, yield_now};
 
-/// How often a thread whose own order is done still looks after those of others.
+/// Most extra rounds that a thread works for others after its own order is done.
 const ROUNDS_FOR_OTHERS_MAX: usize = 4;
-/// How often orders are begun before somebody looks for events again.
+/// Most rounds of begun orders between two polls for events.
 const ROUNDS_WITHOUT_LOOK_MAX: usize = 4;
 
-/// Whoever has woken so many lets them go first: their next orders then leave together.
+/// After waking this many threads, yield, so that their next requests leave together.
 const CROWD_MIN: usize = 4;
-/// So many mailboxes are kept, twice: more threads than that allocate.
+/// Most mailboxes kept for reuse, in each of two places. With more threads than that, they are
+/// allocated.
 const MAILBOXES_KEPT_MAX: usize = 256;
-/// How many of them are looked at for one that is free.
+/// How many kept mailboxes are tried to find a free one.
 const MAILBOXES_TRIED_MAX: usize = 8;
 
-/// What lies on the desk.
+/// The work that lies on the desk.
 pub(super) trait Work {
     type Order;
-    /// An order under way.
+    /// Identifies an order in progress.
     type Id: Copy + Eq + Hash;
     type Outcome;
     type Time: Copy + Ord;
     type Poller: Poll;
-    /// What is to be told to somebody who may block or panic.
+    /// A report for a receiver that may block or panic.
     type Report;
 
-    /// To be called before orders are begun. Says whether somebody should look for events before.
+    /// To be called before orders are begun. Returns whether to poll for events first.
     fn get_ready(&mut self) -> bool;
 
-    /// Starts what was ordered. It must not panic: nobody would hear of the order again.
+    /// Begins an order. It must not panic: the order would be lost.
     fn begin(&mut self, order: Self::Order) -> Begun<Self>;
 
     /// Sends what was begun.
     fn send(&mut self);
 
-    /// Handles what a wait has brought, and what is due. If `alone` is all that anybody waits for,
-    /// the rest may be left for later once that is done.
+    /// Handles the events of a wait, and what is due. If `alone` is the only awaited order, the
+    /// rest may be deferred once that order is done.
     fn turn(&mut self, poller: &mut Self::Poller, alone: Option<Self::Id>);
 
-    /// As [`turn`](Work::turn), without the poller, for this order: its time is over.
+    /// As [`turn`](Work::turn), without the poller, for an order whose limit is reached.
     fn tick(&mut self, id: Self::Id);
 
-    /// When somebody has to look; `None` if only an event can make that necessary.
+    /// When to poll at the latest; `None` if only an event makes that necessary.
     fn due(&self) -> Option<Self::Time>;
 
     /// Sets the poller to wait until then.
@@ -74,58 +77,58 @@ pub(super) trait Work {
     /// Whether an order has ended whose outcome was not taken.
     fn has_ended(&self) -> bool;
 
-    /// Appends those orders.
+    /// Appends the ids of those orders.
     fn ended(&mut self, to: &mut Vec<Self::Id>);
 
-    /// What came of an order; `None` if it goes on.
+    /// The outcome of an order; `None` if it is not done.
     fn take(&mut self, id: Self::Id) -> Option<Self::Outcome>;
 
-    /// Looks again at an outcome that was not handed over at once.
+    /// Checks an outcome again that was not handed over at once.
     fn receive(outcome: Self::Outcome) -> Self::Outcome;
 
-    /// Nobody waits for the order any more. It must not panic.
+    /// The order is no longer awaited. It must not panic.
     fn cancel(&mut self, id: Self::Id);
 
-    /// Nobody waited for the outcome any more. It must not panic.
+    /// The outcome is no longer awaited. It must not panic.
     fn give_up(&mut self, outcome: Self::Outcome);
 
-    /// What is left to be done of an order that nobody waits for any more and that was not begun.
+    /// What remains of an order that is no longer awaited and was not begun.
     fn withdraw(order: Self::Order) -> Option<Self::Order>;
 
     fn has_report(&self) -> bool;
 
-    /// What is to be told, if there is something.
+    /// The pending report, if any.
     fn report(&mut self) -> Option<Self::Report>;
 
-    /// It may block or panic.
+    /// Delivers a report. It may block or panic.
     fn tell(report: Self::Report);
 
-    /// The time that orders are begun at.
+    /// The time at which orders are begun.
     fn now(&self) -> Self::Time;
 
-    /// The time by the clock.
+    /// The time, read from the clock.
     fn look_at_clock() -> Self::Time;
 
     fn after(time: Self::Time, duration: Duration) -> Self::Time;
 
-    /// How long it is until then, by the clock; zero when it is over.
+    /// The time left until then, read from the clock; zero when it has passed.
     fn left(until: Self::Time) -> Duration;
 }
 
-/// How long a thread sleeps for its order at the most.
+/// How long a thread sleeps for its order at most.
 #[derive(Clone, Copy)]
 pub(super) enum Limit<T> {
     None,
     At(T),
-    /// So long after it was given.
+    /// This long after the order was given.
     After(Duration),
 }
 
-/// What became of an order at once.
+/// The immediate result of beginning an order.
 pub(super) enum Begun<W: Work + ?Sized> {
     Now(W::Outcome),
     Later(W::Id),
-    /// It is nobody's to wait for.
+    /// An order without an outcome to wait for.
     Unattended,
 }
 
@@ -133,14 +136,14 @@ pub(super) enum Begun<W: Work + ?Sized> {
 pub(super) trait Poll {
     type Waker: Wake;
 
-    /// Waits for events for as long as it was set to.
+    /// Waits for events, as long as it was set to.
     fn wait(&mut self);
 
-    /// Fetches the events that are there.
+    /// Fetches events without waiting.
     fn look(&mut self);
 }
 
-/// Ends the leader's wait, or his next one.
+/// Ends the leader's wait, or its next one.
 pub(super) trait Wake {
     fn wake(&self);
 }
@@ -153,18 +156,18 @@ pub(super) struct Crew<W: Work> {
     waker: WakerOf<W>,
 }
 
-/// Where a thread finds out whether it is to work or to sleep.
+/// Where a thread learns whether it has to work or to sleep.
 struct Gate<W: Work> {
-    /// Not there while somebody has it.
+    /// `None` while a thread works at it.
     desk: Option<Box<Desk<W>>>,
-    /// One of each thread that waits at the most, one of each that took back what was begun, and
-    /// one of each thing that was given up.
+    /// At most one per waiting thread, one per thread that took back a begun order, and one per
+    /// outcome that was given up.
     orders: VecDeque<Filed<W>>,
-    /// The leader's, who found the desk taken.
+    /// The leader's poller, if the leader found the desk taken on its return.
     back: Option<Back<W>>,
-    /// Those of threads that have gone to tell a report.
+    /// The mailboxes of threads that deliver a report.
     away: Vec<Arc<Mailbox<W>>>,
-    /// Mailboxes to be used again; some still belong to threads that are about to wake.
+    /// Mailboxes for reuse; some still belong to threads that are about to wake.
     used: VecDeque<Arc<Mailbox<W>>>,
 }
 
@@ -190,7 +193,7 @@ impl<W: Work> Gate<W> {
         Mailbox::new()
     }
 
-    /// Puts the desk where others find it. Returns who is to be called to it.
+    /// Puts the desk back. Returns the mailbox of the thread to call to it, if any.
     #[inline(always)]
     fn put(&mut self, mut desk: Box<Desk<W>>, waker: &WakerOf<W>) -> Option<Arc<Mailbox<W>>> {
         let heir = match desk.poller {
@@ -209,7 +212,7 @@ impl<W: Work> Gate<W> {
         self.away.iter().any(|away| Arc::ptr_eq(away, mailbox))
     }
 
-    /// Nobody waits any more for the order that this mailbox belongs to.
+    /// The order of this mailbox is no longer awaited.
     fn take_back(&mut self, mailbox: Arc<Mailbox<W>>) {
         let is_its = |filed: &Filed<W>| match filed {
             Filed::Order(_, Some(sender)) => Arc::ptr_eq(sender, &mailbox),
@@ -229,45 +232,44 @@ impl<W: Work> Gate<W> {
 }
 
 enum Filed<W: Work> {
-    /// An order, and who waits for it.
+    /// An order, and the mailbox of the thread that waits for it.
     Order(W::Order, Option<Arc<Mailbox<W>>>),
-    /// Nobody waits for this one any more.
+    /// This order is no longer awaited.
     Gone(Own<W>),
-    /// Its thread panicked before it had it.
+    /// Its thread panicked before it received the outcome.
     Outcome(W::Outcome),
 }
 
 struct Back<W: Work> {
     poller: Box<W::Poller>,
-    /// The order that the leader waits for, and where.
+    /// The order that the leader waits for, and its mailbox.
     waits: Option<(W::Id, Arc<Mailbox<W>>)>,
 }
 
-/// Ids are no business of anybody else's, so that their hashes need not be secret; and a run can be
-/// repeated.
+/// Ids do not come from outside, so their hashes need no secret seed; and runs are repeatable.
 type Waiters<W> = HashMap<<W as Work>::Id, Arc<Mailbox<W>>, BuildHasherDefault<DefaultHasher>>;
 
 struct Desk<W: Work> {
     work: W,
-    /// Not there while the leader waits with it.
+    /// `None` while the leader waits with it.
     poller: Option<Box<W::Poller>>,
     /// When that wait ends by itself.
     waits_until: Option<W::Time>,
     is_leader_woken: bool,
-    /// The mailbox of the leader, if he has one.
+    /// The leader's mailbox, if it has one.
     leader: Option<Arc<Mailbox<W>>>,
-    /// The orders of all that have a mailbox.
+    /// The orders of all threads with a mailbox.
     waiters: Waiters<W>,
-    /// What was at the gate, and is yet to be begun.
+    /// Orders taken from the gate that are not begun yet.
     orders: VecDeque<Filed<W>>,
     back: Option<Back<W>>,
-    /// Orders to be handed out.
+    /// Reused list of orders to hand out.
     ended: Vec<W::Id>,
-    /// Mailboxes that nothing is to come to any more.
+    /// Mailboxes that receive nothing more.
     used: VecDeque<Arc<Mailbox<W>>>,
 }
 
-/// Where a thread sleeps until there is something for it.
+/// Where a thread sleeps until it is called or its outcome is there.
 struct Mailbox<W: Work> {
     mail: Mutex<Mail<W>>,
     bell: Condvar,
@@ -275,7 +277,7 @@ struct Mailbox<W: Work> {
 
 struct Mail<W: Work> {
     outcome: Option<W::Outcome>,
-    /// To the desk.
+    /// Called to the desk.
     is_called: bool,
 }
 
@@ -314,13 +316,13 @@ impl<W: Work> Mailbox<W> {
     }
 }
 
-/// How a thread that is awake knows its own order.
+/// How an awake thread identifies its own order.
 enum Own<W: Work> {
-    /// It has none, or it is done.
+    /// It has none, or the order is done.
     None,
-    /// By its id; nobody else knows whose it is.
+    /// By its id; no other thread knows whose order it is.
     Order(W::Id),
-    /// By what comes in here.
+    /// By the mailbox that its outcome arrives in.
     Mail(Arc<Mailbox<W>>),
 }
 
@@ -354,7 +356,7 @@ impl<W: Work> Crew<W> {
         Crew { gate: Mutex::new(gate), waker }
     }
 
-    /// Gives an order and works, or sleeps while others work, until it is done. `None` if it slept
+    /// Gives an order, and works, or sleeps while others work, until it is done. `None` if it slept
     /// until the limit and took the order back.
     #[inline]
     pub(super) fn run(&self, order: W::Order, limit: Limit<W::Time>) -> Option<W::Outcome> {
@@ -389,7 +391,7 @@ impl<W: Work> Crew<W> {
         hand.outcome.take()
     }
 
-    /// Gives an order that nobody waits for, and does not wait itself.
+    /// Gives an order without waiting for its outcome.
     pub(super) fn leave(&self, order: W::Order) {
         let mut gate = self.lock();
         let Some(desk) = gate.desk.take() else {
@@ -408,13 +410,13 @@ impl<W: Work> Crew<W> {
         hand.go();
     }
 
-    /// Leaves an order at the gate that nobody waits for; [`tend`](Crew::tend) is to follow. It
-    /// tells no report, so that the caller may hold a lock.
+    /// Files an order without waiting for it; [`tend`](Crew::tend) must follow. It delivers no
+    /// report, so the caller may hold a lock.
     pub(super) fn file(&self, order: W::Order) {
         self.lock().orders.push_back(Filed::Order(order, None));
     }
 
-    /// Sees to what is at the gate, if nobody does.
+    /// Works on the filed orders if the desk is free.
     pub(super) fn tend(&self) {
         let desk = self.lock().desk.take();
         if desk.is_some() {
@@ -422,14 +424,14 @@ impl<W: Work> Crew<W> {
         }
     }
 
-    /// Does as a thread that is held up with the desk in its hands, until the result is called.
+    /// Acts like a thread that is delayed while it has the desk, until the result is called.
     #[cfg(test)]
     pub(super) fn hold_desk(&self) -> impl FnOnce() {
         let mut hand = self.hand(self.gate_with_desk().desk.take());
         move || _ = hand.go()
     }
 
-    /// When no other thread has the desk.
+    /// Waits until no other thread has the desk.
     #[cfg(test)]
     fn gate_with_desk(&self) -> MutexGuard<'_, Gate<W>> {
         loop {
@@ -442,7 +444,7 @@ impl<W: Work> Crew<W> {
         }
     }
 
-    /// The same, while it waits for events.
+    /// Acts like a leader that is delayed while it waits for events.
     #[cfg(test)]
     pub(super) fn hold_poller(&self) -> impl FnOnce() {
         let mut gate = self.gate_with_desk();
@@ -479,19 +481,19 @@ impl<T> Limit<T> {
     }
 }
 
-/// One of the threads. If it panics, it gives back what it has, and its order is cancelled.
+/// One of the threads. If it panics, it gives back what it holds, and its order is cancelled.
 struct Hand<'a, W: Work> {
     crew: &'a Crew<W>,
-    /// While it works.
+    /// Present while it works.
     desk: Option<Box<Desk<W>>>,
-    /// While it waits for events.
+    /// Present while it waits for events.
     poller: Option<Box<W::Poller>>,
     own: Own<W>,
-    /// When it sleeps no longer for it.
+    /// The limit of its sleep for its order.
     until: Option<W::Time>,
-    /// What came of its own order.
+    /// The outcome of its own order.
     outcome: Option<W::Outcome>,
-    /// How many were handed theirs since it stepped aside.
+    /// How many outcomes it has posted since it last yielded.
     posted: usize,
 }
 
@@ -509,7 +511,8 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// The order is with the others meanwhile: if looking panics, somebody else finds it there.
+    /// The order is kept with the others meanwhile: if polling panics, another thread finds it
+    /// there.
     #[cold]
     fn look_and_begin(&mut self, order: W::Order) -> Begun<W> {
         self.desk().orders.push_back(Filed::Order(order, None));
@@ -529,7 +532,8 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Works for all until its own order is done. Says whether it is; otherwise it is to sleep.
+    /// Works for all threads until its own order is done. Returns whether it is; otherwise the
+    /// thread has to sleep.
     #[inline]
     fn work(&mut self) -> bool {
         let mut rounds = 0;
@@ -569,7 +573,7 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Sleeps until its order is done or its time is over, and works when it is called.
+    /// Sleeps until its order is done or its limit is reached, and works when it is called.
     fn sleep_and_work(&mut self) {
         loop {
             let Own::Mail(mailbox) = &self.own else {
@@ -597,7 +601,7 @@ impl<'a, W: Work> Hand<'a, W> {
                     false => return gate.take_back(Arc::clone(mailbox)),
                 }
             }
-            // If something is at the gate, its own may be.
+            // If the gate is not empty, its own order may be there.
             let is_to_work = is_called || !gate.is_empty();
             drop(gate);
             if !is_to_work {
@@ -609,8 +613,8 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Its time is over, and it has the desk: others have not come to it. What is known by now is
-    /// its outcome; if that is nothing, it takes its order back.
+    /// Its limit is reached, and it has the desk because no other thread works. It handles what is
+    /// known by now; if its outcome is not among that, it takes its order back.
     #[cold]
     fn take_back(&mut self) {
         let desk = self.desk.as_mut().expect("it works");
@@ -631,7 +635,7 @@ impl<'a, W: Work> Hand<'a, W> {
         self.outcome = self.outcome.take().map(W::receive);
     }
 
-    /// Begins and sends what was fetched from the gate.
+    /// Begins and sends the orders taken from the gate.
     #[inline(never)]
     fn serve(&mut self, look: bool) {
         let desk = self.desk();
@@ -674,7 +678,7 @@ impl<'a, W: Work> Hand<'a, W> {
         desk.work.send();
     }
 
-    /// A leader's wait is over.
+    /// Takes the poller back after a leader's wait.
     #[inline(always)]
     fn have_back(&mut self, poller: Box<W::Poller>) {
         let desk = self.desk();
@@ -697,12 +701,13 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Hands out what has ended, and keeps what is its own. Says whether there was nothing else.
+    /// Hands out the ended orders, and keeps its own outcome. Returns whether there was nothing for
+    /// others.
     #[inline(always)]
     fn hand_out(&mut self) -> bool {
         let desk = self.desk.as_mut().expect("it works");
         match &self.own {
-            // Nobody else waits for anything.
+            // No other thread waits for anything.
             Own::Order(id) if desk.waiters.is_empty() && desk.poller.is_some() => {
                 if desk.work.has_ended() {
                     self.outcome = desk.work.take(*id);
@@ -723,13 +728,13 @@ impl<'a, W: Work> Hand<'a, W> {
             self.outcome = mailbox.lock().outcome.take().map(W::receive);
         }
         let mut posted = 0;
-        // One may end because another was taken, and nothing else would tell. Each turn but the
-        // last takes one of those under way, and none is added.
+        // An order may end because another outcome was taken, without any other notification. Each
+        // iteration but the last takes one order in progress, and none is added.
         while self.hand_out_once(&mut posted) && self.desk().work.has_ended() {}
         self.posted += posted;
     }
 
-    /// Lets those who were handed theirs run first, if they are many.
+    /// Yields after many outcomes were posted, so that their threads run first.
     #[inline]
     fn step_aside(&mut self) {
         if mem::take(&mut self.posted) >= CROWD_MIN {
@@ -737,7 +742,7 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Says whether there was an outcome.
+    /// Returns whether there was an outcome.
     fn hand_out_once(&mut self, posted: &mut usize) -> bool {
         let Hand { crew, desk, own, outcome, .. } = self;
         let desk = desk.as_mut().expect("it works");
@@ -774,13 +779,13 @@ impl<'a, W: Work> Hand<'a, W> {
             }
         }
         desk.ended = all;
-        // What was undone on the way.
+        // Taking outcomes may have undone rounds: their commands are sent now.
         desk.work.send();
         was_any
     }
 
-    /// Puts the desk down while its order goes on. Says whether it is to wait for events; otherwise
-    /// it is to sleep.
+    /// Puts the desk down while its order is not done. Returns whether to wait for events;
+    /// otherwise the thread has to sleep.
     #[inline(always)]
     fn put_down(&mut self, mut gate: MutexGuard<'_, Gate<W>>) -> bool {
         let mut desk = self.desk.take().expect("it works");
@@ -804,8 +809,8 @@ impl<'a, W: Work> Hand<'a, W> {
         self.poller.is_some()
     }
 
-    /// Handles what the wait has brought, if the desk is free; otherwise whoever has it will. Says
-    /// whether it works again; otherwise it is to sleep.
+    /// Handles the events of the wait, if the desk is free; otherwise the thread at the desk will.
+    /// Returns whether it works again; otherwise the thread has to sleep.
     #[inline(always)]
     fn come_back(&mut self) -> bool {
         let mut gate = self.crew.lock();
@@ -828,7 +833,8 @@ impl<'a, W: Work> Hand<'a, W> {
         false
     }
 
-    /// Puts the desk down while its order goes on, to tell a report; then it is to sleep.
+    /// Puts the desk down while its order is not done, to deliver a report; then the thread has to
+    /// sleep.
     #[cold]
     fn step_out(&mut self, mut gate: MutexGuard<'_, Gate<W>>) {
         let mut desk = self.desk.take().expect("it works");
@@ -844,11 +850,11 @@ impl<'a, W: Work> Hand<'a, W> {
             self.tell(report);
         }
         self.crew.lock().away.retain(|away| !Arc::ptr_eq(away, &mailbox));
-        // It was called to nothing meanwhile: the desk may be free.
+        // It was not called meanwhile, so the desk may be free.
         mailbox.call();
     }
 
-    /// Where it waits for its order from now on.
+    /// The mailbox in which it waits for its order from now on.
     fn mailbox(&mut self, desk: &mut Desk<W>, gate: &mut Gate<W>) -> Arc<Mailbox<W>> {
         let mailbox = match &self.own {
             Own::Mail(mailbox) => return Arc::clone(mailbox),
@@ -863,7 +869,7 @@ impl<'a, W: Work> Hand<'a, W> {
         mailbox
     }
 
-    /// With nothing in its hands but, perhaps, its outcome.
+    /// Delivers a report. The thread holds nothing but, possibly, its outcome.
     #[cold]
     fn tell(&mut self, report: W::Report) {
         let telling = Telling { hand: self };
@@ -871,8 +877,8 @@ impl<'a, W: Work> Hand<'a, W> {
         mem::forget(telling);
     }
 
-    /// Puts the desk down for good. Its own order is done. Says whether others, or a report, have
-    /// kept it.
+    /// Puts the desk down after its own order is done. Returns whether others, or a report, have
+    /// delayed it.
     #[inline(always)]
     fn go(&mut self) -> bool {
         let crew = self.crew;
@@ -898,7 +904,7 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Leaves the gate empty, and locked.
+    /// Returns with the gate empty and locked.
     fn work_for_others(&mut self) -> MutexGuard<'a, Gate<W>> {
         let crew = self.crew;
         for _ in 0..ROUNDS_FOR_OTHERS_MAX {
@@ -912,7 +918,7 @@ impl<'a, W: Work> Hand<'a, W> {
             self.hand_out();
             self.step_aside();
         }
-        // Nobody can come before this is over.
+        // The gate stays locked from here on, so no further order arrives.
         let mut gate = crew.lock();
         self.desk().take_in(&mut gate);
         self.serve(false);
@@ -920,8 +926,8 @@ impl<'a, W: Work> Hand<'a, W> {
         gate
     }
 
-    /// It panicked. What was fetched but not begun is put back to the gate, and all are called;
-    /// what nobody waits for is left to whoever comes next.
+    /// The thread panicked. Orders that it took but did not begin go back to the gate, and all
+    /// threads are called. What no thread waits for is left to the next one at the desk.
     #[cold]
     fn give_back(&mut self) {
         let mut own = mem::replace(&mut self.own, Own::None);
@@ -959,15 +965,15 @@ impl<'a, W: Work> Hand<'a, W> {
 impl<W: Work> Drop for Hand<'_, W> {
     #[inline]
     fn drop(&mut self) {
-        // Whoever goes in peace has put both down.
+        // On the normal path both have been returned.
         if self.desk.is_some() || self.poller.is_some() {
             self.give_back();
         }
     }
 }
 
-/// A thread tells a report. If that panics, it waits for nothing any more: what it had is left to
-/// whoever comes next.
+/// Guards the delivery of a report. If that panics, the thread waits for nothing from then on, and
+/// what it had is left to the next thread at the desk.
 struct Telling<'h, 'a, W: Work> {
     hand: &'h mut Hand<'a, W>,
 }
@@ -984,7 +990,7 @@ impl<W: Work> Drop for Telling<'_, '_, W> {
 }
 
 impl<W: Work> Desk<W> {
-    /// Fetches what is at the gate.
+    /// Takes everything from the gate.
     fn take_in(&mut self, gate: &mut Gate<W>) {
         debug_assert!(self.orders.is_empty() && self.back.is_none());
         mem::swap(&mut gate.orders, &mut self.orders);
@@ -999,14 +1005,14 @@ impl<W: Work> Desk<W> {
         }
     }
 
-    /// Nothing is to come to this mailbox any more.
+    /// Keeps a mailbox that receives nothing more for reuse.
     fn keep(&mut self, mailbox: Arc<Mailbox<W>>) {
         if self.used.len() < MAILBOXES_KEPT_MAX {
             self.used.push_back(mailbox);
         }
     }
 
-    /// The leader may wait for longer than he should by now.
+    /// Wakes the leader if it would wait too long now.
     fn hasten_leader(&mut self, waker: &WakerOf<W>) {
         let due = self.work.due();
         if due.is_some_and(|due| self.waits_until.is_none_or(|until| due < until)) {
@@ -1031,7 +1037,7 @@ impl<W: Work> Desk<W> {
         }
     }
 
-    /// A thread waits for nothing any more.
+    /// A thread no longer waits for its order.
     fn forget(&mut self, own: &Own<W>) {
         if let Some(id) = self.id_of(own) {
             self.waiters.remove(&id);

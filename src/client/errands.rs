@@ -1,4 +1,4 @@
-//! Extensions that one thread runs for many locks at once. It is all that keeping locks alive needs
+//! Extensions that one thread runs for many locks at once. Keeping locks alive needs nothing else
 //! of the event loop.
 
 use std::collections::HashMap;
@@ -14,21 +14,22 @@ use crate::Moment;
 use crate::error::LockError;
 use crate::proto::Lease;
 
-/// An errand of one client's; never used again.
+/// Identifies an errand of one client; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ErrandId(u64);
 
-/// The extensions of one client that are under way, each for something. One thread starts and waits
-/// for them; any may take one back.
+/// The extensions of one client that are in flight, each with a value of the caller. One thread
+/// starts them and waits for them; any thread may take one back.
 pub(super) struct Errands<T> {
     running: Mutex<HashMap<ErrandId, T>>,
-    /// What was started and is yet to be sent. Locked while it is handed over, so that nobody finds
-    /// it neither here nor there; nothing is waited for, and no record is written, meanwhile.
+    /// Errands that were started and are not sent yet. Locked while they are handed over, so that
+    /// each is found either here or there. Meanwhile the thread waits for nothing and writes no
+    /// record.
     unsent: Mutex<Vec<NewErrand>>,
     so_far: AtomicU64,
 }
 
-/// An extension to be started.
+/// An extension to start.
 pub(super) struct NewErrand {
     pub(super) id: ErrandId,
     pub(super) lease: Lease,
@@ -41,7 +42,7 @@ pub(super) struct EndedErrand {
     pub(super) ended: Ended,
 }
 
-/// The same, and what it was for.
+/// An extension that has ended, with the caller's value.
 pub(super) struct Errand<T> {
     pub(super) of: T,
     pub(super) ended: Ended,
@@ -51,7 +52,7 @@ pub(super) struct Errand<T> {
 #[expect(clippy::large_enum_variant, reason = "nearly all are of the large kind")]
 pub(super) enum Ended {
     Done(Lease, Result<(), LockError>),
-    /// Nobody wanted the lock any more: it was given up.
+    /// The lock was no longer wanted and was given up.
     GivenUp,
 }
 
@@ -61,7 +62,7 @@ impl<T> Errands<T> {
         Errands { running, unsent, so_far: AtomicU64::new(0) }
     }
 
-    /// Starts an extension. It is sent together with the others that were started before the next
+    /// Starts an extension. It is sent together with all that are started before the next
     /// [`send`](Errands::send) or [`wait`](Errands::wait).
     pub(super) fn start(&self, lease: Lease, ttl: Duration, of: T) -> ErrandId {
         let id = ErrandId(self.so_far.fetch_add(1, Ordering::Relaxed));
@@ -81,8 +82,8 @@ impl<T> Errands<T> {
         crew.tend();
     }
 
-    /// Takes the lease back from an extension; `None` if it has ended and somebody has its result,
-    /// or if that is not known by `until`: then it is given up.
+    /// Takes the lease back from an extension. `None` if the extension has ended and another thread
+    /// has its result, or if that is not known by `until`: the lease is then given up.
     pub(super) fn recall(&self, redlock: &Redlock, id: ErrandId, until: Moment) -> Option<Lease> {
         let lease = self.take_unsent(id).or_else(|| {
             match redlock.shared.crew.run(Order::Recall(id), Limit::At(until))? {
@@ -94,8 +95,8 @@ impl<T> Errands<T> {
         Some(lease)
     }
 
-    /// Nobody wants the lock any more: gives it up, unless its extension has ended and somebody has
-    /// the result. Waits for nothing.
+    /// Gives an unwanted lock up, unless its extension has ended and another thread has the result.
+    /// Does not wait.
     pub(super) fn discard(&self, redlock: &Redlock, id: ErrandId) {
         match self.take_unsent(id) {
             Some(lease) => {
@@ -112,8 +113,8 @@ impl<T> Errands<T> {
         Some(unsent.swap_remove(at).lease)
     }
 
-    /// Sends what was started, and works or sleeps until something has ended, at most until
-    /// `until`; returns what has.
+    /// Sends what was started, and works or sleeps until an extension has ended, at most until
+    /// `until`. Returns the ended ones.
     pub(super) fn wait(&self, redlock: &Redlock, until: Moment) -> Vec<Errand<T>> {
         self.send(redlock);
         if self.is_empty() {
@@ -127,13 +128,13 @@ impl<T> Errands<T> {
         };
         let mut running = self.running();
         let with_reason = |EndedErrand { id, ended }| {
-            let of = running.remove(&id).expect("only what is found at the masters is recalled");
+            let of = running.remove(&id).expect("a recalled errand is not handed out");
             Errand { of, ended }
         };
         ended.into_iter().map(with_reason).collect()
     }
 
-    /// Makes the one who waits come back, or the next one.
+    /// Makes the waiting thread return; if no thread waits, the next one.
     pub(super) fn call_back(&self, redlock: &Redlock) {
         redlock.shared.crew.leave(Order::CallBack);
     }
@@ -164,7 +165,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// A client of a server that never answers, an extension on its way there, and its server.
+    /// A client whose server never answers, with an extension in flight, and the server.
     fn unanswered() -> (Redlock, Errands<&'static str>, ErrandId, TcpListener) {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", server.local_addr().unwrap());

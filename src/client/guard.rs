@@ -1,4 +1,4 @@
-//! A lock that is held, and released when it is dropped.
+//! The guard of a held lock: dropping it releases the lock.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use crate::error::LockError;
 use crate::proto::{Lease, Released};
 use crate::{LockToken, Moment, Resource};
 
-/// A lock that is held, until its validity is over.
+/// A lock that is held until its validity ends.
 ///
-/// Dropping it sends the release to every master without waiting for an answer: it never blocks,
-/// nor panics unless a logger does, and what it cannot send ends with the TTL.
+/// Dropping it sends the release to every master without waiting for an answer. That never blocks,
+/// and panics only if a logger does. What it cannot send ends with the TTL.
 /// [`unlock`](LockGuard::unlock) waits and reports.
 ///
 /// # Differences from `std::sync::MutexGuard`
-/// A lock like this ends by itself. A holder that is paused, swapped out or cut off for longer
-/// than [`remaining`](LockGuard::remaining) is a holder no more, and is not told. It protects no
-/// data of its own, is not reentrant, and is not fair.
+/// This lock ends by itself. A holder that is paused, swapped out or cut off for longer than
+/// [`remaining`](LockGuard::remaining) no longer holds the lock, and is not notified. The guard
+/// contains no data. The lock is not reentrant, and not fair.
 #[must_use = "if unused, the lock is released immediately"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct LockGuard {
     redlock: Redlock,
-    /// `None` only on the way out: when it is extended, taken apart, or released.
+    /// `None` only inside the calls that extend, take apart or release it.
     lease: Option<Lease>,
 }
 
@@ -38,22 +38,22 @@ impl LockGuard {
             .expect("the lease is only taken by calls that end the guard or put it back")
     }
 
-    /// What is locked.
+    /// The locked resource.
     pub fn resource(&self) -> &Resource {
         self.lease().resource()
     }
 
-    /// The value that proves the ownership; it is what the key holds on the masters.
+    /// The value that proves ownership: what the key holds on the masters.
     pub fn token(&self) -> &LockToken {
         self.lease().token()
     }
 
-    /// The time to live that was asked for last.
+    /// The last requested TTL.
     pub fn ttl(&self) -> Duration {
         self.lease().ttl()
     }
 
-    /// What is left of the validity; zero when it is over.
+    /// The remaining validity; zero when it has ended.
     ///
     /// It is zero in a process that was forked from the one that holds the lock.
     pub fn remaining(&self) -> Duration {
@@ -63,36 +63,37 @@ impl LockGuard {
         }
     }
 
-    /// Whether the lock may be believed in right now.
+    /// Whether the lock is valid right now.
     ///
-    /// It is a hint (R21): a thread may be paused right after it asked. Once it is `false` it
-    /// stays so.
+    /// This is a hint (R21): a thread may be paused right after the check. Once it is `false`, it
+    /// stays `false`.
     pub fn is_valid(&self) -> bool {
         self.redlock.is_home() && self.lease().is_valid_at(Clock.now())
     }
 
-    /// The nodes, by index, that had granted the lock when it was decided: at least a quorum.
-    /// Nobody waited for the others; they may have granted it since.
+    /// The nodes, by index, that had granted the lock when it was decided: at least a quorum. The
+    /// client did not wait for the others; they may have granted it since.
     pub fn granted_by(&self) -> impl Iterator<Item = usize> + use<> {
         self.lease().granted_by()
     }
 
     /// Extends the lock so that it lives for `ttl` from now on.
     ///
-    /// It succeeds if a quorum extended it before the old validity was over; `remaining()` then
-    /// counts from the start of the extension. It never shortens a lock, and never takes one anew
-    /// but on masters that have forgotten it, with [`Heal`](crate::Heal).
+    /// It succeeds if a quorum extended the lock before the old validity ended. `remaining()` then
+    /// counts from the start of the extension. It never shortens a lock. It sets a key anew only on
+    /// masters that have forgotten it, and only with [`Heal`](crate::Heal).
     ///
     /// # Errors
-    /// In every case the guard stays as it was, with its old deadline (R26). Only if another thread
-    /// was held up with the event loop until that was over, the lock is given up.
-    /// - [`Expired`](crate::LockErrorKind::Expired): the validity was over, or the lock is not
-    ///   ours any more on a quorum. Stop the work.
+    /// In every case the guard is unchanged, with its old deadline (R26). There is one exception:
+    /// if another thread that ran the event loop was delayed past that deadline, the lock is given
+    /// up.
+    /// - [`Expired`](crate::LockErrorKind::Expired): the validity had ended, or the lock no longer
+    ///   had this token on a quorum. Stop the work.
     /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters answered. Try again
-    ///   while [`remaining`](LockGuard::remaining) lasts.
-    /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl): mend the argument.
+    ///   while [`remaining`](LockGuard::remaining) is not zero.
+    /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl): correct the argument.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), LockError> {
-        // This is what is left if a logger panics, or if it takes too long: a lock that is over.
+        // If a logger panics, or the call takes too long, the guard is left with an expired lease.
         let over = self.lease().over();
         let lease = self.lease.replace(over).expect("it was there a moment ago");
         let (lease, result) = self.redlock.extend(lease, ttl);
@@ -100,8 +101,8 @@ impl LockGuard {
         result
     }
 
-    /// Extends the lock by its own TTL only if less than `min` remains: for work made of small
-    /// steps, before each.
+    /// Extends the lock by its own TTL, but only if less than `min` remains. Call it before each
+    /// step of a work that consists of small steps.
     ///
     /// # Errors
     /// As [`extend`](LockGuard::extend); and [`InvalidTtl`](crate::LockErrorKind::InvalidTtl) if
@@ -114,17 +115,17 @@ impl LockGuard {
         self.extend(self.ttl())
     }
 
-    /// Renews the lock from now on, on a thread that all kept locks of the client share, until it
-    /// is unlocked, stopped, dropped or lost. Each renewal asks for the lock's own TTL.
+    /// Renews the lock from now on, until it is unlocked, stopped, dropped or lost. All kept locks
+    /// of a client share one thread for that. Each renewal requests the lock's own TTL.
     ///
-    /// A renewal starts when a third of the validity is over, or a little sooner, so that many
-    /// locks do not renew at one moment. One that fails is tried again while a round still fits. It
-    /// survives as many masters that are down as the lock itself. A majority that does not answer
-    /// is waited for as long as [`node_timeout`](crate::Builder::node_timeout), which should be
-    /// far below a third of the TTL. The holder is told of a loss before the lock's validity ends;
-    /// the caps in [`KeepAlive`] are told in the same way.
+    /// A renewal starts when a third of the validity has passed, or a little sooner, so that many
+    /// locks do not renew at the same moment. A failed renewal is repeated while a round still
+    /// fits. A renewal tolerates as many failed masters as the lock itself. If a majority does not
+    /// answer, a renewal waits for [`node_timeout`](crate::Builder::node_timeout), which should be
+    /// far below a third of the TTL. A loss is reported before the lock's validity ends. Reaching a
+    /// cap of [`KeepAlive`] is reported the same way.
     ///
-    /// The thread is started with the first lock, and ends within a second after the last.
+    /// The thread starts with the first lock, and ends within a second after the last.
     ///
     /// ```no_run
     /// use muxlock::{KeepAlive, Redlock};
@@ -146,11 +147,10 @@ impl LockGuard {
     /// ```
     ///
     /// # Errors
-    /// In every case the guard is in the [`KeepAliveError`], as it was.
-    /// - [`Lock`](crate::KeepAliveErrorKind::Lock): it cannot be extended, because it is over, or
-    ///   its TTL is more than this client's `max_ttl`, or this process was forked off. Stop the
-    ///   work.
-    /// - [`Thread`](crate::KeepAliveErrorKind::Thread): the system gave no thread. Use
+    /// In every case the [`KeepAliveError`] contains the unchanged guard.
+    /// - [`Lock`](crate::KeepAliveErrorKind::Lock): the lock cannot be extended. It has expired,
+    ///   its TTL exceeds this client's `max_ttl`, or this process was forked. Stop the work.
+    /// - [`Thread`](crate::KeepAliveErrorKind::Thread): the thread could not be started. Use
     ///   [`ensure`](LockGuard::ensure) instead.
     /// - [`TooMany`](crate::KeepAliveErrorKind::TooMany): 65,536 locks are kept alive already. Make
     ///   another client.
@@ -163,27 +163,27 @@ impl LockGuard {
         (self.redlock.clone(), lease)
     }
 
-    /// Releases the lock and waits until a quorum has confirmed it, or cannot.
+    /// Releases the lock and waits until a quorum has confirmed it, or no longer can.
     ///
     /// # Errors
     /// [`Unavailable`](crate::LockErrorKind::Unavailable) if fewer masters than a quorum answered.
-    /// The lock is given up all the same: the release is repeated on masters that can be reached
-    /// again while this client is in use, and ends with the TTL on the others.
+    /// The lock is given up anyway. While this client is in use, it repeats the release on masters
+    /// that can be reached again; on the others the key ends with its TTL.
     pub fn unlock(mut self) -> Result<Released, LockError> {
         let lease = self.lease.take().expect("the guard ends here");
         self.redlock.release(lease)
     }
 
-    /// Lets go of the lock without releasing it, for [`Redlock::adopt`] to take it up again.
+    /// Gives the lock up without releasing it, so that [`Redlock::adopt`] can take it.
     ///
-    /// From now on this client sends nothing for the lock. What only it knows goes with the parts:
-    /// masters that have not answered yet, and masters in quarantine. Extensions do not count those
-    /// for as long as they may have forgotten a lock, at least `max_ttl`. It does not wait for
-    /// masters, but for the moment at which no other thread has the event loop, at most until the
-    /// lock is over.
+    /// From now on this client sends nothing for the lock. What only this client knows is part of
+    /// the returned value: masters that have not answered yet, and masters in quarantine.
+    /// Extensions do not count those masters for as long as they may have forgotten a lock, at
+    /// least `max_ttl`. The call does not wait for masters. It waits until no other thread runs the
+    /// event loop, at most until the lock's validity ends.
     ///
-    /// In a process that was forked from the one that holds the lock, the parts are of no lock: it
-    /// stays the parent's, and the refused adoption does not release it.
+    /// In a process that was forked from the one that holds the lock, the parts belong to no lock:
+    /// the lock stays with the parent, and adopting the parts fails and releases nothing.
     pub fn into_parts(mut self) -> LockParts {
         let lease = self.lease.take().expect("the guard ends here");
         if !self.redlock.is_home() {
@@ -193,7 +193,7 @@ impl LockGuard {
     }
 }
 
-/// Its resource and times to live, but over, and by a token that no key holds.
+/// A lease with the same resource and TTL, but expired, and with a token that no key holds.
 fn of_no_lock(lease: &Lease) -> Lease {
     let (token, over) = (LockToken::from_random([0; 20]), Moment::from_nanos(0));
     Lease::restored(lease.resource().clone(), token, lease.past().0, over)
@@ -207,22 +207,22 @@ impl Drop for LockGuard {
     }
 }
 
-/// A lock without its guard: nothing releases it but [`Redlock::adopt`] and what follows, or the
-/// end of its TTL.
+/// A lock without its guard. Only [`Redlock::adopt`] and its guard, or the end of its TTL, release
+/// it.
 ///
-/// It can be handed to another thread or client as it is, and to another process of the same
-/// machine as text.
+/// Another thread or client can use it as it is; another process of the same machine can use its
+/// text.
 #[must_use = "a lock in parts is not released; it only expires"]
 #[derive(Debug)]
 pub struct LockParts(Lease);
 
 impl LockParts {
-    /// What is locked.
+    /// The locked resource.
     pub fn resource(&self) -> &Resource {
         self.0.resource()
     }
 
-    /// The value that proves the ownership.
+    /// The value that proves ownership.
     pub fn token(&self) -> &LockToken {
         self.0.token()
     }

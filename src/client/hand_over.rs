@@ -16,53 +16,53 @@ const NAME: &str = "muxlock";
 const VERSION: &str = "2";
 const SEPARATOR: char = '.';
 const CHECKSUM_DIGITS: usize = 8;
-/// The longest name of a server's process that is written; Redis' has 40 bytes. A connection to one
-/// with a longer name is written as one that cannot be named.
+/// The longest `run_id` that is written; Redis' has 40 bytes. A connection to a server with a
+/// longer one is written as unknown.
 const PROCESS_BYTES_MAX: usize = 64;
-/// More than any lock may live, and so more than any doubt may last.
+/// Longer than any lock may live, and so longer than any doubt may last.
 const UNCOUNTED_MS_MAX: u64 = 2 * TTL_MS_MAX as u64;
-/// More than what is written of the doubts about one node needs.
+/// More than the text of the doubts about one node needs.
 const DOUBT_BYTES_MAX: usize = 64 + CONNECTIONS_MAX * (2 * PROCESS_BYTES_MAX + 32);
 /// More than the longest name, all numbers and all doubts need.
 const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTES_MAX;
 
 /// # As text
 /// [`to_secret_text`](LockParts::to_secret_text) writes the parts as one word of letters, digits,
-/// `.` and `-`, which [`str::parse`] reads. **Whoever reads it can release and extend the lock**:
-/// pass it through a pipe, a file or an environment that others cannot read, not as an argument,
-/// and do not log it. To be adopted once: two processes that both adopt it both believe that they
-/// hold the lock.
+/// `.` and `-`; [`str::parse`] reads it. **The text is enough to release and extend the lock**:
+/// pass it through a pipe, a file or an environment that others cannot read. Do not pass it as an
+/// argument, and do not log it. Adopt it only once: two processes that both adopt it both consider
+/// the lock theirs.
 ///
-/// It is for another process of the same machine, since it was booted last, and in the same time
-/// namespace; any other refuses it ([`HandOverError::OtherClock`]). How much validity is left is
-/// known only by the clock that the lock was taken by, and two machines' wall clocks may differ by
-/// more than what is left. What passes on the way is taken off by the machine's clock or by its
-/// wall clock, whichever says more. On systems other than Linux, neither the boot nor the clock can
-/// be told from others, and nothing is written ([`HandOverError::NoClock`]).
+/// It is for another process of the same machine, since the same boot and in the same time
+/// namespace. Any other process refuses it ([`HandOverError::OtherClock`]). The remaining validity
+/// is only known on the clock by which the lock was taken, and the wall clocks of two machines may
+/// differ by more than that. The time in transit is subtracted by the machine's clock or by its
+/// wall clock, whichever shows more. On systems other than Linux, boot and clock cannot be
+/// identified, and no text is written ([`HandOverError::NoClock`]).
 ///
 /// The fields, separated by dots, are:
 ///
 /// | field | |
 /// |---|---|
 /// | `muxlock` | |
-/// | `2` | the version of what follows; version `1` had no doubts, and is refused |
+/// | `2` | the version of the format; version `1` had no doubts, and is refused |
 /// | clock | the boot's id, 32 hexadecimal digits, `-`, and the number of the time namespace |
 /// | steady | nanoseconds on that clock when this was written |
 /// | wall | nanoseconds on the wall clock then |
 /// | left | nanoseconds of validity that were left then |
-/// | ttl | milliseconds that were asked for last |
-/// | longest | milliseconds that were asked for at most |
+/// | ttl | the last requested TTL in milliseconds |
+/// | longest | the longest requested TTL in milliseconds |
 /// | granted | the nodes that had granted it, as the bits of a number |
-/// | doubts | of nodes; empty if there are none |
+/// | doubts | about nodes; empty if there are none |
 /// | resource | in hexadecimal digits |
 /// | token | 40 hexadecimal digits |
-/// | checksum | CRC-32 of all before the last dot, 8 hexadecimal digits |
+/// | checksum | CRC-32 of everything before the last dot, 8 hexadecimal digits |
 ///
 /// There is a doubt for each node that had not answered or was in quarantine: `n` and the node's
-/// number; `u` and the milliseconds for which its copy is not to be counted; `s` if one SET is all
+/// number; `u` and the milliseconds for which its copy must not be counted; `s` if one SET is all
 /// that may still arrive; for each connection on which a command may still arrive, `p` and the
-/// server's `run_id` in hexadecimal digits, `k` and the connection's number there; `x` if there is
-/// one that cannot be named.
+/// server's `run_id` in hexadecimal digits, `k` and the connection's `CLIENT ID`; `x` if there is a
+/// connection that cannot be identified.
 ///
 /// ```no_run
 /// use muxlock::{LockParts, Redlock};
@@ -81,26 +81,25 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// # }
 /// ```
 impl LockParts {
-    /// Writes the parts as text for another process of this machine; see [above](#as-text). It is a
-    /// secret.
+    /// Writes the parts as text for another process of this machine; see [above](#as-text). The
+    /// text is a secret.
     ///
-    /// The parts stay what they are: the lock is to be adopted from them or from the text, not from
-    /// both.
+    /// The parts remain as they are: adopt the lock from them or from the text, not from both.
     ///
     /// # Errors
-    /// [`HandOverError::NoClock`] if this system does not say which clock it has: adopt the lock
-    /// in this process, or release it and let the other one lock for itself.
+    /// [`HandOverError::NoClock`] if this system does not identify its clock. Adopt the lock in
+    /// this process, or release it and let the other process take the lock itself.
     pub fn to_secret_text(&self) -> Result<String, HandOverError> {
         let clock = ClockId::here().ok_or(HandOverError::NoClock)?;
-        // In this order: what passes in between is taken off twice rather than not at all.
+        // In this order, time that passes in between is subtracted twice rather than not at all.
         let stamp = Clock.stamp();
         let left = self.lease().remaining(Clock.now());
         Ok(write(self.lease(), &clock, stamp, left))
     }
 }
 
-/// See [`LockParts`] for the text. An expired lock is no error: [`Redlock::adopt`] says so, and
-/// releases what may be left.
+/// Parses the text described at [`LockParts`]. An expired lock is no error: [`Redlock::adopt`]
+/// reports it, and releases what may be left.
 ///
 /// [`Redlock::adopt`]: crate::Redlock::adopt
 impl FromStr for LockParts {
@@ -121,16 +120,16 @@ impl FromStr for LockParts {
     }
 }
 
-/// Why a lock was not written as text, or not read from it. It never says what the text was.
+/// Why a lock was not written as text, or not read from it. The error never contains the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandOverError {
-    /// This system does not say which boot and which clock it is.
+    /// This system does not identify its boot and its clock.
     NoClock,
-    /// The text was written on another machine, before the last boot, or in another time
-    /// namespace: how much validity is left cannot be known. The lock ends by itself.
+    /// The text was written on another machine, before the last boot, or in another time namespace.
+    /// The remaining validity cannot be known. The lock ends by itself.
     OtherClock,
-    /// The text is longer than any that is written.
+    /// The text is longer than any valid text.
     TooLong {
         /// Its length in bytes.
         bytes: usize,
@@ -139,11 +138,11 @@ pub enum HandOverError {
     },
     /// The text does not begin like a lock.
     NotALock,
-    /// The text is of a version that this one does not read.
+    /// The text has a format version that this crate does not read.
     Version,
-    /// The text is not as it was written: its checksum or the number of its fields is wrong.
+    /// The text was changed: its checksum or the number of its fields is wrong.
     Damaged,
-    /// A field is not what it should be, though the checksum is right.
+    /// A field is invalid, although the checksum is right.
     Field(&'static str),
 }
 
@@ -151,7 +150,7 @@ impl fmt::Display for HandOverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("cannot hand the lock over: ")?;
         match self {
-            HandOverError::NoClock => f.write_str("this system does not say which clock it has"),
+            HandOverError::NoClock => f.write_str("this system does not identify its clock"),
             HandOverError::OtherClock => {
                 f.write_str("it comes from another machine, boot or time namespace")
             }
@@ -161,14 +160,14 @@ impl fmt::Display for HandOverError {
             HandOverError::NotALock => f.write_str("the text does not begin like a lock"),
             HandOverError::Version => f.write_str("another version of muxlock wrote the text"),
             HandOverError::Damaged => f.write_str("the text is damaged"),
-            HandOverError::Field(name) => write!(f, "its field `{name}` is wrong"),
+            HandOverError::Field(name) => write!(f, "the field `{name}` is invalid"),
         }
     }
 }
 
 impl std::error::Error for HandOverError {}
 
-/// What the text says.
+/// The parsed text.
 struct Written<'a> {
     clock: &'a str,
     stamp: Stamp,
@@ -181,8 +180,8 @@ struct Written<'a> {
     token: LockToken,
 }
 
-/// Until when a lock is valid that had `left` when `written` was read, and is taken up at `now`,
-/// before `read` was. In doubt it is less.
+/// The deadline of a lock that had `left` when `written` was read, and is adopted at `now`, just
+/// before `read` was read. When in doubt, it is earlier.
 fn deadline(
     now: Moment,
     read: Stamp,
@@ -220,7 +219,7 @@ fn digits(bytes: &[u8]) -> String {
 }
 
 fn write_doubt(doubt: &Doubt) -> String {
-    // Rounded up, so that it is for no shorter a time.
+    // Rounded up, so that the time is not shorter.
     let millis = doubt.uncounted.as_nanos().div_ceil(1_000_000);
     let mut text = format!("n{}u{millis}", doubt.node);
     if doubt.is_one_set {
@@ -244,7 +243,7 @@ fn read_doubts(field: &str) -> Option<Vec<Doubt>> {
     all.split('n').map(read_doubt).collect()
 }
 
-/// As [`write_doubt`] wrote it, without the first letter.
+/// Parses the output of [`write_doubt`], without its first letter.
 fn read_doubt(text: &str) -> Option<Doubt> {
     let (text, has_unknown) = match text.strip_suffix('x') {
         Some(text) => (text, true),
@@ -280,7 +279,7 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
     if fields.next() != Some(NAME) {
         return Err(HandOverError::NotALock);
     }
-    // What a later version's checksum is like is not known.
+    // The checksum of a later version may be different, so the version is checked first.
     if fields.next() != Some(VERSION) {
         return Err(HandOverError::Version);
     }
@@ -326,7 +325,7 @@ fn ttl(field: &str, name: &'static str) -> Result<Ttl, HandOverError> {
     ttl.ok_or(HandOverError::Field(name))
 }
 
-/// Lower-case hexadecimal digits as bytes.
+/// Decodes lower-case hexadecimal digits.
 fn bytes_of(field: &str, name: &'static str) -> Result<Vec<u8>, HandOverError> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -341,8 +340,8 @@ fn bytes_of(field: &str, name: &'static str) -> Result<Vec<u8>, HandOverError> {
     bytes.ok_or(HandOverError::Field(name))
 }
 
-/// The usual one, of Ethernet and zip: it notices every change of four bytes in a row. It is no
-/// protection from somebody who means to.
+/// CRC-32 as in Ethernet and zip: it detects every change of up to four bytes in a row. It does not
+/// protect from an attacker.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
     let each = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), step);
@@ -379,7 +378,7 @@ mod tests {
         ]
     }
 
-    /// A text that says this, with the checksum that fits.
+    /// A text with these fields and a matching checksum.
     fn signed(text: &str) -> String {
         format!("{text}.{:08x}", crc32(text.as_bytes()))
     }
@@ -441,7 +440,7 @@ mod tests {
         }
     }
 
-    /// With a checksum that fits, as a fault of ours or somebody's ill will may have it.
+    /// With a matching checksum, as a bug of ours or an attacker may produce.
     #[test]
     fn arbitrary_fields_are_read_or_refused_and_never_valid_for_longer_than_the_ttl() {
         let text = text_of(b"invoice:42", 9 * SECOND);
@@ -531,7 +530,7 @@ mod tests {
         assert_eq!(damaged.parse::<LockParts>().unwrap_err(), HandOverError::Damaged);
     }
 
-    /// R20: what has passed is the greater of what the two clocks say.
+    /// R20: the elapsed time is the greater of what the two clocks show.
     #[test]
     fn time_on_the_way_is_taken_off_by_the_clock_that_says_more() {
         let now = Moment::from_nanos(77_000_000_000);

@@ -33,42 +33,41 @@ use keep_alive::Keeper;
 use poller::Poller;
 use station::{Order, Outcome, Station, Watch};
 
-/// Above the tokens of the nodes.
+/// The waker's token: above the tokens of the nodes.
 const WAKER: Token = Token(NODES_MAX);
-/// A thread that sleeps for its result is called this much later than it would have ended its wait
-/// itself: the one that works for all comes first, and knows what the masters said.
+/// A sleeping thread gives up this much later than its operation should end. So the thread that
+/// runs the event loop acts first, and knows what the masters answered.
 const SLACK: Duration = Duration::from_millis(10);
 
 /// A client for distributed locks over several Redis masters.
 ///
 /// It is a handle: cloning it is cheap, and all clones and threads share one connection to each
-/// master. It has no thread of its own, unless it keeps locks alive
-/// ([`LockGuard::keep_alive`]) or looks up a host name ([`Builder::resolver`]). A thread that calls
-/// in sends its own commands and, while it waits, works the event loop for all; so connections are
-/// made, lost and made again only while somebody is calling.
+/// master. It has no thread of its own, except to keep locks alive ([`LockGuard::keep_alive`]) and
+/// to look up host names ([`Builder::resolver`]). A calling thread sends its own commands and,
+/// while it waits, runs the event loop for all threads. So connections are made, lost and made
+/// again only during calls.
 ///
-/// A logger may block or panic, which is then the affair of the thread that logs: records are
-/// written when that thread holds nothing that others wait for, 256 at the most at a time; what
-/// comes beyond is counted, and the count is logged. A logger should not call the client that it
-/// logs for, which may log in turn.
+/// A logger may block or panic; that affects only the thread that logs. A thread writes records
+/// when it holds nothing that others wait for. At most 256 records are kept at a time; further ones
+/// are counted, and the count is logged. A logger should not call the client that it logs for,
+/// because that client may log again.
 ///
 /// # How long a call takes
-/// While another thread works the event loop, a call sleeps, but no longer than it may take itself,
-/// whatever has become of that thread: it may get no processor for long. `try_lock` and
-/// [`unlock`](LockGuard::unlock) return after
-/// [`connect_timeout`](crate::Builder::connect_timeout) and
-/// [`node_timeout`](crate::Builder::node_timeout) together, `try_lock_for` after its wait,
-/// [`extend`](LockGuard::extend) when the old validity is over,
-/// [`connect`](crate::Builder::connect) and [`shutdown`](Redlock::shutdown) after their timeouts;
-/// each some 10 ms later at the most. Such a call fails with
-/// [`Unavailable`](crate::LockErrorKind::Unavailable) and names no master, an extension with
-/// [`Expired`](crate::LockErrorKind::Expired). What it has taken, or may yet take, is given up as
-/// soon as a thread works again. [`nodes`](Redlock::nodes) and [`stats`](Redlock::stats) wait for
-/// the other thread.
+/// While another thread runs the event loop, a call sleeps. But it sleeps no longer than its own
+/// limit, even if that other thread gets no processor for a long time. `try_lock` and
+/// [`unlock`](LockGuard::unlock) return after [`connect_timeout`](crate::Builder::connect_timeout)
+/// and [`node_timeout`](crate::Builder::node_timeout) together, `try_lock_for` after its wait,
+/// [`extend`](LockGuard::extend) when the old validity ends, [`connect`](crate::Builder::connect)
+/// and [`shutdown`](Redlock::shutdown) after their timeouts; each at most some 10 ms later. Such a
+/// call fails with [`Unavailable`](crate::LockErrorKind::Unavailable) and lists no master; an
+/// extension fails with [`Expired`](crate::LockErrorKind::Expired). Whatever the call has taken, or
+/// may yet take, is given up as soon as a thread runs the event loop again.
+/// [`nodes`](Redlock::nodes) and [`stats`](Redlock::stats) wait for the other thread without a
+/// limit.
 ///
-/// Two things have no bound: how long the calling thread itself gets no processor, or is kept by
-/// the logger; and how long another one gets none in the moment in which it holds the mutex
-/// through which threads leave and fetch their orders.
+/// Two delays have no bound. The calling thread itself may get no processor, or be blocked by the
+/// logger. And another thread may get none while it holds the mutex through which threads exchange
+/// their requests.
 ///
 /// After `fork`, it belongs to the parent: in the child every operation fails with
 /// [`Forked`](crate::LockErrorKind::Forked), and dropping a guard does nothing.
@@ -79,7 +78,7 @@ const SLACK: Duration = Duration::from_millis(10);
 ///
 /// let redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let lock = redlock.try_lock("invoice:42", Duration::from_secs(10))?;
-/// // ... work that is over well before `lock.remaining()` is ...
+/// // ... work that ends well before `lock.remaining()` is ...
 /// lock.unlock()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -91,9 +90,10 @@ pub struct Redlock {
 struct Shared {
     crew: Crew<Station>,
     config: Config,
-    /// In a process that was forked from this one, another thread's lock is never given back.
+    /// Checked first: in a forked process, a mutex held by another thread of the parent is never
+    /// released.
     home: Home,
-    /// What renews the locks that are kept alive.
+    /// Renews the locks that are kept alive.
     keeper: Arc<Keeper>,
     /// How long a thread sleeps for one round, or for a release.
     round_limit: Duration,
@@ -131,28 +131,28 @@ impl Redlock {
     }
 
     /// Tries once to take a lock that lives for `ttl`: one round, decided as soon as a quorum has
-    /// granted it or cannot any more.
+    /// granted it or no longer can.
     ///
-    /// The guard is held by a quorum of the masters until [`LockGuard::remaining`] is zero; that
-    /// is the TTL minus the time that the round took and minus the clock drift allowed for.
-    /// Nothing but a fencing token that the resource checks protects against a holder that goes
-    /// on after that moment.
+    /// A quorum of the masters holds the lock until [`LockGuard::remaining`] is zero. That is the
+    /// TTL, minus the duration of the round, minus the clock drift allowed for. Only a fencing
+    /// token that the resource checks protects against a holder that continues after that moment.
     ///
     /// # Errors
-    /// - [`Contended`](crate::LockErrorKind::Contended): somebody else holds it; try again later.
-    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters answered; the error
-    ///   says why for each.
-    /// - [`Expired`](crate::LockErrorKind::Expired): the quorum took longer than the validity;
-    ///   use a longer TTL.
+    /// - [`Contended`](crate::LockErrorKind::Contended): another client holds it; try again later.
+    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters answered. The error
+    ///   gives the reason for each; check the masters.
+    /// - [`Expired`](crate::LockErrorKind::Expired): the quorum took longer than the validity; use
+    ///   a longer TTL.
     /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl),
-    ///   [`InvalidResource`](crate::LockErrorKind::InvalidResource): mend the argument.
-    /// - [`Overloaded`](crate::LockErrorKind::Overloaded),
-    ///   [`NoEntropy`](crate::LockErrorKind::NoEntropy): this process does too much at once, or the
-    ///   operating system has no random bytes.
+    ///   [`InvalidResource`](crate::LockErrorKind::InvalidResource): correct the argument.
+    /// - [`Overloaded`](crate::LockErrorKind::Overloaded): this client has too many operations in
+    ///   flight; wait until some have ended.
+    /// - [`NoEntropy`](crate::LockErrorKind::NoEntropy): the operating system returned no random
+    ///   bytes.
     /// - [`Forked`](crate::LockErrorKind::Forked): this process was forked from the one that made
-    ///   the client; make one of its own.
+    ///   the client; make a new client in this process.
     ///
-    /// After any error, whatever the attempt left on the masters is already being deleted.
+    /// After any error, the client already deletes whatever the attempt left on the masters.
     pub fn try_lock(
         &self,
         resource: impl AsRef<[u8]>,
@@ -164,17 +164,17 @@ impl Redlock {
     /// Tries to take a lock for at most `wait`, in as many rounds as fit, with random delays
     /// between them.
     ///
-    /// The bound is hard: it covers connecting, every round and every delay, and other threads of
-    /// this client ([How long a call takes](Redlock#how-long-a-call-takes)). A wait that is shorter
-    /// than a round trip cannot succeed.
+    /// The limit is hard: it covers connecting, every round and delay, and the work of other
+    /// threads of this client ([How long a call takes](Redlock#how-long-a-call-takes)). A wait
+    /// shorter than a round trip cannot succeed.
     ///
-    /// Those who wait for the same resource on one client get it in the order of their arrival,
-    /// and only the first of them asks the masters; while one of them holds it, nobody does.
-    /// Between clients there is no order, and one whose threads always want the lock may keep it
+    /// Threads that wait for the same resource on one client get it in the order of their arrival.
+    /// Only the first of them asks the masters; while one of them holds the lock, none asks.
+    /// Between clients there is no order: a client whose threads always want the lock may keep it
     /// to itself.
     ///
     /// # Errors
-    /// As [`try_lock`](Redlock::try_lock), with what the nodes said in the last round.
+    /// As [`try_lock`](Redlock::try_lock), with the node reports of the last round.
     pub fn try_lock_for(
         &self,
         resource: impl AsRef<[u8]>,
@@ -187,7 +187,7 @@ impl Redlock {
     /// As [`try_lock_for`](Redlock::try_lock_for), until an instant.
     ///
     /// # Errors
-    /// As [`try_lock`](Redlock::try_lock), with what the nodes said in the last round.
+    /// As [`try_lock`](Redlock::try_lock), with the node reports of the last round.
     pub fn try_lock_until(
         &self,
         resource: impl AsRef<[u8]>,
@@ -197,16 +197,16 @@ impl Redlock {
         self.try_lock_for(resource, ttl, time_until(deadline))
     }
 
-    /// Takes up a lock that [`LockGuard::into_parts`] let go of, from this client or from another
-    /// one with the same masters and the same key prefix.
+    /// Adopts a lock that [`LockGuard::into_parts`] let go of, from this client or from another one
+    /// with the same masters and the same key prefix.
     ///
-    /// Nothing is sent, and the validity is what it was: the parts remember their deadline. They
-    /// may come from another process of this machine, as [text](LockParts#as-text).
+    /// Nothing is sent, and the validity is unchanged: the parts contain their deadline. They may
+    /// come from another process of this machine, as [text](LockParts#as-text).
     ///
     /// # Errors
-    /// [`Expired`](crate::LockErrorKind::Expired) if that deadline is over; the release of what may
-    /// be left is then on its way. [`Forked`](crate::LockErrorKind::Forked) if this client belongs
-    /// to the parent process.
+    /// [`Expired`](crate::LockErrorKind::Expired) if that deadline has passed; the release of
+    /// whatever may be left is then on its way. [`Forked`](crate::LockErrorKind::Forked) if this
+    /// client belongs to the parent process; make a new client.
     pub fn adopt(&self, parts: LockParts) -> Result<LockGuard, LockError> {
         if !self.is_home() {
             return Err(LockError::forked());
@@ -215,8 +215,8 @@ impl Redlock {
         if guard.is_valid() { Ok(guard) } else { Err(LockError::expired()) }
     }
 
-    /// What is known of each master, in the order of configuration. What has arrived by now is
-    /// taken note of first; nothing is waited for.
+    /// The status of each master, in the order of configuration. The client first handles the
+    /// replies that have arrived by now; it waits for none.
     ///
     /// Empty in a process that was forked from the one that made this client.
     pub fn nodes(&self) -> Vec<NodeStatus> {
@@ -245,12 +245,13 @@ impl Redlock {
         self.shared.config.quorum()
     }
 
-    /// Waits until every command is answered, at most for `timeout`: before a process ends, so
-    /// that the releases of dropped guards are not lost with it. Releases that are owed to masters
-    /// which cannot be reached count until their keys have expired.
+    /// Waits until every command is answered, for at most `timeout`. Call it before a process ends,
+    /// so that the releases of dropped guards are not lost. Releases owed to masters that cannot be
+    /// reached count until their keys have expired.
     ///
-    /// Returns how many are still unanswered; masters that are down or frozen leave some. One, if
-    /// another thread was held up with the event loop, so that nobody knows.
+    /// Returns the number of unanswered commands; masters that are down or frozen leave some.
+    /// Returns 1 if another thread that ran the event loop was delayed, so that the number is
+    /// unknown.
     pub fn shutdown(&self, timeout: Duration) -> usize {
         if !self.is_home() {
             return 0;
@@ -286,8 +287,8 @@ impl Redlock {
         wait: Option<Duration>,
     ) -> Result<LockGuard, LockError> {
         let resource = Resource::new(resource)?;
-        // A child must not even look at the clock: another thread of the parent's may have had its
-        // lock.
+        // Checked before anything else: a forked process must not even read the clock, whose mutex
+        // another thread of the parent may have held.
         if !self.is_home() {
             return Err(LockError::forked());
         }
@@ -316,7 +317,7 @@ impl Redlock {
         }
     }
 
-    /// For what ends by itself after one round.
+    /// The limit for operations that end by themselves after one round.
     #[inline]
     fn round_limit(&self) -> Limit<Moment> {
         Limit::After(self.shared.round_limit)
@@ -326,7 +327,7 @@ impl Redlock {
         self.shared.config.ensured(ttl, min)
     }
 
-    /// Without a lease if it slept until the lock was over: then it was given up.
+    /// Returns no lease if it slept past the deadline: the lock was then given up.
     pub(crate) fn extend(
         &self,
         lease: Lease,
@@ -350,12 +351,12 @@ impl Redlock {
         self.release_at_home(lease, self.round_limit())
     }
 
-    /// For this process only.
+    /// Only in the process that made it.
     fn release_until(&self, lease: Lease, until: Moment) -> Result<Released, LockError> {
         self.release_at_home(lease, Limit::At(until))
     }
 
-    /// When a thread that waits for a round or a release from now on stops.
+    /// The limit of a thread that starts to wait now for a round or a release.
     fn round_ends(&self) -> Moment {
         Clock.now().after(self.shared.round_limit)
     }
@@ -369,7 +370,8 @@ impl Redlock {
         }
     }
 
-    /// For this process only. A lock that is over if it slept until it was: then it was given up.
+    /// Only in the process that made it. Returns an expired lease if it slept past the deadline:
+    /// the lock was then given up.
     pub(crate) fn let_go(&self, lease: Lease) -> Lease {
         let (over, limit) = (lease.over(), Limit::At(lease.valid_until().after(SLACK)));
         match self.shared.crew.run(Order::LetGo(lease), limit) {

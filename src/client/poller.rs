@@ -1,4 +1,4 @@
-//! Waiting for the masters.
+//! Waiting for the sockets of the masters.
 
 use std::time::Duration;
 
@@ -8,27 +8,27 @@ use mio::{Events, Poll, Registry};
 use crate::Moment;
 use crate::clock::Clock;
 
-/// More than one event for each of the most nodes; if there are more, they come in the next turn.
+/// More than one event for each of the most nodes; further events come in the next turn.
 const EVENTS_PER_TURN: usize = 128;
 
-/// How exact the end of a wait is to be. What is fine may cost a system call.
+/// How exact the end of a wait must be. `Fine` may cost a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Precision {
     Millisecond,
     Fine,
 }
 
-/// A poll, and what it waits with.
+/// A poll, and the settings of its next wait.
 pub(super) struct Poller {
     poll: Poll,
     events: Events,
     alarm: Alarm,
-    /// How long it asks again and again before it sleeps.
+    /// How long to poll in a busy loop before sleeping.
     busy_poll: Duration,
     from: Moment,
     timeout: Option<Duration>,
     precision: Precision,
-    /// Whether the events were fetched without a wait.
+    /// Whether the events were fetched without waiting.
     has_looked: bool,
     /// Why the last wait failed.
     failure: Option<std::io::Error>,
@@ -55,24 +55,23 @@ impl Poller {
         self.poll.registry()
     }
 
-    /// Whether the events were not waited for, but looked for.
+    /// Whether the events were fetched without waiting.
     pub(super) fn has_looked(&self) -> bool {
         self.has_looked
     }
 
-    /// What the last wait has brought.
+    /// The events of the last wait.
     pub(super) fn events(&self) -> impl Iterator<Item = &Event> {
         self.events.iter()
     }
 
-    /// Why waiting failed, if it did since this was asked last.
+    /// Why waiting failed, if it did since the last call of this.
     #[inline]
     pub(super) fn take_failure(&mut self) -> Option<std::io::Error> {
         if self.failure.is_none() { None } else { self.failure.take() }
     }
 
-    /// The next wait is to begin at `from`, which is about now, and to take no longer than
-    /// `timeout`.
+    /// Sets the next wait: it begins at `from`, which is about now, and takes at most `timeout`.
     pub(super) fn aim(&mut self, from: Moment, timeout: Option<Duration>, precision: Precision) {
         (self.from, self.timeout, self.precision) = (from, timeout, precision);
     }
@@ -99,13 +98,13 @@ impl Poller {
         }
     }
 
-    /// Fetches what is there.
+    /// Fetches events without waiting.
     pub(super) fn look(&mut self) {
         self.has_looked = true;
         self.poll(Some(Duration::ZERO));
     }
 
-    /// Asks until there are events, or the time is over; says whether there are.
+    /// Polls until there are events, or the time has passed. Returns whether there are events.
     fn busy_wait(&mut self, now: Moment, time: Duration) -> bool {
         if time.is_zero() {
             return false;
@@ -142,8 +141,7 @@ impl Poller {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use timer::Alarm;
 
-/// Linux has timers that are files, so that a wait can end at another time than a whole
-/// millisecond.
+/// Linux has timers with file descriptors, so a wait can end between two whole milliseconds.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod timer {
     use std::os::fd::{AsRawFd, OwnedFd};
@@ -158,13 +156,13 @@ mod timer {
 
     use crate::quorum::NODES_MAX;
 
-    /// Above the tokens of the nodes and of the waker; nobody looks at it.
+    /// Above the tokens of the nodes and of the waker; its event is ignored.
     const TOKEN: Token = Token(NODES_MAX + 1);
-    /// A longer wait may be late by a millisecond: setting the alarm is a system call.
+    /// A longer wait may end a millisecond late: setting the alarm is a system call.
     const WAIT_MAX: Duration = Duration::from_millis(10);
 
-    /// Ends a wait before the poll's own timeout would, which it rounds up. Without it, as when the
-    /// process has no file left, waits end late.
+    /// Ends a wait before the poll's own timeout, which is rounded up to a millisecond. Without it,
+    /// as when the process has no descriptor left, waits end late.
     pub(super) struct Alarm(Option<OwnedFd>);
 
     impl Alarm {
@@ -186,14 +184,14 @@ mod timer {
             }
             let it_value = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
             let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // It is never read: each time it goes off is announced.
+            // The timer is never read: each expiry is a new event.
             let once = Itimerspec { it_interval, it_value };
             let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
         }
     }
 }
 
-/// Elsewhere waits end on whole milliseconds.
+/// On other systems waits end on whole milliseconds.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 struct Alarm;
 
@@ -218,7 +216,7 @@ mod tests {
                 let start = Clock.now_by_one_clock();
                 poller.aim(start, Some(timeout), Precision::Fine);
                 poller.wait();
-                // Only the alarm may be announced.
+                // Only the alarm may have an event.
                 assert!(poller.events().count() <= 1);
                 let waited = Clock.now_by_one_clock().since(start);
                 assert!(waited >= timeout.min(Duration::from_micros(200)) / 2, "{waited:?}");

@@ -13,7 +13,7 @@ use crate::mux::{Multiplexer, Records, UNREAD_MAX};
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::{Moment, Resource};
 
-/// What a thread can order.
+/// An order that a thread can give.
 pub(super) enum Order {
     Acquire {
         resource: Resource,
@@ -22,21 +22,21 @@ pub(super) enum Order {
     },
     Extend(Lease, Duration),
     Release(Lease),
-    /// A release that nobody waits for.
+    /// A release that is not waited for.
     Abandon(Lease),
     /// The lease goes to another client.
     LetGo(Lease),
     Stats,
     Watch(Watch),
-    /// Extensions that nobody waits for but [`Watch::Errands`].
+    /// Extensions that only [`Watch::Errands`] waits for.
     Errands(Vec<NewErrand>),
     /// Takes the lease back from one of them.
     Recall(ErrandId),
-    /// Ends the watch for them, or the next one.
+    /// Ends the current watch for them, or the next one.
     CallBack,
 }
 
-/// What somebody wants to know of the masters; it takes a look at them at the least.
+/// What a thread wants to know about the masters; it takes at least one poll of the sockets.
 #[derive(Clone, Copy)]
 pub(super) enum Watch {
     Nodes,
@@ -44,7 +44,7 @@ pub(super) enum Watch {
     Ready(Moment),
     /// Everything is answered, or this moment has come.
     Quiet(Moment),
-    /// An errand has ended, or this moment has come, or it was called back.
+    /// An errand has ended, this moment has come, or the watch was called back.
     Errands(Moment),
 }
 
@@ -56,13 +56,13 @@ pub(super) enum Id {
 
 pub(super) enum Outcome {
     Done(Done),
-    /// A lock that was over before its thread was awake.
+    /// The lock expired before its thread woke up.
     Overslept(Lease),
     LetGo(Lease),
     Stats(Stats),
     Nodes(Vec<NodeStatus>),
     Ready(Result<(), ConnectError>),
-    /// How many commands are not answered.
+    /// The number of unanswered commands.
     Quiet(usize),
     Errands(Vec<EndedErrand>),
     Recalled(ErrandId, Option<Box<Lease>>),
@@ -70,7 +70,7 @@ pub(super) enum Outcome {
 
 struct Watching {
     watch: Watch,
-    /// There was no look yet.
+    /// The sockets were not polled yet for this watch.
     is_new: bool,
     outcome: Option<Outcome>,
 }
@@ -83,12 +83,12 @@ pub(super) struct Station {
     errand_ops: HashMap<ErrandId, OpId>,
     ended_errands: Vec<EndedErrand>,
     is_called_back: bool,
-    /// The latest look at the clock.
+    /// The latest reading of the clock.
     now: Moment,
-    /// When somebody last looked at the masters.
+    /// When the sockets were last polled.
     last_turn: Moment,
-    /// A turn has begun. If it is not over when the next one begins, it has panicked, and what was
-    /// announced to it is not announced again.
+    /// A turn has begun. If this is still set when the next turn begins, the turn panicked, and the
+    /// events it was given are not announced again.
     is_turning: bool,
 }
 
@@ -109,7 +109,7 @@ impl Station {
         }
     }
 
-    /// What is known by now of what a watch waits for.
+    /// The outcome of a watch, as far as it is known now.
     fn see(&mut self, watch: Watch) -> Option<Outcome> {
         let engine = self.mux.engine();
         match watch {
@@ -142,7 +142,7 @@ impl Station {
         }
     }
 
-    /// Takes what has come of errands, which belong to nobody else.
+    /// Takes the results of errands, which no other thread waits for.
     fn collect_errands(&mut self) {
         if self.errands.is_empty() {
             return;
@@ -176,7 +176,7 @@ impl Station {
         }
     }
 
-    /// After a look at the masters.
+    /// Updates the watches, after the sockets were polled.
     fn look_at_watches(&mut self) {
         self.collect_errands();
         let mut watches = mem::take(&mut self.watches);
@@ -187,8 +187,8 @@ impl Station {
         self.watches = watches;
     }
 
-    /// Without a look at them: that it is late is no reason to return with nothing, or nobody would
-    /// look as long as there is always something to start.
+    /// Updates the watch for errands without a poll. Here its deadline does not end it: with always
+    /// something to begin, the sockets would otherwise never be polled.
     fn look_at_errands(&mut self) {
         self.collect_errands();
         if self.ended_errands.is_empty() && !self.is_called_back {
@@ -215,11 +215,11 @@ impl Work for Station {
 
     #[inline]
     fn get_ready(&mut self) -> bool {
-        // With a look at the wall clock: that it was set since the last one is no reason to take it
-        // off the validity.
+        // Reads the wall clock too: a jump since the last reading must not be subtracted from the
+        // validity that begins now.
         self.now = Clock.now();
-        // Connections may have ended while nobody looked, or something have come that no command
-        // was sent for: better to know before using them.
+        // Connections may have ended since the last poll, or unrequested bytes have come. Both must
+        // be known before a connection is used.
         self.now.since(self.last_turn) > UNREAD_MAX
     }
 
@@ -380,7 +380,7 @@ impl Work for Station {
         }
     }
 
-    /// A lock is proved to be valid by the thread that gets it, too (R2).
+    /// The thread that receives a lock proves its validity again (R2).
     fn receive(outcome: Outcome) -> Outcome {
         match outcome {
             Outcome::Done(Done::Acquired(Ok(lease))) if !lease.is_valid_at(Clock.now()) => {
@@ -398,7 +398,7 @@ impl Work for Station {
             Outcome::Done(Done::Acquired(Ok(lease)) | Done::Extended(lease, _))
             | Outcome::Overslept(lease)
             | Outcome::LetGo(lease) => self.mux.abandon_at(self.now, lease),
-            // Whoever waits for the errand is to know that it is over.
+            // The thread that waits for the errand must learn that it has ended.
             Outcome::Recalled(id, Some(lease)) => {
                 self.mux.abandon_at(self.now, *lease);
                 self.ended_errands.push(EndedErrand { id, ended: Ended::GivenUp });
@@ -483,7 +483,8 @@ impl Poll for Poller {
 
 impl Wake for mio::Waker {
     fn wake(&self) {
-        // It fails only if the kernel's counter is full, and then whoever waits is awake already.
+        // It fails only if the kernel's counter is full, and then the waiting thread is awake
+        // already.
         let _ = mio::Waker::wake(self);
     }
 }
@@ -507,7 +508,7 @@ mod tests {
         Lease::restored(resource, LockToken::from_random([7; 20]), ttl, deadline)
     }
 
-    /// R2: it was valid when it was handed over, and is not any more when its thread is awake.
+    /// R2: the lock was valid when it was handed over, and no longer when its thread wakes up.
     #[test]
     fn lock_that_is_received_late_is_overslept() {
         let (early, late) = (Clock.now().after(100 * TTL), Clock.now());
@@ -525,11 +526,11 @@ mod tests {
         assert!(matches!(received, Outcome::Done(Done::Extended(_, Ok(())))));
     }
 
-    /// Name, id, four sections of nothing, time, two commands that are not there, and probe.
+    /// Name, id, four empty sections, time, two missing commands, and probe.
     const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
         *2\r\n$1\r\n1\r\n$1\r\n1\r\n*2\r\n$-1\r\n$-1\r\n:0\r\n";
 
-    /// R2: the turn in which it was granted is long over when it is handed out.
+    /// R2: the turn in which it was granted is long past when it is handed out.
     #[test]
     fn lock_is_judged_by_the_clock_and_not_by_the_last_turn() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! The locks of the crew. Its model, in tests/handover, puts its own in their place.
+//! The locks of the crew. Its model, in tests/handover, replaces them.
 
 pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 pub(super) use std::thread::yield_now;

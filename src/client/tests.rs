@@ -1,4 +1,4 @@
-//! A client whose threads are late, or held up.
+//! A client whose threads are late, or delayed.
 
 use std::sync::mpsc;
 use std::thread;
@@ -18,7 +18,7 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_millis(100);
 const TTL: Duration = Duration::from_secs(30);
-/// On a busy machine, a limit is kept within this; those that are held up are so for longer.
+/// On a busy machine, a limit is kept within this; the delayed threads are delayed for longer.
 const GENEROUS: Duration = Duration::from_secs(5);
 
 fn client(servers: &[Scripted]) -> Redlock {
@@ -42,7 +42,7 @@ fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
     (Clock.now().since(start), result)
 }
 
-/// Runs it as often as it takes, within reason.
+/// Repeats it until it succeeds, within a limit.
 fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Clock.now().after(GENEROUS);
     while !is_so() {
@@ -51,7 +51,7 @@ fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// No key is left, nor any that is to be released.
+/// No key is left, and none is still to be released.
 fn is_clean(redlock: &Redlock, servers: &[Scripted]) {
     soon("all is answered", || redlock.shutdown(GENEROUS) == 0);
     soon("no key is left", || servers.iter().all(|server| server.store().is_empty()));
@@ -62,7 +62,7 @@ fn is_clean(redlock: &Redlock, servers: &[Scripted]) {
     }
 }
 
-/// R2: it was granted in time, and its thread woke too late.
+/// R2: the lock was granted in time, and its thread woke too late.
 #[test]
 fn lock_that_its_thread_overslept_is_not_held_and_released() {
     let servers = servers();
@@ -82,8 +82,8 @@ fn lock_that_its_thread_overslept_is_not_held_and_released() {
     });
 }
 
-/// Whatever a thread waits for, it waits no longer than it may when another has the loop and gets
-/// no processor; and nothing is left behind.
+/// Whatever a thread waits for, it does not wait beyond its limit when another thread has the loop
+/// and gets no processor; and nothing is left behind.
 #[test]
 fn limits_are_kept_when_another_thread_is_held_up_with_the_loop() {
     let servers = servers();
@@ -126,7 +126,8 @@ fn limits_are_kept_when_another_thread_is_held_up_with_the_loop() {
     is_clean(&redlock, &servers);
 }
 
-/// Those who find the loop free while the one who polls is held up send, but hear nothing.
+/// Threads that find the loop free while the polling thread is delayed can send, but receive
+/// nothing.
 #[test]
 fn limits_are_kept_when_another_thread_is_held_up_while_it_polls() {
     let servers = servers();
@@ -135,7 +136,7 @@ fn limits_are_kept_when_another_thread_is_held_up_while_it_polls() {
     let let_go = redlock.shared.crew.hold_poller();
     let (took, result) = timed(|| redlock.try_lock_for("a", TTL, WAIT));
     assert!(took < WAIT + GENEROUS, "{took:?}");
-    // It may have looked at the end, and have been granted it.
+    // It may have polled at the end, and been granted the lock.
     assert!(result.is_ok_and(|lock| lock.is_valid()) || took >= WAIT);
     let (took, _) = timed(|| released.unlock());
     assert!(took < CONNECT_TIMEOUT + NODE_TIMEOUT + GENEROUS, "{took:?}");
@@ -145,7 +146,7 @@ fn limits_are_kept_when_another_thread_is_held_up_while_it_polls() {
     is_clean(&redlock, &servers);
 }
 
-/// It was with the one who is held up already, and what comes of it is nobody's.
+/// The order was with the delayed thread already; its outcome is given up.
 #[test]
 fn order_that_is_taken_back_after_it_was_begun_is_given_up() {
     let servers = servers();
@@ -164,7 +165,7 @@ fn order_that_is_taken_back_after_it_was_begun_is_given_up() {
     is_clean(&redlock, &servers);
 }
 
-/// R31: the holder is told before the validity ends, though nobody can renew.
+/// R31: the loss is reported before the validity ends, though no thread can renew.
 #[test]
 fn loss_is_told_in_time_when_another_thread_is_held_up_with_the_loop() {
     let servers = servers();

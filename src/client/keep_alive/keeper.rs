@@ -1,5 +1,5 @@
-//! The thread that renews all locks of a client that are kept alive. It exists while there are any,
-//! and for a second at most after the last.
+//! The thread that renews all kept locks of a client. It exists while there are any, and for at
+//! most a second after the last.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,18 +16,18 @@ use crate::clock::Clock;
 use crate::entropy::SystemEntropy;
 use crate::proto::{Entropy, OPERATIONS_MAX};
 
-/// The most locks that one client keeps alive: others have to find room for their operations, too.
+/// The most locks that one client keeps alive: other operations need room, too.
 const LOCKS_MAX: usize = OPERATIONS_MAX / 2;
-/// So many renewals are started at most before the masters' answers are looked at.
+/// Most renewals started before the masters' answers are read.
 const RENEWALS_PER_TURN_MAX: usize = 1_024;
-/// It sleeps no longer: a clock that jumps forward ends locks sooner than was planned.
+/// The longest sleep: a clock that jumps forward ends locks sooner than planned.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 pub(super) type Errands = errands::Errands<(Key, Arc<Kept>)>;
 
 pub(in crate::client) struct Keeper {
     state: Mutex<State>,
-    /// Rings when the thread is to wake up earlier.
+    /// Notified when the thread must wake up earlier.
     changed: Condvar,
     errands: Errands,
 }
@@ -35,7 +35,7 @@ pub(in crate::client) struct Keeper {
 struct State {
     schedule: Schedule,
     locks: HashMap<Key, Arc<Kept>>,
-    /// The client, while it has locks to keep.
+    /// The client, while it has kept locks.
     redlock: Option<Redlock>,
     has_thread: bool,
     waiting: Waiting,
@@ -46,9 +46,9 @@ struct State {
 #[derive(Clone, Copy)]
 enum Waiting {
     No,
-    /// For its bell.
+    /// For `changed`.
     ForBell(Moment),
-    /// For the masters.
+    /// For answers of the masters.
     ForMasters(Moment),
 }
 
@@ -105,14 +105,14 @@ impl Keeper {
         Ok(key)
     }
 
-    /// Keeps a lock alive no longer.
+    /// Stops keeping a lock alive.
     pub(super) fn remove(&self, key: Key) {
         let mut state = self.lock();
         state.schedule.remove(key);
         let kept = state.locks.remove(&key);
         let redlock = state.redlock_if_idle();
         drop(state);
-        // Not under the lock: they may be the last of their kind.
+        // Dropped without the mutex: each may be the last reference.
         drop((kept, redlock));
     }
 
@@ -125,7 +125,7 @@ impl Keeper {
         while !matches!(survive(|| self.turn(&mut redlock)), Some(Turn::Last)) {}
     }
 
-    /// Does what is due, and waits. The client is kept while something of it is under way.
+    /// Does what is due, and waits. Keeps the client while an errand is in flight.
     fn turn(&self, redlock: &mut Option<Redlock>) -> Turn {
         let mut state = self.lock();
         let (renewals, losses) = state.take_due();
@@ -138,7 +138,7 @@ impl Keeper {
         }
         losses.iter().for_each(|(kept, cause)| kept.lose(*cause));
         if let Some(redlock) = redlock {
-            // The holders of what is lost are told all the same.
+            // Losses are reported even if this panics.
             survive(|| self.renew(redlock, renewals));
         }
         losses.iter().for_each(|(kept, _)| kept.tell());
@@ -196,12 +196,12 @@ impl Keeper {
         drop(state);
         lost.iter().for_each(|kept| kept.tell());
         for lease in unwanted {
-            // The others are to be released all the same.
+            // The other leases are released even if this panics.
             survive(|| redlock.abandon(lease));
         }
     }
 
-    /// Sleeps until something is due, or ends the thread if there is nothing left.
+    /// Sleeps until something is due, or ends the thread if no lock is left.
     fn idle(&self) -> Turn {
         let mut state = self.lock();
         let now = Clock.now();
@@ -227,7 +227,7 @@ impl Keeper {
     }
 }
 
-/// A logger may panic. The locks are still there, and so is the rest of their validity.
+/// Runs code in which a logger may panic. The locks still exist then, and so does their validity.
 fn survive<T>(run: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(run)).ok()
 }

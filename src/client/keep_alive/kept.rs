@@ -1,4 +1,4 @@
-//! A lock that is held and renewed.
+//! A held lock that is renewed.
 
 use std::fmt;
 use std::mem::replace;
@@ -22,10 +22,10 @@ use crate::{LockToken, Moment, Resource};
 /// It comes from [`LockGuard::keep_alive`]. Dropping it sends the release without waiting for the
 /// masters, as dropping a [`LockGuard`] does.
 ///
-/// A loss is told before the lock's validity ends: through [`on_loss`](KeepAlive::on_loss), and
-/// through [`is_lost`](KeptLock::is_lost), which looks at the clock by itself. As with every lock
-/// of this kind, a process that is paused for longer than [`remaining`](KeptLock::remaining) is
-/// told only afterwards.
+/// A loss is reported before the lock's validity ends: through [`on_loss`](KeepAlive::on_loss), and
+/// through [`is_lost`](KeptLock::is_lost), which reads the clock itself. As with every such lock, a
+/// process that is paused for longer than [`remaining`](KeptLock::remaining) learns of the loss
+/// only afterwards.
 #[must_use = "if unused, the lock is released immediately"]
 #[clippy::has_significant_drop]
 pub struct KeptLock {
@@ -66,17 +66,17 @@ impl KeptLock {
         }
     }
 
-    /// What is locked.
+    /// The locked resource.
     pub fn resource(&self) -> &Resource {
         &self.kept.resource
     }
 
-    /// The value that proves the ownership; it is what the key holds on the masters.
+    /// The value that proves ownership: what the key holds on the masters.
     pub fn token(&self) -> &LockToken {
         &self.kept.token
     }
 
-    /// The time to live that each renewal asks for.
+    /// The TTL that each renewal requests.
     pub fn ttl(&self) -> Duration {
         self.kept.ttl.as_duration()
     }
@@ -89,10 +89,10 @@ impl KeptLock {
         self.kept.lock().renewals
     }
 
-    /// What is left of the validity; zero when it is over.
+    /// The remaining validity; zero when it has ended.
     ///
-    /// It grows with every renewal, as long as it has never been zero. It is zero in a process that
-    /// was forked from the one that holds the lock.
+    /// It grows with every renewal, until it has been zero once. It is zero in a process that was
+    /// forked from the one that holds the lock.
     pub fn remaining(&self) -> Duration {
         if !self.kept.redlock.is_home() {
             return Duration::ZERO;
@@ -101,19 +101,19 @@ impl KeptLock {
         state.deadline.since(Clock.now())
     }
 
-    /// Whether the lock may be believed in right now.
+    /// Whether the lock is valid right now.
     ///
-    /// It is a hint (R21): a thread may be paused right after it asked. Once it is `false` it
-    /// stays so. A lost lock may still be valid: for as long as its holder has to stop.
+    /// This is a hint (R21): a thread may be paused right after the check. Once it is `false`, it
+    /// stays `false`. A lost lock may still be valid, so that its holder can stop.
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// Whether the lock is not renewed any more: stop the work while
-    /// [`remaining`](KeptLock::remaining) lasts. Once it is `true` it stays so.
+    /// Whether the lock is no longer renewed: stop the work before
+    /// [`remaining`](KeptLock::remaining) is zero. Once it is `true`, it stays `true`.
     ///
-    /// It is `true` as soon as no renewal could be complete before the validity ends, also if the
-    /// thread that renews gets no processor to say so.
+    /// It is `true` as soon as no renewal can complete before the validity ends, even if the thread
+    /// that renews gets no processor to report it.
     pub fn is_lost(&self) -> bool {
         if !self.kept.redlock.is_home() {
             return true;
@@ -136,8 +136,8 @@ impl KeptLock {
         state.loss.map(|cause| kept.loss(&state, cause, now))
     }
 
-    /// Releases the lock and waits until a quorum has confirmed it, or cannot. A renewal that is
-    /// under way is not waited for, and counts no more.
+    /// Releases the lock and waits until a quorum has confirmed it, or no longer can. It does not
+    /// wait for a renewal in flight, which no longer counts.
     ///
     /// # Errors
     /// As [`LockGuard::unlock`]: the lock is given up in any case.
@@ -150,15 +150,15 @@ impl KeptLock {
         redlock.release_until(self.take_until(until), until)
     }
 
-    /// Goes back to a lock that is not renewed any more. A renewal that is under way is not waited
-    /// for, and counts no more.
+    /// Turns this back into a lock that is not renewed. It does not wait for a renewal in flight,
+    /// which no longer counts.
     ///
-    /// Should the thread that has its result be held up for as long as a release may take, the lock
-    /// is given up, and the guard has one that is over.
+    /// If the thread that has the renewal's result is delayed for as long as a release may take,
+    /// the lock is given up, and the returned guard has expired.
     pub fn stop(self) -> LockGuard {
         let redlock = self.kept.redlock.clone();
         if !redlock.is_home() {
-            // Another thread of the parent's may have been looking at the lease.
+            // Another thread of the parent may have been using the lease.
             return LockGuard::new(redlock, self.kept.over());
         }
         let until = redlock.round_ends();
@@ -176,7 +176,7 @@ impl KeptLock {
     }
 }
 
-/// Whether there is something to keep alive; its TTL, and how long a renewal makes it valid.
+/// Checks that the lock can be kept alive. Returns its TTL, and the validity that a renewal gives.
 fn check(redlock: &Redlock, lease: &Lease, now: Moment) -> Result<(Ttl, Duration), LockError> {
     if !redlock.is_home() {
         return Err(LockError::forked());
@@ -207,7 +207,7 @@ impl fmt::Debug for KeptLock {
     }
 }
 
-/// What the holder and the thread that renews share.
+/// Shared by the holder and the thread that renews.
 pub(super) struct Kept {
     pub(super) redlock: Redlock,
     resource: Resource,
@@ -215,16 +215,16 @@ pub(super) struct Kept {
     ttl: Ttl,
     terms: Terms,
     on_loss: Option<OnLoss>,
-    /// Nothing is waited for while it is locked.
+    /// A thread that holds this mutex waits for nothing.
     state: Mutex<State>,
-    /// Rings when an awaited lease is there.
+    /// Notified when an awaited lease is there.
     returned: Condvar,
 }
 
 struct State {
     place: Place,
-    /// What the holder is told. It is raised by a renewal that was handed back before it, and never
-    /// after (R22).
+    /// The validity that the holder sees. A renewal raises it only if it is handed back before this
+    /// deadline, never after (R22).
     deadline: Moment,
     tell_at: Moment,
     loss: Option<LossCause>,
@@ -237,26 +237,26 @@ enum Place {
     Here(Lease),
     /// This renewal has it.
     Away(ErrandId),
-    /// The renewal has ended, its result is about to be handed back, and the holder waits for it.
+    /// The renewal has ended and its result is about to be handed back; the holder waits for it.
     Awaited,
     /// The holder has it, or gave it up.
     Gone,
 }
 
-/// How a renewal ended for the schedule.
+/// The result of a renewal, for the schedule.
 pub(super) enum Renewal {
     Succeeded(Moment),
     Failed,
-    /// The lock is not ours any more.
+    /// The masters no longer hold the lock for this token.
     Lost,
-    /// Nobody keeps the lock alive any more.
+    /// The lock is no longer kept alive.
     Over,
-    /// Nobody holds it any more: it is to be released.
+    /// The lock is no longer held by the caller: it must be released.
     Unwanted(Lease),
 }
 
 impl State {
-    /// Notes a loss that nobody has noted yet.
+    /// Records a loss, if it is due and was not recorded.
     fn look(&mut self, now: Moment) {
         if now >= self.tell_at {
             let is_tried = self.error.is_some() || matches!(self.place, Place::Away(_));
@@ -307,7 +307,7 @@ impl Kept {
         Loss { resource, cause, remaining: state.deadline.since(now), error }
     }
 
-    /// Starts a renewal, if the holder still wants one.
+    /// Starts a renewal, unless the holder has taken the lease.
     pub(super) fn renew(self: &Arc<Self>, errands: &Errands, key: Key) {
         let mut state = self.lock();
         match replace(&mut state.place, Place::Gone) {
@@ -320,8 +320,8 @@ impl Kept {
         }
     }
 
-    /// Takes the lease back from a renewal that has ended. It calls nobody who may panic: others
-    /// wait to be handed theirs.
+    /// Takes the lease back from a renewal that has ended. It calls no code that may panic: other
+    /// locks wait for their results.
     pub(super) fn hand_back(&self, errand: Errand<(Key, Arc<Kept>)>) -> Renewal {
         let Ended::Done(lease, result) = errand.ended else {
             return Renewal::Over;
@@ -333,7 +333,7 @@ impl Kept {
         let is_awaited = matches!(state.place, Place::Awaited);
         let deadline = lease.valid_until();
         state.place = Place::Here(lease);
-        // The holder may have seen it end after the renewal was judged.
+        // The holder may have seen the lock expire after the renewal was judged.
         let now = Clock.now();
         state.look(now);
         let renewal = match result {
@@ -346,7 +346,7 @@ impl Kept {
                 Renewal::Succeeded(deadline)
             }
             Err(error) if error.is_expired() => {
-                // Whatever the clock says.
+                // The lock is over, whatever the clock says.
                 state.deadline = state.deadline.min(now);
                 state.error = Some(error);
                 state.loss = Some(LossCause::Gone);
@@ -363,12 +363,12 @@ impl Kept {
         renewal
     }
 
-    /// Notes a loss, before anybody is told of any.
+    /// Records a loss. All losses are recorded before any is reported.
     pub(super) fn lose(&self, cause: LossCause) {
         self.lock().loss.get_or_insert(cause);
     }
 
-    /// Tells the holder, if he still holds it.
+    /// Calls `on_loss` unless the holder has given the lock up.
     pub(super) fn tell(&self) {
         let Some(on_loss) = &self.on_loss else {
             return;
@@ -379,12 +379,12 @@ impl Kept {
         };
         let loss = self.loss(&state, cause, Clock.now());
         drop(state);
-        // What went wrong is the caller's; the panic hook has shown it.
+        // The callback is the caller's; the panic hook has reported the panic.
         let _ = catch_unwind(AssertUnwindSafe(|| on_loss(&loss)));
     }
 
-    /// Gives the lease up, wherever it is; waits for nothing. If it is about to be handed back, it
-    /// is released then.
+    /// Gives the lease up, wherever it is, without waiting. If it is about to be handed back, it is
+    /// released then.
     fn give_up(&self) {
         let place = replace(&mut self.lock().place, Place::Gone);
         match place {
@@ -394,9 +394,9 @@ impl Kept {
         }
     }
 
-    /// Takes the lease for good. Between the end of a renewal and the moment that it is handed back
-    /// nothing is waited for, but the thread in between may be held up: if the lease has not come
-    /// by `until`, it is given up, and this is one that is over.
+    /// Takes the lease for good. A renewal that has ended is handed back without waiting, but the
+    /// thread in between may be delayed. If the lease has not come by `until`, it is given up, and
+    /// this returns an expired one.
     fn take_or_wait(&self, until: Moment) -> Lease {
         let mut state = self.lock();
         if let Place::Away(id) = state.place {
@@ -427,7 +427,7 @@ impl Kept {
         }
     }
 
-    /// What stands in for a lease that is not to be had.
+    /// An expired lease, in place of one that is not available.
     fn over(&self) -> Lease {
         let over = Moment::from_nanos(0);
         Lease::restored(self.resource.clone(), self.token, self.ttl, over)
@@ -446,15 +446,15 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A lock that is valid for `left`, of a client that has not connected to anything. A renewal
-    /// has ended, and its result is about to be handed back; nobody starts another.
+    /// A lock that is valid for `left`, of a client that has not connected. A renewal has ended,
+    /// and its result is about to be handed back; no thread starts another.
     fn kept(left: Duration, notice: Duration) -> KeptLock {
         let builder = Redlock::builder().node("redis://127.0.0.1:1");
         let redlock = builder.restart_guard(RestartGuard::Off).build().unwrap();
         let now = Clock.now();
         let (renewals_max, ends) = (u32::MAX, Moment::END);
         let terms = Terms { validity: 30 * SECOND, notice, renewals_max, ends };
-        // Of others, so that the client's know nothing of it.
+        // Errands of their own, which the client's keeper does not know.
         let op = crate::client::errands::Errands::new().start(lease(Moment::END), SECOND, ());
         let (lease, ttl) = (lease(now.after(left)), Ttl::new(30 * SECOND).unwrap());
         let kept = Arc::new(Kept::new(now, redlock, lease, ttl, terms, None));
@@ -490,7 +490,7 @@ mod tests {
         assert!(kept.stop().remaining() > 50 * SECOND);
     }
 
-    /// R22: it was judged in time, but the holder has seen the end since.
+    /// R22: the renewal was judged in time, but the holder has seen the end since.
     #[test]
     fn renewal_that_is_handed_back_after_the_deadline_revives_nothing() {
         let kept = kept(Duration::from_millis(20), Duration::ZERO);
@@ -501,7 +501,7 @@ mod tests {
         assert!(!kept.stop().is_valid());
     }
 
-    /// R31: who was told to stop does not go on.
+    /// R31: a loss that was reported is final.
     #[test]
     fn renewal_that_is_handed_back_after_the_notice_takes_no_loss_back() {
         let kept = kept(20 * SECOND, 10 * SECOND);
@@ -513,7 +513,7 @@ mod tests {
         assert!(kept.stop().remaining() <= 20 * SECOND);
     }
 
-    /// R24: nobody would ever give back what a thread of the parent's has locked.
+    /// R24: a mutex that a thread of the parent has locked would never be released.
     #[test]
     fn lock_of_a_parent_process_is_not_waited_for() {
         let mut kept = kept(20 * SECOND, SECOND);

@@ -18,20 +18,20 @@ use crate::error::{LockError, LockErrorKind};
 
 const RENEWALS_MAX_DEFAULT: u32 = 10_000;
 const LIFETIME_MAX_DEFAULT: Duration = Duration::from_secs(60 * 60);
-/// The notice of a loss, if nothing else was asked for: this part of the validity, or a node's
-/// timeout if that is longer, but no more than [`NOTICE_PART_MAX`].
+/// The default notice of a loss: this fraction of the validity, or a node's timeout if that is
+/// longer, but at most [`NOTICE_PART_MAX`].
 const NOTICE_PART: u32 = 16;
 const NOTICE_PART_MAX: u32 = 4;
 
 type OnLoss = Arc<dyn Fn(&Loss) + Send + Sync>;
 
-/// How a lock is kept alive by [`LockGuard::keep_alive`].
+/// How [`LockGuard::keep_alive`] keeps a lock alive.
 ///
-/// The number of renewals is capped, and so is the time over which there are any: a process that
-/// lives but does not get on would otherwise keep everybody else out for ever. The algorithm's own
-/// page ([Distributed Locks with Redis], "Making the algorithm more reliable") says so of clients
-/// that extend their locks: "the maximum number of lock reacquisition attempts should be limited,
-/// otherwise one of the liveness properties is violated".
+/// Both the number of renewals and their total time are capped: a process that is alive but makes
+/// no progress would otherwise lock all others out forever. The algorithm's own page ([Distributed
+/// Locks with Redis], "Making the algorithm more reliable") says about clients that extend their
+/// locks: "the maximum number of lock reacquisition attempts should be limited, otherwise one of
+/// the liveness properties is violated".
 ///
 /// ```
 /// use muxlock::KeepAlive;
@@ -45,7 +45,7 @@ type OnLoss = Arc<dyn Fn(&Loss) + Send + Sync>;
 ///
 /// [Distributed Locks with Redis]: https://redis.io/docs/latest/develop/use/patterns/distributed-locks/
 #[derive(Clone)]
-#[must_use = "it says how to keep a lock alive, and keeps none"]
+#[must_use = "these are settings; pass them to `LockGuard::keep_alive`"]
 pub struct KeepAlive {
     renewals_max: u32,
     lifetime_max: Duration,
@@ -54,40 +54,40 @@ pub struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// How many times the lock is renewed at most; 10,000 if not set.
+    /// The most renewals of the lock; 10,000 if not set.
     ///
-    /// When the next renewal would be due, the holder is told ([`LossCause::RenewalsMax`]), with
+    /// When the next renewal would be due, a loss is reported ([`LossCause::RenewalsMax`]), with
     /// about two thirds of the validity left.
     pub fn renewals_max(self, renewals_max: u32) -> KeepAlive {
         KeepAlive { renewals_max, ..self }
     }
 
-    /// For how long the lock is renewed at most; an hour if not set.
+    /// The longest time for which the lock is renewed; one hour if not set.
     ///
-    /// No renewal starts later than this after [`LockGuard::keep_alive`]; so the lock is held for
-    /// one TTL more at most. When the next renewal would be due, the holder is told
+    /// No renewal starts later than this after [`LockGuard::keep_alive`], so the lock is held for
+    /// at most one TTL more. When the next renewal would be due, a loss is reported
     /// ([`LossCause::LifetimeMax`]), with about two thirds of the validity left.
     pub fn lifetime_max(self, lifetime_max: Duration) -> KeepAlive {
         KeepAlive { lifetime_max, ..self }
     }
 
-    /// How long before the lock's validity ends its holder is told that it could not be renewed.
+    /// How long before the end of the lock's validity a failure to renew it is reported as a loss.
     ///
-    /// It is the time to stop the work in, and it is taken off the time in which a renewal that
-    /// failed is tried again. If not set, it is a sixteenth of the validity, or
-    /// [`node_timeout`](crate::Builder::node_timeout) if that is longer, but not more than a
-    /// quarter. What is set is used up to half of the validity that is left.
+    /// This is the time in which to stop the work; failed renewals are no longer repeated in it. If
+    /// not set, it is a sixteenth of the validity, or
+    /// [`node_timeout`](crate::Builder::node_timeout) if that is longer, but at most a quarter of
+    /// the validity. A set value is used up to half of the remaining validity.
     pub fn notice(self, notice: Duration) -> KeepAlive {
         KeepAlive { notice: Some(notice), ..self }
     }
 
     /// Calls `on_loss` once if the lock is lost.
     ///
-    /// It is called on the thread that renews all locks of the client, so it must be short: what
-    /// takes longer delays the renewals of the others. It may panic; the thread goes on. It is not
-    /// called once the lock was unlocked, stopped or dropped, unless it is being called at that
-    /// moment. A logger that blocks this thread delays it;
-    /// [`KeptLock::is_lost`](crate::KeptLock::is_lost) does not depend on it.
+    /// The callback runs on the thread that renews all locks of the client. So it must be short:
+    /// otherwise it delays the other renewals. It may panic; the thread continues. It is not called
+    /// after the lock was unlocked, stopped or dropped, unless it is running at that moment. A
+    /// logger that blocks this thread delays it; [`KeptLock::is_lost`](crate::KeptLock::is_lost)
+    /// does not depend on this thread.
     pub fn on_loss(self, on_loss: impl Fn(&Loss) + Send + Sync + 'static) -> KeepAlive {
         KeepAlive { on_loss: Some(Arc::new(on_loss)), ..self }
     }
@@ -120,19 +120,18 @@ impl fmt::Debug for KeepAlive {
     }
 }
 
-/// A lock that is not renewed any more: stop the work on what it protects.
+/// A lock that is no longer renewed: stop the work on what it protects.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Loss {
-    /// What was locked.
+    /// The locked resource.
     pub resource: Resource,
-    /// Why.
+    /// The reason.
     pub cause: LossCause,
-    /// What was left of the validity when this was made: the time to stop in. Zero if somebody else
-    /// may have the lock already.
+    /// The validity that was left when this value was made: the time in which to stop. Zero if
+    /// another client may hold the lock already.
     pub remaining: Duration,
-    /// What the masters said in the last renewal that failed, if it was not followed by one that
-    /// succeeded.
+    /// The error of the last failed renewal, if no renewal has succeeded since.
     pub error: Option<LockError>,
 }
 
@@ -152,24 +151,23 @@ impl std::error::Error for Loss {
     }
 }
 
-/// Why a lock is not renewed any more.
+/// Why a lock is no longer renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// Too few masters answered in time: by now no renewal could be complete before the validity
-    /// ends.
+    /// Too few masters answered in time: no renewal can complete before the validity ends.
     Unavailable,
-    /// A quorum of the masters does not hold it for us any more: it was deleted, or they lost their
-    /// data. Somebody else may have it.
+    /// A quorum of the masters no longer holds the lock for this token: it was deleted, or they
+    /// lost their data. Another client may hold it.
     Gone,
-    /// This process came too late to renew it: it was paused, had no processor, or its clock jumped
+    /// This process was too late to renew it: it was paused, got no processor, or its clock jumped
     /// forward.
     Late,
     /// [`KeepAlive::renewals_max`] is reached.
     RenewalsMax,
     /// [`KeepAlive::lifetime_max`] is reached.
     LifetimeMax,
-    /// This process was forked from the one that holds it. Never told by a callback.
+    /// This process was forked from the one that holds the lock. Never passed to the callback.
     Forked,
 }
 
@@ -177,18 +175,18 @@ impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LossCause::Unavailable => "too few masters answered in time",
-            LossCause::Gone => "it is not ours any more on a quorum",
-            LossCause::Late => "this process came too late to renew it",
-            LossCause::RenewalsMax => "it was renewed as often as it may be",
-            LossCause::LifetimeMax => "it was renewed for as long as it may be",
-            LossCause::Forked => "it belongs to the process that this one was forked from",
+            LossCause::Gone => "a quorum of masters no longer holds our token",
+            LossCause::Late => "this process was too late to renew it",
+            LossCause::RenewalsMax => "renewals_max is reached",
+            LossCause::LifetimeMax => "lifetime_max is reached",
+            LossCause::Forked => "the lock belongs to the parent process",
         })
     }
 }
 
-/// A lock that could not be kept alive: it is as it was, and in here.
+/// A lock that could not be kept alive. It contains the unchanged lock.
 ///
-/// Dropping this drops its guard, which releases the lock.
+/// Dropping this drops the guard, which releases the lock.
 pub struct KeepAliveError(Box<Refused>);
 
 struct Refused {
@@ -202,10 +200,10 @@ struct Refused {
 pub enum KeepAliveErrorKind {
     /// The thread that renews could not be started.
     Thread(io::ErrorKind),
-    /// As many locks as there may be are kept alive already.
+    /// The most locks that one client may keep alive are kept alive already.
     TooMany,
-    /// The lock can not be extended: it is over, this process was forked off, or its TTL is more
-    /// than this client's [`max_ttl`](crate::Builder::max_ttl).
+    /// The lock cannot be extended: it has expired, this process was forked, or its TTL exceeds
+    /// this client's [`max_ttl`](crate::Builder::max_ttl).
     Lock(LockErrorKind),
 }
 
@@ -214,12 +212,12 @@ impl KeepAliveError {
         KeepAliveError(Box::new(Refused { kind, guard }))
     }
 
-    /// Why.
+    /// The reason.
     pub fn kind(&self) -> KeepAliveErrorKind {
         self.0.kind
     }
 
-    /// The lock, as it was.
+    /// The unchanged lock.
     pub fn into_guard(self) -> LockGuard {
         self.0.guard
     }

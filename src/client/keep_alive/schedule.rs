@@ -1,5 +1,4 @@
-//! When locks are to be renewed, and when their holders are to be told of a loss: without threads,
-//! clocks or randomness.
+//! When to renew locks, and when to report a loss: without threads, clocks or randomness.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -7,34 +6,34 @@ use std::time::Duration;
 use super::LossCause;
 use crate::Moment;
 
-/// A renewal starts so many times per validity at least (R31).
+/// The fewest renewals that start per validity (R31).
 const RENEWALS_PER_VALIDITY: u32 = 3;
-/// Of a period, in eighths: the earliest start of the first renewal. Locks that were taken at one
-/// moment spread over the rest.
+/// The earliest start of the first renewal, in eighths of a period. Locks that were taken at the
+/// same moment spread over the rest.
 const FIRST_EIGHTHS_MIN: u32 = 4;
-/// The same of every later one.
+/// The same for every later renewal.
 const EIGHTHS_MIN: u32 = 7;
-/// A failed renewal is tried again after an eighth to two eighths of a period.
+/// A failed renewal is repeated after one to two eighths of a period.
 const RETRY_EIGHTHS: u32 = 1;
-/// But not sooner: a round that fails at once must not be tried in a spin.
+/// But not sooner than this: a round that fails at once must not be repeated in a busy loop.
 const RETRY_MIN: Duration = Duration::from_millis(1);
-/// Renewals start on moments that are this part of a period apart, or less: those that are due at
-/// nearly the same time leave together.
+/// Renewals start on ticks, at least this many per period: those that are due at nearly the same
+/// time leave together.
 const TICKS_PER_PERIOD_MIN: u128 = 32;
-/// And no more apart than this.
+/// The longest distance between two ticks.
 const TICK_NANOS_MAX: u64 = 1 << 23;
-/// What is kept as notice of the validity that is left is this part of it at most.
+/// The notice is at most this fraction of the remaining validity.
 const NOTICE_PART_MAX: u32 = 2;
 
-/// Which lock. Never used again.
+/// Identifies a lock; never reused.
 pub(super) type Key = u64;
 
-/// How a lock is to be kept.
+/// How to keep a lock alive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
-    /// How long the lock is valid from the start of a renewal on.
+    /// How long the lock is valid, from the start of a renewal.
     pub(super) validity: Duration,
-    /// How long before the deadline a loss is told.
+    /// How long before the deadline a loss is reported.
     pub(super) notice: Duration,
     pub(super) renewals_max: u32,
     /// No renewal starts from this moment on.
@@ -42,7 +41,8 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// The last moment at which a round could still fit before `deadline`, as known at `now`.
+    /// When to report a loss: the last moment at which a round could still fit before `deadline`,
+    /// as known at `now`.
     pub(super) fn tell_at(&self, now: Moment, deadline: Moment) -> Moment {
         let left = deadline.since(now);
         deadline.before(self.notice.min(left / NOTICE_PART_MAX))
@@ -64,7 +64,7 @@ impl Terms {
         now.after(between(least, 2 * least, random))
     }
 
-    /// The last tick that is not later.
+    /// The last tick that is not later than `at`.
     fn on_tick(&self, at: Moment) -> Moment {
         let most = self.period().as_nanos() / TICKS_PER_PERIOD_MIN;
         let most = u64::try_from(most).map_or(TICK_NANOS_MAX, |most| most.min(TICK_NANOS_MAX));
@@ -73,12 +73,12 @@ impl Terms {
     }
 }
 
-/// What is to be done about a lock.
+/// What to do about a lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Renew it, and then say how that ended.
+    /// Renew it, and then report the result.
     Renew(Key),
-    /// Tell its holder. The schedule has forgotten it.
+    /// Report the loss. The schedule has dropped the lock.
     Lost(Key, LossCause),
 }
 
@@ -93,14 +93,14 @@ struct Item {
     deadline: Moment,
     tell_at: Moment,
     phase: Phase,
-    /// When to look at it next. Invariant: its entry in the queue has the same.
+    /// When to check it next. Invariant: equal to the moment of its entry in the queue.
     at: Moment,
     renewals: u32,
     has_failed: bool,
 }
 
-/// The locks that are kept alive. Each takes time that grows with the logarithm of their number,
-/// and one entry in each of two collections.
+/// The locks that are kept alive. Each operation takes time logarithmic in their number. Each lock
+/// has one entry in each of two collections.
 #[derive(Default)]
 pub(super) struct Schedule {
     items: HashMap<Key, Item>,
@@ -109,7 +109,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Keeps a lock that is valid until `deadline`.
+    /// Adds a lock that is valid until `deadline`.
     pub(super) fn add(&mut self, now: Moment, terms: Terms, deadline: Moment, random: u64) -> Key {
         let key = self.next_key;
         self.next_key += 1;
@@ -122,14 +122,14 @@ impl Schedule {
         key
     }
 
-    /// Forgets a lock: it is not renewed from now on, and nobody is told anything.
+    /// Drops a lock: it is no longer renewed, and no loss is reported.
     pub(super) fn remove(&mut self, key: Key) {
         if let Some(item) = self.items.remove(&key) {
             self.queue.remove(&(item.at, key));
         }
     }
 
-    /// The next thing that is due.
+    /// The next lock with something due.
     pub(super) fn poll_due(&mut self, now: Moment) -> Option<Due> {
         let (at, key) = self.queue.first().copied()?;
         if now < at {
@@ -147,7 +147,7 @@ impl Schedule {
                 self.move_to(key, Phase::Renewing, tell_at);
                 return Some(Due::Renew(key));
             }
-            Phase::Renewing => unreachable!("while it is renewed it is looked at to be told only"),
+            Phase::Renewing => unreachable!("a lock being renewed is due only for a loss"),
         };
         self.remove(key);
         Some(Due::Lost(key, cause))
@@ -166,7 +166,7 @@ impl Schedule {
         self.move_to(key, Phase::Waiting, at);
     }
 
-    /// A renewal failed, and may succeed if it is tried again.
+    /// A renewal failed, and may succeed if it is repeated.
     pub(super) fn handle_failed(&mut self, now: Moment, key: Key, random: u64) {
         let Some(item) = self.items.get_mut(&key) else {
             return;
@@ -194,7 +194,7 @@ impl Schedule {
     }
 }
 
-/// A duration in `[low, high]`, picked by `random`.
+/// A duration in `[low, high]`, chosen by `random`.
 fn between(low: Duration, high: Duration, random: u64) -> Duration {
     let range = high.saturating_sub(low).as_nanos();
     let picked = range.saturating_mul(u128::from(random)) >> 64;
@@ -225,7 +225,7 @@ mod tests {
         (schedule, key)
     }
 
-    /// Moves on to what is due next.
+    /// Advances to what is due next.
     fn next(schedule: &mut Schedule, now: &mut Moment) -> Due {
         *now = schedule.poll_timeout().unwrap().max(*now);
         schedule.poll_due(*now).unwrap()
@@ -245,7 +245,7 @@ mod tests {
                 assert!(period <= 8 * SECOND, "{period:?}");
                 assert!(period + Duration::from_millis(9) >= least, "{period:?}");
                 started = now;
-                // The answer takes a while, which is not added to the period.
+                // The duration of the answer is not added to the period.
                 now = now.after(SECOND);
                 let deadline = started.after(TERMS.validity);
                 schedule.handle_renewed(now, key, deadline, random(i + round));
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(next(&mut schedule, &mut now), Due::Renew(key));
         let deadline = now.after(TERMS.validity);
         schedule.handle_renewed(now, key, deadline, 0);
-        // Nobody looks for long: that is no master's fault.
+        // No thread checks for a long time: that is not the masters' fault.
         now = deadline.before(SECOND);
         assert_eq!(schedule.poll_due(now), Some(Due::Lost(key, LossCause::Late)));
     }
@@ -339,7 +339,7 @@ mod tests {
         let last = now;
         assert_eq!(next(&mut schedule, &mut now), Due::Lost(key, LossCause::RenewalsMax));
         assert!(now.since(last) <= 8 * SECOND, "two thirds of the validity are left");
-        // None at all is a cap, too.
+        // Zero renewals are a cap, too.
         let (mut schedule, key) = kept(Terms { renewals_max: 0, ..TERMS });
         now = START;
         assert_eq!(next(&mut schedule, &mut now), Due::Lost(key, LossCause::RenewalsMax));
@@ -383,10 +383,10 @@ mod tests {
         assert_eq!(schedule.poll_due(START), Some(Due::Renew(key)));
         schedule.handle_failed(START, key, 0);
         let mut now = START;
-        // A retry would be no sooner than in a second: the notice comes first.
+        // A retry would be due after a second at the earliest: the notice comes first.
         assert_eq!(next(&mut schedule, &mut now), Due::Lost(key, LossCause::Unavailable));
         assert_eq!(now, deadline.before(SECOND / 2));
-        // One that is over is told at once.
+        // An expired lock is reported at once.
         let key = schedule.add(deadline, TERMS, deadline, 0);
         assert_eq!(schedule.poll_due(deadline), Some(Due::Lost(key, LossCause::Late)));
     }
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!((schedule.len(), schedule.poll_timeout()), (0, None));
     }
 
-    /// Nothing is divided by, waited for, or retried in a spin.
+    /// Extreme values cause no division by zero, no wait and no busy loop.
     #[test]
     fn shortest_validity_is_planned_too() {
         for validity in [2, 3_000, 1_000_000].map(Duration::from_nanos) {
