@@ -1,5 +1,4 @@
-//! `muxlock demo`: the life of a lock on real masters, some of which die. All that is told is
-//! checked.
+//! `muxlock demo`: the life of a lock on real masters, some of which die. Every claim is checked.
 
 use std::io;
 use std::process::ExitCode;
@@ -19,34 +18,34 @@ pub const TTL: Duration = Duration::from_secs(30);
 /// Several times the default, so that a busy machine does not turn healthy masters into slow ones.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long an acquisition is tried that must succeed: on a busy machine, a healthy master may
-/// miss its timeout, and another round is due.
+/// How long to try an acquisition that must succeed: on a busy machine, a healthy master may miss
+/// its timeout, and another round follows.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How often an extension, or a second client, asks again if masters missed their timeout.
+/// How often an extension, or a second client, tries again if masters missed their timeout.
 pub const ATTEMPTS_MAX: usize = 5;
-/// What "at once" may take on a busy machine.
+/// What "promptly" may take on a busy machine.
 const PROMPTLY: Duration = Duration::from_secs(1);
-/// How long the last answers of a round are waited for, to show them.
+/// How long to wait for the last answers of a round, in order to show them.
 pub const LATE_ANSWERS_CAP: Duration = Duration::from_millis(5);
 /// How long the last releases may take to reach healthy masters.
 const DRAIN_CAP: Duration = Duration::from_secs(1);
 /// How long it may take until every master is connected: the back-off is 1 s at most.
 pub const CONNECT_CAP: Duration = Duration::from_secs(5);
-/// The work that is done under the lock.
+/// How long the holder works under the lock.
 const WORK: Duration = Duration::from_millis(250);
 
 const PAIRS: usize = 2_000;
 
-/// The first to be killed; the one after it is frozen, and those behind are killed last.
+/// The first to be killed; the next one is frozen, and those after it are killed last.
 const VICTIM: usize = 0;
 pub const SLEEPER: usize = 1;
 
-/// Take a lock on real masters, break them one by one, and check all that is told about it
+/// Take a lock on real masters, break them one by one, and check every claim
 ///
-/// It starts redis-servers on free ports, and ends them whatever happens. The server
+/// It starts redis-servers on free ports, and ends them in any case. The server
 /// is the one on PATH, or the one that MUXLOCK_REDIS_SERVER names.
 ///
-/// Exit status: 0 if all was as told, 1 if a check failed, 2 if it could not begin.
+/// Exit status: 0 if all checks passed, 1 if a check failed, 2 if it could not start.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -65,17 +64,17 @@ pub struct Args {
     no_color: bool,
 }
 
-/// Tells the story. An error means that it could not begin.
+/// Runs the demo. An error means that it could not start.
 pub fn run(args: &Args) -> io::Result<ExitCode> {
     let masters = Masters::start(usize::from(args.masters))?;
     let redlock = client(&masters)?;
     let mut demo = Demo { page: Page::new(args.no_color), masters, redlock };
     let told = demo.tell(args.seconds.map(Duration::from_secs));
     let told = match told {
-        Err(Stop::Failed(error)) => demo.page.check("the story goes on", Err(error.to_string())),
+        Err(Stop::Failed(error)) => demo.page.check("the demo continues", Err(error.to_string())),
         told => told,
     };
-    // A reader who has left did not see every check.
+    // A reader who closed the output did not see every check.
     let is_told = told.and_then(|()| demo.page.sum_up()).is_ok();
     match is_told && !demo.page.has_failed() {
         true => Ok(ExitCode::SUCCESS),
@@ -93,7 +92,7 @@ fn client(masters: &Masters) -> io::Result<Redlock> {
         .map_err(io::Error::other)
 }
 
-/// Where the story is told and where it happens.
+/// The output, and the masters that the demo runs on.
 pub struct Demo {
     pub page: Page,
     pub masters: Masters,
@@ -104,7 +103,7 @@ impl Demo {
     fn tell(&mut self, limit: Option<Duration>) -> Result<(), Stop> {
         self.meet_the_masters()?;
         let Some(mut lock) = self.acquire()? else {
-            return self.page.say("Without a lock, there is no more to tell.");
+            return self.page.say("Without a lock, the demo ends here.");
         };
         let rival = client(&self.masters)?;
         self.contend(&rival, &lock)?;
@@ -129,8 +128,8 @@ impl Demo {
         ))?;
         self.page.chapter("The masters")?;
         self.page.say(format_args!(
-            "Each is a redis-server of its own that knows nothing of the others. Whoever has \
-             the lock on {} of the {n} holds it, so {} may fail at any time.",
+            "Each is a redis-server of its own that knows nothing of the others. A client \
+                 that has the lock on {} of the {n} holds it, so {} may fail at any time.",
             self.quorum(),
             n - self.quorum()
         ))?;
@@ -149,7 +148,7 @@ impl Demo {
         self.page.chapter("Acquire")?;
         self.page.say(format_args!(
             "All {n} masters are asked at once to set the key {RESOURCE} to a random value for \
-             {}, unless it exists. When {} have, it is decided: nobody waits for the rest.",
+             {}, unless it exists. Once {} have, it is decided: the call does not wait.",
             whole_seconds(TTL),
             self.quorum()
         ))?;
@@ -157,7 +156,7 @@ impl Demo {
             return Ok(None);
         };
         self.page.say(format_args!(
-            "It may be believed in for another {}: the time to live, less what the call took, \
+            "It is valid for another {}: the time to live, less what the call took, \
              less 1 % and 2 ms for clocks that disagree.",
             time(lock.remaining())
         ))?;
@@ -193,7 +192,7 @@ impl Demo {
             error.nodes().iter().filter(|report| report.outcome == NodeOutcome::Held).count();
         self.page.check(
             format_args!(
-                "it is told \"contended\", not \"unavailable\", after {}: {} said no",
+                "the client gets \"contended\", not \"unavailable\", after {}: {} said no",
                 time(took),
                 count(held, "master")
             ),
@@ -237,7 +236,7 @@ impl Demo {
         self.page.chapter("Unlock")?;
         self.page.say(
             "Each master deletes the key, but only if it still has the lock's own value. The \
-             call returns when a quorum has confirmed; the others are told all the same.",
+             call returns when a quorum has confirmed; the others get the command as well.",
         )?;
         let watch = Stopwatch::start();
         let released = lock.unlock();
@@ -271,7 +270,7 @@ impl Demo {
         let healthy = self.sample("with every master healthy")?;
         self.masters[VICTIM].kill()?;
         self.page.say(format_args!(
-            "{} is killed. The client is not told; it finds out while it acquires.",
+            "{} is killed. The client gets no notice; it finds out while it acquires.",
             capital(&name(VICTIM))
         ))?;
         let lock = self.acquire_and_show()?;
@@ -313,7 +312,7 @@ impl Demo {
         let left = self.healthy();
         self.page.say(format_args!(
             "{} killed, too, which leaves {} of {}. Nothing can be locked now, and the honest \
-             answer is not \"somebody else has it\".",
+             answer is not \"another client has it\".",
             capital(&names_are(&killed)),
             left.len(),
             self.masters.len()
@@ -322,7 +321,7 @@ impl Demo {
         let attempt = self.redlock.try_lock(RESOURCE, TTL);
         let took = watch.elapsed();
         let told = format!(
-            "it is told \"unavailable\" promptly, within {}: after {}",
+            "the client gets \"unavailable\" promptly, within {}: after {}",
             whole_seconds(PROMPTLY),
             time(took)
         );
@@ -369,7 +368,7 @@ impl Demo {
         let took = watch.elapsed();
         self.page.say(format_args!(
             "{} thaws and works off the {} that waited in its socket. Among them are {} for \
-             locks that are over by now, each with {} to live. But right behind each SET, on \
+             locks that have ended by now, each with {} to live. But right behind each SET, on \
              the same connection, came its release.",
             capital(&name(SLEEPER)),
             count(waiting, "command"),
@@ -378,7 +377,7 @@ impl Demo {
         ))?;
         self.page.check(
             format_args!(
-                "within {} it has none of those keys any more (PTTL {pttl}): after {}",
+                "within {} it no longer has any of those keys (PTTL {pttl}): after {}",
                 whole_seconds(DRAIN_CAP),
                 time(took)
             ),

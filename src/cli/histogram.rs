@@ -1,10 +1,10 @@
-//! Percentiles, and how samples spread over buckets that grow with their size.
+//! Percentiles, and a histogram with logarithmic buckets.
 
 use std::time::Duration;
 
-/// The lower ends of the buckets of one decade, in tenths: even steps to the eye on a log scale.
+/// The lower ends of the buckets of one decade, in tenths: even steps on a log scale.
 const STEPS: [u32; 6] = [10, 15, 20, 30, 50, 70];
-/// From 1 µs to 100 s; what lies beyond either end is counted in the bucket there.
+/// From 1 µs to 100 s; samples beyond either end count in the last bucket there.
 const DECADES: u32 = 8;
 const BUCKETS: u32 = DECADES * STEPS.len() as u32;
 
@@ -31,7 +31,7 @@ impl Latencies {
         self.sorted.len()
     }
 
-    /// The smallest sample that at least `percent` in a hundred do not exceed; zero if there is
+    /// The smallest sample that at least `percent` % of the samples do not exceed; zero if there is
     /// none.
     pub fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.len() * percent).div_ceil(100).max(1);
@@ -67,7 +67,7 @@ fn bound(i: u32) -> Duration {
     tenth_of_a_micro * STEPS[(i % steps) as usize] * 10u32.pow(i / steps)
 }
 
-/// A bar as long, within `width`, as `count` is to `most`; never empty if `count` is not.
+/// A bar whose length is to `width` as `count` is to `most`; never empty unless `count` is zero.
 pub fn bar(count: usize, most: usize, width: usize) -> String {
     let length = (count * width).checked_div(most).unwrap_or(0);
     match (count, length) {

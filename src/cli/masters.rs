@@ -1,8 +1,8 @@
 //! Real `redis-server` processes on free loopback ports, for the demo, the tests and the benches.
 //!
-//! Each master has a temporary folder of its own and keeps nothing on disk. Dropping a [`Master`]
-//! ends its process and removes its folder; if this process is killed first, a small `sh` that
-//! waits beside each folder does both.
+//! Each master has its own temporary folder and keeps nothing on disk. Dropping a [`Master`] ends
+//! its process and removes its folder. If this process is killed first, a small `sh` that waits
+//! beside each folder does both.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -23,9 +23,10 @@ pub const SERVER_VARIABLE: &str = "MUXLOCK_REDIS_SERVER";
 const READY_CAP: Duration = Duration::from_secs(10);
 /// How long a stopped process may take to show as stopped.
 const FREEZE_CAP: Duration = Duration::from_secs(5);
-/// How long to wait before looking again at something that this file waits for.
+/// The interval at which this file polls for something that it waits for.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How many ports to try before giving up: somebody may take a port just before the server does.
+/// How many ports to try before giving up: another process may take a port just before the server
+/// does.
 const MAX_PORTS_TRIED: usize = 5;
 /// How long a query may take to connect, to be sent, and to be answered.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -42,10 +43,10 @@ const MAX_DEPTH: usize = 8;
 /// How much of a server's output an error quotes.
 const MAX_QUOTED_LOG: usize = 600;
 
-/// Waits beside a folder. Each line on its input is the id of the server that runs in it now, or
-/// is empty if none does. The end of its input means that the parent is done or gone, however it
-/// ended: what is left of server and folder must go, too. It outlives Ctrl-C, since a server that
-/// was frozen at that moment would otherwise stay forever.
+/// Waits beside a folder. Each line on its input is the process id of the server in it, or is empty
+/// if no server runs. The end of its input means that the parent has ended, for whatever reason:
+/// the rest of server and folder must be removed. It survives Ctrl-C, since a server that was
+/// frozen at that moment would otherwise remain forever.
 const WATCHDOG: &str = r#"trap '' HUP INT TERM; pid=; while read -r line; do pid=$line; done
     [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null; [ ! -d "$1" ] || rm -rf "$1""#;
 
@@ -60,13 +61,13 @@ pub enum Value {
     Integer(i64),
     /// Bytes.
     Bulk(Vec<u8>),
-    /// Nothing: no such key, or a condition that did not hold.
+    /// Null: no such key, or a condition that did not hold.
     Nil,
     /// A list of replies.
     Array(Vec<Value>),
 }
 
-/// A running `redis-server` of one's own.
+/// A running `redis-server` that belongs to this value.
 #[derive(Debug)]
 pub struct Master {
     settings: Settings,
@@ -91,7 +92,7 @@ impl Master {
         Master::start_as(Settings::new(extra_args, false))
     }
 
-    /// Starts a server of another make than the others.
+    /// Starts a server with another executable.
     pub fn start_other(binary: &OsStr, extra_args: &[&str]) -> io::Result<Master> {
         Master::start_as(Settings { binary: binary.into(), ..Settings::new(extra_args, false) })
     }
@@ -129,7 +130,7 @@ impl Master {
         })
     }
 
-    /// Waits for a launched server, on other ports if somebody else has taken its port.
+    /// Waits for a launched server, on other ports if another process has taken its port.
     fn settle(&mut self) -> io::Result<()> {
         for _ in 1..MAX_PORTS_TRIED {
             if self.wait_until_ready(deadline(READY_CAP))? {
@@ -202,11 +203,11 @@ impl Master {
         ))
     }
 
-    /// The end of what the server wrote, for an error message.
+    /// The end of the server's output, for an error message.
     fn quoted_log(&self) -> String {
         let mut quoted = String::new();
         for name in [OUTPUT_FILE, LOG_FILE] {
-            // No file, nothing to quote.
+            // Without a file there is nothing to quote.
             let bytes = fs::read(self.folder.path.join(name)).unwrap_or_default();
             let tail = &bytes[bytes.len().saturating_sub(MAX_QUOTED_LOG)..];
             let tail = String::from_utf8_lossy(tail);
@@ -238,7 +239,7 @@ impl Master {
         self.settings.socket.then(|| self.folder.path.join(SOCKET_FILE))
     }
 
-    /// The id of the server's process; of the latest one, if it has ended.
+    /// The id of the server's process, or of its last process if it has ended.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -250,7 +251,7 @@ impl Master {
             None => false,
         };
         if !running {
-            // The watchdog must forget it: the id may soon belong to another process.
+            // The watchdog must drop the id, which may soon belong to another process.
             self.server = None;
         }
         running
@@ -275,7 +276,7 @@ impl Master {
         }
     }
 
-    /// Lets a frozen process go on (SIGCONT).
+    /// Lets a frozen process continue (SIGCONT).
     pub fn thaw(&self) -> io::Result<()> {
         self.signal("CONT")
     }
@@ -300,7 +301,8 @@ impl Master {
             if self.wait_until_ready(deadline)? {
                 return Ok(());
             }
-            // Somebody may hold the port for a moment, such as an outgoing connection.
+            // Another process may hold the port for a moment, for example with an outgoing
+            // connection.
             if now() >= deadline {
                 return Err(self.exited_early());
             }
@@ -308,10 +310,10 @@ impl Master {
         }
     }
 
-    /// Asks the server over a connection that is kept for the next query.
+    /// Sends the server a query over a connection that is kept for the next one.
     ///
-    /// A reply such as `-ERR` is not an error here but a [`Value::Error`]. Every query, as any
-    /// other command, counts in [`Master::command_calls`].
+    /// A reply such as `-ERR` is not an error here but a [`Value::Error`]. Like any other command,
+    /// every query counts in [`Master::command_calls`].
     pub fn query(&self, args: &[&[u8]]) -> io::Result<Value> {
         let mut kept = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut connection) = kept.take() {
@@ -320,7 +322,8 @@ impl Master {
                     *kept = Some(connection);
                     return Ok(value);
                 }
-                // The server closed the kept connection earlier: that says nothing about now.
+                // The server had closed the kept connection earlier; that is no failure of this
+                // query.
                 Err(error) if is_closed(&error) => {}
                 Err(error) => return Err(self.query_failed(&error)),
             }
@@ -333,7 +336,8 @@ impl Master {
         Ok(value)
     }
 
-    /// The time to live of a key in milliseconds: -2 if there is no such key, -1 if it never ends.
+    /// The time to live of a key in milliseconds: -2 if there is no such key, -1 if it never
+    /// expires.
     pub fn pttl(&self, key: &[u8]) -> io::Result<i64> {
         integer(self.query(&[b"PTTL", key])?)
     }
@@ -361,8 +365,8 @@ impl Master {
         }
     }
 
-    /// How often a command was called since the server started, by anybody. A subcommand is named
-    /// as in `client|setname`.
+    /// How often a command was called since the server started, by any client. A subcommand is
+    /// named as in `client|setname`.
     pub fn command_calls(&self, cmd: &str) -> io::Result<u64> {
         let info = text(self.query(&[b"INFO", b"commandstats"])?)?;
         let field = format!("cmdstat_{}", cmd.to_ascii_lowercase());
@@ -389,7 +393,7 @@ impl Master {
 
     /// The standard library sends no signals; the `kill` of the shell does.
     fn signal(&self, name: &str) -> io::Result<()> {
-        // The id of a process that was waited for may belong to another one by now.
+        // The id of a process that was reaped may belong to another one by now.
         if self.server.is_none() {
             return Err(self.not_running());
         }
@@ -442,7 +446,7 @@ impl Masters {
 
     /// Starts `n` masters with more arguments, the same for each.
     pub fn start_with(n: usize, extra_args: &[&str]) -> io::Result<Masters> {
-        // All the ports are held until all are known: so that they are different ones.
+        // All ports are held until all are chosen, so that they differ.
         let held = (0..n).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
         let ports = held.iter().map(local_port).collect::<io::Result<Vec<_>>>()?;
         drop(held);
@@ -454,27 +458,27 @@ impl Masters {
         Ok(Masters { all })
     }
 
-    /// The URL of each, in order.
+    /// The URL of each master, in order.
     pub fn urls(&self) -> Vec<String> {
         self.all.iter().map(Master::url).collect()
     }
 
-    /// How many there are, running or not.
+    /// The number of masters, running or not.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no masters.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Each in order.
+    /// Each master, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Master> {
         self.all.iter()
     }
 
-    /// Each in order, to kill or restart it.
+    /// Each master, in order, for killing or restarting it.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Master> {
         self.all.iter_mut()
     }
@@ -516,7 +520,7 @@ const LOG_FILE: &str = "redis.log";
 const OUTPUT_FILE: &str = "redis.out";
 const SOCKET_FILE: &str = "redis.sock";
 
-/// What stays the same from one start to the next.
+/// The settings that stay the same from one start to the next.
 #[derive(Debug)]
 struct Settings {
     binary: OsString,
@@ -543,7 +547,7 @@ impl Settings {
     }
 }
 
-/// A process, and the input of the `sh` that ends it should this process be unable to.
+/// A process, and the input of the `sh` that ends it if this process cannot.
 #[derive(Debug)]
 struct Server {
     child: Child,
@@ -580,9 +584,10 @@ impl Server {
         Ok(server)
     }
 
-    /// SIGKILL ends a stopped process as well: there is no need to let it go on first.
+    /// SIGKILL ends a stopped process as well: no need to continue it first.
     fn end(&mut self) -> io::Result<()> {
-        // Before the wait that frees the process id, so that it never kills a stranger.
+        // Before the wait that frees the process id, so that the watchdog never kills another
+        // process.
         self.tell_watchdog("");
         let killed = self.child.kill();
         self.child.wait()?;
@@ -591,7 +596,7 @@ impl Server {
 
     fn tell_watchdog(&self, line: &str) {
         if let Some(mut input) = self.watchdog.as_deref() {
-            // It fails if the watchdog was killed: then nobody needs to know.
+            // It fails only if the watchdog was killed; then nothing needs the id.
             let _ = input.write_all(format!("{line}\n").as_bytes());
         }
     }
@@ -599,12 +604,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nobody is left to tell; the process is gone already if this fails.
+        // A drop cannot report a failure; if this fails, the process has already ended.
         let _ = self.end();
     }
 }
 
-/// A temporary folder, removed with its contents, and the `sh` that sees to that in the end.
+/// A temporary folder, removed with its contents, and the `sh` that removes it if this process
+/// cannot.
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
@@ -624,7 +630,7 @@ impl Folder {
                 format!("the folder {} could not be created: {error}", path.display()),
             )
         })?;
-        // A convenience only: without it, server and folder still end with their `Master`.
+        // Optional: without it, server and folder still end with their `Master`.
         let mut command = Command::new("sh");
         command
             .args(["-c", WATCHDOG, "sh"])
@@ -632,7 +638,8 @@ impl Folder {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        // Ctrl-C goes to a whole group: so it is out of reach even before its trap is set.
+        // Ctrl-C goes to a whole process group: so it does not reach the `sh` even before its trap
+        // is set.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut watchdog = command.spawn().ok();
@@ -643,9 +650,10 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in a temporary folder does no harm.
+        // Files left in a temporary folder do no harm.
         let _ = fs::remove_dir_all(&self.path);
-        // The server, which shares the input, is gone: this ends it, and the watchdog with it.
+        // The server, which shares the input, has ended. So dropping the input ends the watchdog
+        // too.
         self.watchdog_input = None;
         if let Some(watchdog) = &mut self.watchdog {
             let _ = watchdog.wait();
@@ -730,7 +738,7 @@ impl Connection {
     }
 }
 
-/// The length that a header announces; inside, `None` for the null bulk string or array.
+/// The length in a header; the inner `None` stands for a null bulk string or array.
 fn length(text: &str, cap: usize) -> Option<Option<usize>> {
     match text.parse::<i64>() {
         Ok(-1) => Some(None),
@@ -761,7 +769,7 @@ fn text(value: Value) -> io::Result<String> {
 fn unexpected(value: &Value) -> io::Error {
     match value {
         Value::Error(message) => io::Error::other(format!("redis-server refused: {message}")),
-        other => io::Error::other(format!("redis-server answered what it should not: {other:?}")),
+        other => io::Error::other(format!("redis-server gave an unexpected reply: {other:?}")),
     }
 }
 
@@ -811,7 +819,7 @@ fn process_state(pid: u32) -> io::Result<Option<char>> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().chars().next())
 }
 
-/// Holds a port that nobody uses; it is free again once the listener is dropped.
+/// Holds a free port; dropping the listener frees it again.
 fn free_port() -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .map_err(|error| sentence(error.kind(), format!("there is no free port: {error}")))

@@ -1,4 +1,4 @@
-//! The command-line tool: what it understands, and its exit codes.
+//! The command-line tool: its arguments and exit codes.
 
 mod demo;
 mod histogram;
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// As clap's own for bad usage: nothing was done.
+/// The same as clap's code for bad usage: nothing was done.
 const NOT_STARTED: u8 = 2;
 
 /// Distributed locks over independent Redis masters, with the Redlock algorithm.
@@ -30,14 +30,14 @@ enum Command {
     Demo(demo::Args),
 }
 
-/// Parses the arguments and does what they say. Bad usage ends the process here, with code 2.
+/// Parses the arguments and runs the command. Bad usage ends the process here, with code 2.
 pub fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let result = match command {
         Command::Demo(args) => demo::run(&args),
     };
     result.unwrap_or_else(|error| {
-        // Nobody is left to tell if this fails, too.
+        // If this fails too, there is no way to report it.
         let _ = writeln!(io::stderr(), "muxlock: {error}");
         ExitCode::from(NOT_STARTED)
     })

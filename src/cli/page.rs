@@ -1,4 +1,4 @@
-//! What is shown: chapters, paragraphs, tables, and checks that are counted.
+//! The output: chapters, paragraphs, tables, and counted checks.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Stdout, Write, stdout};
@@ -11,19 +11,19 @@ const WIDTH: usize = 78;
 const PROGRESS_WIDTH: usize = 24;
 const INDENT: &str = "   ";
 
-/// Why a story ended early.
+/// Why the demo ended early.
 #[derive(Debug)]
 pub enum Stop {
-    /// Nobody reads it any more.
+    /// The output was closed.
     Unheard,
     /// A process could not be started, stopped or asked.
     Failed(io::Error),
 }
 
-/// Says that a thing is as it was told, or else what happened.
+/// The result of a check, or what happened instead.
 pub type Truth = Result<(), String>;
 
-/// `otherwise` says what happened if it is not so.
+/// `otherwise` describes what happened if the check failed.
 pub fn truth(is_so: bool, otherwise: impl FnOnce() -> String) -> Truth {
     is_so.then_some(()).ok_or_else(otherwise)
 }
@@ -56,7 +56,7 @@ impl Cell {
     }
 }
 
-/// What the last line belongs to: an empty line sets one kind apart from another.
+/// The kind of the last line: an empty line separates two kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Block {
     Heading,
@@ -65,7 +65,7 @@ enum Block {
     Checks,
 }
 
-/// Where a story is told, chapter by chapter.
+/// The output, chapter by chapter.
 pub struct Page {
     out: Stdout,
     block: Block,
@@ -124,7 +124,7 @@ impl Page {
         self.line("")
     }
 
-    /// Shows whether what was told is so, and counts it.
+    /// Shows whether a claim is true, and counts the check.
     pub fn check(&mut self, told: impl Display, truth: Truth) -> Result<(), Stop> {
         self.checks += 1;
         self.begin(Block::Checks)?;
@@ -141,12 +141,12 @@ impl Page {
         }
     }
 
-    /// A line that the next one replaces; only where somebody watches.
+    /// A line that the next one replaces; only on a terminal.
     pub fn progress(&mut self, text: &str) -> Result<(), Stop> {
         if !self.is_live {
             return Ok(());
         }
-        // Spaces instead of an escape code that erases: this must also do without any.
+        // Spaces instead of an escape code, since this must also work without escape codes.
         write!(self.out, "\r{:<PROGRESS_WIDTH$}\r", format!("{INDENT}{text}"))
             .and_then(|()| self.out.flush())
             .map_err(|_| Stop::Unheard)
@@ -156,7 +156,7 @@ impl Page {
         self.failed > 0
     }
 
-    /// The last line: how many checks there were, and how many failed.
+    /// The last line: the number of checks, and of failed ones.
     pub fn sum_up(&mut self) -> Result<(), Stop> {
         let Page { checks, failed, .. } = *self;
         let summary = match failed {
@@ -167,7 +167,7 @@ impl Page {
         self.line(&summary)
     }
 
-    /// A paragraph behind a coloured label, under which all its lines are aligned.
+    /// A paragraph after a coloured label, with all its lines aligned.
     fn paragraph(&mut self, indent: &str, label: &str, ink: Ink, text: &str) -> Result<(), Stop> {
         let room = WIDTH - indent.len() - label.len();
         for (i, line) in wrap(text, room).iter().enumerate() {

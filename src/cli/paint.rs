@@ -4,7 +4,7 @@ use std::env;
 use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
-/// How a piece of text is meant.
+/// The role of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ink {
     Plain,
@@ -17,7 +17,7 @@ pub enum Ink {
     Bad,
 }
 
-/// Whether ink shows.
+/// Whether colours are used.
 #[derive(Debug, Clone, Copy)]
 pub struct Paint {
     coloured: bool,
@@ -99,7 +99,7 @@ pub fn whole_seconds(duration: Duration) -> String {
     format!("{} s", duration.as_secs())
 }
 
-/// With a capital letter, to begin a sentence.
+/// With a capital letter, at the beginning of a sentence.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());

@@ -1,4 +1,4 @@
-//! What the demo does again and again: break masters, watch them, and show what they said.
+//! The repeated steps of the demo: break masters, watch them, and show their answers.
 
 use std::io;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use super::paint::{Ink, count, thousands, time};
 use super::stopwatch::{Stopwatch, wait_until};
 
 const SAMPLE_PAIRS: usize = 50;
-/// How many pairs go by between two looks at the progress.
+/// How many pairs run between two progress lines.
 const PROGRESS_EVERY: usize = 100;
 const BAR_WIDTH: usize = 40;
 
-/// What one master did in a round.
+/// A master's part in a round.
 struct Answer {
     node: usize,
     outcome: String,
@@ -31,13 +31,13 @@ struct Answer {
     note: &'static str,
 }
 
-/// What became of some acquisitions, each with its release.
+/// The results of some acquisitions, each with its release.
 #[derive(Default)]
 pub struct Pairs {
     acquisitions: Vec<Duration>,
-    /// As the acquisitions, but with their releases.
+    /// The times of the acquisitions including their releases.
     pub whole: Vec<Duration>,
-    /// Why there are no more.
+    /// Why the run ended early.
     pub failure: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl Demo {
         self.masters.len() - self.quorum()
     }
 
-    /// Counts the masters of which something is so.
+    /// Counts the masters for which the condition holds.
     pub fn count_masters(&self, is_so: impl Fn(&Master) -> io::Result<bool>) -> io::Result<usize> {
         let mut found = 0;
         for master in &self.masters {
@@ -74,7 +74,7 @@ impl Demo {
             .collect()
     }
 
-    /// Kills masters behind the frozen one until too few are left; says which.
+    /// Kills masters after the frozen one until too few are left; returns which.
     pub fn kill_until_no_quorum(&mut self) -> io::Result<Vec<usize>> {
         let surplus = (self.healthy().len() + 1).saturating_sub(self.quorum());
         let killed: Vec<usize> = (SLEEPER + 1..self.masters.len()).take(surplus).collect();
@@ -84,7 +84,7 @@ impl Demo {
         Ok(killed)
     }
 
-    /// Connections are made again only while somebody calls: so this calls until all stand.
+    /// The client reconnects only during calls: so this calls until all masters are ready.
     pub fn check_connected(&mut self) -> Result<(), Stop> {
         let is_ready = |status: &NodeStatus| status.state == NodeState::Ready;
         let all_ready = || Ok(self.redlock.nodes().iter().all(is_ready));
@@ -104,7 +104,8 @@ impl Demo {
         format!("after {}, {}", time(CONNECT_CAP), missing.join(", "))
     }
 
-    /// Takes the lock, and shows who granted it and when. `None` if that failed, as was told then.
+    /// Takes the lock, and shows which masters granted it, and when. `None` if that failed, which
+    /// is then reported.
     pub fn acquire_and_show(&mut self) -> Result<Option<LockGuard>, Stop> {
         let watch = Stopwatch::start();
         let attempt = self.redlock.try_lock_for(RESOURCE, TTL, PATIENCE);
@@ -144,7 +145,7 @@ impl Demo {
         self.page.check(format_args!("a quorum released it, after {took}"), result)
     }
 
-    /// What each master said to an attempt that failed.
+    /// Shows each master's answer to a failed attempt.
     pub fn show_report(&mut self, error: &LockError) -> Result<(), Stop> {
         let answers = error.nodes().iter().map(|report| {
             let (outcome, latency) = (report.outcome, report.latency);
@@ -173,7 +174,7 @@ impl Demo {
     pub fn show_released(&mut self, released: &Released) -> Result<(), Stop> {
         for (name, nodes, meaning) in [
             ("confirmed", released.confirmed, "had the lock and deleted it"),
-            ("absent", released.absent, "did not have it any more"),
+            ("absent", released.absent, "no longer had it"),
             ("unknown", released.unknown, "had not answered when it was decided"),
         ] {
             self.page.row(&[
@@ -199,7 +200,7 @@ impl Demo {
         Ok(())
     }
 
-    /// The median of some acquisitions; checked to have succeeded.
+    /// The median of some acquisitions; checks that all succeeded.
     pub fn sample(&mut self, when: &str) -> Result<Duration, Stop> {
         let pairs = self.run_pairs(SAMPLE_PAIRS, None)?;
         let median = Latencies::new(pairs.acquisitions).median();
@@ -224,7 +225,7 @@ impl Demo {
         )
     }
 
-    /// Acquires and releases until there are `wanted` pairs, `limit` is over, or one fails.
+    /// Acquires and releases until there are `wanted` pairs, `limit` is reached, or one fails.
     pub fn run_pairs(&mut self, wanted: usize, limit: Option<Duration>) -> Result<Pairs, Stop> {
         let watch = Stopwatch::start();
         let mut pairs = Pairs::default();
@@ -298,7 +299,7 @@ impl Answer {
         let is_counted = granted.contains(&status.node);
         let note = match outcome {
             NodeOutcome::Granted if !is_counted => "came after the decision",
-            NodeOutcome::Pending => "nobody waits for it",
+            NodeOutcome::Pending => "not waited for",
             _ => "",
         };
         Answer::new(status.node, outcome, latency, note)
@@ -310,7 +311,7 @@ impl Answer {
         latency: Option<Duration>,
         note: &'static str,
     ) -> Answer {
-        // A master that is known to be down is not asked: its outcome is there from the start.
+        // A master that is known to be down is not asked: its outcome is known from the start.
         let is_down = outcome.is_failure() && outcome != NodeOutcome::NotConnected;
         let is_unasked = latency.is_none() && is_down;
         Answer {
@@ -323,8 +324,8 @@ impl Answer {
     }
 }
 
-/// All answers of the round that has just ended, but for those that do not come. There is no pause
-/// between two looks, so that the times of late answers are true.
+/// All answers of the round that has just ended, except those that do not come. It polls without a
+/// pause, so that the times of late answers are accurate.
 fn settled(redlock: &Redlock) -> Vec<NodeStatus> {
     let watch = Stopwatch::start();
     loop {
@@ -352,7 +353,7 @@ pub fn release(lock: LockGuard) -> Truth {
     truth(released.was_held(), || format!("{released:?}"))
 }
 
-/// Asks once more if masters missed their timeout, as they may on a busy machine.
+/// Tries again if masters missed their timeout, as they may on a busy machine.
 pub fn ask_again<T>(mut ask: impl FnMut() -> Result<T, LockError>) -> Result<T, LockError> {
     let mut answer = ask();
     for _ in 1..ATTEMPTS_MAX {

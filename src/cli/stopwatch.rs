@@ -1,12 +1,12 @@
-//! Time as the person at the terminal sees it. Locks have a clock of their own.
+//! Time for display. Locks use a clock of their own.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long to wait before looking again at something that sends no event.
+/// The polling interval for conditions without an event.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Runs from its start on.
+/// Measures the time since its start.
 #[derive(Clone, Copy)]
 pub struct Stopwatch(Instant);
 
@@ -22,13 +22,14 @@ impl Stopwatch {
     }
 }
 
-/// Does nothing for a while.
+/// Sleeps.
 #[expect(clippy::disallowed_methods, reason = "plays work, and waits for other processes")]
 pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Looks until it is so, at most for `cap`; says how long that took, and `None` if it never was.
+/// Polls until the condition holds, for at most `cap`. Returns how long that took, or `None` if it
+/// never held.
 pub fn wait_until(
     cap: Duration,
     mut is_so: impl FnMut() -> io::Result<bool>,
