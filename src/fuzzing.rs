@@ -14,8 +14,8 @@ use crate::{
     Resource, RestartGuard, ServerErrorKind,
 };
 
-/// Any bytes, cut anywhere: never a panic, never more kept than a reply, and the same replies and
-/// the same verdict as from the bytes in one piece.
+/// Any bytes, cut anywhere: the reader never panics and never keeps more than a reply. It gives the
+/// same replies and the same verdict as for the bytes in one piece.
 pub fn reply(data: &[u8]) {
     let Some((&step, bytes)) = data.split_first() else {
         return;
@@ -48,8 +48,9 @@ fn read(bytes: &[u8], step: usize) -> (Vec<Reply>, Option<ProtocolError>) {
     (replies, None)
 }
 
-/// Any sequence of commands, connections, replies and timeouts: the engine never panics, never
-/// hands out a lock without a quorum and a future, and leaves no key behind once the nodes heal.
+/// Any sequence of commands, connections, replies and timeouts: the engine never panics. It never
+/// hands out a lock without a quorum or without validity, and it leaves no key behind once the
+/// nodes heal.
 pub fn engine(data: &[u8]) {
     let Some((&shape, bytes)) = data.split_first() else {
         return;
@@ -65,15 +66,15 @@ pub fn engine(data: &[u8]) {
 }
 
 const STEPS_MAX: usize = 1_024;
-/// Turns that healing may take: every one answers all that is asked, or moves to the next timer.
+/// Turns that healing may take: each answers all commands, or advances to the next timer.
 const HEALING_TURNS_MAX: usize = 10_000;
-/// With the short one, time runs out often; with the long one, what is left behind stays.
+/// With the short TTL, time runs out often; with the long one, keys that were left behind stay.
 const TTLS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 const REPLICATION: Reply =
     Reply::Replication(Replication { master: Some(true), history: None, promoted: Some(false) });
 
-/// Tokens are numbers: what matters is that they differ.
+/// Tokens are numbers, so that they differ.
 struct Counter(u64);
 
 impl Entropy for Counter {
@@ -107,9 +108,9 @@ enum Asked {
 #[derive(Default)]
 struct Peer {
     asked: VecDeque<Asked>,
-    /// With the moment at which the key expires.
+    /// Each key's token, with the moment at which it expires.
     holds: BTreeMap<LockToken, Moment>,
-    /// How often it was restarted, and when last. It is restarted with its data: a loss is for
+    /// How often it was restarted, and when last. A restart keeps the data: lost data is left to
     /// the simulation, which knows whether a lock may suffer from it.
     restarts: u64,
     started: Option<Moment>,
@@ -121,13 +122,13 @@ struct World {
     ttl: Duration,
     peers: Vec<Peer>,
     leases: Vec<Lease>,
-    /// Operations that were started and have not ended; for extensions, with the old deadline.
+    /// Operations in flight; for extensions, with the old deadline.
     started: BTreeMap<OpId, Option<Moment>>,
-    /// When the first SET with this token was handed out, and by whom it was granted.
+    /// When the first SET with this token was handed out, and which nodes granted it.
     sets: BTreeMap<LockToken, (Moment, BTreeSet<usize>)>,
-    /// The locks that are held, with the nodes that were counted for them last.
+    /// The locks that are held, with the nodes that were last counted for them.
     live: BTreeMap<LockToken, BTreeSet<usize>>,
-    /// Who said yes to the extension with this token that is under way.
+    /// The nodes that granted the extension in flight with this token.
     extensions: BTreeMap<LockToken, BTreeSet<usize>>,
 }
 
@@ -155,7 +156,7 @@ impl World {
         crate::quorum(self.peers.len())
     }
 
-    /// The TTL less 1 % and 2 ms.
+    /// The TTL minus 1 % and 2 ms.
     fn validity(&self) -> Duration {
         self.ttl - self.ttl / 100 - Duration::from_millis(2)
     }
@@ -179,10 +180,10 @@ impl World {
             9 => self.pass(Duration::from_millis(how.into())),
             10 => self.engine.handle_blocked(node),
             11 => self.engine.handle_writable(self.now, node),
-            // The process is paused: nobody looks at what is due.
+            // The process is paused: nothing handles what is due.
             _ => self.now = self.now.after(Duration::from_millis(8 * u64::from(how))),
         }
-        // Whether the caller drains at once or later must not matter.
+        // It must make no difference whether the caller drains at once or later.
         if what & 0x80 == 0 {
             self.drain();
         }
@@ -227,7 +228,7 @@ impl World {
         (count > 0).then(|| self.leases.swap_remove(usize::from(how) % count))
     }
 
-    /// What was unanswered was carried out all the same, as far as it matters: what sets keys was.
+    /// Ends the connection. Unanswered commands that set keys take effect anyway.
     fn disconnect(&mut self, node: usize) {
         let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
         self.engine.handle_disconnected(self.now, node, outcome);
@@ -246,7 +247,7 @@ impl World {
         self.engine.handle_timeout(self.now);
     }
 
-    /// Lets a node answer what it was asked first: truly, or as `how` says.
+    /// Lets a node answer its oldest command: correctly, or as `how` demands.
     fn answer(&mut self, node: usize, how: u8) {
         let Some(asked) = self.peers[node].asked.pop_front() else {
             if how == 15 {
@@ -282,7 +283,7 @@ impl World {
             self.sets.get_mut(&token).expect("it was handed out").1.insert(node);
         }
         if let (Reply::Error(error), Asked::Release(token, _)) = (&reply, asked) {
-            // The engine takes the node's word that the key is not ours.
+            // The engine relies on the node's answer that the key is not ours.
             if error.kind == ServerErrorKind::WrongType {
                 self.peers[node].holds.remove(&token);
             }
@@ -298,7 +299,7 @@ impl World {
         match asked {
             Asked::Hello => Reply::Ok,
             Asked::Id => Reply::Integer(7),
-            // One round goes to nodes of all kinds.
+            // Nodes with different release commands are part of one round.
             Asked::Deletes => Reply::Deletes { delex: node % 3 == 1, delifeq: node % 3 == 2 },
             Asked::Info(section) => Reply::Info(Box::new(match section {
                 Section::Server => ServerInfo {
@@ -381,7 +382,7 @@ impl World {
                 ReleaseWith::Delex => node % 3 == 1,
                 ReleaseWith::Delifeq => node % 3 == 2,
             };
-            assert!(nodes.iter().all(is_had), "a node is sent a command that it does not have");
+            assert!(nodes.iter().all(is_had), "a node is sent only commands that it has");
             let counted = self.live.get(&token).into_iter().flatten();
             let deleted = counted.filter(|node| nodes.contains(**node)).count();
             assert_eq!(deleted, 0, "a copy that a live lock counts on is deleted");
@@ -395,8 +396,8 @@ impl World {
         true
     }
 
-    /// No lock without a quorum that said yes, and without a future; none that is believed in for
-    /// longer than its first SET allows.
+    /// Every lock has a quorum of grants and some validity left, and is not valid for longer than
+    /// its first SET allows.
     fn check(&mut self, done: Done, old: Option<Moment>) {
         match done {
             Done::Acquired(Ok(lease)) => {
@@ -434,7 +435,8 @@ impl World {
         }
     }
 
-    /// Nodes can be reached and tell the truth from now on: everything ends, and nothing is left.
+    /// From now on nodes can be reached and answer correctly: every operation ends, and no key is
+    /// left.
     fn heal(&mut self) {
         self.abandon_all();
         for _ in 0..HEALING_TURNS_MAX {
@@ -500,7 +502,7 @@ mod tests {
         replay("engine", super::engine);
     }
 
-    /// What is nearly right, wherever it is cut.
+    /// Nearly valid replies, cut anywhere.
     #[test]
     fn reply_corpus_with_wrong_bytes_holds() {
         replay("reply", |input| {
@@ -524,7 +526,7 @@ mod tests {
         });
     }
 
-    /// A poor man's fuzzer, so that every test run sees a little that is new to the corpus.
+    /// A minimal fuzzer, so that every test run tries some inputs beyond the corpus.
     #[test]
     fn engine_survives_arbitrary_steps() {
         let mut state = 1_u64;

@@ -1,9 +1,10 @@
-//! Bytes to and from [`Command`] and [`Reply`]: the only importer of `redis-protocol`.
+//! Encodes [`Command`] and decodes [`Reply`]: the only importer of `redis-protocol`, which encodes
+//! the rare commands and decodes single frames.
 //!
-//! Everything that a peer can make large is capped here, before the decoder sees it: it has no
-//! limit on depth or length of its own, does not check the line end of bulk strings, and takes
-//! lenient numbers. A lock client asks for scalars, for what a server says of itself, for its time
-//! and for two of its commands, so that is all that passes.
+//! Everything that a peer can make large is limited here, before the decoder sees it. The decoder
+//! itself has no limit on depth or length, does not check the line end of bulk strings, and accepts
+//! malformed numbers. A lock client asks for scalars, for sections of `INFO`, for the time, and for
+//! the description of two commands. Only these pass.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -20,20 +21,20 @@ use crate::proto::{
 };
 use crate::token::{LockToken, TOKEN_BYTES};
 
-/// The longest line that a reply may have: error texts are the longest that were asked for.
+/// The longest line of a reply: error messages are the longest lines that are expected.
 pub const LINE_BYTES_MAX: usize = 4 * 1024;
-/// The longest text that a server may say of itself: the sections that are asked for have one to
-/// two thousand bytes, and one line for each replica.
+/// The longest bulk string. The requested sections of `INFO` have one to two thousand bytes, plus
+/// one line for each replica.
 pub const TEXT_BYTES_MAX: usize = 16 * 1024;
-/// How deep the description of a command may be nested: servers need six levels.
+/// The deepest nesting of a command's description: servers need six levels.
 const DEPTH_MAX: usize = 8;
-/// No element of an array has fewer bytes.
+/// The fewest bytes that an element of an array can have.
 const ELEMENT_BYTES_MIN: u64 = b"+\r\n".len() as u64;
 /// The longest reply.
 pub const REPLY_BYTES_MAX: usize = TEXT_BYTES_MAX + NUMBER_BYTES_MAX + 2;
-/// An integer or a length has no more digits than this, with what stands around them.
+/// Most bytes of an integer or a length, including its prefix and line end.
 const NUMBER_BYTES_MAX: usize = 24;
-/// More than the longest reply, so that there always is room to read into.
+/// More than the longest reply, so that there is always room to read into.
 const BUFFER_BYTES: usize = 2 * REPLY_BYTES_MAX;
 
 const RELEASE: &str = include_str!("scripts/release.lua").trim_ascii_end();
@@ -42,7 +43,7 @@ const EXTEND_OR_SET: &str = include_str!("scripts/extend_or_set.lua").trim_ascii
 const MARKER: &str = include_str!("scripts/marker.lua").trim_ascii_end();
 const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
 
-/// What the commands of every lock begin with, up to the key's length.
+/// The beginning of the commands that every lock uses, up to the key's length.
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n$";
 const DELEX_HEAD: &[u8] = b"*4\r\n$5\r\nDELEX\r\n$";
 const DELIFEQ_HEAD: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n$";
@@ -50,7 +51,7 @@ static RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(5, RELEASE
 static EXTEND_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND));
 static EXTEND_OR_SET_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND_OR_SET));
 
-/// What may follow on a token.
+/// Most bytes after a token.
 const TAIL_BYTES_MAX: usize = 32;
 
 fn eval_head(words: usize, script: &str) -> Box<[u8]> {
@@ -59,9 +60,10 @@ fn eval_head(words: usize, script: &str) -> Box<[u8]> {
     head.into_bytes().into()
 }
 
-/// Appends a command to `out`. Integers go as bulk strings: the encoder's own integers have a
-/// stray zero byte near powers of ten. It also counts digits by logarithms, for every word; so the
-/// commands of every lock are put together here, out of parts that are ready.
+/// Appends a command to `out`. Integers are sent as bulk strings, because the encoder's own
+/// integers contain a stray zero byte near powers of ten. The encoder also counts digits by
+/// logarithms, for every word. So the commands that every lock uses are assembled here from
+/// prepared parts.
 pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
     let mut digits = [0; 20];
     match *command {
@@ -76,7 +78,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             let id = decimal(connection.unsigned_abs(), &mut digits);
             append(out, &[b"CLIENT", b"KILL", b"ID", id]);
         }
-        // These two are asked again and again.
+        // These two are sent often.
         Command::Info(Section::Replication) => {
             out.put_slice(b"*2\r\n$4\r\nINFO\r\n$11\r\nreplication\r\n");
         }
@@ -119,14 +121,14 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         Command::Release { key, token, with: ReleaseWith::Delex } => {
             out.put_slice(DELEX_HEAD);
             append_word(out, key);
-            // Without a condition it would delete whatever is there.
+            // Without a condition, DELEX would delete any value.
             out.put_slice(b"\r\n$4\r\nIFEQ");
             append_token(out, token, b"\r\n");
         }
     }
 }
 
-/// A head, a key, the token that it has or shall have, and a tail.
+/// Appends a head, the key, its token, and a tail.
 fn append_owned<const N: usize>(
     out: &mut BytesMut,
     head: &[u8],
@@ -139,7 +141,8 @@ fn append_owned<const N: usize>(
     append_token(out, token, tail);
 }
 
-/// From the end of the word before it; as one piece, the length of which the compiler knows.
+/// Appends the token, from the line end of the word before it. The token has a fixed length, so
+/// this compiles to one copy.
 #[inline]
 fn append_token<const N: usize>(out: &mut BytesMut, token: &LockToken, tail: &[u8; N]) {
     const HEAD: &[u8; 7] = b"\r\n$40\r\n";
@@ -151,7 +154,7 @@ fn append_token<const N: usize>(out: &mut BytesMut, token: &LockToken, tail: &[u
     out.put_slice(&piece[..TAIL + N]);
 }
 
-/// A word's length and the word itself, behind the dollar and before the line end.
+/// Appends a word's length and the word itself: the part after the dollar and before the line end.
 fn append_word(out: &mut BytesMut, word: &[u8]) {
     let length = word.len();
     match length {
@@ -171,7 +174,7 @@ fn append_word(out: &mut BytesMut, word: &[u8]) {
 
 fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
     let frames: [BorrowedFrame<'_>; N] = words.map(BulkString);
-    // It fails only for frames that have no RESP2 form, which bulk strings are not.
+    // Encoding fails only for frames without a RESP2 form; bulk strings have one.
     extend_encode_borrowed(out, &Array(&frames), false).expect("bulk strings always encode");
 }
 
@@ -196,19 +199,19 @@ fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// Collects bytes from a connection and cuts replies from them.
+/// Collects bytes from a connection and cuts complete replies from them.
 pub struct ReplyReader {
     buffer: Box<[u8]>,
-    /// Invariant: `start <= end <= buffer.len()`; between them is what has not been cut yet.
+    /// Invariant: `start <= end <= buffer.len()`. The bytes between them are not cut yet.
     start: usize,
     end: usize,
-    /// The last section on replication, and what it says: it is asked for again and again, and
+    /// The bytes of the last replication section, and their meaning: it is requested often and
     /// hardly ever changes.
     replication: (Vec<u8>, Replication),
 }
 
 impl ReplyReader {
-    /// An empty one.
+    /// An empty reader.
     pub fn new() -> ReplyReader {
         ReplyReader {
             buffer: vec![0; BUFFER_BYTES].into(),
@@ -218,7 +221,7 @@ impl ReplyReader {
         }
     }
 
-    /// Forgets what was collected: the connection is a new one.
+    /// Drops the collected bytes, for a new connection.
     pub fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
     }
@@ -243,22 +246,24 @@ impl ReplyReader {
         self.end += count;
     }
 
-    /// The bytes that have not been cut yet.
+    /// The bytes that are not cut yet.
     #[inline]
     pub fn pending(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Whether there are none.
+    /// Whether there are no such bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// The next reply, if it is complete and one of these; [`next`](ReplyReader::next) takes any.
+    /// The next reply, if it is complete and a grant; [`next`](ReplyReader::next) returns any
+    /// reply.
     #[inline]
     pub fn next_grant(&mut self) -> Option<Grant> {
-        // A match on single bytes would look at one after the other.
+        // `starts_with` compiles to one comparison of several bytes; a slice pattern compares byte
+        // by byte.
         let pending = self.pending();
         let (grant, length) = if pending.starts_with(b":1\r\n") {
             (Grant::One, 4)
@@ -274,7 +279,7 @@ impl ReplyReader {
     /// The next reply; `None` if it is not complete.
     ///
     /// # Errors
-    /// The connection cannot be trusted any more and must be closed (R17).
+    /// The peer broke the protocol: the connection must be closed (R17).
     #[expect(clippy::should_implement_trait, reason = "an iterator would end at the first None")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Reply>, ProtocolError> {
@@ -313,7 +318,7 @@ impl ReplyReader {
         Ok(Some(reply))
     }
 
-    /// Once for each connection.
+    /// Used once for each connection.
     #[cold]
     fn next_deletes(&mut self) -> Result<Option<Reply>, ProtocolError> {
         let deletes = deletes(&self.buffer[self.start..self.end])?;
@@ -334,7 +339,7 @@ impl std::fmt::Debug for ReplyReader {
     }
 }
 
-/// What nearly every reply is, so that it costs no more than a look.
+/// The most common replies, recognised with few comparisons.
 #[inline]
 fn usual(bytes: &[u8]) -> Option<(Reply, usize)> {
     match *bytes {
@@ -347,7 +352,7 @@ fn usual(bytes: &[u8]) -> Option<(Reply, usize)> {
     }
 }
 
-/// A time as it will look until the year 2286.
+/// A time as servers send it until the year 2286.
 fn usual_time(bytes: &[u8]) -> Option<(Reply, usize)> {
     let (seconds, rest) = bytes.strip_prefix(b"*2\r\n$10\r\n")?.split_at_checked(10)?;
     let (digit, rest) = rest.strip_prefix(b"\r\n$")?.split_first()?;
@@ -362,8 +367,8 @@ fn usual_time(bytes: &[u8]) -> Option<(Reply, usize)> {
     (micros < 1_000_000).then_some((Reply::Time(time), bytes.len() - rest.len()))
 }
 
-/// The length of the first frame; `None` if it is not complete. It refuses at the first byte that
-/// cannot belong to a reply that was asked for.
+/// The length of the first frame; `None` if it is not complete. It fails at the first byte that
+/// cannot belong to an expected reply.
 fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     match bytes.first() {
         None => Ok(None),
@@ -381,8 +386,8 @@ fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     }
 }
 
-/// What stands between the kind and the end of the line, which is not longer than `longest` with
-/// them; `None` if it is not complete.
+/// The text between the type byte and the line end; `None` if the line is not complete. The whole
+/// line must not be longer than `longest`.
 fn line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, ProtocolError> {
     let window = &bytes[..bytes.len().min(longest)];
     let Some(at) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
@@ -395,7 +400,7 @@ fn line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, ProtocolError> {
     }
 }
 
-/// The length of a bulk string of at most `longest` bytes, with what stands around it.
+/// The length of a bulk string of at most `longest` bytes, including its header and line end.
 fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolError> {
     let Some(header) = line(bytes, NUMBER_BYTES_MAX)? else {
         return Ok(None);
@@ -403,7 +408,7 @@ fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolEr
     if header.is_empty() || !header.iter().all(u8::is_ascii_digit) {
         return Err(ProtocolError::Malformed);
     }
-    // Its digits were counted, so it fits.
+    // The number of digits is limited, so it fits.
     let length = header.iter().fold(0, |sum: u128, digit| sum * 10 + u128::from(digit - b'0'));
     if length > longest as u128 {
         return Err(ProtocolError::TooLarge);
@@ -416,15 +421,16 @@ fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolEr
     }
 }
 
-/// Whether this array is what `COMMAND INFO` says of two commands: each is an array, or not there.
+/// Whether this array is a reply of `COMMAND INFO` about two commands: each element is an array or
+/// null.
 fn is_about_commands(bytes: &[u8]) -> bool {
     let elements = bytes.strip_prefix(b"*2\r\n");
     elements.is_some_and(|elements| matches!(elements, [b'*', ..] | [b'$', b'-', ..]))
 }
 
-/// Which of the two commands that were asked for a server has, and the length of what says so;
-/// `None` if it is not complete. All that it says beside their names is skipped. It is looked at
-/// from its beginning whenever more of it has come; its cap bounds what that costs.
+/// Which of the two requested commands the server has, and the length of the reply; `None` if it is
+/// not complete. Everything but the names is skipped. An incomplete reply is parsed from its
+/// beginning each time; its length limit bounds that cost.
 fn deletes(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
     const NAMES: [&[u8]; 2] = [b"DELEX", b"DELIFEQ"];
     let mut at = b"*2\r\n".len();
@@ -449,7 +455,7 @@ fn deletes(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
     Ok(Some((Reply::Deletes { delex, delifeq }, at)))
 }
 
-/// The text that a complete array begins with; `None` if it is empty, or null.
+/// The text that a complete array begins with; `None` if the array is empty or null.
 fn first_text(frame: &[u8]) -> Option<&[u8]> {
     let mut lines = frame.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     match (lines.next()?, lines.next()?) {
@@ -460,10 +466,10 @@ fn first_text(frame: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The length of an element with all that is in it, of at most `longest` bytes; `None` if it is not
-/// complete. It needs no more room the deeper it goes, and believes no count that cannot be true.
+/// The length of an element including its contents, at most `longest` bytes; `None` if it is not
+/// complete. It uses constant memory at any depth, and refuses a count that the limit cannot hold.
 fn nested_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolError> {
-    // How many elements are to come on each level but the outermost, and on all of them.
+    // The remaining elements on each level but the outermost; `to_come` counts those of all levels.
     let mut open = [0; DEPTH_MAX - 1];
     let (mut depth, mut to_come, mut at) = (0, 1, 0);
     while to_come > 0 {
@@ -481,7 +487,7 @@ fn nested_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, Protocol
             depth += 1;
             continue;
         }
-        // The last element of an array ends the array, too, which is an element of another one.
+        // The last element of an array also ends the array, which is itself an element.
         while depth > 0 {
             open[depth - 1] -= 1;
             if open[depth - 1] > 0 {
@@ -493,8 +499,8 @@ fn nested_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, Protocol
     Ok(Some(at))
 }
 
-/// The length of an element's own bytes, and how many elements it has inside; `None` if they are
-/// not complete.
+/// The length of an element's own bytes, and the number of elements inside it; `None` if its bytes
+/// are not complete.
 fn element(bytes: &[u8], longest: usize) -> Result<Option<(usize, u64)>, ProtocolError> {
     let length = match bytes.first() {
         Some(b'*') => {
@@ -518,7 +524,7 @@ fn element(bytes: &[u8], longest: usize) -> Result<Option<(usize, u64)>, Protoco
     Ok(length.map(|length| (length, 0)))
 }
 
-/// The length of the one array that is asked for: two numbers as text, which are a time.
+/// The length of the time reply: an array of two numbers as text.
 fn time_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     const HEADER: &[u8] = b"*2\r\n";
     let common = bytes.len().min(HEADER.len());
@@ -566,7 +572,7 @@ fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
         Ok(Some((RangeFrame::Array(_), _))) => Err(ProtocolError::Unexpected),
         Ok(Some((RangeFrame::Error((from, to)), _))) => {
             let error = &frame[from..to];
-            // A transaction was never begun: the server is answering somebody else.
+            // The client sends no transactions: this is a reply to another client.
             if error.starts_with(b"EXECABORT") {
                 return Err(ProtocolError::Unexpected);
             }
@@ -576,8 +582,8 @@ fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
     }
 }
 
-/// The frame's lines, of which the third and the fifth are seconds and microseconds. The decoder
-/// would put them on the heap, and this is asked for again and again.
+/// Parses the frame's lines: the third is seconds and the fifth microseconds. The decoder would
+/// allocate, and the time is requested often.
 fn decode_time(frame: &[u8]) -> Result<Reply, ProtocolError> {
     let mut lines = frame.split(|byte| *byte == b'\n').map(|line| line.trim_ascii_end());
     match (lines.nth(2).and_then(number), lines.nth(1).and_then(number)) {
@@ -588,7 +594,7 @@ fn decode_time(frame: &[u8]) -> Result<Reply, ProtocolError> {
     }
 }
 
-/// An unsigned number of at most 18 digits, which fits whatever it is.
+/// An unsigned number of at most 18 digits, which always fits.
 fn number(text: &[u8]) -> Option<u64> {
     let is_number = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     is_number.then(|| text.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
@@ -603,7 +609,7 @@ fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Asked for again and again, so it looks at no line twice.
+/// Parsed often, so it reads each line only once.
 fn replication(text: &[u8]) -> Replication {
     let mut said = Replication::default();
     for line in text.split(|byte| *byte == b'\n') {
@@ -624,14 +630,14 @@ fn history(value: &[u8]) -> Option<History> {
     u128::from_str_radix(digits, 16).ok().map(History::from)
 }
 
-/// What is not known is left out, and so is a value that makes no sense.
+/// Parses a section of `INFO`. Unknown fields and invalid values are skipped.
 fn server_info(text: &[u8]) -> ServerInfo {
     let mut info = ServerInfo { replication: replication(text), ..ServerInfo::default() };
     let mut make = "redis";
     for (name, value) in fields(text) {
         match name {
             b"server_name" if value == b"valkey" => make = "valkey",
-            // A fork repeats the version that it is compatible with, before its own.
+            // A fork of Redis reports the version it is compatible with before its own version.
             b"redis_version" => info.version = Some(word(value)),
             b"valkey_version" => info.version = Some(word(value)),
             b"run_id" if !value.is_empty() => info.run_id = Some(word(value)),
@@ -649,20 +655,20 @@ fn server_info(text: &[u8]) -> ServerInfo {
     info
 }
 
-/// A server whose clock was stepped back says a negative age: that is none.
+/// A server whose clock was stepped back may report a negative age, which counts as zero.
 fn uptime(value: &[u8]) -> Duration {
     Duration::from_secs(number(value).unwrap_or(0))
 }
 
-/// Printable, and no longer than a name of this kind.
+/// The printable characters, up to the length of any name of this kind.
 fn word(value: &[u8]) -> Arc<str> {
     const CHARS_MAX: usize = 64;
     let printable = value.iter().filter(|byte| byte.is_ascii_graphic());
     printable.take(CHARS_MAX).map(|byte| char::from(*byte)).collect::<String>().into()
 }
 
-/// Codes and what they mean. Old servers put the code of a script's error behind
-/// words of their own, so a code counts wherever it stands as a word.
+/// Error codes and their meaning. Old servers put the code of a script's error after other text, so
+/// a code counts anywhere as a whole word.
 const CODES: [(&str, ServerErrorKind); 24] = [
     ("LOADING", ServerErrorKind::Loading),
     ("MISCONF", ServerErrorKind::Misconfigured),
@@ -682,7 +688,7 @@ const CODES: [(&str, ServerErrorKind); 24] = [
     ("BUSY", ServerErrorKind::Busy),
     ("NOSCRIPT", ServerErrorKind::NoScript),
     ("WRONGTYPE", ServerErrorKind::WrongType),
-    // What DELEX says instead.
+    // The same error from DELEX.
     ("Key should be of string type", ServerErrorKind::WrongType),
     ("unknown command", ServerErrorKind::UnknownCommand),
     ("max number of clients", ServerErrorKind::MaxClients),
@@ -707,7 +713,7 @@ fn server_error(text: &[u8]) -> ServerError {
     ServerError { kind, message: text.into() }
 }
 
-/// Servers repeat a command that they do not know, with its arguments: a token or a password.
+/// Servers repeat the arguments of an unknown command, which may be a token or a password.
 fn without_arguments(text: &str) -> &str {
     text.find("with args").map_or(text, |at| text[..at].trim_end_matches([' ', ',']))
 }
@@ -742,8 +748,8 @@ mod tests {
         server_error(text.as_bytes()).kind
     }
 
-    /// R19: a release goes as EVAL, never as EVALSHA, which may have to be said twice.
-    /// What is put together by hand is what the encoder would write.
+    /// R19: a release is sent as EVAL, never as EVALSHA, which may have to be sent twice.
+    /// Hand-assembled commands must equal what the encoder writes.
     #[test]
     fn commands_of_every_lock_are_as_the_encoder_writes_them() {
         let token = LockToken::from_random([0xa5; 20]);
@@ -782,7 +788,7 @@ mod tests {
         }
     }
 
-    /// The section that was read before is known again by its bytes alone.
+    /// The last replication section is recognised by its bytes alone.
     #[test]
     fn a_section_that_changed_is_not_taken_for_the_one_before() {
         let frame = |history: char, offset: &str| {
@@ -946,14 +952,14 @@ mod tests {
     }
 
     const NO_COMMAND: &str = "$-1\r\n";
-    /// What Redis 8.6 says of it.
+    /// The description in Redis 8.6.
     const DELEX: &str = "*10\r\n$5\r\ndelex\r\n:-2\r\n*2\r\n+write\r\n+fast\r\n:1\r\n:1\r\n:1\r\n\
         *3\r\n+@write\r\n+@string\r\n+@fast\r\n*0\r\n*1\r\n*6\r\n$5\r\nflags\r\n\
         *3\r\n+RW\r\n+delete\r\n+variable_flags\r\n$12\r\nbegin_search\r\n\
         *4\r\n$4\r\ntype\r\n$5\r\nindex\r\n$4\r\nspec\r\n*2\r\n$5\r\nindex\r\n:1\r\n\
         $9\r\nfind_keys\r\n*4\r\n$4\r\ntype\r\n$5\r\nrange\r\n$4\r\nspec\r\n\
         *6\r\n$7\r\nlastkey\r\n:0\r\n$7\r\nkeystep\r\n:1\r\n$5\r\nlimit\r\n:0\r\n*0\r\n";
-    /// What Valkey 9.1 says of it.
+    /// The description in Valkey 9.1.
     const DELIFEQ: &str = "*10\r\n$7\r\ndelifeq\r\n:3\r\n*2\r\n+write\r\n+fast\r\n\
         :1\r\n:1\r\n:1\r\n*3\r\n+@write\r\n+@string\r\n+@fast\r\n*0\r\n*1\r\n*6\r\n$5\r\nflags\r\n\
         *2\r\n+RM\r\n+delete\r\n$12\r\nbegin_search\r\n\
@@ -997,14 +1003,14 @@ mod tests {
         }
     }
 
-    /// The answer to `COMMAND INFO` for these two.
+    /// The reply of `COMMAND INFO` for these two.
     fn commands(delex: &str, delifeq: &str) -> Vec<u8> {
         ["*2\r\n", delex, delifeq].concat().into_bytes()
     }
 
     #[test]
     fn a_server_says_which_of_its_commands_delete() {
-        // Before Redis 7, what is not there is a null array.
+        // Before Redis 7, a missing command is a null array.
         let old = "*-1\r\n";
         let table = [
             (commands(NO_COMMAND, NO_COMMAND), false, false),
@@ -1020,7 +1026,7 @@ mod tests {
             let said = Reply::Deletes { delex, delifeq };
             for end in 0..frame.len() {
                 assert_eq!(replies(&frame[..end]), Ok(vec![]), "{end}");
-                // In two parts, of which the first is looked at and not enough.
+                // In two parts, of which the first is incomplete.
                 let mut reader = ReplyReader::new();
                 let mut seen = Vec::new();
                 for part in [&frame[..end], &[&frame[end..], b":1\r\n"].concat()] {
@@ -1038,21 +1044,22 @@ mod tests {
     #[test]
     fn descriptions_of_commands_that_cannot_be_true_are_refused() {
         let no = NO_COMMAND;
-        // Six levels, the two of the reply and of the command included, are what servers need.
+        // Servers need six levels, including those of the reply and of the command.
         let deep = |levels: usize| format!("*2\r\n+delex\r\n{}:1\r\n", "*1\r\n".repeat(levels));
         let read = |delex: &str, delifeq: &str| replies(&commands(delex, delifeq));
         let is = Ok(vec![Reply::Deletes { delex: true, delifeq: false }]);
         assert_eq!(read(&deep(DEPTH_MAX - 2), no), is);
         assert_eq!(read(&deep(DEPTH_MAX - 1), no), Err(ProtocolError::TooLarge));
         assert_eq!(read(&"*1\r\n".repeat(1 << 16), ""), Err(ProtocolError::TooLarge));
-        // A count that the cap leaves no room for is refused before anything of it has come.
+        // A count that the limit cannot hold is refused before any of the elements arrive.
         for count in ["5461", "1000000000", "999999999999999999"] {
             let lie = format!("*{count}\r\n");
             assert_eq!(read(&lie, ""), Err(ProtocolError::TooLarge), "{count}");
             let later = format!("*3\r\n+delex\r\n*2\r\n:1\r\n*{count}\r\n");
             assert_eq!(read(&later, ""), Err(ProtocolError::TooLarge), "{count}");
         }
-        // One element too few takes from what comes behind, one too many leaves some over.
+        // With one element too few, the array takes bytes that follow it; with one too many, bytes
+        // are left over.
         let few = "*2\r\n+delex\r\n";
         assert_eq!(read(few, "+OK\r\n:1\r\n"), Err(ProtocolError::Malformed));
         assert_eq!(read("*1\r\n+delex\r\n:1\r\n", no), Err(ProtocolError::Malformed));

@@ -386,7 +386,7 @@ impl<W: Work> Crew<W> {
                 hand.hand_out();
                 hand.go();
             }
-            Begun::Unattended => unreachable!("somebody waits for it"),
+            Begun::Unattended => unreachable!("a thread waits for it"),
         }
         hand.outcome.take()
     }
@@ -449,7 +449,7 @@ impl<W: Work> Crew<W> {
     pub(super) fn hold_poller(&self) -> impl FnOnce() {
         let mut gate = self.gate_with_desk();
         let mut hand = self.hand(gate.desk.take());
-        assert!(hand.put_down(gate), "nobody else waits");
+        assert!(hand.put_down(gate), "no other thread waits");
         move || {
             if hand.come_back() {
                 hand.hand_out();
