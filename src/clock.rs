@@ -32,8 +32,8 @@ impl Clock {
     /// missing.
     ///
     /// It is good enough for anything that is not about safety. It must not be used to report a
-    /// lock as held, nor as the start of a validity: that would be safe, but a jump found later
-    /// would be subtracted from the validity.
+    /// lock as held. As the start of a validity it would be safe, but a jump found later would be
+    /// subtracted from the validity.
     pub(crate) fn now_by_one_clock(self) -> Moment {
         let (steady, jumped) = (steady_nanos(), WALL.jumped.load(Ordering::Relaxed));
         Moment::with_jumps(steady.saturating_add(jumped), jumped)

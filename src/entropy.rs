@@ -17,9 +17,9 @@ const DRAWN_MAX: usize = 12;
 /// call for each token takes a third of a microsecond, nearly a seventh of the client's cost when
 /// it takes many locks at once. So tokens for locks that start together are drawn together. The
 /// rest is dropped when commands are sent, when the event loop has waited, and after a millisecond.
-/// Two copies of a machine therefore share only the tokens of operations that were in flight when
-/// it was copied, which is unavoidable, and of those that were starting within that millisecond. A
-/// forked child cannot use its parent's client at all (R24).
+/// Two copies of a machine therefore share only the tokens of operations in flight at that moment,
+/// which is unavoidable, and of those that started within the last millisecond. A forked child
+/// cannot use its parent's client at all (R24).
 pub(crate) struct SystemEntropy {
     jitter: SmallRng,
     drawn: [[u8; TOKEN_RANDOM_BYTES]; DRAWN_MAX],

@@ -1,6 +1,6 @@
 //! Distributed locks over independent Redis masters, with the Redlock algorithm, from one
-//! non-blocking event loop. There is no async runtime. There is no background thread either, with
-//! two exceptions: one that renews locks, if the program asks for it, and one per host name lookup,
+//! non-blocking event loop. There is no async runtime. There is no background thread either, except
+//! one that renews locks, if the program asks for it. A lookup of a host name has its own thread,
 //! which ends with the lookup.
 //!
 //! ```no_run
@@ -9,7 +9,7 @@
 //!
 //! let redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 //!
-//! // One round: granted, or an error that says what every master said.
+//! // One round: granted, or an error with the answer of every master.
 //! let lock = redlock.try_lock("invoice:42", Duration::from_secs(10))?;
 //! println!("held for another {:?}", lock.remaining());
 //! // ... do the work, well within `lock.remaining()` ...
@@ -30,22 +30,21 @@
 //! soon as the outcome is inevitable. A [`LockGuard`] means: a majority of the masters held the key
 //! with this guard's token, and will hold it until [`LockGuard::remaining`] is zero.
 //!
-//! Redlock gives mutual exclusion under these assumptions: clock rates differ by a bounded amount,
-//! clocks make only bounded steps, pauses are bounded, and no master forgets a live lock within
+//! Redlock gives mutual exclusion under four assumptions. Clock rates differ by a bounded amount.
+//! Clocks make only bounded steps. Pauses are bounded. No master forgets a live lock within
 //! [`max_ttl`](Builder::max_ttl). **Only a fencing token that the resource checks protects without
 //! timing assumptions.**
 //!
 //! # Masters that may have forgotten a lock
 //! A master that was restarted without its data would grant a lock a second time. So the client
 //! identifies each master when it connects. A master that may have forgotten a lock is in
-//! *quarantine* until every such lock has expired: it is sent every command, and none of its
+//! *quarantine* until every such lock has expired. It is sent every command, but none of its
 //! answers counts. See [`RestartGuard`]; it is on by default. **In development, where masters were
 //! started a moment ago, switch it off**: `redis://127.0.0.1?restart_guard=off`, or
 //! [`Builder::restart_guard`].
 //!
-//! A master that cannot vote in its present state is refused, and [`Unfit`] gives the reason: it is
-//! a replica or a cluster node, it is loading its data, it may evict locks, or it is the same
-//! server as another node.
+//! A master that cannot vote in its present state is refused: a replica, a cluster node, a master
+//! that is loading its data or may evict locks, the same server twice. [`Unfit`] gives the reason.
 //!
 //! # Observability
 //! [`Redlock::stats`] counts since the client was made. [`Redlock::nodes`] reports what is known of
@@ -84,8 +83,8 @@
 //! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not notice that
 //!   its lock has expired until it checks again.
 //! - A master's wall clock that is stepped forward lets keys expire early. A client notices this if
-//!   it has asked for that master's time before the step, and if its last reading is more than 10
-//!   ms old. A client that starts afterwards cannot notice it.
+//!   it has read that master's time before the step and not within the last 10 ms. A client that
+//!   starts afterwards cannot notice it.
 //! - A flush of a master is noticed only with [`Builder::flush_marker`]. The loss of a single key
 //!   is never noticed.
 //! - Locks are not reentrant and not fair. Redis Cluster, replicas and Sentinel addresses are not
@@ -112,9 +111,9 @@
 //! engine in [`proto`] yourself.
 //!
 //! # Work that outlasts the TTL
-//! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] has it
-//! renewed by a thread that all such locks of a client share, and reports a loss to the holder
-//! before the lock ends; see [`KeepAlive`] and [`KeptLock`].
+//! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] renews it on
+//! a thread that all such locks of a client share. It reports a loss to the holder before the lock
+//! ends; see [`KeepAlive`] and [`KeptLock`].
 //!
 //! # Rules
 //! The rules that the code follows, `R1` to `R37`, are in `docs/rules.md`, each with its tests.

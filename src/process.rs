@@ -2,11 +2,10 @@
 //!
 //! A forked process shares its parent's connections. Its writes would mix with the parent's bytes,
 //! the parent would miss what it read, and dropping its copy of a guard would release the parent's
-//! lock. So every function that touches a connection checks this first, and the check must be
-//! cheap: a system call each time would be a tenth of the cost of a lock. Linux can give a forked
-//! process a page of zeros in place of the parent's. Using that is the only unsafe code of this
-//! crate, so this file is kept short. On other systems, or if the kernel refuses, the process id is
-//! compared.
+//! lock. So every function that touches a connection checks this first. The check must be cheap: a
+//! system call each time would be a tenth of the cost of a lock. Linux can give a forked process a
+//! page of zeros in place of the parent's. Using that is the only unsafe code of this crate, so
+//! this file is kept short. On other systems, or if the kernel refuses, the process id is compared.
 
 /// The process in which a value was made.
 #[derive(Debug, Clone, Copy)]

@@ -17,8 +17,8 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 /// Servers report their age in whole seconds.
 const UPTIME_PRECISION: Duration = Duration::from_secs(1);
 
-/// The upper bound of a TTL. Redis handles far longer ones, but the quarantine of a restarted
-/// master lasts at least this long (R7).
+/// The upper bound of a TTL, and so of `max_ttl`. Redis handles far longer ones, but the quarantine
+/// of a restarted master lasts for at least `max_ttl` (R7).
 pub(crate) const TTL_MS_MAX: u32 = i32::MAX as u32;
 
 /// A TTL to request from a master: whole milliseconds, at least one (R7).

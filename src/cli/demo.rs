@@ -295,7 +295,7 @@ impl Demo {
         let sets_before = self.masters[SLEEPER].command_calls("set")?;
         self.masters[SLEEPER].freeze()?;
         self.page.say(format_args!(
-            "{} is stopped with SIGSTOP. That is worse than death: its connection stands, its \
+            "{} is stopped with SIGSTOP. That is worse than a crash: its connection stays, its \
              port still accepts, and it never answers.",
             capital(&name(SLEEPER))
         ))?;

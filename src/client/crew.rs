@@ -9,8 +9,8 @@
 //! These rules ensure that no order is forgotten and no thread sleeps forever:
 //!
 //! 1. A thread does not put the desk down while the gate is not empty.
-//! 2. A thread does not put the desk down while some order is not done and no leader waits for
-//!    events, unless it becomes the leader itself or calls another thread to the desk.
+//! 2. A thread that puts the desk down while some order is not done makes sure of a leader. If none
+//!    waits for events, it becomes the leader itself, or calls another thread to the desk.
 //! 3. A thread that is called and finds the desk taken may sleep on: the thread at the desk is
 //!    bound by 1 and 2.
 //! 4. A leader whose wait would last too long, or whose order is done, is woken.
@@ -863,7 +863,7 @@ impl<'a, W: Work> Hand<'a, W> {
                 desk.waiters.insert(*id, Arc::clone(&mailbox));
                 mailbox
             }
-            Own::None => unreachable!("its order goes on"),
+            Own::None => unreachable!("its order is not done"),
         };
         self.own = Own::Mail(Arc::clone(&mailbox));
         mailbox

@@ -210,7 +210,7 @@ mod tests {
             is_called_back_at_once(&redlock, &errands);
             assert!(!other.is_finished());
         });
-        // What was called for before is not missed.
+        // A call before the wait is not missed.
         errands.call_back(&redlock);
         assert!(errands.wait(&redlock, Moment::END).is_empty());
         assert!(!errands.is_empty());
@@ -245,7 +245,7 @@ mod tests {
         let until = start.after(Duration::from_millis(30));
         assert!(errands.wait(&redlock, until).is_empty());
         assert!(Clock.now() >= until && Clock.now().since(start) < LONG / 2);
-        // The time that has passed is enough for one look.
+        // The elapsed time is enough for one poll.
         assert!(errands.wait(&redlock, start).is_empty());
     }
 }

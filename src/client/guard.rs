@@ -182,8 +182,8 @@ impl LockGuard {
     /// least `max_ttl`. The call does not wait for masters. It waits until no other thread runs the
     /// event loop, at most until the lock's validity ends.
     ///
-    /// In a process that was forked from the one that holds the lock, the parts belong to no lock:
-    /// the lock stays with the parent, and adopting the parts fails and releases nothing.
+    /// In a process that was forked from the one that holds the lock, the parts belong to no lock.
+    /// The lock stays with the parent; adopting the parts fails and releases nothing.
     pub fn into_parts(mut self) -> LockParts {
         let lease = self.lease.take().expect("the guard ends here");
         if !self.redlock.is_home() {

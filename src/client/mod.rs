@@ -56,14 +56,14 @@ const SLACK: Duration = Duration::from_millis(10);
 /// While another thread runs the event loop, a call sleeps. But it sleeps no longer than its own
 /// limit, even if that other thread gets no processor for a long time. `try_lock` and
 /// [`unlock`](LockGuard::unlock) return after [`connect_timeout`](crate::Builder::connect_timeout)
-/// and [`node_timeout`](crate::Builder::node_timeout) together, `try_lock_for` after its wait,
-/// [`extend`](LockGuard::extend) when the old validity ends, [`connect`](crate::Builder::connect)
-/// and [`shutdown`](Redlock::shutdown) after their timeouts; each at most some 10 ms later. Such a
-/// call fails with [`Unavailable`](crate::LockErrorKind::Unavailable) and lists no master; an
-/// extension fails with [`Expired`](crate::LockErrorKind::Expired). Whatever the call has taken, or
-/// may yet take, is given up as soon as a thread runs the event loop again.
-/// [`nodes`](Redlock::nodes) and [`stats`](Redlock::stats) wait for the other thread without a
-/// limit.
+/// and [`node_timeout`](crate::Builder::node_timeout) together. `try_lock_for` returns after its
+/// wait. [`extend`](LockGuard::extend) returns when the old validity ends.
+/// [`connect`](crate::Builder::connect) and [`shutdown`](Redlock::shutdown) return after their
+/// timeouts. Each may be some 10 ms late, not more. Such a call fails with
+/// [`Unavailable`](crate::LockErrorKind::Unavailable) and lists no master; an extension fails with
+/// [`Expired`](crate::LockErrorKind::Expired). Whatever the call has taken, or may yet take, is
+/// given up as soon as a thread runs the event loop again. [`nodes`](Redlock::nodes) and
+/// [`stats`](Redlock::stats) wait for the other thread without a limit.
 ///
 /// Two delays have no bound. The calling thread itself may get no processor, or be blocked by the
 /// logger. And another thread may get none while it holds the mutex through which threads exchange

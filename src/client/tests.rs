@@ -82,8 +82,8 @@ fn lock_that_its_thread_overslept_is_not_held_and_released() {
     });
 }
 
-/// Whatever a thread waits for, it does not wait beyond its limit when another thread has the loop
-/// and gets no processor; and nothing is left behind.
+/// No thread waits beyond its limit when another thread has the loop and gets no processor. Nothing
+/// is left behind.
 #[test]
 fn limits_are_kept_when_another_thread_is_held_up_with_the_loop() {
     let servers = servers();
@@ -178,7 +178,7 @@ fn loss_is_told_in_time_when_another_thread_is_held_up_with_the_loop() {
     let [lost, unlocked, stopped] = ["lost", "unlocked", "stopped"].map(keep);
     let let_go = redlock.shared.crew.hold_desk();
     for _ in 0..3 {
-        assert!(!losses.recv_timeout(3 * ttl).expect("it is told").is_zero());
+        assert!(!losses.recv_timeout(3 * ttl).expect("the loss is reported").is_zero());
     }
     assert!(lost.is_lost());
     let limit = CONNECT_TIMEOUT + NODE_TIMEOUT + GENEROUS;

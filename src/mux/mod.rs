@@ -35,7 +35,7 @@ const BATCH_BYTES_MAX: usize = 64 * 1024;
 /// The engine's share bounds the number of replies besides.
 const READS_PER_TURN_MAX: usize = 16;
 /// Before a command goes to a node that owes no answer, its socket is read if the last read is
-/// older than this: bytes that arrived before a command cannot be its answer (R17).
+/// older than this. Bytes that arrived before a command cannot be its answer (R17).
 pub(crate) const UNREAD_MAX: Duration = Duration::from_millis(1);
 /// Most commands sent in one turn, each to all its nodes.
 const COMMANDS_PER_TURN_MAX: usize = 2_048;
@@ -477,9 +477,9 @@ impl Multiplexer {
     }
 
     /// As [`handle_event_now`](Multiplexer::handle_event_now), when no caller waits for anything.
-    /// An answer that is too late to matter is read together with the next one, which will be
-    /// announced, or before the node is failed for its silence. Bytes that are no answer are read
-    /// at once.
+    /// An answer that is too late to matter is read with the next one, which will be announced. At
+    /// the latest it is read before the node fails for its silence. Bytes that are no answer are
+    /// read at once.
     pub(crate) fn defer(&mut self, event: &Event) {
         // Other systems announce nothing again before all was read.
         let is_announced_again = cfg!(any(target_os = "linux", target_os = "android"));

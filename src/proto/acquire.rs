@@ -217,7 +217,7 @@ impl Engine {
     }
 
     /// The patience ended during a round: a node that has not answered gives no vote. The report of
-    /// an earlier, complete round says more, and is returned instead.
+    /// an earlier, complete round has more answers, and is returned instead.
     pub(super) fn give_up(&mut self, now: Moment, op: usize, round: usize) {
         self.rounds[round].decided = true;
         for node in self.rounds[round].undecided.iter() {

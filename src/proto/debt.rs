@@ -28,8 +28,8 @@ const DEBTS_MAX: usize = 8_192;
 const DEBTS_KEPT_MAX: usize = 2 * OPERATIONS_MAX;
 /// The most connections that one debt names; the others are treated as unknown.
 pub(crate) const CONNECTIONS_MAX: usize = 4;
-/// The most `CLIENT KILL` commands in flight per node. Commands sent on further old connections are
-/// released twice instead.
+/// The most `CLIENT KILL` commands per connection that are unanswered or were refused. For further
+/// old connections, the release is sent twice instead.
 const KILLS_MAX: usize = 8;
 
 /// A connection as its server knows it.

@@ -43,8 +43,8 @@ impl Engine {
         // After the old deadline, an answer is of no use.
         self.set_timer(op, deadline);
         self.send_to_all(now, round);
-        // However it ends, these copies must be released with the others (R29): copies that it may
-        // set, and those of a process that has moved to a node that was not sent the SET.
+        // However it ends, its nodes get the release too (R29): it may set copies there. And a
+        // process with a copy may have moved to a node that was not sent the SET.
         self.leases[lease].sent.extend(self.rounds[round].sent);
         self.id_of(op)
     }

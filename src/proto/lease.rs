@@ -11,9 +11,9 @@ use crate::{Moment, Resource};
 /// A lock that was granted: its resource, its token, and its validity.
 ///
 /// An acquisition hands it out, and an extension or a release takes it back by value. So a lock has
-/// at most one operation in flight (R30), and its owner has no lease before the first byte of the
-/// release is sent (R14). Only an extension that completed before the old deadline raises the
-/// deadline (R22, R25).
+/// at most one operation in flight (R30), and its owner has lost the lease by the time that the
+/// first byte of its release is sent (R14). Only an extension that completed before the old
+/// deadline raises the deadline (R22, R25).
 ///
 /// Dropping it releases nothing: the keys then live until their TTL ends. Another engine or
 /// multiplexer may extend or release it, if it has the same nodes in the same order and the same

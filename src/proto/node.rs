@@ -108,7 +108,7 @@ pub(super) enum Lost {
     Sent,
     /// The command: it was not handed out.
     Unsent,
-    /// The answer to the check of its flush marker.
+    /// The check of its flush marker, sent or not.
     Marker,
 }
 

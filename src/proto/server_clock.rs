@@ -1,8 +1,8 @@
 //! Compares a server's wall clock with ours: a jump forward lets keys expire too early.
 //!
-//! What it cannot see: a jump shorter than the round trip of the check; a jump shorter than the
-//! drift that the clocks may have accumulated since the check before; and a jump after the last
-//! check, until the next one.
+//! It cannot see a jump shorter than the round trip of the check, nor one shorter than the drift
+//! that the clocks may have accumulated since the check before. It sees a jump after a check only
+//! at the next one.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::error::{NodeOutcome, ProtocolError, QuarantineCause};
 /// A SET is preceded by a check of the server's clock and role if the last check is older than
 /// this.
 const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
-/// The clock is also checked before a SET if the server refused one within this time: a client that
+/// The clock is also checked before a SET if the server refused one within this time. A client that
 /// waits for a lock must not profit from a jump that frees it.
 const WAITING_MAX: Duration = Duration::from_secs(1);
-/// A smaller jump cannot be told from rounding and delays.
+/// A smaller jump cannot be distinguished from rounding and delays.
 const JUMP_MIN: Duration = Duration::from_millis(5);
 
 /// The state of a server's clock as seen by this client.
@@ -275,7 +275,7 @@ mod tests {
             assert_eq!(clock.is_due(at(now)), is_due, "{now}");
             assert_eq!(clock.is_role_due(at(now)), is_due, "{now}");
         }
-        // A refused SET makes every look due at once for a second, of the clock only.
+        // After a refused SET, a check of the clock is due at any time for a second.
         clock.refused_at = Some(at(500));
         for (now, waits) in [(1_000, true), (1_499, true), (1_500, false)] {
             clock.ask(at(now));
@@ -286,11 +286,11 @@ mod tests {
         }
         assert_eq!(clock.unanswered, 4);
         clock.is_secret = true;
-        assert!(!clock.is_due(at(9_000)), "what is not told is not asked for");
+        assert!(!clock.is_due(at(9_000)), "a refused time is not asked for again");
         clock.refused_at = Some(at(9_000));
         assert!(!clock.is_due(at(9_000)));
         clock.reconnect(at(9_000));
-        assert!(!clock.is_secret && clock.is_due(at(9_000)), "another connection may tell");
+        assert!(!clock.is_secret && clock.is_due(at(9_000)), "another connection may allow it");
         assert_eq!(clock.unanswered, 1);
     }
 

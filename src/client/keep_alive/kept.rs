@@ -153,8 +153,8 @@ impl KeptLock {
     /// Turns this back into a lock that is not renewed. It does not wait for a renewal in flight,
     /// which no longer counts.
     ///
-    /// If the thread that has the renewal's result is delayed for as long as a release may take,
-    /// the lock is given up, and the returned guard has expired.
+    /// The thread that has the renewal's result may be delayed for as long as a release may take.
+    /// Then the lock is given up, and the returned guard has expired.
     pub fn stop(self) -> LockGuard {
         let redlock = self.kept.redlock.clone();
         if !redlock.is_home() {

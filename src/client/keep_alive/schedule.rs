@@ -295,7 +295,7 @@ mod tests {
         }
         // From the fourth to the twenty-second second, one to two seconds apart.
         assert!((10..=18).contains(&tries), "{tries}");
-        assert_eq!(now, START.after(22 * SECOND), "R31: told while a round could still fit");
+        assert_eq!(now, START.after(22 * SECOND), "R31: reported while a round could still fit");
         assert_eq!((schedule.poll_due(now), schedule.poll_timeout()), (None, None));
     }
 
