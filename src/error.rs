@@ -467,7 +467,7 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Pending => f.write_str("no answer yet"),
             NodeOutcome::Granted => f.write_str("granted"),
             NodeOutcome::Held => f.write_str("held by another token"),
-            NodeOutcome::Absent => f.write_str("held without our token"),
+            NodeOutcome::Absent => f.write_str("does not hold our token"),
             NodeOutcome::TimedOut(phase) => write!(f, "timed out ({phase})"),
             NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
             NodeOutcome::Unresolved => f.write_str("host name does not resolve"),

@@ -129,7 +129,7 @@ impl Demo {
         self.page.chapter("The masters")?;
         self.page.say(format_args!(
             "Each is a redis-server of its own that knows nothing of the others. A client \
-                 that has the lock on {} of the {n} holds it, so {} may fail at any time.",
+             that has the lock on {} of the {n} holds it, so {} may fail at any time.",
             self.quorum(),
             n - self.quorum()
         ))?;

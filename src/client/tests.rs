@@ -106,7 +106,7 @@ fn limits_are_kept_when_another_thread_is_held_up_with_the_loop() {
     bound("try_lock_for", took, WAIT);
     let error = result.unwrap_err();
     assert!(error.is_unavailable() && error.nodes().is_empty(), "{error}");
-    assert!(error.to_string().contains("held up"), "{error}");
+    assert!(error.to_string().contains("delayed"), "{error}");
     let (took, result) = timed(|| redlock.try_lock("b", TTL));
     bound("try_lock", took, CONNECT_TIMEOUT + NODE_TIMEOUT);
     assert!(result.unwrap_err().is_unavailable());
