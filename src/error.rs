@@ -297,9 +297,7 @@ impl fmt::Display for LockError {
                 let absent = count(|outcome| matches!(outcome, NodeOutcome::Absent));
                 match absent {
                     0 => f.write_str("expired: no validity was left")?,
-                    _ => {
-                        write!(f, "expired: {absent} of {total} nodes no longer hold our token")?
-                    }
+                    _ => write!(f, "expired: {absent} of {total} nodes no longer hold our token")?,
                 }
             }
             LockErrorKind::InvalidTtl { ttl, min, max } => {
