@@ -425,7 +425,8 @@ pub enum NodeOutcome {
     /// The node broke the protocol. The client closed the connection.
     Protocol(ProtocolError),
     /// The node answered, but it may have forgotten a lock that is still held, or may have done so
-    /// when it took this one. Its answer does not count. See [`RestartGuard`](crate::RestartGuard).
+    /// when it took this one. Its answer does not count for now. See
+    /// [`RestartGuard`](crate::RestartGuard).
     Quarantined,
     /// The node cannot vote in its present state. The client closed the connection and tries again.
     Unfit(Unfit),
@@ -438,7 +439,7 @@ pub enum NodeOutcome {
 }
 
 impl NodeOutcome {
-    /// Whether the node gave no vote, neither yes nor no.
+    /// Whether the node failed to vote. `false` for a yes, a no, and a vote that was not needed.
     pub fn is_failure(&self) -> bool {
         match self {
             NodeOutcome::Pending

@@ -33,8 +33,8 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// argument, and do not log it. Adopt it only once: two processes that both adopt it both consider
 /// the lock theirs.
 ///
-/// It is for another process of the same machine, since the same boot and in the same time
-/// namespace. Any other process refuses it ([`HandOverError::OtherClock`]). The remaining validity
+/// It is for another process of the same machine, in the same boot and the same time namespace.
+/// Any other process refuses it ([`HandOverError::OtherClock`]). The remaining validity
 /// is only known on the clock by which the lock was taken, and the wall clocks of two machines may
 /// differ by more than that. The time in transit is subtracted by the machine's clock or by its
 /// wall clock, whichever shows more. On systems other than Linux, boot and clock cannot be
