@@ -36,7 +36,8 @@ pub(super) enum Order {
     CallBack,
 }
 
-/// What a thread wants to know about the masters; it takes at least one poll of the sockets.
+/// What a thread waits to learn about the masters. Each turn of the loop checks it, after polling
+/// the sockets.
 #[derive(Clone, Copy)]
 pub(super) enum Watch {
     Nodes,

@@ -1,8 +1,8 @@
 //! A first-in, first-out queue.
 
 /// A queue in one contiguous buffer. Taken items are removed when all were taken, as after nearly
-/// every turn, or when they are the larger part. A ring buffer would compute its position at every
-/// step, and there are three steps for each command to each node.
+/// every turn, or when they are at least as many as the rest. A ring buffer would compute its
+/// position at every step, and there are three steps for each command to each node.
 #[derive(Debug)]
 pub(super) struct Fifo<T> {
     items: Vec<T>,

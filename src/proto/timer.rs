@@ -13,7 +13,7 @@ const STALE_MIN: usize = 64;
 /// The timers of operations, soonest first.
 ///
 /// Nearly every operation ends before its timer fires. So a stale entry stays until it reaches the
-/// front, or until stale entries outnumber live ones.
+/// front, or until the stale entries exceed the live ones by more than [`STALE_MIN`].
 #[derive(Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Moment, OpId)>>,
