@@ -1,21 +1,21 @@
 //! Leader and followers: how threads share an event loop that belongs to none of them.
 //!
-//! The shared state lies on a *desk*. A thread that finds the desk free takes it and works for all
-//! threads: it begins the orders filed meanwhile, sends them, and hands out outcomes. A thread that
-//! finds the desk taken files its order at the *gate*, and sleeps until the order is done. One of
-//! the threads whose orders are not done, the *leader*, waits for events. While it waits, the desk
-//! is free.
+//! The shared [`LoopState`], in short the *loop*, is with one thread at a time, or free. A thread
+//! that finds it free takes it and works for all threads: it begins the orders filed meanwhile,
+//! sends them, and hands out outcomes. A thread that finds it taken files its order in the
+//! [`Inbox`], and sleeps until the order is done. One of the threads whose orders are not done, the
+//! *leader*, waits for events. While it waits, the loop is free.
 //!
 //! These rules ensure that no order is forgotten and no thread sleeps forever:
 //!
-//! 1. A thread does not put the desk down while the gate is not empty.
-//! 2. A thread that puts the desk down while some order is not done makes sure of a leader. If none
-//!    waits for events, it becomes the leader itself, or calls another thread to the desk.
-//! 3. A thread that is called and finds the desk taken may sleep on: the thread at the desk is
+//! 1. A thread does not give the loop back while the inbox is not empty.
+//! 2. A thread that gives the loop back while some order is not done makes sure of a leader. If
+//!    none waits for events, it becomes the leader itself, or calls another thread to the loop.
+//! 3. A thread that is called and finds the loop taken may sleep on: the thread at the loop is
 //!    bound by 1 and 2.
 //! 4. A leader whose wait would last too long, or whose order is done, is woken.
-//! 5. A thread writes a report only while it holds neither desk nor poller. Meanwhile it is not
-//!    called to the desk; afterwards it checks the desk by itself.
+//! 5. A thread writes a report only while it holds neither loop nor poller. Meanwhile it is not
+//!    called to the loop; afterwards it checks the loop by itself.
 //! 6. No thread sleeps past the limit of its order, whatever the others do. At the limit it takes
 //!    the order back, and the outcome is given up.
 //!
@@ -35,13 +35,13 @@ const ROUNDS_WITHOUT_LOOK_MAX: usize = 4;
 
 /// After waking this many threads, yield, so that their next requests leave together.
 const CROWD_MIN: usize = 4;
-/// Most mailboxes kept for reuse, in each of two places. With more threads than that, they are
+/// Most waiters kept for reuse, in each of two places. With more threads than that, they are
 /// allocated.
-const MAILBOXES_KEPT_MAX: usize = 256;
-/// How many kept mailboxes are tried to find a free one.
-const MAILBOXES_TRIED_MAX: usize = 8;
+const WAITERS_KEPT_MAX: usize = 256;
+/// How many kept waiters are tried to find a free one.
+const WAITERS_TRIED_MAX: usize = 8;
 
-/// The work that lies on the desk.
+/// What the loop does.
 pub(super) trait Work {
     type Order;
     /// Identifies an order in progress.
@@ -152,74 +152,74 @@ type WakerOf<W> = <<W as Work>::Poller as Poll>::Waker;
 
 /// The threads, and what they share.
 pub(super) struct Crew<W: Work> {
-    gate: Mutex<Gate<W>>,
+    inbox: Mutex<Inbox<W>>,
     waker: WakerOf<W>,
 }
 
 /// Where a thread learns whether it has to work or to sleep.
-struct Gate<W: Work> {
+struct Inbox<W: Work> {
     /// `None` while a thread works at it.
-    desk: Option<Box<Desk<W>>>,
+    state: Option<Box<LoopState<W>>>,
     /// At most one per waiting thread, one per thread that took back a begun order, and one per
     /// outcome that was given up.
     orders: VecDeque<Filed<W>>,
-    /// The leader's poller, if the leader found the desk taken on its return.
-    back: Option<Back<W>>,
-    /// The mailboxes of threads that deliver a report.
-    away: Vec<Arc<Mailbox<W>>>,
+    /// The leader's poller, if the leader found the loop taken on its return.
+    back: Option<LeaderReturn<W>>,
+    /// The waiters of threads that deliver a report.
+    away: Vec<Arc<Waiter<W>>>,
     /// Mailboxes for reuse; some still belong to threads that are about to wake.
-    used: VecDeque<Arc<Mailbox<W>>>,
+    used: VecDeque<Arc<Waiter<W>>>,
 }
 
-impl<W: Work> Gate<W> {
+impl<W: Work> Inbox<W> {
     fn is_empty(&self) -> bool {
         self.orders.is_empty() && self.back.is_none()
     }
 
-    fn mailbox(&mut self) -> Arc<Mailbox<W>> {
-        for _ in 0..self.used.len().min(MAILBOXES_TRIED_MAX) {
-            let Some(mut mailbox) = self.used.pop_front() else {
+    fn waiter(&mut self) -> Arc<Waiter<W>> {
+        for _ in 0..self.used.len().min(WAITERS_TRIED_MAX) {
+            let Some(mut waiter) = self.used.pop_front() else {
                 break;
             };
-            if let Some(unused) = Arc::get_mut(&mut mailbox) {
+            if let Some(unused) = Arc::get_mut(&mut waiter) {
                 let mut mail = unused.lock();
                 debug_assert!(mail.outcome.is_none(), "it was taken, or given up");
                 *mail = Mail { outcome: None, is_called: false };
                 drop(mail);
-                return mailbox;
+                return waiter;
             }
-            self.used.push_back(mailbox);
+            self.used.push_back(waiter);
         }
-        Mailbox::new()
+        Waiter::new()
     }
 
-    /// Puts the desk back. Returns the mailbox of the thread to call to it, if any.
+    /// Gives the loop back. Returns the waiter of the thread to call to it, if any.
     #[inline(always)]
-    fn put(&mut self, mut desk: Box<Desk<W>>, waker: &WakerOf<W>) -> Option<Arc<Mailbox<W>>> {
-        let heir = match desk.poller {
-            Some(_) => desk.waiters.values().find(|waiter| !self.is_away(waiter)).cloned(),
+    fn put(&mut self, mut state: Box<LoopState<W>>, waker: &WakerOf<W>) -> Option<Arc<Waiter<W>>> {
+        let successor = match state.poller {
+            Some(_) => state.waiters.values().find(|waiter| !self.is_away(waiter)).cloned(),
             None => {
-                desk.hasten_leader(waker);
+                state.hasten_leader(waker);
                 None
             }
         };
-        desk.clear_up(self);
-        self.desk = Some(desk);
-        heir
+        state.clear_up(self);
+        self.state = Some(state);
+        successor
     }
 
-    fn is_away(&self, mailbox: &Arc<Mailbox<W>>) -> bool {
-        self.away.iter().any(|away| Arc::ptr_eq(away, mailbox))
+    fn is_away(&self, waiter: &Arc<Waiter<W>>) -> bool {
+        self.away.iter().any(|away| Arc::ptr_eq(away, waiter))
     }
 
-    /// The order of this mailbox is no longer awaited.
-    fn take_back(&mut self, mailbox: Arc<Mailbox<W>>) {
+    /// The order of this waiter is no longer awaited.
+    fn take_back(&mut self, waiter: Arc<Waiter<W>>) {
         let is_its = |filed: &Filed<W>| match filed {
-            Filed::Order(_, Some(sender)) => Arc::ptr_eq(sender, &mailbox),
+            Filed::Order(_, Some(sender)) => Arc::ptr_eq(sender, &waiter),
             _ => false,
         };
         let Some(at) = self.orders.iter().position(is_its) else {
-            self.orders.push_back(Filed::Gone(Own::Mail(mailbox)));
+            self.orders.push_back(Filed::Gone(Own::Mail(waiter)));
             return;
         };
         let Some(Filed::Order(order, _)) = self.orders.remove(at) else {
@@ -232,59 +232,59 @@ impl<W: Work> Gate<W> {
 }
 
 enum Filed<W: Work> {
-    /// An order, and the mailbox of the thread that waits for it.
-    Order(W::Order, Option<Arc<Mailbox<W>>>),
+    /// An order, and the waiter of the thread that waits for it.
+    Order(W::Order, Option<Arc<Waiter<W>>>),
     /// This order is no longer awaited.
     Gone(Own<W>),
     /// Its thread panicked before it received the outcome.
     Outcome(W::Outcome),
 }
 
-struct Back<W: Work> {
+struct LeaderReturn<W: Work> {
     poller: Box<W::Poller>,
-    /// The order that the leader waits for, and its mailbox.
-    waits: Option<(W::Id, Arc<Mailbox<W>>)>,
+    /// The order that the leader waits for, and its waiter.
+    waits: Option<(W::Id, Arc<Waiter<W>>)>,
 }
 
 /// Ids do not come from outside, so their hashes need no secret seed; and runs are repeatable.
-type Waiters<W> = HashMap<<W as Work>::Id, Arc<Mailbox<W>>, BuildHasherDefault<DefaultHasher>>;
+type Waiters<W> = HashMap<<W as Work>::Id, Arc<Waiter<W>>, BuildHasherDefault<DefaultHasher>>;
 
-struct Desk<W: Work> {
+struct LoopState<W: Work> {
     work: W,
     /// `None` while the leader waits with it.
     poller: Option<Box<W::Poller>>,
     /// When that wait ends by itself.
     waits_until: Option<W::Time>,
     is_leader_woken: bool,
-    /// The leader's mailbox, if it has one.
-    leader: Option<Arc<Mailbox<W>>>,
-    /// The orders of all threads with a mailbox.
+    /// The leader's waiter, if it has one.
+    leader: Option<Arc<Waiter<W>>>,
+    /// The orders of all threads with a waiter.
     waiters: Waiters<W>,
-    /// Orders taken from the gate that are not begun yet.
+    /// Orders taken from the inbox that are not begun yet.
     orders: VecDeque<Filed<W>>,
-    back: Option<Back<W>>,
+    back: Option<LeaderReturn<W>>,
     /// Reused list of orders to hand out.
     ended: Vec<W::Id>,
     /// Mailboxes that receive nothing more.
-    used: VecDeque<Arc<Mailbox<W>>>,
+    used: VecDeque<Arc<Waiter<W>>>,
 }
 
 /// Where a thread sleeps until it is called or its outcome is there.
-struct Mailbox<W: Work> {
+struct Waiter<W: Work> {
     mail: Mutex<Mail<W>>,
     bell: Condvar,
 }
 
 struct Mail<W: Work> {
     outcome: Option<W::Outcome>,
-    /// Called to the desk.
+    /// Called to the loop.
     is_called: bool,
 }
 
-impl<W: Work> Mailbox<W> {
-    fn new() -> Arc<Mailbox<W>> {
+impl<W: Work> Waiter<W> {
+    fn new() -> Arc<Waiter<W>> {
         let mail = Mail { outcome: None, is_called: false };
-        Arc::new(Mailbox { mail: Mutex::new(mail), bell: Condvar::new() })
+        Arc::new(Waiter { mail: Mutex::new(mail), bell: Condvar::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Mail<W>> {
@@ -322,19 +322,19 @@ enum Own<W: Work> {
     None,
     /// By its id; no other thread knows whose order it is.
     Order(W::Id),
-    /// By the mailbox that its outcome arrives in.
-    Mail(Arc<Mailbox<W>>),
+    /// By the waiter that its outcome arrives in.
+    Mail(Arc<Waiter<W>>),
 }
 
 impl<W: Work> Own<W> {
-    fn is(&self, mailbox: &Arc<Mailbox<W>>) -> bool {
-        matches!(self, Own::Mail(own) if Arc::ptr_eq(own, mailbox))
+    fn is(&self, waiter: &Arc<Waiter<W>>) -> bool {
+        matches!(self, Own::Mail(own) if Arc::ptr_eq(own, waiter))
     }
 }
 
 impl<W: Work> Crew<W> {
     pub(super) fn new(work: W, poller: W::Poller, waker: WakerOf<W>) -> Crew<W> {
-        let desk = Desk {
+        let state = LoopState {
             work,
             poller: Some(Box::new(poller)),
             waits_until: None,
@@ -346,68 +346,68 @@ impl<W: Work> Crew<W> {
             ended: Vec::new(),
             used: VecDeque::new(),
         };
-        let gate = Gate {
-            desk: Some(Box::new(desk)),
+        let inbox = Inbox {
+            state: Some(Box::new(state)),
             orders: VecDeque::new(),
             back: None,
             away: Vec::new(),
             used: VecDeque::new(),
         };
-        Crew { gate: Mutex::new(gate), waker }
+        Crew { inbox: Mutex::new(inbox), waker }
     }
 
     /// Gives an order, and works, or sleeps while others work, until it is done. `None` if it slept
     /// until the limit and took the order back.
     #[inline]
     pub(super) fn run(&self, order: W::Order, limit: Limit<W::Time>) -> Option<W::Outcome> {
-        let mut gate = self.lock();
-        let mut hand = self.hand(gate.desk.take());
-        if hand.desk.is_none() {
-            let mailbox = gate.mailbox();
-            gate.orders.push_back(Filed::Order(order, Some(Arc::clone(&mailbox))));
-            drop(gate);
-            hand.until = limit.until::<W>(W::look_at_clock);
-            hand.own = Own::Mail(mailbox);
-            hand.sleep_and_work();
-            return hand.outcome.take();
+        let mut inbox = self.lock();
+        let mut member = self.member(inbox.state.take());
+        if member.state.is_none() {
+            let waiter = inbox.waiter();
+            inbox.orders.push_back(Filed::Order(order, Some(Arc::clone(&waiter))));
+            drop(inbox);
+            member.until = limit.until::<W>(W::look_at_clock);
+            member.own = Own::Mail(waiter);
+            member.sleep_and_work();
+            return member.outcome.take();
         }
-        drop(gate);
-        match hand.begin(order) {
+        drop(inbox);
+        match member.begin(order) {
             Begun::Later(id) => {
-                hand.own = Own::Order(id);
-                hand.until = limit.until::<W>(|| hand.desk().work.now());
-                hand.desk().work.send();
-                if !hand.work() {
-                    hand.sleep_and_work();
+                member.own = Own::Order(id);
+                member.until = limit.until::<W>(|| member.state().work.now());
+                member.state().work.send();
+                if !member.work() {
+                    member.sleep_and_work();
                 }
             }
             Begun::Now(outcome) => {
-                hand.outcome = Some(outcome);
-                hand.hand_out();
-                hand.go();
+                member.outcome = Some(outcome);
+                member.hand_out();
+                member.go();
             }
             Begun::Unattended => unreachable!("a thread waits for it"),
         }
-        hand.outcome.take()
+        member.outcome.take()
     }
 
     /// Gives an order without waiting for its outcome.
     pub(super) fn leave(&self, order: W::Order) {
-        let mut gate = self.lock();
-        let Some(desk) = gate.desk.take() else {
-            gate.orders.push_back(Filed::Order(order, None));
+        let mut inbox = self.lock();
+        let Some(state) = inbox.state.take() else {
+            inbox.orders.push_back(Filed::Order(order, None));
             return;
         };
-        drop(gate);
-        let mut hand = self.hand(Some(desk));
-        match hand.begin(order) {
-            Begun::Now(outcome) => hand.desk().work.give_up(outcome),
-            Begun::Later(id) => hand.desk().work.cancel(id),
+        drop(inbox);
+        let mut member = self.member(Some(state));
+        match member.begin(order) {
+            Begun::Now(outcome) => member.state().work.give_up(outcome),
+            Begun::Later(id) => member.state().work.cancel(id),
             Begun::Unattended => {}
         }
-        hand.desk().work.send();
-        hand.hand_out();
-        hand.go();
+        member.state().work.send();
+        member.hand_out();
+        member.go();
     }
 
     /// Files an order without waiting for it; [`tend`](Crew::tend) must follow. It delivers no
@@ -416,30 +416,30 @@ impl<W: Work> Crew<W> {
         self.lock().orders.push_back(Filed::Order(order, None));
     }
 
-    /// Works on the filed orders if the desk is free.
+    /// Works on the filed orders if the loop is free.
     pub(super) fn tend(&self) {
-        let desk = self.lock().desk.take();
-        if desk.is_some() {
-            self.hand(desk).go();
+        let state = self.lock().state.take();
+        if state.is_some() {
+            self.member(state).go();
         }
     }
 
-    /// Acts like a thread that is delayed while it has the desk, until the result is called.
+    /// Acts like a thread that is delayed while it has the loop, until the result is called.
     #[cfg(test)]
     pub(super) fn hold_desk(&self) -> impl FnOnce() {
-        let mut hand = self.hand(self.gate_with_desk().desk.take());
-        move || _ = hand.go()
+        let mut member = self.member(self.inbox_with_state().state.take());
+        move || _ = member.go()
     }
 
-    /// Waits until no other thread has the desk.
+    /// Waits until no other thread has the loop.
     #[cfg(test)]
-    fn gate_with_desk(&self) -> MutexGuard<'_, Gate<W>> {
+    fn inbox_with_state(&self) -> MutexGuard<'_, Inbox<W>> {
         loop {
-            let gate = self.lock();
-            if gate.desk.is_some() {
-                return gate;
+            let inbox = self.lock();
+            if inbox.state.is_some() {
+                return inbox;
             }
-            drop(gate);
+            drop(inbox);
             yield_now();
         }
     }
@@ -447,26 +447,26 @@ impl<W: Work> Crew<W> {
     /// Acts like a leader that is delayed while it waits for events.
     #[cfg(test)]
     pub(super) fn hold_poller(&self) -> impl FnOnce() {
-        let mut gate = self.gate_with_desk();
-        let mut hand = self.hand(gate.desk.take());
-        assert!(hand.put_down(gate), "no other thread waits");
+        let mut inbox = self.inbox_with_state();
+        let mut member = self.member(inbox.state.take());
+        assert!(member.put_down(inbox), "no other thread waits");
         move || {
-            if hand.come_back() {
-                hand.hand_out();
-                hand.go();
+            if member.come_back() {
+                member.hand_out();
+                member.go();
             }
         }
     }
 
     #[inline]
-    fn hand(&self, desk: Option<Box<Desk<W>>>) -> Hand<'_, W> {
+    fn member(&self, state: Option<Box<LoopState<W>>>) -> Member<'_, W> {
         let (own, until) = (Own::None, None);
-        Hand { crew: self, desk, poller: None, own, until, outcome: None, posted: 0 }
+        Member { crew: self, state, poller: None, own, until, outcome: None, posted: 0 }
     }
 
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, Gate<W>> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inbox<W>> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -482,10 +482,10 @@ impl<T> Limit<T> {
 }
 
 /// One of the threads. If it panics, it gives back what it holds, and its order is cancelled.
-struct Hand<'a, W: Work> {
+struct Member<'a, W: Work> {
     crew: &'a Crew<W>,
     /// Present while it works.
-    desk: Option<Box<Desk<W>>>,
+    state: Option<Box<LoopState<W>>>,
     /// Present while it waits for events.
     poller: Option<Box<W::Poller>>,
     own: Own<W>,
@@ -497,17 +497,17 @@ struct Hand<'a, W: Work> {
     posted: usize,
 }
 
-impl<'a, W: Work> Hand<'a, W> {
+impl<'a, W: Work> Member<'a, W> {
     #[inline]
-    fn desk(&mut self) -> &mut Desk<W> {
-        self.desk.as_mut().expect("it works")
+    fn state(&mut self) -> &mut LoopState<W> {
+        self.state.as_mut().expect("it works")
     }
 
     #[inline]
     fn begin(&mut self, order: W::Order) -> Begun<W> {
-        match self.desk().work.get_ready() {
+        match self.state().work.get_ready() {
             true => self.look_and_begin(order),
-            false => self.desk().work.begin(order),
+            false => self.state().work.begin(order),
         }
     }
 
@@ -515,18 +515,18 @@ impl<'a, W: Work> Hand<'a, W> {
     /// there.
     #[cold]
     fn look_and_begin(&mut self, order: W::Order) -> Begun<W> {
-        self.desk().orders.push_back(Filed::Order(order, None));
+        self.state().orders.push_back(Filed::Order(order, None));
         self.look();
-        self.desk().work.get_ready();
-        let Some(Filed::Order(order, None)) = self.desk().orders.pop_back() else {
+        self.state().work.get_ready();
+        let Some(Filed::Order(order, None)) = self.state().orders.pop_back() else {
             unreachable!("it was put there");
         };
-        self.desk().work.begin(order)
+        self.state().work.begin(order)
     }
 
     #[inline(never)]
     fn look(&mut self) {
-        if let Some(poller) = &mut self.desk().poller {
+        if let Some(poller) = &mut self.state().poller {
             poller.look();
             self.turn();
         }
@@ -550,23 +550,23 @@ impl<'a, W: Work> Hand<'a, W> {
                 }
                 return true;
             }
-            let mut gate = self.crew.lock();
-            if gate.is_empty() {
-                if self.desk().work.has_report() {
-                    self.step_out(gate);
+            let mut inbox = self.crew.lock();
+            if inbox.is_empty() {
+                if self.state().work.has_report() {
+                    self.step_out(inbox);
                     return false;
                 }
-                if !self.put_down(gate) {
+                if !self.put_down(inbox) {
                     return false;
                 }
-                self.poller.as_mut().expect("it has it from the desk").wait();
+                self.poller.as_mut().expect("it has it from the state").wait();
                 if !self.come_back() {
                     return false;
                 }
                 rounds = 0;
             } else {
-                self.desk().take_in(&mut gate);
-                drop(gate);
+                self.state().take_in(&mut inbox);
+                drop(inbox);
                 rounds += 1;
                 self.serve(rounds % ROUNDS_WITHOUT_LOOK_MAX == 0);
             }
@@ -576,16 +576,16 @@ impl<'a, W: Work> Hand<'a, W> {
     /// Sleeps until its order is done or its limit is reached, and works when it is called.
     fn sleep_and_work(&mut self) {
         loop {
-            let Own::Mail(mailbox) = &self.own else {
-                unreachable!("it sleeps with a mailbox");
+            let Own::Mail(waiter) = &self.own else {
+                unreachable!("it sleeps with a waiter");
             };
-            let mut mail = mailbox.lock();
+            let mut mail = waiter.lock();
             while mail.outcome.is_none() && !mail.is_called {
                 let left = self.until.map(W::left);
                 if left.is_some_and(|left| left.is_zero()) {
                     break;
                 }
-                mail = mailbox.wait(mail, left);
+                mail = waiter.wait(mail, left);
             }
             if let Some(outcome) = mail.outcome.take() {
                 self.outcome = Some(W::receive(outcome));
@@ -593,17 +593,17 @@ impl<'a, W: Work> Hand<'a, W> {
             }
             let is_called = mem::take(&mut mail.is_called);
             drop(mail);
-            let mut gate = self.crew.lock();
-            self.desk = gate.desk.take();
-            if self.desk.is_none() {
+            let mut inbox = self.crew.lock();
+            self.state = inbox.state.take();
+            if self.state.is_none() {
                 match is_called {
                     true => continue,
-                    false => return gate.take_back(Arc::clone(mailbox)),
+                    false => return inbox.take_back(Arc::clone(waiter)),
                 }
             }
-            // If the gate is not empty, its own order may be there.
-            let is_to_work = is_called || !gate.is_empty();
-            drop(gate);
+            // If the inbox is not empty, its own order may be there.
+            let is_to_work = is_called || !inbox.is_empty();
+            drop(inbox);
             if !is_to_work {
                 return self.take_back();
             }
@@ -613,91 +613,91 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Its limit is reached, and it has the desk because no other thread works. It handles what is
+    /// Its limit is reached, and it has the loop because no other thread works. It handles what is
     /// known by now; if its outcome is not among that, it takes its order back.
     #[cold]
     fn take_back(&mut self) {
-        let desk = self.desk.as_mut().expect("it works");
-        if desk.poller.is_some() {
+        let state = self.state.as_mut().expect("it works");
+        if state.poller.is_some() {
             self.look();
-        } else if let Some(id) = desk.id_of(&self.own) {
-            desk.work.tick(id);
+        } else if let Some(id) = state.id_of(&self.own) {
+            state.work.tick(id);
         }
         self.hand_out();
         let own = mem::replace(&mut self.own, Own::None);
         if self.outcome.is_none() {
-            let desk = self.desk();
-            desk.forget(&own);
-            desk.work.send();
+            let state = self.state();
+            state.forget(&own);
+            state.work.send();
             self.hand_out();
         }
         self.go();
         self.outcome = self.outcome.take().map(W::receive);
     }
 
-    /// Begins and sends the orders taken from the gate.
+    /// Begins and sends the orders taken from the inbox.
     #[inline(never)]
     fn serve(&mut self, look: bool) {
-        let desk = self.desk();
-        if let Some(Back { poller, waits }) = desk.back.take() {
-            desk.waiters.extend(waits);
+        let state = self.state();
+        if let Some(LeaderReturn { poller, waits }) = state.back.take() {
+            state.waiters.extend(waits);
             self.have_back(poller);
         } else if look {
             self.look();
         }
-        if self.desk().work.get_ready() {
+        if self.state().work.get_ready() {
             self.look();
-            self.desk().work.get_ready();
+            self.state().work.get_ready();
         }
-        let desk = self.desk();
-        while let Some(filed) = desk.orders.pop_front() {
+        let state = self.state();
+        while let Some(filed) = state.orders.pop_front() {
             let (order, sender) = match filed {
                 Filed::Order(order, sender) => (order, sender),
                 Filed::Gone(own) => {
-                    desk.forget(&own);
+                    state.forget(&own);
                     continue;
                 }
                 Filed::Outcome(outcome) => {
-                    desk.work.give_up(outcome);
+                    state.work.give_up(outcome);
                     continue;
                 }
             };
-            match (desk.work.begin(order), sender) {
+            match (state.work.begin(order), sender) {
                 (Begun::Now(outcome), Some(sender)) => {
                     sender.post(outcome);
-                    desk.keep(sender);
+                    state.keep(sender);
                 }
                 (Begun::Later(id), Some(sender)) => {
-                    desk.waiters.insert(id, sender);
+                    state.waiters.insert(id, sender);
                 }
-                (Begun::Later(id), None) => desk.work.cancel(id),
-                (Begun::Now(outcome), None) => desk.work.give_up(outcome),
+                (Begun::Later(id), None) => state.work.cancel(id),
+                (Begun::Now(outcome), None) => state.work.give_up(outcome),
                 (Begun::Unattended, _) => {}
             }
         }
-        desk.work.send();
+        state.work.send();
     }
 
     /// Takes the poller back after a leader's wait.
     #[inline(always)]
     fn have_back(&mut self, poller: Box<W::Poller>) {
-        let desk = self.desk();
-        desk.poller = Some(poller);
-        desk.leader = None;
-        desk.is_leader_woken = false;
+        let state = self.state();
+        state.poller = Some(poller);
+        state.leader = None;
+        state.is_leader_woken = false;
         self.turn();
     }
 
     #[inline(always)]
     fn turn(&mut self) {
         let own = &self.own;
-        let desk = self.desk.as_mut().expect("it works");
+        let state = self.state.as_mut().expect("it works");
         let alone = match own {
-            Own::Order(id) if desk.waiters.is_empty() => Some(*id),
+            Own::Order(id) if state.waiters.is_empty() => Some(*id),
             _ => None,
         };
-        if let Some(poller) = &mut desk.poller {
-            desk.work.turn(poller, alone);
+        if let Some(poller) = &mut state.poller {
+            state.work.turn(poller, alone);
         }
     }
 
@@ -705,17 +705,17 @@ impl<'a, W: Work> Hand<'a, W> {
     /// others.
     #[inline(always)]
     fn hand_out(&mut self) -> bool {
-        let desk = self.desk.as_mut().expect("it works");
+        let state = self.state.as_mut().expect("it works");
         match &self.own {
             // No other thread waits for anything.
-            Own::Order(id) if desk.waiters.is_empty() && desk.poller.is_some() => {
-                if desk.work.has_ended() {
-                    self.outcome = desk.work.take(*id);
-                    desk.work.send();
+            Own::Order(id) if state.waiters.is_empty() && state.poller.is_some() => {
+                if state.work.has_ended() {
+                    self.outcome = state.work.take(*id);
+                    state.work.send();
                 }
                 true
             }
-            Own::None if !desk.work.has_ended() => true,
+            Own::None if !state.work.has_ended() => true,
             _ => {
                 self.hand_out_to_all();
                 false
@@ -724,13 +724,13 @@ impl<'a, W: Work> Hand<'a, W> {
     }
 
     fn hand_out_to_all(&mut self) {
-        if let Own::Mail(mailbox) = &self.own {
-            self.outcome = mailbox.lock().outcome.take().map(W::receive);
+        if let Own::Mail(waiter) = &self.own {
+            self.outcome = waiter.lock().outcome.take().map(W::receive);
         }
         let mut posted = 0;
         // An order may end because another outcome was taken, without any other notification. Each
         // iteration but the last takes one order in progress, and none is added.
-        while self.hand_out_once(&mut posted) && self.desk().work.has_ended() {}
+        while self.hand_out_once(&mut posted) && self.state().work.has_ended() {}
         self.posted += posted;
     }
 
@@ -744,156 +744,156 @@ impl<'a, W: Work> Hand<'a, W> {
 
     /// Returns whether there was an outcome.
     fn hand_out_once(&mut self, posted: &mut usize) -> bool {
-        let Hand { crew, desk, own, outcome, .. } = self;
-        let desk = desk.as_mut().expect("it works");
-        let mut all = mem::take(&mut desk.ended);
-        desk.work.ended(&mut all);
+        let Member { crew, state, own, outcome, .. } = self;
+        let state = state.as_mut().expect("it works");
+        let mut all = mem::take(&mut state.ended);
+        state.work.ended(&mut all);
         let mut was_any = false;
         for id in all.drain(..) {
             if matches!(own, Own::Order(own) if *own == id) {
-                *outcome = desk.work.take(id);
+                *outcome = state.work.take(id);
                 was_any |= outcome.is_some();
                 continue;
             }
-            let Some(mailbox) = desk.waiters.get(&id) else {
-                desk.wake_leader(&crew.waker);
+            let Some(waiter) = state.waiters.get(&id) else {
+                state.wake_leader(&crew.waker);
                 continue;
             };
-            let Some(ended) = desk.work.take(id) else {
+            let Some(ended) = state.work.take(id) else {
                 continue;
             };
             was_any = true;
-            let is_leader = desk.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, mailbox));
-            match own.is(mailbox) {
+            let is_leader = state.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, waiter));
+            match own.is(waiter) {
                 true => *outcome = Some(ended),
                 false => {
-                    mailbox.post(ended);
+                    waiter.post(ended);
                     *posted += 1;
                 }
             }
-            if let Some(mailbox) = desk.waiters.remove(&id) {
-                desk.keep(mailbox);
+            if let Some(waiter) = state.waiters.remove(&id) {
+                state.keep(waiter);
             }
             if is_leader {
-                desk.wake_leader(&crew.waker);
+                state.wake_leader(&crew.waker);
             }
         }
-        desk.ended = all;
+        state.ended = all;
         // Taking outcomes may have undone rounds: their commands are sent now.
-        desk.work.send();
+        state.work.send();
         was_any
     }
 
-    /// Puts the desk down while its order is not done. Returns whether to wait for events;
+    /// Gives the loop back while its order is not done. Returns whether to wait for events;
     /// otherwise the thread has to sleep.
     #[inline(always)]
-    fn put_down(&mut self, mut gate: MutexGuard<'_, Gate<W>>) -> bool {
-        let mut desk = self.desk.take().expect("it works");
-        self.poller = desk.poller.take();
+    fn put_down(&mut self, mut inbox: MutexGuard<'_, Inbox<W>>) -> bool {
+        let mut state = self.state.take().expect("it works");
+        self.poller = state.poller.take();
         match (&mut self.poller, &self.own) {
             (Some(poller), own) => {
-                let due = desk.work.due();
-                desk.work.aim(poller, due);
-                desk.waits_until = due;
-                if let Own::Mail(mailbox) = own {
-                    desk.leader = Some(Arc::clone(mailbox));
+                let due = state.work.due();
+                state.work.aim(poller, due);
+                state.waits_until = due;
+                if let Own::Mail(waiter) = own {
+                    state.leader = Some(Arc::clone(waiter));
                 }
             }
             (None, _) => {
-                self.mailbox(&mut desk, &mut gate);
-                desk.hasten_leader(&self.crew.waker);
+                self.waiter(&mut state, &mut inbox);
+                state.hasten_leader(&self.crew.waker);
             }
         }
-        desk.clear_up(&mut gate);
-        gate.desk = Some(desk);
+        state.clear_up(&mut inbox);
+        inbox.state = Some(state);
         self.poller.is_some()
     }
 
-    /// Handles the events of the wait, if the desk is free; otherwise the thread at the desk will.
+    /// Handles the events of the wait, if the loop is free; otherwise the thread at the loop will.
     /// Returns whether it works again; otherwise the thread has to sleep.
     #[inline(always)]
     fn come_back(&mut self) -> bool {
-        let mut gate = self.crew.lock();
-        self.desk = gate.desk.take();
+        let mut inbox = self.crew.lock();
+        self.state = inbox.state.take();
         let poller = self.poller.take().expect("it waited with it");
-        if self.desk.is_some() {
-            drop(gate);
+        if self.state.is_some() {
+            drop(inbox);
             self.have_back(poller);
             return true;
         }
         let waits = match self.own {
             Own::Order(id) => {
-                let mailbox = gate.mailbox();
-                self.own = Own::Mail(Arc::clone(&mailbox));
-                Some((id, mailbox))
+                let waiter = inbox.waiter();
+                self.own = Own::Mail(Arc::clone(&waiter));
+                Some((id, waiter))
             }
             Own::None | Own::Mail(_) => None,
         };
-        gate.back = Some(Back { poller, waits });
+        inbox.back = Some(LeaderReturn { poller, waits });
         false
     }
 
-    /// Puts the desk down while its order is not done, to deliver a report; then the thread has to
+    /// Gives the loop back while its order is not done, to deliver a report; then the thread has to
     /// sleep.
     #[cold]
-    fn step_out(&mut self, mut gate: MutexGuard<'_, Gate<W>>) {
-        let mut desk = self.desk.take().expect("it works");
-        let report = desk.work.report();
-        let mailbox = self.mailbox(&mut desk, &mut gate);
-        gate.away.push(Arc::clone(&mailbox));
-        let heir = gate.put(desk, &self.crew.waker);
-        drop(gate);
-        if let Some(heir) = heir {
-            heir.call();
+    fn step_out(&mut self, mut inbox: MutexGuard<'_, Inbox<W>>) {
+        let mut state = self.state.take().expect("it works");
+        let report = state.work.report();
+        let waiter = self.waiter(&mut state, &mut inbox);
+        inbox.away.push(Arc::clone(&waiter));
+        let successor = inbox.put(state, &self.crew.waker);
+        drop(inbox);
+        if let Some(successor) = successor {
+            successor.call();
         }
         if let Some(report) = report {
             self.tell(report);
         }
-        self.crew.lock().away.retain(|away| !Arc::ptr_eq(away, &mailbox));
-        // It was not called meanwhile, so the desk may be free.
-        mailbox.call();
+        self.crew.lock().away.retain(|away| !Arc::ptr_eq(away, &waiter));
+        // It was not called meanwhile, so the loop may be free.
+        waiter.call();
     }
 
-    /// The mailbox in which it waits for its order from now on.
-    fn mailbox(&mut self, desk: &mut Desk<W>, gate: &mut Gate<W>) -> Arc<Mailbox<W>> {
-        let mailbox = match &self.own {
-            Own::Mail(mailbox) => return Arc::clone(mailbox),
+    /// The waiter in which it waits for its order from now on.
+    fn waiter(&mut self, state: &mut LoopState<W>, inbox: &mut Inbox<W>) -> Arc<Waiter<W>> {
+        let waiter = match &self.own {
+            Own::Mail(waiter) => return Arc::clone(waiter),
             Own::Order(id) => {
-                let mailbox = gate.mailbox();
-                desk.waiters.insert(*id, Arc::clone(&mailbox));
-                mailbox
+                let waiter = inbox.waiter();
+                state.waiters.insert(*id, Arc::clone(&waiter));
+                waiter
             }
             Own::None => unreachable!("its order is not done"),
         };
-        self.own = Own::Mail(Arc::clone(&mailbox));
-        mailbox
+        self.own = Own::Mail(Arc::clone(&waiter));
+        waiter
     }
 
     /// Delivers a report. The thread holds nothing but, possibly, its outcome.
     #[cold]
     fn tell(&mut self, report: W::Report) {
-        let telling = Telling { hand: self };
+        let telling = Telling { member: self };
         W::tell(report);
         mem::forget(telling);
     }
 
-    /// Puts the desk down after its own order is done. Returns whether others, or a report, have
+    /// Gives the loop back after its own order is done. Returns whether others, or a report, have
     /// delayed it.
     #[inline(always)]
     fn go(&mut self) -> bool {
         let crew = self.crew;
-        let mut gate = crew.lock();
-        let is_kept = !gate.is_empty();
+        let mut inbox = crew.lock();
+        let is_kept = !inbox.is_empty();
         if is_kept {
-            drop(gate);
-            gate = self.work_for_others();
+            drop(inbox);
+            inbox = self.work_for_others();
         }
-        let mut desk = self.desk.take().expect("it works");
-        let report = desk.work.report();
-        let heir = gate.put(desk, &crew.waker);
-        drop(gate);
-        if let Some(heir) = heir {
-            heir.call();
+        let mut state = self.state.take().expect("it works");
+        let report = state.work.report();
+        let successor = inbox.put(state, &crew.waker);
+        drop(inbox);
+        if let Some(successor) = successor {
+            successor.call();
         }
         match report {
             None => is_kept,
@@ -904,111 +904,111 @@ impl<'a, W: Work> Hand<'a, W> {
         }
     }
 
-    /// Returns with the gate empty and locked.
-    fn work_for_others(&mut self) -> MutexGuard<'a, Gate<W>> {
+    /// Returns with the inbox empty and locked.
+    fn work_for_others(&mut self) -> MutexGuard<'a, Inbox<W>> {
         let crew = self.crew;
         for _ in 0..ROUNDS_FOR_OTHERS_MAX {
-            let mut gate = crew.lock();
-            if gate.is_empty() {
-                return gate;
+            let mut inbox = crew.lock();
+            if inbox.is_empty() {
+                return inbox;
             }
-            self.desk().take_in(&mut gate);
-            drop(gate);
+            self.state().take_in(&mut inbox);
+            drop(inbox);
             self.serve(false);
             self.hand_out();
             self.step_aside();
         }
-        // The gate stays locked from here on, so no further order arrives.
-        let mut gate = crew.lock();
-        self.desk().take_in(&mut gate);
+        // The inbox stays locked from here on, so no further order arrives.
+        let mut inbox = crew.lock();
+        self.state().take_in(&mut inbox);
         self.serve(false);
         self.hand_out();
-        gate
+        inbox
     }
 
-    /// The thread panicked. Orders that it took but did not begin go back to the gate, and all
-    /// threads are called. What no thread waits for is left to the next one at the desk.
+    /// The thread panicked. Orders that it took but did not begin go back to the inbox, and all
+    /// threads are called. What no thread waits for is left to the next one at the loop.
     #[cold]
     fn give_back(&mut self) {
         let mut own = mem::replace(&mut self.own, Own::None);
-        let mut gate = self.crew.lock();
-        if let Some(mut desk) = self.desk.take() {
-            desk.orders.append(&mut gate.orders);
-            mem::swap(&mut gate.orders, &mut desk.orders);
-            for filed in &mut gate.orders {
+        let mut inbox = self.crew.lock();
+        if let Some(mut state) = self.state.take() {
+            state.orders.append(&mut inbox.orders);
+            mem::swap(&mut inbox.orders, &mut state.orders);
+            for filed in &mut inbox.orders {
                 if let Filed::Order(_, sender) = filed {
                     drop(sender.take_if(|sender| own.is(sender)));
                 }
             }
-            desk.forget(&own);
+            state.forget(&own);
             own = Own::None;
             if let Some(outcome) = self.outcome.take() {
-                desk.work.give_up(outcome);
+                state.work.give_up(outcome);
             }
-            gate.back = gate.back.take().or(desk.back.take());
-            gate.desk = Some(desk);
+            inbox.back = inbox.back.take().or(state.back.take());
+            inbox.state = Some(state);
         }
         if let Some(poller) = self.poller.take() {
-            gate.back = Some(Back { poller, waits: None });
-            gate.orders.push_back(Filed::Gone(own));
+            inbox.back = Some(LeaderReturn { poller, waits: None });
+            inbox.orders.push_back(Filed::Gone(own));
         }
-        let waiters = gate.desk.iter().flat_map(|desk| desk.waiters.values());
-        let senders = gate.orders.iter().filter_map(|filed| match filed {
+        let waiters = inbox.state.iter().flat_map(|state| state.waiters.values());
+        let senders = inbox.orders.iter().filter_map(|filed| match filed {
             Filed::Order(_, sender) => sender.as_ref(),
             Filed::Gone(_) | Filed::Outcome(_) => None,
         });
-        let leader = gate.back.iter().filter_map(|back| Some(&back.waits.as_ref()?.1));
-        waiters.chain(senders).chain(leader).for_each(|mailbox| mailbox.call());
+        let leader = inbox.back.iter().filter_map(|back| Some(&back.waits.as_ref()?.1));
+        waiters.chain(senders).chain(leader).for_each(|waiter| waiter.call());
     }
 }
 
-impl<W: Work> Drop for Hand<'_, W> {
+impl<W: Work> Drop for Member<'_, W> {
     #[inline]
     fn drop(&mut self) {
         // On the normal path both have been returned.
-        if self.desk.is_some() || self.poller.is_some() {
+        if self.state.is_some() || self.poller.is_some() {
             self.give_back();
         }
     }
 }
 
 /// Guards the delivery of a report. If that panics, the thread waits for nothing from then on, and
-/// what it had is left to the next thread at the desk.
+/// what it had is left to the next thread at the loop.
 struct Telling<'h, 'a, W: Work> {
-    hand: &'h mut Hand<'a, W>,
+    member: &'h mut Member<'a, W>,
 }
 
 impl<W: Work> Drop for Telling<'_, '_, W> {
     fn drop(&mut self) {
-        let mut gate = self.hand.crew.lock();
-        if let Own::Mail(mailbox) = mem::replace(&mut self.hand.own, Own::None) {
-            gate.away.retain(|away| !Arc::ptr_eq(away, &mailbox));
-            gate.take_back(mailbox);
+        let mut inbox = self.member.crew.lock();
+        if let Own::Mail(waiter) = mem::replace(&mut self.member.own, Own::None) {
+            inbox.away.retain(|away| !Arc::ptr_eq(away, &waiter));
+            inbox.take_back(waiter);
         }
-        gate.orders.extend(self.hand.outcome.take().map(Filed::Outcome));
+        inbox.orders.extend(self.member.outcome.take().map(Filed::Outcome));
     }
 }
 
-impl<W: Work> Desk<W> {
-    /// Takes everything from the gate.
-    fn take_in(&mut self, gate: &mut Gate<W>) {
+impl<W: Work> LoopState<W> {
+    /// Takes everything from the inbox.
+    fn take_in(&mut self, inbox: &mut Inbox<W>) {
         debug_assert!(self.orders.is_empty() && self.back.is_none());
-        mem::swap(&mut gate.orders, &mut self.orders);
-        self.back = gate.back.take();
-        self.clear_up(gate);
+        mem::swap(&mut inbox.orders, &mut self.orders);
+        self.back = inbox.back.take();
+        self.clear_up(inbox);
     }
 
     #[inline]
-    fn clear_up(&mut self, gate: &mut Gate<W>) {
-        if !self.used.is_empty() && gate.used.len() < MAILBOXES_KEPT_MAX {
-            gate.used.append(&mut self.used);
+    fn clear_up(&mut self, inbox: &mut Inbox<W>) {
+        if !self.used.is_empty() && inbox.used.len() < WAITERS_KEPT_MAX {
+            inbox.used.append(&mut self.used);
         }
     }
 
-    /// Keeps a mailbox that receives nothing more for reuse.
-    fn keep(&mut self, mailbox: Arc<Mailbox<W>>) {
-        if self.used.len() < MAILBOXES_KEPT_MAX {
-            self.used.push_back(mailbox);
+    /// Keeps a waiter that receives nothing more for reuse.
+    fn keep(&mut self, waiter: Arc<Waiter<W>>) {
+        if self.used.len() < WAITERS_KEPT_MAX {
+            self.used.push_back(waiter);
         }
     }
 
@@ -1032,7 +1032,7 @@ impl<W: Work> Desk<W> {
             Own::Order(id) => Some(*id),
             Own::Mail(_) => {
                 let mut waiters = self.waiters.iter();
-                waiters.find(|(_, mailbox)| own.is(mailbox)).map(|(id, _)| *id)
+                waiters.find(|(_, waiter)| own.is(waiter)).map(|(id, _)| *id)
             }
         }
     }
@@ -1043,10 +1043,10 @@ impl<W: Work> Desk<W> {
             self.waiters.remove(&id);
             self.work.cancel(id);
         }
-        let Own::Mail(mailbox) = own else {
+        let Own::Mail(waiter) = own else {
             return;
         };
-        if let Some(outcome) = mailbox.lock().outcome.take() {
+        if let Some(outcome) = waiter.lock().outcome.take() {
             self.work.give_up(outcome);
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Redlock;
 use super::crew::Limit;
-use super::station::{Order, Outcome, Watch};
+use super::loop_work::{Order, Outcome, Watch};
 use crate::Moment;
 use crate::error::LockError;
 use crate::proto::Lease;

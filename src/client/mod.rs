@@ -5,8 +5,8 @@ mod errands;
 mod guard;
 mod hand_over;
 mod keep_alive;
+mod loop_work;
 mod poller;
-mod station;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -30,8 +30,8 @@ use crate::quorum::NODES_MAX;
 use crate::{Moment, Resource};
 use crew::{Crew, Limit};
 use keep_alive::Keeper;
+use loop_work::{LoopWork, Order, Outcome, Watch};
 use poller::Poller;
-use station::{Order, Outcome, Station, Watch};
 
 /// The waker's token: above the tokens of the nodes.
 const WAKER: Token = Token(NODES_MAX);
@@ -88,7 +88,7 @@ pub struct Redlock {
 }
 
 struct Shared {
-    crew: Crew<Station>,
+    crew: Crew<LoopWork>,
     config: Config,
     /// Checked first: in a forked process, a mutex held by another thread of the parent is never
     /// released.
@@ -123,7 +123,7 @@ impl Redlock {
         let settings = config.clone();
         let mux = Multiplexer::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;
         let home = mux.home();
-        let crew = Crew::new(Station::new(mux), poller, waker);
+        let crew = Crew::new(LoopWork::new(mux), poller, waker);
         let keeper = Arc::new(Keeper::new());
         let round_limit = settings.connect_timeout + settings.node_timeout + SLACK;
         let shared = Shared { crew, config: settings, home, keeper, round_limit };
@@ -308,7 +308,7 @@ impl Redlock {
             Some(Outcome::Done(Done::Acquired(result))) => {
                 Ok(LockGuard::new(self.clone(), result?))
             }
-            Some(Outcome::Overslept(lease)) => {
+            Some(Outcome::ExpiredBeforeWake(lease)) => {
                 self.abandon(lease);
                 Err(LockError::expired())
             }

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::station::Outcome;
+use super::loop_work::Outcome;
 use super::{KeepAlive, Redlock};
 use crate::clock::Clock;
 use crate::{NodeState, RestartGuard};
@@ -71,7 +71,7 @@ fn lock_that_its_thread_overslept_is_not_held_and_released() {
         let (_, lease) = redlock.try_lock("a", TTL).unwrap().apart();
         let token = *lease.token();
         let late = lease.valid_at_most_until(Clock.now());
-        let error = redlock.acquired(Some(Outcome::Overslept(late))).unwrap_err();
+        let error = redlock.acquired(Some(Outcome::ExpiredBeforeWake(late))).unwrap_err();
         assert!(error.is_expired());
         token
     };

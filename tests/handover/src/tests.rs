@@ -389,7 +389,7 @@ fn thread_that_panics_while_it_reports_leaves_the_others_well() {
     ));
 }
 
-/// It has the desk, or waits for events, and gets no processor.
+/// It has the loop, or waits for events, and gets no processor.
 #[test]
 fn sleeper_keeps_its_limit_whoever_is_held_up() {
     for one in [&[Order::Stall(1)], &[Order::Stick(1)]] as [&'static [Order]; 2] {
@@ -402,7 +402,7 @@ fn sleeper_keeps_its_limit_whoever_is_held_up() {
     }
 }
 
-/// It may be called to the desk, or have its outcome, at that very moment.
+/// It may be called to the loop, or have its outcome, at that very moment.
 #[test]
 fn order_that_is_taken_back_is_lost_to_nobody() {
     exhaust(1, scene_with_one_held_up(&[&[Order::Hurry(1)], &[Order::Ask(2)]]));

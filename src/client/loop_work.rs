@@ -58,7 +58,7 @@ pub(super) enum Id {
 pub(super) enum Outcome {
     Done(Done),
     /// The lock expired before its thread woke up.
-    Overslept(Lease),
+    ExpiredBeforeWake(Lease),
     LetGo(Lease),
     Stats(Stats),
     Nodes(Vec<NodeStatus>),
@@ -76,7 +76,7 @@ struct Watching {
     outcome: Option<Outcome>,
 }
 
-pub(super) struct Station {
+pub(super) struct LoopWork {
     mux: Multiplexer,
     watches: BTreeMap<u64, Watching>,
     watches_so_far: u64,
@@ -93,10 +93,10 @@ pub(super) struct Station {
     is_turning: bool,
 }
 
-impl Station {
-    pub(super) fn new(mux: Multiplexer) -> Station {
+impl LoopWork {
+    pub(super) fn new(mux: Multiplexer) -> LoopWork {
         let now = Clock.now();
-        Station {
+        LoopWork {
             mux,
             watches: BTreeMap::new(),
             watches_so_far: 0,
@@ -206,7 +206,7 @@ impl Station {
     }
 }
 
-impl Work for Station {
+impl Work for LoopWork {
     type Order = Order;
     type Id = Id;
     type Outcome = Outcome;
@@ -225,7 +225,7 @@ impl Work for Station {
     }
 
     #[inline]
-    fn begin(&mut self, order: Order) -> Begun<Station> {
+    fn begin(&mut self, order: Order) -> Begun<LoopWork> {
         let op = match order {
             Order::Acquire { resource, ttl, patience } => {
                 match self.mux.lock_until(self.now, resource, ttl, patience) {
@@ -385,7 +385,7 @@ impl Work for Station {
     fn receive(outcome: Outcome) -> Outcome {
         match outcome {
             Outcome::Done(Done::Acquired(Ok(lease))) if !lease.is_valid_at(Clock.now()) => {
-                Outcome::Overslept(lease)
+                Outcome::ExpiredBeforeWake(lease)
             }
             Outcome::Done(Done::Extended(lease, Ok(()))) if !lease.is_valid_at(Clock.now()) => {
                 Outcome::Done(Done::Extended(lease, Err(LockError::expired())))
@@ -397,7 +397,7 @@ impl Work for Station {
     fn give_up(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Done(Done::Acquired(Ok(lease)) | Done::Extended(lease, _))
-            | Outcome::Overslept(lease)
+            | Outcome::ExpiredBeforeWake(lease)
             | Outcome::LetGo(lease) => self.mux.abandon_at(self.now, lease),
             // The thread that waits for the errand must learn that it has ended.
             Outcome::Recalled(id, Some(lease)) => {
@@ -514,16 +514,18 @@ mod tests {
     fn lock_that_is_received_late_is_overslept() {
         let (early, late) = (Clock.now().after(100 * TTL), Clock.now());
         let acquired = |until| Outcome::Done(Done::Acquired(Ok(lease(until))));
-        let received = Station::receive(acquired(late));
-        assert!(matches!(received, Outcome::Overslept(lease) if lease.valid_until() == late));
-        let received = Station::receive(acquired(early));
+        let received = LoopWork::receive(acquired(late));
+        assert!(
+            matches!(received, Outcome::ExpiredBeforeWake(lease) if lease.valid_until() == late)
+        );
+        let received = LoopWork::receive(acquired(early));
         assert!(matches!(received, Outcome::Done(Done::Acquired(Ok(_)))));
         let extended = |until| Outcome::Done(Done::Extended(lease(until), Ok(())));
-        let Outcome::Done(Done::Extended(_, result)) = Station::receive(extended(late)) else {
+        let Outcome::Done(Done::Extended(_, result)) = LoopWork::receive(extended(late)) else {
             panic!("it is an extension");
         };
         assert!(result.is_err_and(|error| error.is_expired()));
-        let received = Station::receive(extended(early));
+        let received = LoopWork::receive(extended(early));
         assert!(matches!(received, Outcome::Done(Done::Extended(_, Ok(())))));
     }
 
@@ -549,25 +551,25 @@ mod tests {
         let builder = Redlock::builder().node(url).node_timeout(patient).connect_timeout(patient);
         let config = builder.config().unwrap();
         let mux = Multiplexer::new(config, poller.registry(), Token(0)).unwrap();
-        let mut station = Station::new(mux);
-        station.get_ready();
+        let mut loop_work = LoopWork::new(mux);
+        loop_work.get_ready();
         let resource = Resource::new("resource").unwrap();
         let order = Order::Acquire { resource, ttl: TTL, patience: Patience::OneRound };
-        let Begun::Later(id) = station.begin(order) else {
+        let Begun::Later(id) = loop_work.begin(order) else {
             panic!("it takes an answer");
         };
-        station.send();
-        while !station.has_ended() {
-            let due = station.due();
-            station.aim(&mut poller, due);
+        loop_work.send();
+        while !loop_work.has_ended() {
+            let due = loop_work.due();
+            loop_work.aim(&mut poller, due);
             poller.wait();
-            station.turn(&mut poller, Some(id));
+            loop_work.turn(&mut poller, Some(id));
         }
         let granted = Clock.now();
         while Clock.now().since(granted) < TTL {
             std::thread::yield_now();
         }
-        let Some(Outcome::Done(Done::Acquired(result))) = station.take(id) else {
+        let Some(Outcome::Done(Done::Acquired(result))) = loop_work.take(id) else {
             panic!("it has ended");
         };
         assert!(result.is_err_and(|error| error.is_expired()));
