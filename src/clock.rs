@@ -34,7 +34,7 @@ impl Clock {
     /// It is good enough for anything that is not about safety. It must not be used to report a
     /// lock as held. As the start of a validity it would be safe, but a jump found later would be
     /// subtracted from the validity.
-    pub(crate) fn now_by_one_clock(self) -> Moment {
+    pub(crate) fn now_coarse(self) -> Moment {
         let (steady, jumped) = (steady_nanos(), WALL.jumped.load(Ordering::Relaxed));
         Moment::with_jumps(steady.saturating_add(jumped), jumped)
     }
@@ -143,11 +143,11 @@ impl WallClock {
         if offset.abs_diff(expected) < JUMP_NANOS_MIN {
             return (steady, self.jumped.load(Ordering::Relaxed));
         }
-        self.look_closely(read)
+        self.measure_jump(read)
     }
 
     #[cold]
-    fn look_closely(&self, read: impl Fn() -> (u64, i64)) -> (u64, u64) {
+    fn measure_jump(&self, read: impl Fn() -> (u64, i64)) -> (u64, u64) {
         let _one_at_a_time = self.jump.lock().unwrap_or_else(PoisonError::into_inner);
         let expected = self.offset.load(Ordering::Acquire);
         let readings = (0..READINGS).map(|_| {

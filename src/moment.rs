@@ -91,7 +91,7 @@ impl Moment {
     }
 
     /// Whether `other` is certainly reached: compared without jumps.
-    pub const fn has_steadily_reached(self, other: Moment) -> bool {
+    pub const fn is_certainly_past(self, other: Moment) -> bool {
         self.steady_nanos() >= other.steady_nanos()
     }
 
@@ -149,9 +149,9 @@ mod tests {
         assert_eq!(Moment::with_jumps(10, 11), Moment::with_jumps(10, 10));
         assert_eq!(Moment::with_jumps(10, 11).steady_nanos(), 0);
         // The same time has certainly passed, though one is later by the safety clock.
-        assert!(jumped.has_steadily_reached(Moment::from_nanos(30)));
-        assert!(Moment::from_nanos(30).has_steadily_reached(jumped));
-        assert!(!jumped.has_steadily_reached(Moment::from_nanos(31)));
+        assert!(jumped.is_certainly_past(Moment::from_nanos(30)));
+        assert!(Moment::from_nanos(30).is_certainly_past(jumped));
+        assert!(!jumped.is_certainly_past(Moment::from_nanos(31)));
         // A later moment keeps the jumps.
         assert_eq!(jumped.after_nanos(5), Moment::with_jumps(55, 20));
     }

@@ -72,7 +72,7 @@ pub(super) trait Work {
     fn due(&self) -> Option<Self::Time>;
 
     /// Sets the poller to wait until then.
-    fn aim(&self, poller: &mut Self::Poller, due: Option<Self::Time>);
+    fn set_timeout(&self, poller: &mut Self::Poller, due: Option<Self::Time>);
 
     /// Whether an order has ended whose outcome was not taken.
     fn has_ended(&self) -> bool;
@@ -107,7 +107,7 @@ pub(super) trait Work {
     fn now(&self) -> Self::Time;
 
     /// The time, read from the clock.
-    fn look_at_clock() -> Self::Time;
+    fn read_clock() -> Self::Time;
 
     fn after(time: Self::Time, duration: Duration) -> Self::Time;
 
@@ -366,7 +366,7 @@ impl<W: Work> Crew<W> {
             let waiter = inbox.waiter();
             inbox.orders.push_back(Filed::Order(order, Some(Arc::clone(&waiter))));
             drop(inbox);
-            member.until = limit.until::<W>(W::look_at_clock);
+            member.until = limit.until::<W>(W::read_clock);
             member.own = Own::Mail(waiter);
             member.sleep_and_work();
             return member.outcome.take();
@@ -506,7 +506,7 @@ impl<'a, W: Work> Member<'a, W> {
     #[inline]
     fn begin(&mut self, order: W::Order) -> Begun<W> {
         match self.state().work.get_ready() {
-            true => self.look_and_begin(order),
+            true => self.poll_and_begin(order),
             false => self.state().work.begin(order),
         }
     }
@@ -514,7 +514,7 @@ impl<'a, W: Work> Member<'a, W> {
     /// The order is kept with the others meanwhile: if polling panics, another thread finds it
     /// there.
     #[cold]
-    fn look_and_begin(&mut self, order: W::Order) -> Begun<W> {
+    fn poll_and_begin(&mut self, order: W::Order) -> Begun<W> {
         self.state().orders.push_back(Filed::Order(order, None));
         self.look();
         self.state().work.get_ready();
@@ -793,7 +793,7 @@ impl<'a, W: Work> Member<'a, W> {
         match (&mut self.poller, &self.own) {
             (Some(poller), own) => {
                 let due = state.work.due();
-                state.work.aim(poller, due);
+                state.work.set_timeout(poller, due);
                 state.waits_until = due;
                 if let Own::Mail(waiter) = own {
                     state.leader = Some(Arc::clone(waiter));

@@ -178,7 +178,7 @@ impl LoopWork {
     }
 
     /// Updates the watches, after the sockets were polled.
-    fn look_at_watches(&mut self) {
+    fn check_watches(&mut self) {
         self.collect_errands();
         let mut watches = mem::take(&mut self.watches);
         for watching in watches.values_mut().filter(|watching| watching.outcome.is_none()) {
@@ -190,7 +190,7 @@ impl LoopWork {
 
     /// Updates the watch for errands without a poll. Here its deadline does not end it: with always
     /// something to begin, the sockets would otherwise never be polled.
-    fn look_at_errands(&mut self) {
+    fn check_errands(&mut self) {
         self.collect_errands();
         if self.ended_errands.is_empty() && !self.is_called_back {
             return;
@@ -257,7 +257,7 @@ impl Work for LoopWork {
             }
             Order::CallBack => {
                 self.is_called_back = true;
-                self.look_at_errands();
+                self.check_errands();
                 return Begun::Unattended;
             }
             Order::Stats => return Begun::Now(Outcome::Stats(self.mux.stats())),
@@ -269,7 +269,7 @@ impl Work for LoopWork {
                 self.watches_so_far += 1;
                 self.watches.insert(self.watches_so_far, watching);
                 if let Watch::Errands(_) = watch {
-                    self.look_at_errands();
+                    self.check_errands();
                 }
                 return Begun::Later(Id::Watch(self.watches_so_far));
             }
@@ -284,7 +284,7 @@ impl Work for LoopWork {
 
     #[inline]
     fn turn(&mut self, poller: &mut Poller, alone: Option<Id>) {
-        let now = Clock.now_by_one_clock();
+        let now = Clock.now_coarse();
         if mem::replace(&mut self.is_turning, true) {
             self.mux.leave_all_unread();
         }
@@ -308,13 +308,13 @@ impl Work for LoopWork {
         self.mux.handle_timeout_at(now);
         (self.now, self.last_turn) = (now, now);
         if !self.watches.is_empty() {
-            self.look_at_watches();
+            self.check_watches();
         }
         self.is_turning = false;
     }
 
     fn tick(&mut self, id: Id) {
-        let now = Clock.now_by_one_clock();
+        let now = Clock.now_coarse();
         self.mux.advance(now);
         self.mux.handle_timeout_at(now);
         self.now = now;
@@ -345,12 +345,12 @@ impl Work for LoopWork {
     }
 
     #[inline]
-    fn aim(&self, poller: &mut Poller, due: Option<Moment>) {
+    fn set_timeout(&self, poller: &mut Poller, due: Option<Moment>) {
         let precision = match self.mux.engine().is_precise() {
             true => Precision::Fine,
             false => Precision::Millisecond,
         };
-        poller.aim(self.now, due.map(|due| due.since(self.now)), precision);
+        poller.set_timeout(self.now, due.map(|due| due.since(self.now)), precision);
     }
 
     #[inline]
@@ -362,7 +362,7 @@ impl Work for LoopWork {
 
     fn ended(&mut self, to: &mut Vec<Id>) {
         if !self.errands.is_empty() {
-            self.look_at_errands();
+            self.check_errands();
         }
         to.extend(self.mux.engine().done().map(Id::Op));
         let over = self.watches.iter().filter(|(_, watching)| watching.outcome.is_some());
@@ -403,11 +403,11 @@ impl Work for LoopWork {
             Outcome::Recalled(id, Some(lease)) => {
                 self.mux.abandon_at(self.now, *lease);
                 self.ended_errands.push(EndedErrand { id, ended: Ended::GivenUp });
-                self.look_at_errands();
+                self.check_errands();
             }
             Outcome::Errands(mut ended) => {
                 self.ended_errands.append(&mut ended);
-                self.look_at_errands();
+                self.check_errands();
             }
             _ => {}
         }
@@ -455,8 +455,8 @@ impl Work for LoopWork {
         self.now
     }
 
-    fn look_at_clock() -> Moment {
-        Clock.now_by_one_clock()
+    fn read_clock() -> Moment {
+        Clock.now_coarse()
     }
 
     #[inline]
@@ -465,7 +465,7 @@ impl Work for LoopWork {
     }
 
     fn left(until: Moment) -> Duration {
-        until.since(Clock.now_by_one_clock())
+        until.since(Clock.now_coarse())
     }
 }
 
@@ -561,7 +561,7 @@ mod tests {
         loop_work.send();
         while !loop_work.has_ended() {
             let due = loop_work.due();
-            loop_work.aim(&mut poller, due);
+            loop_work.set_timeout(&mut poller, due);
             poller.wait();
             loop_work.turn(&mut poller, Some(id));
         }

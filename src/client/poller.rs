@@ -72,7 +72,12 @@ impl Poller {
     }
 
     /// Sets the next wait: it begins at `from`, which is about now, and takes at most `timeout`.
-    pub(super) fn aim(&mut self, from: Moment, timeout: Option<Duration>, precision: Precision) {
+    pub(super) fn set_timeout(
+        &mut self,
+        from: Moment,
+        timeout: Option<Duration>,
+        precision: Precision,
+    ) {
         (self.from, self.timeout, self.precision) = (from, timeout, precision);
     }
 
@@ -88,8 +93,7 @@ impl Poller {
     fn wait_finely(&mut self) {
         let busy = self.busy_poll.min(self.timeout.unwrap_or(Duration::MAX));
         if !self.busy_wait(self.from, busy) {
-            let passed =
-                if busy.is_zero() { busy } else { Clock.now_by_one_clock().since(self.from) };
+            let passed = if busy.is_zero() { busy } else { Clock.now_coarse().since(self.from) };
             let timeout = self.timeout.map(|timeout| timeout.saturating_sub(passed));
             if self.precision == Precision::Fine {
                 self.alarm.set(timeout);
@@ -115,7 +119,7 @@ impl Poller {
             if !self.events.is_empty() {
                 return true;
             }
-            if Clock.now_by_one_clock() >= until {
+            if Clock.now_coarse() >= until {
                 return false;
             }
             std::hint::spin_loop();
@@ -213,12 +217,12 @@ mod tests {
         for busy_poll in [Duration::ZERO, Duration::from_micros(100), Duration::from_millis(50)] {
             for timeout in [0, 1, 200, 2_000, 11_000].map(Duration::from_micros) {
                 let mut poller = Poller::new(busy_poll).unwrap();
-                let start = Clock.now_by_one_clock();
-                poller.aim(start, Some(timeout), Precision::Fine);
+                let start = Clock.now_coarse();
+                poller.set_timeout(start, Some(timeout), Precision::Fine);
                 poller.wait();
                 // Only the alarm may have an event.
                 assert!(poller.events().count() <= 1);
-                let waited = Clock.now_by_one_clock().since(start);
+                let waited = Clock.now_coarse().since(start);
                 assert!(waited >= timeout.min(Duration::from_micros(200)) / 2, "{waited:?}");
             }
         }

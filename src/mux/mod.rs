@@ -290,7 +290,7 @@ impl Multiplexer {
         if self.home.is_here() {
             if self.engine.has_actions() {
                 // The operations may have been started long ago.
-                self.engine.advance(Clock.now_by_one_clock());
+                self.engine.advance(Clock.now_coarse());
             }
             self.flush_at_home();
             self.write_records();
@@ -325,7 +325,7 @@ impl Multiplexer {
     #[inline]
     pub(crate) fn flush_at_home(&mut self) {
         if self.engine.has_actions() || self.engine.has_notices() {
-            self.look_at_idle();
+            self.read_idle();
             let unfinished = Unfinished { mux: self };
             unfinished.mux.carry_out();
             std::mem::forget(unfinished);
@@ -337,15 +337,15 @@ impl Multiplexer {
     /// they could be taken for the answer to the next command. Nodes that owe answers are skipped:
     /// their bytes are answers first.
     #[inline]
-    fn look_at_idle(&mut self) {
+    fn read_idle(&mut self) {
         let now = self.engine.last_now();
         if self.unread || now.since(self.looked_at) > UNREAD_MAX {
-            self.look_at_all_idle(now);
+            self.read_all_idle(now);
         }
     }
 
     #[inline(never)]
-    fn look_at_all_idle(&mut self, now: Moment) {
+    fn read_all_idle(&mut self, now: Moment) {
         let mut looked_at = now;
         for node in 0..self.nodes.len() {
             if !self.engine.is_idle(node) {
@@ -353,7 +353,7 @@ impl Multiplexer {
             }
             let connection = &self.nodes[node];
             match connection.unread || now.since(connection.read_at) > UNREAD_MAX {
-                true => self.look_at(node, false),
+                true => self.read_node(node, false),
                 false => looked_at = looked_at.min(connection.read_at),
             }
         }
@@ -427,7 +427,7 @@ impl Multiplexer {
         if !self.home.is_here() {
             return false;
         }
-        self.advance(Clock.now_by_one_clock());
+        self.advance(Clock.now_coarse());
         let ours = self.handle_event_now(event);
         self.flush();
         ours
@@ -439,7 +439,7 @@ impl Multiplexer {
     /// everything together. It ignores events with other tokens.
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         if self.home.is_here() {
-            let now = Clock.now_by_one_clock();
+            let now = Clock.now_coarse();
             self.advance(now);
             for event in events {
                 self.handle_event_now(event);
@@ -472,7 +472,7 @@ impl Multiplexer {
         if node >= self.nodes.len() {
             return false;
         }
-        self.look_at(node, event.is_read_closed() || event.is_error());
+        self.read_node(node, event.is_read_closed() || event.is_error());
         true
     }
 
@@ -505,7 +505,7 @@ impl Multiplexer {
     pub(crate) fn catch_up(&mut self) {
         for node in 0..self.nodes.len() {
             if self.nodes[node].deferred.is_some() {
-                self.look_at(node, false);
+                self.read_node(node, false);
             }
         }
     }
@@ -513,7 +513,7 @@ impl Multiplexer {
     /// Does what is due: timeouts, retries, reconnects. Call it after each wait.
     pub fn handle_timeout(&mut self) {
         if self.home.is_here() {
-            let now = Clock.now_by_one_clock();
+            let now = Clock.now_coarse();
             self.advance(now);
             self.handle_timeout_at(now);
             self.write_records();
@@ -532,9 +532,9 @@ impl Multiplexer {
                 let deferred = connection.deferred.is_some();
                 // The caller may not have polled for a long time, and the replies may be there.
                 if unread || self.engine.is_overdue(now, node) {
-                    self.look_at(node, true);
+                    self.read_node(node, true);
                 } else if deferred {
-                    self.look_at(node, false);
+                    self.read_node(node, false);
                 }
             }
         }
@@ -554,7 +554,7 @@ impl Multiplexer {
         }
         match self.engine.has_done() {
             true => Some(Duration::ZERO),
-            false => Some(self.due()?.since(Clock.now_by_one_clock())),
+            false => Some(self.due()?.since(Clock.now_coarse())),
         }
     }
 
@@ -670,7 +670,7 @@ impl Multiplexer {
 
     pub(crate) fn let_go_at(&mut self, now: Moment, lease: &mut Lease) {
         // Answers that have arrived by now resolve the doubt about their nodes.
-        (0..self.nodes.len()).for_each(|node| self.look_at(node, false));
+        (0..self.nodes.len()).for_each(|node| self.read_node(node, false));
         self.engine.let_go(now, lease);
     }
 
@@ -791,7 +791,7 @@ impl Multiplexer {
 
     /// Does what a node's socket is ready for. `to_the_end`: the poll may not announce the bytes
     /// again, so a short read is not the end.
-    fn look_at(&mut self, node: usize, to_the_end: bool) {
+    fn read_node(&mut self, node: usize, to_the_end: bool) {
         let connection = &mut self.nodes[node];
         let deferred = connection.deferred.take();
         let is_late = self.was_away || deferred.is_some();
@@ -814,7 +814,7 @@ impl Multiplexer {
                     self.drain(node, received, false, replies_left);
                 }
             }
-            Some(_) => self.look_closely(node, to_the_end),
+            Some(_) => self.read_slowly(node, to_the_end),
             None => self.ask_lookup(node),
         }
         if is_late {
@@ -823,10 +823,10 @@ impl Multiplexer {
     }
 
     #[inline(never)]
-    fn look_closely(&mut self, node: usize, to_the_end: bool) {
+    fn read_slowly(&mut self, node: usize, to_the_end: bool) {
         let is_flowing =
             |connection: &Connection| connection.socket.as_ref().is_some_and(Socket::is_flowing);
-        if is_flowing(&self.nodes[node]) || self.get_going(self.engine.last_now(), node) {
+        if is_flowing(&self.nodes[node]) || self.finish_connect(self.engine.last_now(), node) {
             self.receive(node, to_the_end);
         }
     }
@@ -834,7 +834,7 @@ impl Multiplexer {
     /// Finishes connecting, and sends what was kept. Returns whether there may be something to
     /// read.
     #[cold]
-    fn get_going(&mut self, now: Moment, node: usize) -> bool {
+    fn finish_connect(&mut self, now: Moment, node: usize) -> bool {
         let Some(socket) = &mut self.nodes[node].socket else {
             return false;
         };
@@ -863,7 +863,7 @@ impl Multiplexer {
     fn receive(&mut self, node: usize, to_the_end: bool) {
         let mut replies_left = self.engine.replies_per_turn();
         if to_the_end || self.nodes[node].unread {
-            replies_left = self.cut(self.engine.last_now(), node, replies_left);
+            replies_left = self.read_buffered(self.engine.last_now(), node, replies_left);
             if replies_left == 0 {
                 return;
             }
@@ -901,7 +901,7 @@ impl Multiplexer {
     /// Handles replies left by an earlier turn, at most `replies_max`. Returns how many more may be
     /// handled; zero if the turn is over for this node.
     #[cold]
-    fn cut(&mut self, now: Moment, node: usize, replies_max: usize) -> usize {
+    fn read_buffered(&mut self, now: Moment, node: usize, replies_max: usize) -> usize {
         let Multiplexer { engine, nodes, .. } = self;
         let Some(socket) = &mut nodes[node].socket else {
             return 0;
@@ -960,7 +960,7 @@ fn drain(
         // The clock is read again: otherwise a time that the server sent after our last reading
         // would look like a server clock that runs ahead.
         if engine.is_telling_time(node) {
-            engine.advance(Clock.now_by_one_clock());
+            engine.advance(Clock.now_coarse());
         }
         loop {
             replies_left = engine.handle_grants(node, replies_left, || socket.reader.next_grant());

@@ -49,7 +49,7 @@ impl Engine {
             unreachable!("only acquisitions wait, and with patience");
         };
         if now >= give_up_at {
-            let failure = self.failure_in_line(op);
+            let failure = self.failure_in_queue(op);
             self.count_failure(failure);
             self.conclude(op, Progress::Failed(failure, None));
         } else if !self.waits_longer(now, op, give_up_at) {
@@ -59,14 +59,14 @@ impl Engine {
 
     /// Why an acquisition failed. If it never asked the nodes, the reason of the acquisition that
     /// asked for the queue.
-    fn failure_in_line(&mut self, op: usize) -> Failure {
-        let Some(Last { key, told: None }) = self.last_of(op) else {
-            return self.told_to(op).map_or(Failure::Contended, |(failure, _)| *failure);
+    fn failure_in_queue(&mut self, op: usize) -> Failure {
+        let Some(Last { key, report: None }) = self.last_of(op) else {
+            return self.last_report(op).map_or(Failure::Contended, |(failure, _)| *failure);
         };
-        let told = self.told_in_line(key);
-        let failure = told.as_ref().map_or(Failure::Contended, |(failure, _)| *failure);
+        let report = self.report_in_queue(key);
+        let failure = report.as_ref().map_or(Failure::Contended, |(failure, _)| *failure);
         if let Task::Acquire { last: Some(last), .. } = &mut self.operations[op].task {
-            last.told = told;
+            last.report = report;
         }
         failure
     }
@@ -78,30 +78,30 @@ impl Engine {
         }
     }
 
-    fn told_to(&self, op: usize) -> Option<&(Failure, LockError)> {
-        self.last_of(op)?.told.as_ref()
+    fn last_report(&self, op: usize) -> Option<&(Failure, LockError)> {
+        self.last_of(op)?.report.as_ref()
     }
 
-    /// As [`told_to`](Engine::told_to), for other operations. If this one has failed, its final
-    /// report.
-    pub(super) fn told_by(&self, op: usize) -> Option<(Failure, LockError)> {
+    /// As [`last_report`](Engine::last_report), for other operations. If this one has failed, its
+    /// final report.
+    pub(super) fn report_of(&self, op: usize) -> Option<(Failure, LockError)> {
         match self.operations[op].progress {
-            Progress::Failed(failure, Some(round)) => Some(self.told_in(op, round, failure)),
-            _ => self.told_to(op).cloned(),
+            Progress::Failed(failure, Some(round)) => Some(self.report_in(op, round, failure)),
+            _ => self.last_report(op).cloned(),
         }
     }
 
     /// The node reports of a round that is still open.
-    pub(super) fn told_so_far(&self, op: usize) -> Option<(Failure, LockError)> {
+    pub(super) fn report_so_far(&self, op: usize) -> Option<(Failure, LockError)> {
         let Progress::Voting(round) = self.operations[op].progress else {
             return None;
         };
         let is_refused = self.rounds[round].tally.refused() > 0;
         let failure = if is_refused { Failure::Contended } else { Failure::Unavailable };
-        Some(self.told_in(op, round, failure))
+        Some(self.report_in(op, round, failure))
     }
 
-    fn told_in(&self, op: usize, round: usize, failure: Failure) -> (Failure, LockError) {
+    fn report_in(&self, op: usize, round: usize, failure: Failure) -> (Failure, LockError) {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("only acquisitions queue");
         };
@@ -116,7 +116,7 @@ impl Engine {
 
     /// The acquisition is about to end: the next one in its queue may start.
     pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
-        if !self.has_lines() || self.patience_of(self.id_of(op)).is_none() {
+        if !self.has_queues() || self.patience_of(self.id_of(op)).is_none() {
             return;
         }
         let key = match self.operations[op].progress {
@@ -164,7 +164,7 @@ impl Engine {
     #[cold]
     fn fail_without_entropy(&mut self, op: usize, key: Resource) {
         if let Task::Acquire { last, .. } = &mut self.operations[op].task {
-            last.get_or_insert_with(|| Box::new(Last { key, told: None }));
+            last.get_or_insert_with(|| Box::new(Last { key, report: None }));
         }
         self.conclude(op, Progress::Failed(Failure::NoEntropy, None));
     }
@@ -185,7 +185,7 @@ impl Engine {
         let (key, nodes) = (self.claims[round].key.clone(), self.reports(round));
         if let Task::Acquire { last, attempts, .. } = &mut self.operations[op].task {
             let error = LockError::new(failure.into(), *attempts, nodes);
-            *last = Some(Box::new(Last { key, told: Some((failure, error)) }));
+            *last = Some(Box::new(Last { key, report: Some((failure, error)) }));
         }
         self.disown(round);
         self.operations[op].progress = Progress::Waiting;
@@ -225,7 +225,7 @@ impl Engine {
             self.record(now, round, node, NodeOutcome::TimedOut(phase));
         }
         let cut_off = failure(self.rounds[round].tally);
-        let before = self.told_to(op).map(|(failure, _)| *failure);
+        let before = self.last_report(op).map(|(failure, _)| *failure);
         let failure = before.unwrap_or(cut_off);
         if self.attempt_failed(now, op, round, failure) {
             return;
@@ -271,7 +271,7 @@ impl Engine {
                 Some(Done::Acquired(Err(error)))
             }
             Progress::Failed(failure, round) => {
-                let nodes = match (round, self.told_to(op)) {
+                let nodes = match (round, self.last_report(op)) {
                     (Some(round), _) => self.reports(round),
                     (None, Some((_, error))) => error.nodes().to_vec(),
                     (None, None) => Vec::new(),

@@ -15,12 +15,12 @@ use crate::error::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErr
 use crate::quorum::Verdict;
 
 /// Why the fast path stopped.
-enum Counted {
-    All,
+enum FastPath {
+    Drained,
     /// This round may be decided now.
-    Decisive(usize),
+    Decided(usize),
     /// This reply needs the general path.
-    Until(Grant),
+    Unusual(Grant),
 }
 
 impl Engine {
@@ -71,7 +71,7 @@ impl Engine {
             self.outgoing.push_back(Outgoing::Handshake(node, step));
         }
         self.nodes[node].reconnect(now);
-        self.look_due = None;
+        self.next_check_at = None;
     }
 
     /// The connection ended, or could not be established.
@@ -146,9 +146,11 @@ impl Engine {
         let mut left = replies_max;
         loop {
             match self.count_grants(node, &mut left, &mut next) {
-                Counted::All => return left,
-                Counted::Decisive(round) => self.settle(self.last_now, round),
-                Counted::Until(grant) => self.handle_any_reply(self.last_now, node, grant.into()),
+                FastPath::Drained => return left,
+                FastPath::Decided(round) => self.judge(self.last_now, round),
+                FastPath::Unusual(grant) => {
+                    self.handle_any_reply(self.last_now, node, grant.into())
+                }
             }
         }
     }
@@ -162,26 +164,26 @@ impl Engine {
         node: usize,
         left: &mut usize,
         mut next: impl FnMut() -> Option<Grant>,
-    ) -> Counted {
+    ) -> FastPath {
         let now = self.last_now;
         let at = &mut self.nodes[node];
         let is_usual = at.state == State::Ready
             && at.late == 0
             && at.failures == 0
-            && !self.suspects.contains(node)
+            && !self.maybe_quarantined.contains(node)
             && !self.indebted.contains(node);
         let mut latest = None;
         let counted = loop {
             if *left == 0 {
-                break Counted::All;
+                break FastPath::Drained;
             }
             let Some(grant) = next() else {
-                break Counted::All;
+                break FastPath::Drained;
             };
             *left -= 1;
             let Some(InFlight { request: Request::Round(round), sent_at }) = at.in_flight.first()
             else {
-                break Counted::Until(grant);
+                break FastPath::Unusual(grant);
             };
             let voted = &mut self.rounds[round];
             let sample = now.nanos_since(sent_at);
@@ -190,7 +192,7 @@ impl Engine {
                 && Grant::is_same(voted.grant, Some(grant))
                 && voted.undecided.without(voted.uncounted).contains(node);
             if !is_usual {
-                break Counted::Until(grant);
+                break FastPath::Unusual(grant);
             }
             at.in_flight.drop_first();
             let since_start = now.nanos_since(voted.started);
@@ -212,7 +214,7 @@ impl Engine {
                 smooth(&mut self.quorum_round_trip_nanos, since_start);
             }
             if voted.tally.verdict() != Verdict::Pending && !voted.decided {
-                break Counted::Decisive(round);
+                break FastPath::Decided(round);
             }
         };
         if let Some((vote, sample)) = latest {
@@ -235,7 +237,7 @@ impl Engine {
         // Not before every late command is answered: with a lower bar the node would stay just
         // below it forever.
         if self.nodes[node].late == 0 {
-            self.swamped.remove(node);
+            self.overloaded.remove(node);
         }
         match answered.request {
             Request::Handshake(step) => {
@@ -570,7 +572,7 @@ impl Engine {
                     }
                 }
                 if self.nodes[node].is_far_behind(now, self.config.node_timeout) {
-                    self.swamped.insert(node);
+                    self.overloaded.insert(node);
                 }
                 if self.is_overdue(now, node) {
                     self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
@@ -596,8 +598,8 @@ impl Engine {
         let retry_at = failed.back_off(now, self.entropy.next_u64());
         failed.blocked = false;
         failed.late = 0;
-        failed.is_behind = false;
-        self.swamped.remove(node);
+        failed.has_unsent_debts = false;
+        self.overloaded.remove(node);
         self.open.remove(node);
         let in_flight = failed.in_flight.take_all();
         let queue = std::mem::take(&mut failed.queue);

@@ -169,7 +169,7 @@ impl Debts {
 
     /// How many of these releases may still find a key at `now`.
     pub(super) fn awake_at(&self, now: Moment) -> usize {
-        let is_over = |debt: &&Debt| now.has_steadily_reached(debt.expires);
+        let is_over = |debt: &&Debt| now.is_certainly_past(debt.expires);
         let awake = self.by_token.values().filter(|debt| debt.stage.is_awake());
         awake.filter(|debt| !is_over(debt)).count()
     }
@@ -185,7 +185,7 @@ impl Debts {
         let is_new = !self.by_token.contains_key(&token);
         // Adopted debts are not limited: there are as many as the caller has leases.
         if is_new && debt.foreign.is_empty() && self.by_token.len() >= DEBTS_KEPT_MAX {
-            let is_over = |debt: &Debt| now.has_steadily_reached(debt.expires);
+            let is_over = |debt: &Debt| now.is_certainly_past(debt.expires);
             self.by_token.retain(|_, debt| debt.stage.is_awake() || !is_over(debt));
             self.note_all();
             if self.by_token.len() >= DEBTS_KEPT_MAX {
@@ -384,7 +384,7 @@ impl Engine {
     pub(super) fn owe_refused(&mut self, now: Moment, node: usize, round: usize) {
         let debt = self.debt(now, round, Stage::Awake);
         let due = now.after(DEBT_REFUSED_AFTER);
-        if !due.has_steadily_reached(debt.expires) {
+        if !due.is_certainly_past(debt.expires) {
             self.add_debt(now, node, self.claims[round].token, Debt { due, ..debt });
         }
     }
@@ -438,7 +438,7 @@ impl Engine {
             let Some(mut debt) = at.debts.take(token) else {
                 continue;
             };
-            if at.state == State::Ready && !at.is_behind && debt.foreign.is_empty() {
+            if at.state == State::Ready && !at.has_unsent_debts && debt.foreign.is_empty() {
                 self.end_and_repeat(now, node, token, debt);
             } else {
                 debt.stage = Stage::Awake;
@@ -501,8 +501,7 @@ impl Engine {
             return false;
         };
         let unseen_until = debt.unseen_until.filter(|_| kind == Kind::Extend);
-        later(debt.uncounted_until, unseen_until)
-            .is_some_and(|until| !now.has_steadily_reached(until))
+        later(debt.uncounted_until, unseen_until).is_some_and(|until| !now.is_certainly_past(until))
     }
 
     /// The node reported that it has the key of this round's lock.
@@ -568,7 +567,7 @@ impl Engine {
         self.nodes[node].debts.note_all();
         self.note_debts(node);
         let is_all = self.nodes[node].debts.due().is_none_or(|due| now < due);
-        if is_all && std::mem::take(&mut self.nodes[node].is_behind) {
+        if is_all && std::mem::take(&mut self.nodes[node].has_unsent_debts) {
             self.note_open(node);
             self.flush_queue(now, node);
         }
@@ -578,7 +577,7 @@ impl Engine {
         let Some(debt) = self.nodes[node].debts.take(token) else {
             return;
         };
-        let is_over = now.has_steadily_reached(debt.expires);
+        let is_over = now.is_certainly_past(debt.expires);
         match debt.stage {
             Stage::Dormant => return,
             Stage::Again if is_over => return,

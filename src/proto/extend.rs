@@ -82,7 +82,7 @@ impl Engine {
                 lease.ttl = ttl;
                 debug_assert!(validity::is_valid(lease.deadline, now));
                 self.stats.extended += 1;
-                if self.has_lines() {
+                if self.has_queues() {
                     let key = lease.resource.clone().prefixed(&self.config.key_prefix);
                     self.hold_longer(&key, lease.token, lease.deadline);
                 }

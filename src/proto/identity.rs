@@ -75,7 +75,7 @@ pub(super) struct Departed {
 
 impl Departed {
     fn note(&mut self, now: Moment, run_id: Arc<str>, until: Moment) {
-        self.known.retain(|(_, until)| !now.has_steadily_reached(*until));
+        self.known.retain(|(_, until)| !now.is_certainly_past(*until));
         if self.known.len() >= DEPARTED_MAX {
             self.unknown_until = self.known.pop_front().map(|(_, until)| until);
         }
@@ -86,7 +86,7 @@ impl Departed {
     fn until(&self, now: Moment, run_id: &str) -> Option<Moment> {
         let known = self.known.iter().rev().find(|(departed, _)| **departed == *run_id);
         let until = known.map(|(_, until)| *until).or(self.unknown_until);
-        until.filter(|until| !now.has_steadily_reached(*until))
+        until.filter(|until| !now.is_certainly_past(*until))
     }
 }
 
@@ -105,7 +105,7 @@ impl Engine {
             self.end_old_connections(node);
         }
         // Debts of a lost connection are settled before any new command (R12).
-        self.nodes[node].is_behind = true;
+        self.nodes[node].has_unsent_debts = true;
         self.settle_debts(now, node);
         // After the commands that waited.
         let offer = self.nodes[node].offer;
@@ -200,7 +200,7 @@ impl Engine {
         let own = now.after(self.config.quarantine);
         let until = known
             .map(|(_, at)| at.quarantine.map_or(own, |(until, _)| until))
-            .map(|until| if own.has_steadily_reached(until) { own } else { until })
+            .map(|until| if own.is_certainly_past(until) { own } else { until })
             .chain(self.departed.until(now, run_id))
             .max_by_key(|until| until.steady_nanos());
         if let Some(until) = until {
@@ -285,12 +285,12 @@ impl Engine {
         self.notice(node, Notice::Quarantined(cause));
         self.stats.quarantines += 1;
         self.nodes[node].quarantine = Some((until, cause));
-        self.suspects.insert(node);
+        self.maybe_quarantined.insert(node);
     }
 
     pub(super) fn is_quarantined(&self, now: Moment, node: usize) -> bool {
         // A jump of this machine's wall clock must not shorten the quarantine.
-        let is_over = |until: Moment| now.has_steadily_reached(until);
+        let is_over = |until: Moment| now.is_certainly_past(until);
         self.nodes[node].quarantine.is_some_and(|(until, _)| !is_over(until))
     }
 
@@ -303,10 +303,10 @@ impl Engine {
 
     pub(super) fn quarantined_of(&mut self, now: Moment, nodes: NodeSet) -> NodeSet {
         let mut quarantined = NodeSet::EMPTY;
-        for node in nodes.and(self.suspects).iter() {
+        for node in nodes.and(self.maybe_quarantined).iter() {
             match self.is_quarantined(now, node) {
                 true => quarantined.insert(node),
-                false => self.suspects.remove(node),
+                false => self.maybe_quarantined.remove(node),
             }
         }
         quarantined

@@ -27,8 +27,8 @@ mod extend;
 mod fifo;
 mod identity;
 mod lease;
-mod line;
 mod node;
+mod queue;
 mod release;
 mod round;
 mod server_clock;
@@ -58,8 +58,8 @@ use crate::config::Config;
 use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport, Phase, Unfit};
 use crate::quorum::{Tally, Verdict};
 use crate::{Moment, Resource};
-use line::Lines;
 use node::{Node, Request, Route, State, Step};
+use queue::Queues;
 use round::{Claim, Kind, Round, Vote};
 use timer::Timers;
 
@@ -218,7 +218,7 @@ enum Task {
 struct Last {
     key: Resource,
     /// The node reports of the last round that was not cut off.
-    told: Option<(Failure, LockError)>,
+    report: Option<(Failure, LockError)>,
 }
 
 /// Why an operation did not succeed.
@@ -313,9 +313,9 @@ pub struct Engine {
     /// The nodes that are ready and whose sockets accept more.
     open: NodeSet,
     /// The overloaded nodes: too far behind to be sent a SET or an extension (R18).
-    swamped: NodeSet,
+    overloaded: NodeSet,
     /// The nodes that may be in quarantine.
-    suspects: NodeSet,
+    maybe_quarantined: NodeSet,
     /// The nodes that may have debts.
     indebted: NodeSet,
     /// The nodes on which this native release command was seen to work; the others get the script
@@ -343,11 +343,11 @@ pub struct Engine {
     replies_share: usize,
     /// No node's clock or role is to be checked before this moment; `None` if that must be
     /// recomputed.
-    look_due: Option<Moment>,
+    next_check_at: Option<Moment>,
     outgoing: VecDeque<Outgoing>,
     done: VecDeque<usize>,
     notices: VecDeque<(usize, Notice)>,
-    lines: Lines,
+    queues: Queues,
     departed: Departed,
     /// Smoothed time from the start of a round to a quorum of answers.
     quorum_round_trip_nanos: Option<u64>,
@@ -358,7 +358,7 @@ impl Engine {
     /// An engine that has not connected to anything yet.
     pub fn new(config: Arc<Config>, mut entropy: Box<dyn Entropy>) -> Engine {
         let count = config.nodes();
-        let lines = Lines::new(entropy.next_u64());
+        let queues = Queues::new(entropy.next_u64());
         let nodes = (0..count).map(|_| Node::new()).collect();
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let node_timeout_nanos = nanos(config.node_timeout);
@@ -370,8 +370,8 @@ impl Engine {
             last_now: Moment::from_nanos(0),
             nodes,
             open: NodeSet::EMPTY,
-            swamped: NodeSet::EMPTY,
-            suspects: NodeSet::EMPTY,
+            overloaded: NodeSet::EMPTY,
+            maybe_quarantined: NodeSet::EMPTY,
             indebted: NodeSet::EMPTY,
             rounds: Slab::with_capacity(ROUNDS_USUAL),
             claims: Vec::with_capacity(ROUNDS_USUAL),
@@ -388,11 +388,11 @@ impl Engine {
             answer_due_nanos,
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
-            look_due: None,
+            next_check_at: None,
             outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
             done: VecDeque::with_capacity(ROUNDS_USUAL),
             notices: VecDeque::new(),
-            lines,
+            queues,
             departed: Departed::default(),
             quorum_round_trip_nanos: None,
             stats: Stats::default(),
@@ -515,7 +515,7 @@ impl Engine {
                     Kind::Release => self.release_alike(nodes, round),
                     Kind::Acquire | Kind::Extend | Kind::Heal => (nodes, ReleaseWith::Script),
                 };
-                if !nodes.and(self.suspects).is_empty() {
+                if !nodes.and(self.maybe_quarantined).is_empty() {
                     let quarantined = self.quarantined_of(self.last_now, nodes);
                     self.rounds[round].uncounted.extend(quarantined);
                 }
@@ -945,7 +945,7 @@ impl Engine {
 
     /// Sends the round's command to every node that can take it. A node that cannot has failed.
     fn send_to_all(&mut self, now: Moment, round: usize) {
-        let mut ready = self.open.without(self.swamped);
+        let mut ready = self.open.without(self.overloaded);
         if !self.indebted.is_empty() && self.rounds[round].kind == Kind::Acquire {
             ready = ready.without(self.overdrawn());
         }
@@ -959,7 +959,7 @@ impl Engine {
         }
         self.send(ready, round);
         if !others.is_empty() {
-            self.settle(now, round);
+            self.judge(now, round);
         }
     }
 
@@ -967,7 +967,7 @@ impl Engine {
     /// bytes.
     fn note_open(&mut self, node: usize) {
         let at = &self.nodes[node];
-        match at.state == State::Ready && !at.blocked && !at.is_behind {
+        match at.state == State::Ready && !at.blocked && !at.has_unsent_debts {
             true => self.open.insert(node),
             false => self.open.remove(node),
         }
@@ -1052,11 +1052,11 @@ impl Engine {
     #[inline]
     fn vote(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         self.record(now, round, node, outcome);
-        self.settle(now, round);
+        self.judge(now, round);
     }
 
     /// Acts as soon as the outcome is inevitable, either way (R4).
-    fn settle(&mut self, now: Moment, round: usize) {
+    fn judge(&mut self, now: Moment, round: usize) {
         let voted = &mut self.rounds[round];
         let (Some(op), false) = (voted.owner, voted.decided) else {
             return;

@@ -151,7 +151,7 @@ pub(super) struct Node {
     pub(super) lost: VecDeque<(usize, Lost)>,
     /// Whether debts that were due when the node became ready are still unsent: new commands wait
     /// for them (R12).
-    pub(super) is_behind: bool,
+    pub(super) has_unsent_debts: bool,
     /// Whether the socket accepts no more bytes for now.
     pub(super) blocked: bool,
     pub(super) debts: Debts,
@@ -196,7 +196,7 @@ impl Node {
             late: 0,
             queue: VecDeque::new(),
             lost: VecDeque::new(),
-            is_behind: false,
+            has_unsent_debts: false,
             blocked: false,
             debts: Debts::default(),
             failures: 0,
@@ -258,7 +258,7 @@ impl Node {
     /// What happens to a command that cannot be sent at once.
     pub(super) fn route(&self) -> Route {
         match self.state {
-            State::Ready if !self.is_behind => Route::Fail(NodeOutcome::Backlogged),
+            State::Ready if !self.has_unsent_debts => Route::Fail(NodeOutcome::Backlogged),
             State::Ready | State::Connecting { .. } | State::Handshaking { .. } => {
                 match self.queue.len() < QUEUED_COMMANDS_MAX && !self.owes_too_much() {
                     true => Route::Queue,

@@ -83,7 +83,7 @@ impl Engine {
         lease.doubts = doubts.into();
         // Any engine that adopts it, even this one, adopts the doubts too.
         lease.engine = NO_ENGINE;
-        if self.has_lines() {
+        if self.has_queues() {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
             self.call_first(now, &key, token);
         }
@@ -107,7 +107,7 @@ impl Engine {
         // again.
         self.take_doubts(now, &lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
-        let awaited = self.has_lines().then(|| (key.clone(), lease.token));
+        let awaited = self.has_queues().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
         let (started, sent) = (lease.started, lease.sent);
         let held = Held { claim, started, sent, was_granted: true };
@@ -165,7 +165,7 @@ impl Engine {
         }
         self.send(ready, round);
         if !others.is_empty() {
-            self.settle(now, round);
+            self.judge(now, round);
         }
         self.dereference(round);
         round

@@ -125,11 +125,11 @@ impl Node {
 impl Engine {
     /// Checks the clocks and roles of these nodes again, where due, before they are sent a SET.
     pub(super) fn look_again(&mut self, now: Moment, nodes: NodeSet) {
-        if self.look_due.is_some_and(|due| now < due) {
+        if self.next_check_at.is_some_and(|due| now < due) {
             return;
         }
         self.look(now, nodes);
-        self.look_due = self.first_look_due(now);
+        self.next_check_at = self.first_look_due(now);
     }
 
     /// No check is due at any node before this moment.
@@ -148,7 +148,7 @@ impl Engine {
     /// A node refused a SET: a client waits for a lock there.
     pub(super) fn refused(&mut self, now: Moment, node: usize) {
         self.nodes[node].clock.refused_at = Some(now);
-        self.look_due = None;
+        self.next_check_at = None;
     }
 
     fn look(&mut self, now: Moment, nodes: NodeSet) {
@@ -206,7 +206,7 @@ impl Engine {
         let clock = &mut self.nodes[node].clock;
         // After a temporary error, the time is asked for again before the next SET.
         clock.asked_at = None;
-        self.look_due = None;
+        self.next_check_at = None;
         if is_forbidden && !std::mem::replace(&mut clock.is_secret, true) {
             // The node votes all the same.
             self.notice(node, Notice::SecretClock);

@@ -61,17 +61,17 @@ impl Redlock {
         if acted_on.contains(&self.mistake) || self.quorum() < 2 {
             return;
         }
-        if state.count(a, &[Set::Counted]) == 0 {
+        if state.count(a, &[Set::FastPath]) == 0 {
             let mut sets = state.nodes.iter_mut().map(|node| &mut node.links[a].set);
             if let Some(set) = sets.find(|set| **set == Set::Granted) {
-                *set = Set::Counted;
+                *set = Set::FastPath;
             }
         }
-        let is_first = state.nodes.iter().all(|node| node.links[a].extend != Extend::Counted);
+        let is_first = state.nodes.iter().all(|node| node.links[a].extend != Extend::FastPath);
         if is_first {
             let mut extends = state.nodes.iter_mut().map(|node| &mut node.links[a].extend);
             if let Some(extend) = extends.find(|extend| **extend == Extend::Granted) {
-                *extend = Extend::Counted;
+                *extend = Extend::FastPath;
             }
         }
     }
@@ -82,13 +82,13 @@ impl Redlock {
         let is_told = held && self.makes(Mistake::GiverStillReleases);
         link.set = match link.set {
             Set::Granted if self.makes(Mistake::ShiftedReply) => Set::Granted,
-            Set::Counted if is_told => Set::Counted,
-            Set::Granted | Set::Counted | Set::Uncounted if !voting => Set::Done,
+            Set::FastPath if is_told => Set::FastPath,
+            Set::Granted | Set::FastPath | Set::Uncounted if !voting => Set::Done,
             Set::Straggler if !held => Set::Done,
             set => set,
         };
         link.extend = match link.extend {
-            Extend::Granted | Extend::Counted if attempt.extension == 0 => Extend::Done,
+            Extend::Granted | Extend::FastPath if attempt.extension == 0 => Extend::Done,
             Extend::Unsent if attempt.phase > Phase::Held => Extend::Done,
             extend => extend,
         };

@@ -19,8 +19,8 @@ impl Redlock {
     pub fn vote(&self, state: &mut State, n: usize, a: usize) {
         let credited = self.credited(state, a);
         state.nodes[n].links[a].set = Set::Done;
-        state.nodes[n].links[credited].set = Set::Counted;
-        let is_won = state.count(credited, &[Set::Counted]) >= self.quorum();
+        state.nodes[n].links[credited].set = Set::FastPath;
+        let is_won = state.count(credited, &[Set::FastPath]) >= self.quorum();
         let (now, attempt) = (state.now, &mut state.attempts[credited]);
         if attempt.deadline == UNKNOWN && (is_won || self.makes(Mistake::StartAtFirstReply)) {
             attempt.deadline = self.deadline(now, credited);
@@ -71,8 +71,8 @@ impl Redlock {
     }
 
     pub fn extension_reply(&self, state: &mut State, n: usize, a: usize) {
-        state.nodes[n].links[a].extend = Extend::Counted;
-        let votes = state.nodes.iter().filter(|node| node.links[a].extend == Extend::Counted);
+        state.nodes[n].links[a].extend = Extend::FastPath;
+        let votes = state.nodes.iter().filter(|node| node.links[a].extend == Extend::FastPath);
         let is_won = votes.count() >= self.quorum();
         let (now, attempt) = (state.now, &mut state.attempts[a]);
         if is_won && (now < attempt.deadline || self.makes(Mistake::LenientExtension)) {
@@ -115,7 +115,7 @@ impl Redlock {
     fn said_later(&self, link: &Link) -> Pending {
         let (extends, releases) = match self.mistake {
             Some(Mistake::GiverStillSends) => (1, 0),
-            Some(Mistake::GiverStillReleases) => (0, u8::from(link.set != Set::Counted)),
+            Some(Mistake::GiverStillReleases) => (0, u8::from(link.set != Set::FastPath)),
             _ => (0, 0),
         };
         Pending { extends, releases, ..Pending::NOTHING }
@@ -153,9 +153,9 @@ impl Redlock {
 impl Redlock {
     pub fn can_win(&self, state: &State, a: usize) -> bool {
         let hopes: &[Set] = match state.now < state.attempts[a].deadline {
-            true => &[Set::Sent, Set::Granted, Set::Counted],
+            true => &[Set::Sent, Set::Granted, Set::FastPath],
             // It will be refused, but let it come so far.
-            false => &[Set::Granted, Set::Counted],
+            false => &[Set::Granted, Set::FastPath],
         };
         state.count(a, hopes) >= self.quorum() || self.makes(Mistake::ShiftedReply)
     }

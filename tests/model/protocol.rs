@@ -345,8 +345,8 @@ impl Redlock {
 
     fn may_run_set(&self, node: &Node, a: usize) -> bool {
         let before = &node.links[0];
-        let is_behind = self.order == Order::Fifo && self.is_retry(a);
-        let is_next = !is_behind || (before.set != Set::Sent && before.releases == 0);
+        let has_unsent_debts = self.order == Order::Fifo && self.is_retry(a);
+        let is_next = !has_unsent_debts || (before.set != Set::Sent && before.releases == 0);
         node.links[a].set == Set::Sent && is_next
     }
 
@@ -354,14 +354,15 @@ impl Redlock {
         // What is released of a lock that is held was sent with the new connection's first bytes,
         // but for a repetition.
         let later = u8::from(self.reconnect == Reconnect::ReleaseTwice);
-        let is_behind = link.set == Set::Sent || (phase == Phase::Held && link.releases > later);
-        link.extend == Extend::Sent && (self.order == Order::Unordered || !is_behind)
+        let has_unsent_debts =
+            link.set == Set::Sent || (phase == Phase::Held && link.releases > later);
+        link.extend == Extend::Sent && (self.order == Order::Unordered || !has_unsent_debts)
     }
 
     fn may_run_release(&self, link: &Link, phase: Phase) -> bool {
-        let is_behind =
+        let has_unsent_debts =
             link.set == Set::Sent || (phase != Phase::Held && link.extend == Extend::Sent);
-        link.releases > 0 && (self.order == Order::Unordered || !is_behind)
+        link.releases > 0 && (self.order == Order::Unordered || !has_unsent_debts)
     }
 }
 

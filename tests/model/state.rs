@@ -100,7 +100,7 @@ pub enum Set {
     Sent,
     /// Granted, and the reply is on its way.
     Granted,
-    Counted,
+    FastPath,
     /// Granted by a node in quarantine.
     Uncounted,
     /// Granted when the lock was held already.
@@ -115,7 +115,7 @@ pub enum Extend {
     Unsent,
     Sent,
     Granted,
-    Counted,
+    FastPath,
     Done,
 }
 

@@ -49,12 +49,12 @@ pub enum Acted {
 pub const TOKENS_MAX: u32 = 20_000;
 
 /// Tokens are counted from 1; jitter is always the same.
-struct Counted {
+struct FastPath {
     tokens: u32,
     random: u64,
 }
 
-impl Entropy for Counted {
+impl Entropy for FastPath {
     fn token(&mut self) -> Option<[u8; 20]> {
         if self.tokens == TOKENS_MAX {
             return None;
@@ -126,7 +126,7 @@ impl Scenario {
 
     fn start(nodes: usize, builder: Builder) -> Scenario {
         let config = builder.config().expect("the scenario's settings are valid");
-        let entropy = Counted { tokens: 0, random: u64::MAX / 2 };
+        let entropy = FastPath { tokens: 0, random: u64::MAX / 2 };
         let engine = Engine::new(Arc::new(config), Box::new(entropy));
         let now = Moment::from_nanos(1_000_000_000);
         Scenario {

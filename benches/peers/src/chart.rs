@@ -128,14 +128,14 @@ pub struct Series {
 }
 
 /// Figures over a number that grows.
-pub struct Lines {
+pub struct Queues {
     pub title: String,
     pub x_axis: String,
     pub y_axis: String,
     pub series: Vec<Series>,
 }
 
-impl Lines {
+impl Queues {
     /// The chart.
     pub fn draw(&self) -> String {
         let height = TOP + LINES_HEIGHT + BOTTOM;
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn lines_without_points_are_drawn_too() {
         let series = |points| Series { label: "x".to_owned(), client: Client::Floor, points };
-        let chart = Lines {
+        let chart = Queues {
             title: String::new(),
             x_axis: String::new(),
             y_axis: String::new(),

@@ -1,6 +1,6 @@
 //! How the answer to each question is shown: its words, its table and its chart.
 
-use crate::chart::{Lines, Mark, Row, Rows, Series};
+use crate::chart::{Queues, Mark, Row, Rows, Series};
 use crate::driver::{Cell, Entry, Verdict};
 use crate::job::Sample;
 use crate::questions::Question;
@@ -217,5 +217,5 @@ fn lines(title: &str, x_axis: &str, column: Column, cells: &[Cell]) -> String {
     }
     let y_axis =
         if column.title == P50.title { "p50 in microseconds".into() } else { axis(column) };
-    Lines { title: title.to_owned(), x_axis: x_axis.to_owned(), y_axis, series }.draw()
+    Queues { title: title.to_owned(), x_axis: x_axis.to_owned(), y_axis, series }.draw()
 }

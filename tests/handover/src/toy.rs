@@ -419,7 +419,7 @@ impl Work for Toy {
         (!self.looks.is_empty()).then_some(0)
     }
 
-    fn aim(&self, poller: &mut Poller, due: Option<u32>) {
+    fn set_timeout(&self, poller: &mut Poller, due: Option<u32>) {
         poller.is_short = due.is_some();
         poller.is_held_up = self.is_sticking.replace(false);
     }
@@ -488,7 +488,7 @@ impl Work for Toy {
         ticks()
     }
 
-    fn look_at_clock() -> u32 {
+    fn read_clock() -> u32 {
         ticks()
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Lines with the true time in front, or nothing at all.
+/// Queues with the true time in front, or nothing at all.
 #[derive(Default)]
 pub struct Timeline {
     lines: Option<Vec<String>>,

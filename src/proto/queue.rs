@@ -16,16 +16,16 @@ use crate::token::LockToken;
 use crate::{Moment, Resource};
 
 /// From this many queues on, empty ones are removed before another is added.
-const LINES_TIDY: usize = 256;
+const QUEUES_TIDY: usize = 256;
 
-pub(super) struct Lines {
-    by_key: HashMap<Resource, Line, Keyed>,
+pub(super) struct Queues {
+    by_key: HashMap<Resource, Queue, Keyed>,
     /// The number of queues that triggers the next removal.
     tidy_at: usize,
 }
 
 #[derive(Default)]
-struct Line {
+struct Queue {
     /// The token of the current lock, and until when it is valid.
     holder: Option<(LockToken, Moment)>,
     first: Option<OpId>,
@@ -34,24 +34,24 @@ struct Line {
     /// they are many.
     gone: usize,
     /// The last report of an acquisition that asked for the others and has left.
-    told: Option<(Failure, LockError)>,
+    report: Option<(Failure, LockError)>,
 }
 
-impl Lines {
-    pub(super) fn new(key: u64) -> Lines {
-        Lines { by_key: HashMap::with_hasher(Keyed(key)), tidy_at: LINES_TIDY }
+impl Queues {
+    pub(super) fn new(key: u64) -> Queues {
+        Queues { by_key: HashMap::with_hasher(Keyed(key)), tidy_at: QUEUES_TIDY }
     }
 
     /// Locks that were handed on, dropped or not released leave empty queues.
     fn tidy(&mut self, now: Moment) {
         if self.by_key.len() >= self.tidy_at {
-            self.by_key.retain(|_, line| line.first.is_some() || line.held_until(now).is_some());
-            self.tidy_at = (2 * self.by_key.len()).max(LINES_TIDY);
+            self.by_key.retain(|_, queue| queue.first.is_some() || queue.held_until(now).is_some());
+            self.tidy_at = (2 * self.by_key.len()).max(QUEUES_TIDY);
         }
     }
 }
 
-impl Line {
+impl Queue {
     /// The end of the current lock's validity: until then no acquisition needs to ask.
     fn held_until(&self, now: Moment) -> Option<Moment> {
         self.holder.map(|(_, deadline)| deadline).filter(|deadline| now < *deadline)
@@ -81,20 +81,20 @@ impl Engine {
         give_up_at: Moment,
     ) -> bool {
         let id = self.id_of(op);
-        self.lines.tidy(now);
-        let Some(line) = self.lines.by_key.get_mut(key) else {
-            let line = Line { first: Some(id), ..Line::default() };
-            self.lines.by_key.insert(key.clone(), line);
+        self.queues.tidy(now);
+        let Some(queue) = self.queues.by_key.get_mut(key) else {
+            let queue = Queue { first: Some(id), ..Queue::default() };
+            self.queues.by_key.insert(key.clone(), queue);
             return true;
         };
-        let held_until = line.held_until(now);
-        let start_at = match line.first {
+        let held_until = queue.held_until(now);
+        let start_at = match queue.first {
             Some(_) => {
-                line.others.push_back(id);
+                queue.others.push_back(id);
                 give_up_at
             }
             None => {
-                line.first = Some(id);
+                queue.first = Some(id);
                 match held_until {
                     None => return true,
                     Some(held_until) => held_until.min(give_up_at),
@@ -102,7 +102,7 @@ impl Engine {
             }
         };
         if let Task::Acquire { last, .. } = &mut self.operations[op].task {
-            *last = Some(Box::new(Last { key: key.clone(), told: None }));
+            *last = Some(Box::new(Last { key: key.clone(), report: None }));
         }
         self.set_timer(op, start_at);
         false
@@ -114,8 +114,8 @@ impl Engine {
         let Task::Acquire { last: Some(last), .. } = &self.operations[op].task else {
             return false;
         };
-        let line = self.lines.by_key.get(&last.key);
-        let Some(held_until) = line.and_then(|line| line.held_until(now)) else {
+        let queue = self.queues.by_key.get(&last.key);
+        let Some(held_until) = queue.and_then(|queue| queue.held_until(now)) else {
             return false;
         };
         self.set_timer(op, held_until.min(give_up_at));
@@ -132,38 +132,38 @@ impl Engine {
         got: Option<(LockToken, Moment)>,
     ) {
         let id = self.id_of(op);
-        let has_others = |line: &Line| line.first == Some(id) && !line.others.is_empty();
-        let is_told = got.is_none() && self.lines.by_key.get(key).is_some_and(has_others);
-        let told = if is_told { self.told_by(op) } else { None };
-        let Some(line) = self.lines.by_key.get_mut(key) else {
+        let has_others = |queue: &Queue| queue.first == Some(id) && !queue.others.is_empty();
+        let has_report = got.is_none() && self.queues.by_key.get(key).is_some_and(has_others);
+        let report = if has_report { self.report_of(op) } else { None };
+        let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
         if got.is_some() {
-            (line.holder, line.told) = (got, None);
+            (queue.holder, queue.report) = (got, None);
         }
-        if line.first == Some(id) {
-            line.first = None;
-            line.told = told.or(line.told.take());
+        if queue.first == Some(id) {
+            queue.first = None;
+            queue.report = report.or(queue.report.take());
             return self.call_next(now, key);
         }
-        line.gone += 1;
-        if 2 * line.gone > line.others.len() {
-            line.gone = 0;
-            let mut others = mem::take(&mut line.others);
+        queue.gone += 1;
+        if 2 * queue.gone > queue.others.len() {
+            queue.gone = 0;
+            let mut others = mem::take(&mut queue.others);
             others.retain(|other| *other != id && self.lookup(*other).is_some());
-            if let Some(line) = self.lines.by_key.get_mut(key) {
-                line.others = others;
+            if let Some(queue) = self.queues.by_key.get_mut(key) {
+                queue.others = others;
             }
         }
     }
 
     /// Promotes the next waiter if there is no first.
     fn call_next(&mut self, now: Moment, key: &Resource) {
-        let Some(line) = self.lines.by_key.get_mut(key) else {
+        let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
-        let held_until = line.held_until(now);
-        let mut others = mem::take(&mut line.others);
+        let held_until = queue.held_until(now);
+        let mut others = mem::take(&mut queue.others);
         let next = std::iter::from_fn(|| others.pop_front()).find_map(|id| {
             let (op, give_up_at) = self.patience_of(id)?;
             // An operation whose patience has ended will get its result without asking.
@@ -171,12 +171,12 @@ impl Engine {
         });
         let Some((id, op, give_up_at)) = next else {
             if held_until.is_none() {
-                self.lines.by_key.remove(key);
+                self.queues.by_key.remove(key);
             }
             return;
         };
-        if let Some(line) = self.lines.by_key.get_mut(key) {
-            (line.first, line.others) = (Some(id), others);
+        if let Some(queue) = self.queues.by_key.get_mut(key) {
+            (queue.first, queue.others) = (Some(id), others);
         }
         match held_until {
             Some(held_until) => self.set_timer(op, held_until.min(give_up_at)),
@@ -187,16 +187,16 @@ impl Engine {
     /// A lock was given up, and its release is queued to be sent: the first in the queue starts
     /// after it.
     pub(super) fn call_first(&mut self, now: Moment, key: &Resource, token: LockToken) {
-        let Some(line) = self.lines.by_key.get_mut(key) else {
+        let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
-        if line.holder.is_some_and(|(holder, _)| holder == token) {
-            line.holder = None;
+        if queue.holder.is_some_and(|(holder, _)| holder == token) {
+            queue.holder = None;
         }
-        let held_until = line.held_until(now);
-        let Some(first) = line.first else {
+        let held_until = queue.held_until(now);
+        let Some(first) = queue.first else {
             if held_until.is_none() {
-                self.lines.by_key.remove(key);
+                self.queues.by_key.remove(key);
             }
             return;
         };
@@ -210,24 +210,24 @@ impl Engine {
 
     /// A lock was extended: no acquisition needs to ask before the new deadline.
     pub(super) fn hold_longer(&mut self, key: &Resource, token: LockToken, deadline: Moment) {
-        let line = self.lines.by_key.get_mut(key);
-        if let Some((holder, until)) = line.and_then(|line| line.holder.as_mut()) {
+        let queue = self.queues.by_key.get_mut(key);
+        if let Some((holder, until)) = queue.and_then(|queue| queue.holder.as_mut()) {
             if *holder == token {
                 *until = deadline;
             }
         }
     }
 
-    pub(super) fn has_lines(&self) -> bool {
-        !self.lines.by_key.is_empty()
+    pub(super) fn has_queues(&self) -> bool {
+        !self.queues.by_key.is_empty()
     }
 
     /// The last report of the acquisition that asks for this queue, or of one that asked before.
-    pub(super) fn told_in_line(&self, key: &Resource) -> Option<(Failure, LockError)> {
-        let line = self.lines.by_key.get(key)?;
-        let first = line.first.and_then(|first| self.lookup(first));
-        let told = first.and_then(|first| self.told_by(first)).or_else(|| line.told.clone());
-        told.or_else(|| self.told_so_far(first?))
+    pub(super) fn report_in_queue(&self, key: &Resource) -> Option<(Failure, LockError)> {
+        let queue = self.queues.by_key.get(key)?;
+        let first = queue.first.and_then(|first| self.lookup(first));
+        let report = first.and_then(|first| self.report_of(first)).or_else(|| queue.report.clone());
+        report.or_else(|| self.report_so_far(first?))
     }
 
     pub(super) fn patience_of(&self, id: OpId) -> Option<(usize, Moment)> {
@@ -245,19 +245,19 @@ mod tests {
 
     #[test]
     fn lines_that_nobody_stands_in_are_not_kept_for_ever() {
-        let mut lines = Lines::new(7);
+        let mut queues = Queues::new(7);
         let (deadline, token) = (Moment::from_nanos(10), LockToken::from_random([1; 20]));
-        for i in 0..2 * LINES_TIDY {
+        for i in 0..2 * QUEUES_TIDY {
             let key = Resource::new(i.to_string()).unwrap();
             let holder = (i % 2 == 0).then_some((token, deadline));
-            lines.tidy(Moment::from_nanos(0));
-            lines.by_key.insert(key, Line { holder, ..Line::default() });
+            queues.tidy(Moment::from_nanos(0));
+            queues.by_key.insert(key, Queue { holder, ..Queue::default() });
         }
-        let valid = lines.by_key.values().filter(|line| line.holder.is_some()).count();
-        assert_eq!(valid, LINES_TIDY, "what is held is kept");
-        assert!(lines.by_key.len() < 2 * LINES_TIDY);
-        lines.tidy_at = lines.by_key.len();
-        lines.tidy(deadline);
-        assert!(lines.by_key.is_empty());
+        let valid = queues.by_key.values().filter(|queue| queue.holder.is_some()).count();
+        assert_eq!(valid, QUEUES_TIDY, "what is held is kept");
+        assert!(queues.by_key.len() < 2 * QUEUES_TIDY);
+        queues.tidy_at = queues.by_key.len();
+        queues.tidy(deadline);
+        assert!(queues.by_key.is_empty());
     }
 }
