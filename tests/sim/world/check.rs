@@ -63,6 +63,8 @@ impl From<Executed> for LastSet {
 #[derive(Debug)]
 pub struct Attempt {
     pub client: usize,
+    /// The clients that have had it, as bits.
+    owners: u64,
     /// By the client's clock: no lock with this token starts earlier or ends later than that
     /// allows.
     pub drawn: u64,
@@ -134,6 +136,12 @@ impl Attempt {
         }
     }
 
+    /// The clients that have had it.
+    pub fn owners(&self) -> impl Iterator<Item = usize> {
+        let owners = self.owners;
+        (0..u64::BITS as usize).filter(move |client| owners & (1 << client) != 0)
+    }
+
     /// Whether the slot must not be counted for what a client knew that had the lock before.
     pub fn is_barred(&self, slot: usize, now: u64) -> bool {
         self.barred.iter().any(|(barred, until)| *barred == slot && now < *until)
@@ -164,6 +172,7 @@ impl Checker {
     pub fn draw(&mut self, client: usize, token: [u8; 40], drawn: u64) {
         let attempt = Attempt {
             client,
+            owners: 1 << client,
             drawn,
             asked_at: drawn,
             sent: 0,
@@ -251,6 +260,7 @@ impl Checker {
         }
         self.attempts.get_mut(token).is_some_and(|attempt| {
             (attempt.client, attempt.is_handed_over) = (taker, true);
+            attempt.owners |= 1 << taker;
             attempt.unanswered |= unanswered;
             attempt.barred.extend(quarantines);
             !attempt.lost.is_empty()

@@ -47,7 +47,7 @@ impl World {
             self.fail("DEADLINE", || format!("{} is believed for too long", Short(&token)));
         }
         self.check_countable(&granted, uncountable);
-        let nodes = self.check_votes(client, &granted, &heard, needed);
+        let nodes = self.check_votes(&token, &granted, &heard, needed);
         let held = Held { client, key: self.key_of(resource), token, deadline, nodes };
         self.check_alone(&held);
         let key = held.key.clone();
@@ -62,16 +62,16 @@ impl World {
         }
     }
 
+    /// Whether each client that has had the lock guards it.
+    fn is_guarded(&self, token: &[u8; 40]) -> bool {
+        let attempt = self.checker.attempts.get(token);
+        attempt.is_some_and(|it| it.owners().all(|client| self.plan.is_guarding(client)))
+    }
+
     /// No copy counts for an extension that may be younger than what its node forgot: because
     /// another client did not count the node when it had the lock, or because no client has heard
     /// when the copy was set (R12, section 3).
-    fn check_undoubted(
-        &mut self,
-        client: usize,
-        token: &[u8; 40],
-        granted: &[usize],
-        heard: &[Heard],
-    ) {
+    fn check_undoubted(&mut self, token: &[u8; 40], granted: &[usize], heard: &[Heard]) {
         let Some(attempt) = self.checker.attempts.get(token) else {
             return;
         };
@@ -85,7 +85,7 @@ impl World {
             let node = heard.iter().find(|heard| heard.slot == **slot).map(node_of);
             let since = node.filter(|node| !is_set_known(*node)).and_then(|it| attempt.set_at(it));
             // Who heals looks at the node before each extension.
-            let looks = self.plan.heals || !self.plan.is_guarding(client);
+            let looks = self.plan.heals || !self.is_guarded(token);
             let is_trusted = looks || self.plan.durable[**slot];
             !is_trusted && since.is_some_and(|at| self.now < at + self.plan.max_ttl / 100 * 98)
         };
@@ -100,7 +100,7 @@ impl World {
     /// Returns the nodes that gave them.
     fn check_votes(
         &mut self,
-        client: usize,
+        token: &[u8; 40],
         granted: &[usize],
         heard: &[Heard],
         needed: usize,
@@ -108,7 +108,7 @@ impl World {
         if granted.len() < needed {
             self.fail("NO-FALSE-VOTE", || format!("{granted:?} are fewer than {needed}"));
         }
-        let is_guarding = self.plan.is_guarding(client);
+        let is_guarding = self.is_guarded(token);
         let mut nodes = Vec::new();
         for slot in granted {
             let mut said = heard.iter().filter(|heard| heard.slot == *slot).peekable();
@@ -236,7 +236,7 @@ impl World {
         let granted: Vec<usize> = lease.granted_by().collect();
         let uncountable = self.checker.attempts.get(&token).map_or(0, |it| it.uncountable);
         self.check_countable(&granted, uncountable);
-        self.check_undoubted(client, &token, &granted, &heard);
+        self.check_undoubted(&token, &granted, &heard);
         let is_counted = |heard: &&Heard| heard.is_healed && granted.contains(&heard.slot);
         let healed: Vec<usize> = heard.iter().filter(is_counted).map(|heard| heard.slot).collect();
         self.rare.hit_if(!healed.is_empty(), Rare::HealCounted);
@@ -246,7 +246,7 @@ impl World {
             let situations = attempt.situations();
             situations.iter().for_each(|(is_it, rare)| self.rare.hit_if(*is_it, *rare));
         }
-        let nodes = self.check_votes(client, &granted, &heard, quorum(self.plan.nodes));
+        let nodes = self.check_votes(&token, &granted, &heard, quorum(self.plan.nodes));
         let Some(at) = self.checker.held.iter().position(|held| held.token == token) else {
             return self.fail("LATCH", || "a lock that was over came back".into());
         };

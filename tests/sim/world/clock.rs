@@ -49,6 +49,11 @@ impl Clock {
         self.anchor = (time + length, self.read(time));
     }
 
+    /// From when on it runs, in true time, if it stands still.
+    pub fn stands_until(&self) -> u64 {
+        self.anchor.0
+    }
+
     fn rate(&self) -> u64 {
         PPM.saturating_add_signed(i64::from(self.ppm))
     }

@@ -27,6 +27,8 @@ impl World {
         self.engines += 1;
         let mut new = self.new_client(client, self.clients[client].clock.clone());
         (new.work_left, new.jumped) = (self.clients[client].work_left, self.clients[client].jumped);
+        // It starts on the same machine, when that runs.
+        new.paused_until = new.clock.stands_until();
         self.clients[client] = new;
     }
 
@@ -250,7 +252,9 @@ impl World {
             }
         }
         for client in 0..self.clients.len() {
-            self.clients[client].paused_until = self.now;
+            // A machine that its hypervisor has stopped goes on when it is let.
+            let it = &mut self.clients[client];
+            it.paused_until = self.now.max(it.clock.stands_until());
         }
     }
 }
