@@ -2,10 +2,10 @@
 //! that does to them.
 
 use crate::protocol::STRAGGLER;
-use crate::protocol::{Action, EXCLUSION, Mistake, NO_GHOST, Order, Redlock, Restart};
+use crate::protocol::{Action, EXCLUSION, Mistake, NO_GHOST, Order, Reconnect, Redlock, Restart};
 use crate::{
-    CLOCK_STEP, EARLY_RETURN, EXTEND, EXTEND_AND_RESTART, RESTART, RETRY, THREE, UNORDERED, breaks,
-    breaks_with, visits,
+    CLOCK_STEP, EARLY_RETURN, EXTEND, EXTEND_AND_RESTART, HAND_OVER, HAND_OVER_AND_STEP, RESTART,
+    RETRY, THREE, UNORDERED, breaks, breaks_with, visits,
 };
 
 /// Visits as many states as that.
@@ -106,4 +106,62 @@ fn wide_extension_and_restart_with_two_lifetimes() {
     let mistake = Some(Mistake::QuarantinedExtension);
     let model = Redlock { ttl: [2; 3], guard: 2, restart, mistake, ..both };
     wide("counted in quarantine, a restart that kills commands, one lifetime", model, 103_712, &[]);
+}
+
+#[test]
+#[ignore = "wider bounds"]
+fn wide_connections() {
+    let heal = Redlock { heals: true, losses: [2, 2, 0], ..EXTEND };
+    wide("healing, two losses each, 2 ticks", heal, 1_166_824, &[]);
+    let both = Redlock { extenders: 2, horizon: 3, ..heal };
+    wide("two healing extensions, two losses each, 3 ticks", both, 9_255_306, &[]);
+    let again = Redlock { extensions: 2, losses: [2, 0, 0], horizon: 3, ..heal };
+    wide("healing twice, two losses, 3 ticks", again, 1_649_551, &[]);
+    let restart = Redlock { crashes: 1, losses: [2, 1, 0], ..heal };
+    wide("healing, two losses and one, a restart, 2 ticks", restart, 3_141_781, &[]);
+    let three = Redlock { losses: [1, 1, 0], ..THREE };
+    wide("three attempts, a loss for two, no tick", three, 116_191, &[]);
+    let retry = Redlock { losses: [2, 0, 0], horizon: 1, attempts: 2, ..RETRY };
+    wide("a retry, two losses, 1 tick", retry, 13_693, &[]);
+    let never = Redlock { heals: false, reconnect: Reconnect::ReleaseTwice, ..heal };
+    wide("two losses each without barrier, 2 ticks", never, 7_107_065, &[NO_GHOST]);
+    let never = Redlock { heals: true, losses: [2, 0, 0], ..never };
+    wide("healing, two losses without barrier, 2 ticks", never, 820_471, &[NO_GHOST]);
+}
+
+#[test]
+#[ignore = "wider bounds"]
+fn wide_hand_over() {
+    let heal = Redlock { heals: true, ..HAND_OVER };
+    let lose = Redlock { losses: [2, 2, 0], ..heal };
+    wide("healing, handed over, two losses each, 2 ticks", lose, 7_530_463, &[]);
+    let lose = Redlock { losses: [1, 0, 0], horizon: 4, ..heal };
+    wide("healing, handed over, a loss before and after, 4 ticks", lose, 1_020_026, &[]);
+    let again = Redlock { extensions: 2, horizon: 3, ..heal };
+    wide("healing twice each, handed over, 3 ticks", again, 1_981_914, &[]);
+    let both = Redlock { hand_overs: 2, extenders: 2, losses: [1, 1, 0], ..HAND_OVER };
+    wide("two locks handed over, losses before and after, 2 ticks", both, 4_172_797, &[]);
+    let restart = Redlock { crashes: 1, losses: [1, 0, 0], ..heal };
+    wide("healing, handed over, losses, a restart, 2 ticks", restart, 2_692_646, &[]);
+    let never = Redlock { losses: [1, 0, 0], reconnect: Reconnect::ReleaseTwice, ..heal };
+    wide("healing, handed over, losses without barrier, 2 ticks", never, 3_227_589, &[NO_GHOST]);
+    let three = Redlock { attempts: 3, ..HAND_OVER };
+    wide("handed over, three attempts, 2 ticks", three, 1_423_149, &[]);
+    let late = Redlock { mistake: Some(Mistake::GiverStillSends), ..heal };
+    wide("a giver that still heals, 2 ticks", late, 1_132_012, &[NO_GHOST]);
+}
+
+/// The taker counts nothing that the giver would not. A restart it notices by itself.
+#[test]
+#[ignore = "wider bounds"]
+fn wide_hand_over_with_doubts() {
+    let step = HAND_OVER_AND_STEP;
+    wide("handed over, two clock steps, 3 ticks", step, 2_167_174, &[]);
+    let step = Redlock { heals: true, steps: 1, ..step };
+    wide("healing, handed over, a clock step, 3 ticks", step, 2_367_919, &[]);
+    let restart =
+        Redlock { heals: true, ttl: [2, 3, 2], guard: 3, horizon: 3, crashes: 1, ..HAND_OVER };
+    wide("healing, handed over, a restart, two lifetimes, 3 ticks", restart, 1_447_279, &[]);
+    let mistake = Some(Mistake::TakerCountsUnanswered);
+    wide("the same, counted at once", Redlock { mistake, ..restart }, 1_338_619, &[]);
 }
