@@ -48,7 +48,6 @@ fn token_and_ttl() -> (LockToken, Ttl) {
         let reply = match action {
             Action::Connect { .. } | Action::Close { .. } => continue,
             Action::Send { command: Command::SetName, .. } => Reply::Ok,
-            Action::Send { command: Command::Deletes, .. } => Reply::Nil,
             Action::Send { command: Command::Info(_), .. } => Reply::Info(Box::default()),
             Action::Send { command: Command::Time, .. } => Reply::Time(Duration::ZERO),
             Action::Send { .. } => Reply::Integer(0),

@@ -248,7 +248,6 @@ fn answer(key: Key, now: Moment, node: usize, command: &Command<'_>) -> Reply {
             uptime: Some(Duration::from_secs(86_400)),
             ..ServerInfo::default()
         })),
-        (Command::Deletes, _) => Reply::Deletes { delex: false, delifeq: false },
         (Command::Time, _) => Reply::Time(Duration::from_nanos(now.as_nanos())),
         (Command::Authenticate(_) | Command::Select { .. } | Command::SetName, _) => Reply::Ok,
         (Command::Kill { .. } | Command::Marker { .. }, _) => {

@@ -94,7 +94,6 @@ impl Entropy for Counter {
 enum Asked {
     Hello,
     Id,
-    Deletes,
     Info(Section),
     Time,
     Probe,
@@ -299,10 +298,12 @@ impl World {
         match asked {
             Asked::Hello => Reply::Ok,
             Asked::Id => Reply::Integer(7),
-            // Nodes with different release commands are part of one round.
-            Asked::Deletes => Reply::Deletes { delex: node % 3 == 1, delifeq: node % 3 == 2 },
             Asked::Info(section) => Reply::Info(Box::new(match section {
                 Section::Server => ServerInfo {
+                    // Nodes with different release commands are part of one round.
+                    version: ["redis 7.2.0", "redis 8.4.0", "valkey 9.0.0"]
+                        .get(node % 3)
+                        .map(|it| (*it).into()),
                     run_id: Some(format!("{node} {restarts}").into()),
                     uptime: Some(now.since(started.unwrap_or(Moment::from_nanos(1)))),
                     ..ServerInfo::default()
@@ -365,7 +366,6 @@ impl World {
                         Asked::Hello
                     }
                     Command::ClientId => Asked::Id,
-                    Command::Deletes => Asked::Deletes,
                     Command::Info(section) => Asked::Info(section),
                     Command::Time => Asked::Time,
                     Command::Probe { .. } => Asked::Probe,

@@ -26,10 +26,6 @@ pub const LINE_BYTES_MAX: usize = 4 * 1024;
 /// The longest bulk string. The requested sections of `INFO` have one to two thousand bytes, plus
 /// one line for each replica.
 pub const TEXT_BYTES_MAX: usize = 16 * 1024;
-/// The deepest nesting of a command's description: servers need six levels.
-const DEPTH_MAX: usize = 8;
-/// The fewest bytes that an element of an array can have.
-const ELEMENT_BYTES_MIN: u64 = b"+\r\n".len() as u64;
 /// The longest reply.
 pub const REPLY_BYTES_MAX: usize = TEXT_BYTES_MAX + NUMBER_BYTES_MAX + 2;
 /// Most bytes of an integer or a length, including its prefix and line end.
@@ -84,7 +80,6 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         }
         Command::Time => out.put_slice(b"*1\r\n$4\r\nTIME\r\n"),
         Command::Info(section) => append(out, &[b"INFO", section_name(section)]),
-        Command::Deletes => append(out, &[b"COMMAND", b"INFO", b"DELEX", b"DELIFEQ"]),
         // No lock has this token.
         Command::Probe { key, with } => {
             let token = &LockToken::from_random([0; 20]);
@@ -302,9 +297,6 @@ impl ReplyReader {
             self.start += known.len();
             return Ok(Some(Reply::Replication(*replication)));
         }
-        if is_about_commands(pending) {
-            return self.next_deletes();
-        }
         let Some(length) = frame_length(pending)? else {
             return Ok(None);
         };
@@ -316,14 +308,6 @@ impl ReplyReader {
         }
         self.start += length;
         Ok(Some(reply))
-    }
-
-    /// Used once for each connection.
-    #[cold]
-    fn next_deletes(&mut self) -> Result<Option<Reply>, ProtocolError> {
-        let deletes = deletes(&self.buffer[self.start..self.end])?;
-        self.start += deletes.as_ref().map_or(0, |(_, length)| *length);
-        Ok(deletes.map(|(reply, _)| reply))
     }
 }
 
@@ -419,109 +403,6 @@ fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolEr
         (None | Some(b'\r'), None) => Ok(None),
         _ => Err(ProtocolError::Malformed),
     }
-}
-
-/// Whether this array is a reply of `COMMAND INFO` about two commands: each element is an array or
-/// null.
-fn is_about_commands(bytes: &[u8]) -> bool {
-    let elements = bytes.strip_prefix(b"*2\r\n");
-    elements.is_some_and(|elements| matches!(elements, [b'*', ..] | [b'$', b'-', ..]))
-}
-
-/// Which of the two requested commands the server has, and the length of the reply; `None` if it is
-/// not complete. Everything but the names is skipped. An incomplete reply is parsed from its
-/// beginning each time; its length limit bounds that cost.
-fn deletes(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
-    const NAMES: [&[u8]; 2] = [b"DELEX", b"DELIFEQ"];
-    let mut at = b"*2\r\n".len();
-    let mut is_there = [false; 2];
-    for (name, is_there) in NAMES.iter().zip(&mut is_there) {
-        let rest = &bytes[at..];
-        match rest {
-            [] | [b'$'] => return Ok(None),
-            [b'*', ..] | [b'$', b'-', ..] => {}
-            _ => return Err(ProtocolError::Malformed),
-        }
-        let Some(length) = nested_length(rest, TEXT_BYTES_MAX.saturating_sub(at))? else {
-            return Ok(None);
-        };
-        *is_there = match first_text(&rest[..length]) {
-            Some(text) if !text.eq_ignore_ascii_case(name) => return Err(ProtocolError::Malformed),
-            text => text.is_some(),
-        };
-        at += length;
-    }
-    let [delex, delifeq] = is_there;
-    Ok(Some((Reply::Deletes { delex, delifeq }, at)))
-}
-
-/// The text that a complete array begins with; `None` if the array is empty or null.
-fn first_text(frame: &[u8]) -> Option<&[u8]> {
-    let mut lines = frame.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
-    match (lines.next()?, lines.next()?) {
-        (b"*0" | b"*-1" | b"$-1", _) => None,
-        (_, [b'+', text @ ..]) => Some(text),
-        (_, [b'$', ..]) => lines.next(),
-        (_, other) => Some(other),
-    }
-}
-
-/// The length of an element including its contents, at most `longest` bytes; `None` if it is not
-/// complete. It uses constant memory at any depth, and refuses a count that the limit cannot hold.
-fn nested_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolError> {
-    // The remaining elements on each level but the outermost; `to_come` counts those of all levels.
-    let mut open = [0; DEPTH_MAX - 1];
-    let (mut depth, mut to_come, mut at) = (0, 1, 0);
-    while to_come > 0 {
-        let Some((length, inside)) = element(&bytes[at..], longest.saturating_sub(at))? else {
-            return Ok(None);
-        };
-        at += length;
-        to_come += inside;
-        to_come -= 1;
-        if at as u64 + to_come * ELEMENT_BYTES_MIN > longest as u64 {
-            return Err(ProtocolError::TooLarge);
-        }
-        if inside > 0 {
-            *open.get_mut(depth).ok_or(ProtocolError::TooLarge)? = inside;
-            depth += 1;
-            continue;
-        }
-        // The last element of an array also ends the array, which is itself an element.
-        while depth > 0 {
-            open[depth - 1] -= 1;
-            if open[depth - 1] > 0 {
-                break;
-            }
-            depth -= 1;
-        }
-    }
-    Ok(Some(at))
-}
-
-/// The length of an element's own bytes, and the number of elements inside it; `None` if its bytes
-/// are not complete.
-fn element(bytes: &[u8], longest: usize) -> Result<Option<(usize, u64)>, ProtocolError> {
-    let length = match bytes.first() {
-        Some(b'*') => {
-            let Some(header) = line(bytes, NUMBER_BYTES_MAX)? else {
-                return Ok(None);
-            };
-            let inside = match header {
-                b"-1" => 0,
-                digits => number(digits).ok_or(ProtocolError::Malformed)?,
-            };
-            return Ok(Some((header.len() + 3, inside)));
-        }
-        Some(b'$') => match line(bytes, NUMBER_BYTES_MAX)? {
-            Some(b"-1") => Some(b"$-1\r\n".len()),
-            _ => text_length(bytes, longest)?,
-        },
-        Some(b'+') => line(bytes, longest)?.map(|line| line.len() + 3),
-        None | Some(b':') => frame_length(bytes)?,
-        Some(_) => return Err(ProtocolError::Malformed),
-    };
-    Ok(length.map(|length| (length, 0)))
 }
 
 /// The length of the time reply: an array of two numbers as text.
@@ -854,9 +735,6 @@ mod tests {
         let probe = encoded(&Command::Probe { key: b"k", with: ReleaseWith::Delex });
         let expected = format!("*4\r\n$5\r\nDELEX\r\n$1\r\nk\r\n$4\r\nIFEQ\r\n$40\r\n{zeros}\r\n");
         assert_eq!(probe, expected);
-        let deletes = encoded(&Command::Deletes);
-        let expected = "*4\r\n$7\r\nCOMMAND\r\n$4\r\nINFO\r\n$5\r\nDELEX\r\n$7\r\nDELIFEQ\r\n";
-        assert_eq!(deletes, expected);
     }
 
     #[test]
@@ -951,22 +829,6 @@ mod tests {
         assert_eq!(replies(frame), Ok(vec![Reply::Time(time)]));
     }
 
-    const NO_COMMAND: &str = "$-1\r\n";
-    /// The description in Redis 8.6.
-    const DELEX: &str = "*10\r\n$5\r\ndelex\r\n:-2\r\n*2\r\n+write\r\n+fast\r\n:1\r\n:1\r\n:1\r\n\
-        *3\r\n+@write\r\n+@string\r\n+@fast\r\n*0\r\n*1\r\n*6\r\n$5\r\nflags\r\n\
-        *3\r\n+RW\r\n+delete\r\n+variable_flags\r\n$12\r\nbegin_search\r\n\
-        *4\r\n$4\r\ntype\r\n$5\r\nindex\r\n$4\r\nspec\r\n*2\r\n$5\r\nindex\r\n:1\r\n\
-        $9\r\nfind_keys\r\n*4\r\n$4\r\ntype\r\n$5\r\nrange\r\n$4\r\nspec\r\n\
-        *6\r\n$7\r\nlastkey\r\n:0\r\n$7\r\nkeystep\r\n:1\r\n$5\r\nlimit\r\n:0\r\n*0\r\n";
-    /// The description in Valkey 9.1.
-    const DELIFEQ: &str = "*10\r\n$7\r\ndelifeq\r\n:3\r\n*2\r\n+write\r\n+fast\r\n\
-        :1\r\n:1\r\n:1\r\n*3\r\n+@write\r\n+@string\r\n+@fast\r\n*0\r\n*1\r\n*6\r\n$5\r\nflags\r\n\
-        *2\r\n+RM\r\n+delete\r\n$12\r\nbegin_search\r\n\
-        *4\r\n$4\r\ntype\r\n$5\r\nindex\r\n$4\r\nspec\r\n*2\r\n$5\r\nindex\r\n:1\r\n\
-        $9\r\nfind_keys\r\n*4\r\n$4\r\ntype\r\n$5\r\nrange\r\n$4\r\nspec\r\n\
-        *6\r\n$7\r\nlastkey\r\n:0\r\n$7\r\nkeystep\r\n:1\r\n$5\r\nlimit\r\n:0\r\n*0\r\n";
-
     #[test]
     fn grants_are_taken_when_they_are_complete_and_nothing_else_is() {
         let rest = b"+OK\r\n:1\r\n";
@@ -1000,98 +862,6 @@ mod tests {
             assert_eq!((reader.next_grant(), reader.pending().len()), (Some(Grant::Ok), 4));
             assert_eq!((reader.next_grant(), reader.is_empty()), (Some(Grant::One), true));
             assert_eq!(reader.next_grant(), None);
-        }
-    }
-
-    /// The reply of `COMMAND INFO` for these two.
-    fn commands(delex: &str, delifeq: &str) -> Vec<u8> {
-        ["*2\r\n", delex, delifeq].concat().into_bytes()
-    }
-
-    #[test]
-    fn a_server_says_which_of_its_commands_delete() {
-        // Before Redis 7, a missing command is a null array.
-        let old = "*-1\r\n";
-        let table = [
-            (commands(NO_COMMAND, NO_COMMAND), false, false),
-            (commands(old, old), false, false),
-            (commands("*0\r\n", old), false, false),
-            (commands(DELEX, NO_COMMAND), true, false),
-            (commands(NO_COMMAND, DELIFEQ), false, true),
-            (commands(old, DELIFEQ), false, true),
-            (commands(DELEX, DELIFEQ), true, true),
-            (commands("*1\r\n+DELEX\r\n", "*1\r\n$7\r\nDelIfEq\r\n"), true, true),
-        ];
-        for (frame, delex, delifeq) in table {
-            let said = Reply::Deletes { delex, delifeq };
-            for end in 0..frame.len() {
-                assert_eq!(replies(&frame[..end]), Ok(vec![]), "{end}");
-                // In two parts, of which the first is incomplete.
-                let mut reader = ReplyReader::new();
-                let mut seen = Vec::new();
-                for part in [&frame[..end], &[&frame[end..], b":1\r\n"].concat()] {
-                    reader.room()[..part.len()].copy_from_slice(part);
-                    reader.filled(part.len());
-                    while let Some(reply) = reader.next().unwrap() {
-                        seen.push(reply);
-                    }
-                }
-                assert_eq!(seen, [said.clone(), Reply::Integer(1)], "{end}");
-            }
-        }
-    }
-
-    #[test]
-    fn descriptions_of_commands_that_cannot_be_true_are_refused() {
-        let no = NO_COMMAND;
-        // Servers need six levels, including those of the reply and of the command.
-        let deep = |levels: usize| format!("*2\r\n+delex\r\n{}:1\r\n", "*1\r\n".repeat(levels));
-        let read = |delex: &str, delifeq: &str| replies(&commands(delex, delifeq));
-        let is = Ok(vec![Reply::Deletes { delex: true, delifeq: false }]);
-        assert_eq!(read(&deep(DEPTH_MAX - 2), no), is);
-        assert_eq!(read(&deep(DEPTH_MAX - 1), no), Err(ProtocolError::TooLarge));
-        assert_eq!(read(&"*1\r\n".repeat(1 << 16), ""), Err(ProtocolError::TooLarge));
-        // A count that the limit cannot hold is refused before any of the elements arrive.
-        for count in ["5461", "1000000000", "999999999999999999"] {
-            let lie = format!("*{count}\r\n");
-            assert_eq!(read(&lie, ""), Err(ProtocolError::TooLarge), "{count}");
-            let later = format!("*3\r\n+delex\r\n*2\r\n:1\r\n*{count}\r\n");
-            assert_eq!(read(&later, ""), Err(ProtocolError::TooLarge), "{count}");
-        }
-        // With one element too few, the array takes bytes that follow it; with one too many, bytes
-        // are left over.
-        let few = "*2\r\n+delex\r\n";
-        assert_eq!(read(few, "+OK\r\n:1\r\n"), Err(ProtocolError::Malformed));
-        assert_eq!(read("*1\r\n+delex\r\n:1\r\n", no), Err(ProtocolError::Malformed));
-        let text = |length: usize| {
-            let text = "x".repeat(length);
-            format!("*2\r\n$5\r\ndelex\r\n${length}\r\n{text}\r\n")
-        };
-        let around = commands(&text(10_000), no).len() - 10_000;
-        assert_eq!(read(&text(TEXT_BYTES_MAX - around), no), is);
-        assert_eq!(read(&text(TEXT_BYTES_MAX - around + 1), no), Err(ProtocolError::TooLarge));
-        let lines = format!("*5000\r\n+delex\r\n{}", ":123456789\r\n".repeat(4_999));
-        assert_eq!(read(&lines, no), Err(ProtocolError::TooLarge));
-        let malformed = [
-            "*1\r\n+get\r\n",
-            "*1\r\n*0\r\n",
-            "*1\r\n$-1\r\n",
-            "*1\r\n-ERR no\r\n",
-            "*-2\r\n",
-            "*\r\n",
-            "*+1\r\n",
-            "*1234567890123456789\r\n",
-            "$-2\r\n",
-            "*1\r\n$5\r\ndelex__",
-            "*1\r\n_\r\n",
-            "*1\r\n%",
-            "*2\r\n+delex\r\n:1x\r\n",
-        ];
-        for delex in malformed {
-            assert_eq!(read(delex, no), Err(ProtocolError::Malformed), "{delex:?}");
-        }
-        for delifeq in ["+delifeq\r\n", ":1\r\n", "$7\r\n", "-ERR\r\n", DELEX] {
-            assert_eq!(read(no, delifeq), Err(ProtocolError::Malformed), "{delifeq:?}");
         }
     }
 

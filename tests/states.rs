@@ -1138,25 +1138,13 @@ fn ways(scenario: &Scenario) -> Vec<ReleaseWith> {
     scenario.engine.nodes().map(|node| node.release_with).collect()
 }
 
-/// One node that is connected, and has answered all of its handshake but whether it has commands
-/// that delete, and the probe.
-fn asked_for_deletes() -> Scenario {
-    let mut scenario = Scenario::new(1);
-    scenario.engine.connect(scenario.now);
-    scenario.drain();
-    scenario.engine.handle_connected(scenario.now, 0);
-    scenario.drain();
-    for _ in 0..7 {
-        scenario.greet_once(0);
-    }
-    scenario
-}
-
 /// One node that is ready, and that has been sent `DELEX` to try it out.
 fn trying_out() -> Scenario {
-    let mut scenario = asked_for_deletes();
+    let mut scenario = Scenario::new(1);
     scenario.offers[0] = DELEX;
-    scenario.greet(0);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
     assert_eq!(scenario.drain(), [Acted::TryOut(DELEX, 0)]);
     scenario
 }
@@ -1197,35 +1185,6 @@ fn connected_server_is_tried_out_behind_what_waited() {
     assert!(scenario.released().unwrap().was_held());
 }
 
-#[test]
-fn handshaking_server_that_does_not_tell_its_commands_gets_the_script() {
-    for (reply, state) in [
-        (server_error(ServerErrorKind::Permission), NodeState::Ready),
-        (server_error(ServerErrorKind::UnknownCommand), NodeState::Ready),
-        (server_error(ServerErrorKind::Other), NodeState::Ready),
-        (server_error(ServerErrorKind::Auth), NodeState::BackOff),
-        (Reply::Nil, NodeState::Ready),
-        (Reply::Integer(0), NodeState::BackOff),
-    ] {
-        let mut scenario = asked_for_deletes();
-        scenario.greet_with(0, reply.clone());
-        scenario.greet(0);
-        assert_eq!(scenario.state(0), state, "{reply:?}");
-        if state == NodeState::Ready {
-            assert_eq!(scenario.drain(), [], "{reply:?}");
-            assert_eq!(ways(&scenario), [SCRIPT]);
-        }
-    }
-}
-
-#[test]
-fn handshaking_server_that_has_both_commands_is_asked_for_one() {
-    let mut scenario = asked_for_deletes();
-    scenario.greet_with(0, Reply::Deletes { delex: true, delifeq: true });
-    scenario.greet(0);
-    assert_eq!(scenario.drain(), [Acted::TryOut(DELEX, 0)]);
-}
-
 /// That a server has a command does not mean that this user may run it.
 #[test]
 fn tried_out_command_that_does_not_run_is_not_used() {
@@ -1250,25 +1209,12 @@ fn tried_out_command_that_does_not_run_is_not_used() {
 /// R17: an answer of another kind is somebody else's.
 #[test]
 fn tried_out_command_answered_out_of_kind_ends_the_connection() {
-    let deletes = Reply::Deletes { delex: true, delifeq: false };
-    for reply in [Reply::Ok, Reply::Status, Reply::Nil, deletes] {
+    for reply in [Reply::Ok, Reply::Status, Reply::Nil] {
         let mut scenario = trying_out();
         scenario.reply(0, reply);
         assert_eq!(scenario.state(0), NodeState::BackOff);
         assert_eq!(scenario.drain(), [Acted::Close(0)]);
     }
-}
-
-/// R17: nobody asked for it outside a handshake.
-#[test]
-fn voting_description_of_commands_costs_the_vote_and_the_connection() {
-    let mut scenario = Scenario::ready(1);
-    scenario.try_lock();
-    scenario.drain();
-    scenario.reply(0, Reply::Deletes { delex: false, delifeq: false });
-    let error = scenario.acquired().unwrap_err();
-    assert_eq!(outcomes(&error), [NodeOutcome::Protocol(ProtocolError::Unexpected)]);
-    assert_eq!(scenario.state(0), NodeState::BackOff);
 }
 
 #[test]

@@ -531,7 +531,7 @@ mod tests {
 
     /// Name, id, four empty sections, time, two missing commands, and probe.
     const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
-        *2\r\n$1\r\n1\r\n$1\r\n1\r\n*2\r\n$-1\r\n$-1\r\n:0\r\n";
+        *2\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n";
 
     /// R2: the turn in which it was granted is long past when it is handed out.
     #[test]

@@ -30,8 +30,6 @@ pub enum Command<'a> {
     Info(Section),
     /// `TIME`: the server's wall clock.
     Time,
-    /// `COMMAND INFO DELEX DELIFEQ`: whether the server has native compare-and-delete commands.
-    Deletes,
     /// A release of an absent key: the server must execute it and answer 0.
     Probe {
         /// The key.
@@ -164,6 +162,21 @@ pub struct ServerInfo {
 }
 
 impl ServerInfo {
+    /// The native compare-and-delete command of this version: Redis has `DELEX` from 8.4 on, Valkey
+    /// `DELIFEQ` from 9. It is a hint: forks report versions of Redis, and the user may lack the
+    /// right.
+    pub(super) fn native_release(&self) -> ReleaseWith {
+        let (make, number) =
+            self.version.as_deref().and_then(|it| it.split_once(' ')).unwrap_or_default();
+        let mut parts = number.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+        match make {
+            "redis" if version >= (8, 4) => ReleaseWith::Delex,
+            "valkey" if version >= (9, 0) => ReleaseWith::Delifeq,
+            _ => ReleaseWith::Script,
+        }
+    }
+
     /// Adds the fields of another section.
     pub(super) fn add(&mut self, other: ServerInfo) {
         let ServerInfo {
@@ -221,13 +234,6 @@ pub enum Reply {
     Replication(Replication),
     /// The server's wall clock, since the Unix epoch.
     Time(Duration),
-    /// Which native compare-and-delete commands the server has.
-    Deletes {
-        /// Whether it has `DELEX`.
-        delex: bool,
-        /// Whether it has `DELIFEQ`.
-        delifeq: bool,
-    },
     /// An error.
     Error(ServerError),
 }
@@ -295,6 +301,28 @@ mod tests {
             let said = Replication { master: Some(true), history, promoted };
             assert_eq!(said.is_of_another_past(known), expected, "{said:?}");
         }
+    }
+
+    #[test]
+    fn version_names_the_native_release_command() {
+        let table = [
+            ("redis 8.4.0", ReleaseWith::Delex),
+            ("redis 8.10", ReleaseWith::Delex),
+            ("redis 9.0.0-rc1", ReleaseWith::Delex),
+            ("redis 8.3.9", ReleaseWith::Script),
+            ("redis 7.0.15", ReleaseWith::Script),
+            ("redis 255.255.255", ReleaseWith::Delex),
+            ("valkey 9.0.1", ReleaseWith::Delifeq),
+            ("valkey 8.1.4", ReleaseWith::Script),
+            ("keydb 9.0.0", ReleaseWith::Script),
+            ("redis", ReleaseWith::Script),
+            ("redis x.9", ReleaseWith::Script),
+        ];
+        for (version, expected) in table {
+            let server = ServerInfo { version: Some(version.into()), ..ServerInfo::default() };
+            assert_eq!(server.native_release(), expected, "{version}");
+        }
+        assert_eq!(ServerInfo::default().native_release(), ReleaseWith::Script);
     }
 
     #[test]

@@ -295,15 +295,6 @@ impl Engine {
         match (step, reply) {
             (Step::Authenticate | Step::Select | Step::SetName, Reply::Ok) => {}
             (Step::ClientId, Reply::Integer(id)) => self.nodes[node].client_id = Some(id),
-            (Step::Deletes, Reply::Deletes { delex, delifeq }) => {
-                self.nodes[node].offer = match (delex, delifeq) {
-                    (true, _) => ReleaseWith::Delex,
-                    (false, true) => ReleaseWith::Delifeq,
-                    (false, false) => ReleaseWith::Script,
-                };
-            }
-            // A nil reply to a request for two entries: the server has neither.
-            (Step::Deletes, Reply::Nil) => {}
             (Step::Info(_), Reply::Info(info)) => self.nodes[node].server.add(*info),
             (Step::Info(Section::Replication), Reply::Replication(said)) => {
                 self.nodes[node].server.replication = said;
@@ -337,9 +328,8 @@ impl Engine {
         }
         self.keep_error(node, error);
         match step {
-            // Name and id are optional, and some servers have neither. `COMMAND` may be forbidden,
-            // too.
-            Step::SetName | Step::ClientId | Step::Deletes if !denies_service(kind) => {}
+            // Name and id are optional, and some servers have neither.
+            Step::SetName | Step::ClientId if !denies_service(kind) => {}
             // What the server does not report cannot be relied on.
             Step::Info(_) if is_forbidden(kind) => {
                 let version = self.nodes[node].server.version.take();
@@ -420,10 +410,7 @@ impl Engine {
                 Kind::Extend | Kind::Heal | Kind::Release,
                 Reply::Ok | Reply::Status | Reply::Nil | Reply::Integer(_),
             )
-            | (
-                _,
-                Reply::Info(_) | Reply::Replication(_) | Reply::Time(_) | Reply::Deletes { .. },
-            ) => {
+            | (_, Reply::Info(_) | Reply::Replication(_) | Reply::Time(_)) => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 // Before the vote, so that commands that follow from it are not sent on this
                 // connection.
@@ -698,7 +685,6 @@ impl Engine {
             Step::Select => Command::Select { db: config.db },
             Step::SetName => Command::SetName,
             Step::ClientId => Command::ClientId,
-            Step::Deletes => Command::Deletes,
             Step::Info(section) => Command::Info(section),
             Step::Time => Command::Time,
             Step::Probe => self.probe_command(ReleaseWith::Script),

@@ -108,9 +108,9 @@ impl Engine {
         self.nodes[node].has_unsent_debts = true;
         self.settle_debts(now, node);
         // After the commands that waited.
-        let offer = self.nodes[node].offer;
-        if offer != ReleaseWith::Script {
-            self.outgoing.push_back(Outgoing::Probe(node, offer));
+        let native = self.nodes[node].server.native_release();
+        if native != ReleaseWith::Script {
+            self.outgoing.push_back(Outgoing::Probe(node, native));
         }
     }
 

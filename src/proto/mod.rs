@@ -17,7 +17,6 @@
 //!
 //! This module is public for those who write their own event loop or want to check ours. The
 //! crate's version does not cover it until 1.0.
-//! not covered by the crate's version until 1.0.
 
 mod acquire;
 mod command;

@@ -48,15 +48,13 @@ pub(super) enum Step {
     ClientId,
     Info(Section),
     Time,
-    /// Whether the server has native compare-and-delete commands.
-    Deletes,
     /// The last step: when it is answered, all are.
     Probe,
 }
 
 impl Step {
     /// The steps that every connection takes, in order.
-    pub(super) const COMMON: [Step; 9] = [
+    pub(super) const COMMON: [Step; 8] = [
         Step::SetName,
         Step::ClientId,
         Step::Info(Section::Server),
@@ -64,7 +62,6 @@ impl Step {
         Step::Info(Section::Memory),
         Step::Info(Section::Persistence),
         Step::Time,
-        Step::Deletes,
         Step::Probe,
     ];
 }
@@ -177,8 +174,6 @@ pub(super) struct Node {
     /// What the server reported about itself on this connection.
     pub(super) server: ServerInfo,
     pub(super) runs_no_scripts: bool,
-    /// The native release command that the server claims to have.
-    pub(super) offer: ReleaseWith,
     pub(super) duplicate_of: Option<usize>,
     /// The server process of the last connection.
     pub(super) seen: Option<Seen>,
@@ -212,7 +207,6 @@ impl Node {
             client_id: None,
             server: ServerInfo::default(),
             runs_no_scripts: false,
-            offer: ReleaseWith::Script,
             duplicate_of: None,
             seen: None,
             quarantine: None,
@@ -226,7 +220,6 @@ impl Node {
         self.client_id = None;
         self.server = ServerInfo::default();
         self.runs_no_scripts = false;
-        self.offer = ReleaseWith::Script;
         self.duplicate_of = None;
         self.clock.reconnect(now);
         self.debts.reconnect();

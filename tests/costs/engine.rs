@@ -182,7 +182,6 @@ fn answer(now: Moment, node: usize, command: &Command<'_>) -> Reply {
             uptime: Some(Duration::from_secs(86_400)),
             ..ServerInfo::default()
         })),
-        Command::Deletes => Reply::Deletes { delex: false, delifeq: false },
         Command::Time => Reply::Time(Duration::from_nanos(now.as_nanos())),
         Command::Kill { .. } | Command::Marker { .. } => {
             unreachable!("no connection is lost, and no marker configured")

@@ -90,7 +90,6 @@ pub struct Scenario {
 enum Greeting {
     Name,
     Id,
-    Deletes,
     Info(Section),
     Time,
     Probe,
@@ -207,10 +206,6 @@ impl Scenario {
                 self.connections += 1;
                 Reply::Integer(self.connections)
             }
-            Greeting::Deletes => Reply::Deletes {
-                delex: self.offers[node] == ReleaseWith::Delex,
-                delifeq: self.offers[node] == ReleaseWith::Delifeq,
-            },
             Greeting::Info(section) => self.section(node, section),
             Greeting::Time => self.time(node),
             Greeting::Probe => Reply::Integer(0),
@@ -230,7 +225,11 @@ impl Scenario {
         let none = ServerInfo::default();
         Reply::Info(Box::new(match section {
             Section::Server => ServerInfo {
-                version: said.version,
+                version: match self.offers[node] {
+                    ReleaseWith::Delex => Some("redis 8.4.0".into()),
+                    ReleaseWith::Delifeq => Some("valkey 9.0.0".into()),
+                    _ => said.version,
+                },
                 run_id: said.run_id,
                 uptime: said.uptime,
                 standalone: said.standalone,
@@ -337,7 +336,7 @@ impl Scenario {
                     _ if !self.greetings[nodes[0]].is_empty() => {}
                     Greeting::Time => return Some(Acted::Time(nodes)),
                     Greeting::Info(_) => return Some(Acted::Role(nodes)),
-                    Greeting::Name | Greeting::Id | Greeting::Deletes | Greeting::Probe => {}
+                    Greeting::Name | Greeting::Id | Greeting::Probe => {}
                 }
                 self.greetings[nodes[0]].push_back(greeting);
                 match (greeting, self.greetings[nodes[0]].len()) {
@@ -418,7 +417,6 @@ fn greeting(command: &Command<'_>) -> Option<Greeting> {
             Some(Greeting::Name)
         }
         Command::ClientId => Some(Greeting::Id),
-        Command::Deletes => Some(Greeting::Deletes),
         Command::Info(section) => Some(Greeting::Info(*section)),
         Command::Time => Some(Greeting::Time),
         Command::Probe { with: ReleaseWith::Script, .. } => Some(Greeting::Probe),

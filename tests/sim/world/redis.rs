@@ -97,7 +97,7 @@ const fn spec(name: &'static str, arity: i32, flags: &str) -> Spec {
 }
 
 /// Flags: `w`rites, takes `m`emory, runs while `l`oading.
-const COMMANDS: [Spec; 19] = [
+const COMMANDS: [Spec; 18] = [
     spec("get", 2, ""),
     spec("set", -3, "wm"),
     spec("eval", -3, ""),
@@ -114,7 +114,6 @@ const COMMANDS: [Spec; 19] = [
     spec("flushall", -1, "w"),
     spec("hset", -4, "wm"),
     spec("dbsize", 1, ""),
-    spec("command", -1, "l"),
     spec("delex", -2, "w"),
     spec("delifeq", 3, "w"),
 ];
@@ -135,7 +134,7 @@ impl Redis {
         if !has_arity(spec, words.len()) {
             return wrong_arity(spec.name);
         }
-        let has_subcommands = matches!(spec.name, "client" | "command") && words.len() > 1;
+        let has_subcommands = spec.name == "client" && words.len() > 1;
         let wrong = has_subcommands.then(|| wrong_subcommand(spec.name, words)).flatten();
         if let Some(error) = wrong {
             return error;
@@ -148,7 +147,6 @@ impl Redis {
             "auth" => self.authenticate(session, &words[1..]),
             "select" => select(session, words[1]),
             "client" => self.client(session, words),
-            "command" => self.describe(words.get(2..).unwrap_or_default()),
             name => self.run(session.db, name, words, wall),
         }
     }
@@ -162,7 +160,7 @@ impl Redis {
         }
         if server.is_forbidden(spec.name, words) {
             let name = match spec.name {
-                name @ ("client" | "command") => format!("{name}|{}", lower(words[1])),
+                name @ "client" => format!("{name}|{}", lower(words[1])),
                 name => name.into(),
             };
             return Some(format!(
@@ -243,16 +241,6 @@ impl Redis {
         }
     }
 
-    /// The answer to `COMMAND INFO`.
-    fn describe(&self, names: &[&[u8]]) -> Reply {
-        let describe = |name: &&[u8]| match self.find(name) {
-            Some(spec) => description(spec),
-            None if self.server.make.is_old => Reply::NilArray,
-            None => Reply::Nil,
-        };
-        Reply::Array(names.iter().map(describe).collect())
-    }
-
     fn find(&self, name: &[u8]) -> Option<&'static Spec> {
         let is_there = |spec: &&Spec| match spec.name {
             name @ ("delex" | "delifeq") => self.server.make.has.contains(&name),
@@ -315,33 +303,6 @@ impl Redis {
     }
 }
 
-/// What a server says of a command, as far as that is the same for all of them: its name, its
-/// arity, flags, three places of keys, categories, hints, and for later servers where keys are.
-fn description(spec: &Spec) -> Reply {
-    let word = |text: &str| Reply::Bulk(text.into());
-    let place = Reply::Integer(i64::from(spec.writes));
-    let index = Reply::Array(vec![word("index"), Reply::Integer(1)]);
-    let begin = Reply::Array(vec![word("type"), word("index"), word("spec"), index]);
-    let keys = Reply::Array(vec![
-        word("flags"),
-        Reply::Array(vec![Reply::Status("RW"), Reply::Status("delete")]),
-        word("begin_search"),
-        begin,
-    ]);
-    Reply::Array(vec![
-        word(spec.name),
-        Reply::Integer(spec.arity.into()),
-        Reply::Array(vec![Reply::Status("fast")]),
-        place.clone(),
-        place.clone(),
-        place,
-        Reply::Array(vec![Reply::Status("@fast")]),
-        Reply::Array(Vec::new()),
-        Reply::Array(vec![keys]),
-        Reply::Array(Vec::new()),
-    ])
-}
-
 fn has_arity(spec: &Spec, words: usize) -> bool {
     let words = words as i32;
     if spec.arity < 0 { words >= -spec.arity } else { words == spec.arity }
@@ -354,7 +315,6 @@ fn wrong_subcommand(command: &str, words: &[&[u8]]) -> Option<Reply> {
         ("client", "id") => words.len() == 2,
         ("client", "setname") => words.len() == 3,
         ("client", "kill") => words.len() >= 3,
-        ("command", "info") => true,
         _ => {
             let (name, command) = (String::from_utf8_lossy(words[1]), command.to_uppercase());
             let text = format!("ERR unknown subcommand '{name}'. Try {command} HELP.");

@@ -243,7 +243,7 @@ fn value(reply: Reply) -> Value {
         Reply::Error(_) => unreachable!("errors end the script"),
         Reply::Integer(number) => Value::Number(number as f64),
         Reply::Bulk(bytes) => Value::Text(bytes),
-        Reply::Nil | Reply::NilArray => Value::Bool(false),
+        Reply::Nil => Value::Bool(false),
         Reply::Array(replies) => Value::List(replies.into_iter().map(value).collect()),
     }
 }

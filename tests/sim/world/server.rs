@@ -48,23 +48,23 @@ pub struct Make {
     pub has: &'static [&'static str],
     /// What this user may not run.
     pub forbids: &'static [&'static str],
-    /// Whether what it does not have is a null array, as before Redis 7.
-    pub is_old: bool,
+    /// Which of them its version is known for: forks report versions of others.
+    pub claims: &'static str,
 }
 
 impl Make {
     /// Redis 7: nothing.
-    pub const PLAIN: Make = Make { has: &[], forbids: &[], is_old: false };
+    pub const PLAIN: Make = Make { has: &[], forbids: &[], claims: "" };
     /// All that there are.
     pub const ALL: [Make; 8] = [
         Make::PLAIN,
-        Make { has: &["delex"], ..Make::PLAIN },
-        Make { has: &["delifeq"], ..Make::PLAIN },
-        Make { is_old: true, ..Make::PLAIN },
-        Make { has: &["delex"], forbids: &["delex"], ..Make::PLAIN },
-        Make { has: &["delifeq"], forbids: &["delifeq"], ..Make::PLAIN },
-        Make { has: &["delex"], forbids: &["command"], ..Make::PLAIN },
-        Make { has: &["delex", "delifeq"], ..Make::PLAIN },
+        Make { has: &["delex"], claims: "delex", ..Make::PLAIN },
+        Make { has: &["delifeq"], claims: "delifeq", ..Make::PLAIN },
+        Make { claims: "delex", ..Make::PLAIN },
+        Make { has: &["delex"], forbids: &["delex"], claims: "delex" },
+        Make { has: &["delifeq"], forbids: &["delifeq"], claims: "delifeq" },
+        Make { has: &["delex"], claims: "delifeq", ..Make::PLAIN },
+        Make { has: &["delex", "delifeq"], claims: "delifeq", ..Make::PLAIN },
     ];
 }
 
@@ -181,7 +181,12 @@ impl Server {
     fn describe_process(&self, out: &mut String, wall: u64) {
         let uptime = (wall.saturating_sub(self.staleness) / SECOND).saturating_sub(self.started);
         let mode = if self.refuses(Refusal::Cluster) { "cluster" } else { "standalone" };
-        field(out, format_args!("redis_version:7.0.15"));
+        let version = if self.make.claims == "delex" { "8.4.0" } else { "7.0.15" };
+        field(out, format_args!("redis_version:{version}"));
+        if self.make.claims == "delifeq" {
+            field(out, format_args!("server_name:valkey"));
+            field(out, format_args!("valkey_version:9.0.0"));
+        }
         field(out, format_args!("redis_mode:{mode}"));
         field(out, format_args!("process_id:1"));
         field(out, format_args!("run_id:{}", self.run_id));

@@ -14,8 +14,6 @@ pub enum Reply {
     Integer(i64),
     Bulk(Vec<u8>),
     Nil,
-    /// Null as old servers write it where an array might be.
-    NilArray,
     Array(Vec<Reply>),
 }
 
@@ -33,7 +31,6 @@ impl Reply {
             Reply::Error(text) => line(out, b'-', text.as_bytes()),
             Reply::Integer(number) => line(out, b':', number.to_string().as_bytes()),
             Reply::Nil => line(out, b'$', b"-1"),
-            Reply::NilArray => line(out, b'*', b"-1"),
             Reply::Bulk(bytes) => {
                 line(out, b'$', bytes.len().to_string().as_bytes());
                 out.extend_from_slice(bytes);
