@@ -90,28 +90,23 @@ pub(super) struct Round {
     pub(super) references: u32,
 }
 
-/// A node's contribution to a round. Small, since there is one for each node and round.
+/// A node's contribution to a round.
 #[derive(Clone, Copy)]
 pub(super) struct Vote {
     pub(super) outcome: NodeOutcome,
-    /// In units of 1,024 ns, to keep the vote small.
-    latency: u32,
+    latency_nanos: Option<u64>,
 }
 
 impl Vote {
-    const UNKNOWN: u32 = u32::MAX;
-    const UNIT_NANOS: u64 = 1_024;
-    pub(super) const PENDING: Vote = Vote { outcome: NodeOutcome::Pending, latency: Vote::UNKNOWN };
+    pub(super) const PENDING: Vote = Vote { outcome: NodeOutcome::Pending, latency_nanos: None };
 
     #[inline]
     pub(super) fn new(outcome: NodeOutcome, latency_nanos: Option<u64>) -> Vote {
-        let units = latency_nanos.map_or(u64::MAX, |nanos| nanos / Vote::UNIT_NANOS);
-        Vote { outcome, latency: units.min(Vote::UNKNOWN.into()) as u32 }
+        Vote { outcome, latency_nanos }
     }
 
     pub(super) fn latency(self) -> Option<Duration> {
-        let nanos = u64::from(self.latency) * Vote::UNIT_NANOS;
-        (self.latency != Vote::UNKNOWN).then(|| Duration::from_nanos(nanos))
+        self.latency_nanos.map(Duration::from_nanos)
     }
 }
 
@@ -123,19 +118,5 @@ mod tests {
     fn only_a_set_and_what_heals_may_create() {
         let creating = [Kind::Acquire, Kind::Extend, Kind::Heal, Kind::Release];
         assert_eq!(creating.map(Kind::may_create), [true, false, true, false]);
-    }
-
-    #[test]
-    fn latency_is_told_in_whole_units_if_it_is_known() {
-        let told = |nanos| Vote::new(NodeOutcome::Granted, nanos).latency();
-        assert_eq!(told(None), None);
-        assert_eq!(Vote::PENDING.latency(), None);
-        assert_eq!(told(Some(0)), Some(Duration::ZERO));
-        assert_eq!(told(Some(3 * 1_024 + 1_023)), Some(Duration::from_nanos(3 * 1_024)));
-        // An hour fits; longer latencies are unknown.
-        let hour = Duration::from_secs(3_600);
-        let told_hour = told(Some(hour.as_nanos() as u64)).unwrap();
-        assert!(told_hour <= hour && told_hour > hour - Duration::from_micros(2));
-        assert_eq!(told(Some(u64::MAX)), None);
     }
 }
