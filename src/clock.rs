@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::Moment;
+use crate::moment::Moment;
 
 /// The safety clock of this machine.
 ///

@@ -3,8 +3,7 @@
 use rand::rngs::{SmallRng, SysRng};
 use rand::{Rng, SeedableRng, TryRng};
 
-use crate::proto::Entropy;
-use crate::token::TOKEN_RANDOM_BYTES;
+use crate::token::{Entropy, TOKEN_RANDOM_BYTES};
 
 /// Most tokens drawn by one getrandom call. They are 240 bytes: getrandom(2) returns requests of up
 /// to 256 bytes in full, and no signal interrupts it.
@@ -74,8 +73,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::config::Builder;
+    use crate::moment::Moment;
     use crate::proto::{Engine, Patience};
-    use crate::{Moment, Redlock, Resource};
+    use crate::resource::Resource;
 
     /// What was drawn and forgotten, in order.
     #[derive(Default, Clone)]
@@ -107,7 +108,7 @@ mod tests {
     }
 
     fn engine() -> (Engine, Recorded) {
-        let config = Redlock::builder().node("redis://127.0.0.1").config().unwrap();
+        let config = Builder::default().node("redis://127.0.0.1").config().unwrap();
         let recorded = Recorded::default();
         (Engine::new(Arc::new(config), Box::new(recorded.clone())), recorded)
     }

@@ -5,8 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::quorum::NODES_MAX;
-use crate::resource::RESOURCE_BYTES_MAX;
+use crate::quorum::{NODES_MAX, quorum};
+use crate::resource::{InvalidResource, RESOURCE_BYTES_MAX, Resource};
+use crate::validity::InvalidFactor;
 
 /// Why a configuration was refused. Every variant names the value and its bound, if any.
 #[derive(Debug)]
@@ -140,6 +141,12 @@ impl std::error::Error for ConnectError {
     }
 }
 
+impl From<InvalidFactor> for ConfigError {
+    fn from(error: InvalidFactor) -> ConfigError {
+        ConfigError::DriftFactor { factor: error.0 }
+    }
+}
+
 impl From<ConfigError> for ConnectError {
     fn from(error: ConfigError) -> ConnectError {
         ConnectError::Config(error)
@@ -203,10 +210,6 @@ impl LockError {
         LockError(Box::new(LockErrorInner { kind, attempts, nodes }))
     }
 
-    pub(crate) fn invalid_resource(bytes: usize) -> LockError {
-        LockError::new(LockErrorKind::InvalidResource { bytes }, 0, Vec::new())
-    }
-
     pub(crate) fn forked() -> LockError {
         LockError::new(LockErrorKind::Forked, 0, Vec::new())
     }
@@ -245,7 +248,7 @@ impl LockError {
             matches!(report.outcome, NodeOutcome::Granted | NodeOutcome::Pending)
         };
         let granted = self.nodes().iter().filter(is_free).count();
-        let missing = crate::quorum(self.nodes().len()).checked_sub(granted + 1)?;
+        let missing = quorum(self.nodes().len()).checked_sub(granted + 1)?;
         let mut waits: Vec<_> = self
             .nodes()
             .iter()
@@ -345,6 +348,24 @@ impl fmt::Debug for LockError {
 }
 
 impl std::error::Error for LockError {}
+
+impl From<InvalidResource> for LockError {
+    fn from(error: InvalidResource) -> LockError {
+        LockError::new(LockErrorKind::InvalidResource { bytes: error.bytes }, 0, Vec::new())
+    }
+}
+
+/// Here, since a resource knows no error of an operation.
+impl Resource {
+    /// Checks and stores a name.
+    ///
+    /// # Errors
+    /// [`LockErrorKind::InvalidResource`] if the name is empty or longer than
+    /// [`RESOURCE_BYTES_MAX`]; use another name.
+    pub fn new(name: impl AsRef<[u8]>) -> Result<Resource, LockError> {
+        Ok(Resource::checked(name.as_ref())?)
+    }
+}
 
 /// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `Expired` becomes
 /// `TimedOut` and bad input becomes `InvalidInput`.

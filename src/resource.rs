@@ -4,8 +4,6 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::error::LockError;
-
 /// The longest resource name, in bytes (R8).
 pub const RESOURCE_BYTES_MAX: usize = 1024;
 
@@ -31,16 +29,18 @@ pub struct Resource {
     bytes: [u8; INLINE_BYTES_MAX],
 }
 
+/// A name that is empty or longer than [`RESOURCE_BYTES_MAX`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InvalidResource {
+    /// Its length.
+    pub(crate) bytes: usize,
+}
+
 impl Resource {
-    /// Checks and stores a name.
-    ///
-    /// # Errors
-    /// [`LockErrorKind::InvalidResource`](crate::LockErrorKind::InvalidResource) if the name is
-    /// empty or longer than [`RESOURCE_BYTES_MAX`]; use another name.
-    pub fn new(name: impl AsRef<[u8]>) -> Result<Resource, LockError> {
-        let name = name.as_ref();
+    /// Checks and stores a name. `Resource::new` is in `error.rs`, with the public error.
+    pub(crate) fn checked(name: &[u8]) -> Result<Resource, InvalidResource> {
         if name.is_empty() || name.len() > RESOURCE_BYTES_MAX {
-            return Err(LockError::invalid_resource(name.len()));
+            return Err(InvalidResource { bytes: name.len() });
         }
         Ok(Resource::from_parts(name, &[]))
     }

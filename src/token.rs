@@ -1,4 +1,4 @@
-//! The random value that proves ownership of a lock.
+//! The random value that proves ownership of a lock, and where it comes from.
 
 use std::fmt;
 
@@ -53,6 +53,20 @@ impl fmt::Debug for LockToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LockToken(..)")
     }
+}
+
+/// The randomness that the engine needs, as a trait so that a simulation can replay it.
+pub trait Entropy: Send {
+    /// 20 random bytes for a fresh token, from the operating system (R6); `None` if it returns
+    /// none.
+    fn token(&mut self) -> Option<[u8; 20]>;
+
+    /// Drops all tokens that were drawn in advance: time may pass now, and the machine may be
+    /// copied meanwhile.
+    fn forget(&mut self) {}
+
+    /// A number for jitter; it need not be secret.
+    fn next_u64(&mut self) -> u64;
 }
 
 #[cfg(test)]

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use crate::Moment;
-use crate::error::ConfigError;
+use crate::moment::Moment;
 
 /// Added to the proportional drift: one millisecond for the precision of Redis' expiry and one for
 /// its truncation (R23).
@@ -45,6 +44,10 @@ impl Ttl {
     }
 }
 
+/// A drift factor that is not a number from 0 up to, but not including, 1.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InvalidFactor(pub(crate) f64);
+
 /// The fraction of a TTL by which clocks may disagree, in parts per million, rounded up (R23).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Drift {
@@ -52,10 +55,10 @@ pub(crate) struct Drift {
 }
 
 impl Drift {
-    pub(crate) fn new(factor: f64) -> Result<Drift, ConfigError> {
+    pub(crate) fn new(factor: f64) -> Result<Drift, InvalidFactor> {
         // Written so that NaN fails too.
         if !(0.0..1.0).contains(&factor) {
-            return Err(ConfigError::DriftFactor { factor });
+            return Err(InvalidFactor(factor));
         }
         Ok(Drift { ppm: (factor * 1e6).ceil() as u32 })
     }

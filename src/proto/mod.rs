@@ -41,6 +41,7 @@ use std::time::Duration;
 use slab::Slab;
 
 pub use crate::quorum::NodeSet;
+pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub use command::{
     Command, Credentials, Grant, History, ReleaseWith, Replication, Reply, Section, ServerError,
@@ -79,20 +80,6 @@ const REPLIES_PER_TURN_MAX: usize = 3_072;
 const SHARE_MIN: usize = 8;
 /// The most operations that may be in flight at once.
 pub const OPERATIONS_MAX: usize = 131_072;
-
-/// The randomness that the engine needs, as a trait so that a simulation can replay it.
-pub trait Entropy: Send {
-    /// 20 random bytes for a fresh token, from the operating system (R6); `None` if it returns
-    /// none.
-    fn token(&mut self) -> Option<[u8; 20]>;
-
-    /// Drops all tokens that were drawn in advance: time may pass now, and the machine may be
-    /// copied meanwhile.
-    fn forget(&mut self) {}
-
-    /// A number for jitter; it need not be secret.
-    fn next_u64(&mut self) -> u64;
-}
 
 /// Identifies an operation in flight. It is never confused with a later operation or with one of
 /// another engine: an engine does not recognise ids that are not its own.
