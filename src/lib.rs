@@ -134,6 +134,7 @@ pub mod fuzzing;
 mod fuzzing;
 mod moment;
 mod mux;
+mod outcome;
 mod process;
 pub mod proto;
 mod quorum;
@@ -148,12 +149,13 @@ pub use client::{
     Loss, LossCause, Redlock,
 };
 pub use config::{Builder, Config, Heal, RestartGuard, Retry};
-pub use error::{
-    ConfigError, ConnectError, LockError, LockErrorKind, NodeOutcome, NodeReport, Phase,
-    ProtocolError, Quarantine, QuarantineCause, ServerErrorKind, Unfit,
-};
+pub use error::{ConfigError, ConnectError, LockError, LockErrorKind};
 pub use moment::Moment;
 pub use mux::{Multiplexer, Standalone};
+pub use outcome::{
+    NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, ServerErrorKind,
+    Unfit,
+};
 pub use proto::{
     Cancelled, Done, Lease, NodeState, NodeStatus, OpId, ReleaseWith, Released, Stats,
 };

@@ -15,7 +15,7 @@ use redis_protocol::resp2::encode::extend_encode_borrowed;
 use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 use redis_protocol::resp2::types::RangeFrame;
 
-use crate::error::{ProtocolError, ServerErrorKind};
+use crate::outcome::{ProtocolError, ServerErrorKind};
 use crate::proto::{
     Command, Grant, History, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo,
 };

@@ -14,7 +14,7 @@ use mio::{Registry, Token};
 
 use super::{Multiplexer, disconnected};
 use crate::config::{NodeConfig, Resolver, Target};
-use crate::error::{NodeOutcome, Phase};
+use crate::outcome::{NodeOutcome, Phase};
 #[cfg(not(unix))]
 pub(super) use wakeup::LOOK_INTERVAL;
 use wakeup::{Trigger, Wakeup};

@@ -18,7 +18,8 @@ use mio::{Registry, Token};
 use crate::clock::Clock;
 use crate::config::{Config, Target};
 use crate::entropy::SystemEntropy;
-use crate::error::{LockError, NodeOutcome, ProtocolError};
+use crate::error::LockError;
+use crate::outcome::{NodeOutcome, ProtocolError};
 use crate::process::Home;
 use crate::proto::{
     Action, Cancelled, Done, Engine, Lease, NodeSet, NodeStatus, OpId, Patience, Stats,

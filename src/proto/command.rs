@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::ServerErrorKind;
+use crate::outcome::ServerErrorKind;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 

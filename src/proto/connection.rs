@@ -11,7 +11,7 @@ use super::round::Kind;
 use super::round::Vote;
 use super::{Engine, NodeSet, Outgoing, smooth};
 use crate::Moment;
-use crate::error::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
+use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::Verdict;
 
 /// Why the fast path stopped.

@@ -15,7 +15,7 @@ use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Lost, Node, SLACK, State
 use super::round::{Claim, Kind};
 use super::{Engine, Lease, NodeSet, OPERATIONS_MAX, Outgoing};
 use crate::config::{Heal, RestartGuard};
-use crate::error::{NodeOutcome, ProtocolError, QuarantineCause};
+use crate::outcome::{NodeOutcome, ProtocolError, QuarantineCause};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 use crate::{Moment, Resource};

@@ -11,7 +11,7 @@ use super::node::State;
 use super::{Engine, NodeSet, Outgoing, ReleaseWith, Reply};
 use crate::Moment;
 use crate::config::RestartGuard;
-use crate::error::{NodeOutcome, ProtocolError, Quarantine, QuarantineCause, Unfit};
+use crate::outcome::{NodeOutcome, ProtocolError, Quarantine, QuarantineCause, Unfit};
 
 /// The most pending notices; further ones are dropped.
 const NOTICES_MAX: usize = 64;

@@ -55,7 +55,8 @@ pub use lease::{Lease, Released};
 pub use node::{ErrorCounts, NodeState, NodeStatus};
 
 use crate::config::Config;
-use crate::error::{LockError, LockErrorKind, NodeOutcome, NodeReport, Phase, Unfit};
+use crate::error::{LockError, LockErrorKind};
+use crate::outcome::{NodeOutcome, NodeReport, Phase, Unfit};
 use crate::quorum::{Tally, Verdict};
 use crate::{Moment, Resource};
 use node::{Node, Request, Route, State, Step};

@@ -11,7 +11,7 @@ use super::identity::Seen;
 use super::round::Vote;
 use super::server_clock::ServerClock;
 use crate::Moment;
-use crate::error::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
+use crate::outcome::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
 
 /// A node with this many commands past their timeout is overloaded: it gets no new SET or extension
 /// until none is late (R18).

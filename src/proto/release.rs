@@ -7,7 +7,8 @@ use super::round::{Claim, Kind};
 use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
 use crate::Moment;
 use crate::config::Heal;
-use crate::error::{LockError, NodeOutcome, ProtocolError, ServerErrorKind};
+use crate::error::LockError;
+use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::token::LockToken;
 
 /// What an attempt may have left on the nodes.

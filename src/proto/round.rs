@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::command::{Command, Grant, ReleaseWith};
-use crate::error::NodeOutcome;
+use crate::outcome::NodeOutcome;
 use crate::quorum::{NodeSet, Tally};
 use crate::token::LockToken;
 use crate::validity::Ttl;

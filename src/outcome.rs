@@ -1,0 +1,333 @@
+//! What one node said in a round, or why it said nothing. Secrets never get in.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What one node contributed to a round.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct NodeReport {
+    /// The node's index in the configuration, from 0.
+    pub node: usize,
+    /// Its address, without credentials.
+    pub address: Arc<str>,
+    /// What the node answered, or why it did not answer.
+    pub outcome: NodeOutcome,
+    /// The time from the start of the round to the outcome. `None` while the outcome is pending, or
+    /// if the node was not asked.
+    pub latency: Option<Duration>,
+    /// The server's error message for [`NodeOutcome::Server`], without anything that was sent to
+    /// the server. For [`Unfit::Duplicate`], the address of the other node.
+    pub message: Option<Arc<str>>,
+    /// Why and for how long the node's votes do not count, if it is in quarantine.
+    pub quarantine: Option<Quarantine>,
+}
+
+impl fmt::Display for NodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {} {}: {}", self.node, self.address, self.outcome)?;
+        if let Some(message) = &self.message {
+            write!(f, ": {message}")?;
+        }
+        match &self.quarantine {
+            Some(quarantine) if self.outcome == NodeOutcome::Quarantined => {
+                write!(f, " for another {:.1?}: {}", quarantine.ready_in, quarantine.cause)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a node answered in a round, or why it did not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeOutcome {
+    /// The node had not answered when the round was decided.
+    Pending,
+    /// The node granted the lock, extended it, or deleted the key.
+    Granted,
+    /// Another token holds the key.
+    Held,
+    /// The key does not hold this token: it is absent, has expired, or holds another token.
+    Absent,
+    /// The node did not finish this phase in time.
+    TimedOut(Phase),
+    /// The connection ended or could not be made.
+    Disconnected(io::ErrorKind),
+    /// No address was found for the node's host name; see
+    /// [`Builder::resolver`](crate::Builder::resolver). The client tries again. A log record of
+    /// level `debug` has the resolver's error.
+    Unresolved,
+    /// The node answered with an error.
+    Server(ServerErrorKind),
+    /// The node broke the protocol. The client closed the connection.
+    Protocol(ProtocolError),
+    /// The node answered, but it may have forgotten a lock that is still held, or may have done so
+    /// when it took this one. Its answer does not count for now. See
+    /// [`RestartGuard`](crate::RestartGuard).
+    Quarantined,
+    /// The node cannot vote in its present state. The client closed the connection and tries again.
+    Unfit(Unfit),
+    /// The node has left so many commands unanswered that the client sends it no more for now.
+    Backlogged,
+    /// The client has not connected to the node yet.
+    NotConnected,
+    /// The node is connected and ready, and was not asked for a vote.
+    Connected,
+}
+
+impl NodeOutcome {
+    /// Whether the node failed to vote. `false` for a yes, a no, and a vote that was not needed.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            NodeOutcome::Pending
+            | NodeOutcome::Granted
+            | NodeOutcome::Held
+            | NodeOutcome::Absent
+            | NodeOutcome::Connected => false,
+            NodeOutcome::TimedOut(_)
+            | NodeOutcome::Disconnected(_)
+            | NodeOutcome::Unresolved
+            | NodeOutcome::Server(_)
+            | NodeOutcome::Protocol(_)
+            | NodeOutcome::Quarantined
+            | NodeOutcome::Unfit(_)
+            | NodeOutcome::Backlogged
+            | NodeOutcome::NotConnected => true,
+        }
+    }
+}
+
+impl fmt::Display for NodeOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeOutcome::Pending => f.write_str("no answer yet"),
+            NodeOutcome::Granted => f.write_str("granted"),
+            NodeOutcome::Held => f.write_str("held by another token"),
+            NodeOutcome::Absent => f.write_str("does not hold our token"),
+            NodeOutcome::TimedOut(phase) => write!(f, "timed out ({phase})"),
+            NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
+            NodeOutcome::Unresolved => f.write_str("host name does not resolve"),
+            NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
+            NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
+            NodeOutcome::Quarantined => f.write_str("quarantined"),
+            NodeOutcome::Unfit(reason) => reason.fmt(f),
+            NodeOutcome::Backlogged => f.write_str("backlogged"),
+            NodeOutcome::NotConnected => f.write_str("not connected yet"),
+            NodeOutcome::Connected => f.write_str("connected"),
+        }
+    }
+}
+
+/// Why a server cannot vote, as it reported when the client connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// The server is a replica. A writable replica grants locks that its master does not know
+    /// (R33).
+    Replica,
+    /// The server is loading its data and may not have read all of its locks yet (R33).
+    Loading,
+    /// The server is a Redis Cluster node or a sentinel, not an independent master (R33).
+    Cluster,
+    /// The server's `maxmemory-policy` lets it evict locks that are still held. Set it to
+    /// `noeviction`, or set `maxmemory` to 0.
+    Evicts,
+    /// The server is the same as another connected node: its vote would count twice (R34).
+    Duplicate,
+    /// The server is a master, but its replication history is not the one it had when the client
+    /// connected: it was a replica in between.
+    Changed,
+    /// The server does not run the script that a release needs: `EVAL` is renamed or forbidden.
+    NoScripts,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unfit::Replica => "unfit (a replica)",
+            Unfit::Loading => "unfit (loading its data)",
+            Unfit::Cluster => "unfit (not a standalone master)",
+            Unfit::Evicts => "unfit (maxmemory-policy evicts locks; set noeviction)",
+            Unfit::Duplicate => "unfit (the same server as another node)",
+            Unfit::Changed => "unfit (its replication history changed)",
+            Unfit::NoScripts => "unfit (does not run the release script)",
+        })
+    }
+}
+
+/// Why a node's votes do not count, and for how much longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Quarantine {
+    /// The reason.
+    pub cause: QuarantineCause,
+    /// The remaining time.
+    pub ready_in: Duration,
+}
+
+impl Quarantine {
+    pub(crate) fn new(cause: QuarantineCause, ready_in: Duration) -> Quarantine {
+        Quarantine { cause, ready_in }
+    }
+}
+
+/// Why a node may have forgotten a lock that is still held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuarantineCause {
+    /// The server was started a short time ago, maybe without its data.
+    Restarted,
+    /// The server was a replica, and may not have received all of its master's locks.
+    Promoted,
+    /// The server's wall clock jumped forward, so keys expired too early.
+    ClockStepped,
+    /// The server's [`flush_marker`](crate::Builder::flush_marker) was gone.
+    Flushed,
+    /// The same server process was seen at another node's address, and its votes may have been
+    /// counted there.
+    Moved,
+    /// The server does not report its `run_id` (`INFO` is forbidden). It may have been restarted
+    /// before each connection.
+    Unidentified,
+}
+
+impl fmt::Display for QuarantineCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QuarantineCause::Restarted => "started a short time ago",
+            QuarantineCause::Promoted => "promoted from replica",
+            QuarantineCause::ClockStepped => "its wall clock jumped forward",
+            QuarantineCause::Flushed => "its data was flushed",
+            QuarantineCause::Moved => "its process was at another address before",
+            QuarantineCause::Unidentified => "it does not report its run_id",
+        })
+    }
+}
+
+/// How far a node had got when its time ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// The host name was being looked up. The lookup continues.
+    Lookup,
+    /// The connection was being established.
+    Connect,
+    /// The connection was established, but the handshake was not complete.
+    Handshake,
+    /// A command was sent but not answered.
+    Reply,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Lookup => "lookup",
+            Phase::Connect => "connect",
+            Phase::Handshake => "handshake",
+            Phase::Reply => "reply",
+        })
+    }
+}
+
+/// How a node broke the protocol. Each of these ends the connection (R17).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// A reply is malformed.
+    Malformed,
+    /// A reply is larger than any reply the client asks for.
+    TooLarge,
+    /// A reply is of a kind the client did not ask for.
+    Unexpected,
+    /// A reply came without a request.
+    Surplus,
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ProtocolError::Malformed => "malformed reply",
+            ProtocolError::TooLarge => "reply too large",
+            ProtocolError::Unexpected => "reply of an unexpected kind",
+            ProtocolError::Surplus => "reply without a request",
+        })
+    }
+}
+
+/// An error reply, by its meaning for a lock. None of them is a vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServerErrorKind {
+    /// The server is loading its data.
+    Loading,
+    /// The server refuses writes because it cannot save them.
+    Misconfigured,
+    /// The server is out of memory.
+    OutOfMemory,
+    /// The server requires a password, or the password is wrong.
+    Auth,
+    /// The user does not have the permission.
+    Permission,
+    /// The server is a replica.
+    ReadOnly,
+    /// The server is a Redis Cluster node, not an independent master.
+    Cluster,
+    /// Too few replicas are connected for the server to accept writes.
+    NoReplicas,
+    /// A script blocks the server.
+    Busy,
+    /// The server does not know the script.
+    NoScript,
+    /// The key holds a value of another type.
+    WrongType,
+    /// The server does not know the command.
+    UnknownCommand,
+    /// The server has reached its client limit.
+    MaxClients,
+    /// Another error; see the message.
+    Other,
+}
+
+impl ServerErrorKind {
+    /// Every kind, in the order of their numbers.
+    pub(crate) const ALL: [ServerErrorKind; 14] = [
+        ServerErrorKind::Loading,
+        ServerErrorKind::Misconfigured,
+        ServerErrorKind::OutOfMemory,
+        ServerErrorKind::Auth,
+        ServerErrorKind::Permission,
+        ServerErrorKind::ReadOnly,
+        ServerErrorKind::Cluster,
+        ServerErrorKind::NoReplicas,
+        ServerErrorKind::Busy,
+        ServerErrorKind::NoScript,
+        ServerErrorKind::WrongType,
+        ServerErrorKind::UnknownCommand,
+        ServerErrorKind::MaxClients,
+        ServerErrorKind::Other,
+    ];
+}
+
+impl fmt::Display for ServerErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ServerErrorKind::Loading => "loading",
+            ServerErrorKind::Misconfigured => "misconfigured",
+            ServerErrorKind::OutOfMemory => "out of memory",
+            ServerErrorKind::Auth => "not authenticated",
+            ServerErrorKind::Permission => "not permitted",
+            ServerErrorKind::ReadOnly => "read only",
+            ServerErrorKind::Cluster => "cluster node",
+            ServerErrorKind::NoReplicas => "too few replicas",
+            ServerErrorKind::Busy => "busy",
+            ServerErrorKind::NoScript => "no such script",
+            ServerErrorKind::WrongType => "wrong type",
+            ServerErrorKind::UnknownCommand => "unknown command",
+            ServerErrorKind::MaxClients => "too many clients",
+            ServerErrorKind::Other => "other",
+        })
+    }
+}
