@@ -122,9 +122,7 @@
 //! - `cli`: the command-line tool. The library needs none of its dependencies.
 
 mod client;
-mod clock;
 mod config;
-mod entropy;
 mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
@@ -135,12 +133,12 @@ mod fuzzing;
 mod moment;
 mod mux;
 mod outcome;
-mod process;
 pub mod proto;
 mod quorum;
 mod resource;
 #[doc(hidden)]
 pub mod resp;
+mod sys;
 mod token;
 mod validity;
 

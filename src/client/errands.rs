@@ -159,8 +159,8 @@ mod tests {
 
     use super::*;
     use crate::RestartGuard;
-    use crate::clock::Clock;
     use crate::proto::Ttl;
+    use crate::sys::clock::Clock;
     use crate::{LockToken, Resource};
 
     const LONG: Duration = Duration::from_secs(30);

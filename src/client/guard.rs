@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{KeepAlive, KeepAliveError, KeptLock, Redlock};
-use crate::clock::Clock;
 use crate::error::LockError;
 use crate::proto::{Lease, Released};
+use crate::sys::clock::Clock;
 use crate::{LockToken, Moment, Resource};
 
 /// A lock that is held until its validity ends.

@@ -5,10 +5,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::LockParts;
-use crate::clock::{Clock, ClockId, Stamp};
 use crate::proto::{CONNECTIONS_MAX, Doubt, Lease, NodeSet, Origin, Origins};
 use crate::quorum::NODES_MAX;
 use crate::resource::RESOURCE_BYTES_MAX;
+use crate::sys::clock::{Clock, ClockId, Stamp};
 use crate::validity::{TTL_MS_MAX, Ttl};
 use crate::{LockToken, Moment, Resource};
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::crew::{Begun, Poll, Wake, Work};
 use super::errands::{Ended, EndedErrand, ErrandId, NewErrand};
 use super::poller::{Poller, Precision};
-use crate::clock::Clock;
 use crate::error::{ConfigError, ConnectError, LockError};
 use crate::mux::{Multiplexer, Records, UNREAD_MAX};
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
+use crate::sys::clock::Clock;
 use crate::{Moment, Resource};
 
 /// An order that a thread can give.

@@ -20,13 +20,13 @@ pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
 pub use keep_alive::{KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Loss, LossCause};
 
-use crate::clock::{Clock, time_until};
 use crate::config::{Builder, Config};
 use crate::error::{ConfigError, ConnectError, LockError};
 use crate::mux::Multiplexer;
-use crate::process::Home;
 use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
 use crate::quorum::NODES_MAX;
+use crate::sys::clock::{Clock, time_until};
+use crate::sys::process::Home;
 use crate::{Moment, Resource};
 use crew::{Crew, Limit};
 use keep_alive::Keeper;

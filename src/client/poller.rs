@@ -6,7 +6,7 @@ use mio::event::Event;
 use mio::{Events, Poll, Registry};
 
 use crate::Moment;
-use crate::clock::Clock;
+use crate::sys::clock::Clock;
 
 /// More than one event for each of the most nodes; further events come in the next turn.
 const EVENTS_PER_TURN: usize = 128;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::loop_work::Outcome;
 use super::{KeepAlive, Redlock};
-use crate::clock::Clock;
+use crate::sys::clock::Clock;
 use crate::{NodeState, RestartGuard};
 use scripted::Scripted;
 

@@ -15,15 +15,15 @@ use log::Level;
 use mio::event::Event;
 use mio::{Registry, Token};
 
-use crate::clock::Clock;
 use crate::config::{Config, Target};
-use crate::entropy::SystemEntropy;
 use crate::error::LockError;
 use crate::outcome::{NodeOutcome, ProtocolError};
-use crate::process::Home;
 use crate::proto::{
     Action, Cancelled, Done, Engine, Lease, NodeSet, NodeStatus, OpId, Patience, Stats,
 };
+use crate::sys::clock::Clock;
+use crate::sys::entropy::SystemEntropy;
+use crate::sys::process::Home;
 use crate::{Moment, Resource, resp};
 use lookup::Search;
 pub(crate) use records::Records;

@@ -12,9 +12,9 @@ use super::schedule::{Due, Key, Schedule, Terms};
 use super::{KeepAliveErrorKind, LossCause};
 use crate::Moment;
 use crate::client::{Redlock, errands};
-use crate::clock::Clock;
-use crate::entropy::SystemEntropy;
 use crate::proto::{Entropy, OPERATIONS_MAX};
+use crate::sys::clock::Clock;
+use crate::sys::entropy::SystemEntropy;
 
 /// The most locks that one client keeps alive: other operations need room, too.
 const LOCKS_MAX: usize = OPERATIONS_MAX / 2;

@@ -11,9 +11,9 @@ use super::schedule::{Key, Terms};
 use super::{KeepAlive, KeepAliveError, KeepAliveErrorKind, Loss, LossCause, OnLoss};
 use crate::client::errands::{Ended, Errand, ErrandId};
 use crate::client::{LockGuard, Redlock};
-use crate::clock::Clock;
 use crate::error::LockError;
 use crate::proto::{Lease, Released};
+use crate::sys::clock::Clock;
 use crate::validity::Ttl;
 use crate::{LockToken, Moment, Resource};
 
@@ -442,7 +442,7 @@ impl Kept {
 mod tests {
     use super::*;
     use crate::RestartGuard;
-    use crate::process::Home;
+    use crate::sys::process::Home;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,0 +1,5 @@
+//! What the library asks the operating system for: the time, its own process, random bytes.
+
+pub(crate) mod clock;
+pub(crate) mod entropy;
+pub(crate) mod process;
