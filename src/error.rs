@@ -5,153 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use crate::outcome::{NodeOutcome, NodeReport};
-use crate::quorum::{NODES_MAX, quorum};
+use crate::quorum::quorum;
 use crate::resource::{InvalidResource, RESOURCE_BYTES_MAX, Resource};
-use crate::validity::InvalidFactor;
-
-/// Why a configuration was refused. Every variant names the value and its bound, if any.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// No node is configured.
-    NoNodes,
-    /// More nodes were given than [`NODES_MAX`].
-    TooManyNodes {
-        /// How many were given.
-        nodes: usize,
-    },
-    /// An address does not parse.
-    Url {
-        /// The address, without its password.
-        url: String,
-        /// What is wrong with it, and where.
-        reason: String,
-    },
-    /// Two nodes are the same server: its vote would count twice (R34).
-    Duplicate {
-        /// The node listed first.
-        first: String,
-        /// The node listed later.
-        second: String,
-    },
-    /// A time is zero or beyond its bound.
-    Time {
-        /// The setting's name.
-        setting: &'static str,
-        /// The value that was given.
-        value: Duration,
-        /// The smallest value allowed.
-        min: Duration,
-        /// The greatest value allowed.
-        max: Duration,
-    },
-    /// The drift factor is not a number from 0 up to, but not including, 1.
-    DriftFactor {
-        /// The value that was given.
-        factor: f64,
-    },
-    /// The key prefix is too long.
-    KeyPrefix {
-        /// Its length in bytes.
-        bytes: usize,
-        /// The greatest length allowed.
-        max: usize,
-    },
-    /// The flush marker is empty or too long.
-    FlushMarker {
-        /// Its length in bytes.
-        bytes: usize,
-        /// The greatest length allowed.
-        max: usize,
-    },
-    /// [`Heal`](crate::Heal) is on, but the [`RestartGuard`](crate::RestartGuard) of a node is off.
-    HealUnguarded {
-        /// The node's address.
-        node: String,
-    },
-    /// The operating system refused a resource that the event loop needs.
-    Os(io::Error),
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConfigError::NoNodes => f.write_str("no node given: a lock needs at least one master"),
-            ConfigError::TooManyNodes { nodes } => {
-                write!(f, "{nodes} nodes given: at most {NODES_MAX} are allowed")
-            }
-            ConfigError::Url { url, reason } => write!(f, "cannot use the address {url}: {reason}"),
-            ConfigError::Duplicate { first, second } => {
-                write!(f, "{first} and {second} are the same server: its vote would count twice")
-            }
-            ConfigError::Time { setting, value, min, max } => {
-                write!(f, "{setting} is {value:?}: it must be from {min:?} to {max:?}")
-            }
-            ConfigError::DriftFactor { factor } => {
-                write!(f, "drift_factor is {factor}: it must be at least 0 and less than 1")
-            }
-            ConfigError::KeyPrefix { bytes, max } => {
-                write!(f, "key_prefix has {bytes} bytes: at most {max} are allowed")
-            }
-            ConfigError::FlushMarker { bytes, max } => {
-                write!(f, "flush_marker has {bytes} bytes: it must have 1 to {max}")
-            }
-            ConfigError::HealUnguarded { node } => {
-                write!(f, "heal is on and the restart guard of {node} is off: it must be on")
-            }
-            ConfigError::Os(error) => write!(f, "cannot set up the event loop: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ConfigError::Os(source) => Some(source),
-            _ => None,
-        }
-    }
-}
-
-/// Why [`connect`](crate::Builder::connect) failed.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The configuration is wrong; nothing was sent.
-    Config(ConfigError),
-    /// Fewer nodes than a quorum could be reached. The error gives the reason for each node.
-    Unavailable(LockError),
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConnectError::Config(error) => error.fmt(f),
-            ConnectError::Unavailable(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ConnectError::Config(error) => error.source(),
-            ConnectError::Unavailable(_) => None,
-        }
-    }
-}
-
-impl From<InvalidFactor> for ConfigError {
-    fn from(error: InvalidFactor) -> ConfigError {
-        ConfigError::DriftFactor { factor: error.0 }
-    }
-}
-
-impl From<ConfigError> for ConnectError {
-    fn from(error: ConfigError) -> ConnectError {
-        ConnectError::Config(error)
-    }
-}
 
 /// What kind of failure a [`LockError`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -355,7 +210,7 @@ impl From<InvalidResource> for LockError {
     }
 }
 
-/// Here, since a resource knows no error of an operation.
+// Here, since a resource does not know the errors of operations.
 impl Resource {
     /// Checks and stores a name.
     ///

@@ -143,11 +143,11 @@ mod token;
 mod validity;
 
 pub use client::{
-    HandOverError, KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, LockGuard, LockParts,
-    Loss, LossCause, Redlock,
+    ConnectError, HandOverError, KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock,
+    LockGuard, LockParts, Loss, LossCause, Redlock,
 };
-pub use config::{Builder, Config, Heal, RestartGuard, Retry};
-pub use error::{ConfigError, ConnectError, LockError, LockErrorKind};
+pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
+pub use error::{LockError, LockErrorKind};
 pub use moment::Moment;
 pub use mux::{Multiplexer, Standalone};
 pub use outcome::{

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::time::Duration;
 
+use super::connect::ConnectError;
 use super::crew::{Begun, Poll, Wake, Work};
 use super::errands::{Ended, EndedErrand, ErrandId, NewErrand};
 use super::poller::{Poller, Precision};
-use crate::error::{ConfigError, ConnectError, LockError};
+use crate::config::ConfigError;
+use crate::error::LockError;
 use crate::mux::{Multiplexer, Records, UNREAD_MAX};
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::sys::clock::Clock;

@@ -1,5 +1,6 @@
 //! The blocking handle, shared by threads.
 
+mod connect;
 mod crew;
 mod errands;
 mod guard;
@@ -16,12 +17,13 @@ use std::time::{Duration, Instant};
 
 use mio::{Token, Waker};
 
+pub use connect::ConnectError;
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
 pub use keep_alive::{KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Loss, LossCause};
 
-use crate::config::{Builder, Config};
-use crate::error::{ConfigError, ConnectError, LockError};
+use crate::config::{Builder, Config, ConfigError};
+use crate::error::LockError;
 use crate::mux::Multiplexer;
 use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
 use crate::quorum::NODES_MAX;

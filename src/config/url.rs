@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::RestartGuard;
-use crate::error::ConfigError;
+use super::error::ConfigError;
+use super::options::RestartGuard;
 
 const PORT_DEFAULT: u16 = 6379;
 const URL_BYTES_MAX: usize = 4096;
