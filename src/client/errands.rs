@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::Redlock;
 use super::crew::Limit;
 use super::loop_work::{Order, Outcome, Watch};
-use crate::Moment;
 use crate::error::LockError;
+use crate::moment::Moment;
 use crate::proto::Lease;
 
 /// Identifies an errand of one client; never reused.
@@ -158,10 +158,11 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::RestartGuard;
+    use crate::config::RestartGuard;
     use crate::proto::Ttl;
+    use crate::resource::Resource;
     use crate::sys::clock::Clock;
-    use crate::{LockToken, Resource};
+    use crate::token::LockToken;
 
     const LONG: Duration = Duration::from_secs(30);
 

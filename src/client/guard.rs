@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use super::{KeepAlive, KeepAliveError, KeptLock, Redlock};
 use crate::error::LockError;
+use crate::moment::Moment;
 use crate::proto::{Lease, Released};
+use crate::resource::Resource;
 use crate::sys::clock::Clock;
-use crate::{LockToken, Moment, Resource};
+use crate::token::LockToken;
 
 /// A lock that is held until its validity ends.
 ///

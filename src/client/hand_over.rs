@@ -5,12 +5,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::LockParts;
+use crate::moment::Moment;
 use crate::proto::{CONNECTIONS_MAX, Doubt, Lease, NodeSet, Origin, Origins};
 use crate::quorum::NODES_MAX;
-use crate::resource::RESOURCE_BYTES_MAX;
+use crate::resource::{RESOURCE_BYTES_MAX, Resource};
 use crate::sys::clock::{Clock, ClockId, Stamp};
+use crate::token::LockToken;
 use crate::validity::{TTL_MS_MAX, Ttl};
-use crate::{LockToken, Moment, Resource};
 
 const NAME: &str = "muxlock";
 const VERSION: &str = "2";

@@ -10,10 +10,11 @@ use super::errands::{Ended, EndedErrand, ErrandId, NewErrand};
 use super::poller::{Poller, Precision};
 use crate::config::ConfigError;
 use crate::error::LockError;
+use crate::moment::Moment;
 use crate::mux::{Multiplexer, Records, UNREAD_MAX};
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
+use crate::resource::Resource;
 use crate::sys::clock::Clock;
-use crate::{Moment, Resource};
 
 /// An order that a thread can give.
 pub(super) enum Order {
@@ -500,8 +501,9 @@ mod tests {
     use mio::Token;
 
     use super::*;
+    use crate::client::Redlock;
     use crate::proto::Ttl;
-    use crate::{LockToken, Redlock};
+    use crate::token::LockToken;
 
     const TTL: Duration = Duration::from_millis(500);
 

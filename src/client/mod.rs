@@ -24,12 +24,13 @@ pub use keep_alive::{KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Lo
 
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;
+use crate::moment::Moment;
 use crate::mux::Multiplexer;
 use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
 use crate::quorum::NODES_MAX;
+use crate::resource::Resource;
 use crate::sys::clock::{Clock, time_until};
 use crate::sys::process::Home;
-use crate::{Moment, Resource};
 use crew::{Crew, Limit};
 use keep_alive::Keeper;
 use loop_work::{LoopWork, Order, Outcome, Watch};

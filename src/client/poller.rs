@@ -5,7 +5,7 @@ use std::time::Duration;
 use mio::event::Event;
 use mio::{Events, Poll, Registry};
 
-use crate::Moment;
+use crate::moment::Moment;
 use crate::sys::clock::Clock;
 
 /// More than one event for each of the most nodes; further events come in the next turn.

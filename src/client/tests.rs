@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::loop_work::Outcome;
 use super::{KeepAlive, Redlock};
+use crate::config::RestartGuard;
+use crate::proto::NodeState;
 use crate::sys::clock::Clock;
-use crate::{NodeState, RestartGuard};
 use scripted::Scripted;
 
 #[path = "../../tests/support/scripted.rs"]

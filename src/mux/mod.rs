@@ -17,14 +17,16 @@ use mio::{Registry, Token};
 
 use crate::config::{Config, Target};
 use crate::error::LockError;
+use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError};
 use crate::proto::{
     Action, Cancelled, Done, Engine, Lease, NodeSet, NodeStatus, OpId, Patience, Stats,
 };
+use crate::resource::Resource;
+use crate::resp;
 use crate::sys::clock::Clock;
 use crate::sys::entropy::SystemEntropy;
 use crate::sys::process::Home;
-use crate::{Moment, Resource, resp};
 use lookup::Search;
 pub(crate) use records::Records;
 use socket::{Received, Socket, UNSENT_BYTES_MAX};
@@ -1039,8 +1041,8 @@ mod tests {
     use mio::{Events, Poll};
 
     use super::*;
-    use crate::Redlock;
-    use crate::proto::Entropy;
+    use crate::config::Builder;
+    use crate::token::Entropy;
 
     /// Name, id, four empty sections, time, two missing commands, and probe.
     const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
@@ -1083,7 +1085,7 @@ mod tests {
     #[test]
     fn tokens_are_forgotten_when_they_are_sent_and_when_something_was_waited_for() {
         let poll = Poll::new().unwrap();
-        let config = Redlock::builder().node("redis://127.0.0.1").config().unwrap();
+        let config = Builder::default().node("redis://127.0.0.1").config().unwrap();
         let mut mux = Multiplexer::new(config, poll.registry(), Token(7)).unwrap();
         let forgets = Forgets::default();
         mux.engine = Engine::new(Arc::clone(&mux.config), Box::new(forgets.clone()));
@@ -1108,7 +1110,7 @@ mod tests {
     fn what_nobody_has_asked_for_is_read_at_once_also_if_nobody_waits() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let config = Redlock::builder().node(format!("redis://{address}?restart_guard=off"));
+        let config = Builder::default().node(format!("redis://{address}?restart_guard=off"));
         let mut poll = Poll::new().unwrap();
         let mut events = Events::with_capacity(8);
         let mut mux =
@@ -1143,7 +1145,7 @@ mod tests {
         let poll = Poll::new().unwrap();
         let urls = ["redis://127.0.0.1:7000", "redis://127.0.0.1:7001", "redis://127.0.0.1:7002"];
         let new = |first| {
-            let config = Redlock::builder().nodes(urls).config().unwrap();
+            let config = Builder::default().nodes(urls).config().unwrap();
             Multiplexer::new(config, poll.registry(), Token(first)).map(|mux| mux.nodes().count())
         };
         for first in [usize::MAX, usize::MAX - 1, usize::MAX - 2] {
@@ -1157,7 +1159,7 @@ mod tests {
     #[test]
     fn refused_address_of_a_name_is_followed_by_its_next_within_the_same_attempt() {
         let (alive, dead, server) = one_alive_one_dead();
-        let builder = Redlock::builder().node("redis://name?restart_guard=off");
+        let builder = Builder::default().node("redis://name?restart_guard=off");
         let config = builder.resolver(move |_, _| Ok(vec![dead, alive])).config().unwrap();
         let mut poll = Poll::new().unwrap();
         let mut events = Events::with_capacity(8);

@@ -5,10 +5,12 @@ use super::round::{Claim, Kind};
 use super::timer::between;
 use super::{Done, Engine, Failure, Last, Lease, OPERATIONS_MAX, OpId, Patience, Progress, Task};
 use crate::error::{LockError, LockErrorKind};
+use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::quorum::Tally;
+use crate::resource::Resource;
 use crate::token::LockToken;
-use crate::{Moment, Resource, validity};
+use crate::validity;
 
 impl Engine {
     /// Starts to acquire a lock. `now` becomes the start of its validity: read the clock before

@@ -10,7 +10,7 @@ use super::node::{HEX_RUN_MAX, InFlight, Lost, MESSAGE_CHARS_MAX, Request, State
 use super::round::Kind;
 use super::round::Vote;
 use super::{Engine, NodeSet, Outgoing, smooth};
-use crate::Moment;
+use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::Verdict;
 

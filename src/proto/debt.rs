@@ -15,10 +15,11 @@ use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Lost, Node, SLACK, State
 use super::round::{Claim, Kind};
 use super::{Engine, Lease, NodeSet, OPERATIONS_MAX, Outgoing};
 use crate::config::{Heal, RestartGuard};
+use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, QuarantineCause};
+use crate::resource::Resource;
 use crate::token::LockToken;
 use crate::validity::Ttl;
-use crate::{Moment, Resource};
 
 /// A node with this many debts gets no new SET: otherwise a caller in a tight loop, on a master
 /// that comes and goes, would add debts without limit.

@@ -6,7 +6,8 @@ use super::round::{Claim, Kind};
 use super::{Engine, Failure, Lease, OpId, Progress, Task};
 use crate::config::Heal;
 use crate::error::LockError;
-use crate::{Moment, validity};
+use crate::moment::Moment;
+use crate::validity;
 
 impl Engine {
     /// Starts to extend a lock so that it lives for `ttl` from now on. It never shortens the lock

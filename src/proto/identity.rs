@@ -9,8 +9,8 @@ use super::command::{History, ServerInfo};
 use super::connection::is_forbidden;
 use super::node::State;
 use super::{Engine, NodeSet, Outgoing, ReleaseWith, Reply};
-use crate::Moment;
 use crate::config::RestartGuard;
+use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, Quarantine, QuarantineCause, Unfit};
 
 /// The most pending notices; further ones are dropped.

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::debt::Origins;
-use crate::quorum::NodeSet;
+use crate::moment::Moment;
+use crate::quorum::{NodeSet, quorum};
+use crate::resource::Resource;
 use crate::token::LockToken;
 use crate::validity::{self, Ttl};
-use crate::{Moment, Resource};
 
 /// A lock that was granted: its resource, its token, and its validity.
 ///
@@ -172,7 +173,6 @@ impl Released {
     /// quorum after the validity is no proof: a delayed SET may have run after another client's
     /// lock had ended.
     pub fn was_held(&self) -> bool {
-        self.was_valid
-            && self.confirmed >= crate::quorum(self.confirmed + self.absent + self.unknown)
+        self.was_valid && self.confirmed >= quorum(self.confirmed + self.absent + self.unknown)
     }
 }

@@ -56,9 +56,10 @@ pub use node::{ErrorCounts, NodeState, NodeStatus};
 
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
+use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase, Unfit};
 use crate::quorum::{Tally, Verdict};
-use crate::{Moment, Resource};
+use crate::resource::Resource;
 use node::{Node, Request, Route, State, Step};
 use queue::Queues;
 use round::{Claim, Kind, Round, Vote};

@@ -10,7 +10,7 @@ use super::fifo::Fifo;
 use super::identity::Seen;
 use super::round::Vote;
 use super::server_clock::ServerClock;
-use crate::Moment;
+use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
 
 /// A node with this many commands past their timeout is overloaded: it gets no new SET or extension

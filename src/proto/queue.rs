@@ -12,8 +12,9 @@ use std::mem;
 
 use super::{Engine, Failure, Last, OpId, Patience, Progress, Task};
 use crate::error::LockError;
+use crate::moment::Moment;
+use crate::resource::Resource;
 use crate::token::LockToken;
-use crate::{Moment, Resource};
 
 /// From this many queues on, empty ones are removed before another is added.
 const QUEUES_TIDY: usize = 256;

@@ -5,9 +5,9 @@ use super::lease::NO_ENGINE;
 use super::node::State;
 use super::round::{Claim, Kind};
 use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
-use crate::Moment;
 use crate::config::Heal;
-use crate::error::LockError;
+use crate::error::{LockError, LockErrorKind};
+use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::token::LockToken;
 
@@ -278,7 +278,7 @@ impl Engine {
         };
         let tally = self.rounds[round].tally;
         if !tally.is_quorum_answered() {
-            let kind = crate::LockErrorKind::Unavailable;
+            let kind = LockErrorKind::Unavailable;
             return Err(LockError::new(kind, 1, self.reports(round)));
         }
         Ok(Released {

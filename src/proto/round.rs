@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::command::{Command, Grant, ReleaseWith};
+use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::quorum::{NodeSet, Tally};
+use crate::resource::Resource;
 use crate::token::LockToken;
 use crate::validity::Ttl;
-use crate::{Moment, Resource};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {

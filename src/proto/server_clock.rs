@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::connection::is_forbidden;
 use super::{Engine, Node, NodeSet, Notice, Outgoing, Reply, ServerError};
-use crate::Moment;
 use crate::config::RestartGuard;
+use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, QuarantineCause};
 
 /// A SET is preceded by a check of the server's clock and role if the last check is older than

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use super::OpId;
-use crate::Moment;
+use crate::moment::Moment;
 
 /// Stale entries are tolerated up to this number.
 const STALE_MIN: usize = 64;

@@ -10,11 +10,12 @@ use std::time::Duration;
 use super::kept::{Kept, Renewal};
 use super::schedule::{Due, Key, Schedule, Terms};
 use super::{KeepAliveErrorKind, LossCause};
-use crate::Moment;
 use crate::client::{Redlock, errands};
-use crate::proto::{Entropy, OPERATIONS_MAX};
+use crate::moment::Moment;
+use crate::proto::OPERATIONS_MAX;
 use crate::sys::clock::Clock;
 use crate::sys::entropy::SystemEntropy;
+use crate::token::Entropy;
 
 /// The most locks that one client keeps alive: other operations need room, too.
 const LOCKS_MAX: usize = OPERATIONS_MAX / 2;

@@ -12,10 +12,12 @@ use super::{KeepAlive, KeepAliveError, KeepAliveErrorKind, Loss, LossCause, OnLo
 use crate::client::errands::{Ended, Errand, ErrandId};
 use crate::client::{LockGuard, Redlock};
 use crate::error::LockError;
+use crate::moment::Moment;
 use crate::proto::{Lease, Released};
+use crate::resource::Resource;
 use crate::sys::clock::Clock;
+use crate::token::LockToken;
 use crate::validity::Ttl;
-use crate::{LockToken, Moment, Resource};
 
 /// A lock that is held and renewed, until it is unlocked, stopped, dropped or lost.
 ///
@@ -441,7 +443,9 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RestartGuard;
+    use crate::client::errands;
+    use crate::config::RestartGuard;
+    use crate::error::LockErrorKind;
     use crate::sys::process::Home;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -455,7 +459,7 @@ mod tests {
         let (renewals_max, ends) = (u32::MAX, Moment::END);
         let terms = Terms { validity: 30 * SECOND, notice, renewals_max, ends };
         // Errands of their own, which the client's keeper does not know.
-        let op = crate::client::errands::Errands::new().start(lease(Moment::END), SECOND, ());
+        let op = errands::Errands::new().start(lease(Moment::END), SECOND, ());
         let (lease, ttl) = (lease(now.after(left)), Ttl::new(30 * SECOND).unwrap());
         let kept = Arc::new(Kept::new(now, redlock, lease, ttl, terms, None));
         kept.lock().place = Place::Away(op);
@@ -527,7 +531,7 @@ mod tests {
         let guard = kept.stop();
         assert!(!guard.is_valid());
         let error = guard.keep_alive(KeepAlive::default()).unwrap_err();
-        let forked = KeepAliveErrorKind::Lock(crate::LockErrorKind::Forked);
+        let forked = KeepAliveErrorKind::Lock(LockErrorKind::Forked);
         assert_eq!(error.kind(), forked);
     }
 

@@ -13,8 +13,8 @@ pub(super) use keeper::Keeper;
 pub use kept::KeptLock;
 
 use super::LockGuard;
-use crate::Resource;
 use crate::error::{LockError, LockErrorKind};
+use crate::resource::Resource;
 
 const RENEWALS_MAX_DEFAULT: u32 = 10_000;
 const LIFETIME_MAX_DEFAULT: Duration = Duration::from_secs(60 * 60);

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::LossCause;
-use crate::Moment;
+use crate::moment::Moment;
 
 /// The fewest renewals that start per validity (R31).
 const RENEWALS_PER_VALIDITY: u32 = 3;
