@@ -1,4 +1,4 @@
-//! Rules about the source that people would forget: who may import whom, and hygiene.
+//! Rules about the source that people would forget: which layer may import which, and hygiene.
 
 #![allow(missing_docs)]
 
@@ -79,11 +79,7 @@ fn proto_has_no_sockets_clocks_randomness_or_bytes() {
         "io::Read",
         "io::Write",
         "bytes::",
-        "crate::sys",
         "Clock.now",
-        "crate::mux",
-        "crate::client",
-        "crate::resp",
         "HashMap",
         "HashSet",
     ];
@@ -113,17 +109,182 @@ fn bytes_and_sockets_decide_nothing_about_locks() {
     }
 }
 
-#[test]
-fn leaves_import_no_layers() {
-    let leaves = ["quorum.rs", "validity.rs", "resource.rs", "token.rs", "moment.rs", "error.rs"];
-    for (path, text) in library() {
-        if leaves.contains(&path.as_str()) {
-            for layer in ["crate::proto", "crate::mux", "crate::client", "crate::config"] {
-                let found = code(&text).find(|line| line.contains(layer));
-                assert_eq!(found, None, "{path} imports {layer}");
+/// The leaves: each may import those before it, and nothing else of the crate.
+const LEAVES: [&str; 7] = ["moment", "quorum", "token", "resource", "outcome", "validity", "error"];
+
+/// The layers on top of the leaves, from the bottom up. Each may import all leaves, and the layers
+/// that are listed with it.
+const LAYERS: [(&str, &[&str]); 6] = [
+    ("sys", &[]),
+    ("config", &[]),
+    ("proto", &["config"]),
+    // Of `proto`, only what can be sent and answered.
+    ("resp", &["proto"]),
+    ("mux", &["sys", "config", "proto", "resp"]),
+    ("client", &["sys", "config", "proto", "mux"]),
+];
+
+/// What a leaf or layer may import; `None` if it is neither.
+fn may_import(name: &str) -> Option<Vec<&'static str>> {
+    if let Some(place) = LEAVES.iter().position(|leaf| *leaf == name) {
+        return Some(LEAVES[..place].to_vec());
+    }
+    let (_, layers) = LAYERS.iter().find(|(layer, _)| *layer == name)?;
+    Some([&LEAVES, *layers].concat())
+}
+
+/// Adds the paths that begin here, after `prefix`, and returns the text behind them. A group is
+/// written out; what is called has parentheses.
+fn expand<'a>(text: &'a str, prefix: &str, found: &mut Vec<String>) -> &'a str {
+    let text = text.trim_start();
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = expand(rest, prefix, found);
+            rest = &rest[rest.find([',', '}', ';']).unwrap_or(rest.len())..];
+            match rest.strip_prefix(',') {
+                Some(more) => rest = more,
+                None => return rest.strip_prefix('}').unwrap_or(rest),
             }
         }
     }
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '*';
+    let (name, rest) = text.split_at(text.find(|c| !is_name(c)).unwrap_or(text.len()));
+    match rest.strip_prefix("::") {
+        Some(more) if more.starts_with(|c| is_name(c) || c == '{') => {
+            expand(more, &format!("{prefix}{name}::"), found)
+        }
+        _ => {
+            let call = if rest.starts_with('(') { "()" } else { "" };
+            found.extend((!name.is_empty()).then(|| format!("{prefix}{name}{call}")));
+            rest
+        }
+    }
+}
+
+/// The paths of a source that begin with `crate::`, without it.
+fn paths_from_crate(text: &str) -> Vec<String> {
+    let code: Vec<_> = code(text).collect();
+    let mut paths = Vec::new();
+    for place in code.join("\n").split("crate::").skip(1) {
+        expand(place, "", &mut paths);
+    }
+    paths
+}
+
+/// The same of those that begin with `super::`. A module inside the file counts as the file.
+fn paths_from_super(file: &str, text: &str) -> Vec<String> {
+    let modules = file.trim_end_matches(".rs").trim_end_matches("/mod");
+    let modules: Vec<_> = modules.split('/').collect();
+    let code: Vec<_> = code(text).collect();
+    let (mut paths, mut supers) = (Vec::new(), 0);
+    for place in code.join("\n").split("super::").skip(1) {
+        supers += 1;
+        if !place.is_empty() {
+            let depth = modules.len().saturating_sub(supers);
+            let prefix: String = modules[..depth].iter().map(|name| format!("{name}::")).collect();
+            expand(place, &prefix, &mut paths);
+            supers = 0;
+        }
+    }
+    paths
+}
+
+/// What tests stand in a file is left out: they may use any layer.
+fn without_tests(file: &str, text: &str) -> String {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    if file.ends_with("/tests.rs") { String::new() } else { code.to_owned() }
+}
+
+/// The leaf or layer that a path or a file belongs to.
+fn layer_of(path: &str) -> &str {
+    path.split([':', '/', '.']).next().unwrap_or_default()
+}
+
+/// The paths by which a source names what its layer may not import.
+fn forbidden_imports(file: &str, text: &str) -> Vec<String> {
+    let layer = layer_of(file);
+    let allowed = may_import(layer).unwrap_or_else(|| panic!("{file} belongs to no layer"));
+    let code = without_tests(file, text);
+    let mut paths = paths_from_crate(&code);
+    paths.extend(paths_from_super(file, &code));
+    paths.retain(|path| layer_of(path) != layer && !allowed.contains(&layer_of(path)));
+    paths
+}
+
+/// The paths by which a source names what is in another file, through `lib.rs`.
+fn imports_through_lib(text: &str) -> Vec<String> {
+    let mut paths = paths_from_crate(text);
+    paths.retain(|path| may_import(layer_of(path)).is_none());
+    paths
+}
+
+/// Every source of the library that belongs to a layer. `fuzzing.rs` is a user of the crate.
+fn layered() -> impl Iterator<Item = (String, String)> {
+    library().into_iter().filter(|(file, _)| file != "lib.rs" && file != "fuzzing.rs")
+}
+
+#[test]
+fn each_layer_imports_only_what_is_listed() {
+    for (file, text) in layered() {
+        assert_eq!(forbidden_imports(&file, &text), [""; 0], "{file}");
+    }
+}
+
+#[test]
+fn no_layers_import_each_other_in_a_circle() {
+    for (place, (layer, imports)) in LAYERS.iter().enumerate() {
+        for import in *imports {
+            let is_below = LAYERS[..place].iter().any(|(below, _)| below == import);
+            assert!(is_below, "{import} is not below {layer}");
+        }
+    }
+    let files: Vec<_> = layered().collect();
+    for name in LEAVES.iter().chain(LAYERS.iter().map(|(layer, _)| layer)) {
+        assert!(files.iter().any(|(file, _)| layer_of(file) == *name), "there is no {name}");
+    }
+}
+
+#[test]
+fn nothing_inside_is_imported_through_lib() {
+    for (file, text) in layered() {
+        assert_eq!(imports_through_lib(&text), [""; 0], "{file}");
+    }
+}
+
+#[test]
+fn codec_knows_of_the_engine_only_what_is_sent_and_answered() {
+    let commands = text_of("src/proto/command.rs");
+    let is_defined = |name: &str| {
+        let kinds = ["struct", "enum", "type", "trait", "const"];
+        kinds.iter().any(|kind| commands.contains(&format!("pub {kind} {name}")))
+    };
+    for (file, text) in layered().filter(|(file, _)| layer_of(file) == "resp") {
+        for path in paths_from_crate(&without_tests(&file, &text)) {
+            let name = path.strip_prefix("proto::").and_then(|rest| rest.rsplit("::").next());
+            assert!(name.is_none_or(is_defined), "{file} imports {path}");
+        }
+    }
+}
+
+#[test]
+fn forbidden_imports_are_found() {
+    const CLOCK: &str = "sys::clock::Clock";
+    let found = |file: &str, text: &str| forbidden_imports(file, text).join(" ");
+    assert_eq!(found("error.rs", "use crate::quorum::{self, NODES_MAX};"), "");
+    assert_eq!(found("quorum.rs", "use crate::error::LockError;"), "error::LockError");
+    assert_eq!(found("quorum.rs", "use super::error::LockError;"), "error::LockError");
+    let group = "use crate::{\n    mux::{Driver as D, records::Records},\n    token::Entropy,\n};";
+    assert_eq!(found("proto/node.rs", group), "mux::Driver mux::records::Records");
+    assert_eq!(found("proto/node.rs", "let now = crate::sys::clock::Clock.now();"), CLOCK);
+    assert_eq!(found("proto/node/link.rs", "use super::super::super::sys::clock::Clock;"), CLOCK);
+    assert_eq!(found("proto/node/link.rs", "use super::super::timer::between;"), "");
+    assert_eq!(found("config/mod.rs", "use crate::client::Redlock;"), "client::Redlock");
+    let test = "#[cfg(test)]\nmod tests {\n    use crate::client::Redlock;\n}\n";
+    assert_eq!(found("config/mod.rs", test), "");
+    assert_eq!(found("config/mod.rs", "// use crate::client::Redlock;"), "");
+
+    let text = "use crate::{Moment, resp};\nfn f() -> usize { crate::quorum(crate::quorum::MAX) }";
+    assert_eq!(imports_through_lib(text), ["Moment", "quorum()"]);
 }
 
 #[test]
