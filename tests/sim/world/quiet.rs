@@ -76,7 +76,7 @@ impl World {
     }
 
     /// A node that is ready when all is quiet is asked with the others, however long it was not,
-    /// and is still there when it has answered.
+    /// and keeps its connection, unless its role has changed.
     pub fn check_all_are_asked(&mut self) {
         for client in 0..self.clients.len() {
             self.now += IDLE;
@@ -88,18 +88,27 @@ impl World {
             let attempts = self.checker.attempts.iter();
             let new = attempts.filter(|(token, it)| it.client == client && !known.contains(*token));
             let sent = new.map(|(_, attempt)| attempt.sent).next().unwrap_or_default();
-            let lost = ready & !(sent & self.ready(client));
-            if lost != 0 {
-                self.fail("ASKED", || format!("client {client} does not ask nodes {lost:#b}"));
+            let still = self.ready(client);
+            let is_unfit = |slot| {
+                let status = self.clients[client].engine.nodes().nth(slot);
+                let failure = status.and_then(|status| status.last_failure);
+                matches!(failure, Some(NodeOutcome::Unfit(_)))
+            };
+            let is_lost = |it: &&(usize, usize)| {
+                sent & (1 << it.0) == 0 || !still.contains(it) && !is_unfit(it.0)
+            };
+            if let Some((slot, _)) = ready.iter().find(is_lost) {
+                self.fail("ASKED", || format!("client {client} does not ask node {slot}"));
             }
         }
     }
 
-    /// The slots of the nodes that vote.
-    fn ready(&self, client: usize) -> u64 {
+    /// The slots of the nodes that vote, with their connections.
+    fn ready(&self, client: usize) -> Vec<(usize, usize)> {
+        let it = &self.clients[client];
         let votes = |state| matches!(state, NodeState::Ready | NodeState::Quarantined);
-        let nodes = self.clients[client].engine.nodes().enumerate();
-        nodes.filter(|(_, it)| votes(it.state)).map(|(slot, _)| 1 << slot).sum()
+        let nodes = it.engine.nodes().enumerate().filter(|(_, node)| votes(node.state));
+        nodes.filter_map(|(slot, _)| Some((slot, it.slots[slot].connection?))).collect()
     }
 
     /// When all is quiet: nothing is under way, nothing is owed, nothing is left (invariant 12).
