@@ -1,0 +1,253 @@
+//! Commands to bytes.
+
+use std::sync::LazyLock;
+
+use bytes::{BufMut, BytesMut};
+use redis_protocol::resp2::encode::extend_encode_borrowed;
+use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
+
+use crate::proto::{Command, ReleaseWith, Section};
+use crate::token::{LockToken, TOKEN_BYTES};
+
+const RELEASE: &str = include_str!("../scripts/release.lua").trim_ascii_end();
+const EXTEND: &str = include_str!("../scripts/extend.lua").trim_ascii_end();
+const EXTEND_OR_SET: &str = include_str!("../scripts/extend_or_set.lua").trim_ascii_end();
+const MARKER: &str = include_str!("../scripts/marker.lua").trim_ascii_end();
+const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
+
+/// The beginning of the commands that every lock uses, up to the key's length.
+const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n$";
+const DELEX_HEAD: &[u8] = b"*4\r\n$5\r\nDELEX\r\n$";
+const DELIFEQ_HEAD: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n$";
+static RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(5, RELEASE));
+static EXTEND_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND));
+static EXTEND_OR_SET_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND_OR_SET));
+
+/// Most bytes after a token.
+const TAIL_BYTES_MAX: usize = 32;
+
+fn eval_head(words: usize, script: &str) -> Box<[u8]> {
+    let length = script.len();
+    let head = format!("*{words}\r\n$4\r\nEVAL\r\n${length}\r\n{script}\r\n$1\r\n1\r\n$");
+    head.into_bytes().into()
+}
+
+/// Appends a command to `out`. Integers are sent as bulk strings, because the encoder's own
+/// integers contain a stray zero byte near powers of ten. The encoder also counts digits by
+/// logarithms, for every word. So the commands that every lock uses are assembled here from
+/// prepared parts.
+pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
+    let mut digits = [0; 20];
+    match *command {
+        Command::Authenticate(credentials) => match credentials.user {
+            Some(user) => append(out, &[b"AUTH", user.as_bytes(), credentials.password.as_bytes()]),
+            None => append(out, &[b"AUTH", credentials.password.as_bytes()]),
+        },
+        Command::Select { db } => append(out, &[b"SELECT", decimal(db.into(), &mut digits)]),
+        Command::SetName => append(out, &[b"CLIENT", b"SETNAME", CLIENT_NAME.as_bytes()]),
+        Command::ClientId => append(out, &[b"CLIENT", b"ID"]),
+        Command::Kill { connection } => {
+            let id = decimal(connection.unsigned_abs(), &mut digits);
+            append(out, &[b"CLIENT", b"KILL", b"ID", id]);
+        }
+        // These two are sent often.
+        Command::Info(Section::Replication) => {
+            out.put_slice(b"*2\r\n$4\r\nINFO\r\n$11\r\nreplication\r\n");
+        }
+        Command::Time => out.put_slice(b"*1\r\n$4\r\nTIME\r\n"),
+        Command::Info(section) => append(out, &[b"INFO", section_name(section)]),
+        // No lock has this token.
+        Command::Probe { key, with } => {
+            let token = &LockToken::from_random([0; 20]);
+            encode(&Command::Release { key, token, with }, out);
+        }
+        Command::Marker { key, quarantine } => {
+            let millis = quarantine.as_nanos().div_ceil(1_000_000);
+            let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+            let millis = decimal(millis, &mut digits);
+            append(out, &[b"EVAL", MARKER.as_bytes(), b"1", key, millis]);
+        }
+        Command::Acquire { key, token, ttl } => {
+            append_owned(out, SET_HEAD, key, token, b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n$");
+            append_word(out, decimal(ttl.as_millis().into(), &mut digits));
+            out.put_slice(b"\r\n");
+        }
+        Command::Extend { key, token, ttl } => {
+            append_owned(out, &EXTEND_HEAD, key, token, b"\r\n$");
+            append_word(out, decimal(ttl.as_millis().into(), &mut digits));
+            out.put_slice(b"\r\n");
+        }
+        Command::Heal { key, token, ttl } => {
+            append_owned(out, &EXTEND_OR_SET_HEAD, key, token, b"\r\n$");
+            append_word(out, decimal(ttl.as_millis().into(), &mut digits));
+            out.put_slice(b"\r\n");
+        }
+        // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
+        Command::Release { key, token, with: ReleaseWith::Script } => {
+            append_owned(out, &RELEASE_HEAD, key, token, b"\r\n");
+        }
+        Command::Release { key, token, with: ReleaseWith::Delifeq } => {
+            append_owned(out, DELIFEQ_HEAD, key, token, b"\r\n");
+        }
+        Command::Release { key, token, with: ReleaseWith::Delex } => {
+            out.put_slice(DELEX_HEAD);
+            append_word(out, key);
+            // Without a condition, DELEX would delete any value.
+            out.put_slice(b"\r\n$4\r\nIFEQ");
+            append_token(out, token, b"\r\n");
+        }
+    }
+}
+
+/// Appends a head, the key, its token, and a tail.
+fn append_owned<const N: usize>(
+    out: &mut BytesMut,
+    head: &[u8],
+    key: &[u8],
+    token: &LockToken,
+    tail: &[u8; N],
+) {
+    out.put_slice(head);
+    append_word(out, key);
+    append_token(out, token, tail);
+}
+
+/// Appends the token, from the line end of the word before it. The token has a fixed length, so
+/// this compiles to one copy.
+#[inline]
+fn append_token<const N: usize>(out: &mut BytesMut, token: &LockToken, tail: &[u8; N]) {
+    const HEAD: &[u8; 7] = b"\r\n$40\r\n";
+    const TAIL: usize = HEAD.len() + TOKEN_BYTES;
+    let mut piece = [0; TAIL + TAIL_BYTES_MAX];
+    piece[..HEAD.len()].copy_from_slice(HEAD);
+    piece[HEAD.len()..TAIL].copy_from_slice(token.as_array());
+    piece[TAIL..TAIL + N].copy_from_slice(tail);
+    out.put_slice(&piece[..TAIL + N]);
+}
+
+/// Appends a word's length and the word itself: the part after the dollar and before the line end.
+fn append_word(out: &mut BytesMut, word: &[u8]) {
+    let length = word.len();
+    match length {
+        // Nearly every word.
+        10..=99 => {
+            let (tens, ones) = ((length / 10) as u8, (length % 10) as u8);
+            out.put_slice(&[b'0' + tens, b'0' + ones, b'\r', b'\n']);
+        }
+        0..=9 => out.put_slice(&[b'0' + length as u8, b'\r', b'\n']),
+        _ => {
+            out.put_slice(decimal(length as u64, &mut [0; 20]));
+            out.put_slice(b"\r\n");
+        }
+    }
+    out.put_slice(word);
+}
+
+fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
+    let frames: [BorrowedFrame<'_>; N] = words.map(BulkString);
+    // Encoding fails only for frames without a RESP2 form; bulk strings have one.
+    extend_encode_borrowed(out, &Array(&frames), false).expect("bulk strings always encode");
+}
+
+fn section_name(section: Section) -> &'static [u8] {
+    match section {
+        Section::Server => b"server",
+        Section::Replication => b"replication",
+        Section::Memory => b"memory",
+        Section::Persistence => b"persistence",
+    }
+}
+
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::proto::Ttl;
+
+    fn encoded(command: &Command<'_>) -> String {
+        let mut out = BytesMut::new();
+        encode(command, &mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    /// R19: a release is sent as EVAL, never as EVALSHA, which may have to be sent twice.
+    /// Hand-assembled commands must equal what the encoder writes.
+    #[test]
+    fn commands_of_every_lock_are_as_the_encoder_writes_them() {
+        let token = LockToken::from_random([0xa5; 20]);
+        let ttls = [1, 9, 10, 99, 100, 12_345, 2_147_483_647];
+        for length in (1..130).chain([999, 1_000, 1_024, 9_999, 10_000]) {
+            let key: Vec<u8> = (0..length).map(|i| (i * 7) as u8).collect();
+            for ttl in ttls {
+                let digits = ttl.to_string();
+                let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
+                let (key, token) = (key.as_slice(), &token);
+                let (text, digits) = (token.as_bytes(), digits.as_bytes());
+                let set: [&[u8]; 6] = [b"SET", key, text, b"NX", b"PX", digits];
+                let extend: [&[u8]; 6] = [b"EVAL", EXTEND.as_bytes(), b"1", key, text, digits];
+                let script = EXTEND_OR_SET.as_bytes();
+                let heal: [&[u8]; 6] = [b"EVAL", script, b"1", key, text, digits];
+                let release: [&[u8]; 5] = [b"EVAL", RELEASE.as_bytes(), b"1", key, text];
+                let delex: [&[u8]; 4] = [b"DELEX", key, b"IFEQ", text];
+                let delifeq: [&[u8]; 3] = [b"DELIFEQ", key, text];
+                let with = |with| Command::Release { key, token, with };
+                let pairs: [(Command<'_>, &[&[u8]]); 6] = [
+                    (Command::Acquire { key, token, ttl }, &set),
+                    (Command::Extend { key, token, ttl }, &extend),
+                    (Command::Heal { key, token, ttl }, &heal),
+                    (with(ReleaseWith::Script), &release),
+                    (with(ReleaseWith::Delex), &delex),
+                    (with(ReleaseWith::Delifeq), &delifeq),
+                ];
+                for (command, words) in pairs {
+                    let (mut ours, mut theirs) = (BytesMut::new(), BytesMut::new());
+                    encode(&command, &mut ours);
+                    let words: Vec<_> = words.iter().map(|word| BulkString(word)).collect();
+                    extend_encode_borrowed(&mut theirs, &Array(&words), false).unwrap();
+                    assert_eq!(ours, theirs);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn commands_have_their_wire_form() {
+        let token = LockToken::from_random([0xab; 20]);
+        let hex = "ab".repeat(20);
+        let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
+        let set = Command::Acquire { key: b"k\r\n", token: &token, ttl };
+        let expected = format!(
+            "*6\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$40\r\n{hex}\r\n$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n30000\r\n"
+        );
+        assert_eq!(encoded(&set), expected);
+        let with = ReleaseWith::Script;
+        let release = encoded(&Command::Release { key: b"k", token: &token, with });
+        assert!(release.starts_with("*5\r\n$4\r\nEVAL\r\n"));
+        assert!(release.ends_with(&format!("$1\r\n1\r\n$1\r\nk\r\n$40\r\n{hex}\r\n")));
+        assert_eq!(encoded(&Command::Select { db: 12 }), "*2\r\n$6\r\nSELECT\r\n$2\r\n12\r\n");
+        let zeros = "0".repeat(40);
+        let probe = encoded(&Command::Probe { key: b"k", with: ReleaseWith::Delex });
+        let expected = format!("*4\r\n$5\r\nDELEX\r\n$1\r\nk\r\n$4\r\nIFEQ\r\n$40\r\n{zeros}\r\n");
+        assert_eq!(probe, expected);
+    }
+
+    #[test]
+    fn decimal_writes_both_ends() {
+        for number in [0, 9, 10, 2_147_483_647, u64::MAX] {
+            assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! How long a reply is, and what it says. What cannot be the answer is refused at its first byte.
+
+use std::time::Duration;
+
+use redis_protocol::resp2::decode::decode_range;
+use redis_protocol::resp2::types::RangeFrame;
+
+use super::info::{replication, server_error, server_info};
+use super::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::outcome::ProtocolError;
+use crate::proto::Reply;
+
+/// The length of the first frame; `None` if it is not complete. It fails at the first byte that
+/// cannot belong to an expected reply.
+pub(super) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    match bytes.first() {
+        None => Ok(None),
+        Some(b'+' | b'-') => Ok(line(bytes, LINE_BYTES_MAX)?.map(|line| line.len() + 3)),
+        Some(b':') => match line(bytes, NUMBER_BYTES_MAX)? {
+            Some(number) if !is_integer(number) => Err(ProtocolError::Malformed),
+            number => Ok(number.map(|number| number.len() + 3)),
+        },
+        Some(b'$') => match line(bytes, NUMBER_BYTES_MAX)? {
+            Some(b"-1") => Ok(Some(b"$-1\r\n".len())),
+            _ => text_length(bytes, TEXT_BYTES_MAX),
+        },
+        Some(b'*') => time_length(bytes),
+        Some(_) => Err(ProtocolError::Malformed),
+    }
+}
+
+/// The text between the type byte and the line end; `None` if the line is not complete. The whole
+/// line must not be longer than `longest`.
+fn line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, ProtocolError> {
+    let window = &bytes[..bytes.len().min(longest)];
+    let Some(at) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
+        return if bytes.len() < longest { Ok(None) } else { Err(ProtocolError::TooLarge) };
+    };
+    match (bytes[at], bytes.get(at + 1)) {
+        (b'\r', Some(b'\n')) => Ok(Some(&bytes[1..at])),
+        (b'\r', None) => Ok(None),
+        _ => Err(ProtocolError::Malformed),
+    }
+}
+
+/// The length of a bulk string of at most `longest` bytes, including its header and line end.
+fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolError> {
+    let Some(header) = line(bytes, NUMBER_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    if header.is_empty() || !header.iter().all(u8::is_ascii_digit) {
+        return Err(ProtocolError::Malformed);
+    }
+    // The number of digits is limited, so it fits.
+    let length = header.iter().fold(0, |sum: u128, digit| sum * 10 + u128::from(digit - b'0'));
+    if length > longest as u128 {
+        return Err(ProtocolError::TooLarge);
+    }
+    let end = header.len() + 3 + length as usize;
+    match (bytes.get(end), bytes.get(end + 1)) {
+        (Some(b'\r'), Some(b'\n')) => Ok(Some(end + 2)),
+        (None | Some(b'\r'), None) => Ok(None),
+        _ => Err(ProtocolError::Malformed),
+    }
+}
+
+/// The length of the time reply: an array of two numbers as text.
+fn time_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    const HEADER: &[u8] = b"*2\r\n";
+    let common = bytes.len().min(HEADER.len());
+    if bytes[..common] != HEADER[..common] {
+        return Err(ProtocolError::Unexpected);
+    }
+    let mut length = HEADER.len();
+    for _ in 0..2 {
+        let rest = bytes.get(length..).unwrap_or_default();
+        if !matches!(rest.first(), None | Some(b'$')) {
+            return Err(ProtocolError::Unexpected);
+        }
+        let Some(text) = text_length(rest, NUMBER_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        length += text;
+    }
+    Ok(Some(length))
+}
+
+fn is_integer(text: &[u8]) -> bool {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+}
+
+pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
+    if frame[0] == b'*' {
+        return decode_time(frame);
+    }
+    match decode_range(frame) {
+        Ok(Some((_, length))) if length != frame.len() => Err(ProtocolError::Malformed),
+        Ok(Some((RangeFrame::SimpleString((from, to)), _))) if frame[from..to] == *b"OK" => {
+            Ok(Reply::Ok)
+        }
+        Ok(Some((RangeFrame::SimpleString(_), _))) => Ok(Reply::Status),
+        Ok(Some((RangeFrame::Integer(number), _))) => Ok(Reply::Integer(number)),
+        Ok(Some((RangeFrame::Null, _))) => Ok(Reply::Nil),
+        Ok(Some((RangeFrame::BulkString((from, to)), _))) => {
+            let text = &frame[from..to];
+            Ok(match text.starts_with(b"# Replication") {
+                true => Reply::Replication(replication(text)),
+                false => Reply::Info(Box::new(server_info(text))),
+            })
+        }
+        Ok(Some((RangeFrame::Array(_), _))) => Err(ProtocolError::Unexpected),
+        Ok(Some((RangeFrame::Error((from, to)), _))) => {
+            let error = &frame[from..to];
+            // The client sends no transactions: this is a reply to another client.
+            if error.starts_with(b"EXECABORT") {
+                return Err(ProtocolError::Unexpected);
+            }
+            Ok(Reply::Error(server_error(error)))
+        }
+        Ok(None) | Err(_) => Err(ProtocolError::Malformed),
+    }
+}
+
+/// Parses the frame's lines: the third is seconds and the fifth microseconds. The decoder would
+/// allocate, and the time is requested often.
+fn decode_time(frame: &[u8]) -> Result<Reply, ProtocolError> {
+    let mut lines = frame.split(|byte| *byte == b'\n').map(|line| line.trim_ascii_end());
+    match (lines.nth(2).and_then(number), lines.nth(1).and_then(number)) {
+        (Some(seconds), Some(micros @ 0..1_000_000)) => {
+            Ok(Reply::Time(Duration::from_secs(seconds) + Duration::from_micros(micros)))
+        }
+        _ => Err(ProtocolError::Malformed),
+    }
+}
+
+/// An unsigned number of at most 18 digits, which always fits.
+pub(super) fn number(text: &[u8]) -> Option<u64> {
+    let is_number = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    is_number.then(|| text.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
+}

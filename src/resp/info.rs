@@ -1,0 +1,171 @@
+//! What servers say about themselves, and their errors.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::frame::number;
+use crate::outcome::ServerErrorKind;
+use crate::proto::{History, Replication, ServerError, ServerInfo};
+
+/// The lines of the form `name:value`.
+fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        Some((&line[..colon], &line[colon + 1..]))
+    })
+}
+
+/// Parsed often, so it reads each line only once.
+pub(super) fn replication(text: &[u8]) -> Replication {
+    let mut said = Replication::default();
+    for line in text.split(|byte| *byte == b'\n') {
+        if let Some(role) = line.strip_prefix(b"role:") {
+            said.master = Some(role.trim_ascii_end() == b"master");
+        } else if let Some(name) = line.strip_prefix(b"master_replid:") {
+            said.history = history(name);
+        } else if let Some(offset) = line.strip_prefix(b"second_repl_offset:") {
+            said.promoted = Some(offset.trim_ascii_end() != b"-1");
+        }
+    }
+    said
+}
+
+/// The first 32 of 40 hexadecimal digits.
+fn history(value: &[u8]) -> Option<History> {
+    let digits = std::str::from_utf8(value.get(..32)?).ok()?;
+    u128::from_str_radix(digits, 16).ok().map(History::from)
+}
+
+/// Parses a section of `INFO`. Unknown fields and invalid values are skipped.
+pub(super) fn server_info(text: &[u8]) -> ServerInfo {
+    let mut info = ServerInfo { replication: replication(text), ..ServerInfo::default() };
+    let mut make = "redis";
+    for (name, value) in fields(text) {
+        match name {
+            b"server_name" if value == b"valkey" => make = "valkey",
+            // A fork of Redis reports the version it is compatible with before its own version.
+            b"redis_version" => info.version = Some(word(value)),
+            b"valkey_version" => info.version = Some(word(value)),
+            b"run_id" if !value.is_empty() => info.run_id = Some(word(value)),
+            b"uptime_in_seconds" => info.uptime = Some(uptime(value)),
+            b"redis_mode" | b"server_mode" => info.standalone = Some(value == b"standalone"),
+            b"maxmemory" => info.memory_max = number(value),
+            b"maxmemory_policy" => info.evicts_nothing = Some(value == b"noeviction"),
+            b"loading" | b"async_loading" => {
+                info.loading = Some(info.loading == Some(true) || value != b"0");
+            }
+            _ => {}
+        }
+    }
+    info.version = info.version.map(|version| format!("{make} {version}").into());
+    info
+}
+
+/// A server whose clock was stepped back may report a negative age, which counts as zero.
+fn uptime(value: &[u8]) -> Duration {
+    Duration::from_secs(number(value).unwrap_or(0))
+}
+
+/// The printable characters, up to the length of any name of this kind.
+fn word(value: &[u8]) -> Arc<str> {
+    const CHARS_MAX: usize = 64;
+    let printable = value.iter().filter(|byte| byte.is_ascii_graphic());
+    printable.take(CHARS_MAX).map(|byte| char::from(*byte)).collect::<String>().into()
+}
+
+/// Error codes and their meaning. Old servers put the code of a script's error after other text, so
+/// a code counts anywhere as a whole word.
+const CODES: [(&str, ServerErrorKind); 24] = [
+    ("LOADING", ServerErrorKind::Loading),
+    ("MISCONF", ServerErrorKind::Misconfigured),
+    ("OOM", ServerErrorKind::OutOfMemory),
+    ("NOAUTH", ServerErrorKind::Auth),
+    ("WRONGPASS", ServerErrorKind::Auth),
+    ("NOPERM", ServerErrorKind::Permission),
+    ("ACL failure", ServerErrorKind::Permission),
+    ("READONLY", ServerErrorKind::ReadOnly),
+    ("MOVED", ServerErrorKind::Cluster),
+    ("ASK", ServerErrorKind::Cluster),
+    ("CLUSTERDOWN", ServerErrorKind::Cluster),
+    ("CROSSSLOT", ServerErrorKind::Cluster),
+    ("TRYAGAIN", ServerErrorKind::Cluster),
+    ("MASTERDOWN", ServerErrorKind::ReadOnly),
+    ("NOREPLICAS", ServerErrorKind::NoReplicas),
+    ("BUSY", ServerErrorKind::Busy),
+    ("NOSCRIPT", ServerErrorKind::NoScript),
+    ("WRONGTYPE", ServerErrorKind::WrongType),
+    // The same error from DELEX.
+    ("Key should be of string type", ServerErrorKind::WrongType),
+    ("unknown command", ServerErrorKind::UnknownCommand),
+    ("max number of clients", ServerErrorKind::MaxClients),
+    ("invalid password", ServerErrorKind::Auth),
+    ("DENIED", ServerErrorKind::Auth),
+    ("without any password configured", ServerErrorKind::Auth),
+];
+
+pub(super) fn server_error(text: &[u8]) -> ServerError {
+    let text = String::from_utf8_lossy(text);
+    let text = without_arguments(&text);
+    let is_word = |at: usize, code: &str| {
+        let outside = |byte: Option<&u8>| byte.is_none_or(|byte| !byte.is_ascii_alphanumeric());
+        let bytes = text.as_bytes();
+        outside(at.checked_sub(1).and_then(|before| bytes.get(before)))
+            && outside(bytes.get(at + code.len()))
+    };
+    let kind = CODES
+        .iter()
+        .find(|(code, _)| text.match_indices(code).any(|(at, code)| is_word(at, code)))
+        .map_or(ServerErrorKind::Other, |(_, kind)| *kind);
+    ServerError { kind, message: text.into() }
+}
+
+/// Servers repeat the arguments of an unknown command, which may be a token or a password.
+fn without_arguments(text: &str) -> &str {
+    text.find("with args").map_or(text, |at| text[..at].trim_end_matches([' ', ',']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_kind(text: &str) -> ServerErrorKind {
+        server_error(text.as_bytes()).kind
+    }
+
+    #[test]
+    fn errors_are_classified_by_their_code() {
+        let table = [
+            ("LOADING Redis is loading the dataset in memory", ServerErrorKind::Loading),
+            (
+                "ERR Error running script (call to f_0): @user_script:1: OOM command not allowed",
+                ServerErrorKind::OutOfMemory,
+            ),
+            ("NOPERM this user has no permissions", ServerErrorKind::Permission),
+            ("WRONGPASS invalid username-password pair", ServerErrorKind::Auth),
+            ("MOVED 3999 127.0.0.1:6381", ServerErrorKind::Cluster),
+            (
+                "ERR unknown command 'EVAL', with args beginning with: 'BUSY'",
+                ServerErrorKind::UnknownCommand,
+            ),
+            ("ERR max number of clients reached", ServerErrorKind::MaxClients),
+            (
+                "ERR Key should be of string type if conditions are specified",
+                ServerErrorKind::WrongType,
+            ),
+            ("ERR BUSYBODY", ServerErrorKind::Other),
+            ("", ServerErrorKind::Other),
+        ];
+        for (text, expected) in table {
+            assert_eq!(error_kind(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_repeat_nothing_that_was_sent() {
+        let hex = "0123456789abcdef0123456789abcdef01234567";
+        let echo = format!("ERR unknown command 'EVAL', with args beginning with: 'k' '{hex}'");
+        let message = server_error(echo.as_bytes()).message;
+        assert_eq!(&*message, "ERR unknown command 'EVAL'");
+    }
+}

@@ -1,0 +1,25 @@
+//! Encodes [`Command`](crate::proto::Command) and decodes [`Reply`](crate::proto::Reply): the only
+//! importer of `redis-protocol`, which encodes the rare commands and decodes single frames.
+//!
+//! Everything that a peer can make large is limited here, before the decoder sees it. The decoder
+//! itself has no limit on depth or length, does not check the line end of bulk strings, and
+//! accepts malformed numbers. A lock client asks for scalars, for sections of `INFO`, and for the
+//! time. Only these pass.
+
+mod encode;
+mod frame;
+mod info;
+mod reader;
+
+pub use encode::encode;
+pub use reader::ReplyReader;
+
+/// The longest line of a reply: error messages are the longest lines that are expected.
+pub const LINE_BYTES_MAX: usize = 4 * 1024;
+/// The longest bulk string. The requested sections of `INFO` have one to two thousand bytes, plus
+/// one line for each replica.
+pub const TEXT_BYTES_MAX: usize = 16 * 1024;
+/// The longest reply.
+pub const REPLY_BYTES_MAX: usize = TEXT_BYTES_MAX + NUMBER_BYTES_MAX + 2;
+/// Most bytes of an integer or a length, including its prefix and line end.
+const NUMBER_BYTES_MAX: usize = 24;

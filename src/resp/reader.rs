@@ -1,0 +1,375 @@
+//! Bytes to replies, as they arrive.
+
+use std::time::Duration;
+
+use super::REPLY_BYTES_MAX;
+use super::frame::{decode, frame_length, number};
+use crate::outcome::ProtocolError;
+use crate::proto::{Grant, Replication, Reply};
+
+/// More than the longest reply, so that there is always room to read into.
+const BUFFER_BYTES: usize = 2 * REPLY_BYTES_MAX;
+
+/// Collects bytes from a connection and cuts complete replies from them.
+pub struct ReplyReader {
+    buffer: Box<[u8]>,
+    /// Invariant: `start <= end <= buffer.len()`. The bytes between them are not cut yet.
+    start: usize,
+    end: usize,
+    /// The bytes of the last replication section, and their meaning: it is requested often and
+    /// hardly ever changes.
+    replication: (Vec<u8>, Replication),
+}
+
+impl ReplyReader {
+    /// An empty reader.
+    pub fn new() -> ReplyReader {
+        ReplyReader {
+            buffer: vec![0; BUFFER_BYTES].into(),
+            start: 0,
+            end: 0,
+            replication: (Vec::new(), Replication::default()),
+        }
+    }
+
+    /// Drops the collected bytes, for a new connection.
+    pub fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Room to read into; never empty once [`next`](ReplyReader::next) has returned `None`.
+    pub fn room(&mut self) -> &mut [u8] {
+        if self.start == self.end {
+            self.clear();
+        } else if self.buffer.len() - self.end < REPLY_BYTES_MAX {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        &mut self.buffer[self.end..]
+    }
+
+    /// Notes that `count` bytes were read into the room.
+    ///
+    /// # Panics
+    /// If there was less room.
+    pub fn filled(&mut self, count: usize) {
+        assert!(count <= self.buffer.len() - self.end, "more was read than there is room for");
+        self.end += count;
+    }
+
+    /// The bytes that are not cut yet.
+    #[inline]
+    pub fn pending(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Whether there are no such bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The next reply, if it is complete and a grant; [`next`](ReplyReader::next) returns any
+    /// reply.
+    #[inline]
+    pub fn next_grant(&mut self) -> Option<Grant> {
+        // `starts_with` compiles to one comparison of several bytes; a slice pattern compares byte
+        // by byte.
+        let pending = self.pending();
+        let (grant, length) = if pending.starts_with(b":1\r\n") {
+            (Grant::One, 4)
+        } else if pending.starts_with(b"+OK\r\n") {
+            (Grant::Ok, 5)
+        } else {
+            return None;
+        };
+        self.start += length;
+        Some(grant)
+    }
+
+    /// The next reply; `None` if it is not complete.
+    ///
+    /// # Errors
+    /// The peer broke the protocol: the connection must be closed (R17).
+    #[expect(clippy::should_implement_trait, reason = "an iterator would end at the first None")]
+    #[inline]
+    pub fn next(&mut self) -> Result<Option<Reply>, ProtocolError> {
+        let pending = &self.buffer[self.start..self.end];
+        if let Some((reply, length)) = usual(pending) {
+            self.start += length;
+            return Ok(Some(reply));
+        }
+        self.next_unusual()
+    }
+
+    fn next_unusual(&mut self) -> Result<Option<Reply>, ProtocolError> {
+        let pending = &self.buffer[self.start..self.end];
+        if let Some((reply, length)) = usual_time(pending) {
+            self.start += length;
+            return Ok(Some(reply));
+        }
+        let (known, replication) = &self.replication;
+        if !known.is_empty() && pending.starts_with(known) {
+            self.start += known.len();
+            return Ok(Some(Reply::Replication(*replication)));
+        }
+        let Some(length) = frame_length(pending)? else {
+            return Ok(None);
+        };
+        let reply = decode(&pending[..length])?;
+        if let Reply::Replication(said) = reply {
+            self.replication.0.clear();
+            self.replication.0.extend_from_slice(&pending[..length]);
+            self.replication.1 = said;
+        }
+        self.start += length;
+        Ok(Some(reply))
+    }
+}
+
+impl Default for ReplyReader {
+    fn default() -> ReplyReader {
+        ReplyReader::new()
+    }
+}
+
+impl std::fmt::Debug for ReplyReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplyReader").field("pending", &self.pending().len()).finish()
+    }
+}
+
+/// The most common replies, recognised with few comparisons.
+#[inline]
+fn usual(bytes: &[u8]) -> Option<(Reply, usize)> {
+    match *bytes {
+        [b'+', b'O', b'K', b'\r', b'\n', ..] => Some((Reply::Ok, 5)),
+        [b':', digit @ b'0'..=b'9', b'\r', b'\n', ..] => {
+            Some((Reply::Integer((digit - b'0').into()), 4))
+        }
+        [b'$', b'-', b'1', b'\r', b'\n', ..] => Some((Reply::Nil, 5)),
+        _ => None,
+    }
+}
+
+/// A time as servers send it until the year 2286.
+fn usual_time(bytes: &[u8]) -> Option<(Reply, usize)> {
+    let (seconds, rest) = bytes.strip_prefix(b"*2\r\n$10\r\n")?.split_at_checked(10)?;
+    let (digit, rest) = rest.strip_prefix(b"\r\n$")?.split_first()?;
+    let digits = match *digit {
+        b'1'..=b'6' => usize::from(digit - b'0'),
+        _ => return None,
+    };
+    let (micros, rest) = rest.strip_prefix(b"\r\n")?.split_at_checked(digits)?;
+    let rest = rest.strip_prefix(b"\r\n")?;
+    let (seconds, micros) = (number(seconds)?, number(micros)?);
+    let time = Duration::from_secs(seconds) + Duration::from_micros(micros);
+    (micros < 1_000_000).then_some((Reply::Time(time), bytes.len() - rest.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::ServerInfo;
+    use crate::resp::{LINE_BYTES_MAX, TEXT_BYTES_MAX};
+
+    fn replies(bytes: &[u8]) -> Result<Vec<Reply>, ProtocolError> {
+        let mut reader = ReplyReader::new();
+        let mut replies = Vec::new();
+        for chunk in bytes.chunks(1_000) {
+            reader.room()[..chunk.len()].copy_from_slice(chunk);
+            reader.filled(chunk.len());
+            while let Some(reply) = reader.next()? {
+                replies.push(reply);
+            }
+        }
+        Ok(replies)
+    }
+
+    /// The last replication section is recognised by its bytes alone.
+    #[test]
+    fn a_section_that_changed_is_not_taken_for_the_one_before() {
+        let frame = |history: char, offset: &str| {
+            let history = history.to_string().repeat(40);
+            let text = format!(
+                "# Replication\r\nrole:master\r\nmaster_replid:{history}\r\n\
+                 second_repl_offset:{offset}\r\n"
+            );
+            format!("${}\r\n{text}\r\n", text.len())
+        };
+        let stream = [frame('a', "-1"), frame('a', "-1"), frame('b', "-1"), frame('b', "77")];
+        let said: Vec<_> = replies(stream.concat().as_bytes())
+            .unwrap()
+            .into_iter()
+            .map(|reply| match reply {
+                Reply::Replication(said) => said,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(said[0], said[1]);
+        assert!(said[1].history != said[2].history && said[2].history == said[3].history);
+        assert_eq!((said[2].promoted, said[3].promoted), (Some(false), Some(true)));
+        let twice = [frame('a', "-1"), frame('a', "-1")].concat();
+        for end in 0..twice.len() {
+            let whole = end / (twice.len() / 2);
+            assert_eq!(replies(&twice.as_bytes()[..end]).unwrap().len(), whole);
+        }
+    }
+
+    #[test]
+    fn a_time_of_any_length_is_the_same_the_short_and_the_long_way() {
+        let odd = b"*2\r\n$10\r\n1700000000\r\n$:\r\n0000000001\r\n";
+        assert_eq!(replies(odd), Err(ProtocolError::Malformed));
+        for (seconds, micros) in [("1700000000", "0"), ("1700000000", "999999"), ("9", "42")] {
+            let frame = format!(
+                "*2\r\n${}\r\n{seconds}\r\n${}\r\n{micros}\r\n",
+                seconds.len(),
+                micros.len()
+            );
+            assert_eq!(replies(frame.as_bytes()), decode(frame.as_bytes()).map(|it| vec![it]));
+            for end in 0..frame.len() {
+                assert_eq!(replies(&frame.as_bytes()[..end]), Ok(vec![]), "{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn scalars_are_read() {
+        let read = replies(b"+OK\r\n+QUEUED\r\n:1\r\n:-2\r\n$-1\r\n").unwrap();
+        let expected =
+            [Reply::Ok, Reply::Status, Reply::Integer(1), Reply::Integer(-2), Reply::Nil];
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_refused_at_its_first_byte() {
+        let table: [(&[u8], ProtocolError); 23] = [
+            (b"*1", ProtocolError::Unexpected),
+            (b"*-1\r\n", ProtocolError::Unexpected),
+            (b"*2\r\n:", ProtocolError::Unexpected),
+            (b"*2\r\n+", ProtocolError::Unexpected),
+            (b"*3\r\n*", ProtocolError::Unexpected),
+            (b"*2\r\n$25\r\n", ProtocolError::TooLarge),
+            (b"*2\r\n$1\r\n1\r\n$1\r\nx\r\n", ProtocolError::Malformed),
+            (b"*2\r\n$1\r\n1\r\n$7\r\n1000000\r\n", ProtocolError::Malformed),
+            (b"$3\r\nfooXY", ProtocolError::Malformed),
+            (b"H", ProtocolError::Malformed),
+            (b"_\r\n", ProtocolError::Malformed),
+            (b">2\r\n", ProtocolError::Malformed),
+            (b"$-2\r\n", ProtocolError::Malformed),
+            (b"$9223372036854775807\r\n", ProtocolError::TooLarge),
+            (b"$+1\r\n", ProtocolError::Malformed),
+            (b":+1\r\n", ProtocolError::Malformed),
+            (b":\r\n", ProtocolError::Malformed),
+            (b":1\n", ProtocolError::Malformed),
+            (b"+OK\rX", ProtocolError::Malformed),
+            (b"+OK\n", ProtocolError::Malformed),
+            (b":99999999999999999999\r\n", ProtocolError::Malformed),
+            (b":111111111111111111111111", ProtocolError::TooLarge),
+            (b"-EXECABORT Transaction discarded\r\n", ProtocolError::Unexpected),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(replies(bytes), Err(expected), "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_server_says_who_it_is() {
+        let text = b"# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\n\
+            valkey_version:8.0.1\r\nrun_id:abc\r\nuptime_in_seconds:-3\r\n\
+            redis_mode:sentinel\r\nrole:slave\r\nmaster_replid:too short\r\n\
+            second_repl_offset:1\r\nmaxmemory:1024\r\nmaxmemory_policy:allkeys-lru\r\n\
+            loading:1\r\nasync_loading:0\r\nodd\r\n:\r\n";
+        let frame = [format!("${}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat();
+        let expected = ServerInfo {
+            version: Some("valkey 8.0.1".into()),
+            run_id: Some("abc".into()),
+            uptime: Some(Duration::ZERO),
+            standalone: Some(false),
+            replication: Replication { master: Some(false), history: None, promoted: Some(true) },
+            memory_max: Some(1_024),
+            evicts_nothing: Some(false),
+            loading: Some(true),
+        };
+        for end in 0..frame.len() {
+            assert_eq!(replies(&frame[..end]), Ok(vec![]), "{end}");
+        }
+        assert_eq!(replies(&frame), Ok(vec![Reply::Info(Box::new(expected))]));
+        assert_eq!(replies(b"$0\r\n\r\n"), Ok(vec![Reply::Info(Box::default())]));
+    }
+
+    #[test]
+    fn a_server_says_whether_it_is_a_master_and_of_what() {
+        let text = b"# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\
+            master_replid:00000000000000000000000000000abc12345678\r\nsecond_repl_offset:-1\r\n";
+        let frame = [format!("${}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat();
+        let expected =
+            Replication { master: Some(true), history: Some(0xabc.into()), promoted: Some(false) };
+        assert_eq!(replies(&frame), Ok(vec![Reply::Replication(expected)]));
+    }
+
+    #[test]
+    fn a_server_says_what_time_it_is() {
+        let frame = b"*2\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n";
+        for end in 0..frame.len() {
+            assert_eq!(replies(&frame[..end]), Ok(vec![]), "{end}");
+        }
+        let time = Duration::from_secs(1_700_000_000) + Duration::from_micros(42);
+        assert_eq!(replies(frame), Ok(vec![Reply::Time(time)]));
+    }
+
+    #[test]
+    fn grants_are_taken_when_they_are_complete_and_nothing_else_is() {
+        let rest = b"+OK\r\n:1\r\n";
+        let table: [(&[u8], Option<Grant>); 8] = [
+            (b"+OK\r\n", Some(Grant::Ok)),
+            (b":1\r\n", Some(Grant::One)),
+            (b":0\r\n", None),
+            (b":11\r\n", None),
+            (b"+OKAY\r\n", None),
+            (b"+QUEUED\r\n", None),
+            (b"$-1\r\n", None),
+            (b"-ERR\r\n", None),
+        ];
+        for (frame, grant) in table {
+            let mut reader = ReplyReader::new();
+            for byte in &frame[..frame.len() - 1] {
+                reader.room()[0] = *byte;
+                reader.filled(1);
+                assert_eq!(reader.next_grant(), None, "{frame:?}");
+            }
+            let bytes = [&frame[frame.len() - 1..], rest].concat();
+            reader.room()[..bytes.len()].copy_from_slice(&bytes);
+            reader.filled(bytes.len());
+            match grant {
+                Some(grant) => assert_eq!(reader.next_grant(), Some(grant)),
+                None => {
+                    assert_eq!(reader.next_grant(), None, "{frame:?}");
+                    assert!(reader.next().unwrap().is_some(), "{frame:?}");
+                }
+            }
+            assert_eq!((reader.next_grant(), reader.pending().len()), (Some(Grant::Ok), 4));
+            assert_eq!((reader.next_grant(), reader.is_empty()), (Some(Grant::One), true));
+            assert_eq!(reader.next_grant(), None);
+        }
+    }
+
+    #[test]
+    fn a_text_is_read_up_to_its_cap_and_not_beyond() {
+        let text = |length: usize| {
+            let header = format!("${length}\r\n");
+            [header.as_bytes(), vec![b'x'; length].as_slice(), b"\r\n"].concat()
+        };
+        let twice = [text(TEXT_BYTES_MAX), text(TEXT_BYTES_MAX)].concat();
+        assert_eq!(replies(&twice).map(|replies| replies.len()), Ok(2));
+        assert_eq!(replies(&text(TEXT_BYTES_MAX + 1)), Err(ProtocolError::TooLarge));
+    }
+
+    #[test]
+    fn a_line_is_read_up_to_its_cap_and_not_beyond() {
+        let line = |length: usize| [b"+", vec![b'x'; length].as_slice(), b"\r\n"].concat();
+        assert_eq!(replies(&line(LINE_BYTES_MAX - 2)), Ok(vec![Reply::Status]));
+        assert_eq!(replies(&line(LINE_BYTES_MAX)), Err(ProtocolError::TooLarge));
+        assert_eq!(replies(&vec![b'+'; 1 << 20]), Err(ProtocolError::TooLarge));
+    }
+}
