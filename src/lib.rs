@@ -119,6 +119,7 @@
 //! The rules that the code follows, `R1` to `R37`, are in `docs/rules.md`, each with its tests.
 //!
 //! # Features
+//! - `testing`: real `redis-server` processes for your tests. It brings no dependency.
 //! - `cli`: the command-line tool. The library needs none of its dependencies.
 
 mod client;
@@ -126,12 +127,6 @@ mod clock;
 mod config;
 mod entropy;
 mod error;
-#[cfg(fuzzing)]
-#[doc(hidden)]
-#[allow(missing_docs)]
-pub mod fuzzing;
-#[cfg(all(test, not(fuzzing)))]
-mod fuzzing;
 mod moment;
 mod mux;
 mod process;
@@ -140,6 +135,8 @@ mod quorum;
 mod resource;
 #[doc(hidden)]
 pub mod resp;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod token;
 mod validity;
 

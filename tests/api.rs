@@ -1,9 +1,6 @@
 //! The public interface: what may cross threads, what is shown, and what is refused before
 //! anything is sent.
 
-#[allow(dead_code)]
-mod support;
-
 use std::error::Error;
 use std::fmt::Debug;
 use std::io;
@@ -16,8 +13,8 @@ use muxlock::{
     NodeState, NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released,
     Resource, Retry, ServerErrorKind, Standalone, Stats, quorum,
 };
-use support::scripted::Scripted;
-use support::{TTL, patient};
+use testbed::scripted::Scripted;
+use testbed::{TTL, patient};
 
 const KEY: &str = "invoice:42";
 

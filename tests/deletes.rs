@@ -1,17 +1,11 @@
 //! The library over real servers that compare and delete by themselves: Redis from 8.4 on, Valkey
 //! from 9 on. Without one, named by `MUXLOCK_TEST_SERVER` or on PATH, every test is skipped.
 
-#[allow(dead_code)]
-#[path = "../src/cli/masters.rs"]
-mod masters;
-#[allow(dead_code)]
-mod support;
-
 use std::time::Duration;
 
-use masters::{Master, Value};
+use muxlock::testing::{Master, Value};
 use muxlock::{NodeOutcome, Redlock, ReleaseWith, RestartGuard, ServerErrorKind};
-use support::{SOON, TTL, all_ready, deleting_server, outcomes, patient, soon};
+use testbed::{SOON, TTL, all_ready, deleting_server, outcomes, patient, soon};
 
 const KEY: &str = "invoice:42";
 /// The rights that a lock needs, the script included.

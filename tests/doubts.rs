@@ -3,15 +3,11 @@
 
 #![allow(missing_docs)]
 
-#[path = "support/scenario.rs"]
-#[allow(dead_code)]
-mod scenario;
-
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};
 use muxlock::{Builder, Cancelled, Heal, Lease, NodeOutcome, RestartGuard, ServerErrorKind};
-use scenario::{Acted, Scenario, TTL, server_error};
+use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

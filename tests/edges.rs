@@ -2,15 +2,11 @@
 
 #![allow(missing_docs)]
 
-#[path = "support/scenario.rs"]
-#[allow(dead_code, reason = "each test uses some of it")]
-mod scenario;
-
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};
 use muxlock::{Cancelled, LockErrorKind, OpId};
-use scenario::{Acted, NODE_TIMEOUT, Scenario, TTL};
+use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL};
 
 const MS: Duration = Duration::from_millis(1);
 const NANO: Duration = Duration::from_nanos(1);

@@ -3,12 +3,6 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 
-#[path = "../src/cli/masters.rs"]
-#[allow(dead_code)]
-mod masters;
-#[allow(dead_code)]
-mod support;
-
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -18,11 +12,11 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use masters::Masters;
+use muxlock::testing::Masters;
 use muxlock::{
     Cancelled, Done, LockErrorKind, LockParts, NodeState, OpId, Redlock, Standalone, Stats,
 };
-use support::{
+use testbed::{
     PATIENT, SOON, Stopwatch, TTL, all_ready, is_child, patient, re_execute, run_child, soon, timed,
 };
 

@@ -3,17 +3,13 @@
 
 #![allow(missing_docs)]
 
-#[allow(dead_code)]
-#[path = "support/scenario.rs"]
-mod scenario;
-
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply, ServerError};
 use muxlock::{
     NodeOutcome, NodeState, QuarantineCause, RestartGuard, ServerErrorKind, Unfit, quorum,
 };
-use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
+use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

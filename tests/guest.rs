@@ -2,12 +2,6 @@
 //! scripted ones for what a real one will not do.
 
 #[allow(dead_code)]
-#[path = "../src/cli/masters.rs"]
-mod masters;
-#[allow(dead_code)]
-mod support;
-
-#[allow(dead_code)]
 #[path = "../examples/own_event_loop.rs"]
 mod own_event_loop;
 
@@ -19,15 +13,15 @@ use std::sync::{Arc, LazyLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use masters::Masters;
 use mio::{Events, Poll, Token};
+use muxlock::testing::Masters;
 use muxlock::{
     Builder, Cancelled, Done, Lease, Multiplexer, NodeState, OpId, Redlock, RestartGuard,
     Standalone,
 };
 use own_event_loop::Server;
-use support::scripted::{Peer, Scripted};
-use support::{PATIENT, SOON, Stopwatch, TTL, patient, pause, soon, within};
+use testbed::scripted::{Peer, Scripted};
+use testbed::{PATIENT, SOON, Stopwatch, TTL, patient, pause, soon, within};
 
 const KEY: &str = "invoice:42";
 const FIRST: Token = Token(1_000);

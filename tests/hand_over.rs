@@ -3,20 +3,14 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 
-#[path = "../src/cli/masters.rs"]
-#[allow(dead_code)]
-mod masters;
-#[allow(dead_code)]
-mod support;
-
 use std::env;
 use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
-use masters::Masters;
+use muxlock::testing::Masters;
 use muxlock::{HandOverError, KeepAlive, LockErrorKind, LockParts, Redlock};
-use support::{
+use testbed::{
     TTL, all_ready, is_child, patient, re_execute, run_child, soon, tell_parent, within,
 };
 

@@ -2,17 +2,13 @@
 
 #![allow(missing_docs)]
 
-#[allow(dead_code)]
-#[path = "support/scenario.rs"]
-mod scenario;
-
 use std::time::Duration;
 
 use muxlock::proto::Reply;
 use muxlock::{
     Builder, Cancelled, Heal, Lease, LockError, NodeOutcome, RestartGuard, ServerErrorKind,
 };
-use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
+use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,12 +3,6 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 
-#[path = "../src/cli/masters.rs"]
-#[allow(dead_code)]
-mod masters;
-#[allow(dead_code)]
-mod support;
-
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,12 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use masters::{Master, Masters};
+use muxlock::testing::{Master, Masters};
 use muxlock::{
     Builder, KeepAlive, KeepAliveErrorKind, KeptLock, LockErrorKind, Loss, LossCause, Redlock,
     RestartGuard,
 };
-use support::{
+use testbed::{
     SOON, Stopwatch, TTL, all_ready, is_child, patient, pause, re_execute, run_child, soon,
     status_figure, tell_parent, timed, within,
 };

@@ -2,10 +2,6 @@
 
 #![allow(missing_docs)]
 
-#[path = "support/scenario.rs"]
-#[allow(dead_code, reason = "each test uses some of it")]
-mod scenario;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +10,7 @@ use muxlock::proto::{Engine, Entropy, Patience, Reply};
 use muxlock::{
     Cancelled, Done, Lease, LockErrorKind, Moment, NodeOutcome, OpId, Redlock, Resource,
 };
-use scenario::{Acted, NODE_TIMEOUT, Scenario, TTL};
+use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,9 +1,6 @@
 //! A logger that panics or blocks: that is the affair of the thread that logs, and nothing is taken
 //! for anything else afterwards.
 
-#[allow(dead_code)]
-mod support;
-
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,8 +10,8 @@ use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
 use muxlock::{KeepAlive, Redlock, Standalone};
-use support::scripted::{HANDSHAKE, Scripted, refused_addr};
-use support::{
+use testbed::scripted::{HANDSHAKE, Scripted, refused_addr};
+use testbed::{
     PATIENT, SOON, TTL, all_ready, is_child, patient, pause, re_execute, run_child, soon, timed,
     within,
 };

@@ -1,9 +1,6 @@
 //! The library over scripted servers: whatever one of them does, it costs its own vote and nothing
 //! else.
 
-#[allow(dead_code)]
-mod support;
-
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -17,8 +14,8 @@ use muxlock::{
     Builder, ConnectError, Done, Lease, LockError, LockErrorKind, Multiplexer, NodeOutcome,
     NodeState, OpId, Phase, ProtocolError, Redlock, ServerErrorKind,
 };
-use support::scripted::{HANDSHAKE, Peer, Scripted, never_accepting, refused_addr};
-use support::{
+use testbed::scripted::{HANDSHAKE, Peer, Scripted, never_accepting, refused_addr};
+use testbed::{
     PATIENT, SOON, Stopwatch, TTL, all_ready, count, outcomes, patient, pause, soon, timed, within,
 };
 
@@ -267,7 +264,7 @@ fn hostile_server_costs_its_own_vote_and_nothing_else() {
 #[cfg(target_os = "linux")]
 #[test]
 fn hostile_servers_together_do_not_fill_the_memory() {
-    use support::{is_child, re_execute, run_child, status_figure, tell_parent};
+    use testbed::{is_child, re_execute, run_child, status_figure, tell_parent};
 
     const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
     let test = "hostile_servers_together_do_not_fill_the_memory";

@@ -3,12 +3,6 @@
 //! Each test starts masters of its own. Without `redis-server` every one fails, and says why:
 //! none is skipped.
 
-#[allow(dead_code)]
-#[path = "../src/cli/masters.rs"]
-mod masters;
-#[allow(dead_code)]
-mod support;
-
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Stdio;
@@ -17,14 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, io, thread};
 
-use masters::{Master, Masters, Value};
+use muxlock::testing::{Master, Masters, Value};
 use muxlock::{
     ConnectError, LockError, LockErrorKind, LockGuard, NodeOutcome, Phase, Redlock, RestartGuard,
     Retry, ServerErrorKind, Unfit, quorum,
 };
-use support::proxy::DelayProxy;
-use support::scripted::{Peer, Scripted};
-use support::{
+use testbed::proxy::DelayProxy;
+use testbed::scripted::{Peer, Scripted};
+use testbed::{
     Again, Folder, PATIENT, SOON, Stopwatch, TTL, all_ready, count, deleting_server, is_child,
     outcomes, patient, pause, re_execute, soon, tell_parent, timed, within,
 };
@@ -1299,7 +1293,7 @@ fn missing_server_tests_fail_with_a_sentence() {
     let test = "even_numbers_tolerate_less_than_half";
     let output = re_execute(test)
         .env("PATH", "/nonexistent")
-        .env_remove(masters::SERVER_VARIABLE)
+        .env_remove(muxlock::testing::SERVER_VARIABLE)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .output()
@@ -1314,14 +1308,15 @@ fn missing_server_tests_fail_with_a_sentence() {
 fn deleting_servers_pass_the_same_tests() {
     let test = "deleting_servers_pass_the_same_tests";
     let Some(server) = deleting_server(test) else { return };
-    let usual = env::var_os(masters::SERVER_VARIABLE).unwrap_or_else(|| "redis-server".into());
+    let usual =
+        env::var_os(muxlock::testing::SERVER_VARIABLE).unwrap_or_else(|| "redis-server".into());
     if server == usual {
         // All the others run on it.
         return;
     }
     let output = std::process::Command::new(env::current_exe().unwrap())
         .args(["--skip", test])
-        .env(masters::SERVER_VARIABLE, server)
+        .env(muxlock::testing::SERVER_VARIABLE, server)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -1426,7 +1421,7 @@ fn urls_from_parent() -> Vec<String> {
 #[cfg(target_os = "linux")]
 #[test]
 fn ten_thousand_operations_leave_no_thread_descriptor_or_memory() {
-    use support::{descriptors, status_figure};
+    use testbed::{descriptors, status_figure};
 
     let test = "ten_thousand_operations_leave_no_thread_descriptor_or_memory";
     if is_child(test) {

@@ -3,12 +3,6 @@
 
 #![allow(missing_docs)]
 
-#[path = "../src/cli/masters.rs"]
-#[allow(dead_code)]
-mod masters;
-#[allow(dead_code)]
-mod support;
-
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -18,14 +12,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use masters::{Master, Masters, Value};
 use mio::{Events, Poll, Token};
+use muxlock::testing::{Master, Masters, Value};
 use muxlock::{
     Builder, ConfigError, ConnectError, Multiplexer, NodeOutcome, NodeState, NodeStatus, Phase,
     QuarantineCause, Redlock, RestartGuard, Standalone, Unfit,
 };
-use support::scripted::never_accepting;
-use support::{
+use testbed::scripted::never_accepting;
+use testbed::{
     PATIENT, SOON, Stopwatch, TTL, count, descriptors, is_child, outcomes, pause, re_execute,
     run_child, soon, status_figure, timed, within,
 };
@@ -110,7 +104,7 @@ fn start(n: usize) -> Masters {
 
 fn patient<const N: usize>(hosts: [&str; N], names: &Names) -> Builder {
     let names = names.clone();
-    support::patient(hosts.map(|host| format!("redis://{host}")))
+    testbed::patient(hosts.map(|host| format!("redis://{host}")))
         .resolver(move |name, port| names.look_up(name, port))
 }
 
@@ -181,11 +175,11 @@ fn system_looks_names_up_unless_told_otherwise() {
     let masters = start(3);
     let url = |host: &str, i: usize| format!("redis://{host}:{}", masters[i].port());
     let urls = [url("localhost", 0), url("LOCALHOST", 1), url("127.0.0.1", 2)];
-    let redlock = support::patient(urls).connect().unwrap();
+    let redlock = testbed::patient(urls).connect().unwrap();
     all_ready(&redlock);
     // it is no configuration error, and no caller waits for it.
     let urls = [url("127.0.0.1", 0), url("127.0.0.1", 1), "redis://no.such.host.invalid".into()];
-    let redlock = support::patient(urls).connect().unwrap();
+    let redlock = testbed::patient(urls).connect().unwrap();
     assert_eq!(locks(&redlock), 2);
 }
 
@@ -346,7 +340,7 @@ fn numbers_and_paths_are_never_looked_up() {
     let other = Master::start().unwrap();
     let socket = format!("unix://{}", master.socket_path().unwrap().display());
     let urls = [socket, other.url(), "redis://[::1]:1".to_owned()];
-    let builder = support::patient(urls);
+    let builder = testbed::patient(urls);
     let redlock = builder.resolver(|name, _| panic!("{name} was looked up")).connect().unwrap();
     assert_eq!(locks(&redlock), 2);
     assert!(matches!(redlock.nodes()[2].last_failure, Some(NodeOutcome::Disconnected(_))));
@@ -366,7 +360,7 @@ fn addresses_of_a_name_are_tried_in_turn() {
     for turns in [0, 1] {
         let found = [silent.addr(), address(&masters[0])];
         let asked = AtomicUsize::new(0);
-        let builder = support::patient(["redis://m0"]).connect_timeout(SHORT);
+        let builder = testbed::patient(["redis://m0"]).connect_timeout(SHORT);
         let builder = builder.resolver(move |_, _| {
             let mut found = found.to_vec();
             found.rotate_left(turns * asked.fetch_add(1, Ordering::Relaxed) % 2);

@@ -2,9 +2,6 @@
 
 #![allow(missing_docs)]
 
-#[allow(dead_code)]
-mod support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Once};
@@ -13,8 +10,8 @@ use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
 use muxlock::{KeepAlive, RestartGuard};
-use support::scripted::{HANDSHAKE, Scripted};
-use support::{SOON, TTL, all_ready, patient, pause, within};
+use testbed::scripted::{HANDSHAKE, Scripted};
+use testbed::{SOON, TTL, all_ready, patient, pause, within};
 
 /// Threads with this name wait in the logger until they are let go, and panic then.
 const HELD: &str = "held";

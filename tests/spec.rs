@@ -4,15 +4,11 @@
 
 #![allow(missing_docs)]
 
-#[allow(dead_code)]
-#[path = "support/scenario.rs"]
-mod scenario;
-
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};
 use muxlock::{LockErrorKind, Resource};
-use scenario::{Acted, NODE_TIMEOUT, Scenario, TTL};
+use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL};
 
 const MS: Duration = Duration::from_millis(1);
 

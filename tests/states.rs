@@ -2,10 +2,6 @@
 
 #![allow(missing_docs)]
 
-#[allow(dead_code)]
-#[path = "support/scenario.rs"]
-mod scenario;
-
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -14,7 +10,9 @@ use muxlock::{
     Cancelled, LockErrorKind, NodeOutcome, NodeState, OpId, Phase, ProtocolError, ReleaseWith,
     ServerErrorKind,
 };
-use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error};
+use testbed::memory::{
+    Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const RESET: NodeOutcome = NodeOutcome::Disconnected(ErrorKind::ConnectionReset);

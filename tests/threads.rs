@@ -3,21 +3,15 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 
-#[path = "../src/cli/masters.rs"]
-#[allow(dead_code)]
-mod masters;
-#[allow(dead_code)]
-mod support;
-
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use masters::Masters;
+use muxlock::testing::Masters;
 use muxlock::{Redlock, RestartGuard};
-use support::{Stopwatch, TTL, all_ready, is_child, patient, re_execute, run_child, soon};
+use testbed::{Stopwatch, TTL, all_ready, is_child, patient, re_execute, run_child, soon};
 
 const THREADS: usize = 64;
 const NODES: usize = 5;
@@ -57,7 +51,7 @@ fn on_all(time: Duration, run: impl Fn(usize) + Sync) -> Vec<u64> {
         together.wait();
         let watch = Stopwatch::start();
         while watch.elapsed() < time {
-            support::pause(Duration::from_millis(10));
+            testbed::pause(Duration::from_millis(10));
         }
         is_over.store(true, Ordering::Relaxed);
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()

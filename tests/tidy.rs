@@ -7,11 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Every Rust file of the library, with its path below `src`; the command-line tool apart.
+/// Every Rust file of the library, with its path below `src`; the command-line tool, and what
+/// starts servers for tests, apart.
 fn library() -> Vec<(String, String)> {
     let mut files = Vec::new();
     collect(&root().join("src"), &mut files);
-    files.retain(|(path, _)| !path.starts_with("cli/") && !path.starts_with("bin/"));
+    let apart = ["cli/", "bin/", "testing/"];
+    files.retain(|(path, _)| !apart.iter().any(|folder| path.starts_with(folder)));
     assert!(files.len() > 20, "the sources were found");
     files
 }
@@ -130,7 +132,7 @@ fn leaves_import_no_layers() {
 #[test]
 fn sources_are_clean() {
     let mut files = library();
-    for folder in ["tests", "benches", "examples", "src/cli", "src/bin"] {
+    for folder in ["tests", "testbed", "benches", "examples", "src/cli", "src/bin", "src/testing"] {
         collect(&root().join(folder), &mut files);
     }
     let marks = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["dbg", "!("].concat()];
@@ -194,6 +196,7 @@ fn files_in(folder: &str, ending: &str) -> Vec<(String, String)> {
 fn tests() -> Vec<(String, String)> {
     let mut files = Vec::new();
     collect(&root().join("tests"), &mut files);
+    collect(&root().join("testbed"), &mut files);
     files.retain(|(path, _)| !path.ends_with("tidy.rs"));
     files
 }

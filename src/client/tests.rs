@@ -8,11 +8,7 @@ use super::loop_work::Outcome;
 use super::{KeepAlive, Redlock};
 use crate::clock::Clock;
 use crate::{NodeState, RestartGuard};
-use scripted::Scripted;
-
-#[path = "../../tests/support/scripted.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod scripted;
+use testbed::scripted::Scripted;
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

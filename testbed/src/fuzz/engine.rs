@@ -1,52 +1,18 @@
-//! What the fuzz targets run, and `cargo test` over the committed corpora.
+//! The engine, and arbitrary steps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::proto::{
-    Action, Command, Engine, Entropy, Patience, ReleaseWith, Replication, Reply, Section,
-    ServerError, ServerInfo,
+use muxlock::proto::{
+    Action, Engine, Patience, Replication, Reply, Section, ServerError, ServerInfo,
 };
-use crate::resp::{REPLY_BYTES_MAX, ReplyReader};
-use crate::{
-    Done, Heal, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, ProtocolError, Redlock,
+use muxlock::{
+    Done, Heal, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, Redlock, ReleaseWith,
     Resource, RestartGuard, ServerErrorKind,
 };
 
-/// Any bytes, cut anywhere: the reader never panics and never keeps more than a reply. It gives the
-/// same replies and the same verdict as for the bytes in one piece.
-pub fn reply(data: &[u8]) {
-    let Some((&step, bytes)) = data.split_first() else {
-        return;
-    };
-    let whole = read(bytes, usize::MAX);
-    let split = read(bytes, usize::from(step).max(1));
-    assert_eq!(whole, split, "the cut makes a difference");
-}
-
-fn read(bytes: &[u8], step: usize) -> (Vec<Reply>, Option<ProtocolError>) {
-    let mut reader = ReplyReader::new();
-    let mut replies = Vec::new();
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let room = reader.room();
-        assert!(!room.is_empty(), "a reader that returned None has room");
-        let count = room.len().min(step).min(rest.len());
-        room[..count].copy_from_slice(&rest[..count]);
-        reader.filled(count);
-        rest = &rest[count..];
-        loop {
-            match reader.next() {
-                Ok(Some(reply)) => replies.push(reply),
-                Ok(None) => break,
-                Err(error) => return (replies, Some(error)),
-            }
-        }
-        assert!(reader.pending().len() <= REPLY_BYTES_MAX, "more is kept than a reply");
-    }
-    (replies, None)
-}
+use crate::memory::{About, Asked, Counted};
 
 /// Any sequence of commands, connections, replies and timeouts: the engine never panics. It never
 /// hands out a lock without a quorum or without validity, and it leaves no key behind once the
@@ -70,40 +36,8 @@ const STEPS_MAX: usize = 1_024;
 const HEALING_TURNS_MAX: usize = 10_000;
 /// With the short TTL, time runs out often; with the long one, keys that were left behind stay.
 const TTLS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-
-const REPLICATION: Reply =
-    Reply::Replication(Replication { master: Some(true), history: None, promoted: Some(false) });
-
-/// Tokens are numbers, so that they differ.
-struct Counter(u64);
-
-impl Entropy for Counter {
-    fn token(&mut self) -> Option<[u8; 20]> {
-        let mut token = [0; 20];
-        token[..8].copy_from_slice(&self.next_u64().to_be_bytes());
-        Some(token)
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        self.0 += 1;
-        self.0
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Hello,
-    Id,
-    Deletes,
-    Info(Section),
-    Time,
-    Probe,
-    Kill,
-    Set(LockToken),
-    Extend(LockToken),
-    Heal(LockToken),
-    Release(LockToken, ReleaseWith),
-}
+/// Nodes with different release commands are part of one round.
+const OFFERS: [ReleaseWith; 3] = [ReleaseWith::Script, ReleaseWith::Delex, ReleaseWith::Delifeq];
 
 #[derive(Default)]
 struct Peer {
@@ -139,7 +73,7 @@ impl World {
         let builder = Redlock::builder().nodes(urls).node_timeout(TTLS[0]).restart_guard(guard);
         let config = builder.heal(heal).config().expect("valid settings");
         World {
-            engine: Engine::new(Arc::new(config), Box::new(Counter(0))),
+            engine: Engine::new(Arc::new(config), Box::new(Counted::new(u32::MAX, 0))),
             // Long after the nodes were started.
             now: Moment::from_nanos(1).after(Duration::from_secs(1_000)),
             ttl,
@@ -153,7 +87,7 @@ impl World {
     }
 
     fn quorum(&self) -> usize {
-        crate::quorum(self.peers.len())
+        muxlock::quorum(self.peers.len())
     }
 
     /// The TTL minus 1 % and 2 ms.
@@ -293,25 +227,12 @@ impl World {
 
     fn obey(&mut self, node: usize, asked: Asked) -> Reply {
         let (now, ttl) = (self.now, self.ttl);
-        let (restarts, started) = (self.peers[node].restarts, self.peers[node].started);
+        if let Some(reply) = self.say(node, asked) {
+            return reply;
+        }
         let holds = &mut self.peers[node].holds;
         holds.retain(|_, expires| now < *expires);
         match asked {
-            Asked::Hello => Reply::Ok,
-            Asked::Id => Reply::Integer(7),
-            // Nodes with different release commands are part of one round.
-            Asked::Deletes => Reply::Deletes { delex: node % 3 == 1, delifeq: node % 3 == 2 },
-            Asked::Info(section) => Reply::Info(Box::new(match section {
-                Section::Server => ServerInfo {
-                    run_id: Some(format!("{node} {restarts}").into()),
-                    uptime: Some(now.since(started.unwrap_or(Moment::from_nanos(1)))),
-                    ..ServerInfo::default()
-                },
-                Section::Replication => return REPLICATION,
-                Section::Memory | Section::Persistence => ServerInfo::default(),
-            })),
-            Asked::Time => Reply::Time(Duration::from_nanos(now.as_nanos())),
-            Asked::Probe | Asked::Kill => Reply::Integer(0),
             Asked::Set(_) if !holds.is_empty() => Reply::Nil,
             Asked::Set(token) => {
                 holds.insert(token, now.after(ttl));
@@ -329,7 +250,21 @@ impl World {
                 None => Reply::Integer(0),
             },
             Asked::Release(token, _) => Reply::Integer(holds.remove(&token).map_or(0, |_| 1)),
+            other => unreachable!("no marker is configured: {other:?}"),
         }
+    }
+
+    /// What a node says of itself, if that is what it was asked.
+    fn say(&self, node: usize, asked: Asked) -> Option<Reply> {
+        let peer = &self.peers[node];
+        let info = ServerInfo {
+            run_id: Some(format!("{node} {}", peer.restarts).into()),
+            uptime: Some(self.now.since(peer.started.unwrap_or(Moment::from_nanos(1)))),
+            replication: Replication { master: Some(true), history: None, promoted: Some(false) },
+            ..ServerInfo::default()
+        };
+        let time = Duration::from_nanos(self.now.as_nanos());
+        About { info: &info, offers: OFFERS[node % 3], time, connection: 7 }.answer(asked)
     }
 
     /// Carries out all actions and takes all that has ended.
@@ -355,33 +290,11 @@ impl World {
                 self.cut(node);
                 return true;
             }
-            Some(Action::Send { nodes, command }) => {
-                let asked = match command {
-                    Command::Acquire { token, .. } => Asked::Set(*token),
-                    Command::Extend { token, .. } => Asked::Extend(*token),
-                    Command::Heal { token, .. } => Asked::Heal(*token),
-                    Command::Release { token, with, .. } => Asked::Release(*token, with),
-                    Command::Authenticate(_) | Command::Select { .. } | Command::SetName => {
-                        Asked::Hello
-                    }
-                    Command::ClientId => Asked::Id,
-                    Command::Deletes => Asked::Deletes,
-                    Command::Info(section) => Asked::Info(section),
-                    Command::Time => Asked::Time,
-                    Command::Probe { .. } => Asked::Probe,
-                    Command::Kill { .. } => Asked::Kill,
-                    Command::Marker { .. } => unreachable!("no marker is configured"),
-                };
-                (nodes, asked)
-            }
+            Some(Action::Send { nodes, command }) => (nodes, Asked::from(&command)),
         };
         assert!(!nodes.is_empty());
         if let Asked::Release(token, with) = asked {
-            let is_had = |node: usize| match with {
-                ReleaseWith::Script => true,
-                ReleaseWith::Delex => node % 3 == 1,
-                ReleaseWith::Delifeq => node % 3 == 2,
-            };
+            let is_had = |node: usize| with == ReleaseWith::Script || with == OFFERS[node % 3];
             assert!(nodes.iter().all(is_had), "a node is sent only commands that it has");
             let counted = self.live.get(&token).into_iter().flatten();
             let deleted = counted.filter(|node| nodes.contains(**node)).count();
@@ -476,68 +389,6 @@ impl World {
         for peer in &self.peers {
             let left = peer.holds.values().filter(|expires| self.now < **expires).count();
             assert_eq!(left, 0, "keys are left behind");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    fn replay(target: &str, run: impl Fn(&[u8])) {
-        let folder = format!("{}/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
-        let mut inputs = 0;
-        for entry in std::fs::read_dir(folder).expect("the corpus is committed") {
-            run(&std::fs::read(entry.unwrap().path()).unwrap());
-            inputs += 1;
-        }
-        assert!(inputs > 0, "the corpus of {target} is empty");
-    }
-
-    #[test]
-    fn reply_corpus_holds() {
-        replay("reply", super::reply);
-    }
-
-    #[test]
-    fn engine_corpus_holds() {
-        replay("engine", super::engine);
-    }
-
-    /// Nearly valid replies, cut anywhere.
-    #[test]
-    fn reply_corpus_with_wrong_bytes_holds() {
-        replay("reply", |input| {
-            let mut state = input.len() as u64;
-            let mut draw = |bound: usize| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (state >> 33) as usize % bound
-            };
-            for _ in 0..200 {
-                let mut input = input.to_vec();
-                for _ in 0..=draw(3) {
-                    let (at, byte) = (draw(input.len()), b"*$:+-\r\n0129x"[draw(12)]);
-                    match draw(3) {
-                        0 => input.insert(at, byte),
-                        1 if input.len() > 1 => drop(input.remove(at)),
-                        _ => input[at] = byte,
-                    }
-                }
-                super::reply(&input);
-            }
-        });
-    }
-
-    /// A minimal fuzzer, so that every test run tries some inputs beyond the corpus.
-    #[test]
-    fn engine_survives_arbitrary_steps() {
-        let mut state = 1_u64;
-        for _ in 0..2_000 {
-            let bytes: Vec<u8> = (0..201)
-                .map(|_| {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    (state >> 56) as u8
-                })
-                .collect();
-            super::engine(&bytes);
         }
     }
 }

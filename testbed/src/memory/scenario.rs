@@ -4,14 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muxlock::proto::{
-    Action, Command, Engine, Entropy, Grant, Patience, ReleaseWith, Replication, Reply, Section,
-    ServerError, ServerInfo,
-};
+use muxlock::proto::{Action, Engine, Grant, Patience, Reply, ServerError, ServerInfo};
 use muxlock::{
-    Builder, Done, Lease, LockError, Moment, NodeState, OpId, Redlock, Released, Resource,
-    RestartGuard, ServerErrorKind,
+    Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
+    Released, Resource, RestartGuard, ServerErrorKind,
 };
+
+use super::{About, Asked, Counted, aged_master};
 
 pub const TTL: Duration = Duration::from_secs(10);
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(50);
@@ -48,28 +47,6 @@ pub enum Acted {
 /// No scenario needs more tokens; after them the source is dry.
 pub const TOKENS_MAX: u32 = 20_000;
 
-/// Tokens are counted from 1; jitter is always the same.
-struct FastPath {
-    tokens: u32,
-    random: u64,
-}
-
-impl Entropy for FastPath {
-    fn token(&mut self) -> Option<[u8; 20]> {
-        if self.tokens == TOKENS_MAX {
-            return None;
-        }
-        self.tokens += 1;
-        let mut token = [0; 20];
-        token[..4].copy_from_slice(&self.tokens.to_be_bytes());
-        Some(token)
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        self.random
-    }
-}
-
 pub struct Scenario {
     pub engine: Engine,
     pub now: Moment,
@@ -83,17 +60,7 @@ pub struct Scenario {
     /// How many connections there have been: a server tells each by its number.
     connections: i64,
     /// What nodes were asked in their handshakes and have not answered.
-    greetings: Vec<VecDeque<Greeting>>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Greeting {
-    Name,
-    Id,
-    Deletes,
-    Info(Section),
-    Time,
-    Probe,
+    greetings: Vec<VecDeque<Asked>>,
 }
 
 impl Scenario {
@@ -126,7 +93,7 @@ impl Scenario {
 
     fn start(nodes: usize, builder: Builder) -> Scenario {
         let config = builder.config().expect("the scenario's settings are valid");
-        let entropy = FastPath { tokens: 0, random: u64::MAX / 2 };
+        let entropy = Counted::new(TOKENS_MAX, u64::MAX / 2);
         let engine = Engine::new(Arc::new(config), Box::new(entropy));
         let now = Moment::from_nanos(1_000_000_000);
         Scenario {
@@ -198,23 +165,17 @@ impl Scenario {
 
     /// Answers one step of the handshake; `false` if there is none left.
     pub fn greet_once(&mut self, node: usize) -> bool {
-        let Some(greeting) = self.greetings[node].pop_front() else {
+        let Some(asked) = self.greetings[node].pop_front() else {
             return false;
         };
-        let reply = match greeting {
-            Greeting::Name => Reply::Ok,
-            Greeting::Id => {
-                self.connections += 1;
-                Reply::Integer(self.connections)
-            }
-            Greeting::Deletes => Reply::Deletes {
-                delex: self.offers[node] == ReleaseWith::Delex,
-                delifeq: self.offers[node] == ReleaseWith::Delifeq,
-            },
-            Greeting::Info(section) => self.section(node, section),
-            Greeting::Time => self.time(node),
-            Greeting::Probe => Reply::Integer(0),
+        self.connections += i64::from(asked == Asked::ClientId);
+        let about = About {
+            info: &self.servers[node],
+            offers: self.offers[node],
+            time: self.clock(node),
+            connection: self.connections,
         };
+        let reply = about.answer(asked).expect("it is part of a handshake");
         self.reply(node, reply);
         true
     }
@@ -225,30 +186,13 @@ impl Scenario {
         self.reply(node, reply);
     }
 
-    fn section(&self, node: usize, section: Section) -> Reply {
-        let said = self.servers[node].clone();
-        let none = ServerInfo::default();
-        Reply::Info(Box::new(match section {
-            Section::Server => ServerInfo {
-                version: said.version,
-                run_id: said.run_id,
-                uptime: said.uptime,
-                standalone: said.standalone,
-                ..none
-            },
-            Section::Replication => return Reply::Replication(said.replication),
-            Section::Memory => ServerInfo {
-                memory_max: said.memory_max,
-                evicts_nothing: said.evicts_nothing,
-                ..none
-            },
-            Section::Persistence => ServerInfo { loading: said.loading, ..none },
-        }))
-    }
-
     /// What the node's wall clock says.
     pub fn time(&self, node: usize) -> Reply {
-        Reply::Time(Duration::from_nanos(self.now.as_nanos()) + self.ahead[node])
+        Reply::Time(self.clock(node))
+    }
+
+    fn clock(&self, node: usize) -> Duration {
+        Duration::from_nanos(self.now.as_nanos()) + self.ahead[node]
     }
 
     /// Says what these nodes are asked when a client looks at them again: the time, and the role.
@@ -329,19 +273,20 @@ impl Scenario {
             }
             Action::Send { nodes, command } => {
                 let nodes: Vec<usize> = nodes.iter().collect();
-                let Some(greeting) = greeting(&command) else {
-                    return Some(sent(nodes, command));
-                };
-                // Outside a handshake, which it is never without, it is a look at the clocks.
-                match greeting {
-                    _ if !self.greetings[nodes[0]].is_empty() => {}
-                    Greeting::Time => return Some(Acted::Time(nodes)),
-                    Greeting::Info(_) => return Some(Acted::Role(nodes)),
-                    Greeting::Name | Greeting::Id | Greeting::Deletes | Greeting::Probe => {}
+                let asked = Asked::from(&command);
+                if !is_of_a_handshake(asked) {
+                    return Some(sent(nodes, asked));
                 }
-                self.greetings[nodes[0]].push_back(greeting);
-                match (greeting, self.greetings[nodes[0]].len()) {
-                    (Greeting::Probe, _) => Acted::Probe(nodes[0]),
+                // Outside a handshake, which it is never without, it is a look at the clocks.
+                match asked {
+                    _ if !self.greetings[nodes[0]].is_empty() => {}
+                    Asked::Time => return Some(Acted::Time(nodes)),
+                    Asked::Info(_) => return Some(Acted::Role(nodes)),
+                    _ => {}
+                }
+                self.greetings[nodes[0]].push_back(asked);
+                match (asked, self.greetings[nodes[0]].len()) {
+                    (Asked::Probe(_), _) => Acted::Probe(nodes[0]),
                     (_, 1) => Acted::Hello(nodes[0]),
                     _ => return self.take_action(),
                 }
@@ -394,60 +339,38 @@ impl Scenario {
     }
 }
 
-/// A master that has been up for long, each with a name of its own.
-fn aged_master(node: usize) -> ServerInfo {
-    ServerInfo {
-        version: Some("redis 7.0.15".into()),
-        run_id: Some(format!("process {node}").into()),
-        uptime: Some(Duration::from_secs(1_000_000)),
-        standalone: Some(true),
-        replication: Replication {
-            master: Some(true),
-            history: Some((node as u128).into()),
-            promoted: Some(false),
-        },
-        memory_max: Some(0),
-        evicts_nothing: Some(true),
-        loading: Some(false),
+fn is_of_a_handshake(asked: Asked) -> bool {
+    match asked {
+        Asked::Greeting
+        | Asked::ClientId
+        | Asked::Deletes
+        | Asked::Info(_)
+        | Asked::Time
+        | Asked::Probe(ReleaseWith::Script) => true,
+        Asked::Probe(_)
+        | Asked::Kill(_)
+        | Asked::Marker
+        | Asked::Set(_)
+        | Asked::Extend(_)
+        | Asked::Heal(_)
+        | Asked::Release(..) => false,
     }
 }
 
-fn greeting(command: &Command<'_>) -> Option<Greeting> {
-    match command {
-        Command::Authenticate(_) | Command::Select { .. } | Command::SetName => {
-            Some(Greeting::Name)
-        }
-        Command::ClientId => Some(Greeting::Id),
-        Command::Deletes => Some(Greeting::Deletes),
-        Command::Info(section) => Some(Greeting::Info(*section)),
-        Command::Time => Some(Greeting::Time),
-        Command::Probe { with: ReleaseWith::Script, .. } => Some(Greeting::Probe),
-        Command::Probe { .. }
-        | Command::Kill { .. }
-        | Command::Marker { .. }
-        | Command::Acquire { .. }
-        | Command::Extend { .. }
-        | Command::Heal { .. }
-        | Command::Release { .. } => None,
-    }
-}
-
-fn sent(nodes: Vec<usize>, command: Command<'_>) -> Acted {
-    let number = |token: &muxlock::LockToken| {
+fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
+    let number = |token: LockToken| {
         let hex = std::str::from_utf8(&token.as_bytes()[..8]).expect("tokens are text");
         u32::from_str_radix(hex, 16).expect("tokens are hexadecimal")
     };
-    match command {
-        Command::Acquire { token, .. } => Acted::Set(nodes, number(token)),
-        Command::Extend { token, .. } => Acted::Extend(nodes, number(token)),
-        Command::Heal { token, .. } => Acted::Heal(nodes, number(token)),
-        Command::Release { token, with: ReleaseWith::Script, .. } => {
-            Acted::Release(nodes, number(token))
-        }
-        Command::Release { token, with, .. } => Acted::ReleaseWith(with, nodes, number(token)),
-        Command::Probe { with, .. } => Acted::TryOut(with, nodes[0]),
-        Command::Kill { connection } => Acted::Kill(nodes[0], connection),
-        Command::Marker { .. } => Acted::Marker(nodes),
+    match asked {
+        Asked::Set(token) => Acted::Set(nodes, number(token)),
+        Asked::Extend(token) => Acted::Extend(nodes, number(token)),
+        Asked::Heal(token) => Acted::Heal(nodes, number(token)),
+        Asked::Release(token, ReleaseWith::Script) => Acted::Release(nodes, number(token)),
+        Asked::Release(token, with) => Acted::ReleaseWith(with, nodes, number(token)),
+        Asked::Probe(with) => Acted::TryOut(with, nodes[0]),
+        Asked::Kill(connection) => Acted::Kill(nodes[0], connection),
+        Asked::Marker => Acted::Marker(nodes),
         other => unreachable!("{other:?} belongs to a handshake"),
     }
 }

@@ -1,28 +1,26 @@
-//! Real `redis-server` processes on free loopback ports, for the demo, the tests and the benches.
-//!
-//! Each master has its own temporary folder and keeps nothing on disk. Dropping a [`Master`] ends
-//! its process and removes its folder. If this process is killed first, a small `sh` that waits
-//! beside each folder does both.
+//! Real `redis-server` processes on free loopback ports.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::{Index, IndexMut};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
-use std::{env, fs, process};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-/// The environment variable that names the `redis-server` to run instead of the one on PATH. A
-/// script must `exec` it: the process that answers has to be the one that was started.
-pub const SERVER_VARIABLE: &str = "MUXLOCK_REDIS_SERVER";
+use super::process::{
+    Folder, LOG_FILE, OUTPUT_FILE, SOCKET_FILE, Server, Settings, process_state, sentence,
+};
+use super::query::{Connection, Value, info_field, integer, is_closed, text, unexpected};
 
 /// How long a server may take from its start to its first answer.
 const READY_CAP: Duration = Duration::from_secs(10);
-/// How long a stopped process may take to show as stopped.
+/// How long a frozen process may take to show as frozen.
 const FREEZE_CAP: Duration = Duration::from_secs(5);
+/// How long a process that was asked to end may take.
+const STOP_CAP: Duration = Duration::from_secs(5);
 /// The interval at which this file polls for something that it waits for.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How many ports to try before giving up: another process may take a port just before the server
@@ -32,42 +30,12 @@ const MAX_PORTS_TRIED: usize = 5;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest answer to one "are you ready?": a foreign process on the port may never answer.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// The longest line of a reply: an error message, a number, a length.
-const MAX_LINE: u64 = 64 * 1024;
-/// The longest bulk string of a reply.
-const MAX_BULK: usize = 64 * 1024 * 1024;
-/// The longest array of a reply.
-const MAX_ARRAY: usize = 1024 * 1024;
-/// How deep the arrays of a reply may nest.
-const MAX_DEPTH: usize = 8;
 /// How much of a server's output an error quotes.
 const MAX_QUOTED_LOG: usize = 600;
 
-/// Waits beside a folder. Each line on its input is the process id of the server in it, or is empty
-/// if no server runs. The end of its input means that the parent has ended, for whatever reason:
-/// the rest of server and folder must be removed. It survives Ctrl-C, since a server that was
-/// frozen at that moment would otherwise remain forever.
-const WATCHDOG: &str = r#"trap '' HUP INT TERM; pid=; while read -r line; do pid=$line; done
-    [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null; [ ! -d "$1" ] || rm -rf "$1""#;
-
-/// A reply of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
-    /// A short text such as `OK`.
-    Status(String),
-    /// The server refused the command.
-    Error(String),
-    /// A number.
-    Integer(i64),
-    /// Bytes.
-    Bulk(Vec<u8>),
-    /// Null: no such key, or a condition that did not hold.
-    Nil,
-    /// A list of replies.
-    Array(Vec<Value>),
-}
-
-/// A running `redis-server` that belongs to this value.
+/// One `redis-server` process that belongs to this value, on a loopback port of its own.
+///
+/// Dropping it kills the process and removes its folder.
 #[derive(Debug)]
 pub struct Master {
     settings: Settings,
@@ -81,6 +49,10 @@ pub struct Master {
 
 impl Master {
     /// Starts a server on a free port and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
     pub fn start() -> io::Result<Master> {
         Master::start_with(&[])
     }
@@ -88,16 +60,28 @@ impl Master {
     /// Starts a server with more arguments, such as `["--requirepass", "secret"]`.
     ///
     /// With `--requirepass`, the queries of this type authenticate themselves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
     pub fn start_with(extra_args: &[&str]) -> io::Result<Master> {
         Master::start_as(Settings::new(extra_args, false))
     }
 
-    /// Starts a server with another executable.
+    /// Starts a server with another executable, such as `valkey-server`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
     pub fn start_other(binary: &OsStr, extra_args: &[&str]) -> io::Result<Master> {
         Master::start_as(Settings { binary: binary.into(), ..Settings::new(extra_args, false) })
     }
 
     /// Starts a server with more variables in its environment, such as `LD_PRELOAD`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
     pub fn start_in(environment: &[(&str, &OsStr)]) -> io::Result<Master> {
         let owned = |(name, value): &(&str, &OsStr)| ((*name).into(), (*value).to_owned());
         let environment = environment.iter().map(owned).collect();
@@ -105,6 +89,10 @@ impl Master {
     }
 
     /// Starts a server that also listens on a unix socket in its folder.
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
     pub fn start_with_socket() -> io::Result<Master> {
         Master::start_as(Settings::new(&[], true))
     }
@@ -187,7 +175,7 @@ impl Master {
     /// Whether the process that answers on the port is the child, and ready.
     fn probe(&self) -> io::Result<bool> {
         let password = self.settings.password.as_deref();
-        let mut connection = Connection::open(self.port, password, PROBE_TIMEOUT)?;
+        let mut connection = Connection::open(self.socket_addr(), password, PROBE_TIMEOUT)?;
         if connection.ask(&[b"PING"])? != Value::Status("PONG".into()) {
             return Err(io::Error::other("it does not answer PING with PONG"));
         }
@@ -224,6 +212,10 @@ impl Master {
         self.port
     }
 
+    fn socket_addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
     /// `127.0.0.1:PORT`.
     pub fn addr(&self) -> String {
         format!("127.0.0.1:{}", self.port)
@@ -257,7 +249,12 @@ impl Master {
         running
     }
 
-    /// Stops the process (SIGSTOP); returns when it is stopped. Its port still accepts connections.
+    /// Freezes the process (SIGSTOP); returns when it is frozen. Its port still accepts
+    /// connections, and nothing answers.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process is not running, or is not frozen within 5 s.
     pub fn freeze(&self) -> io::Result<()> {
         self.signal("STOP")?;
         let deadline = deadline(FREEZE_CAP);
@@ -277,12 +274,37 @@ impl Master {
     }
 
     /// Lets a frozen process continue (SIGCONT).
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process is not running.
     pub fn thaw(&self) -> io::Result<()> {
         self.signal("CONT")
     }
 
-    /// Kills the process at once (SIGKILL), frozen or not; its data is gone, unless the arguments
-    /// make it keep a file.
+    /// Asks the process to end (SIGTERM) and waits for it, for at most 5 s; then kills it. Its
+    /// data is gone, unless the arguments make it keep a file. Without a process it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be waited for.
+    pub fn stop(&mut self) -> io::Result<()> {
+        self.forget_connection();
+        // It fails if the process has ended.
+        let _ = self.signal("TERM");
+        let deadline = deadline(STOP_CAP);
+        while self.is_running() && now() < deadline {
+            pause(POLL_INTERVAL);
+        }
+        self.kill()
+    }
+
+    /// Kills the process at once (SIGKILL), frozen or not. Its data is gone, unless the arguments
+    /// make it keep a file. Without a process it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be waited for.
     pub fn kill(&mut self) -> io::Result<()> {
         self.forget_connection();
         match self.server.take() {
@@ -293,6 +315,10 @@ impl Master {
 
     /// Starts the server again, on the same port and with the same arguments; kills it first if it
     /// is running. It is empty, unless the arguments make it keep a file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be started, or does not answer within 10 s.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill()?;
         let deadline = deadline(READY_CAP);
@@ -314,6 +340,11 @@ impl Master {
     ///
     /// A reply such as `-ERR` is not an error here but a [`Value::Error`]. Like any other command,
     /// every query counts in [`Master::command_calls`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server cannot be reached, does not answer within 2 s, or answers what is no
+    /// reply.
     pub fn query(&self, args: &[&[u8]]) -> io::Result<Value> {
         let mut kept = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut connection) = kept.take() {
@@ -329,7 +360,7 @@ impl Master {
             }
         }
         let password = self.settings.password.as_deref();
-        let mut connection = Connection::open(self.port, password, QUERY_TIMEOUT)
+        let mut connection = Connection::open(self.socket_addr(), password, QUERY_TIMEOUT)
             .map_err(|error| self.query_failed(&error))?;
         let value = connection.ask(args).map_err(|error| self.query_failed(&error))?;
         *kept = Some(connection);
@@ -338,11 +369,19 @@ impl Master {
 
     /// The time to live of a key in milliseconds: -2 if there is no such key, -1 if it never
     /// expires.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
     pub fn pttl(&self, key: &[u8]) -> io::Result<i64> {
         integer(self.query(&[b"PTTL", key])?)
     }
 
-    /// The value of a key.
+    /// The value of a key; `None` if there is no such key.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
     pub fn value_of(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         match self.query(&[b"GET", key])? {
             Value::Bulk(bytes) => Ok(Some(bytes)),
@@ -352,12 +391,20 @@ impl Master {
     }
 
     /// How many keys there are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
     pub fn dbsize(&self) -> io::Result<u64> {
         let size = integer(self.query(&[b"DBSIZE"])?)?;
         u64::try_from(size).map_err(|_| unexpected(&Value::Integer(size)))
     }
 
     /// Removes every key.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
     pub fn flush(&self) -> io::Result<()> {
         match self.query(&[b"FLUSHALL"])? {
             Value::Status(_) => Ok(()),
@@ -367,6 +414,10 @@ impl Master {
 
     /// How often a command was called since the server started, by any client. A subcommand is
     /// named as in `client|setname`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
     pub fn command_calls(&self, cmd: &str) -> io::Result<u64> {
         let info = text(self.query(&[b"INFO", b"commandstats"])?)?;
         let field = format!("cmdstat_{}", cmd.to_ascii_lowercase());
@@ -380,7 +431,11 @@ impl Master {
             .ok_or_else(|| io::Error::other(format!("{field} has no number of calls: {stats}")))
     }
 
-    /// A figure of `INFO stats`.
+    /// A figure of `INFO stats`, such as `total_commands_processed`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
     pub fn stat(&self, name: &str) -> io::Result<u64> {
         let info = text(self.query(&[b"INFO", b"stats"])?)?;
         let figure = info_field(&info, name).and_then(|figure| figure.parse().ok());
@@ -432,19 +487,31 @@ impl Master {
     }
 }
 
-/// Several masters.
+/// Several masters that were started together.
+///
+/// `masters[0]` is the first one. Dropping the value kills all processes and removes their folders.
 #[derive(Debug)]
 pub struct Masters {
     all: Vec<Master>,
 }
 
 impl Masters {
-    /// Starts `n` masters at the same time and waits for all of them.
+    /// Starts `n` masters at the same time and waits until all of them answer.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no `redis-server`, if no port or folder can be had, or if a server ends
+    /// before it answers or does not answer within 10 s. Servers that were started until then are
+    /// ended.
     pub fn start(n: usize) -> io::Result<Masters> {
         Masters::start_with(n, &[])
     }
 
-    /// Starts `n` masters with more arguments, the same for each.
+    /// Starts `n` masters with more arguments, the same for each; see [`Master::start_with`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`](Masters::start).
     pub fn start_with(n: usize, extra_args: &[&str]) -> io::Result<Masters> {
         // All ports are held until all are chosen, so that they differ.
         let held = (0..n).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
@@ -487,6 +554,9 @@ impl Masters {
 impl Index<usize> for Masters {
     type Output = Master;
 
+    /// # Panics
+    ///
+    /// Panics if there are not so many masters.
     fn index(&self, index: usize) -> &Master {
         &self.all[index]
     }
@@ -516,309 +586,6 @@ impl<'a> IntoIterator for &'a mut Masters {
     }
 }
 
-const LOG_FILE: &str = "redis.log";
-const OUTPUT_FILE: &str = "redis.out";
-const SOCKET_FILE: &str = "redis.sock";
-
-/// The settings that stay the same from one start to the next.
-#[derive(Debug)]
-struct Settings {
-    binary: OsString,
-    extra_args: Vec<String>,
-    environment: Vec<(OsString, OsString)>,
-    password: Option<String>,
-    socket: bool,
-}
-
-impl Settings {
-    fn new(extra_args: &[&str], socket: bool) -> Settings {
-        let password = extra_args.iter().position(|arg| *arg == "--requirepass");
-        Settings {
-            binary: env::var_os(SERVER_VARIABLE)
-                .filter(|path| !path.is_empty())
-                .unwrap_or_else(|| "redis-server".into()),
-            extra_args: extra_args.iter().map(|arg| (*arg).to_owned()).collect(),
-            environment: Vec::new(),
-            password: password
-                .and_then(|at| extra_args.get(at + 1))
-                .map(|password| (*password).to_owned()),
-            socket,
-        }
-    }
-}
-
-/// A process, and the input of the `sh` that ends it if this process cannot.
-#[derive(Debug)]
-struct Server {
-    child: Child,
-    watchdog: Option<Arc<ChildStdin>>,
-}
-
-impl Server {
-    fn spawn(settings: &Settings, port: u16, folder: &Folder) -> io::Result<Server> {
-        let watchdog = folder.watchdog_input.clone();
-        let folder = &folder.path;
-        let output = fs::File::create(folder.join(OUTPUT_FILE))?;
-        let mut command = Command::new(&settings.binary);
-        command
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-            .args(["--appendonly", "no", "--daemonize", "no", "--protected-mode", "no"])
-            .args(["--databases", "16"])
-            .arg("--dir")
-            .arg(folder)
-            .arg("--logfile")
-            .arg(folder.join(LOG_FILE));
-        if settings.socket {
-            command.arg("--unixsocket").arg(folder.join(SOCKET_FILE));
-        }
-        let child = command
-            .args(&settings.extra_args)
-            .envs(settings.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .map_err(|error| spawn_failed(&error))?;
-        let server = Server { child, watchdog };
-        server.tell_watchdog(&server.child.id().to_string());
-        Ok(server)
-    }
-
-    /// SIGKILL ends a stopped process as well: no need to continue it first.
-    fn end(&mut self) -> io::Result<()> {
-        // Before the wait that frees the process id, so that the watchdog never kills another
-        // process.
-        self.tell_watchdog("");
-        let killed = self.child.kill();
-        self.child.wait()?;
-        killed
-    }
-
-    fn tell_watchdog(&self, line: &str) {
-        if let Some(mut input) = self.watchdog.as_deref() {
-            // It fails only if the watchdog was killed; then nothing needs the id.
-            let _ = input.write_all(format!("{line}\n").as_bytes());
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // A drop cannot report a failure; if this fails, the process has already ended.
-        let _ = self.end();
-    }
-}
-
-/// A temporary folder, removed with its contents, and the `sh` that removes it if this process
-/// cannot.
-#[derive(Debug)]
-struct Folder {
-    path: PathBuf,
-    watchdog: Option<Child>,
-    watchdog_input: Option<Arc<ChildStdin>>,
-}
-
-impl Folder {
-    fn create() -> io::Result<Folder> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let counter = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("muxlock-{}-{counter}-{}", process::id(), wall_nanos());
-        let path = env::temp_dir().join(name);
-        fs::create_dir(&path).map_err(|error| {
-            sentence(
-                error.kind(),
-                format!("the folder {} could not be created: {error}", path.display()),
-            )
-        })?;
-        // Optional: without it, server and folder still end with their `Master`.
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", WATCHDOG, "sh"])
-            .arg(&path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        // Ctrl-C goes to a whole process group: so it does not reach the `sh` even before its trap
-        // is set.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut watchdog = command.spawn().ok();
-        let input = watchdog.as_mut().and_then(|watchdog| watchdog.stdin.take());
-        Ok(Folder { path, watchdog, watchdog_input: input.map(Arc::new) })
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Files left in a temporary folder do no harm.
-        let _ = fs::remove_dir_all(&self.path);
-        // The server, which shares the input, has ended. So dropping the input ends the watchdog
-        // too.
-        self.watchdog_input = None;
-        if let Some(watchdog) = &mut self.watchdog {
-            let _ = watchdog.wait();
-        }
-    }
-}
-
-/// A blocking client, just enough for queries.
-#[derive(Debug)]
-struct Connection {
-    stream: BufReader<TcpStream>,
-}
-
-impl Connection {
-    fn open(port: u16, password: Option<&str>, timeout: Duration) -> io::Result<Connection> {
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let stream = TcpStream::connect_timeout(&addr, timeout)?;
-        stream.set_read_timeout(Some(timeout))?;
-        stream.set_write_timeout(Some(timeout))?;
-        stream.set_nodelay(true)?;
-        let mut connection = Connection { stream: BufReader::new(stream) };
-        if let Some(password) = password {
-            match connection.ask(&[b"AUTH", password.as_bytes()])? {
-                Value::Status(_) => {}
-                other => return Err(unexpected(&other)),
-            }
-        }
-        Ok(connection)
-    }
-
-    fn ask(&mut self, args: &[&[u8]]) -> io::Result<Value> {
-        let mut request = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args {
-            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-            request.extend_from_slice(arg);
-            request.extend_from_slice(b"\r\n");
-        }
-        self.stream.get_mut().write_all(&request)?;
-        self.read_value(MAX_DEPTH)
-    }
-
-    fn read_value(&mut self, depth: usize) -> io::Result<Value> {
-        let line = self.read_line()?;
-        let rest = line.get(1..).unwrap_or_default();
-        match line.as_bytes().first() {
-            Some(b'+') => Ok(Value::Status(rest.to_owned())),
-            Some(b'-') => Ok(Value::Error(rest.to_owned())),
-            Some(b':') => rest.parse().map(Value::Integer).map_err(|_| malformed(&line)),
-            Some(b'$') => {
-                let Some(length) = length(rest, MAX_BULK).ok_or_else(|| malformed(&line))? else {
-                    return Ok(Value::Nil);
-                };
-                let mut bytes = vec![0; length + 2];
-                self.stream.read_exact(&mut bytes)?;
-                bytes.truncate(length);
-                Ok(Value::Bulk(bytes))
-            }
-            Some(b'*') if depth > 0 => {
-                let Some(length) = length(rest, MAX_ARRAY).ok_or_else(|| malformed(&line))? else {
-                    return Ok(Value::Nil);
-                };
-                (0..length)
-                    .map(|_| self.read_value(depth - 1))
-                    .collect::<io::Result<_>>()
-                    .map(Value::Array)
-            }
-            _ => Err(malformed(&line)),
-        }
-    }
-
-    fn read_line(&mut self) -> io::Result<String> {
-        let mut line = Vec::new();
-        (&mut self.stream).take(MAX_LINE).read_until(b'\n', &mut line)?;
-        if line.is_empty() {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        let line = String::from_utf8_lossy(&line);
-        match line.strip_suffix("\r\n") {
-            Some(line) => Ok(line.to_owned()),
-            None => Err(malformed(&line)),
-        }
-    }
-}
-
-/// The length in a header; the inner `None` stands for a null bulk string or array.
-fn length(text: &str, cap: usize) -> Option<Option<usize>> {
-    match text.parse::<i64>() {
-        Ok(-1) => Some(None),
-        Ok(length) => usize::try_from(length).ok().filter(|length| *length <= cap).map(Some),
-        Err(_) => None,
-    }
-}
-
-/// One line of an `INFO` reply.
-fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-}
-
-fn integer(value: Value) -> io::Result<i64> {
-    match value {
-        Value::Integer(number) => Ok(number),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn text(value: Value) -> io::Result<String> {
-    match value {
-        Value::Bulk(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn unexpected(value: &Value) -> io::Error {
-    match value {
-        Value::Error(message) => io::Error::other(format!("redis-server refused: {message}")),
-        other => io::Error::other(format!("redis-server gave an unexpected reply: {other:?}")),
-    }
-}
-
-fn malformed(line: &str) -> io::Error {
-    sentence(ErrorKind::InvalidData, format!("this is no reply of a redis-server: {line:?}"))
-}
-
-fn is_closed(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::UnexpectedEof
-            | ErrorKind::BrokenPipe
-            | ErrorKind::ConnectionReset
-            | ErrorKind::ConnectionAborted
-    )
-}
-
-fn spawn_failed(error: &io::Error) -> io::Error {
-    let named = env::var_os(SERVER_VARIABLE).filter(|path| !path.is_empty());
-    let message = match (error.kind(), named) {
-        (ErrorKind::NotFound, Some(path)) => {
-            format!("{SERVER_VARIABLE} names {}, which does not exist", path.to_string_lossy())
-        }
-        (ErrorKind::NotFound, None) => "redis-server is not installed or not on PATH; run \
-             scripts/bootstrap or install the package redis-server"
-            .to_owned(),
-        _ => format!("redis-server could not be started: {error}"),
-    };
-    sentence(error.kind(), message)
-}
-
-fn sentence(kind: ErrorKind, message: String) -> io::Error {
-    io::Error::new(kind, message)
-}
-
-/// The state of a process as one letter, `T` if it is stopped; `None` if there is no such process.
-fn process_state(pid: u32) -> io::Result<Option<char>> {
-    if cfg!(target_os = "linux") {
-        return match fs::read_to_string(format!("/proc/{pid}/stat")) {
-            // The name comes before the state, in parentheses, and may contain any character.
-            Ok(stat) => Ok(stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next())),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        };
-    }
-    let output = Command::new("ps").args(["-o", "state=", "-p", &pid.to_string()]).output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().chars().next())
-}
-
 /// Holds a free port; dropping the listener frees it again.
 fn free_port() -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
@@ -836,11 +603,6 @@ fn deadline(cap: Duration) -> Instant {
 #[expect(clippy::disallowed_methods, reason = "waits for other processes, not for locks")]
 fn now() -> Instant {
     Instant::now()
-}
-
-#[expect(clippy::disallowed_methods, reason = "makes the name of a folder unlikely to exist")]
-fn wall_nanos() -> u128 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }
 
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
