@@ -36,9 +36,9 @@
 //! muxlock = { version = "0.1", features = ["testing"] }
 //! ```
 //!
-//! `redis-server` has to be on `PATH`, or be named by the environment variable in
-//! [`SERVER_VARIABLE`]. The module sends signals with `sh`, so it needs Unix. Its methods block, for
-//! at most some seconds each. It adds no dependency.
+//! `redis-server` has to be on `PATH`, or be named by the environment variable
+//! [`SERVER_VARIABLE`]. The module sends signals with `sh`, so it needs Unix. Its methods block,
+//! for some seconds at most. It adds no dependency.
 
 mod masters;
 mod process;

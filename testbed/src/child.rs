@@ -2,7 +2,9 @@
 
 use std::env;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::{pause, within};
@@ -15,13 +17,52 @@ const CHILD_VARIABLE: &str = "MUXLOCK_TEST_CHILD";
 const CHILD_PREFIX: &str = "child: ";
 
 /// The command that runs this test alone in a process of its own, as a child.
+///
+/// # Panics
+///
+/// Panics if this binary has no test of that name, or several.
 pub fn re_execute(test: &str) -> Command {
-    let mut command = Command::new(env::current_exe().expect("the path of this test"));
+    let mut command = Command::new(this_binary());
     command
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .args(["--exact", &path_of(test), "--nocapture", "--test-threads=1"])
         .env(CHILD_VARIABLE, test)
         .stdin(Stdio::null());
     command
+}
+
+fn this_binary() -> PathBuf {
+    env::current_exe().expect("the path of this test")
+}
+
+/// The name of a test with its modules. A name that the harness does not know would run nothing,
+/// and pass.
+fn path_of(test: &str) -> String {
+    static LIST: OnceLock<String> = OnceLock::new();
+    let list = LIST.get_or_init(|| {
+        let output = Command::new(this_binary()).arg("--list").output().expect("it runs again");
+        String::from_utf8(output.stdout).expect("names of tests are text")
+    });
+    let behind_modules = format!("::{test}");
+    let paths = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let found: Vec<_> =
+        paths.filter(|path| *path == test || path.ends_with(&behind_modules)).collect();
+    match found[..] {
+        [path] => path.to_owned(),
+        _ => panic!("one test should be named {test}: {found:?}"),
+    }
+}
+
+/// Runs `body`, which is that of this test, in a process of its own: it counts what the process
+/// has, or changes it. What it prints is shown if it fails.
+#[track_caller]
+pub fn alone(test: &str, body: impl FnOnce()) {
+    if is_child(test) {
+        return body();
+    }
+    let output = re_execute(test).output().expect("this test runs again");
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "the child failed: {}; see above", output.status);
 }
 
 /// Whether this process is the child that runs this test. It is ended if it hangs: its parent reads

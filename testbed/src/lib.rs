@@ -19,7 +19,7 @@ mod time;
 
 use std::time::Duration;
 
-pub use child::{Again, is_child, re_execute, run_child, tell_parent};
+pub use child::{Again, alone, is_child, re_execute, run_child, tell_parent};
 #[cfg(feature = "locks")]
 pub use client::{
     DELETING_SERVER_VARIABLE, all_ready, count, deleting_server, outcomes, patient, ready,
@@ -27,7 +27,7 @@ pub use client::{
 pub use system::Folder;
 #[cfg(target_os = "linux")]
 pub use system::{descriptors, status_figure};
-pub use time::{Stopwatch, pause, soon, timed, within};
+pub use time::{Stopwatch, heavy, pause, soon, timed, within};
 
 /// A time to live that no test waits for: what is gone earlier was deleted.
 pub const TTL: Duration = Duration::from_secs(30);

@@ -1,5 +1,6 @@
 //! Real time: how long something took, and waiting for what is to come soon.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::SOON;
@@ -57,4 +58,11 @@ pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(watch.elapsed() < limit, "not within {limit:?}: {what}");
         pause(POLL_INTERVAL);
     }
+}
+
+/// Held by a test that loads the machine for seconds, or that judges how evenly or how soon it is
+/// served: one of them at a time. The others of the binary run beside it.
+pub fn heavy() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

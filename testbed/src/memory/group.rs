@@ -149,12 +149,16 @@ impl Group {
         while self.carry_out() {
             let now = self.tick();
             for (nodes, reply) in self.on_the_way.drain(..) {
-                for node in nodes.iter() {
-                    if self.silent == Some(node) {
-                        self.unsaid.push(reply.clone());
-                    } else {
+                let silent = self.silent.filter(|node| nodes.contains(*node));
+                if let Some(silent) = silent {
+                    self.unsaid.push(reply.clone());
+                    for node in nodes.iter().filter(|node| *node != silent) {
                         self.engine.handle_reply(now, node, reply.clone());
                     }
+                    continue;
+                }
+                for node in nodes.iter() {
+                    self.engine.handle_reply(now, node, reply.clone());
                 }
             }
             self.engine.handle_timeout(now);

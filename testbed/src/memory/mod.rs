@@ -86,24 +86,24 @@ impl About<'_> {
     }
 
     fn section(&self, section: Section) -> Reply {
-        let said = self.info.clone();
-        let none = ServerInfo::default();
-        Reply::Info(Box::new(match section {
+        let said = self.info;
+        let info = match section {
+            Section::Replication => return Reply::Replication(said.replication),
             Section::Server => ServerInfo {
-                version: said.version,
-                run_id: said.run_id,
+                version: said.version.clone(),
+                run_id: said.run_id.clone(),
                 uptime: said.uptime,
                 standalone: said.standalone,
-                ..none
+                ..ServerInfo::default()
             },
-            Section::Replication => return Reply::Replication(said.replication),
             Section::Memory => ServerInfo {
                 memory_max: said.memory_max,
                 evicts_nothing: said.evicts_nothing,
-                ..none
+                ..ServerInfo::default()
             },
-            Section::Persistence => ServerInfo { loading: said.loading, ..none },
-        }))
+            Section::Persistence => ServerInfo { loading: said.loading, ..ServerInfo::default() },
+        };
+        Reply::Info(Box::new(info))
     }
 }
 

@@ -1,7 +1,5 @@
 //! The fuzz targets over the committed corpora, and over some inputs beyond them.
 
-#![allow(missing_docs)]
-
 use testbed::fuzz;
 
 fn replay(target: &str, run: impl Fn(&[u8])) {

@@ -1,8 +1,6 @@
 //! Commands that arrive much later than they were sent, by schedules that were made up to break
 //! what is promised of debts and doubts. Virtual time, scripted nodes.
 
-#![allow(missing_docs)]
-
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};

@@ -1,7 +1,5 @@
 //! Extensions that set the key on nodes that have forgotten it (R29), on virtual time.
 
-#![allow(missing_docs)]
-
 use std::time::Duration;
 
 use muxlock::proto::Reply;

@@ -1,7 +1,5 @@
 //! Acquisitions of one client that wait for the same resource: who asks the nodes, and when.
 
-#![allow(missing_docs)]
-
 use std::sync::Arc;
 use std::time::Duration;
 

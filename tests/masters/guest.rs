@@ -2,7 +2,7 @@
 //! scripted ones for what a real one will not do.
 
 #[allow(dead_code)]
-#[path = "../examples/own_event_loop.rs"]
+#[path = "../../examples/own_event_loop.rs"]
 mod own_event_loop;
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use muxlock::{
 };
 use own_event_loop::Server;
 use testbed::scripted::{Peer, Scripted};
-use testbed::{PATIENT, SOON, Stopwatch, TTL, patient, pause, soon, within};
+use testbed::{PATIENT, SOON, Stopwatch, TTL, heavy, patient, pause, soon, within};
 
 const KEY: &str = "invoice:42";
 const FIRST: Token = Token(1_000);
@@ -504,6 +504,7 @@ fn told(what: &str, turns: &[Duration]) -> Duration {
 
 #[test]
 fn ten_thousand_requests_and_a_dead_master_do_not_stall_the_loop() {
+    let _turn = heavy();
     let by_wall = told("by the clock", &under_load(wall_time));
     assert!(by_wall < SOON, "{by_wall:?}");
     // Without the time in which others had the processor, or the host had it.
@@ -570,6 +571,7 @@ const MANY: usize = 5_000;
 /// Thousands of operations under way, and masters that answer all at once, die, or come back.
 #[test]
 fn no_call_takes_long_with_thousands_of_operations_under_way() {
+    let _turn = heavy();
     for (frozen, kind) in [(1, "lock"), (3, "lock"), (1, "extend"), (3, "extend"), (3, "unlock")] {
         let what = format!("{kind}, {frozen} of 5 die");
         let mut masters = start(5);
@@ -619,6 +621,7 @@ fn is_won(done: &Done) -> bool {
 /// call is due at once, and the others are served meanwhile.
 #[test]
 fn flood_of_one_master_is_read_in_parts_and_others_are_served() {
+    let _turn = heavy();
     let go = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&go);
     let flooding = Scripted::start(move |peer: &mut Peer| {

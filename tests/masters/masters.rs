@@ -19,8 +19,8 @@ use muxlock::{
 use testbed::proxy::DelayProxy;
 use testbed::scripted::{Peer, Scripted};
 use testbed::{
-    Again, Folder, PATIENT, SOON, Stopwatch, TTL, all_ready, count, deleting_server, is_child,
-    outcomes, patient, pause, re_execute, soon, tell_parent, timed, within,
+    Again, Folder, PATIENT, SOON, Stopwatch, TTL, all_ready, count, deleting_server, heavy,
+    is_child, outcomes, patient, pause, re_execute, soon, tell_parent, timed, within,
 };
 
 /// No other time to live comes near it, and no test runs as long.
@@ -1315,7 +1315,7 @@ fn deleting_servers_pass_the_same_tests() {
         return;
     }
     let output = std::process::Command::new(env::current_exe().unwrap())
-        .args(["--skip", test])
+        .args(["masters::", "--skip", test])
         .env(muxlock::testing::SERVER_VARIABLE, server)
         .output()
         .unwrap();
@@ -1327,6 +1327,7 @@ fn deleting_servers_pass_the_same_tests() {
 
 #[test]
 fn one_resource_shared_by_threads_has_one_holder_at_a_time() {
+    let _turn = heavy();
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
     let inside = AtomicBool::new(false);
@@ -1355,6 +1356,7 @@ fn one_resource_shared_by_threads_has_one_holder_at_a_time() {
 
 #[test]
 fn resources_of_different_threads_do_not_disturb_each_other() {
+    let _turn = heavy();
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
     let watch = Stopwatch::start();
@@ -1421,6 +1423,7 @@ fn urls_from_parent() -> Vec<String> {
 #[cfg(target_os = "linux")]
 #[test]
 fn ten_thousand_operations_leave_no_thread_descriptor_or_memory() {
+    let _turn = heavy();
     use testbed::{descriptors, status_figure};
 
     let test = "ten_thousand_operations_leave_no_thread_descriptor_or_memory";
@@ -1550,6 +1553,7 @@ fn contend_once(redlock: &Redlock, diary: &Diary, id: &str) {
 
 #[test]
 fn contending_processes_under_faults_never_overlap_and_never_stall() {
+    let _turn = heavy();
     let test = "contending_processes_under_faults_never_overlap_and_never_stall";
     if is_child(test) {
         return contend();

@@ -1,8 +1,5 @@
 //! Locks that are renewed by the one thread of their client, over real masters.
 
-#![cfg(target_os = "linux")]
-#![allow(missing_docs)]
-
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,8 +14,8 @@ use muxlock::{
     RestartGuard,
 };
 use testbed::{
-    SOON, Stopwatch, TTL, all_ready, is_child, patient, pause, re_execute, run_child, soon,
-    status_figure, tell_parent, timed, within,
+    SOON, Stopwatch, TTL, all_ready, alone, heavy, patient, pause, soon, status_figure,
+    tell_parent, timed, within,
 };
 
 const KEY: &str = "report:7";
@@ -68,15 +65,6 @@ fn scripts(master: &Master) -> u64 {
     master.command_calls("eval").unwrap()
 }
 
-/// Runs `body` in a process of its own: it looks at all threads or memory there are.
-fn alone(test: &str, body: fn()) {
-    if is_child(test) {
-        body();
-    } else {
-        run_child(&mut re_execute(test)).into_iter().for_each(|line| println!("{line}"));
-    }
-}
-
 #[test]
 fn kept_lock_outlives_its_ttl_many_times_and_unlocks() {
     let (masters, redlock) = start(3);
@@ -101,6 +89,7 @@ fn kept_lock_outlives_its_ttl_many_times_and_unlocks() {
 /// little memory.
 #[test]
 fn ten_thousand_locks_are_kept_alive_by_one_thread_with_a_master_frozen() {
+    let _turn = heavy();
     const LOCKS: usize = 10_000;
     const TTL: Duration = Duration::from_secs(4);
     alone("ten_thousand_locks_are_kept_alive_by_one_thread_with_a_master_frozen", || {
@@ -147,6 +136,7 @@ fn ten_thousand_locks_are_kept_alive_by_one_thread_with_a_master_frozen() {
 /// R31: a majority is frozen and then killed; each holder is told before his lock ends.
 #[test]
 fn holders_of_a_thousand_locks_are_told_of_a_lost_majority_before_the_deadline() {
+    let _turn = heavy();
     const LOCKS: usize = 1_000;
     const TTL: Duration = Duration::from_secs(4);
     let (mut masters, redlock) = start(5);
@@ -315,6 +305,7 @@ fn callback_may_use_the_client() {
 /// R30: whatever the renewals are at, release wins.
 #[test]
 fn locks_that_are_given_up_while_they_are_renewed_leave_no_key_and_no_renewal() {
+    let _turn = heavy();
     let (masters, redlock) = start(3);
     // So short that some renewal is nearly always under way.
     let ttl = Duration::from_millis(60);

@@ -1,7 +1,5 @@
 //! The engine's states on virtual time: each test is a state, a stimulus and the exact outcome.
 
-#![allow(missing_docs)]
-
 use std::io::ErrorKind;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! The demo, as somebody who types it sees it: real masters, real output, real exit codes.
 
-#![cfg(feature = "cli")]
-
 use std::process::{Command, Output};
 
 const CHAPTERS: [&str; 11] = [

@@ -1,8 +1,6 @@
 //! Host names: each is looked up before each connection, off the caller's time, and one that does
 //! not resolve costs its node's vote and nothing else.
 
-#![allow(missing_docs)]
-
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, ErrorKind};

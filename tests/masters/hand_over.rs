@@ -1,8 +1,5 @@
 //! A lock that is handed to another process as text, over real masters.
 
-#![cfg(target_os = "linux")]
-#![allow(missing_docs)]
-
 use std::env;
 use std::io::Write;
 use std::process::Command;

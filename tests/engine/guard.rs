@@ -1,8 +1,6 @@
 //! Which servers vote, and from when on: identity, restarts, promotions, clocks and flushes, on
 //! virtual time. `max_ttl` is 30 s, so a quarantine lasts 30 s + 1 % + 2 ms + 1 s.
 
-#![allow(missing_docs)]
-
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply, ServerError};

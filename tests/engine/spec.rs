@@ -2,8 +2,6 @@
 //!
 //! Each test quotes what it holds the engine to, and names the section.
 
-#![allow(missing_docs)]
-
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};

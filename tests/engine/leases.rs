@@ -1,8 +1,6 @@
 //! Leases that go from one engine to another: what the giver must not do any more, and what the
 //! taker must not count, and leaves nothing of. Virtual time, scripted nodes.
 
-#![allow(missing_docs)]
-
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};

@@ -1,8 +1,5 @@
 //! R24: a forked process touches nothing of its parent's, and nothing of it hangs.
 
-#![cfg(target_os = "linux")]
-#![allow(missing_docs)]
-
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;

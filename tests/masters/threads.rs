@@ -1,8 +1,5 @@
 //! Many threads on one client, over real masters.
 
-#![cfg(target_os = "linux")]
-#![allow(missing_docs)]
-
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -11,7 +8,7 @@ use std::time::Duration;
 
 use muxlock::testing::Masters;
 use muxlock::{Redlock, RestartGuard};
-use testbed::{Stopwatch, TTL, all_ready, is_child, patient, re_execute, run_child, soon};
+use testbed::{Stopwatch, TTL, all_ready, heavy, is_child, patient, re_execute, run_child, soon};
 
 const THREADS: usize = 64;
 const NODES: usize = 5;
@@ -61,6 +58,7 @@ fn on_all(time: Duration, run: impl Fn(usize) + Sync) -> Vec<u64> {
 /// R9: one asks for all who wait, and they get the lock in the order in which they came.
 #[test]
 fn threads_that_want_one_resource_get_it_in_turn() {
+    let _turn = heavy();
     let (masters, redlock) = start();
     let before = commands(&masters);
     let (drawn, holder) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
@@ -100,6 +98,7 @@ fn threads_that_want_one_resource_get_it_in_turn() {
 /// With resources of their own, what many want at once leaves together.
 #[test]
 fn threads_share_the_masters_attention() {
+    let _turn = heavy();
     let (masters, redlock) = start();
     let reads = || {
         let stat = |name| masters[0].stat(name).unwrap();
@@ -120,6 +119,7 @@ fn threads_share_the_masters_attention() {
 /// It counts the threads of the process, so it has one of its own.
 #[test]
 fn client_has_no_thread_of_its_own() {
+    let _turn = heavy();
     const NAME: &str = "client_has_no_thread_of_its_own";
     if !is_child(NAME) {
         run_child(&mut re_execute(NAME));

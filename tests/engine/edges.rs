@@ -1,7 +1,5 @@
 //! The engine at the very moments at which something ends, and what it counts.
 
-#![allow(missing_docs)]
-
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};
