@@ -282,16 +282,18 @@ impl Master {
         self.signal("CONT")
     }
 
-    /// Asks the process to end (SIGTERM) and waits for it, for at most 5 s; then kills it. Its
-    /// data is gone, unless the arguments make it keep a file. Without a process it does nothing.
+    /// Asks the process to end (SIGTERM), frozen or not, and waits for it, for at most 5 s; then
+    /// kills it. Its data is gone, unless the arguments make it keep a file. Without a process it
+    /// does nothing.
     ///
     /// # Errors
     ///
     /// Fails if the process cannot be waited for.
     pub fn stop(&mut self) -> io::Result<()> {
         self.forget_connection();
-        // It fails if the process has ended.
+        // They fail if the process has ended. A frozen one notices the first with the second.
         let _ = self.signal("TERM");
+        let _ = self.signal("CONT");
         let deadline = deadline(STOP_CAP);
         while self.is_running() && now() < deadline {
             pause(POLL_INTERVAL);

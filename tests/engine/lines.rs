@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::LockErrorKind::{Contended, Unavailable};
-use muxlock::proto::{Engine, Entropy, Patience, Reply};
+use muxlock::proto::{Engine, Patience, Reply};
 use muxlock::{
     Cancelled, Done, Lease, LockErrorKind, Moment, NodeOutcome, OpId, Redlock, Resource,
 };
-use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL};
+use testbed::memory::{Acted, Counted, NODE_TIMEOUT, Scenario, TTL};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -212,7 +212,7 @@ fn whose_patience_ends_before_any_round_does_is_told_what_was_said_so_far() {
 #[test]
 fn line_ends_without_randomness() {
     let config = Redlock::builder().node("redis://127.0.0.1:1").config().unwrap();
-    let mut engine = Engine::new(Arc::new(config), Box::new(Dry { is_wet: true }));
+    let mut engine = Engine::new(Arc::new(config), Box::new(Counted::new(1, 0)));
     let now = Moment::from_nanos(1_000_000_000);
     let mut wait = || {
         let (name, patience) = (Resource::new("line").unwrap(), Patience::Until(now.after(SECOND)));
@@ -229,21 +229,6 @@ fn line_ends_without_randomness() {
         ended += 1;
     }
     assert_eq!((ended, engine.operations()), (100_000, 0));
-}
-
-/// The operating system has no random bytes but once.
-struct Dry {
-    is_wet: bool,
-}
-
-impl Entropy for Dry {
-    fn token(&mut self) -> Option<[u8; 20]> {
-        std::mem::take(&mut self.is_wet).then_some([7; 20])
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        0
-    }
 }
 
 /// It costs them no more that they are many, and the first is followed by who is still there.

@@ -18,5 +18,6 @@ mod hand_over;
 mod keep_alive;
 mod masters;
 mod names;
+mod testing;
 #[cfg(target_os = "linux")]
 mod threads;
