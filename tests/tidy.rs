@@ -129,6 +129,36 @@ fn leaves_import_no_layers() {
     }
 }
 
+/// What starts servers for tests needs nothing of the library, and no crate.
+#[test]
+fn feature_testing_stands_alone() {
+    let mut files = Vec::new();
+    collect(&root().join("src/testing"), &mut files);
+    assert!(files.len() >= 4, "the sources were found");
+    for (path, text) in files {
+        let found = code(&text).find(|line| line.contains("crate::"));
+        assert_eq!(found, None, "{path} imports from the library");
+    }
+    let manifest = text_of("Cargo.toml");
+    assert!(manifest.contains("\ntesting = []\n"), "the feature brings a dependency");
+}
+
+/// What tests share is in the crate `testbed`. Two include what is tested itself: an example, and
+/// the hand-over between threads.
+#[test]
+fn tests_and_benches_include_no_file_of_another() {
+    let mut files = Vec::new();
+    for folder in ["tests", "testbed", "benches"] {
+        collect(&root().join(folder), &mut files);
+    }
+    let allowed = ["tests/masters/guest.rs", "tests/handover/src/lib.rs"];
+    for (path, text) in files {
+        let is_allowed = allowed.iter().any(|allowed| path.ends_with(allowed));
+        let includes = text.lines().any(|line| line.starts_with("#[path"));
+        assert!(!includes || is_allowed, "{path} includes another file");
+    }
+}
+
 #[test]
 fn sources_are_clean() {
     let mut files = library();
