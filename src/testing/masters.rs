@@ -513,7 +513,7 @@ impl Masters {
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`](Masters::start).
+    /// As [`Masters::start`].
     pub fn start_with(n: usize, extra_args: &[&str]) -> io::Result<Masters> {
         // All ports are held until all are chosen, so that they differ.
         let held = (0..n).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;

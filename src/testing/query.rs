@@ -15,6 +15,7 @@ const MAX_DEPTH: usize = 8;
 
 /// A reply of a server, as its protocol (RESP2) has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Value {
     /// A short text such as `OK`.
     Status(String),
