@@ -1,68 +1,24 @@
 //! Commands to bytes and bytes to replies, without a socket and without an operation.
 
 use std::hint::black_box;
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::BytesMut;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use muxlock::proto::{Action, Command, Engine, Entropy, Patience, ReleaseWith, Reply, Ttl};
+use muxlock::ReleaseWith;
+use muxlock::proto::Command;
 use muxlock::resp::{ReplyReader, encode};
-use muxlock::{LockToken, Moment, Redlock, Resource};
+use testbed::memory::Group;
 
-const TTL: Duration = Duration::from_secs(30);
 /// As many commands or replies as an event loop may well find in one turn.
 const BATCH: usize = 64;
 /// More than a batch of the longest command.
 const ENCODED_BYTES_MAX: usize = 64 * 1024;
-const NOW: Moment = Moment::from_nanos(1);
 /// What any server may say when it is busy.
 const ERROR: &[u8] = b"-LOADING Redis is loading the dataset in memory\r\n";
 
-/// What is encoded does not depend on the token's digits.
-struct Constant;
-
-impl Entropy for Constant {
-    fn token(&mut self) -> Option<[u8; 20]> {
-        Some([0xab; 20])
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        0
-    }
-}
-
-/// A token and a TTL, which only an engine makes.
-fn token_and_ttl() -> (LockToken, Ttl) {
-    let config = Redlock::builder()
-        .node("redis://127.0.0.1:10000")
-        .config()
-        .expect("settings within their bounds");
-    let mut engine = Engine::new(Arc::new(config), Box::new(Constant));
-    let resource = Resource::new("invoice:42").expect("a short name");
-    // The node connects first: nothing is sent to one that is not ready.
-    engine.connect(NOW);
-    engine.handle_connected(NOW, 0);
-    while let Some(action) = engine.poll_action() {
-        let reply = match action {
-            Action::Connect { .. } | Action::Close { .. } => continue,
-            Action::Send { command: Command::SetName, .. } => Reply::Ok,
-            Action::Send { command: Command::Info(_), .. } => Reply::Info(Box::default()),
-            Action::Send { command: Command::Time, .. } => Reply::Time(Duration::ZERO),
-            Action::Send { .. } => Reply::Integer(0),
-        };
-        engine.handle_reply(NOW, 0, reply);
-    }
-    engine.acquire(NOW, resource, TTL, Patience::OneRound).expect("room for one operation");
-    match engine.poll_action() {
-        Some(Action::Send { command: Command::Acquire { token, ttl, .. }, .. }) => (*token, ttl),
-        other => unreachable!("the node is sent a SET: {other:?}"),
-    }
-}
-
 fn encoding(criterion: &mut Criterion) {
-    let (token, ttl) = token_and_ttl();
+    let (token, ttl) = Group::new(1).token_and_ttl();
     let (token, key) = (&token, b"invoice:42".as_slice());
     let mut group = criterion.benchmark_group("encode");
     let commands = [

@@ -8,16 +8,6 @@
 //! its single pairs. At the end, healthy and faulty masters take turns of a few milliseconds, and a
 //! table compares their medians: run `cargo bench --bench masters ratios` for that alone.
 
-#[allow(dead_code, reason = "made for tests, too")]
-#[path = "../src/cli/masters.rs"]
-mod masters;
-#[allow(dead_code, reason = "made for tests, too")]
-#[path = "../tests/support/proxy.rs"]
-mod proxy;
-#[allow(dead_code, reason = "made for tests, too")]
-#[path = "../tests/support/scripted.rs"]
-mod scripted;
-
 use std::any::Any;
 use std::cell::LazyCell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,9 +17,9 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode};
 use muxlock::{Builder, LockGuard, NodeState, Redlock};
 
-use masters::{Master, Masters};
-use proxy::DelayProxy;
-use scripted::{Peer, Scripted, refused_addr};
+use muxlock::testing::{Master, Masters};
+use testbed::proxy::DelayProxy;
+use testbed::scripted::{Peer, Scripted, refused_addr};
 
 const NODES: usize = 5;
 const NODE_COUNTS: [usize; 5] = [1, 3, 5, 7, 9];

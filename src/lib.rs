@@ -119,17 +119,12 @@
 //! The rules that the code follows, `R1` to `R37`, are in `docs/rules.md`, each with its tests.
 //!
 //! # Features
+//! - `testing`: real `redis-server` processes for your tests. It brings no dependency.
 //! - `cli`: the command-line tool. The library needs none of its dependencies.
 
 mod client;
 mod config;
 mod error;
-#[cfg(fuzzing)]
-#[doc(hidden)]
-#[allow(missing_docs)]
-pub mod fuzzing;
-#[cfg(all(test, not(fuzzing)))]
-mod fuzzing;
 mod moment;
 mod mux;
 mod outcome;
@@ -139,6 +134,8 @@ mod resource;
 #[doc(hidden)]
 pub mod resp;
 mod sys;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod token;
 mod validity;
 

@@ -7,11 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Every Rust file of the library, with its path below `src`; the command-line tool apart.
+/// Every Rust file of the library, with its path below `src`; the command-line tool, and what
+/// starts servers for tests, apart.
 fn library() -> Vec<(String, String)> {
     let mut files = Vec::new();
     collect(&root().join("src"), &mut files);
-    files.retain(|(path, _)| !path.starts_with("cli/") && !path.starts_with("bin/"));
+    let apart = ["cli/", "bin/", "testing/"];
+    files.retain(|(path, _)| !apart.iter().any(|folder| path.starts_with(folder)));
     assert!(files.len() > 20, "the sources were found");
     files
 }
@@ -287,10 +289,40 @@ fn forbidden_imports_are_found() {
     assert_eq!(imports_through_lib(text), ["Moment", "quorum()"]);
 }
 
+/// What starts servers for tests needs nothing of the library, and no crate.
+#[test]
+fn feature_testing_stands_alone() {
+    let mut files = Vec::new();
+    collect(&root().join("src/testing"), &mut files);
+    assert!(files.len() >= 4, "the sources were found");
+    for (path, text) in files {
+        let found = code(&text).find(|line| line.contains("crate::"));
+        assert_eq!(found, None, "{path} imports from the library");
+    }
+    let manifest = text_of("Cargo.toml");
+    assert!(manifest.contains("\ntesting = []\n"), "the feature brings a dependency");
+}
+
+/// What tests share is in the crate `testbed`. Two include what is tested itself: an example, and
+/// the hand-over between threads.
+#[test]
+fn tests_and_benches_include_no_file_of_another() {
+    let mut files = Vec::new();
+    for folder in ["tests", "testbed", "benches"] {
+        collect(&root().join(folder), &mut files);
+    }
+    let allowed = ["tests/masters/guest.rs", "tests/handover/src/lib.rs"];
+    for (path, text) in files {
+        let is_allowed = allowed.iter().any(|allowed| path.ends_with(allowed));
+        let includes = text.lines().any(|line| line.starts_with("#[path"));
+        assert!(!includes || is_allowed, "{path} includes another file");
+    }
+}
+
 #[test]
 fn sources_are_clean() {
     let mut files = library();
-    for folder in ["tests", "benches", "examples", "src/cli", "src/bin"] {
+    for folder in ["tests", "testbed", "benches", "examples", "src/cli", "src/bin", "src/testing"] {
         collect(&root().join(folder), &mut files);
     }
     let marks = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["dbg", "!("].concat()];
@@ -354,6 +386,7 @@ fn files_in(folder: &str, ending: &str) -> Vec<(String, String)> {
 fn tests() -> Vec<(String, String)> {
     let mut files = Vec::new();
     collect(&root().join("tests"), &mut files);
+    collect(&root().join("testbed"), &mut files);
     files.retain(|(path, _)| !path.ends_with("tidy.rs"));
     files
 }

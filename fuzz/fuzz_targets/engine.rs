@@ -1,9 +1,9 @@
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 #[cfg(feature = "libfuzzer")]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| muxlock::fuzzing::engine(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| testbed::fuzz::engine(data));
 
 #[cfg(not(feature = "libfuzzer"))]
 fn main() {
-    muxlock::fuzzing::engine(&[]);
+    testbed::fuzz::engine(&[]);
 }

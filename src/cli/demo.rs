@@ -4,10 +4,10 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use muxlock::testing::Masters;
 use muxlock::{LockGuard, NodeOutcome, Redlock, RestartGuard};
 
 use super::histogram::Latencies;
-use super::masters::Masters;
 use super::page::{Cell, Page, Stop, truth};
 use super::paint::{Ink, capital, count, thousands, time, whole_seconds};
 use super::stage::{ask_again, name, names_are, release};

@@ -2,8 +2,6 @@
 
 mod demo;
 mod histogram;
-#[allow(dead_code, reason = "the tests and the benches use the rest")]
-mod masters;
 mod page;
 mod paint;
 mod stage;

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use muxlock::testing::Master;
 use muxlock::{
     LockError, LockGuard, NodeOutcome, NodeState, NodeStatus, Redlock, Released, quorum,
 };
@@ -12,7 +13,6 @@ use super::demo::{
     TTL,
 };
 use super::histogram::{Bucket, Latencies, bar};
-use super::masters::Master;
 use super::page::{Cell, Stop, Truth, truth};
 use super::paint::{Ink, count, thousands, time};
 use super::stopwatch::{Stopwatch, wait_until};

@@ -9,11 +9,7 @@ use super::{KeepAlive, Redlock};
 use crate::config::RestartGuard;
 use crate::proto::NodeState;
 use crate::sys::clock::Clock;
-use scripted::Scripted;
-
-#[path = "../../tests/support/scripted.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod scripted;
+use testbed::scripted::Scripted;
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

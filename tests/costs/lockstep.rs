@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ChildStdin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::support::scripted::{HANDSHAKE, Peer, Scripted};
+use testbed::scripted::{HANDSHAKE, Peer, Scripted};
 
 /// Several servers, and the barrier that they let a child pass.
 pub struct Lockstep {

@@ -10,15 +10,8 @@
 
 #![allow(missing_docs)]
 
-#[allow(dead_code)]
-#[path = "../../src/cli/masters.rs"]
-mod masters;
-#[allow(dead_code)]
-#[path = "../support/mod.rs"]
-mod support;
-
 mod allocations;
-mod engine;
+mod codec;
 mod lockstep;
 mod tools;
 mod work;
@@ -34,9 +27,9 @@ use std::time::Duration;
 
 use allocations::allocations;
 use lockstep::{Lockstep, late_releases};
-use masters::Masters;
 use muxlock::Redlock;
-use support::{PATIENT, is_child};
+use muxlock::testing::Masters;
+use testbed::{PATIENT, is_child};
 use tools::{Calls, Feed, OneCpu, Tool, clock_reads, instructions, system_calls};
 use work::{CHILD_TEST, Guest, IN_FLIGHT, Job, Kind, TTL, client, once, once_with};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::{ChildStdin, Command, Stdio};
 
-use crate::support::Folder;
 use crate::work::{BEGIN, END, Job, SECTION};
+use testbed::Folder;
 
 /// How often each system call was made.
 pub type Calls = BTreeMap<String, u64>;

@@ -9,16 +9,18 @@ use std::time::Duration;
 use std::{env, fs};
 
 use mio::{Events, Poll, Token};
-use muxlock::{Done, Lease, Multiplexer, NodeState, Redlock, RestartGuard};
+use muxlock::{Done, Lease, Multiplexer, NodeState, Redlock, Resource, RestartGuard};
+use testbed::memory::Group;
+use testbed::{all_ready, patient, pause, re_execute};
 
-use crate::engine::{self, Cluster, Encoded, KEY};
-use crate::support::{all_ready, patient, pause, re_execute};
+use crate::codec::{self, Encoded};
 
 /// Where these are looked for in the file system, nothing is; a log of system calls shows it.
 pub const BEGIN: &str = "/muxlock-costs/begin";
 pub const END: &str = "/muxlock-costs/end";
 /// Part of the name of the function in which instructions are counted.
 pub const SECTION: &str = "counted_section";
+pub const KEY: &str = "invoice:42";
 /// The test that a child runs.
 pub const CHILD_TEST: &str = "child";
 
@@ -145,19 +147,19 @@ impl Job {
                 self.count(|| guest.pairs(barrier));
             }
             Kind::Engine => {
-                let mut cluster = Cluster::new(NODES);
-                self.count(|| cluster.pair());
+                let (mut group, resource) = (Group::new(NODES), resource());
+                self.count(|| group.pair(&resource));
             }
             Kind::EngineLooking => {
-                let mut cluster = Cluster::new(NODES);
+                let (mut group, resource) = (Group::new(NODES), resource());
                 self.count(|| {
-                    cluster.idle(LOOK_AFTER);
-                    cluster.pair();
+                    group.idle(LOOK_AFTER);
+                    group.pair(&resource);
                 });
             }
-            Kind::EncodeSet => self.count(engine::encoding(Encoded::Set)),
-            Kind::EncodeRelease => self.count(engine::encoding(Encoded::Release)),
-            Kind::DecodeReplies => self.count(engine::decoding()),
+            Kind::EncodeSet => self.count(codec::encoding(Encoded::Set)),
+            Kind::EncodeRelease => self.count(codec::encoding(Encoded::Release)),
+            Kind::DecodeReplies => self.count(codec::decoding()),
         }
     }
 
@@ -188,6 +190,10 @@ fn mark(path: &str) {
 fn barrier() {
     let mut byte = [0];
     io::stdin().read_exact(&mut byte).expect("the parent says when they have");
+}
+
+fn resource() -> Resource {
+    Resource::new(KEY).expect("a short name")
 }
 
 /// A client of these masters; whether it guards against restarts, their URLs say.

@@ -12,12 +12,12 @@ use muxlock::{
     Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, RestartGuard, Retry,
 };
 
-use crate::masters::{Master, Value};
 use crate::scene::{
     First, KEY, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, guarded, info, node_soon, owns,
     pttl, quarantine_of, refused, skip, tell, trusting, works,
 };
-use crate::support::{Folder, SOON, TTL, count, outcomes, pause, soon, timed};
+use muxlock::testing::{Master, Value};
+use testbed::{Folder, SOON, TTL, count, outcomes, pause, soon, timed};
 
 /// Shifts what the process takes for the time of day by the seconds in a file. It asks the kernel
 /// itself, and allocates nothing, since an allocator may ask for the time before it is ready.

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use muxlock::{NodeOutcome, NodeState, Phase};
 
-use crate::masters::Master;
 use crate::scene::{
     KEY, LONG, all_vote, ask, calls, clean_again, hasty, node_soon, pttl, refused, start,
     start_one, start_with, tell, trusting, unavailable, works,
 };
-use crate::support::{SOON, soon, timed, within};
 use crate::wire::{Cut, Detour, Wire, cut_at_the_first_set};
+use muxlock::testing::Master;
+use testbed::{SOON, soon, timed, within};
 
 const SILENT: NodeOutcome = NodeOutcome::TimedOut(Phase::Reply);
 

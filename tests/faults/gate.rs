@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::masters::Master;
-use crate::support::soon;
+use muxlock::testing::Master;
+use testbed::soon;
 
 /// How much is read at once, in bytes.
 const CHUNK: usize = 16 * 1024;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use muxlock::{LockGuard, LockParts, NodeOutcome, NodeState, Redlock, RestartGuard};
 
 use crate::gate::{Gate, Toward};
-use crate::masters::Masters;
 use crate::scene::{
     KEY, LONG, SET, all_vote, calls, compare_and_delete, durable, ends_by_itself, first_in_time,
     in_time, node_soon, owner, owns, pttl, start, stays_alone, two_hold, works,
 };
-use crate::support::{outcomes, patient, soon};
+use muxlock::testing::Masters;
+use testbed::{outcomes, patient, soon};
 
 /// When the giver loses the connection that its SET was sent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,13 +9,6 @@
 //! a TTL of ten minutes, so nothing but their release can be the reason. The measured times are
 //! printed; `cargo test --test faults -- --nocapture` shows them.
 
-#[allow(dead_code)]
-#[path = "../../src/cli/masters.rs"]
-mod masters;
-#[allow(dead_code)]
-#[path = "../support/mod.rs"]
-mod support;
-
 mod clocks;
 mod frozen;
 mod gate;

@@ -6,14 +6,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, mem, process, thread};
 
-use crate::masters::Masters;
 use crate::scene::{
     First, HEALED_WITHIN, KEY, LONG, all_vote, clean_again, hasty, owns, pttl, refused, start,
     trusting,
 };
-use crate::support::{
-    Again, PATIENT, SOON, Stopwatch, is_child, re_execute, soon, tell_parent, timed,
-};
+use muxlock::testing::Masters;
+use testbed::{Again, PATIENT, SOON, Stopwatch, is_child, re_execute, soon, tell_parent, timed};
 
 const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
 const ENDING_VARIABLE: &str = "MUXLOCK_TEST_ENDING";

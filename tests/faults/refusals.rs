@@ -10,14 +10,14 @@ use muxlock::{
     Unfit,
 };
 
-use crate::masters::{Master, Value};
 use crate::scene::{
     First, HEALED_WITHIN, KEY, LONG, MAX_TTL, all_vote, ask, calls, clean_again,
     clean_again_within, durable, guarded, info, node_soon, owns, pttl, quarantine_of, refused,
     start, start_one, start_with, tell, trusting, unavailable, works,
 };
-use crate::support::{SOON, Stopwatch, outcomes, pause, soon, timed, within};
 use crate::wire::Wire;
+use muxlock::testing::{Master, Value};
+use testbed::{SOON, Stopwatch, outcomes, pause, soon, timed, within};
 
 fn said(kind: ServerErrorKind) -> NodeOutcome {
     NodeOutcome::Server(kind)

@@ -7,14 +7,14 @@ use muxlock::{
     Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, RestartGuard, Unfit,
 };
 
-use crate::masters::{Master, Masters, Value};
 use crate::scene::{
     First, KEY, LONG, MAX_TTL, QUARANTINE, all_vote, ask, calls, clean_again, durable, guarded,
     node_soon, owner, owns, pttl, quarantine_of, refused, start, start_one, start_with, tell,
     trusting, until_vote, works,
 };
-use crate::support::scripted::refused_addr;
-use crate::support::{SOON, TTL, count, outcomes, pause, soon, timed, within};
+use muxlock::testing::{Master, Masters, Value};
+use testbed::scripted::refused_addr;
+use testbed::{SOON, TTL, count, outcomes, pause, soon, timed, within};
 
 /// What an operator has to set before a restart forgets nothing.
 const PERSISTENT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];

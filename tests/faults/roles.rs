@@ -9,15 +9,15 @@ use muxlock::{
     Redlock, Unfit,
 };
 
-use crate::masters::{Master, Masters, Value};
 use crate::scene::{
     First, KEY, LONG, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, durable, guarded, info,
     node_soon, owner, owns, pttl, quarantine_of, refused, skip, start_one, start_with, tell,
     trusting, unavailable, until_vote, works,
 };
-use crate::support::proxy::DelayProxy;
-use crate::support::scripted::refused_addr;
-use crate::support::{SOON, TTL, outcomes, pause, soon, within};
+use muxlock::testing::{Master, Masters, Value};
+use testbed::proxy::DelayProxy;
+use testbed::scripted::refused_addr;
+use testbed::{SOON, TTL, outcomes, pause, soon, within};
 
 const REPLICA: NodeOutcome = NodeOutcome::Unfit(Unfit::Replica);
 /// A replica is brought up to date at once.

@@ -8,8 +8,8 @@ use muxlock::{
     Builder, LockError, LockGuard, NodeOutcome, NodeStatus, Quarantine, Redlock, RestartGuard,
 };
 
-use crate::masters::{Master, Masters, Value};
-use crate::support::{PATIENT, SOON, Stopwatch, outcomes, patient, ready, soon, timed, within};
+use muxlock::testing::{Master, Masters, Value};
+use testbed::{PATIENT, SOON, Stopwatch, outcomes, patient, ready, soon, timed, within};
 
 pub const KEY: &str = "invoice:42";
 /// What dead attempts leave behind must be gone this soon after the fault has healed.

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use crate::masters::Master;
-use crate::support::scripted::{Peer, Scripted};
+use muxlock::testing::Master;
+use testbed::scripted::{Peer, Scripted};
 
 /// How long a master may take to answer: longer than any test freezes it.
 const REPLY_CAP: Duration = Duration::from_secs(60);

@@ -5,10 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[path = "../support/bug.rs"]
-mod bug;
-
-use bug::{all, copy, write_if_other};
+use testbed::bug::{all, copy, write_if_other};
 
 /// What a copy of the crate needs to build this test.
 const PARTS: [&str; 9] = [
@@ -20,7 +17,7 @@ const PARTS: [&str; 9] = [
     "benches",
     "examples",
     "tests/sim",
-    "tests/support/bug.rs",
+    "testbed",
 ];
 
 fn root() -> PathBuf {

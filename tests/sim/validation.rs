@@ -11,11 +11,7 @@ use crate::world::redis::{Data, Redis, Session};
 use crate::world::server::{Refusal, Server};
 use crate::world::wire;
 
-#[allow(dead_code)]
-#[path = "../../src/cli/masters.rs"]
-mod masters;
-
-use masters::{Master, Value};
+use muxlock::testing::{Master, Value};
 
 const RELEASE: &str = include_str!("../../src/scripts/release.lua").trim_ascii_end();
 const EXTEND: &str = include_str!("../../src/scripts/extend.lua").trim_ascii_end();

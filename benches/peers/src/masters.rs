@@ -1,16 +1,12 @@
 //! The masters that clients are measured on: real servers on free ports of this machine.
 
-#[allow(dead_code, reason = "made for tests, too")]
-#[path = "../../../src/cli/masters.rs"]
-mod servers;
-
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use muxlock::testing::{self, Masters};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
-use servers::Masters;
 
 use crate::clock;
 
@@ -34,12 +30,12 @@ impl Pool {
 
     /// Where they listen.
     pub fn ports(&self) -> Vec<u16> {
-        self.masters.iter().map(servers::Master::port).collect()
+        self.masters.iter().map(testing::Master::port).collect()
     }
 
     /// The ids of their processes.
     pub fn pids(&self) -> Vec<u32> {
-        self.masters.iter().map(servers::Master::pid).collect()
+        self.masters.iter().map(testing::Master::pid).collect()
     }
 
     /// Waits until a client whose locks live for `ttl` at most does not mistrust them any more.
@@ -50,7 +46,7 @@ impl Pool {
 
     /// Stops the last `count`; their kernel still takes bytes and connections.
     pub fn freeze(&self, count: usize) -> io::Result<()> {
-        self.last(count).try_for_each(servers::Master::freeze)
+        self.last(count).try_for_each(testing::Master::freeze)
     }
 
     /// Lets them go on, and waits until they have caught up.
@@ -65,7 +61,7 @@ impl Pool {
         Ok(())
     }
 
-    fn last(&self, count: usize) -> impl Iterator<Item = &servers::Master> {
+    fn last(&self, count: usize) -> impl Iterator<Item = &testing::Master> {
         self.masters.iter().skip(self.masters.len().saturating_sub(count))
     }
 }
@@ -94,7 +90,7 @@ impl Refused {
 /// The version of the servers.
 pub fn version() -> io::Result<String> {
     let binary =
-        std::env::var_os(servers::SERVER_VARIABLE).unwrap_or_else(|| "redis-server".into());
+        std::env::var_os(testing::SERVER_VARIABLE).unwrap_or_else(|| "redis-server".into());
     let output = std::process::Command::new(binary).arg("--version").output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));

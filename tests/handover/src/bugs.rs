@@ -3,18 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[path = "../../support/bug.rs"]
-mod bug;
-
-use bug::{all, copy, write_if_other};
+use testbed::bug::{all, copy, write_if_other};
 
 /// What a copy needs, seen from the folder of the library.
-const PARTS: [&str; 5] = [
+const PARTS: [&str; 6] = [
     "src/client/crew.rs",
     "tests/handover/Cargo.toml",
     "tests/handover/Cargo.lock",
     "tests/handover/src",
-    "tests/support/bug.rs",
+    "testbed/Cargo.toml",
+    "testbed/src",
 ];
 
 fn root() -> PathBuf {

@@ -1,0 +1,86 @@
+//! A test of your own program, with real masters that fail.
+//!
+//! ```text
+//! cargo run --example integration_test --features testing
+//! ```
+//!
+//! In your crate the functions named `..._test` carry `#[test]` and stand in `tests/`. They need
+//! `redis-server` on PATH.
+
+use std::error::Error;
+use std::time::Duration;
+
+use muxlock::testing::Masters;
+use muxlock::{LockError, Redlock, RestartGuard};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// What is tested: a report that one process at a time writes.
+fn write_report(redlock: &Redlock, written: &mut u32) -> Result<(), LockError> {
+    let lock = redlock.try_lock("report:daily", TTL)?;
+    *written += 1;
+    lock.unlock()?;
+    Ok(())
+}
+
+/// Masters that belong to one test, and a client of them.
+fn start(count: usize) -> Result<(Masters, Redlock), Box<dyn Error>> {
+    let masters = Masters::start(count)?;
+    let redlock = Redlock::builder()
+        .nodes(masters.urls())
+        // The guard would wait, since these masters were started a moment ago.
+        .restart_guard(RestartGuard::Off)
+        // A frozen master costs this much at most.
+        .node_timeout(Duration::from_millis(250))
+        .connect()?;
+    Ok((masters, redlock))
+}
+
+fn one_master_less_is_not_noticed_test() -> Result<(), Box<dyn Error>> {
+    let (masters, redlock) = start(3)?;
+    let mut written = 0;
+    masters[2].freeze()?;
+    write_report(&redlock, &mut written)?;
+    assert_eq!(written, 1);
+    Ok(())
+}
+
+fn without_a_quorum_nothing_is_written_test() -> Result<(), Box<dyn Error>> {
+    let (mut masters, redlock) = start(3)?;
+    let mut written = 0;
+    masters[0].kill()?;
+    masters[1].kill()?;
+    let error = write_report(&redlock, &mut written).expect_err("one of three masters is left");
+    assert!(error.is_unavailable(), "{error}");
+    assert_eq!(written, 0);
+
+    // Once the masters are back, so is the report.
+    masters[0].restart()?;
+    masters[1].restart()?;
+    let lock = redlock.try_lock_for("report:daily", TTL, TTL)?;
+    assert!(lock.unlock()?.was_held());
+    Ok(())
+}
+
+fn taken_lock_keeps_others_out_test() -> Result<(), Box<dyn Error>> {
+    let (masters, redlock) = start(3)?;
+    let mut written = 0;
+    let other = redlock.try_lock("report:daily", TTL)?;
+    let error = write_report(&redlock, &mut written).expect_err("another holder has the lock");
+    assert!(error.is_contended(), "{error}");
+    drop(other);
+    assert_eq!(redlock.shutdown(TTL), 0, "every command is answered");
+    // The masters themselves can be asked what they hold.
+    for master in &masters {
+        assert_eq!(master.dbsize()?, 0);
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    one_master_less_is_not_noticed_test()?;
+    without_a_quorum_nothing_is_written_test()?;
+    taken_lock_keeps_others_out_test()?;
+    println!("all passed");
+    Ok(())
+}

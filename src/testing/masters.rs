@@ -1,0 +1,613 @@
+//! Real `redis-server` processes on free loopback ports.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::{Index, IndexMut};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::process::{
+    Folder, LOG_FILE, OUTPUT_FILE, SOCKET_FILE, Server, Settings, process_state, sentence,
+};
+use super::query::{Connection, Value, info_field, integer, is_closed, text, unexpected};
+
+/// How long a server may take from its start to its first answer.
+const READY_CAP: Duration = Duration::from_secs(10);
+/// How long a frozen process may take to show as frozen.
+const FREEZE_CAP: Duration = Duration::from_secs(5);
+/// How long a process that was asked to end may take.
+const STOP_CAP: Duration = Duration::from_secs(5);
+/// The interval at which this file polls for something that it waits for.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// How many ports to try before giving up: another process may take a port just before the server
+/// does.
+const MAX_PORTS_TRIED: usize = 5;
+/// How long a query may take to connect, to be sent, and to be answered.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest answer to one "are you ready?": a foreign process on the port may never answer.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How much of a server's output an error quotes.
+const MAX_QUOTED_LOG: usize = 600;
+
+/// One `redis-server` process that belongs to this value, on a loopback port of its own.
+///
+/// Dropping it kills the process and removes its folder.
+#[derive(Debug)]
+pub struct Master {
+    settings: Settings,
+    port: u16,
+    pid: u32,
+    connection: Mutex<Option<Connection>>,
+    // Before the folder, since fields drop in this order and the server writes into its folder.
+    server: Option<Server>,
+    folder: Folder,
+}
+
+impl Master {
+    /// Starts a server on a free port and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
+    pub fn start() -> io::Result<Master> {
+        Master::start_with(&[])
+    }
+
+    /// Starts a server with more arguments, such as `["--requirepass", "secret"]`.
+    ///
+    /// With `--requirepass`, the queries of this type authenticate themselves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
+    pub fn start_with(extra_args: &[&str]) -> io::Result<Master> {
+        Master::start_as(Settings::new(extra_args, false))
+    }
+
+    /// Starts a server with another executable, such as `valkey-server`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
+    pub fn start_other(binary: &OsStr, extra_args: &[&str]) -> io::Result<Master> {
+        Master::start_as(Settings { binary: binary.into(), ..Settings::new(extra_args, false) })
+    }
+
+    /// Starts a server with more variables in its environment, such as `LD_PRELOAD`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
+    pub fn start_in(environment: &[(&str, &OsStr)]) -> io::Result<Master> {
+        let owned = |(name, value): &(&str, &OsStr)| ((*name).into(), (*value).to_owned());
+        let environment = environment.iter().map(owned).collect();
+        Master::start_as(Settings { environment, ..Settings::new(&[], false) })
+    }
+
+    /// Starts a server that also listens on a unix socket in its folder.
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
+    pub fn start_with_socket() -> io::Result<Master> {
+        Master::start_as(Settings::new(&[], true))
+    }
+
+    fn start_as(settings: Settings) -> io::Result<Master> {
+        let port = local_port(&free_port()?)?;
+        let mut master = Master::launch(settings, port)?;
+        master.settle()?;
+        Ok(master)
+    }
+
+    /// Spawns the server without waiting for it.
+    fn launch(settings: Settings, port: u16) -> io::Result<Master> {
+        let folder = Folder::create()?;
+        let server = Server::spawn(&settings, port, &folder)?;
+        Ok(Master {
+            settings,
+            port,
+            pid: server.child.id(),
+            connection: Mutex::new(None),
+            server: Some(server),
+            folder,
+        })
+    }
+
+    /// Waits for a launched server, on other ports if another process has taken its port.
+    fn settle(&mut self) -> io::Result<()> {
+        for _ in 1..MAX_PORTS_TRIED {
+            if self.wait_until_ready(deadline(READY_CAP))? {
+                return Ok(());
+            }
+            self.port = local_port(&free_port()?)?;
+            self.respawn()?;
+        }
+        if self.wait_until_ready(deadline(READY_CAP))? {
+            return Ok(());
+        }
+        Err(self.exited_early())
+    }
+
+    fn respawn(&mut self) -> io::Result<()> {
+        self.forget_connection();
+        self.server = None;
+        let server = Server::spawn(&self.settings, self.port, &self.folder)?;
+        self.pid = server.child.id();
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// Whether the server answers; `false` if it ended before it did.
+    fn wait_until_ready(&mut self, deadline: Instant) -> io::Result<bool> {
+        loop {
+            if !self.is_running() {
+                return Ok(false);
+            }
+            match self.probe() {
+                Ok(true) => return Ok(true),
+                Ok(false) | Err(_) if now() < deadline => pause(POLL_INTERVAL),
+                Ok(_) => {
+                    return Err(sentence(
+                        ErrorKind::AddrInUse,
+                        format!("another process answers on port {}", self.port),
+                    ));
+                }
+                Err(error) => {
+                    return Err(sentence(
+                        ErrorKind::TimedOut,
+                        format!(
+                            "redis-server on port {} was not ready within {} s: {error}{}",
+                            self.port,
+                            READY_CAP.as_secs(),
+                            self.quoted_log()
+                        ),
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Whether the process that answers on the port is the child, and ready.
+    fn probe(&self) -> io::Result<bool> {
+        let password = self.settings.password.as_deref();
+        let mut connection = Connection::open(self.socket_addr(), password, PROBE_TIMEOUT)?;
+        if connection.ask(&[b"PING"])? != Value::Status("PONG".into()) {
+            return Err(io::Error::other("it does not answer PING with PONG"));
+        }
+        let info = text(connection.ask(&[b"INFO", b"server"])?)?;
+        Ok(info_field(&info, "process_id").is_some_and(|pid| pid == self.pid.to_string()))
+    }
+
+    fn exited_early(&self) -> io::Error {
+        io::Error::other(format!(
+            "redis-server ended before it answered on port {}{}",
+            self.port,
+            self.quoted_log()
+        ))
+    }
+
+    /// The end of the server's output, for an error message.
+    fn quoted_log(&self) -> String {
+        let mut quoted = String::new();
+        for name in [OUTPUT_FILE, LOG_FILE] {
+            // Without a file there is nothing to quote.
+            let bytes = fs::read(self.folder.path.join(name)).unwrap_or_default();
+            let tail = &bytes[bytes.len().saturating_sub(MAX_QUOTED_LOG)..];
+            let tail = String::from_utf8_lossy(tail);
+            if !tail.trim().is_empty() {
+                quoted.push_str("\nit wrote:\n");
+                quoted.push_str(tail.trim());
+            }
+        }
+        quoted
+    }
+
+    /// The TCP port; a restart keeps it.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn socket_addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn addr(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// `redis://127.0.0.1:PORT`, without the password if there is one.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr())
+    }
+
+    /// The unix socket, if this master was started with one.
+    pub fn socket_path(&self) -> Option<PathBuf> {
+        self.settings.socket.then(|| self.folder.path.join(SOCKET_FILE))
+    }
+
+    /// The id of the server's process, or of its last process if it has ended.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether the server's process exists, frozen or not.
+    pub fn is_running(&mut self) -> bool {
+        let running = match &mut self.server {
+            Some(server) => matches!(server.child.try_wait(), Ok(None)),
+            None => false,
+        };
+        if !running {
+            // The watchdog must drop the id, which may soon belong to another process.
+            self.server = None;
+        }
+        running
+    }
+
+    /// Freezes the process (SIGSTOP); returns when it is frozen. Its port still accepts
+    /// connections, and nothing answers.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process is not running, or is not frozen within 5 s.
+    pub fn freeze(&self) -> io::Result<()> {
+        self.signal("STOP")?;
+        let deadline = deadline(FREEZE_CAP);
+        loop {
+            match process_state(self.pid)? {
+                Some('T' | 't') => return Ok(()),
+                Some('Z' | 'X') | None => return Err(self.not_running()),
+                Some(_) if now() < deadline => pause(POLL_INTERVAL),
+                Some(state) => {
+                    return Err(sentence(
+                        ErrorKind::TimedOut,
+                        format!("process {} did not stop; its state is {state}", self.pid),
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Lets a frozen process continue (SIGCONT).
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process is not running.
+    pub fn thaw(&self) -> io::Result<()> {
+        self.signal("CONT")
+    }
+
+    /// Asks the process to end (SIGTERM), frozen or not, and waits for it, for at most 5 s; then
+    /// kills it. Its data is gone, unless the arguments make it keep a file. Without a process it
+    /// does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be waited for.
+    pub fn stop(&mut self) -> io::Result<()> {
+        self.forget_connection();
+        // They fail if the process has ended. A frozen one notices the first with the second.
+        let _ = self.signal("TERM");
+        let _ = self.signal("CONT");
+        let deadline = deadline(STOP_CAP);
+        while self.is_running() && now() < deadline {
+            pause(POLL_INTERVAL);
+        }
+        self.kill()
+    }
+
+    /// Kills the process at once (SIGKILL), frozen or not. Its data is gone, unless the arguments
+    /// make it keep a file. Without a process it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be waited for.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.forget_connection();
+        match self.server.take() {
+            Some(mut server) => server.end(),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts the server again, on the same port and with the same arguments; kills it first if it
+    /// is running. It is empty, unless the arguments make it keep a file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process cannot be started, or does not answer within 10 s.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.kill()?;
+        let deadline = deadline(READY_CAP);
+        loop {
+            self.respawn()?;
+            if self.wait_until_ready(deadline)? {
+                return Ok(());
+            }
+            // Another process may hold the port for a moment, for example with an outgoing
+            // connection.
+            if now() >= deadline {
+                return Err(self.exited_early());
+            }
+            pause(POLL_INTERVAL);
+        }
+    }
+
+    /// Sends the server a query over a connection that is kept for the next one.
+    ///
+    /// A reply such as `-ERR` is not an error here but a [`Value::Error`]. Like any other command,
+    /// every query counts in [`Master::command_calls`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server cannot be reached, does not answer within 2 s, or answers what is no
+    /// reply.
+    pub fn query(&self, args: &[&[u8]]) -> io::Result<Value> {
+        let mut kept = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut connection) = kept.take() {
+            match connection.ask(args) {
+                Ok(value) => {
+                    *kept = Some(connection);
+                    return Ok(value);
+                }
+                // The server had closed the kept connection earlier; that is no failure of this
+                // query.
+                Err(error) if is_closed(&error) => {}
+                Err(error) => return Err(self.query_failed(&error)),
+            }
+        }
+        let password = self.settings.password.as_deref();
+        let mut connection = Connection::open(self.socket_addr(), password, QUERY_TIMEOUT)
+            .map_err(|error| self.query_failed(&error))?;
+        let value = connection.ask(args).map_err(|error| self.query_failed(&error))?;
+        *kept = Some(connection);
+        Ok(value)
+    }
+
+    /// The time to live of a key in milliseconds: -2 if there is no such key, -1 if it never
+    /// expires.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
+    pub fn pttl(&self, key: &[u8]) -> io::Result<i64> {
+        integer(self.query(&[b"PTTL", key])?)
+    }
+
+    /// The value of a key; `None` if there is no such key.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
+    pub fn value_of(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        match self.query(&[b"GET", key])? {
+            Value::Bulk(bytes) => Ok(Some(bytes)),
+            Value::Nil => Ok(None),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// How many keys there are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
+    pub fn dbsize(&self) -> io::Result<u64> {
+        let size = integer(self.query(&[b"DBSIZE"])?)?;
+        u64::try_from(size).map_err(|_| unexpected(&Value::Integer(size)))
+    }
+
+    /// Removes every key.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
+    pub fn flush(&self) -> io::Result<()> {
+        match self.query(&[b"FLUSHALL"])? {
+            Value::Status(_) => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// How often a command was called since the server started, by any client. A subcommand is
+    /// named as in `client|setname`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
+    pub fn command_calls(&self, cmd: &str) -> io::Result<u64> {
+        let info = text(self.query(&[b"INFO", b"commandstats"])?)?;
+        let field = format!("cmdstat_{}", cmd.to_ascii_lowercase());
+        let Some(stats) = info_field(&info, &field) else {
+            return Ok(0);
+        };
+        stats
+            .split(',')
+            .find_map(|stat| stat.strip_prefix("calls="))
+            .and_then(|calls| calls.parse().ok())
+            .ok_or_else(|| io::Error::other(format!("{field} has no number of calls: {stats}")))
+    }
+
+    /// A figure of `INFO stats`, such as `total_commands_processed`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Master::query`], and if the server refuses.
+    pub fn stat(&self, name: &str) -> io::Result<u64> {
+        let info = text(self.query(&[b"INFO", b"stats"])?)?;
+        let figure = info_field(&info, name).and_then(|figure| figure.parse().ok());
+        figure.ok_or_else(|| io::Error::other(format!("INFO stats has no figure {name}")))
+    }
+
+    fn forget_connection(&mut self) {
+        *self.connection.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The standard library sends no signals; the `kill` of the shell does.
+    fn signal(&self, name: &str) -> io::Result<()> {
+        // The id of a process that was reaped may belong to another one by now.
+        if self.server.is_none() {
+            return Err(self.not_running());
+        }
+        let status = Command::new("sh")
+            .args(["-c", r#"kill -s "$1" "$2""#, "sh", name, &self.pid.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .map_err(|error| sentence(error.kind(), format!("sh could not be run: {error}")))?;
+        if status.success() { Ok(()) } else { Err(self.not_running()) }
+    }
+
+    fn not_running(&self) -> io::Error {
+        sentence(
+            ErrorKind::NotConnected,
+            format!("the redis-server of port {} is not running", self.port),
+        )
+    }
+
+    fn query_failed(&self, error: &io::Error) -> io::Error {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => sentence(
+                ErrorKind::TimedOut,
+                format!(
+                    "the redis-server of port {} did not answer within {} s",
+                    self.port,
+                    QUERY_TIMEOUT.as_secs()
+                ),
+            ),
+            kind => sentence(
+                kind,
+                format!("the redis-server of port {} could not be asked: {error}", self.port),
+            ),
+        }
+    }
+}
+
+/// Several masters that were started together.
+///
+/// `masters[0]` is the first one. Dropping the value kills all processes and removes their folders.
+#[derive(Debug)]
+pub struct Masters {
+    all: Vec<Master>,
+}
+
+impl Masters {
+    /// Starts `n` masters at the same time and waits until all of them answer.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no `redis-server`, if no port or folder can be had, or if a server ends
+    /// before it answers or does not answer within 10 s. Servers that were started until then are
+    /// ended.
+    pub fn start(n: usize) -> io::Result<Masters> {
+        Masters::start_with(n, &[])
+    }
+
+    /// Starts `n` masters with more arguments, the same for each; see [`Master::start_with`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Masters::start`].
+    pub fn start_with(n: usize, extra_args: &[&str]) -> io::Result<Masters> {
+        // All ports are held until all are chosen, so that they differ.
+        let held = (0..n).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
+        let ports = held.iter().map(local_port).collect::<io::Result<Vec<_>>>()?;
+        drop(held);
+        let launch = |port| Master::launch(Settings::new(extra_args, false), port);
+        let mut all = ports.into_iter().map(launch).collect::<io::Result<Vec<_>>>()?;
+        for master in &mut all {
+            master.settle()?;
+        }
+        Ok(Masters { all })
+    }
+
+    /// The URL of each master, in order.
+    pub fn urls(&self) -> Vec<String> {
+        self.all.iter().map(Master::url).collect()
+    }
+
+    /// The number of masters, running or not.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there are no masters.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Each master, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Master> {
+        self.all.iter()
+    }
+
+    /// Each master, in order, for killing or restarting it.
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Master> {
+        self.all.iter_mut()
+    }
+}
+
+impl Index<usize> for Masters {
+    type Output = Master;
+
+    /// # Panics
+    ///
+    /// Panics if there are not so many masters.
+    fn index(&self, index: usize) -> &Master {
+        &self.all[index]
+    }
+}
+
+impl IndexMut<usize> for Masters {
+    fn index_mut(&mut self, index: usize) -> &mut Master {
+        &mut self.all[index]
+    }
+}
+
+impl<'a> IntoIterator for &'a Masters {
+    type Item = &'a Master;
+    type IntoIter = std::slice::Iter<'a, Master>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a mut Masters {
+    type Item = &'a mut Master;
+    type IntoIter = std::slice::IterMut<'a, Master>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}
+
+/// Holds a free port; dropping the listener frees it again.
+fn free_port() -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .map_err(|error| sentence(error.kind(), format!("there is no free port: {error}")))
+}
+
+fn local_port(listener: &TcpListener) -> io::Result<u16> {
+    Ok(listener.local_addr()?.port())
+}
+
+fn deadline(cap: Duration) -> Instant {
+    now() + cap
+}
+
+#[expect(clippy::disallowed_methods, reason = "waits for other processes, not for locks")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
+fn pause(interval: Duration) {
+    std::thread::sleep(interval);
+}

@@ -1,0 +1,394 @@
+//! The engine, and arbitrary steps.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use muxlock::proto::{
+    Action, Engine, Patience, Replication, Reply, Section, ServerError, ServerInfo,
+};
+use muxlock::{
+    Done, Heal, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, Redlock, ReleaseWith,
+    Resource, RestartGuard, ServerErrorKind,
+};
+
+use crate::memory::{About, Asked, Counted};
+
+/// Any sequence of commands, connections, replies and timeouts: the engine never panics. It never
+/// hands out a lock without a quorum or without validity, and it leaves no key behind once the
+/// nodes heal.
+pub fn engine(data: &[u8]) {
+    let Some((&shape, bytes)) = data.split_first() else {
+        return;
+    };
+    let guard = if shape & 0x40 == 0 { RestartGuard::Off } else { RestartGuard::Uptime };
+    let heal = if shape & 0x60 == 0x60 { Heal::On } else { Heal::Off };
+    let (nodes, ttl) = (usize::from(shape % 5) + 1, TTLS[usize::from(shape >> 7)]);
+    let mut world = World::new(nodes, ttl, guard, heal);
+    for step in bytes.chunks_exact(2).take(STEPS_MAX) {
+        world.step(step[0], step[1]);
+    }
+    world.heal();
+}
+
+const STEPS_MAX: usize = 1_024;
+/// Turns that healing may take: each answers all commands, or advances to the next timer.
+const HEALING_TURNS_MAX: usize = 10_000;
+/// With the short TTL, time runs out often; with the long one, keys that were left behind stay.
+const TTLS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// Nodes with different release commands are part of one round.
+const OFFERS: [ReleaseWith; 3] = [ReleaseWith::Script, ReleaseWith::Delex, ReleaseWith::Delifeq];
+
+#[derive(Default)]
+struct Peer {
+    asked: VecDeque<Asked>,
+    /// Each key's token, with the moment at which it expires.
+    holds: BTreeMap<LockToken, Moment>,
+    /// How often it was restarted, and when last. A restart keeps the data: lost data is left to
+    /// the simulation, which knows whether a lock may suffer from it.
+    restarts: u64,
+    started: Option<Moment>,
+}
+
+struct World {
+    engine: Engine,
+    now: Moment,
+    ttl: Duration,
+    peers: Vec<Peer>,
+    leases: Vec<Lease>,
+    /// Operations in flight; for extensions, with the old deadline.
+    started: BTreeMap<OpId, Option<Moment>>,
+    /// When the first SET with this token was handed out, and which nodes granted it.
+    sets: BTreeMap<LockToken, (Moment, BTreeSet<usize>)>,
+    /// The locks that are held, with the nodes that were last counted for them.
+    live: BTreeMap<LockToken, BTreeSet<usize>>,
+    /// The nodes that granted the extension in flight with this token.
+    extensions: BTreeMap<LockToken, BTreeSet<usize>>,
+}
+
+impl World {
+    fn new(nodes: usize, ttl: Duration, guard: RestartGuard, heal: Heal) -> World {
+        let urls = (1..=nodes).map(|port| format!("redis://127.0.0.1:{port}"));
+        // As long as the short TTL, so that answers may come too late for the validity only.
+        let builder = Redlock::builder().nodes(urls).node_timeout(TTLS[0]).restart_guard(guard);
+        let config = builder.heal(heal).config().expect("valid settings");
+        World {
+            engine: Engine::new(Arc::new(config), Box::new(Counted::new(u32::MAX, 0))),
+            // Long after the nodes were started.
+            now: Moment::from_nanos(1).after(Duration::from_secs(1_000)),
+            ttl,
+            peers: (0..nodes).map(|_| Peer::default()).collect(),
+            leases: Vec::new(),
+            started: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            live: BTreeMap::new(),
+            extensions: BTreeMap::new(),
+        }
+    }
+
+    fn quorum(&self) -> usize {
+        muxlock::quorum(self.peers.len())
+    }
+
+    /// The TTL minus 1 % and 2 ms.
+    fn validity(&self) -> Duration {
+        self.ttl - self.ttl / 100 - Duration::from_millis(2)
+    }
+
+    fn step(&mut self, what: u8, how: u8) {
+        let node = usize::from(how) % self.peers.len();
+        if let 9 | 12 = what % 13 {
+            // No time passes between a connection's end and its closing.
+            self.drain();
+        }
+        match what % 13 {
+            0 => self.acquire(Patience::OneRound),
+            1 => self.acquire(Patience::Until(self.now.after(Duration::from_millis(how.into())))),
+            2 => self.extend(how),
+            3 => self.release(how),
+            4 => self.abandon(how),
+            5 => self.engine.handle_connected(self.now, node),
+            6 => self.disconnect(node),
+            7 => self.answer(node, how >> 4),
+            8 => self.answer(node, 0),
+            9 => self.pass(Duration::from_millis(how.into())),
+            10 => self.engine.handle_blocked(node),
+            11 => self.engine.handle_writable(self.now, node),
+            // The process is paused: nothing handles what is due.
+            _ => self.now = self.now.after(Duration::from_millis(8 * u64::from(how))),
+        }
+        // It must make no difference whether the caller drains at once or later.
+        if what & 0x80 == 0 {
+            self.drain();
+        }
+    }
+
+    fn acquire(&mut self, patience: Patience) {
+        let resource = Resource::new("r").expect("a valid name");
+        let op =
+            self.engine.acquire(self.now, resource, self.ttl, patience).expect("valid arguments");
+        self.started.insert(op, None);
+    }
+
+    fn extend(&mut self, how: u8) {
+        let Some(lease) = self.take_lease(how) else {
+            return;
+        };
+        let (token, deadline) = (*lease.token(), lease.valid_until());
+        self.extensions.insert(token, BTreeSet::new());
+        let op = self.engine.extend(self.now, lease, self.ttl);
+        self.started.insert(op, Some(deadline));
+    }
+
+    fn release(&mut self, how: u8) {
+        let Some(lease) = self.take_lease(how) else {
+            return;
+        };
+        self.live.remove(lease.token());
+        let op = self.engine.release(self.now, lease);
+        self.started.insert(op, None);
+    }
+
+    fn abandon(&mut self, how: u8) {
+        let Some(lease) = self.take_lease(how) else {
+            return;
+        };
+        self.live.remove(lease.token());
+        self.engine.abandon(self.now, lease);
+    }
+
+    fn take_lease(&mut self, how: u8) -> Option<Lease> {
+        let count = self.leases.len();
+        (count > 0).then(|| self.leases.swap_remove(usize::from(how) % count))
+    }
+
+    /// Ends the connection. Unanswered commands that set keys take effect anyway.
+    fn disconnect(&mut self, node: usize) {
+        let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+        self.engine.handle_disconnected(self.now, node, outcome);
+    }
+
+    fn cut(&mut self, node: usize) {
+        for asked in std::mem::take(&mut self.peers[node].asked) {
+            if let Asked::Set(token) | Asked::Heal(token) = asked {
+                self.peers[node].holds.insert(token, self.now.after(self.ttl));
+            }
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+        self.engine.handle_timeout(self.now);
+    }
+
+    /// Lets a node answer its oldest command: correctly, or as `how` demands.
+    fn answer(&mut self, node: usize, how: u8) {
+        let Some(asked) = self.peers[node].asked.pop_front() else {
+            if how == 15 {
+                self.engine.handle_reply(self.now, node, Reply::Ok);
+            }
+            return;
+        };
+        let error = |kind| Reply::Error(ServerError { kind, message: "ERR".into() });
+        if how == 7 && asked == Asked::Info(Section::Server) {
+            self.peers[node].restarts += 1;
+            self.peers[node].started = Some(self.now);
+        }
+        let reply = match how {
+            0..=7 => self.obey(node, asked),
+            8 => error(ServerErrorKind::OutOfMemory),
+            9 => error(ServerErrorKind::Busy),
+            10 => error(ServerErrorKind::Auth),
+            11 => error(ServerErrorKind::WrongType),
+            12 => Reply::Nil,
+            13 => Reply::Status,
+            14 => Reply::Integer(2),
+            _ => {
+                self.obey(node, asked);
+                Reply::Status
+            }
+        };
+        if let (Reply::Integer(1), Asked::Extend(token))
+        | (Reply::Integer(1 | 2), Asked::Heal(token)) = (&reply, asked)
+        {
+            self.extensions.entry(token).or_default().insert(node);
+        }
+        if let (Reply::Ok, Asked::Set(token)) = (&reply, asked) {
+            self.sets.get_mut(&token).expect("it was handed out").1.insert(node);
+        }
+        if let (Reply::Error(error), Asked::Release(token, _)) = (&reply, asked) {
+            // The engine relies on the node's answer that the key is not ours.
+            if error.kind == ServerErrorKind::WrongType {
+                self.peers[node].holds.remove(&token);
+            }
+        }
+        self.engine.handle_reply(self.now, node, reply);
+    }
+
+    fn obey(&mut self, node: usize, asked: Asked) -> Reply {
+        let (now, ttl) = (self.now, self.ttl);
+        if let Some(reply) = self.say(node, asked) {
+            return reply;
+        }
+        let holds = &mut self.peers[node].holds;
+        holds.retain(|_, expires| now < *expires);
+        match asked {
+            Asked::Set(_) if !holds.is_empty() => Reply::Nil,
+            Asked::Set(token) => {
+                holds.insert(token, now.after(ttl));
+                Reply::Ok
+            }
+            Asked::Heal(token) if holds.is_empty() => {
+                holds.insert(token, now.after(ttl));
+                Reply::Integer(2)
+            }
+            Asked::Extend(token) | Asked::Heal(token) => match holds.get_mut(&token) {
+                Some(expires) => {
+                    *expires = now.after(ttl);
+                    Reply::Integer(1)
+                }
+                None => Reply::Integer(0),
+            },
+            Asked::Release(token, _) => Reply::Integer(holds.remove(&token).map_or(0, |_| 1)),
+            other => unreachable!("no marker is configured: {other:?}"),
+        }
+    }
+
+    /// What a node says of itself, if that is what it was asked.
+    fn say(&self, node: usize, asked: Asked) -> Option<Reply> {
+        let peer = &self.peers[node];
+        let info = ServerInfo {
+            run_id: Some(format!("{node} {}", peer.restarts).into()),
+            uptime: Some(self.now.since(peer.started.unwrap_or(Moment::from_nanos(1)))),
+            replication: Replication { master: Some(true), history: None, promoted: Some(false) },
+            ..ServerInfo::default()
+        };
+        let time = Duration::from_nanos(self.now.as_nanos());
+        About { info: &info, offers: OFFERS[node % 3], time, connection: 7 }.answer(asked)
+    }
+
+    /// Carries out all actions and takes all that has ended.
+    fn drain(&mut self) {
+        loop {
+            while self.act() {}
+            let Some((id, done)) = self.engine.poll_done(self.now) else {
+                break;
+            };
+            let old = self.started.remove(&id).expect("an operation ends once");
+            self.check(done, old);
+        }
+        let unanswered: usize = self.peers.iter().map(|peer| peer.asked.len()).sum();
+        let known: usize = self.engine.nodes().map(|node| node.in_flight).sum();
+        assert_eq!(unanswered, known, "replies and requests are paired");
+    }
+
+    fn act(&mut self) -> bool {
+        let (nodes, asked) = match self.engine.poll_action() {
+            None => return false,
+            Some(Action::Connect { .. }) => return true,
+            Some(Action::Close { node }) => {
+                self.cut(node);
+                return true;
+            }
+            Some(Action::Send { nodes, command }) => (nodes, Asked::from(&command)),
+        };
+        assert!(!nodes.is_empty());
+        if let Asked::Release(token, with) = asked {
+            let is_had = |node: usize| with == ReleaseWith::Script || with == OFFERS[node % 3];
+            assert!(nodes.iter().all(is_had), "a node is sent only commands that it has");
+            let counted = self.live.get(&token).into_iter().flatten();
+            let deleted = counted.filter(|node| nodes.contains(**node)).count();
+            assert_eq!(deleted, 0, "a copy that a live lock counts on is deleted");
+        }
+        if let Asked::Set(token) = asked {
+            self.sets.entry(token).or_insert((self.now, BTreeSet::new()));
+        }
+        for node in nodes.iter() {
+            self.peers[node].asked.push_back(asked);
+        }
+        true
+    }
+
+    /// Every lock has a quorum of grants and some validity left, and is not valid for longer than
+    /// its first SET allows.
+    fn check(&mut self, done: Done, old: Option<Moment>) {
+        match done {
+            Done::Acquired(Ok(lease)) => {
+                let (sent, granted) = &self.sets[lease.token()];
+                assert!(granted.len() >= self.quorum());
+                assert!(lease.granted_by().all(|node| granted.contains(&node)));
+                assert!(lease.granted_by().count() >= self.quorum());
+                assert!(self.now < lease.valid_until());
+                assert!(lease.valid_until() <= sent.after(self.validity()));
+                self.live.insert(*lease.token(), lease.granted_by().collect());
+                self.leases.push(lease);
+            }
+            Done::Extended(lease, result) => {
+                let old = old.expect("an extension has an old deadline");
+                let yes = self.extensions.remove(lease.token()).expect("it was started");
+                if result.is_ok() {
+                    assert!(yes.len() >= self.quorum());
+                    assert!(lease.granted_by().count() >= self.quorum());
+                    assert!(lease.granted_by().all(|node| yes.contains(&node)));
+                    self.live.insert(*lease.token(), lease.granted_by().collect());
+                    assert!(self.now < old && lease.valid_until() >= old);
+                    assert!(lease.valid_until() <= self.now.after(self.validity()));
+                } else {
+                    assert_eq!(lease.valid_until(), old);
+                }
+                self.leases.push(lease);
+            }
+            Done::Acquired(Err(_)) | Done::Released(_) => {}
+        }
+    }
+
+    fn abandon_all(&mut self) {
+        while !self.leases.is_empty() {
+            self.abandon(0);
+        }
+    }
+
+    /// From now on nodes can be reached and answer correctly: every operation ends, and no key is
+    /// left.
+    fn heal(&mut self) {
+        self.abandon_all();
+        for _ in 0..HEALING_TURNS_MAX {
+            self.drain();
+            self.abandon_all();
+            self.engine.connect(self.now);
+            let mut quiet = true;
+            for node in 0..self.peers.len() {
+                self.drain();
+                self.engine.handle_writable(self.now, node);
+                self.engine.handle_connected(self.now, node);
+                self.drain();
+                while !self.peers[node].asked.is_empty() {
+                    quiet = false;
+                    self.answer(node, 0);
+                }
+            }
+            self.drain();
+            let ready = self
+                .engine
+                .nodes()
+                .all(|node| matches!(node.state, NodeState::Ready | NodeState::Quarantined));
+            match self.engine.poll_timeout() {
+                None if quiet && ready && self.leases.is_empty() => break,
+                None => {}
+                Some(next) => {
+                    self.now = self.now.max(next);
+                    self.engine.handle_timeout(self.now);
+                }
+            }
+        }
+        assert!(self.started.is_empty(), "every operation ends");
+        assert_eq!(self.engine.operations(), 0);
+        assert_eq!(self.engine.unanswered(), 0);
+        assert_eq!(self.engine.poll_timeout(), None, "nothing is due when nothing is under way");
+        assert!(self.engine.nodes().all(|node| node.debts == 0));
+        for peer in &self.peers {
+            let left = peer.holds.values().filter(|expires| self.now < **expires).count();
+            assert_eq!(left, 0, "keys are left behind");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What the tests, benches and fuzz targets of muxlock stand on.
+//!
+//! Servers that misbehave ([`scripted`], [`proxy`]), masters in memory on virtual time
+//! ([`memory`]), the bodies of the fuzz targets ([`fuzz`]), bugs to plant ([`bug`]), bounds on real
+//! time, children and folders. Real masters are in `muxlock::testing`.
+
+pub mod bug;
+mod child;
+#[cfg(feature = "locks")]
+mod client;
+#[cfg(feature = "locks")]
+pub mod fuzz;
+#[cfg(feature = "locks")]
+pub mod memory;
+pub mod proxy;
+pub mod scripted;
+mod system;
+mod time;
+
+use std::time::Duration;
+
+pub use child::{Again, alone, is_child, re_execute, run_child, tell_parent};
+#[cfg(feature = "locks")]
+pub use client::{
+    DELETING_SERVER_VARIABLE, all_ready, count, deleting_server, outcomes, patient, ready,
+};
+pub use system::Folder;
+#[cfg(target_os = "linux")]
+pub use system::{descriptors, status_figure};
+pub use time::{Stopwatch, heavy, pause, soon, timed, within};
+
+/// A time to live that no test waits for: what is gone earlier was deleted.
+pub const TTL: Duration = Duration::from_secs(30);
+/// A timeout that no test waits for: a call that returns earlier did not wait for it.
+pub const PATIENT: Duration = Duration::from_secs(20);
+/// What takes milliseconds may take this long on a busy machine.
+pub const SOON: Duration = Duration::from_secs(5);

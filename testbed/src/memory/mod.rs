@@ -1,0 +1,154 @@
+//! Masters in memory, for an engine on virtual time: no sockets, and the same in each run.
+//!
+//! [`Group`] answers at once, as healthy masters do; costs and benches count what the engine does
+//! with that. In a [`Scenario`] the test says what each master answers. The fuzz target
+//! [`engine`](crate::fuzz::engine) draws it from bytes. All three ask this file what a master says
+//! of itself.
+
+mod group;
+mod scenario;
+
+use std::time::Duration;
+
+use muxlock::proto::{Command, Entropy, Replication, Reply, Section, ServerInfo};
+use muxlock::{LockToken, ReleaseWith};
+
+pub use group::{Group, Key};
+pub use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error};
+
+/// A command, without what it borrows of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Password, database or name of a connection: `+OK` is the answer.
+    Greeting,
+    ClientId,
+    Info(Section),
+    Time,
+    Probe(ReleaseWith),
+    Kill(i64),
+    Marker,
+    Set(LockToken),
+    Extend(LockToken),
+    Heal(LockToken),
+    Release(LockToken, ReleaseWith),
+}
+
+impl From<&Command<'_>> for Asked {
+    fn from(command: &Command<'_>) -> Asked {
+        match command {
+            Command::Authenticate(_) | Command::Select { .. } | Command::SetName => Asked::Greeting,
+            Command::ClientId => Asked::ClientId,
+            Command::Info(section) => Asked::Info(*section),
+            Command::Time => Asked::Time,
+            Command::Probe { with, .. } => Asked::Probe(*with),
+            Command::Kill { connection } => Asked::Kill(*connection),
+            Command::Marker { .. } => Asked::Marker,
+            Command::Acquire { token, .. } => Asked::Set(**token),
+            Command::Extend { token, .. } => Asked::Extend(**token),
+            Command::Heal { token, .. } => Asked::Heal(**token),
+            Command::Release { token, with, .. } => Asked::Release(**token, *with),
+        }
+    }
+}
+
+/// What a master says of itself.
+pub struct About<'a> {
+    pub info: &'a ServerInfo,
+    /// What it has to release with, beside scripts.
+    pub offers: ReleaseWith,
+    /// The time on its wall clock.
+    pub time: Duration,
+    /// The number of the connection.
+    pub connection: i64,
+}
+
+impl About<'_> {
+    /// The answer of a healthy master, unless the command is about a key.
+    pub fn answer(&self, asked: Asked) -> Option<Reply> {
+        Some(match asked {
+            Asked::Greeting => Reply::Ok,
+            Asked::ClientId => Reply::Integer(self.connection),
+            Asked::Info(section) => self.section(section),
+            Asked::Time => Reply::Time(self.time),
+            Asked::Probe(_) | Asked::Kill(_) => Reply::Integer(0),
+            Asked::Marker
+            | Asked::Set(_)
+            | Asked::Extend(_)
+            | Asked::Heal(_)
+            | Asked::Release(..) => return None,
+        })
+    }
+
+    fn section(&self, section: Section) -> Reply {
+        let said = self.info;
+        let info = match section {
+            Section::Replication => return Reply::Replication(said.replication),
+            Section::Server => ServerInfo {
+                version: match self.offers {
+                    ReleaseWith::Delex => Some("redis 8.4.0".into()),
+                    ReleaseWith::Delifeq => Some("valkey 9.0.0".into()),
+                    _ => said.version.clone(),
+                },
+                run_id: said.run_id.clone(),
+                uptime: said.uptime,
+                standalone: said.standalone,
+                ..ServerInfo::default()
+            },
+            Section::Memory => ServerInfo {
+                memory_max: said.memory_max,
+                evicts_nothing: said.evicts_nothing,
+                ..ServerInfo::default()
+            },
+            Section::Persistence => ServerInfo { loading: said.loading, ..ServerInfo::default() },
+        };
+        Reply::Info(Box::new(info))
+    }
+}
+
+/// A master that has been up for long, each with a name of its own.
+pub fn aged_master(node: usize) -> ServerInfo {
+    ServerInfo {
+        version: Some("redis 7.0.15".into()),
+        run_id: Some(format!("process {node}").into()),
+        uptime: Some(Duration::from_secs(1_000_000)),
+        standalone: Some(true),
+        replication: Replication {
+            master: Some(true),
+            history: Some((node as u128).into()),
+            promoted: Some(false),
+        },
+        memory_max: Some(0),
+        evicts_nothing: Some(true),
+        loading: Some(false),
+    }
+}
+
+/// Tokens that are counted from 1, in their first four bytes, and jitter that is always the same.
+pub struct Counted {
+    drawn: u32,
+    most: u32,
+    jitter: u64,
+}
+
+impl Counted {
+    /// After `most` tokens the source is dry.
+    pub fn new(most: u32, jitter: u64) -> Counted {
+        Counted { drawn: 0, most, jitter }
+    }
+}
+
+impl Entropy for Counted {
+    fn token(&mut self) -> Option<[u8; 20]> {
+        if self.drawn == self.most {
+            return None;
+        }
+        self.drawn += 1;
+        let mut token = [0; 20];
+        token[..4].copy_from_slice(&self.drawn.to_be_bytes());
+        Some(token)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.jitter
+    }
+}

@@ -1,0 +1,379 @@
+//! The engine on virtual time, with nodes that answer what the test tells them to.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muxlock::proto::{Action, Engine, Grant, Patience, Reply, ServerError, ServerInfo};
+use muxlock::{
+    Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
+    Released, Resource, RestartGuard, ServerErrorKind,
+};
+
+use super::{About, Asked, Counted, aged_master};
+
+pub const TTL: Duration = Duration::from_secs(10);
+pub const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What the engine asked for, with tokens counted in the order in which they were drawn, from 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acted {
+    Connect(usize),
+    Close(usize),
+    /// The handshake's first command; those that follow it are not told apart.
+    Hello(usize),
+    /// The handshake's last command.
+    Probe(usize),
+    /// A look at the clocks.
+    Time(Vec<usize>),
+    /// A look at the roles.
+    Role(Vec<usize>),
+    /// A look at the flush marker.
+    Marker(Vec<usize>),
+    /// The end of an old connection.
+    Kill(usize, i64),
+    Set(Vec<usize>, u32),
+    Extend(Vec<usize>, u32),
+    Heal(Vec<usize>, u32),
+    /// With the script.
+    Release(Vec<usize>, u32),
+    /// With a command of the server's own.
+    ReleaseWith(ReleaseWith, Vec<usize>, u32),
+    /// Such a command is tried on a key that is absent.
+    TryOut(ReleaseWith, usize),
+}
+
+/// No scenario needs more tokens; after them the source is dry.
+pub const TOKENS_MAX: u32 = 20_000;
+
+pub struct Scenario {
+    pub engine: Engine,
+    pub now: Moment,
+    /// What each node says of itself.
+    pub servers: Vec<ServerInfo>,
+    /// By how much each node's wall clock is ahead of the safety clock.
+    pub ahead: Vec<Duration>,
+    /// What each node's server has to release with; everyone runs scripts.
+    pub offers: Vec<ReleaseWith>,
+    nodes: usize,
+    /// How many connections there have been: a server tells each by its number.
+    connections: i64,
+    /// What nodes were asked in their handshakes and have not answered.
+    greetings: Vec<VecDeque<Asked>>,
+}
+
+impl Scenario {
+    /// `nodes` nodes, none of them connected; without a restart guard, whose looks at the clocks
+    /// would stand between the commands that a test is about.
+    pub fn new(nodes: usize) -> Scenario {
+        Scenario::with(nodes, |builder| builder)
+    }
+
+    /// As [`new`](Scenario::new), with the restart guard on.
+    pub fn guarded(nodes: usize) -> Scenario {
+        Scenario::with(nodes, |builder| builder.restart_guard(RestartGuard::Uptime))
+    }
+
+    /// Nodes with these addresses, with the restart guard on.
+    pub fn of_nodes<const N: usize>(urls: [&str; N]) -> Scenario {
+        let builder = Redlock::builder().nodes(urls);
+        Scenario::start(N, builder.node_timeout(NODE_TIMEOUT).connect_timeout(CONNECT_TIMEOUT))
+    }
+
+    pub fn with(nodes: usize, configure: impl FnOnce(Builder) -> Builder) -> Scenario {
+        let urls = (1..=nodes).map(|port| format!("redis://127.0.0.1:{port}"));
+        let builder = Redlock::builder()
+            .nodes(urls)
+            .node_timeout(NODE_TIMEOUT)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .restart_guard(RestartGuard::Off);
+        Scenario::start(nodes, configure(builder))
+    }
+
+    fn start(nodes: usize, builder: Builder) -> Scenario {
+        let config = builder.config().expect("the scenario's settings are valid");
+        let entropy = Counted::new(TOKENS_MAX, u64::MAX / 2);
+        let engine = Engine::new(Arc::new(config), Box::new(entropy));
+        let now = Moment::from_nanos(1_000_000_000);
+        Scenario {
+            engine,
+            now,
+            servers: (0..nodes).map(aged_master).collect(),
+            ahead: vec![Duration::from_secs(1_000_000); nodes],
+            offers: vec![ReleaseWith::Script; nodes],
+            nodes,
+            connections: 0,
+            greetings: vec![VecDeque::new(); nodes],
+        }
+    }
+
+    /// `nodes` nodes, all of them ready.
+    pub fn ready(nodes: usize) -> Scenario {
+        Scenario::new(nodes).all_ready()
+    }
+
+    /// Nodes whose servers have these to release with, all of them ready and seen to run them.
+    pub fn offering<const N: usize>(offers: [ReleaseWith; N]) -> Scenario {
+        let mut scenario = Scenario::new(N);
+        scenario.offers = offers.to_vec();
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        for (node, offer) in offers.into_iter().enumerate() {
+            scenario.connect(node);
+            if offer != ReleaseWith::Script {
+                assert_eq!(scenario.drain(), [Acted::TryOut(offer, node)]);
+                scenario.reply(node, Reply::Integer(0));
+            }
+        }
+        assert_eq!(scenario.drain(), []);
+        scenario
+    }
+
+    pub fn all_ready(mut self) -> Scenario {
+        self.engine.connect(self.now);
+        for node in 0..self.nodes {
+            assert_eq!(self.acted(), [Acted::Connect(node)]);
+        }
+        for node in 0..self.nodes {
+            self.connect(node);
+        }
+        assert_eq!(self.drain(), []);
+        self
+    }
+
+    /// Lets a connection that is being made stand, handshake included.
+    pub fn connect(&mut self, node: usize) {
+        self.engine.handle_connected(self.now, node);
+        assert_eq!(self.drain_to_probe(node), [Acted::Hello(node), Acted::Probe(node)]);
+        self.greet(node);
+    }
+
+    /// All actions up to the last of the handshake.
+    fn drain_to_probe(&mut self, node: usize) -> Vec<Acted> {
+        let mut acted = Vec::new();
+        while acted.last() != Some(&Acted::Probe(node)) {
+            acted.push(self.take_action().expect("a handshake ends with a probe"));
+        }
+        acted
+    }
+
+    /// Answers the handshake that the node was sent, to its end.
+    pub fn greet(&mut self, node: usize) {
+        while self.greet_once(node) {}
+    }
+
+    /// Answers one step of the handshake; `false` if there is none left.
+    pub fn greet_once(&mut self, node: usize) -> bool {
+        let Some(asked) = self.greetings[node].pop_front() else {
+            return false;
+        };
+        self.connections += i64::from(asked == Asked::ClientId);
+        let about = About {
+            info: &self.servers[node],
+            offers: self.offers[node],
+            time: self.clock(node),
+            connection: self.connections,
+        };
+        let reply = about.answer(asked).expect("it is part of a handshake");
+        self.reply(node, reply);
+        true
+    }
+
+    /// Answers the next step of the handshake in another way.
+    pub fn greet_with(&mut self, node: usize, reply: Reply) {
+        self.greetings[node].pop_front().expect("a step of the handshake is open");
+        self.reply(node, reply);
+    }
+
+    /// What the node's wall clock says.
+    pub fn time(&self, node: usize) -> Reply {
+        Reply::Time(self.clock(node))
+    }
+
+    fn clock(&self, node: usize) -> Duration {
+        Duration::from_nanos(self.now.as_nanos()) + self.ahead[node]
+    }
+
+    /// Says what these nodes are asked when a client looks at them again: the time, and the role.
+    pub fn look(&mut self, nodes: impl IntoIterator<Item = usize>) {
+        for node in nodes {
+            let time = self.time(node);
+            self.reply(node, time);
+            self.reply(node, Reply::Replication(self.servers[node].replication));
+        }
+    }
+
+    /// The node is restarted without its data: another process.
+    pub fn restart(&mut self, node: usize, uptime: Duration) {
+        let run_id = format!("{} again", self.servers[node].run_id.as_deref().unwrap_or_default());
+        self.servers[node].run_id = Some(run_id.into());
+        self.servers[node].uptime = Some(uptime);
+    }
+
+    pub fn state(&self, node: usize) -> NodeState {
+        self.engine.nodes().nth(node).expect("the node exists").state
+    }
+
+    pub fn pass(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+        self.engine.handle_timeout(self.now);
+    }
+
+    /// As the event loop hands replies over; the simulation hands over all alike.
+    pub fn reply(&mut self, node: usize, reply: Reply) {
+        let mut grant = match reply {
+            Reply::Ok => Some(Grant::Ok),
+            Reply::Integer(1) => Some(Grant::One),
+            _ => return self.engine.handle_reply(self.now, node, reply),
+        };
+        self.engine.advance(self.now);
+        self.engine.handle_grants(node, usize::MAX, || grant.take());
+    }
+
+    pub fn replies(&mut self, nodes: impl IntoIterator<Item = usize>, reply: Reply) {
+        for node in nodes {
+            self.reply(node, reply.clone());
+        }
+    }
+
+    pub fn try_lock(&mut self) -> OpId {
+        self.acquire(TTL, Patience::OneRound)
+    }
+
+    pub fn acquire(&mut self, ttl: Duration, patience: Patience) -> OpId {
+        let resource = Resource::new("resource").expect("a valid name");
+        self.engine.acquire(self.now, resource, ttl, patience).expect("the arguments are valid")
+    }
+
+    /// A lock that all nodes granted.
+    pub fn locked(&mut self) -> Lease {
+        self.try_lock();
+        self.drain();
+        self.replies(0..self.nodes, Reply::Ok);
+        self.acquired().expect("all nodes granted")
+    }
+
+    /// At most one action.
+    fn acted(&mut self) -> Vec<Acted> {
+        self.take_action().into_iter().collect()
+    }
+
+    /// All actions, in order.
+    pub fn drain(&mut self) -> Vec<Acted> {
+        std::iter::from_fn(|| self.take_action()).collect()
+    }
+
+    fn take_action(&mut self) -> Option<Acted> {
+        Some(match self.engine.poll_action()? {
+            Action::Connect { node } => Acted::Connect(node),
+            Action::Close { node } => {
+                self.greetings[node].clear();
+                Acted::Close(node)
+            }
+            Action::Send { nodes, command } => {
+                let nodes: Vec<usize> = nodes.iter().collect();
+                let asked = Asked::from(&command);
+                if !is_of_a_handshake(asked) {
+                    return Some(sent(nodes, asked));
+                }
+                // Outside a handshake, which it is never without, it is a look at the clocks.
+                match asked {
+                    _ if !self.greetings[nodes[0]].is_empty() => {}
+                    Asked::Time => return Some(Acted::Time(nodes)),
+                    Asked::Info(_) => return Some(Acted::Role(nodes)),
+                    _ => {}
+                }
+                self.greetings[nodes[0]].push_back(asked);
+                match (asked, self.greetings[nodes[0]].len()) {
+                    (Asked::Probe(_), _) => Acted::Probe(nodes[0]),
+                    (_, 1) => Acted::Hello(nodes[0]),
+                    _ => return self.take_action(),
+                }
+            }
+        })
+    }
+
+    pub fn done(&mut self) -> Option<Done> {
+        self.engine.poll_done(self.now).map(|(_, done)| done)
+    }
+
+    /// The end of an acquisition, and of nothing else.
+    pub fn acquired(&mut self) -> Result<Lease, LockError> {
+        match self.only_done() {
+            Done::Acquired(result) => result,
+            other => panic!("expected the end of an acquisition, got {other:?}"),
+        }
+    }
+
+    pub fn extended(&mut self) -> (Lease, Result<(), LockError>) {
+        match self.only_done() {
+            Done::Extended(lease, result) => (lease, result),
+            other => panic!("expected the end of an extension, got {other:?}"),
+        }
+    }
+
+    /// When something is due next, without what was answered in time.
+    pub fn next_timeout(&mut self) -> Option<Moment> {
+        self.engine.handle_timeout(self.now);
+        self.engine.poll_timeout()
+    }
+
+    pub fn released(&mut self) -> Result<Released, LockError> {
+        match self.only_done() {
+            Done::Released(result) => result,
+            other => panic!("expected the end of a release, got {other:?}"),
+        }
+    }
+
+    fn only_done(&mut self) -> Done {
+        let done = self.done().expect("an operation ended");
+        assert!(self.done().is_none(), "only one operation ended");
+        done
+    }
+
+    pub fn nothing_done(&mut self) {
+        if let Some(done) = self.done() {
+            panic!("nothing should have ended, but {done:?} did");
+        }
+    }
+}
+
+fn is_of_a_handshake(asked: Asked) -> bool {
+    match asked {
+        Asked::Greeting
+        | Asked::ClientId
+        | Asked::Info(_)
+        | Asked::Time
+        | Asked::Probe(ReleaseWith::Script) => true,
+        Asked::Probe(_)
+        | Asked::Kill(_)
+        | Asked::Marker
+        | Asked::Set(_)
+        | Asked::Extend(_)
+        | Asked::Heal(_)
+        | Asked::Release(..) => false,
+    }
+}
+
+fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
+    let number = |token: LockToken| {
+        let hex = std::str::from_utf8(&token.as_bytes()[..8]).expect("tokens are text");
+        u32::from_str_radix(hex, 16).expect("tokens are hexadecimal")
+    };
+    match asked {
+        Asked::Set(token) => Acted::Set(nodes, number(token)),
+        Asked::Extend(token) => Acted::Extend(nodes, number(token)),
+        Asked::Heal(token) => Acted::Heal(nodes, number(token)),
+        Asked::Release(token, ReleaseWith::Script) => Acted::Release(nodes, number(token)),
+        Asked::Release(token, with) => Acted::ReleaseWith(with, nodes, number(token)),
+        Asked::Probe(with) => Acted::TryOut(with, nodes[0]),
+        Asked::Kill(connection) => Acted::Kill(nodes[0], connection),
+        Asked::Marker => Acted::Marker(nodes),
+        other => unreachable!("{other:?} belongs to a handshake"),
+    }
+}
+
+pub fn server_error(kind: ServerErrorKind) -> Reply {
+    Reply::Error(ServerError { kind, message: "ERR in the scenario".into() })
+}

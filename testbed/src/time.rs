@@ -1,0 +1,68 @@
+//! Real time: how long something took, and waiting for what is to come soon.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::SOON;
+
+/// How long to wait before looking again.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Time since it was started.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    /// Starts now.
+    #[expect(clippy::disallowed_methods, reason = "measures the library from outside")]
+    pub fn start() -> Stopwatch {
+        Stopwatch(Instant::now())
+    }
+
+    /// The time since the start.
+    #[expect(clippy::disallowed_methods, reason = "measures the library from outside")]
+    pub fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+
+    /// The instant that is `after` after the start.
+    pub fn instant_after(self, after: Duration) -> Instant {
+        self.0 + after
+    }
+}
+
+/// Runs something; returns how long it took beside what it returned.
+pub fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
+    let watch = Stopwatch::start();
+    let result = run();
+    (watch.elapsed(), result)
+}
+
+/// Waits for `time`.
+#[expect(clippy::disallowed_methods, reason = "time itself is what is tested")]
+pub fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Looks until it is so; fails if it takes longer than [`SOON`].
+#[track_caller]
+pub fn soon(what: &str, is_so: impl FnMut() -> bool) {
+    within(SOON, what, is_so);
+}
+
+/// Looks until it is so; fails if it takes longer than `limit`.
+#[track_caller]
+pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let watch = Stopwatch::start();
+    while !is_so() {
+        assert!(watch.elapsed() < limit, "not within {limit:?}: {what}");
+        pause(POLL_INTERVAL);
+    }
+}
+
+/// Held by a test that loads the machine for seconds, or that judges how evenly or how soon it is
+/// served: one of them at a time. The others of the binary run beside it.
+pub fn heavy() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}

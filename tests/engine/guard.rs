@@ -1,0 +1,1008 @@
+//! Which servers vote, and from when on: identity, restarts, promotions, clocks and flushes, on
+//! virtual time. `max_ttl` is 30 s, so a quarantine lasts 30 s + 1 % + 2 ms + 1 s.
+
+use std::time::Duration;
+
+use muxlock::proto::{Patience, Reply, ServerError};
+use muxlock::{
+    NodeOutcome, NodeState, QuarantineCause, RestartGuard, ServerErrorKind, Unfit, quorum,
+};
+use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const QUARANTINE: Duration = Duration::from_millis(30_000 + 300 + 2 + 1_000);
+const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+
+/// The connection to `node` is lost, and made again at once.
+fn reconnect(scenario: &mut Scenario, node: usize) {
+    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.pass(CONNECT_TIMEOUT + SECOND);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(node);
+    scenario.drain();
+}
+
+fn quarantine(scenario: &Scenario, node: usize) -> Option<(QuarantineCause, Duration)> {
+    let status = scenario.engine.nodes().nth(node).unwrap();
+    assert_eq!(status.state == NodeState::Quarantined, status.quarantine.is_some());
+    status.quarantine.map(|quarantine| (quarantine.cause, quarantine.ready_in))
+}
+
+/// Says what it was asked in front of a SET: the time, the role, or nothing.
+fn answer_looks(scenario: &mut Scenario, acted: Vec<Acted>) {
+    for acted in acted {
+        match acted {
+            Acted::Time(nodes) => nodes.into_iter().for_each(|node| {
+                let time = scenario.time(node);
+                scenario.reply(node, time);
+            }),
+            Acted::Role(nodes) => nodes.into_iter().for_each(|node| {
+                let said = scenario.servers[node].replication;
+                scenario.reply(node, Reply::Replication(said));
+            }),
+            _ => {}
+        }
+    }
+}
+
+/// Whether the lock is granted if all nodes say OK to its SETs.
+fn is_granted(scenario: &mut Scenario, nodes: usize) -> bool {
+    scenario.try_lock();
+    let acted = scenario.drain();
+    answer_looks(scenario, acted);
+    scenario.replies(0..nodes, Reply::Ok);
+    let result = scenario.acquired();
+    let is_granted = result.is_ok();
+    if let Ok(lease) = result {
+        scenario.engine.abandon(scenario.now, lease);
+    }
+    scenario.drain();
+    scenario.replies(0..nodes, Reply::Integer(1));
+    is_granted
+}
+
+fn young(uptime: Duration) -> Scenario {
+    let mut scenario = Scenario::guarded(1);
+    scenario.servers[0].uptime = Some(uptime);
+    scenario.all_ready()
+}
+
+/// The rule for restarts: a server's age is truncated to seconds, so one more is waited for.
+#[test]
+fn young_server_votes_once_its_age_less_a_second_exceeds_every_ttl() {
+    for (uptime, left) in [
+        (Duration::ZERO, QUARANTINE),
+        (SECOND, QUARANTINE - SECOND),
+        (31 * SECOND, 302 * MS),
+        (32 * SECOND, Duration::ZERO),
+    ] {
+        let mut scenario = young(uptime);
+        let expected = (!left.is_zero()).then_some((QuarantineCause::Restarted, left));
+        assert_eq!(quarantine(&scenario, 0), expected);
+        if !left.is_zero() {
+            scenario.pass(left - Duration::from_nanos(1));
+            assert!(!is_granted(&mut scenario, 1), "{uptime:?}");
+            scenario.pass(Duration::from_nanos(1));
+        }
+        assert!(is_granted(&mut scenario, 1), "{uptime:?}");
+    }
+}
+
+/// R3: what counts is when the command was sent, and when the answer came.
+#[test]
+fn quarantined_grant_does_not_count_even_if_quarantine_ends_before_the_answer() {
+    let mut scenario = young(31 * SECOND);
+    scenario.pass(301 * MS);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.pass(MS + MS);
+    assert_eq!(quarantine(&scenario, 0), None);
+    scenario.look([0]);
+    scenario.reply(0, Reply::Ok);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    assert_eq!(scenario.engine.stats().uncounted, 1);
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(1));
+    assert!(is_granted(&mut scenario, 1), "a new attempt counts");
+}
+
+/// R9: the error says who is in quarantine, why, for how long, and how to do without.
+#[test]
+fn quarantined_majority_is_reported_with_the_time_it_takes() {
+    let mut scenario = Scenario::guarded(3);
+    scenario.servers[0].uptime = Some(20 * SECOND);
+    scenario.servers[1].uptime = Some(10 * SECOND);
+    let mut scenario = scenario.all_ready();
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies(0..3, Reply::Ok);
+    let error = scenario.acquired().unwrap_err();
+    assert!(error.is_unavailable());
+    // With node 2, the one of the two that is older is enough.
+    assert_eq!(error.ready_in(), Some(QUARANTINE - 20 * SECOND));
+    let text = error.to_string();
+    for part in [
+        "node 0 127.0.0.1:1: quarantined for another 11.3s: started a short time ago",
+        "node 1 127.0.0.1:2: quarantined for another 21.3s",
+        "restart_guard(RestartGuard::Off)",
+        "?restart_guard=off",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+/// R3: a SET that waited for the connection is sent to a process that has forgotten what the one
+/// before knew.
+#[test]
+fn set_that_waited_for_a_restarted_server_does_not_count() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.pass(Duration::ZERO);
+    scenario.drain();
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), []);
+    scenario.restart(0, Duration::ZERO);
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);
+    scenario.reply(0, Reply::Ok);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+}
+
+#[test]
+fn quarantined_minority_costs_its_vote_only() {
+    let mut scenario = Scenario::guarded(3);
+    scenario.servers[2].uptime = Some(Duration::ZERO);
+    let mut scenario = scenario.all_ready();
+    assert!(is_granted(&mut scenario, 3));
+}
+
+/// R25: nor does what a server in quarantine says of an extension count.
+#[test]
+fn quarantined_extension_does_not_count_but_is_sent() {
+    let mut scenario = Scenario::guarded(3).all_ready();
+    let lease = scenario.locked();
+    let deadline = lease.valid_until();
+    for node in [0, 1] {
+        scenario.restart(node, Duration::ZERO);
+        reconnect(&mut scenario, node);
+    }
+    scenario.engine.extend(scenario.now, lease, TTL);
+    assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    scenario.replies(0..3, Reply::Integer(1));
+    let (lease, result) = scenario.extended();
+    let error = result.unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    assert_eq!(lease.valid_until(), deadline);
+}
+
+/// R14: a release is sent to a server in quarantine, whose answer proves nothing.
+#[test]
+fn quarantined_release_is_sent_and_unknown() {
+    let mut scenario = Scenario::guarded(3).all_ready();
+    let lease = scenario.locked();
+    scenario.restart(2, Duration::ZERO);
+    reconnect(&mut scenario, 2);
+    scenario.engine.release(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.replies([2, 1, 0], Reply::Integer(1));
+    let released = scenario.released().unwrap();
+    assert_eq!((released.confirmed, released.unknown), (2, 1));
+}
+
+/// A server whose clock was wrong when it started looks old; it was not there when the process
+/// before it last answered.
+#[test]
+fn restarted_server_that_claims_to_be_old_is_as_old_as_its_forerunner_is_gone() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(5 * SECOND);
+    assert!(is_granted(&mut scenario, 1), "it answers for the last time");
+    scenario.restart(0, 1_000_000 * SECOND);
+    reconnect(&mut scenario, 0);
+    let gone = CONNECT_TIMEOUT + SECOND;
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, QUARANTINE - gone)));
+}
+
+/// As above, where the forerunner's last words were in a handshake that was cut off.
+#[test]
+fn forerunner_that_answered_in_a_handshake_was_still_there() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.pass(20 * SECOND);
+    scenario.drain();
+    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.drain();
+    scenario.greet_once(0);
+    scenario.greet_once(0);
+    scenario.restart(0, 1_000_000 * SECOND);
+    reconnect(&mut scenario, 0);
+    let gone = CONNECT_TIMEOUT + SECOND;
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, QUARANTINE - gone)));
+}
+
+#[test]
+fn same_process_is_not_quarantined_anew_after_a_reconnect_whatever_its_uptime_says() {
+    let mut scenario = young(10 * SECOND);
+    let left = quarantine(&scenario, 0).unwrap().1;
+    for uptime in [Duration::ZERO, 1_000_000 * SECOND] {
+        scenario.servers[0].uptime = Some(uptime);
+        let before = scenario.now;
+        reconnect(&mut scenario, 0);
+        let passed = scenario.now.since(before);
+        let (cause, still) = quarantine(&scenario, 0).expect("it is not over yet");
+        assert_eq!(cause, QuarantineCause::Restarted);
+        assert!(still + passed <= left);
+        assert!(still + passed + passed >= left, "nor was it cut short");
+    }
+}
+
+#[test]
+fn own_observation_trusts_no_uptime() {
+    let configure = |builder: muxlock::Builder| builder.restart_guard(RestartGuard::OwnObservation);
+    let mut scenario = Scenario::with(1, configure).all_ready();
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, QUARANTINE)));
+    scenario.pass(20 * SECOND);
+    reconnect(&mut scenario, 0);
+    let left = QUARANTINE - 20 * SECOND - CONNECT_TIMEOUT - SECOND;
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Restarted, left)));
+}
+
+#[test]
+fn durable_server_votes_at_once_after_a_restart_but_not_after_a_promotion() {
+    let mut scenario = Scenario::of_nodes(["redis://127.0.0.1:7000?durable=yes"]).all_ready();
+    scenario.restart(0, Duration::ZERO);
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), None);
+    scenario.servers[0].replication.promoted = Some(true);
+    scenario.restart(0, 1_000_000 * SECOND);
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
+}
+
+#[test]
+fn guard_that_is_off_quarantines_nobody() {
+    let mut scenario = Scenario::new(1);
+    scenario.servers[0].uptime = Some(Duration::ZERO);
+    scenario.servers[0].replication.promoted = Some(true);
+    let mut scenario = scenario.all_ready();
+    scenario.restart(0, Duration::ZERO);
+    reconnect(&mut scenario, 0);
+    scenario.servers[0].run_id = None;
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), None);
+    assert!(is_granted(&mut scenario, 1));
+}
+
+/// R33: a replica need not have had all that its master had.
+#[test]
+fn promoted_server_is_quarantined_in_full_from_first_sight() {
+    let mut scenario = Scenario::guarded(1);
+    scenario.servers[0].replication.promoted = Some(true);
+    let mut scenario = scenario.all_ready();
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
+    scenario.pass(QUARANTINE);
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), None, "it has been seen for long enough");
+}
+
+/// R33: the process is the same, its data is not.
+#[test]
+fn server_with_another_history_is_quarantined() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.servers[0].replication.promoted = Some(true);
+    scenario.servers[0].replication.history = Some(0xdead.into());
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
+}
+
+/// R32, R33: who cannot vote is refused by the handshake, for a reason that has a name.
+#[test]
+fn unfit_server_is_refused_and_asked_again_later() {
+    type Change = fn(&mut muxlock::proto::ServerInfo);
+    let table: [(Change, Unfit); 5] = [
+        (|server| server.replication.master = Some(false), Unfit::Replica),
+        (|server| server.loading = Some(true), Unfit::Loading),
+        (|server| server.standalone = Some(false), Unfit::Cluster),
+        (
+            |server| {
+                (server.memory_max, server.evicts_nothing) = (Some(1), Some(false));
+            },
+            Unfit::Evicts,
+        ),
+        (|server| server.run_id = Some("process 1".into()), Unfit::Duplicate),
+    ];
+    for (change, reason) in table {
+        let mut scenario = Scenario::guarded(3);
+        let fit = scenario.servers[0].clone();
+        change(&mut scenario.servers[0]);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        for node in [1, 0] {
+            scenario.engine.handle_connected(scenario.now, node);
+            scenario.drain();
+            scenario.greet(node);
+        }
+        let status = scenario.engine.nodes().next().unwrap();
+        assert_eq!(status.state, NodeState::BackOff, "{reason}");
+        assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(reason)));
+        scenario.drain();
+        scenario.try_lock();
+        scenario.drain();
+        scenario.connect(0);
+        scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+        let error = scenario.acquired().unwrap_err();
+        assert_eq!(error.nodes()[0].outcome, NodeOutcome::Unfit(reason));
+        assert!(error.to_string().contains(&reason.to_string()), "{error}");
+        // It is looked at again, and taken once it is fit.
+        scenario.servers[0] = fit;
+        scenario.pass(SECOND);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.connect(0);
+        assert_eq!(scenario.state(0), NodeState::Ready, "{reason}");
+    }
+}
+
+/// R33: memory that may be evicted is no lock's place; memory without a bound is never evicted.
+#[test]
+fn eviction_policy_matters_only_with_a_memory_limit() {
+    for (max, evicts_nothing, fit) in [
+        (Some(0), Some(false), true),
+        (Some(1), Some(true), true),
+        (Some(1), Some(false), false),
+        (None, None, true),
+    ] {
+        let mut scenario = Scenario::guarded(1);
+        scenario.servers[0].memory_max = max;
+        scenario.servers[0].evicts_nothing = evicts_nothing;
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.connect(0);
+        assert_eq!(scenario.state(0) == NodeState::Ready, fit, "{max:?} {evicts_nothing:?}");
+    }
+}
+
+/// R34: the error names both; and a process may move to an address whose own is gone.
+#[test]
+fn duplicate_is_named_and_a_process_that_moved_is_none() {
+    let mut scenario = Scenario::guarded(2);
+    scenario.servers[1] = scenario.servers[0].clone();
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    scenario.connect(1);
+    assert_eq!(scenario.engine.duplicates(), Some((0, 1)));
+    scenario.drain();
+    scenario.try_lock();
+    scenario.drain();
+    scenario.connect(1);
+    let error = scenario.acquired().unwrap_err().to_string();
+    let named = "node 1 127.0.0.1:2: unfit (the same server as another node): 127.0.0.1:1";
+    assert!(error.contains(named), "{error}");
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.drain();
+    scenario.pass(SECOND);
+    scenario.drain();
+    scenario.connect(1);
+    // It may have voted in this very round, under its old address.
+    assert_eq!(quarantine(&scenario, 1), Some((QuarantineCause::Moved, QUARANTINE)));
+    scenario.pass(QUARANTINE);
+    assert_eq!(scenario.state(1), NodeState::Ready);
+}
+
+/// R32: without INFO every connection may be to another process.
+#[test]
+fn server_that_does_not_tell_who_it_is_is_quarantined_at_each_connection() {
+    let mut scenario = Scenario::guarded(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    for _ in 0..2 {
+        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.drain();
+        scenario.greet_once(0);
+        scenario.greet_once(0);
+        for _ in 0..4 {
+            scenario.greet_with(0, server_error(ServerErrorKind::Permission));
+        }
+        scenario.greet(0);
+        assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Unidentified, QUARANTINE)));
+        scenario.pass(QUARANTINE);
+        assert!(is_granted(&mut scenario, 1));
+        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.pass(Duration::ZERO);
+        scenario.drain();
+    }
+}
+
+/// R32: a server that does not run the release script cannot be cleaned up.
+#[test]
+fn probe_that_is_refused_is_told_apart_by_its_reason() {
+    let table = [
+        (ServerErrorKind::UnknownCommand, NodeOutcome::Unfit(Unfit::NoScripts)),
+        (ServerErrorKind::Permission, NodeOutcome::Unfit(Unfit::NoScripts)),
+        (ServerErrorKind::ReadOnly, NodeOutcome::Unfit(Unfit::Replica)),
+        (ServerErrorKind::Loading, NodeOutcome::Unfit(Unfit::Loading)),
+        (ServerErrorKind::Busy, NodeOutcome::Server(ServerErrorKind::Busy)),
+        (ServerErrorKind::Other, NodeOutcome::Server(ServerErrorKind::Other)),
+    ];
+    for (kind, expected) in table {
+        let mut scenario = Scenario::guarded(1);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.drain();
+        for _ in 0..7 {
+            scenario.greet_once(0);
+        }
+        scenario.greet_with(0, server_error(kind));
+        let status = scenario.engine.nodes().next().unwrap();
+        assert_eq!(status.last_failure, Some(expected));
+        assert_eq!(status.errors.of(kind), 1);
+    }
+}
+
+/// R17: an answer of another kind than was asked for ends the connection, in a handshake as well.
+#[test]
+fn handshake_answered_out_of_kind_ends_the_connection() {
+    for step in 0..8 {
+        let mut scenario = Scenario::guarded(1);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.drain();
+        for _ in 0..step {
+            scenario.greet_once(0);
+        }
+        scenario.greet_with(0, Reply::Status);
+        assert_eq!(scenario.state(0), NodeState::BackOff, "step {step}");
+    }
+}
+
+/// R33: a master that was demoted says so when it is written to.
+#[test]
+fn demoted_master_is_looked_at_again_and_refused() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.try_lock();
+    scenario.drain();
+    scenario.servers[0].replication.master = Some(false);
+    scenario.reply(0, server_error(ServerErrorKind::ReadOnly));
+    assert!(scenario.acquired().unwrap_err().is_unavailable());
+    scenario.drain();
+    scenario.pass(Duration::ZERO);
+    assert_eq!(scenario.drain(), [Acted::Connect(0)]);
+    scenario.connect(0);
+    let status = scenario.engine.nodes().next().unwrap();
+    assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Replica)));
+}
+
+/// R33: demoted, emptied by its new master, and promoted again, while this client was idle and its
+/// connection stood.
+#[test]
+fn master_that_was_a_replica_in_between_does_not_count() {
+    for (master, reason) in [(true, Unfit::Changed), (false, Unfit::Replica)] {
+        let mut scenario = Scenario::guarded(1).all_ready();
+        scenario.pass(20 * MS);
+        scenario.servers[0].replication.master = Some(master);
+        scenario.servers[0].replication.history = Some(0xdead.into());
+        scenario.servers[0].replication.promoted = Some(true);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.look([0]);
+        scenario.reply(0, Reply::Ok);
+        let error = scenario.acquired().unwrap_err();
+        assert_eq!(error.nodes()[0].outcome, NodeOutcome::Unfit(reason));
+        scenario.drain();
+        scenario.pass(Duration::ZERO);
+        scenario.drain();
+        scenario.connect(0);
+        if master {
+            let expected = Some((QuarantineCause::Promoted, QUARANTINE));
+            assert_eq!(quarantine(&scenario, 0), expected);
+        } else {
+            assert_eq!(scenario.state(0), NodeState::BackOff);
+        }
+    }
+}
+
+/// R33: a master that is given its first replica gives its data a new name, and has lost nothing.
+#[test]
+fn master_that_is_given_a_replica_votes_on() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(20 * MS);
+    scenario.servers[0].replication.history = Some(0xbeef.into());
+    assert!(is_granted(&mut scenario, 1));
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), None);
+    scenario.pass(20 * MS);
+    assert!(is_granted(&mut scenario, 1));
+}
+
+// The clocks of the masters.
+
+/// A client that has just looked at the clock of its only node.
+fn sampled() -> Scenario {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(20 * MS);
+    assert!(is_granted(&mut scenario, 1));
+    scenario
+}
+
+#[test]
+fn set_is_preceded_by_a_look_at_the_clock_that_is_not_fresh() {
+    let mut scenario = sampled();
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 2)], "it is fresh");
+    // Whoever was refused looks again at once.
+    scenario.reply(0, Reply::Nil);
+    assert!(scenario.acquired().unwrap_err().is_contended());
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 2)]);
+    scenario.reply(0, Reply::Integer(0));
+    scenario.try_lock();
+    // At its clock alone: its role was looked at a moment ago.
+    assert_eq!(scenario.drain(), [Acted::Time(vec![0]), Acted::Set(vec![0], 3)]);
+}
+
+#[test]
+fn clock_that_jumps_forward_costs_the_vote_that_it_stands_before() {
+    for (jump, is_jump) in [(4 * MS, false), (60 * SECOND, true)] {
+        let mut scenario = sampled();
+        scenario.pass(50 * MS);
+        scenario.ahead[0] += jump;
+        assert_eq!(is_granted(&mut scenario, 1), !is_jump);
+        let expected = is_jump.then_some((QuarantineCause::ClockStepped, QUARANTINE));
+        assert_eq!(quarantine(&scenario, 0), expected);
+        assert_eq!(scenario.engine.stats().clock_jumps, u64::from(is_jump));
+        scenario.pass(QUARANTINE);
+        assert!(is_granted(&mut scenario, 1));
+    }
+}
+
+#[test]
+fn clock_that_jumps_during_an_outage_is_noticed_by_the_next_handshake() {
+    let mut scenario = sampled();
+    scenario.ahead[0] += 60 * SECOND;
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::ClockStepped, QUARANTINE)));
+}
+
+#[test]
+fn clock_that_jumps_back_costs_nothing() {
+    let mut scenario = sampled();
+    scenario.pass(50 * MS);
+    scenario.ahead[0] -= 3_600 * SECOND;
+    assert!(is_granted(&mut scenario, 1));
+}
+
+/// R20: what this machine's own clock jumps is time that has passed for a lock, not for a wait.
+#[test]
+fn jump_of_our_own_clock_shortens_no_quarantine_and_hides_no_jump() {
+    let minute = 60 * SECOND;
+    let jump = |scenario: &mut Scenario| {
+        let nanos = scenario.now.after(minute).as_nanos();
+        scenario.now = muxlock::Moment::with_jumps(nanos, minute.as_nanos() as u64);
+        scenario.engine.handle_timeout(scenario.now);
+    };
+    let mut scenario = young(SECOND);
+    let left = quarantine(&scenario, 0);
+    jump(&mut scenario);
+    assert_eq!(quarantine(&scenario, 0), left);
+    // Both are on one machine, or were set by one: the server's jump is seen all the same.
+    let mut scenario = sampled();
+    jump(&mut scenario);
+    assert!(!is_granted(&mut scenario, 1), "the server's clock, too, is a minute ahead");
+    assert_eq!(scenario.engine.stats().clock_jumps, 1);
+    // And the age of a restarted server is no greater for it.
+    let mut scenario = sampled();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    jump(&mut scenario);
+    scenario.restart(0, 1_000_000 * SECOND);
+    reconnect(&mut scenario, 0);
+    assert!(quarantine(&scenario, 0).is_some());
+}
+
+#[test]
+fn waiter_looks_at_the_clock_whatever_others_have_asked_since() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(20 * MS);
+    scenario.acquire(TTL, Patience::Until(scenario.now.after(5 * SECOND)));
+    scenario.drain();
+    scenario.look([0]);
+    scenario.reply(0, Reply::Nil);
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(0));
+    // Less than a sample may be old, and more than the delays between the first rounds.
+    for pause in [4 * MS, 8 * MS] {
+        scenario.pass(pause);
+        let acted = scenario.drain();
+        assert_eq!(acted[0], Acted::Time(vec![0]), "{acted:?}");
+        answer_looks(&mut scenario, acted);
+        scenario.reply(0, Reply::Nil);
+        scenario.drain();
+        scenario.reply(0, Reply::Integer(0));
+    }
+}
+
+#[test]
+fn server_without_a_guard_is_not_asked_for_its_time_nor_are_others_more_often() {
+    let urls =
+        ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3?restart_guard=off"];
+    let mut scenario = Scenario::of_nodes(urls).all_ready();
+    scenario.pass(20 * MS);
+    for looks in [vec![Acted::Time(vec![0, 1]), Acted::Role(vec![0, 1])], vec![]] {
+        scenario.try_lock();
+        let acted = scenario.drain();
+        assert_eq!(acted[..acted.len() - 1], looks);
+        if !looks.is_empty() {
+            scenario.look([0, 1]);
+        }
+        scenario.replies(0..3, Reply::Ok);
+        let lease = scenario.acquired().unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.replies(0..3, Reply::Integer(1));
+    }
+}
+
+#[test]
+fn clock_that_is_not_told_for_the_moment_is_asked_for_again() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.pass(20 * MS);
+    for _ in 0..2 {
+        scenario.try_lock();
+        let acted = scenario.drain();
+        assert_eq!(acted[0], Acted::Time(vec![0]), "{acted:?}");
+        assert!(scenario.engine.is_telling_time(0));
+        scenario.replies([0, 0, 0], server_error(ServerErrorKind::Busy));
+        assert!(!scenario.engine.is_telling_time(0));
+        assert!(scenario.acquired().is_err());
+        scenario.drain();
+        scenario.reply(0, Reply::Integer(0));
+    }
+}
+
+#[test]
+fn clock_that_is_kept_secret_costs_nothing() {
+    let mut scenario = Scenario::guarded(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.drain();
+    for _ in 0..6 {
+        scenario.greet_once(0);
+    }
+    scenario.greet_with(0, server_error(ServerErrorKind::Permission));
+    scenario.greet(0);
+    scenario.pass(SECOND);
+    scenario.try_lock();
+    // Its role is looked at all the same.
+    assert_eq!(scenario.drain(), [Acted::Role(vec![0]), Acted::Set(vec![0], 1)]);
+}
+
+/// R34: a process that moves to another node's address brings its quarantine along.
+#[test]
+fn quarantined_process_that_moves_does_not_vote_at_its_new_address() {
+    let mut scenario = Scenario::guarded(2);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(0);
+    scenario.drain();
+    scenario.ahead[0] += 60 * SECOND;
+    reconnect_without_a_pause(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::ClockStepped, QUARANTINE)));
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.drain();
+    scenario.servers[1] = scenario.servers[0].clone();
+    scenario.ahead[1] = scenario.ahead[0];
+    scenario.connect(1);
+    assert_eq!(quarantine(&scenario, 1), Some((QuarantineCause::Moved, QUARANTINE)));
+}
+
+/// R34: a process that was counted at one address is not counted at another in the same round, also
+/// if the first has come to a third process since.
+#[test]
+fn process_that_left_its_address_to_another_does_not_vote_at_a_third() {
+    let mut scenario = guarded_and_connected();
+    let moving = scenario.servers[1].clone();
+    scenario.servers[1].run_id = Some("another".into());
+    reconnect_without_a_pause(&mut scenario, 1);
+    scenario.pass(SECOND);
+    scenario.servers[2] = moving;
+    reconnect_without_a_pause(&mut scenario, 2);
+    let left = QUARANTINE - SECOND;
+    assert_eq!(quarantine(&scenario, 2), Some((QuarantineCause::Moved, left)));
+    scenario.pass(left);
+    assert_eq!(scenario.state(2), NodeState::Ready);
+}
+
+/// Three nodes that were connected one after the other.
+fn guarded_and_connected() -> Scenario {
+    let mut scenario = Scenario::guarded(3);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    for node in 0..3 {
+        scenario.connect(node);
+        scenario.drain();
+    }
+    scenario
+}
+
+/// R12, R34: nothing is released of a lock that is held. What nobody holds is released anywhere.
+#[test]
+fn process_that_moved_keeps_the_copy_that_counts() {
+    for (moves, wins) in [(true, true), (false, true), (true, false)] {
+        let mut scenario = guarded_and_connected();
+        scenario.try_lock();
+        assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 1)]);
+        scenario.replies(0..2, if wins { Reply::Ok } else { Reply::Nil });
+        assert_eq!(scenario.acquired().is_ok(), wins);
+        // The answer of node 2 is lost, and then node 1's process is at its address.
+        for node in [2, 1] {
+            scenario.engine.handle_disconnected(scenario.now, node, RESET);
+        }
+        if moves {
+            scenario.servers[2] = scenario.servers[1].clone();
+        }
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.connect(2);
+        let released = scenario.drain().contains(&Acted::Release(vec![2], 1));
+        assert_eq!(released, !wins);
+    }
+}
+
+/// R12: also if its release was lost once more.
+#[test]
+fn what_nobody_holds_is_released_at_a_process_that_moved() {
+    let mut scenario = guarded_and_connected();
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies(0..2, Reply::Nil);
+    assert!(scenario.acquired().is_err());
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(2);
+    assert!(scenario.drain().contains(&Acted::Release(vec![2], 1)));
+    scenario.engine.handle_disconnected(scenario.now, 1, RESET);
+    scenario.servers[2] = scenario.servers[1].clone();
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.pass(SECOND);
+    scenario.drain();
+    scenario.connect(2);
+    assert!(scenario.drain().contains(&Acted::Release(vec![2], 1)));
+}
+
+fn reconnect_without_a_pause(scenario: &mut Scenario, node: usize) {
+    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.connect(node);
+    scenario.drain();
+}
+
+/// R3: what a server in quarantine says does not count, whatever it is.
+#[test]
+fn quarantined_refusals_do_not_count_either() {
+    for said in [Reply::Nil, server_error(ServerErrorKind::WrongType)] {
+        let mut scenario = young(Duration::ZERO);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.reply(0, said);
+        let error = scenario.acquired().unwrap_err();
+        assert!(error.is_unavailable());
+        assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    }
+}
+
+/// R32: what is forbidden is a key, or the script itself; who is refused may have any name.
+#[test]
+fn probe_that_may_not_touch_its_key_passes_and_a_user_named_key_does_not() {
+    let refused = "NOPERM User keycloak has no permissions to run the 'eval' command";
+    let foreign = "NOPERM this user has no permissions to access one of the keys used as arguments";
+    for (text, state) in [(refused, NodeState::BackOff), (foreign, NodeState::Ready)] {
+        let mut scenario = Scenario::guarded(1);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.drain();
+        for _ in 0..7 {
+            scenario.greet_once(0);
+        }
+        let error = ServerError { kind: ServerErrorKind::Permission, message: text.into() };
+        scenario.greet_with(0, Reply::Error(error));
+        assert_eq!(scenario.state(0), state, "{text}");
+    }
+}
+
+// Flushes.
+
+fn marked(nodes: usize) -> Scenario {
+    Scenario::with(nodes, |builder| {
+        builder.restart_guard(RestartGuard::Uptime).flush_marker("alive")
+    })
+    .all_ready()
+}
+
+#[test]
+fn grant_counts_once_its_marker_stands() {
+    let mut scenario = marked(1);
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1), Acted::Marker(vec![0])]);
+    scenario.reply(0, Reply::Ok);
+    scenario.nothing_done();
+    scenario.reply(0, Reply::Integer(0));
+    assert!(scenario.acquired().is_ok());
+}
+
+#[test]
+fn grant_without_its_marker_does_not_count_and_quarantines() {
+    let mut scenario = marked(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.reply(0, Reply::Ok);
+    scenario.reply(0, Reply::Integer(31_302));
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    let left = Duration::from_millis(31_302);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, left + left / 100)));
+}
+
+/// An attempt finds that the node is to be waited for, by its marker, for so many milliseconds.
+fn find_marker(scenario: &mut Scenario, millis: i64) {
+    scenario.try_lock();
+    let acted = scenario.drain();
+    answer_looks(scenario, acted);
+    scenario.reply(0, Reply::Ok);
+    scenario.reply(0, Reply::Integer(millis));
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(1));
+}
+
+/// What the latest reason asks for is no measure of what an earlier one does, whatever this
+/// machine's own clock does in between (R20).
+#[test]
+fn shorter_reason_cuts_no_longer_quarantine_short() {
+    let mut scenario = Scenario::with(1, |builder| {
+        builder.restart_guard(RestartGuard::Uptime).flush_marker("alive")
+    });
+    scenario.servers[0].uptime = Some(Duration::ZERO);
+    let mut scenario = scenario.all_ready();
+    let restarted = Some((QuarantineCause::Restarted, QUARANTINE));
+    assert_eq!(quarantine(&scenario, 0), restarted);
+    find_marker(&mut scenario, 100);
+    assert_eq!(quarantine(&scenario, 0), restarted, "a tenth of a second is over earlier");
+    // The master's clock goes on as before.
+    let hour = 3_600 * SECOND;
+    let nanos = scenario.now.after(hour).as_nanos();
+    scenario.now = muxlock::Moment::with_jumps(nanos, hour.as_nanos() as u64);
+    scenario.ahead[0] -= hour;
+    scenario.engine.handle_timeout(scenario.now);
+    find_marker(&mut scenario, 100);
+    assert_eq!(quarantine(&scenario, 0), restarted, "and also after a jump");
+    scenario.pass(QUARANTINE - MS);
+    find_marker(&mut scenario, 1);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Flushed, MS + MS / 100)));
+    assert_eq!(scenario.engine.stats().quarantines, 2, "what changes nothing is not counted");
+    // What is longer is waited for.
+    find_marker(&mut scenario, 40_000);
+    let flushed = Some((QuarantineCause::Flushed, 404 * SECOND / 10));
+    assert_eq!(quarantine(&scenario, 0), flushed);
+}
+
+#[test]
+fn refusal_needs_no_marker_and_an_unreadable_marker_is_no_vote() {
+    let mut scenario = marked(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.reply(0, Reply::Nil);
+    assert!(scenario.acquired().unwrap_err().is_contended());
+    scenario.reply(0, Reply::Integer(0));
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(0));
+    scenario.try_lock();
+    let acted = scenario.drain();
+    answer_looks(&mut scenario, acted);
+    scenario.reply(0, Reply::Ok);
+    scenario.reply(0, server_error(ServerErrorKind::OutOfMemory));
+    let error = scenario.acquired().unwrap_err();
+    let expected = NodeOutcome::Server(ServerErrorKind::OutOfMemory);
+    assert_eq!(error.nodes()[0].outcome, expected);
+}
+
+/// A copy whose marker was not seen may be younger than a flush: it costs the vote, and no
+/// extension counts it before all that was flushed is over.
+#[test]
+fn copy_without_its_marker_is_not_counted_by_an_extension() {
+    for is_lost in [true, false] {
+        let mut scenario = marked(3);
+        scenario.try_lock();
+        scenario.drain();
+        scenario.reply(0, Reply::Ok);
+        match is_lost {
+            true => scenario.engine.handle_disconnected(scenario.now, 0, RESET),
+            false => scenario.reply(0, server_error(ServerErrorKind::OutOfMemory)),
+        }
+        let lost_at = scenario.now;
+        for node in [1, 2] {
+            scenario.reply(node, Reply::Ok);
+            scenario.reply(node, Reply::Integer(0));
+        }
+        let mut lease = scenario.acquired().unwrap();
+        assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
+        if is_lost {
+            scenario.pass(SECOND);
+            scenario.drain();
+            scenario.connect(0);
+        }
+        let mut is_counted = false;
+        while !is_counted {
+            scenario.engine.extend(scenario.now, lease, TTL);
+            assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)], "nothing else");
+            scenario.replies([0, 1], Reply::Integer(1));
+            is_counted = scenario.now >= lost_at.after(QUARANTINE);
+            if !is_counted {
+                scenario.nothing_done();
+            }
+            scenario.reply(2, Reply::Integer(1));
+            let (extended, result) = scenario.extended();
+            result.unwrap();
+            lease = extended;
+            assert_eq!(lease.granted_by().any(|node| node == 0), is_counted);
+            scenario.pass(TTL / 3);
+        }
+    }
+}
+
+#[test]
+fn late_marker_is_a_missing_vote() {
+    let mut scenario = marked(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.reply(0, Reply::Ok);
+    scenario.pass(NODE_TIMEOUT);
+    let error = scenario.acquired().unwrap_err();
+    assert!(matches!(error.nodes()[0].outcome, NodeOutcome::TimedOut(_)));
+}
+
+/// R35: lists that differ by one node have no two quorums apart; lists that swap a node have.
+#[test]
+fn quorums_of_lists_that_differ_by_one_node_overlap() {
+    for nodes in 1..64 {
+        assert!(quorum(nodes) + quorum(nodes + 1) > nodes + 1, "{nodes}");
+    }
+    assert!(2 * quorum(3) <= 3 + 1, "one of three replaced: {{A,C}} and {{B,D}} are apart");
+}
+
+/// R37: behind a proxy that switches servers, each connection may be to another process.
+#[test]
+fn address_that_leads_to_another_process_each_time_does_not_vote_for_long() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    for _ in 0..3 {
+        assert_eq!(scenario.state(0) == NodeState::Ready, scenario.now.as_nanos() == 1_000_000_000);
+        scenario.restart(0, 1_000_000 * SECOND);
+        reconnect(&mut scenario, 0);
+        assert_eq!(
+            quarantine(&scenario, 0).map(|(cause, _)| cause),
+            Some(QuarantineCause::Restarted)
+        );
+    }
+}
+
+/// R31: nothing extends a lock by itself.
+#[test]
+fn lock_that_nobody_extends_ends() {
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.acquire(TTL, Patience::OneRound);
+    scenario.drain();
+    scenario.reply(0, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.pass(TTL);
+    assert_eq!(scenario.drain(), []);
+    assert!(!lease.is_valid_at(scenario.now));
+}

@@ -1,0 +1,322 @@
+//! Acquisitions of one client that wait for the same resource: who asks the nodes, and when.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muxlock::LockErrorKind::{Contended, Unavailable};
+use muxlock::proto::{Engine, Patience, Reply};
+use muxlock::{
+    Cancelled, Done, Lease, LockErrorKind, Moment, NodeOutcome, OpId, Redlock, Resource,
+};
+use testbed::memory::{Acted, Counted, NODE_TIMEOUT, Scenario, TTL};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const ALL: [usize; 3] = [0, 1, 2];
+
+fn wait(scenario: &mut Scenario, patience: Duration) -> OpId {
+    let until = scenario.now.after(patience);
+    scenario.acquire(TTL, Patience::Until(until))
+}
+
+fn set(token: u32) -> Acted {
+    Acted::Set(ALL.to_vec(), token)
+}
+
+fn release(token: u32) -> Acted {
+    Acted::Release(ALL.to_vec(), token)
+}
+
+/// The one acquisition that has ended, and its lock.
+fn won(scenario: &mut Scenario, op: OpId) -> Lease {
+    assert!(scenario.engine.is_done(op));
+    scenario.acquired().unwrap()
+}
+
+fn lost(scenario: &mut Scenario, op: OpId) -> muxlock::LockError {
+    assert!(scenario.engine.is_done(op));
+    scenario.acquired().unwrap_err()
+}
+
+/// One waits, gets the lock, and others wait behind it.
+fn held(patiences: [Duration; 2]) -> (Scenario, Lease, [OpId; 2]) {
+    let mut scenario = Scenario::ready(3);
+    let first = wait(&mut scenario, SECOND);
+    assert_eq!(scenario.drain(), [set(1)]);
+    scenario.replies(ALL, Reply::Ok);
+    let lease = won(&mut scenario, first);
+    let others = patiences.map(|patience| wait(&mut scenario, patience));
+    assert_eq!(scenario.drain(), [], "nobody asks for what is held");
+    (scenario, lease, others)
+}
+
+#[test]
+fn lock_goes_from_hand_to_hand_in_the_order_of_arrival() {
+    let (mut scenario, lease, [second, third]) = held([60 * SECOND; 2]);
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [release(1), set(2)], "behind the release, on the same way");
+    scenario.replies(ALL, Reply::Integer(1));
+    scenario.replies(ALL, Reply::Ok);
+    let lease = won(&mut scenario, second);
+    let fourth = wait(&mut scenario, 60 * SECOND);
+    assert_eq!(scenario.drain(), []);
+    scenario.engine.release(scenario.now, lease);
+    assert_eq!(scenario.drain(), [release(2), set(3)]);
+    scenario.replies(ALL, Reply::Integer(1));
+    assert!(scenario.released().unwrap().was_held());
+    scenario.replies(ALL, Reply::Ok);
+    let lease = won(&mut scenario, third);
+    assert!(!scenario.engine.is_done(fourth));
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [release(3), set(4)]);
+    assert_eq!(scenario.engine.stats().rounds, 4, "nobody asked in vain");
+}
+
+#[test]
+fn lock_that_goes_elsewhere_is_asked_for() {
+    let (mut scenario, mut lease, [second, _third]) = held([60 * SECOND; 2]);
+    scenario.engine.let_go(scenario.now, &mut lease);
+    assert_eq!(scenario.drain(), [set(2)]);
+    scenario.replies(ALL, Reply::Nil);
+    assert_eq!(scenario.drain(), [release(2)]);
+    scenario.replies(ALL, Reply::Integer(0));
+    // Somebody else releases it; nothing tells of that here.
+    scenario.pass(SECOND);
+    assert_eq!(scenario.drain(), [set(3)]);
+    scenario.replies(ALL, Reply::Ok);
+    let _ = won(&mut scenario, second);
+}
+
+/// It may have been forgotten.
+#[test]
+fn first_in_line_asks_when_the_validity_is_over() {
+    let (mut scenario, lease, [second, _third]) = held([60 * SECOND; 2]);
+    let left = lease.remaining(scenario.now);
+    scenario.pass(left - MS);
+    assert_eq!(scenario.drain(), []);
+    scenario.pass(MS);
+    assert_eq!(scenario.drain(), [set(2)]);
+    scenario.replies(ALL, Reply::Ok);
+    let _ = won(&mut scenario, second);
+}
+
+#[test]
+fn first_in_line_waits_longer_for_a_lock_that_was_extended() {
+    let (mut scenario, lease, [second, _third]) = held([60 * SECOND; 2]);
+    let left = lease.remaining(scenario.now);
+    scenario.pass(SECOND);
+    scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Integer(1));
+    let (lease, result) = scenario.extended();
+    result.unwrap();
+    scenario.pass(left - SECOND);
+    assert_eq!(scenario.drain(), []);
+    scenario.pass(lease.remaining(scenario.now));
+    assert_eq!(scenario.drain(), [set(2)]);
+    assert!(!scenario.engine.is_done(second));
+}
+
+#[test]
+fn patience_ends_in_the_line_as_anywhere() {
+    let (mut scenario, lease, [second, third]) = held([SECOND, 60 * SECOND]);
+    scenario.pass(SECOND - MS);
+    assert!(!scenario.engine.is_done(second));
+    scenario.pass(MS);
+    let error = lost(&mut scenario, second);
+    assert_eq!((error.kind(), error.nodes().len()), (LockErrorKind::Contended, 0));
+    assert_eq!(error.attempts(), 0);
+    assert_eq!(scenario.engine.stats().contended, 1);
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [release(1), set(2)]);
+    scenario.replies(ALL, Reply::Integer(1));
+    scenario.replies(ALL, Reply::Ok);
+    let _ = won(&mut scenario, third);
+}
+
+/// Somebody else holds it: one asks for all, and tells why when it gives up.
+#[test]
+fn first_in_line_asks_for_all_and_is_followed_by_the_next() {
+    let mut scenario = Scenario::ready(3);
+    let first = wait(&mut scenario, 20 * MS);
+    let second = wait(&mut scenario, SECOND);
+    let third = wait(&mut scenario, 10 * MS);
+    assert_eq!(scenario.drain(), [set(1)]);
+    scenario.replies(ALL, Reply::Nil);
+    assert_eq!(scenario.drain(), [release(1)]);
+    scenario.replies(ALL, Reply::Integer(0));
+    scenario.pass(10 * MS);
+    let error = lost(&mut scenario, third);
+    assert_eq!(error.kind(), LockErrorKind::Contended);
+    assert!(error.nodes().iter().any(|report| report.outcome == NodeOutcome::Held));
+    let mut asked = scenario.drain();
+    scenario.pass(10 * MS);
+    lost(&mut scenario, first);
+    asked.extend(scenario.drain());
+    assert_eq!(asked.last(), Some(&set(3)), "the second is next: {asked:?}");
+    assert!(!scenario.engine.is_done(second));
+}
+
+#[test]
+fn who_never_asked_fails_for_the_reason_of_who_did() {
+    let mut scenario = Scenario::ready(3);
+    let first = wait(&mut scenario, SECOND);
+    let second = wait(&mut scenario, 2 * NODE_TIMEOUT);
+    assert_eq!(scenario.drain(), [set(1)]);
+    scenario.pass(NODE_TIMEOUT);
+    scenario.drain();
+    scenario.pass(NODE_TIMEOUT);
+    let error = lost(&mut scenario, second);
+    assert_eq!((error.kind(), error.nodes().len()), (LockErrorKind::Unavailable, 3));
+    assert!(!scenario.engine.is_done(first));
+}
+
+/// Nobody holds it: also those who stood behind one that was just told, or is just asking.
+#[test]
+fn nobody_is_told_that_somebody_holds_what_frozen_masters_keep() {
+    let mut scenario = Scenario::ready(3);
+    for pass in [MS, Duration::ZERO, Duration::ZERO] {
+        wait(&mut scenario, 2 * NODE_TIMEOUT);
+        scenario.pass(pass);
+    }
+    let mut kinds = Vec::new();
+    for pass in [NODE_TIMEOUT, NODE_TIMEOUT - MS, MS] {
+        scenario.pass(pass);
+        scenario.drain();
+        while let Some(done) = scenario.done() {
+            let Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
+            kinds.push(error.kind());
+        }
+    }
+    assert_eq!(kinds, [Unavailable; 3]);
+}
+
+/// What the nodes have said by then is all that is known.
+#[test]
+fn whose_patience_ends_before_any_round_does_is_told_what_was_said_so_far() {
+    for (said, kind) in [(None, Unavailable), (Some(Reply::Nil), Contended)] {
+        let mut scenario = Scenario::ready(3);
+        wait(&mut scenario, SECOND);
+        scenario.drain();
+        let second = wait(&mut scenario, MS);
+        if let Some(said) = said {
+            scenario.reply(2, said);
+        }
+        scenario.pass(MS);
+        let error = lost(&mut scenario, second);
+        assert_eq!((error.kind(), error.nodes().len()), (kind, 3));
+    }
+}
+
+/// One after the other, not each from within the one before.
+#[test]
+fn line_ends_without_randomness() {
+    let config = Redlock::builder().node("redis://127.0.0.1:1").config().unwrap();
+    let mut engine = Engine::new(Arc::new(config), Box::new(Counted::new(1, 0)));
+    let now = Moment::from_nanos(1_000_000_000);
+    let mut wait = || {
+        let (name, patience) = (Resource::new("line").unwrap(), Patience::Until(now.after(SECOND)));
+        engine.acquire(now, name, TTL, patience).unwrap()
+    };
+    let first = wait();
+    for _ in 0..100_000 {
+        wait();
+    }
+    assert!(matches!(engine.cancel(now, first), Cancelled::Acquisition));
+    let mut ended = 0;
+    while let Some((_, Done::Acquired(result))) = engine.poll_done(now) {
+        assert_eq!(result.unwrap_err().kind(), LockErrorKind::NoEntropy);
+        ended += 1;
+    }
+    assert_eq!((ended, engine.operations()), (100_000, 0));
+}
+
+/// It costs them no more that they are many, and the first is followed by who is still there.
+#[test]
+fn many_whose_patience_ends_leave_the_line() {
+    let (mut scenario, lease, [second, third]) = held([60 * SECOND; 2]);
+    let many: Vec<OpId> = (0..10_000).map(|_| wait(&mut scenario, SECOND)).collect();
+    let last = wait(&mut scenario, 60 * SECOND);
+    scenario.now = scenario.now.after(SECOND);
+    let mut lost = 0;
+    while lost < many.len() {
+        scenario.engine.handle_timeout(scenario.now);
+        while let Some(done) = scenario.done() {
+            assert!(matches!(done, Done::Acquired(Err(_))));
+            lost += 1;
+        }
+    }
+    assert_eq!((scenario.engine.operations(), scenario.drain()), (3, vec![]));
+    let mut lease = Some(lease);
+    for (op, token) in [second, third, last].into_iter().zip(2..) {
+        scenario.engine.abandon(scenario.now, lease.take().unwrap());
+        assert_eq!(scenario.drain(), [release(token - 1), set(token)]);
+        scenario.replies(ALL, Reply::Integer(1));
+        scenario.replies(ALL, Reply::Ok);
+        lease = Some(won(&mut scenario, op));
+    }
+}
+
+#[test]
+fn cancelled_one_leaves_the_line() {
+    let (mut scenario, lease, [second, third]) = held([60 * SECOND; 2]);
+    assert!(matches!(scenario.engine.cancel(scenario.now, second), Cancelled::Acquisition));
+    assert_eq!(scenario.drain(), []);
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [release(1), set(2)]);
+    let fourth = wait(&mut scenario, 60 * SECOND);
+    assert!(matches!(scenario.engine.cancel(scenario.now, third), Cancelled::Acquisition));
+    assert_eq!(scenario.drain(), [release(2), set(3)], "its round is undone, and the next begins");
+    scenario.replies(ALL, Reply::Integer(1));
+    scenario.replies(ALL, Reply::Ok);
+    scenario.replies(ALL, Reply::Integer(1));
+    scenario.replies(ALL, Reply::Ok);
+    let _ = won(&mut scenario, fourth);
+}
+
+#[test]
+fn single_round_stands_in_no_line() {
+    let (mut scenario, lease, _) = held([60 * SECOND; 2]);
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [set(2)]);
+    scenario.replies(ALL, Reply::Nil);
+    assert!(matches!(scenario.done(), Some(Done::Acquired(Err(_)))));
+    scenario.drain();
+    drop(lease);
+}
+
+/// Who holds it did not stand in the line; its release is known all the same.
+#[test]
+fn release_of_a_lock_of_a_single_round_starts_the_first_in_line() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    let first = wait(&mut scenario, 60 * SECOND);
+    assert_eq!(scenario.drain(), [set(2)]);
+    scenario.replies(ALL, Reply::Nil);
+    assert_eq!(scenario.drain(), [release(2)]);
+    scenario.replies(ALL, Reply::Integer(0));
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [release(1), set(3)], "without the delay");
+    scenario.replies(ALL, Reply::Integer(1));
+    scenario.replies(ALL, Reply::Ok);
+    let _ = won(&mut scenario, first);
+}
+
+/// R2: a quorum that is taken too late is undone, and its owner goes on, still the first.
+#[test]
+fn late_quorum_keeps_its_place() {
+    let mut scenario = Scenario::ready(3);
+    let first = wait(&mut scenario, 60 * SECOND);
+    let second = wait(&mut scenario, 60 * SECOND);
+    assert_eq!(scenario.drain(), [set(1)]);
+    scenario.replies(ALL, Reply::Ok);
+    scenario.now = scenario.now.after(TTL);
+    assert!(scenario.done().is_none());
+    assert_eq!(scenario.drain(), [release(1)]);
+    scenario.replies(ALL, Reply::Integer(1));
+    scenario.pass(SECOND);
+    assert_eq!(scenario.drain(), [set(2)]);
+    scenario.replies(ALL, Reply::Ok);
+    let _ = won(&mut scenario, first);
+    assert!(!scenario.engine.is_done(second));
+}

@@ -1,0 +1,23 @@
+//! The library over real `redis-server` processes.
+//!
+//! The harness runs one file after the other, by name, and as many tests at a time as there are
+//! cores. Tests that load the machine, or judge how evenly it serves them, take turns: see
+//! `testbed::heavy`.
+
+#![allow(missing_docs)]
+
+mod deletes;
+#[cfg(feature = "cli")]
+mod demo;
+#[cfg(target_os = "linux")]
+mod fork;
+mod guest;
+#[cfg(target_os = "linux")]
+mod hand_over;
+#[cfg(target_os = "linux")]
+mod keep_alive;
+mod masters;
+mod names;
+mod testing;
+#[cfg(target_os = "linux")]
+mod threads;
