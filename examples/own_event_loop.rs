@@ -129,7 +129,7 @@ impl Server {
                 client.tell(&format!("waiting {} {}", self.waiting.len(), self.guest.report()));
                 continue;
             }
-            match self.guest.call(|mux| mux.lock_for(&line, TTL, WAIT)) {
+            match self.guest.call(|mux| mux.try_lock_for(&line, TTL, WAIT)) {
                 Ok(op) => {
                     client.op = Some(op);
                     self.waiting.insert(op, token);

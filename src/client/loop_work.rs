@@ -231,7 +231,7 @@ impl Work for LoopWork {
     fn begin(&mut self, order: Order) -> Begun<LoopWork> {
         let op = match order {
             Order::Acquire { resource, ttl, patience } => {
-                match self.mux.lock_until(self.now, resource, ttl, patience) {
+                match self.mux.try_lock_until(self.now, resource, ttl, patience) {
                     Ok(op) => op,
                     Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
                 }

@@ -49,7 +49,7 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 /// socket for each node, with the tokens from `first` to `first + nodes - 1`. It looks up a node's
 /// host name before each connection, on a thread that ends with the lookup. In an event loop:
 ///
-/// 1. start operations: [`lock`](Multiplexer::lock), [`extend`](Multiplexer::extend),
+/// 1. start operations: [`lock`](Multiplexer::try_lock), [`extend`](Multiplexer::extend),
 ///    [`unlock`](Multiplexer::unlock); then [`flush`](Multiplexer::flush);
 /// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
 /// 3. wait, for at most [`next_timeout`](Multiplexer::next_timeout);
@@ -61,7 +61,7 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 /// longer needs it. An [`OpId`] of another multiplexer is unknown here: it finds and ends nothing.
 ///
 /// In a process forked from the one that made it, a multiplexer sends, reads and reports nothing.
-/// [`lock`](Multiplexer::lock) fails; other operations started there never end; results that were
+/// [`lock`](Multiplexer::try_lock) fails; other operations started there never end; results that were
 /// ready before the fork belong to the parent; there is nothing to wait for. A [`Lease`] passed in
 /// there is dropped: the parent has it.
 ///
@@ -92,7 +92,7 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 /// let mut events = Events::with_capacity(64);
 /// let mut mux = Multiplexer::new(config, poll.registry(), Token(1000))?;
 ///
-/// let op = mux.lock("invoice:42", Duration::from_secs(10))?;
+/// let op = mux.try_lock("invoice:42", Duration::from_secs(10))?;
 /// mux.flush();
 /// loop {
 ///     while let Some((id, done)) = mux.poll_done() {
@@ -207,10 +207,14 @@ impl Multiplexer {
     /// # Errors
     /// A wrong resource name or TTL, or too many operations in flight. Nothing was started: correct
     /// the arguments, or wait until some operations have ended.
-    pub fn lock(&mut self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<OpId, LockError> {
+    pub fn try_lock(
+        &mut self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
         self.check_home()?;
-        self.lock_until(Clock.now(), resource, ttl, Patience::OneRound)
+        self.try_lock_until(Clock.now(), resource, ttl, Patience::OneRound)
     }
 
     /// Starts rounds of acquisition that continue until `wait` has passed; it ends as
@@ -220,8 +224,8 @@ impl Multiplexer {
     /// only the first of them asks the nodes.
     ///
     /// # Errors
-    /// As [`lock`](Multiplexer::lock).
-    pub fn lock_for(
+    /// As [`lock`](Multiplexer::try_lock).
+    pub fn try_lock_for(
         &mut self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
@@ -230,7 +234,7 @@ impl Multiplexer {
         let resource = Resource::new(resource)?;
         self.check_home()?;
         let now = Clock.now();
-        self.lock_until(now, resource, ttl, Patience::Until(now.after(wait)))
+        self.try_lock_until(now, resource, ttl, Patience::Until(now.after(wait)))
     }
 
     /// Starts an extension to `ttl` from now. It ends as [`Done::Extended`], which returns the
@@ -686,7 +690,7 @@ impl Multiplexer {
     }
 
     /// For this process only.
-    pub(crate) fn lock_until(
+    pub(crate) fn try_lock_until(
         &mut self,
         now: Moment,
         resource: Resource,
@@ -1097,7 +1101,7 @@ mod tests {
             Multiplexer::handle_timeout,
         ];
         for (nth, end) in ends.into_iter().enumerate() {
-            mux.lock("name", Duration::from_secs(10)).unwrap();
+            mux.try_lock("name", Duration::from_secs(10)).unwrap();
             let before = forgets.0.load(Ordering::Relaxed);
             assert_eq!(before, nth);
             end(&mut mux);
@@ -1164,7 +1168,7 @@ mod tests {
         let mut poll = Poll::new().unwrap();
         let mut events = Events::with_capacity(8);
         let mut mux = Multiplexer::new(config, poll.registry(), Token(7)).unwrap();
-        mux.lock("name", Duration::from_secs(10)).unwrap();
+        mux.try_lock("name", Duration::from_secs(10)).unwrap();
         let done = loop {
             mux.flush();
             if let Some((_, done)) = mux.poll_done() {

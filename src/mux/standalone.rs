@@ -1,7 +1,6 @@
 //! A multiplexer with its own poll, for event loops other than mio's.
 
 use std::io::{self, ErrorKind};
-use std::ops::{Deref, DerefMut};
 #[cfg(unix)]
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
@@ -41,18 +40,18 @@ use crate::quorum::NODES_MAX;
 ///
 /// let config = Redlock::builder().node("redis://127.0.0.1").config()?;
 /// let mut locks = Standalone::new(config)?;
-/// let op = locks.lock("invoice:42", Duration::from_secs(10))?;
-/// locks.flush();
+/// let op = locks.mux_mut().try_lock("invoice:42", Duration::from_secs(10))?;
+/// locks.mux_mut().flush();
 /// let lease = loop {
-///     if let Some((id, Done::Acquired(result))) = locks.poll_done() {
+///     if let Some((id, Done::Acquired(result))) = locks.mux_mut().poll_done() {
 ///         assert_eq!(id, op);
 ///         break result?;
 ///     }
 ///     // The event loop's own wait, for this descriptor among others.
-///     wait_until_readable(locks.as_fd(), locks.next_timeout());
+///     wait_until_readable(locks.as_fd(), locks.mux().next_timeout());
 ///     locks.turn()?;
 /// };
-/// # locks.abandon(lease);
+/// # locks.mux_mut().abandon(lease);
 /// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -75,6 +74,16 @@ impl Standalone {
         let mux = Multiplexer::new(config, poll.registry(), Token(0))?;
         // There is room for one event per node, so that one poll leaves none behind.
         Ok(Standalone { mux, poll, events: Events::with_capacity(NODES_MAX) })
+    }
+
+    /// The multiplexer: its state.
+    pub fn mux(&self) -> &Multiplexer {
+        &self.mux
+    }
+
+    /// The multiplexer: to start operations and to take their results.
+    pub fn mux_mut(&mut self) -> &mut Multiplexer {
+        &mut self.mux
     }
 
     /// Does what there is to do, without waiting: polls the sockets once, then does what
@@ -106,20 +115,6 @@ impl Standalone {
         }
         self.mux.handle_events(&self.events);
         Ok(())
-    }
-}
-
-impl Deref for Standalone {
-    type Target = Multiplexer;
-
-    fn deref(&self) -> &Multiplexer {
-        &self.mux
-    }
-}
-
-impl DerefMut for Standalone {
-    fn deref_mut(&mut self) -> &mut Multiplexer {
-        &mut self.mux
     }
 }
 

@@ -149,8 +149,10 @@ fn forked_child_does_not_wait_for_a_thread_that_it_does_not_have() {
 fn forked_child_is_told_nothing_by_a_guest() {
     alone("forked_child_is_told_nothing_by_a_guest", |_, urls| {
         let mut guest = Standalone::new(patient(urls.iter().cloned()).config().unwrap()).unwrap();
-        guest.connect();
-        turn_until(&mut guest, |guest| guest.nodes().all(|node| node.state == NodeState::Ready));
+        guest.mux_mut().connect();
+        turn_until(&mut guest, |guest| {
+            guest.mux().nodes().all(|node| node.state == NodeState::Ready)
+        });
         let lease = match start_and_end(&mut guest, "held") {
             (op, Some((ended, Done::Acquired(Ok(lease))))) if ended == op => lease,
             other => panic!("{other:?}"),
@@ -167,58 +169,61 @@ fn forked_child_is_told_nothing_by_a_guest() {
         let (mut slot, mut leases) = (Some(guest), Some(more));
         in_a_fork(|| {
             let mut guest = slot.take().unwrap();
-            assert!(guest.poll_done().is_none(), "the parent has that lock");
-            assert!(matches!(guest.cancel(untaken), Cancelled::Nothing));
+            assert!(guest.mux_mut().poll_done().is_none(), "the parent has that lock");
+            assert!(matches!(guest.mux_mut().cancel(untaken), Cancelled::Nothing));
             let [extended, released, abandoned, mut let_go] = leases.take().unwrap();
-            for op in [guest.extend(extended, TTL), guest.unlock(released)] {
-                assert!(matches!(guest.cancel(op), Cancelled::Nothing));
+            for op in [guest.mux_mut().extend(extended, TTL), guest.mux_mut().unlock(released)] {
+                assert!(matches!(guest.mux_mut().cancel(op), Cancelled::Nothing));
             }
-            guest.abandon(abandoned);
-            guest.let_go(&mut let_go);
-            let refused = [guest.lock("other", TTL), guest.lock_for("other", TTL, TTL)];
+            guest.mux_mut().abandon(abandoned);
+            guest.mux_mut().let_go(&mut let_go);
+            let refused = [
+                guest.mux_mut().try_lock("other", TTL),
+                guest.mux_mut().try_lock_for("other", TTL, TTL),
+            ];
             for refused in refused {
                 assert_eq!(refused.unwrap_err().kind(), LockErrorKind::Forked);
             }
-            guest.connect();
-            guest.flush();
-            guest.handle_timeout();
+            guest.mux_mut().connect();
+            guest.mux_mut().flush();
+            guest.mux_mut().handle_timeout();
             assert!(guest.turn().is_err() && guest.wait(AT_ONCE).is_err());
-            assert!(guest.poll_done().is_none());
-            assert_eq!(guest.next_timeout(), None, "there is nothing to wake up for");
-            assert_eq!(guest.nodes().count(), 0);
-            assert_eq!(guest.stats(), Stats::default());
+            assert!(guest.mux_mut().poll_done().is_none());
+            assert_eq!(guest.mux().next_timeout(), None, "there is nothing to wake up for");
+            assert_eq!(guest.mux().nodes().count(), 0);
+            assert_eq!(guest.mux().stats(), Stats::default());
             drop(guest);
         });
         let mut guest = slot.take().unwrap();
-        let untaken = match guest.poll_done() {
+        let untaken = match guest.mux_mut().poll_done() {
             Some((op, Done::Acquired(Ok(lease)))) if op == untaken => lease,
             other => panic!("{other:?}"),
         };
         for lease in leases.take().unwrap().into_iter().chain([lease, untaken]) {
-            let op = guest.unlock(lease);
-            guest.flush();
-            turn_until(&mut guest, |guest| guest.nodes().all(|node| node.in_flight == 0));
-            match guest.poll_done() {
+            let op = guest.mux_mut().unlock(lease);
+            guest.mux_mut().flush();
+            turn_until(&mut guest, |guest| guest.mux().nodes().all(|node| node.in_flight == 0));
+            match guest.mux_mut().poll_done() {
                 Some((ended, Done::Released(Ok(released)))) if ended == op => {
                     assert_eq!(released.confirmed, 3, "it is as the parent left it");
                 }
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(guest.stats().disconnected, 0);
+        assert_eq!(guest.mux().stats().disconnected, 0);
     });
 }
 
 /// Starts an acquisition, and turns until every master has answered.
 fn start_and_answer(guest: &mut Standalone, resource: &str) -> OpId {
-    let op = guest.lock(resource, TTL).unwrap();
-    guest.flush();
-    turn_until(guest, |guest| guest.nodes().all(|node| node.in_flight == 0));
+    let op = guest.mux_mut().try_lock(resource, TTL).unwrap();
+    guest.mux_mut().flush();
+    turn_until(guest, |guest| guest.mux().nodes().all(|node| node.in_flight == 0));
     op
 }
 
 fn start_and_end(guest: &mut Standalone, resource: &str) -> (OpId, Option<(OpId, Done)>) {
-    (start_and_answer(guest, resource), guest.poll_done())
+    (start_and_answer(guest, resource), guest.mux_mut().poll_done())
 }
 
 fn turn_until(guest: &mut Standalone, is_so: impl Fn(&Standalone) -> bool) {
@@ -268,7 +273,7 @@ fn forked_child_leaves_its_parents_lookups_alone() {
         let builder = patient(["redis://name"]).resolver(resolver);
         let mut slot = Some(Standalone::new(builder.config().unwrap()).unwrap());
         let guest = slot.as_mut().unwrap();
-        guest.connect();
+        guest.mux_mut().connect();
         guest.turn().unwrap();
         in_a_fork(|| drop(slot.take()));
 
@@ -283,7 +288,7 @@ fn forked_child_leaves_its_parents_lookups_alone() {
         let guest = slot.as_mut().unwrap();
         // Nothing but the lookup's end can end the wait so soon.
         let watch = Stopwatch::start();
-        while !guest.nodes().all(|node| node.state == NodeState::Ready) {
+        while !guest.mux().nodes().all(|node| node.state == NodeState::Ready) {
             guest.wait(PATIENT).unwrap();
             assert!(watch.elapsed() < SOON, "{watch:?}");
         }

@@ -81,7 +81,7 @@ impl Host {
     /// Starts many at once.
     fn lock_many(&mut self) {
         for i in 0..MANY {
-            self.mux.lock(format!("{KEY}:{i}"), TTL).unwrap();
+            self.mux.try_lock(format!("{KEY}:{i}"), TTL).unwrap();
         }
     }
 
@@ -149,8 +149,9 @@ fn cancelled_acquisitions_leave_no_key_on_any_master() {
     host.all_ready();
     masters[4].freeze().unwrap();
     for round in 0..20 {
-        let ops: Vec<_> =
-            (0..20).map(|i| host.mux.lock(format!("{KEY}:{round}:{i}"), TTL).unwrap()).collect();
+        let ops: Vec<_> = (0..20)
+            .map(|i| host.mux.try_lock(format!("{KEY}:{round}:{i}"), TTL).unwrap())
+            .collect();
         for (i, op) in ops.into_iter().enumerate() {
             if i == 5 {
                 host.mux.flush();
@@ -175,7 +176,7 @@ fn cancelled_acquisitions_leave_no_key_on_any_master() {
 fn cancelled_extension_leaves_a_lock_that_can_be_released() {
     let masters = start(3);
     let mut host = Host::new(&patient(masters.urls()));
-    let op = host.mux.lock(KEY, TTL).unwrap();
+    let op = host.mux.try_lock(KEY, TTL).unwrap();
     let lease = host.acquired(op);
     let op = host.mux.extend(lease, 2 * TTL);
     host.mux.flush();
@@ -197,7 +198,7 @@ fn cancelled_extension_leaves_a_lock_that_can_be_released() {
 fn cancelled_release_deletes_all_the_same() {
     let masters = start(3);
     let mut host = Host::new(&patient(masters.urls()));
-    let op = host.mux.lock(KEY, TTL).unwrap();
+    let op = host.mux.try_lock(KEY, TTL).unwrap();
     let lease = host.acquired(op);
     let op = host.mux.unlock(lease);
     assert!(matches!(host.mux.cancel(op), Cancelled::Release));
@@ -214,7 +215,7 @@ fn operation_of_another_multiplexer_is_left_alone() {
     let mut host = Host::new(&patient(masters.urls()));
     let mut other = Host::new(&patient(masters.urls()));
     let (op, same_slot) =
-        (host.mux.lock("one", TTL).unwrap(), other.mux.lock("other", TTL).unwrap());
+        (host.mux.try_lock("one", TTL).unwrap(), other.mux.try_lock("other", TTL).unwrap());
     assert_ne!(op, same_slot);
     assert!(matches!(host.mux.cancel(same_slot), Cancelled::Nothing));
     let lease = host.acquired(op);
@@ -229,9 +230,9 @@ fn lease_that_goes_to_another_multiplexer_is_asked_for() {
     let masters = start(3);
     let mut host = Host::new(&patient(masters.urls()));
     let mut other = Host::new(&patient(masters.urls()));
-    let op = host.mux.lock_for(KEY, LONG, PATIENT).unwrap();
+    let op = host.mux.try_lock_for(KEY, LONG, PATIENT).unwrap();
     let mut lease = host.acquired(op);
-    let waits = host.mux.lock_for(KEY, TTL, PATIENT).unwrap();
+    let waits = host.mux.try_lock_for(KEY, TTL, PATIENT).unwrap();
     host.turn();
     assert_eq!(host.mux.stats().rounds, 1, "nobody asks for what is held here");
     host.mux.let_go(&mut lease);
@@ -264,19 +265,19 @@ fn standalone_is_driven_by_its_descriptor_and_its_timeout_alone() {
     let watch = Stopwatch::start();
     let mut turns = 0;
     let mut run = |locks: &mut Standalone| loop {
-        if let Some((_, done)) = locks.poll_done() {
+        if let Some((_, done)) = locks.mux_mut().poll_done() {
             return done;
         }
         assert!(watch.elapsed() < SOON, "something was not announced");
-        outer.poll(&mut events, locks.next_timeout()).unwrap();
+        outer.poll(&mut events, locks.mux().next_timeout()).unwrap();
         locks.turn().unwrap();
         turns += 1;
     };
     for _ in 0..100 {
-        locks.lock(KEY, TTL).unwrap();
-        locks.flush();
+        locks.mux_mut().try_lock(KEY, TTL).unwrap();
+        locks.mux_mut().flush();
         let lease = acquired(run(&mut locks));
-        locks.unlock(lease);
+        locks.mux_mut().unlock(lease);
         match run(&mut locks) {
             Done::Released(released) => assert!(released.unwrap().was_held()),
             other => panic!("{other:?}"),
@@ -291,11 +292,11 @@ fn standalone_without_a_loop_waits_by_itself() {
     let masters = start(3);
     let mut locks = Standalone::new(patient(masters.urls()).config().unwrap()).unwrap();
     locks.wait(Duration::ZERO).unwrap();
-    let op = locks.lock(KEY, TTL).unwrap();
+    let op = locks.mux_mut().try_lock(KEY, TTL).unwrap();
     let watch = Stopwatch::start();
     let lease = loop {
         assert!(watch.elapsed() < SOON, "it does not end");
-        match locks.poll_done() {
+        match locks.mux_mut().poll_done() {
             Some((id, done)) => {
                 assert_eq!(id, op);
                 // Who has not taken all results is not left waiting for more.
@@ -304,8 +305,8 @@ fn standalone_without_a_loop_waits_by_itself() {
             None => locks.wait(PATIENT).unwrap(),
         }
     };
-    locks.abandon(lease);
-    locks.flush();
+    locks.mux_mut().abandon(lease);
+    locks.mux_mut().flush();
     soon("no key is left", || is_empty(&masters));
 }
 
@@ -327,7 +328,7 @@ fn event_of_an_old_connection_does_nothing_to_the_new_one() {
     let good = [Scripted::well_behaved(), Scripted::well_behaved()];
     let mut host = Host::new(&patient([hangs_up.url(), good[0].url(), good[1].url()]));
     host.all_ready();
-    let op = host.mux.lock(KEY, TTL).unwrap();
+    let op = host.mux.try_lock(KEY, TTL).unwrap();
     host.mux.flush();
     // The batch that tells of the end is kept, and told again and again.
     let mut stale = Events::with_capacity(16);
@@ -354,7 +355,7 @@ fn event_of_an_old_connection_does_nothing_to_the_new_one() {
     let op = host.mux.unlock(lease);
     host.mux.handle_events(&stale);
     assert!(matches!(host.done(1).remove(&op), Some(Done::Released(Ok(_)))));
-    let op = host.mux.lock("another", TTL).unwrap();
+    let op = host.mux.try_lock("another", TTL).unwrap();
     host.mux.flush();
     host.mux.handle_events(&stale);
     let lease = host.acquired(op);
@@ -650,7 +651,7 @@ fn flood_of_one_master_is_read_in_parts_and_others_are_served() {
     let mut host = Host::new(&patient([flooding.url(), good[0].url(), good[1].url()]));
     host.all_ready();
     for i in 0..=MANY {
-        host.mux.lock(format!("{KEY}:{i}"), TTL).unwrap();
+        host.mux.try_lock(format!("{KEY}:{i}"), TTL).unwrap();
     }
     let leases = host.done(MANY + 1);
     assert!(leases.values().all(is_won));
@@ -672,7 +673,7 @@ fn flood_of_one_master_is_read_in_parts_and_others_are_served() {
         });
         due_at_once += u32::from(host.mux.next_timeout() == Some(Duration::ZERO));
         if op.is_none() || ended.is_some() {
-            op = Some(host.mux.lock(format!("meanwhile:{served}"), TTL).unwrap());
+            op = Some(host.mux.try_lock(format!("meanwhile:{served}"), TTL).unwrap());
             host.mux.flush();
         }
     }
@@ -692,19 +693,19 @@ fn answers_that_were_there_in_time_count_after_a_pause() {
     let config = patient(servers.iter().map(Scripted::url)).node_timeout(node_timeout);
     let mut mux =
         Standalone::new(config.restart_guard(RestartGuard::Off).config().unwrap()).unwrap();
-    mux.connect();
-    while mux.nodes().any(|node| node.state != NodeState::Ready) {
+    mux.mux_mut().connect();
+    while mux.mux().nodes().any(|node| node.state != NodeState::Ready) {
         mux.wait(SOON).unwrap();
     }
     for i in 0..LOCKS {
-        mux.lock(format!("job:{i}"), TTL).unwrap();
+        mux.mux_mut().try_lock(format!("job:{i}"), TTL).unwrap();
     }
     // More than all of them need.
-    (0..2).for_each(|_| mux.flush());
+    (0..2).for_each(|_| mux.mux_mut().flush());
     pause(4 * node_timeout);
     for _ in 0..LOCKS {
         let (_, done) = loop {
-            match mux.poll_done() {
+            match mux.mux_mut().poll_done() {
                 Some(done) => break done,
                 None => mux.wait(SOON).unwrap(),
             };

@@ -260,21 +260,21 @@ fn what_a_lookup_finds_after_its_try_is_used_by_the_next() {
     names.stick();
     let config = hasty(["m0"], &names).connect_timeout(2 * SHORT).config().unwrap();
     let mut guest = Standalone::new(config).unwrap();
-    guest.connect();
-    let state = |guest: &Standalone| guest.nodes().next().unwrap().state;
+    guest.mux_mut().connect();
+    let state = |guest: &Standalone| guest.mux().nodes().next().unwrap().state;
     // The delays have grown by then.
     soon("it is between two tries", || {
         guest.wait(SHORT).unwrap();
-        guest.stats().disconnected >= 5 && state(&guest) == NodeState::BackOff
+        guest.mux().stats().disconnected >= 5 && state(&guest) == NodeState::BackOff
     });
-    let before = guest.stats().disconnected;
+    let before = guest.mux().stats().disconnected;
     names.unstick();
     soon("it is connected", || {
         guest.wait(SHORT).unwrap();
         state(&guest) == NodeState::Ready
     });
     // Only a connection that failed since asks again.
-    let failed = usize::try_from(guest.stats().disconnected - before).unwrap();
+    let failed = usize::try_from(guest.mux().stats().disconnected - before).unwrap();
     assert!(names.asked("m0") <= 1 + failed, "{} {failed}", names.asked("m0"));
 }
 

@@ -119,16 +119,16 @@ fn guest_writes_its_records_itself() {
         install();
         let url = format!("redis://{}", refused_addr());
         let mut locks = Standalone::new(Redlock::builder().node(url).config().unwrap()).unwrap();
-        let op = locks.lock("resource", TTL).unwrap();
+        let op = locks.mux_mut().try_lock("resource", TTL).unwrap();
         PANICS.set(true);
         let mut panicked = 0;
         let before = RECORDS.get();
         let done = loop {
-            if let Some(done) = locks.poll_done() {
+            if let Some(done) = locks.mux_mut().poll_done() {
                 break done;
             }
             let turn = AssertUnwindSafe(|| {
-                locks.flush();
+                locks.mux_mut().flush();
                 locks.wait(LATER).unwrap();
             });
             panicked += u32::from(catch_unwind(turn).is_err());

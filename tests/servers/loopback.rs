@@ -879,7 +879,7 @@ fn hundred_locks_over_one_flush_all_end() {
     let mut this = Loop::new(&patient(urls(&servers)));
     this.all_ready();
     let key = |i: usize| format!("{KEY}:{i}");
-    let ops: Vec<_> = (0..100).map(|i| this.mux.lock(key(i), TTL).unwrap()).collect();
+    let ops: Vec<_> = (0..100).map(|i| this.mux.try_lock(key(i), TTL).unwrap()).collect();
     this.mux.flush();
     let mut ended = this.done(100);
     let mut leases = Vec::new();
@@ -891,7 +891,7 @@ fn hundred_locks_over_one_flush_all_end() {
         leases.push(lease);
     }
     // Extensions, refusals and releases of many at once, all in flight together.
-    let taken: Vec<_> = (0..50).map(|i| this.mux.lock(key(i), TTL).unwrap()).collect();
+    let taken: Vec<_> = (0..50).map(|i| this.mux.try_lock(key(i), TTL).unwrap()).collect();
     let extended: Vec<_> = leases.drain(..50).map(|lease| this.mux.extend(lease, TTL)).collect();
     let released: Vec<_> = leases.drain(..).map(|lease| this.mux.unlock(lease)).collect();
     this.mux.flush();
@@ -924,13 +924,13 @@ fn hundred_locks_over_one_flush_all_end() {
 fn forgotten_flush_costs_a_turn_and_nothing_else() {
     let servers = good(3);
     let mut this = Loop::new(&patient(urls(&servers)));
-    let op = this.mux.lock(KEY, TTL).unwrap();
+    let op = this.mux.try_lock(KEY, TTL).unwrap();
     assert_eq!(this.mux.next_timeout(), Some(Duration::ZERO));
     let lease = acquired(this.done(1).remove(&op).unwrap());
     let op = this.mux.unlock(lease);
     assert_eq!(this.mux.next_timeout(), Some(Duration::ZERO));
     assert!(matches!(this.done(1).remove(&op), Some(Done::Released(Ok(_)))));
-    let op = this.mux.lock(KEY, TTL).unwrap();
+    let op = this.mux.try_lock(KEY, TTL).unwrap();
     let lease = acquired(this.done(1).remove(&op).unwrap());
     this.mux.abandon(lease);
     assert_eq!(this.mux.next_timeout(), Some(Duration::ZERO));
@@ -950,7 +950,7 @@ fn foreign_event_is_left_to_its_owner() {
         let registry = this.poll.registry();
         registry.register(&mut foreign, token, Interest::READABLE).unwrap();
         from.send_to(b"news", foreign.local_addr().unwrap()).unwrap();
-        let op = this.mux.lock(KEY, TTL).unwrap();
+        let op = this.mux.try_lock(KEY, TTL).unwrap();
         this.mux.flush();
         let (mut lease, mut foreign_events) = (None, 0);
         let watch = Stopwatch::start();
@@ -979,14 +979,14 @@ fn foreign_event_is_left_to_its_owner() {
 fn wrong_arguments_start_nothing() {
     let servers = good(1);
     let mut this = Loop::new(&patient(urls(&servers)));
-    let error = refused(this.mux.lock("", TTL));
+    let error = refused(this.mux.try_lock("", TTL));
     assert_eq!(error.kind(), LockErrorKind::InvalidResource { bytes: 0 });
-    let error = refused(this.mux.lock_for(KEY, Duration::ZERO, SOON));
+    let error = refused(this.mux.try_lock_for(KEY, Duration::ZERO, SOON));
     assert!(matches!(error.kind(), LockErrorKind::InvalidTtl { .. }));
     assert_eq!(this.mux.next_timeout(), None);
     assert!(this.mux.poll_done().is_none());
     // A lease comes back also when its new time to live is wrong.
-    let op = this.mux.lock(KEY, TTL).unwrap();
+    let op = this.mux.try_lock(KEY, TTL).unwrap();
     let lease = acquired(this.done(1).remove(&op).unwrap());
     let until = lease.valid_until();
     let op = this.mux.extend(lease, Duration::MAX);
@@ -1014,7 +1014,7 @@ fn spoken_to_first(greeting: &'static [u8], and_end: bool) -> NodeOutcome {
         peer.serve_normally(None)
     });
     let mut this = Loop::new(&patient([server.url()]));
-    let op = this.mux.lock(KEY, TTL).unwrap();
+    let op = this.mux.try_lock(KEY, TTL).unwrap();
     this.mux.flush();
     spoken.recv_timeout(SOON).expect("the server speaks");
     match this.done(1).remove(&op) {
@@ -1047,7 +1047,7 @@ fn loop_that_sleeps_too_long_gets_no_expired_lock() {
     let servers = good(3);
     let mut this = Loop::new(&patient(urls(&servers)));
     this.all_ready();
-    let op = this.mux.lock(KEY, Duration::from_millis(50)).unwrap();
+    let op = this.mux.try_lock(KEY, Duration::from_millis(50)).unwrap();
     this.mux.flush();
     // The replies are here long before the loop looks at them (R2).
     within(SOON, "the servers have granted", || {
@@ -1065,7 +1065,7 @@ fn loop_that_sleeps_too_long_gets_no_extension() {
     let servers = good(3);
     let mut this = Loop::new(&patient(urls(&servers)));
     this.all_ready();
-    let op = this.mux.lock(KEY, Duration::from_millis(300)).unwrap();
+    let op = this.mux.try_lock(KEY, Duration::from_millis(300)).unwrap();
     this.mux.flush();
     let lease = acquired(this.done(1).remove(&op).unwrap());
     let until = lease.valid_until();
@@ -1145,17 +1145,17 @@ fn reply_that_lies_there_before_a_guests_lock_is_no_vote_for_it() {
             let stray = Stray::start(bytes);
             let mut this = Loop::new(&patient([stray.server.url()]));
             this.all_ready();
-            let first = this.mux.lock("first", TTL).unwrap();
+            let first = this.mux.try_lock("first", TTL).unwrap();
             this.mux.flush();
             let lease = acquired(this.done(1).remove(&first).unwrap());
-            let started = starts_first.then(|| this.mux.lock("second", TTL).unwrap());
+            let started = starts_first.then(|| this.mux.try_lock("second", TTL).unwrap());
             stray.send();
             let second = match started {
                 Some(second) => second,
                 None => {
                     // It looked before the reply came.
                     this.mux.handle_events([]);
-                    this.mux.lock("second", TTL).unwrap()
+                    this.mux.try_lock("second", TTL).unwrap()
                 }
             };
             this.mux.flush();
@@ -1395,7 +1395,7 @@ fn quorum_that_nobody_takes_in_time_is_no_lock_and_no_extension() {
     let mut guest = Loop::new(&patient(urls(&servers)));
     guest.all_ready();
 
-    guest.mux.lock(KEY, ttl).unwrap();
+    guest.mux.try_lock(KEY, ttl).unwrap();
     guest.until_done();
     pause(ttl);
     match guest.mux.poll_done() {
@@ -1403,7 +1403,7 @@ fn quorum_that_nobody_takes_in_time_is_no_lock_and_no_extension() {
         other => panic!("{other:?}"),
     }
 
-    let id = guest.mux.lock("second", ttl).unwrap();
+    let id = guest.mux.try_lock("second", ttl).unwrap();
     let lease = acquired(guest.done(1).remove(&id).expect("it has ended"));
     guest.mux.extend(lease, ttl);
     guest.until_done();

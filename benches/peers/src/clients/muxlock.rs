@@ -162,7 +162,7 @@ impl Guest {
     }
 
     fn lock(&mut self, slot: usize) -> io::Result<()> {
-        let op = self.mux.lock(&self.names[slot], self.ttl).map_err(io::Error::from)?;
+        let op = self.mux.try_lock(&self.names[slot], self.ttl).map_err(io::Error::from)?;
         self.slots.insert(op, slot);
         Ok(())
     }
