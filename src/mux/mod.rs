@@ -49,7 +49,7 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 /// socket for each node, with the tokens from `first` to `first + nodes - 1`. It looks up a node's
 /// host name before each connection, on a thread that ends with the lookup. In an event loop:
 ///
-/// 1. start operations: [`lock`](Multiplexer::try_lock), [`extend`](Multiplexer::extend),
+/// 1. start operations: [`try_lock`](Multiplexer::try_lock), [`extend`](Multiplexer::extend),
 ///    [`unlock`](Multiplexer::unlock); then [`flush`](Multiplexer::flush);
 /// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
 /// 3. wait, for at most [`next_timeout`](Multiplexer::next_timeout);
@@ -61,9 +61,9 @@ const COMMANDS_PER_TURN_MAX: usize = 2_048;
 /// longer needs it. An [`OpId`] of another multiplexer is unknown here: it finds and ends nothing.
 ///
 /// In a process forked from the one that made it, a multiplexer sends, reads and reports nothing.
-/// [`lock`](Multiplexer::try_lock) fails; other operations started there never end; results that were
-/// ready before the fork belong to the parent; there is nothing to wait for. A [`Lease`] passed in
-/// there is dropped: the parent has it.
+/// [`try_lock`](Multiplexer::try_lock) fails; other operations started there never end; results
+/// that were ready before the fork belong to the parent; there is nothing to wait for. A [`Lease`]
+/// passed in there is dropped: the parent has it.
 ///
 /// Log records are written at the end of [`flush`](Multiplexer::flush) and of the calls that handle
 /// events or timeouts, when no work is half done: a logger may panic.
@@ -224,7 +224,7 @@ impl Multiplexer {
     /// only the first of them asks the nodes.
     ///
     /// # Errors
-    /// As [`lock`](Multiplexer::try_lock).
+    /// As [`try_lock`](Multiplexer::try_lock).
     pub fn try_lock_for(
         &mut self,
         resource: impl AsRef<[u8]>,

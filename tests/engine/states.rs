@@ -722,6 +722,32 @@ fn blocked_node_gets_no_set_but_its_releases_wait_their_turn() {
 
 // Patience.
 
+/// A full socket ends with its connection.
+#[test]
+fn blocked_node_that_is_connected_anew_is_sent_everything() {
+    let mut scenario = Scenario::ready(3);
+    scenario.engine.handle_blocked(0);
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.pass(50 * MS);
+    assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
+    scenario.connect(0);
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 1)]);
+}
+
+/// R5: a node is silent only while it owes an answer.
+#[test]
+fn idle_node_is_not_taken_for_a_silent_one() {
+    let mut scenario = Scenario::ready(3);
+    scenario.pass(Duration::from_secs(60));
+    assert_eq!(scenario.drain(), []);
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1, 2], 1)]);
+    scenario.pass(Duration::from_millis(9_999));
+    scenario.drain();
+    assert_eq!((0..3).map(|node| scenario.state(node)).collect::<Vec<_>>(), [NodeState::Ready; 3]);
+}
+
 #[test]
 fn waiting_retries_until_granted() {
     let mut scenario = Scenario::ready(3);
