@@ -1,6 +1,6 @@
 //! How the answer to each question is shown: its words, its table and its chart.
 
-use crate::chart::{Queues, Mark, Row, Rows, Series};
+use crate::chart::{Mark, Queues, Row, Rows, Series};
 use crate::driver::{Cell, Entry, Verdict};
 use crate::job::Sample;
 use crate::questions::Question;
