@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::moment::Moment;
+
 /// Random bytes in a token: 160 bits, the size the Redis documentation suggests (R6 asks for 128).
 pub(crate) const TOKEN_RANDOM_BYTES: usize = 20;
 /// Two hexadecimal digits for each random byte.
@@ -58,8 +60,9 @@ impl fmt::Debug for LockToken {
 /// The randomness that the engine needs, as a trait so that a simulation can replay it.
 pub trait Entropy: Send {
     /// 20 random bytes for a fresh token, from the operating system (R6); `None` if it returns
-    /// none.
-    fn token(&mut self) -> Option<[u8; 20]>;
+    /// none. Tokens may be drawn in advance for attempts that start within a millisecond of each
+    /// other.
+    fn token(&mut self, now: Moment) -> Option<[u8; 20]>;
 
     /// Drops all tokens that were drawn in advance: time may pass now, and the machine may be
     /// copied meanwhile.

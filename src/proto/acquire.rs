@@ -144,7 +144,7 @@ impl Engine {
     /// Starts one round: a fresh token (R6), one SET to every node.
     #[inline]
     fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
-        let Some(random) = self.draw_token(now) else {
+        let Some(random) = self.entropy.token(now) else {
             return self.fail_without_entropy(op, key);
         };
         let token = LockToken::from_random(random);

@@ -64,14 +64,13 @@ use node::{Node, Request, Route, State, Step};
 use queue::Queues;
 use round::{Claim, Kind, Round, Vote};
 use timer::Timers;
+pub(crate) use timer::between;
 
 /// Initial capacity: a client with fewer open rounds than this allocates nothing. Rounds that a
 /// slow node has not answered count as open.
 const ROUNDS_USUAL: usize = 256;
 /// From 10 ms up, rounding a timeout by a millisecond does not matter.
 const PRECISE_NANOS_MAX: u64 = 10_000_000;
-/// Attempts that start within this time may use tokens that were drawn together.
-const DRAWN_TOGETHER_NANOS_MAX: u64 = 1_000_000;
 /// Most timeouts and losses handled in one call, all nodes together. The rest is due immediately,
 /// after the caller's other work.
 const WORK_PER_TURN_MAX: usize = 512;
@@ -294,8 +293,6 @@ pub struct Stats {
 pub struct Engine {
     config: Arc<Config>,
     entropy: Box<dyn Entropy>,
-    /// The time of the first token drawn since randomness was last forgotten.
-    drawn_at: Option<Moment>,
     last_now: Moment,
     nodes: Vec<Node>,
     /// The nodes that are ready and whose sockets accept more.
@@ -354,7 +351,6 @@ impl Engine {
         Engine {
             config,
             entropy,
-            drawn_at: None,
             last_now: Moment::from_nanos(0),
             nodes,
             open: NodeSet::EMPTY,
@@ -521,19 +517,7 @@ impl Engine {
     /// together have been handed out, and after every wait.
     #[inline]
     pub fn forget_randomness(&mut self) {
-        if self.drawn_at.take().is_some() {
-            self.entropy.forget();
-        }
-    }
-
-    /// A fresh token. Tokens drawn ahead are dropped after a millisecond.
-    fn draw_token(&mut self, now: Moment) -> Option<[u8; 20]> {
-        let is_together = |at: Moment| now.nanos_since(at) <= DRAWN_TOGETHER_NANOS_MAX;
-        if !self.drawn_at.is_some_and(is_together) {
-            self.forget_randomness();
-            self.drawn_at = Some(now);
-        }
-        self.entropy.token()
+        self.entropy.forget();
     }
 
     /// Whether to discard an unsent command. A SET is not sent after its attempt has failed or its

@@ -61,7 +61,7 @@ impl Timers {
 }
 
 /// A duration in `[low, high]`, chosen by `random`.
-pub(super) fn between(low: Duration, high: Duration, random: u64) -> Duration {
+pub(crate) fn between(low: Duration, high: Duration, random: u64) -> Duration {
     let range = high.saturating_sub(low).as_nanos();
     let picked = range.saturating_mul(u128::from(random)) >> 64;
     low + Duration::from_nanos(picked as u64)

@@ -3,11 +3,14 @@
 use rand::rngs::{SmallRng, SysRng};
 use rand::{Rng, SeedableRng, TryRng};
 
+use crate::moment::Moment;
 use crate::token::{Entropy, TOKEN_RANDOM_BYTES};
 
 /// Most tokens drawn by one getrandom call. They are 240 bytes: getrandom(2) returns requests of up
 /// to 256 bytes in full, and no signal interrupts it.
 const DRAWN_MAX: usize = 12;
+/// Attempts that start within this time may use tokens that were drawn together.
+const DRAWN_TOGETHER_NANOS_MAX: u64 = 1_000_000;
 
 /// Tokens from the operating system; jitter from a small generator.
 ///
@@ -27,6 +30,8 @@ pub(crate) struct SystemEntropy {
     /// Tokens handed out since the last `forget`, and in the period before it.
     had: usize,
     had_before: usize,
+    /// When the first of these tokens was asked for.
+    drawn_at: Option<Moment>,
 }
 
 impl SystemEntropy {
@@ -35,7 +40,7 @@ impl SystemEntropy {
         // fail.
         let jitter = SmallRng::try_from_rng(&mut SysRng).unwrap_or(SmallRng::seed_from_u64(1));
         let drawn = [[0; TOKEN_RANDOM_BYTES]; DRAWN_MAX];
-        SystemEntropy { jitter, drawn, left: 0, had: 0, had_before: 0 }
+        SystemEntropy { jitter, drawn, left: 0, had: 0, had_before: 0, drawn_at: None }
     }
 
     fn draw(&mut self) -> Option<()> {
@@ -47,7 +52,12 @@ impl SystemEntropy {
 }
 
 impl Entropy for SystemEntropy {
-    fn token(&mut self) -> Option<[u8; TOKEN_RANDOM_BYTES]> {
+    fn token(&mut self, now: Moment) -> Option<[u8; TOKEN_RANDOM_BYTES]> {
+        let is_together = |at: Moment| now.nanos_since(at) <= DRAWN_TOGETHER_NANOS_MAX;
+        if !self.drawn_at.is_some_and(is_together) {
+            self.forget();
+            self.drawn_at = Some(now);
+        }
         if self.left == 0 {
             self.draw()?;
         }
@@ -57,8 +67,10 @@ impl Entropy for SystemEntropy {
     }
 
     fn forget(&mut self) {
-        self.left = 0;
-        self.had_before = std::mem::take(&mut self.had);
+        if self.drawn_at.take().is_some() {
+            self.left = 0;
+            self.had_before = std::mem::take(&mut self.had);
+        }
     }
 
     fn next_u64(&mut self) -> u64 {
@@ -69,75 +81,36 @@ impl Entropy for SystemEntropy {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::sync::{Arc, Mutex, PoisonError};
-    use std::time::Duration;
 
     use super::*;
-    use crate::config::Builder;
-    use crate::moment::Moment;
-    use crate::proto::{Engine, Patience};
-    use crate::resource::Resource;
 
-    /// What was drawn and forgotten, in order.
-    #[derive(Default, Clone)]
-    struct Recorded(Arc<Mutex<String>>);
-
-    impl Recorded {
-        fn note(&self, what: char) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(what);
-        }
-
-        fn take(&self) -> String {
-            std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-        }
-    }
-
-    impl Entropy for Recorded {
-        fn token(&mut self) -> Option<[u8; TOKEN_RANDOM_BYTES]> {
-            self.note('t');
-            Some([7; TOKEN_RANDOM_BYTES])
-        }
-
-        fn forget(&mut self) {
-            self.note('f');
-        }
-
-        fn next_u64(&mut self) -> u64 {
-            7
-        }
-    }
-
-    fn engine() -> (Engine, Recorded) {
-        let config = Builder::default().node("redis://127.0.0.1").config().unwrap();
-        let recorded = Recorded::default();
-        (Engine::new(Arc::new(config), Box::new(recorded.clone())), recorded)
-    }
-
-    fn start(engine: &mut Engine, micros: u64) {
-        let now = Moment::from_nanos(micros * 1_000);
-        let resource = Resource::new("name").unwrap();
-        let ttl = Duration::from_secs(10);
-        engine.acquire(now, resource, ttl, Patience::OneRound).unwrap();
+    fn at(micros: u64) -> Moment {
+        Moment::from_nanos(micros * 1_000)
     }
 
     #[test]
     fn only_what_is_started_within_a_millisecond_is_drawn_together() {
-        let (mut engine, recorded) = engine();
-        for at in [1_000, 1_000, 1_900, 2_000, 2_001, 3_001, 9_000] {
-            start(&mut engine, at);
+        let mut entropy = SystemEntropy::new();
+        entropy.had_before = 4;
+        // (when a token is asked for, how many are left then)
+        let table =
+            [(1_000, 3), (1_000, 2), (2_000, 1), (2_001, 2), (3_001, 1), (3_002, 1), (9_000, 0)];
+        for (micros, left) in table {
+            entropy.token(at(micros)).unwrap();
+            assert_eq!(entropy.left, left, "{micros}");
         }
-        assert_eq!(recorded.take(), "ttttfttft");
     }
 
     #[test]
     fn what_was_handed_out_is_not_drawn_together_with_what_comes_later() {
-        let (mut engine, recorded) = engine();
-        start(&mut engine, 1_000);
-        engine.forget_randomness();
-        start(&mut engine, 1_000);
-        engine.forget_randomness();
-        engine.forget_randomness();
-        assert_eq!(recorded.take(), "tftf");
+        let mut entropy = SystemEntropy::new();
+        entropy.had_before = 2;
+        entropy.token(at(1_000)).unwrap();
+        assert_eq!(entropy.left, 1);
+        entropy.forget();
+        entropy.forget();
+        entropy.token(at(1_000)).unwrap();
+        assert_eq!(entropy.left, 0, "one was asked for before");
     }
 
     #[test]
@@ -146,7 +119,7 @@ mod tests {
         let mut seen = HashSet::new();
         for together in [1, 2, 3, DRAWN_MAX, 1, 100, 7, 1, 1] {
             for _ in 0..together {
-                let token = entropy.token().unwrap();
+                let token = entropy.token(at(1_000)).unwrap();
                 assert_ne!(token, [0; TOKEN_RANDOM_BYTES]);
                 assert!(seen.insert(token));
                 assert!(entropy.left < DRAWN_MAX);
@@ -160,7 +133,7 @@ mod tests {
     fn one_alone_is_drawn_alone() {
         let mut entropy = SystemEntropy::new();
         for _ in 0..3 {
-            entropy.token().unwrap();
+            entropy.token(at(1_000)).unwrap();
             assert_eq!(entropy.left, 0);
             entropy.forget();
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::LossCause;
 use crate::moment::Moment;
+use crate::proto::between;
 
 /// The fewest renewals that start per validity (R31).
 const RENEWALS_PER_VALIDITY: u32 = 3;
@@ -192,13 +193,6 @@ impl Schedule {
         (item.phase, item.at) = (phase, at);
         self.queue.insert((at, key));
     }
-}
-
-/// A duration in `[low, high]`, chosen by `random`.
-fn between(low: Duration, high: Duration, random: u64) -> Duration {
-    let range = high.saturating_sub(low).as_nanos();
-    let picked = range.saturating_mul(u128::from(random)) >> 64;
-    low + Duration::from_nanos(picked as u64)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod scenario;
 use std::time::Duration;
 
 use muxlock::proto::{Command, Entropy, Replication, Reply, Section, ServerInfo};
-use muxlock::{LockToken, ReleaseWith};
+use muxlock::{LockToken, Moment, ReleaseWith};
 
 pub use group::{Group, Key};
 pub use scenario::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error};
@@ -141,7 +141,7 @@ impl Counted {
 }
 
 impl Entropy for Counted {
-    fn token(&mut self) -> Option<[u8; 20]> {
+    fn token(&mut self, _: Moment) -> Option<[u8; 20]> {
         if self.drawn == self.most {
             return None;
         }

@@ -33,7 +33,7 @@ struct Seeded {
 }
 
 impl Entropy for Seeded {
-    fn token(&mut self) -> Option<[u8; 20]> {
+    fn token(&mut self, _: Moment) -> Option<[u8; 20]> {
         self.count += 1;
         let mut token = [0; 20];
         token[..2].copy_from_slice(&(self.count as u16).to_be_bytes());
