@@ -70,9 +70,11 @@ pub fn all(folder: &Path) -> Vec<Bug> {
     bugs
 }
 
-/// Copies a file or a folder, without touching what is the same already: builds look at times.
+/// Copies a file or a folder, without touching what is the same already: builds look at times. What
+/// an earlier copy has left there and `from` does not have is removed.
 pub fn copy(from: &Path, to: &Path) {
     if from.is_dir() {
+        remove_others(from, to);
         for entry in fs::read_dir(from).expect("the folder is readable") {
             let entry = entry.expect("the folder is readable");
             // A crate below has a folder of its own for what it builds.
@@ -82,6 +84,25 @@ pub fn copy(from: &Path, to: &Path) {
         }
     } else {
         write_if_other(to, &fs::read_to_string(from).expect("the sources are text"));
+    }
+}
+
+fn remove_others(from: &Path, to: &Path) {
+    let Ok(there) = fs::read_dir(to) else {
+        return;
+    };
+    for entry in there {
+        let entry = entry.expect("the folder is readable");
+        let (name, path) = (entry.file_name(), entry.path());
+        let is_kept = from.join(&name).is_dir() == path.is_dir() && from.join(&name).exists();
+        if name == "target" || is_kept {
+            continue;
+        }
+        match path.is_dir() {
+            true => fs::remove_dir_all(&path),
+            false => fs::remove_file(&path),
+        }
+        .expect("what a copy has left can be removed");
     }
 }
 
