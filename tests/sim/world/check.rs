@@ -393,6 +393,7 @@ impl World {
         let connection = &mut self.connections[id];
         let index = connection.replies;
         connection.replies += 1;
+        connection.read_at = self.now;
         while connection.asked.front().is_some_and(|asked| asked.place <= index) {
             connection.asked.pop_front();
         }

@@ -188,6 +188,8 @@ pub struct Connection {
     pub asked: VecDeque<Asked>,
     /// Where what no client should accept ends.
     pub poisoned: Option<usize>,
+    /// When the client last read a reply.
+    pub read_at: u64,
     /// When the client closed it.
     pub closed_at: u64,
     /// When the server last said whether it is a replica, in true time.
@@ -221,6 +223,7 @@ impl Connection {
             yeses: VecDeque::new(),
             asked: VecDeque::new(),
             poisoned: None,
+            read_at: 0,
             closed_at: u64::MAX,
             role_told_at: 0,
             said_evicts: false,

@@ -13,8 +13,6 @@ use super::timeline::Short;
 use muxlock::proto::NodeState;
 use muxlock::{NodeOutcome, QuarantineCause, Unfit};
 
-/// A connection may have been closed since the client decided; it may have been paused meanwhile.
-const PAUSE_MAX: u64 = SECOND;
 /// Longer than a node may owe an answer.
 const IDLE: u64 = 11 * SECOND;
 
@@ -65,9 +63,11 @@ impl World {
         let status = self.clients[client].engine.nodes().nth(slot);
         let failure = status.and_then(|status| status.last_failure);
         let node = self.connections[id].node;
+        // It may have lost the other one, and have been paused, since it decided.
+        let decided_at = self.connections[id].read_at;
         let is_twin = |at: &&Connection| {
             let is_other = at.client == client && at.slot != slot && at.node == node;
-            is_other && at.closed_at.saturating_add(PAUSE_MAX) >= self.now
+            is_other && at.closed_at >= decided_at
         };
         let is_refused = failure == Some(NodeOutcome::Unfit(Unfit::Duplicate));
         if is_refused && self.connections.iter().rfind(is_twin).is_none() {
