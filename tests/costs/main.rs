@@ -42,18 +42,20 @@ const COMPILER: &str = "rustc 1.95.0 (59807616e 2026-04-14), x86_64";
 /// counted, and a clock read is as good as free there. Of a pair on five masters, some 700 are
 /// glibc's care for the test harness's second thread.
 const INSTRUCTIONS: [(Kind, On, u64); 11] = [
-    (Kind::Engine, On::Memory, 7_485),
-    (Kind::EngineLooking, On::Memory, 11_271),
+    (Kind::Engine, On::Memory, 7_570),
+    (Kind::EngineLooking, On::Memory, 11_639),
     (Kind::EncodeSet, On::Memory, 516),
     (Kind::EncodeRelease, On::Memory, 279),
     (Kind::DecodeReplies, On::Memory, 383),
     (Kind::Pair, On::OneMaster, 6_912),
-    (Kind::Pair, On::Masters, 10_369),
-    (Kind::Extended, On::Masters, 17_753),
-    (Kind::Looking, On::Guarded, 18_931),
+    (Kind::Pair, On::Masters, 10_450),
+    (Kind::Extended, On::Masters, 18_131),
+    (Kind::Looking, On::Guarded, 19_479),
     (Kind::InLockstep, On::Servers, 10_670),
     (Kind::InFlight, On::Servers, 345_309),
 ];
+/// At most this part of the reads may come from pauses.
+const PAUSES_PART_MAX: u64 = 100;
 /// How far an instruction count may be from its number.
 const TOLERANCE_PERCENT: u64 = 3;
 
@@ -354,6 +356,13 @@ fn five_servers_in_lockstep_each_is_written_and_read_once_for_a_batch() {
             let servers = Lockstep::start(NODES, at_once);
             let job = Job { kind, urls: servers.urls() };
             let mut calls = system_calls(&job, &mut |barrier| servers.open(barrier));
+            // A pause of a millisecond, which strace makes now and then, has the idle sockets read
+            // before the next SET (R17).
+            let exact = 10 * kind.times() as u64;
+            let received = calls.get("recvfrom").copied().unwrap_or_default();
+            if (exact..=exact + exact / PAUSES_PART_MAX).contains(&received) {
+                calls.insert("recvfrom".into(), exact);
+            }
             let drawn = calls.remove("getrandom").unwrap_or_default();
             // What takes longer than a millisecond, as beneath strace, is drawn in several goes.
             let least = at_once.div_ceil(DRAWN_TOGETHER_MAX) as u64;
