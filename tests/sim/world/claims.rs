@@ -84,8 +84,9 @@ impl World {
         let is_young = |slot: &&usize| {
             let node = heard.iter().find(|heard| heard.slot == **slot).map(node_of);
             let since = node.filter(|node| !is_set_known(*node)).and_then(|it| attempt.set_at(it));
-            // Who heals looks at the node before each extension.
-            let looks = self.plan.heals || !self.is_guarded(token);
+            // Who heals looks at the node before each extension. A doubt names an address, and not
+            // the process that has come to another one meanwhile.
+            let looks = self.plan.heals || self.has_swapped || !self.is_guarded(token);
             let is_trusted = looks || self.plan.durable[**slot];
             !is_trusted && since.is_some_and(|at| self.now < at + self.plan.max_ttl / 100 * 98)
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::World;
 use super::check::LastSet;
 use super::clock::{MILLI, SECOND};
-use super::network::Connection;
+use super::network::{Connection, ServerEnd};
 use super::plan::Class;
 use super::rare::Rare;
 use super::redis::Value;
@@ -108,7 +108,10 @@ impl World {
         let it = &self.clients[client];
         let votes = |state| matches!(state, NodeState::Ready | NodeState::Quarantined);
         let nodes = it.engine.nodes().enumerate().filter(|(_, node)| votes(node.state));
-        nodes.filter_map(|(slot, _)| Some((slot, it.slots[slot].connection?))).collect()
+        // A process may have ended without a sign: its connections are found dead when used.
+        let stands = |id: &usize| self.connections[*id].server_end == ServerEnd::Accepted;
+        let connected = |slot: usize| it.slots[slot].connection.filter(stands);
+        nodes.filter_map(|(slot, _)| Some((slot, connected(slot)?))).collect()
     }
 
     /// When all is quiet: nothing is under way, nothing is owed, nothing is left (invariant 12).
