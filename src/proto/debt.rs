@@ -580,7 +580,18 @@ impl Engine {
         };
         let is_over = now.is_certainly_past(debt.expires);
         match debt.stage {
-            Stage::Dormant => return,
+            Stage::Dormant => {
+                // The lock may have been extended since: then its copy is in doubt for longer.
+                let latest = debt.expires.after(self.config.quarantine);
+                let until = later(debt.uncounted_until, debt.unseen_until);
+                let until = until.map(|until| if until == Moment::END { latest } else { until });
+                if let Some(until) = until.filter(|until| !now.is_certainly_past(*until)) {
+                    // A jump of this machine's wall clock is no reason to wait for less.
+                    let due = now.after(until.steadily_since(now));
+                    self.nodes[node].debts.put(token, Debt { due, ..debt });
+                }
+                return;
+            }
             Stage::Again if is_over => return,
             Stage::Again if self.nodes[node].debts.is_ending(&debt) => {
                 let due = self.nodes[node].after_a_while(now);

@@ -393,8 +393,11 @@ fn connection_that_may_not_be_killed_is_followed_by_a_second_release() {
     scenario.reply(2, server_error(ServerErrorKind::Permission));
     scenario.pass(100 * MS);
     assert_eq!(scenario.drain(), []);
-    scenario.pass(TTL + 2 * SECOND);
-    assert_eq!((scenario.drain(), scenario.next_timeout()), (vec![], None));
+    for _ in 0..2 {
+        scenario.pass(TTL + 60 * SECOND);
+        assert_eq!(scenario.drain(), []);
+    }
+    assert_eq!(scenario.next_timeout(), None);
     drop(lease);
 }
 
