@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};
-use muxlock::{Builder, Cancelled, Heal, Lease, NodeOutcome, RestartGuard, ServerErrorKind};
+use muxlock::{
+    Builder, Cancelled, Heal, Lease, NodeOutcome, NodeState, RestartGuard, ServerErrorKind,
+};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
@@ -567,6 +569,47 @@ fn late_set_of_a_lost_connection_after_a_flush_makes_two_holders() {
     if let Some(muxlock::Done::Extended(lease, Ok(()))) = result {
         assert!(!lease.is_valid_at(holder.now), "two holders at one moment");
     }
+}
+
+/// A SET for a second is lost together with an extension by ten: the copy may live on when the SET's
+/// own time is over, and nobody knows whether a flush came before it.
+#[test]
+fn extension_that_is_lost_with_the_set_keeps_the_copy_in_doubt() {
+    let mut scenario =
+        Scenario::with(3, |builder| builder.restart_guard(RestartGuard::Uptime)).all_ready();
+    acquire(&mut scenario, SECOND);
+    looks(&mut scenario, &[0, 1]);
+    scenario.replies([0, 1], Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.extend(scenario.now, lease, TTL);
+    looks(&mut scenario, &[0, 1]);
+    scenario.replies([0, 1], Reply::Integer(1));
+    let (mut lease, result) = scenario.extended();
+    result.unwrap();
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    while scenario.state(2) != NodeState::Connecting {
+        scenario.pass(MS);
+        scenario.drain();
+    }
+    scenario.connect(2);
+    assert_eq!(scenario.drain(), [Acted::Kill(2, 3)]);
+    scenario.reply(2, Reply::Integer(0));
+
+    let reconnected_at = scenario.now;
+    let mut counted_at = None;
+    while counted_at.is_none() {
+        scenario.pass(4 * SECOND);
+        scenario.engine.extend(scenario.now, lease, TTL);
+        looks(&mut scenario, &[0, 1, 2]);
+        scenario.replies([2, 0, 1], Reply::Integer(1));
+        let (again, result) = scenario.extended();
+        result.unwrap();
+        counted_at = again.granted_by().any(|node| node == 2).then_some(scenario.now);
+        lease = again;
+    }
+    // For as long as a lock can live, by default.
+    let doubted = counted_at.unwrap().since(reconnected_at);
+    assert!((30 * SECOND..40 * SECOND).contains(&doubted), "{doubted:?}");
 }
 
 /// The same with nothing refused: the master was frozen for longer than the doubt
