@@ -163,13 +163,13 @@ impl Builder {
 
     /// A key by which each master shows that its data was not flushed; none if not set.
     ///
-    /// With a marker, each vote for a new lock is followed by a check of this key on the same
-    /// master. If the key is gone, the data was flushed, by `FLUSHALL` for example, which nothing
-    /// else shows. The client then puts the master into quarantine as after a restart, and writes
-    /// the key anew. So all clients with the same marker wait together; they must have the same
-    /// [`max_ttl`](Builder::max_ttl). The cost is one more small command per master and attempt,
-    /// and one key without a time to live on each master. The marker does not reveal that a single
-    /// lock was deleted.
+    /// With a marker, a new lock is set by a script that checks this key in the same step. If the
+    /// key is gone, the data was flushed, by `FLUSHALL` for example, which nothing else shows. The
+    /// script then writes the key anew, and the client puts the master into quarantine as after a
+    /// restart. All clients with the same marker wait together; they must have the same
+    /// [`max_ttl`](Builder::max_ttl). The cost is a script instead of a plain `SET`, and one key
+    /// without a time to live on each master. The marker does not reveal that a single lock was
+    /// deleted.
     pub fn flush_marker(mut self, key: impl Into<Vec<u8>>) -> Builder {
         self.flush_marker = Some(key.into());
         self

@@ -37,14 +37,8 @@ pub enum Command<'a> {
         /// The release command to use.
         with: ReleaseWith,
     },
-    /// Checks whether the flush marker is there, and sets it if not.
-    Marker {
-        /// The marker's key.
-        key: &'a [u8],
-        /// How long the node is quarantined if it is not there.
-        quarantine: Duration,
-    },
-    /// `SET key token NX PX ttl`: "to acquire the lock".
+    /// `SET key token NX PX ttl`: "to acquire the lock". With a marker, a script that runs this
+    /// command and answers 1 or 0.
     Acquire {
         /// The key.
         key: &'a [u8],
@@ -52,6 +46,8 @@ pub enum Command<'a> {
         token: &'a LockToken,
         /// The key's time to live.
         ttl: Ttl,
+        /// What is checked in the same step.
+        marker: Option<FlushMarker<'a>>,
     },
     /// Raises the key's time to live to `ttl` if it holds `token`; never lowers it (R27).
     Extend {
@@ -70,6 +66,8 @@ pub enum Command<'a> {
         token: &'a LockToken,
         /// The key's time to live from now on.
         ttl: Ttl,
+        /// What is checked in the same step.
+        marker: Option<FlushMarker<'a>>,
     },
     /// Deletes the key if it holds `token`.
     Release {
@@ -80,6 +78,17 @@ pub enum Command<'a> {
         /// The release command to use.
         with: ReleaseWith,
     },
+}
+
+/// A key that a flush deletes together with the locks. The server writes it anew when it is gone.
+/// From then on, for as long as the quarantine, the answer is how many milliseconds are left of
+/// that time, as a negative number.
+#[derive(Debug, Clone, Copy)]
+pub struct FlushMarker<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// For how long a server whose marker was gone does not vote.
+    pub quarantine: Duration,
 }
 
 /// The command used to compare and delete. All of them do the same, each atomically (R19).

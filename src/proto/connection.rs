@@ -1,6 +1,7 @@
 //! A node's connection: connecting, handshake, loss and reconnect; and the replies on it.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::command::{
     Command, Credentials, Grant, ReleaseWith, Reply, Section, ServerError, ServerInfo,
@@ -247,7 +248,6 @@ impl Engine {
                 self.stats.late_replies += u64::from(late);
                 self.handle_answer(now, node, round, reply);
             }
-            Request::Marker(round) => self.handle_marker(now, node, round, reply),
             Request::Time => self.handle_time(now, node, answered.sent_at, reply),
             Request::Role => self.handle_role(now, node, reply),
             Request::Kill(connection) => self.handle_killed(now, node, connection, reply),
@@ -367,12 +367,7 @@ impl Engine {
         if outcome == NodeOutcome::Held {
             self.refused(now, node);
         }
-        let is_marked = kind.may_create() && self.config.flush_marker.is_some();
-        if is_marked && outcome == NodeOutcome::Granted {
-            self.rounds[round].unmarked.insert(node);
-        } else {
-            self.count(now, round, node, outcome);
-        }
+        self.count(now, round, node, outcome);
         self.dereference(round);
     }
 
@@ -386,9 +381,20 @@ impl Engine {
         reply: Reply,
     ) -> Option<NodeOutcome> {
         let kind = self.rounds[round].kind;
+        let is_marked = kind.may_create() && self.config.flush_marker.is_some();
         Some(match (kind, reply) {
-            (Kind::Acquire, Reply::Ok) => NodeOutcome::Granted,
-            (Kind::Acquire, Reply::Nil) => NodeOutcome::Held,
+            // A flush deletes the marker with the locks, and the server wrote it anew. A copy that
+            // this command has set is younger than what was deleted.
+            (_, Reply::Integer(millis @ ..0)) if is_marked => {
+                let left = Duration::from_millis(millis.unsigned_abs());
+                let until = now.after(left).after(self.config.drift.over(left));
+                self.quarantine(node, QuarantineCause::Flushed, until);
+                NodeOutcome::Quarantined
+            }
+            (Kind::Acquire, Reply::Integer(1)) if is_marked => NodeOutcome::Granted,
+            (Kind::Acquire, Reply::Integer(0)) if is_marked => NodeOutcome::Held,
+            (Kind::Acquire, Reply::Ok) if !is_marked => NodeOutcome::Granted,
+            (Kind::Acquire, Reply::Nil) if !is_marked => NodeOutcome::Held,
             (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(1)) => {
                 if self.indebted.contains(node) {
                     self.observe_key(now, node, round);
@@ -405,12 +411,16 @@ impl Engine {
                 self.handle_error(now, node, round, error);
                 return None;
             }
-            (Kind::Acquire, Reply::Status | Reply::Integer(_))
-            | (
-                Kind::Extend | Kind::Heal | Kind::Release,
-                Reply::Ok | Reply::Status | Reply::Nil | Reply::Integer(_),
-            )
-            | (_, Reply::Info(_) | Reply::Replication(_) | Reply::Time(_)) => {
+            (
+                _,
+                Reply::Ok
+                | Reply::Status
+                | Reply::Nil
+                | Reply::Integer(_)
+                | Reply::Info(_)
+                | Reply::Replication(_)
+                | Reply::Time(_),
+            ) => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 // Before the vote, so that commands that follow from it are not sent on this
                 // connection.
@@ -437,51 +447,6 @@ impl Engine {
         }
         self.stats.uncounted += 1;
         self.vote(now, round, node, NodeOutcome::Quarantined);
-    }
-
-    /// A grant counts only if the node's flush marker is there, too.
-    fn handle_marker(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
-        let is_granted = self.rounds[round].unmarked.contains(node);
-        let outcome = match reply {
-            Reply::Integer(0) => NodeOutcome::Granted,
-            Reply::Integer(millis @ 1..) => {
-                let left = std::time::Duration::from_millis(millis.unsigned_abs());
-                let until = now.after(left).after(self.config.drift.over(left));
-                self.quarantine(node, QuarantineCause::Flushed, until);
-                NodeOutcome::Quarantined
-            }
-            Reply::Error(error) => {
-                let kind = error.kind;
-                self.stats.server_errors += 1;
-                self.keep_error(node, error);
-                NodeOutcome::Server(kind)
-            }
-            _ => NodeOutcome::Protocol(ProtocolError::Unexpected),
-        };
-        if is_granted {
-            self.unmark(now, round, node, outcome);
-            self.count(now, round, node, outcome);
-        }
-        self.dereference(round);
-        if let NodeOutcome::Protocol(_) = outcome {
-            self.fail_node(now, node, outcome);
-        }
-    }
-
-    /// A copy whose marker was not seen may be younger than a flush: no extension may count it.
-    fn unmark(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
-        let was_unmarked = self.rounds[round].unmarked.contains(node);
-        self.rounds[round].unmarked.remove(node);
-        let is_seen = matches!(outcome, NodeOutcome::Granted | NodeOutcome::Quarantined);
-        if was_unmarked && !is_seen {
-            self.owe_marker(now, node, round);
-        }
-    }
-
-    pub(super) fn marker_command(&self) -> Command<'_> {
-        let marker = self.config.flush_marker.as_ref();
-        let key = marker.expect("it is asked for only if it is configured").as_bytes();
-        Command::Marker { key, quarantine: self.config.quarantine }
     }
 
     /// An error is no vote, and means that the command was not executed.
@@ -550,7 +515,7 @@ impl Engine {
                 let mut left = self.share;
                 while let Some(request) = self.nodes[node].next_late(now, self.config.node_timeout)
                 {
-                    if let Request::Round(round) | Request::Marker(round) = request {
+                    if let Request::Round(round) = request {
                         self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
                     }
                     left -= 1;
@@ -594,11 +559,9 @@ impl Engine {
         self.stats.disconnected += 1;
         self.note_due(retry_at);
         let mut lost: VecDeque<(usize, Lost)> = VecDeque::with_capacity(in_flight.len());
-        let mut unmarked: Vec<usize> = Vec::new();
         for sent in &in_flight {
             match sent.request {
                 Request::Round(round) => lost.push_back((round, Lost::Sent)),
-                Request::Marker(round) => unmarked.push(round),
                 Request::Handshake(_)
                 | Request::Time
                 | Request::Role
@@ -623,16 +586,8 @@ impl Engine {
                 }
                 !nodes.is_empty()
             }
-            Outgoing::Marker(nodes, round) => {
-                if nodes.contains(node) {
-                    nodes.remove(node);
-                    unmarked.push(*round);
-                }
-                !nodes.is_empty()
-            }
         });
         lost.extend(queue.iter().map(|round| (*round, Lost::Unsent)));
-        lost.extend(unmarked.iter().map(|round| (*round, Lost::Marker)));
         self.outgoing.push_back(Outgoing::Close(node));
         self.nodes[node].lost = lost;
         self.give_up_lost(now, node);
@@ -650,7 +605,6 @@ impl Engine {
             match (lost, self.rounds[round].kind) {
                 (Lost::Sent, Kind::Acquire | Kind::Heal) => self.owe_set(now, node, round),
                 (Lost::Sent | Lost::Unsent, Kind::Release) => self.owe_release(now, node, round),
-                (Lost::Marker, _) => self.unmark(now, round, node, outcome),
                 (Lost::Unsent, Kind::Acquire | Kind::Heal)
                 | (Lost::Sent | Lost::Unsent, Kind::Extend) => {}
             }

@@ -368,13 +368,6 @@ impl Engine {
         is_guarded || self.config.flush_marker.is_some()
     }
 
-    /// The node granted, but its flush marker was not seen: the copy may be younger than a flush.
-    pub(super) fn owe_marker(&mut self, now: Moment, node: usize, round: usize) {
-        let unseen_until = Some(now.after(self.config.quarantine));
-        let debt = Debt { unseen_until, ..self.debt(now, round, Stage::Dormant) };
-        self.add_debt(now, node, self.claims[round].token, debt);
-    }
-
     /// A release could not be sent, or was lost with its connection.
     pub(super) fn owe_release(&mut self, now: Moment, node: usize, round: usize) {
         let debt = self.debt(now, round, Stage::Awake);
@@ -619,13 +612,11 @@ impl Engine {
     fn doubt(&self, now: Moment, node: usize, token: LockToken) -> Option<Doubt> {
         let at = &self.nodes[node];
         let rounds = at.in_flight.iter().filter_map(|sent| sent.request.round());
-        let may_have_run = |lost: &Lost| !matches!(lost, Lost::Unsent);
+        let may_have_run = |lost: &Lost| matches!(lost, Lost::Sent);
         let lost = at.lost.iter().filter(|(_, lost)| may_have_run(lost)).map(|(round, _)| *round);
         let is_its = |round: &usize| self.claims[*round].token == token;
         let kind = |round: usize| self.rounds[round].kind;
-        let open = rounds.chain(lost).filter(is_its).map(kind).filter(|kind| kind.may_create());
-        // A SET and the check of its flush marker are two commands of one round.
-        let is_open = open.count() > 0;
+        let is_open = rounds.chain(lost).filter(is_its).map(kind).any(Kind::may_create);
         let mut origins = if is_open { at.origins() } else { Origins::default() };
         let mut is_one_set = self.config.heal == Heal::Off;
         let mut uncounted = Duration::ZERO;

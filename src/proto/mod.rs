@@ -44,8 +44,8 @@ pub use crate::quorum::NodeSet;
 pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub use command::{
-    Command, Credentials, Grant, History, ReleaseWith, Replication, Reply, Section, ServerError,
-    ServerInfo,
+    Command, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply, Section,
+    ServerError, ServerInfo,
 };
 pub(crate) use debt::{CONNECTIONS_MAX, Origin, Origins};
 use identity::Departed;
@@ -171,7 +171,6 @@ enum Outgoing {
     Time(NodeSet),
     Role(NodeSet),
     Round(NodeSet, usize),
-    Marker(NodeSet, usize),
 }
 
 struct Operation {
@@ -458,9 +457,7 @@ impl Engine {
         let mut taken_back = 0;
         let outgoing = loop {
             match self.outgoing.pop_front()? {
-                Outgoing::Round(nodes, round) | Outgoing::Marker(nodes, round)
-                    if self.is_useless(round) =>
-                {
+                Outgoing::Round(nodes, round) if self.is_useless(round) => {
                     self.take_back(nodes, round);
                     taken_back += 1;
                     if taken_back == WORK_PER_TURN_MAX {
@@ -504,11 +501,13 @@ impl Engine {
                     self.rounds[round].uncounted.extend(quarantined);
                 }
                 let nodes = self.hand_out(nodes, Request::Round(round));
-                Some(Action::Send { nodes, command: self.claims[round].command(kind, with) })
-            }
-            Outgoing::Marker(nodes, round) => {
-                let nodes = self.hand_out(nodes, Request::Marker(round));
-                Some(Action::Send { nodes, command: self.marker_command() })
+                let quarantine = self.config.quarantine;
+                let marker = self.config.flush_marker.as_ref();
+                let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
+                Some(Action::Send {
+                    nodes,
+                    command: self.claims[round].command(kind, with, marker),
+                })
             }
         }
     }
@@ -758,8 +757,9 @@ impl Engine {
             node.in_flight.len() + node.queue.len() + node.lost.len() + owed
         };
         let sending = self.outgoing.iter().map(|outgoing| match outgoing {
-            Outgoing::Round(nodes, _) | Outgoing::Marker(nodes, _) => nodes.len(),
-            Outgoing::Time(nodes) | Outgoing::Role(nodes) => nodes.len(),
+            Outgoing::Round(nodes, _) | Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
+                nodes.len()
+            }
             Outgoing::Kill(..) | Outgoing::Probe(..) => 1,
             Outgoing::Connect(_) | Outgoing::Close(_) | Outgoing::Handshake(..) => 0,
         });
@@ -878,8 +878,8 @@ impl Engine {
         let count = self.nodes.len();
         let grant = match kind {
             Kind::Acquire if self.config.flush_marker.is_none() => Some(Grant::Ok),
-            Kind::Release => Some(Grant::One),
-            Kind::Acquire | Kind::Extend | Kind::Heal => None,
+            Kind::Acquire | Kind::Release => Some(Grant::One),
+            Kind::Extend | Kind::Heal => None,
         };
         let deadline = match kind {
             Kind::Acquire | Kind::Extend | Kind::Heal => self.config.drift.deadline(now, claim.ttl),
@@ -896,7 +896,6 @@ impl Engine {
             granted: NodeSet::EMPTY,
             sent: NodeSet::EMPTY,
             uncounted: NodeSet::EMPTY,
-            unmarked: NodeSet::EMPTY,
             owner,
             decided: false,
             is_abandoned: false,
@@ -961,12 +960,6 @@ impl Engine {
         sent.references += how_many as u32;
         sent.sent.extend(nodes);
         self.outgoing.push_back(Outgoing::Round(nodes, round));
-        if may_create && self.config.flush_marker.is_some() {
-            // After the SET: a flush before the SET deletes the marker too, and a flush after it
-            // deletes both.
-            self.rounds[round].references += how_many as u32;
-            self.outgoing.push_back(Outgoing::Marker(nodes, round));
-        }
     }
 
     fn enqueue(&mut self, node: usize, round: usize) {

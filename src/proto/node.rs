@@ -71,8 +71,6 @@ impl Step {
 pub(super) enum Request {
     Handshake(Step),
     Round(usize),
-    /// The check of the flush marker after the round's SET.
-    Marker(usize),
     Time,
     /// Whether the server is still a master, and of which history.
     Role,
@@ -86,7 +84,7 @@ impl Request {
     /// The round that the request belongs to.
     pub(super) fn round(self) -> Option<usize> {
         match self {
-            Request::Round(round) | Request::Marker(round) => Some(round),
+            Request::Round(round) => Some(round),
             _ => None,
         }
     }
@@ -105,8 +103,6 @@ pub(super) enum Lost {
     Sent,
     /// The command: it was not handed out.
     Unsent,
-    /// The check of its flush marker, sent or not.
-    Marker,
 }
 
 /// The state of a node's connection, with its deadline.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::command::{Command, Grant, ReleaseWith};
+use super::command::{Command, FlushMarker, Grant, ReleaseWith};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::quorum::{NodeSet, Tally};
@@ -40,13 +40,18 @@ impl Kind {
 }
 
 impl Claim {
-    /// The command for nodes with this release command.
-    pub(super) fn command(&self, kind: Kind, with: ReleaseWith) -> Command<'_> {
+    /// The command for nodes with this release command and this flush marker.
+    pub(super) fn command<'a>(
+        &'a self,
+        kind: Kind,
+        with: ReleaseWith,
+        marker: Option<FlushMarker<'a>>,
+    ) -> Command<'a> {
         let (key, token, ttl) = (self.key.as_bytes(), &self.token, self.ttl);
         match kind {
-            Kind::Acquire => Command::Acquire { key, token, ttl },
+            Kind::Acquire => Command::Acquire { key, token, ttl, marker },
             Kind::Extend => Command::Extend { key, token, ttl },
-            Kind::Heal => Command::Heal { key, token, ttl },
+            Kind::Heal => Command::Heal { key, token, ttl, marker },
             Kind::Release => Command::Release { key, token, with },
         }
     }
@@ -76,8 +81,6 @@ pub(super) struct Round {
     /// The nodes that were in quarantine when they were sent the command: their answers do not
     /// count.
     pub(super) uncounted: NodeSet,
-    /// The nodes that granted, and whose flush marker was not checked yet.
-    pub(super) unmarked: NodeSet,
     /// The operation that waits for the votes, if any.
     pub(super) owner: Option<usize>,
     pub(super) decided: bool,

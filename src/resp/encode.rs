@@ -6,13 +6,18 @@ use bytes::{BufMut, BytesMut};
 use redis_protocol::resp2::encode::extend_encode_borrowed;
 use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 
-use crate::proto::{Command, ReleaseWith, Section};
+use crate::proto::{Command, FlushMarker, ReleaseWith, Section};
 use crate::token::{LockToken, TOKEN_BYTES};
 
 const RELEASE: &str = include_str!("../scripts/release.lua").trim_ascii_end();
 const EXTEND: &str = include_str!("../scripts/extend.lua").trim_ascii_end();
 const EXTEND_OR_SET: &str = include_str!("../scripts/extend_or_set.lua").trim_ascii_end();
-const MARKER: &str = include_str!("../scripts/marker.lua").trim_ascii_end();
+const SET_MARKED: &str =
+    concat!(include_str!("../scripts/marker.lua"), include_str!("../scripts/set_marked.lua"));
+const EXTEND_OR_SET_MARKED: &str = concat!(
+    include_str!("../scripts/marker.lua"),
+    include_str!("../scripts/extend_or_set_marked.lua"),
+);
 const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
 
 /// The beginning of the commands that every lock uses, up to the key's length.
@@ -61,13 +66,13 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             let token = &LockToken::from_random([0; 20]);
             encode(&Command::Release { key, token, with }, out);
         }
-        Command::Marker { key, quarantine } => {
-            let millis = quarantine.as_nanos().div_ceil(1_000_000);
-            let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-            let millis = decimal(millis, &mut digits);
-            append(out, &[b"EVAL", MARKER.as_bytes(), b"1", key, millis]);
+        Command::Acquire { key, token, ttl, marker: Some(marker) } => {
+            append_marked(out, SET_MARKED, key, token, ttl.as_millis(), marker);
         }
-        Command::Acquire { key, token, ttl } => {
+        Command::Heal { key, token, ttl, marker: Some(marker) } => {
+            append_marked(out, EXTEND_OR_SET_MARKED, key, token, ttl.as_millis(), marker);
+        }
+        Command::Acquire { key, token, ttl, marker: None } => {
             append_owned(out, SET_HEAD, key, token, b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             out.put_slice(b"\r\n");
@@ -77,7 +82,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             out.put_slice(b"\r\n");
         }
-        Command::Heal { key, token, ttl } => {
+        Command::Heal { key, token, ttl, marker: None } => {
             append_owned(out, &EXTEND_OR_SET_HEAD, key, token, b"\r\n$");
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             out.put_slice(b"\r\n");
@@ -97,6 +102,23 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_token(out, token, b"\r\n");
         }
     }
+}
+
+fn append_marked(
+    out: &mut BytesMut,
+    script: &str,
+    key: &[u8],
+    token: &LockToken,
+    ttl_ms: u32,
+    marker: FlushMarker<'_>,
+) {
+    let (mut digits, mut more_digits) = ([0; 20], [0; 20]);
+    let ttl = decimal(ttl_ms.into(), &mut digits);
+    let quarantine = marker.quarantine.as_nanos().div_ceil(1_000_000);
+    let quarantine = u64::try_from(quarantine).unwrap_or(u64::MAX);
+    let quarantine = decimal(quarantine, &mut more_digits);
+    let (script, token) = (script.as_bytes(), token.as_bytes());
+    append(out, &[b"EVAL", script, b"2", key, marker.key, token, ttl, quarantine]);
 }
 
 /// Appends a head, the key, its token, and a tail.
@@ -205,9 +227,9 @@ mod tests {
                 let delifeq: [&[u8]; 3] = [b"DELIFEQ", key, text];
                 let with = |with| Command::Release { key, token, with };
                 let pairs: [(Command<'_>, &[&[u8]]); 6] = [
-                    (Command::Acquire { key, token, ttl }, &set),
+                    (Command::Acquire { key, token, ttl, marker: None }, &set),
                     (Command::Extend { key, token, ttl }, &extend),
-                    (Command::Heal { key, token, ttl }, &heal),
+                    (Command::Heal { key, token, ttl, marker: None }, &heal),
                     (with(ReleaseWith::Script), &release),
                     (with(ReleaseWith::Delex), &delex),
                     (with(ReleaseWith::Delifeq), &delifeq),
@@ -228,7 +250,7 @@ mod tests {
         let token = LockToken::from_random([0xab; 20]);
         let hex = "ab".repeat(20);
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
-        let set = Command::Acquire { key: b"k\r\n", token: &token, ttl };
+        let set = Command::Acquire { key: b"k\r\n", token: &token, ttl, marker: None };
         let expected = format!(
             "*6\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$40\r\n{hex}\r\n$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n30000\r\n"
         );

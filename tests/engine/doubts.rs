@@ -57,8 +57,7 @@ fn looks(scenario: &mut Scenario, nodes: &[usize]) -> Vec<Acted> {
 }
 
 fn grant(scenario: &mut Scenario, node: usize) {
-    scenario.reply(node, Reply::Ok);
-    scenario.reply(node, Reply::Integer(0)); // the flush marker stands
+    scenario.reply(node, Reply::Integer(1)); // and the flush marker stands
 }
 
 fn acquire(scenario: &mut Scenario, ttl: Duration) {
@@ -102,7 +101,6 @@ fn late_set_of_a_giver_after_a_flush_makes_two_holders() {
     acquire(&mut other, SECOND);
     looks(&mut other, &[0, 1, 2]);
     grant(&mut other, 2);
-    other.reply(0, Reply::Nil);
     other.reply(0, Reply::Integer(0));
     pass([&mut taker, &mut other], 2 * MS);
     // Node 2 is flushed, and then runs the giver's SET: it has the giver's token, and a marker that
@@ -128,27 +126,22 @@ fn late_set_of_a_giver_after_a_flush_makes_two_holders() {
     }
 }
 
-/// A healed copy whose marker was refused, handed to one who does not heal. (The docs of
+/// A copy that was healed after a flush is handed to a client that does not heal. (The docs of
 /// `Heal` say "should heal, or none".)
 #[test]
-fn healed_copy_without_its_marker_is_in_doubt_for_a_taker_who_does_not_heal() {
+fn copy_that_was_healed_after_a_flush_is_in_doubt_for_a_taker_who_does_not_heal() {
     let (mut giver, mut taker) = (marked(Heal::On), marked(Heal::Off));
     acquire(&mut giver, TTL);
     looks(&mut giver, &[0, 1, 2]);
     grant(&mut giver, 0);
     grant(&mut giver, 1);
-    giver.reply(2, Reply::Nil);
     giver.reply(2, Reply::Integer(0));
     let lease = giver.acquired().unwrap();
     giver.pass(MS);
     giver.engine.extend(giver.now, lease, TTL);
     looks(&mut giver, &[0, 1, 2]);
-    giver.reply(2, Reply::Integer(2)); // set anew
-    giver.reply(2, server_error(ServerErrorKind::OutOfMemory)); // and the marker is not seen
-    for node in [0, 1] {
-        giver.reply(node, Reply::Integer(1));
-        giver.reply(node, Reply::Integer(0));
-    }
+    giver.reply(2, Reply::Integer(-30_000)); // set anew, after a flush
+    giver.replies([0, 1], Reply::Integer(1));
     let (lease, result) = giver.extended();
     result.unwrap();
     let lease = let_go(&mut giver, lease);
@@ -172,9 +165,9 @@ fn healing(configure: impl FnOnce(Builder) -> Builder) -> Scenario {
 fn answer(scenario: &mut Scenario, acted: &[Acted], reachable: &[usize], is_marked: bool) {
     for act in acted {
         let (nodes, reply) = match act {
+            Acted::Set(nodes, _) if is_marked => (nodes, Reply::Integer(1)),
             Acted::Set(nodes, _) => (nodes, Reply::Ok),
             Acted::Heal(nodes, _) | Acted::Extend(nodes, _) => (nodes, Reply::Integer(1)),
-            Acted::Marker(nodes) if is_marked => (nodes, Reply::Integer(0)),
             Acted::Time(nodes) => {
                 for &node in nodes.iter().filter(|node| reachable.contains(node)) {
                     let time = scenario.time(node);
@@ -554,7 +547,6 @@ fn late_set_of_a_lost_connection_after_a_flush_makes_two_holders() {
     acquire(&mut other, SECOND);
     looks(&mut other, &[0, 1, 2]);
     grant(&mut other, 2);
-    other.reply(0, Reply::Nil);
     other.reply(0, Reply::Integer(0));
     pass([&mut holder, &mut other], 4 * MS); // node 2 is flushed, and runs the lost SET
     holder.engine.extend(holder.now, lease, SECOND);
@@ -571,7 +563,7 @@ fn late_set_of_a_lost_connection_after_a_flush_makes_two_holders() {
     }
 }
 
-/// A SET for a second is lost together with an extension by ten: the copy may live on when the SET's
+/// A SET for a second is lost with an extension by ten: the copy may live on when the SET's
 /// own time is over, and nobody knows whether a flush came before it.
 #[test]
 fn extension_that_is_lost_with_the_set_keeps_the_copy_in_doubt() {
@@ -651,7 +643,6 @@ fn lost_set_in_a_master_that_was_frozen_for_long_makes_two_holders() {
     // Node 2 wakes up.
     looks(&mut other, &[0, 1, 2]);
     grant(&mut other, 2);
-    other.reply(0, Reply::Nil);
     other.reply(0, Reply::Integer(0));
     pass([&mut other], 2 * MS);
     holder.now = other.now;

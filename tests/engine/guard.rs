@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply, ServerError};
 use muxlock::{
-    NodeOutcome, NodeState, QuarantineCause, RestartGuard, ServerErrorKind, Unfit, quorum,
+    NodeOutcome, NodeState, ProtocolError, QuarantineCause, RestartGuard, ServerErrorKind, Unfit,
+    quorum,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
@@ -831,10 +832,8 @@ fn marked(nodes: usize) -> Scenario {
 fn grant_counts_once_its_marker_stands() {
     let mut scenario = marked(1);
     scenario.try_lock();
-    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1), Acted::Marker(vec![0])]);
-    scenario.reply(0, Reply::Ok);
-    scenario.nothing_done();
-    scenario.reply(0, Reply::Integer(0));
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);
+    scenario.reply(0, Reply::Integer(1));
     assert!(scenario.acquired().is_ok());
 }
 
@@ -843,8 +842,7 @@ fn grant_without_its_marker_does_not_count_and_quarantines() {
     let mut scenario = marked(1);
     scenario.try_lock();
     scenario.drain();
-    scenario.reply(0, Reply::Ok);
-    scenario.reply(0, Reply::Integer(31_302));
+    scenario.reply(0, Reply::Integer(-31_302));
     let error = scenario.acquired().unwrap_err();
     assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
     let left = Duration::from_millis(31_302);
@@ -856,8 +854,7 @@ fn find_marker(scenario: &mut Scenario, millis: i64) {
     scenario.try_lock();
     let acted = scenario.drain();
     answer_looks(scenario, acted);
-    scenario.reply(0, Reply::Ok);
-    scenario.reply(0, Reply::Integer(millis));
+    scenario.reply(0, Reply::Integer(-millis));
     let error = scenario.acquired().unwrap_err();
     assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
     scenario.drain();
@@ -896,78 +893,85 @@ fn shorter_reason_cuts_no_longer_quarantine_short() {
 }
 
 #[test]
-fn refusal_needs_no_marker_and_an_unreadable_marker_is_no_vote() {
+fn refusal_with_a_marker_is_a_refusal_and_an_error_is_no_vote() {
     let mut scenario = marked(1);
     scenario.try_lock();
     scenario.drain();
-    scenario.reply(0, Reply::Nil);
-    assert!(scenario.acquired().unwrap_err().is_contended());
     scenario.reply(0, Reply::Integer(0));
+    assert!(scenario.acquired().unwrap_err().is_contended());
     scenario.drain();
     scenario.reply(0, Reply::Integer(0));
     scenario.try_lock();
     let acted = scenario.drain();
     answer_looks(&mut scenario, acted);
-    scenario.reply(0, Reply::Ok);
     scenario.reply(0, server_error(ServerErrorKind::OutOfMemory));
     let error = scenario.acquired().unwrap_err();
     let expected = NodeOutcome::Server(ServerErrorKind::OutOfMemory);
     assert_eq!(error.nodes()[0].outcome, expected);
 }
 
+/// A server that answers a marked SET as a plain one has not checked the marker, and the other way
+/// round nothing was asked of it.
+#[test]
+fn answer_to_another_command_ends_the_connection() {
+    for (is_marked, reply) in [(true, Reply::Ok), (true, Reply::Nil), (false, Reply::Integer(1))] {
+        let mut scenario = if is_marked { marked(1) } else { Scenario::guarded(1).all_ready() };
+        scenario.try_lock();
+        scenario.drain();
+        scenario.reply(0, reply);
+        let error = scenario.acquired().unwrap_err();
+        let expected = NodeOutcome::Protocol(ProtocolError::Unexpected);
+        assert_eq!(error.nodes()[0].outcome, expected);
+    }
+}
+
 /// A copy whose marker was not seen may be younger than a flush: it costs the vote, and no
 /// extension counts it before all that was flushed is over.
 #[test]
 fn copy_without_its_marker_is_not_counted_by_an_extension() {
-    for is_lost in [true, false] {
-        let mut scenario = marked(3);
-        scenario.try_lock();
-        scenario.drain();
-        scenario.reply(0, Reply::Ok);
-        match is_lost {
-            true => scenario.engine.handle_disconnected(scenario.now, 0, RESET),
-            false => scenario.reply(0, server_error(ServerErrorKind::OutOfMemory)),
+    let mut scenario = marked(3);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.replies([1, 2], Reply::Integer(1));
+    let mut lease = scenario.acquired().unwrap();
+    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
+    scenario.pass(SECOND);
+    scenario.drain();
+    scenario.connect(0);
+    assert_eq!(scenario.drain(), [Acted::Kill(0, 1)]);
+    scenario.reply(0, Reply::Integer(1));
+    let ended_at = scenario.now;
+    let mut is_counted = false;
+    while !is_counted {
+        scenario.engine.extend(scenario.now, lease, TTL);
+        assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)], "nothing else");
+        scenario.replies([0, 1], Reply::Integer(1));
+        is_counted = scenario.now >= ended_at.after(QUARANTINE);
+        if !is_counted {
+            scenario.nothing_done();
         }
-        let lost_at = scenario.now;
-        for node in [1, 2] {
-            scenario.reply(node, Reply::Ok);
-            scenario.reply(node, Reply::Integer(0));
-        }
-        let mut lease = scenario.acquired().unwrap();
-        assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
-        if is_lost {
-            scenario.pass(SECOND);
-            scenario.drain();
-            scenario.connect(0);
-        }
-        let mut is_counted = false;
-        while !is_counted {
-            scenario.engine.extend(scenario.now, lease, TTL);
-            assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)], "nothing else");
-            scenario.replies([0, 1], Reply::Integer(1));
-            is_counted = scenario.now >= lost_at.after(QUARANTINE);
-            if !is_counted {
-                scenario.nothing_done();
-            }
-            scenario.reply(2, Reply::Integer(1));
-            let (extended, result) = scenario.extended();
-            result.unwrap();
-            lease = extended;
-            assert_eq!(lease.granted_by().any(|node| node == 0), is_counted);
-            scenario.pass(TTL / 3);
-        }
+        scenario.reply(2, Reply::Integer(1));
+        let (extended, result) = scenario.extended();
+        result.unwrap();
+        lease = extended;
+        assert_eq!(lease.granted_by().any(|node| node == 0), is_counted);
+        scenario.pass(TTL / 3);
     }
 }
 
 #[test]
-fn late_marker_is_a_missing_vote() {
+fn flush_that_is_reported_late_quarantines_as_well() {
     let mut scenario = marked(1);
     scenario.try_lock();
     scenario.drain();
-    scenario.reply(0, Reply::Ok);
     scenario.pass(NODE_TIMEOUT);
     let error = scenario.acquired().unwrap_err();
     assert!(matches!(error.nodes()[0].outcome, NodeOutcome::TimedOut(_)));
+    assert_eq!(quarantine(&scenario, 0), None);
+    scenario.reply(0, Reply::Integer(-31_302));
+    let cause = quarantine(&scenario, 0).map(|(cause, _)| cause);
+    assert_eq!(cause, Some(QuarantineCause::Flushed));
 }
 
 /// R35: lists that differ by one node have no two quorums apart; lists that swap a node have.

@@ -16,7 +16,14 @@ use muxlock::testing::{Master, Value};
 const RELEASE: &str = include_str!("../../src/scripts/release.lua").trim_ascii_end();
 const EXTEND: &str = include_str!("../../src/scripts/extend.lua").trim_ascii_end();
 const EXTEND_OR_SET: &str = include_str!("../../src/scripts/extend_or_set.lua").trim_ascii_end();
-const MARKER: &str = include_str!("../../src/scripts/marker.lua").trim_ascii_end();
+const SET_MARKED: &str = concat!(
+    include_str!("../../src/scripts/marker.lua"),
+    include_str!("../../src/scripts/set_marked.lua"),
+);
+const EXTEND_OR_SET_MARKED: &str = concat!(
+    include_str!("../../src/scripts/marker.lua"),
+    include_str!("../../src/scripts/extend_or_set_marked.lua"),
+);
 
 const SCRIPTS: u64 = 80;
 const COMMANDS_PER_SCRIPT: usize = 60;
@@ -196,7 +203,7 @@ fn number(reply: &[u8]) -> Option<i64> {
 fn is_close(ours: &[u8], real: &[u8]) -> bool {
     match (number(ours), number(real)) {
         // What is small means something else.
-        (Some(ours), Some(real)) if ours.min(real) <= 1 => ours == real,
+        (Some(ours), Some(real)) if ours.abs().min(real.abs()) <= 2 => ours == real,
         (Some(ours), Some(real)) => (ours - real).abs() <= TOLERANCE_MS,
         _ => false,
     }
@@ -292,11 +299,13 @@ fn any_command(choices: &mut Choices, ids: &[u64]) -> Vec<String> {
 fn any_script(choices: &mut Choices) -> Vec<String> {
     let (key, value) = (choices.pick(&KEYS[..3]), choices.pick(&VALUES));
     let ttl = choices.pick(&TTLS[..7]);
-    let words: &[&str] = match choices.below(11) {
+    let wait = choices.pick(&["20000", "60000"]);
+    let words: &[&str] = match choices.below(12) {
         0..=2 => &["EVAL", RELEASE, "1", key, value],
         3..=5 => &["EVAL", EXTEND, "1", key, value, ttl],
-        6 => &["EVAL", MARKER, "1", "marker", choices.pick(&["20000", "60000"])],
-        7..=9 => &["EVAL", EXTEND_OR_SET, "1", key, value, ttl],
+        6 => &["EVAL", SET_MARKED, "2", key, "marker", value, ttl, wait],
+        7 => &["EVAL", EXTEND_OR_SET_MARKED, "2", key, "marker", value, ttl, wait],
+        8..=10 => &["EVAL", EXTEND_OR_SET, "1", key, value, ttl],
         _ => &["EVAL", RELEASE, choices.pick(&["x", "-1", "3"]), key, value],
     };
     words.iter().map(|word| (*word).to_owned()).collect()

@@ -250,7 +250,7 @@ impl World {
                 None => Reply::Integer(0),
             },
             Asked::Release(token, _) => Reply::Integer(holds.remove(&token).map_or(0, |_| 1)),
-            other => unreachable!("no marker is configured: {other:?}"),
+            other => unreachable!("it is not about a key: {other:?}"),
         }
     }
 

@@ -250,7 +250,7 @@ fn answer(key: Key, now: Moment, master: &ServerInfo, command: &Command<'_>) -> 
         _ => {
             let time = Duration::from_nanos(now.as_nanos());
             let about = About { info: master, offers: ReleaseWith::Script, time, connection: 1 };
-            about.answer(Asked::from(command)).expect("no marker is configured")
+            about.answer(Asked::from(command)).expect("it is not about a key")
         }
     }
 }

@@ -26,7 +26,6 @@ pub enum Asked {
     Time,
     Probe(ReleaseWith),
     Kill(i64),
-    Marker,
     Set(LockToken),
     Extend(LockToken),
     Heal(LockToken),
@@ -44,7 +43,6 @@ impl From<&Command<'_>> for Asked {
             Command::Time => Asked::Time,
             Command::Probe { with, .. } => Asked::Probe(*with),
             Command::Kill { connection } => Asked::Kill(*connection),
-            Command::Marker { .. } => Asked::Marker,
             Command::Acquire { token, .. } => Asked::Set(**token),
             Command::Extend { token, .. } => Asked::Extend(**token),
             Command::Heal { token, .. } => Asked::Heal(**token),
@@ -74,11 +72,7 @@ impl About<'_> {
             Asked::Info(section) => self.section(section),
             Asked::Time => Reply::Time(self.time),
             Asked::Probe(_) | Asked::Kill(_) => Reply::Integer(0),
-            Asked::Marker
-            | Asked::Set(_)
-            | Asked::Extend(_)
-            | Asked::Heal(_)
-            | Asked::Release(..) => return None,
+            Asked::Set(_) | Asked::Extend(_) | Asked::Heal(_) | Asked::Release(..) => return None,
         })
     }
 

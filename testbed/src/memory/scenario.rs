@@ -29,8 +29,6 @@ pub enum Acted {
     Time(Vec<usize>),
     /// A look at the roles.
     Role(Vec<usize>),
-    /// A look at the flush marker.
-    Marker(Vec<usize>),
     /// The end of an old connection.
     Kill(usize, i64),
     Set(Vec<usize>, u32),
@@ -348,7 +346,6 @@ fn is_of_a_handshake(asked: Asked) -> bool {
         | Asked::Probe(ReleaseWith::Script) => true,
         Asked::Probe(_)
         | Asked::Kill(_)
-        | Asked::Marker
         | Asked::Set(_)
         | Asked::Extend(_)
         | Asked::Heal(_)
@@ -369,7 +366,6 @@ fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
         Asked::Release(token, with) => Acted::ReleaseWith(with, nodes, number(token)),
         Asked::Probe(with) => Acted::TryOut(with, nodes[0]),
         Asked::Kill(connection) => Acted::Kill(nodes[0], connection),
-        Asked::Marker => Acted::Marker(nodes),
         other => unreachable!("{other:?} belongs to a handshake"),
     }
 }

@@ -9,7 +9,7 @@ use super::World;
 use super::clock::MILLI;
 use super::network::Trust;
 use super::rare::Rare;
-use super::redis::{Change, ChangeKind, Key, Value, compared};
+use super::redis::{Change, ChangeKind, Key, Value, compared, is_set};
 use super::timeline::Short;
 use super::work::RESOURCES;
 
@@ -451,6 +451,10 @@ impl World {
             if change.kind == ChangeKind::Set {
                 match words {
                     [b"SET", _, token, ..] => self.note_executed(node, id, token, None),
+                    [b"EVAL", script, b"2", _, _, token, ttl, ..] => {
+                        let healed = (!is_set(script)).then_some(*ttl);
+                        self.note_executed(node, id, token, healed);
+                    }
                     [b"EVAL", _, _, _, token, ttl, ..] => {
                         self.note_executed(node, id, token, Some(ttl));
                     }

@@ -356,11 +356,17 @@ pub fn lower(word: &[u8]) -> String {
 /// The value that a command of a lock client, or its script, compares with the key's.
 pub fn compared<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
     match *words {
-        [b"EVAL", _, _, _, token, ..] | [b"DELEX", _, b"IFEQ", token] | [b"DELIFEQ", _, token] => {
-            Some(token)
-        }
+        [b"EVAL", _, b"2", _, _, token, ..]
+        | [b"EVAL", _, b"1", _, token, ..]
+        | [b"DELEX", _, b"IFEQ", token]
+        | [b"DELIFEQ", _, token] => Some(token),
         _ => None,
     }
+}
+
+/// Whether a script that checks the flush marker sets the key only, and extends nothing.
+pub fn is_set(script: &[u8]) -> bool {
+    script.windows(11).any(|part| part == b"if set then")
 }
 
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";

@@ -6,7 +6,7 @@ use super::debts::released;
 use super::network::{ClientEnd, Connection, ServerEnd, Trust, Way, Yes};
 use super::queue::Event;
 use super::rare::Rare;
-use super::redis::{ChangeKind, compared};
+use super::redis::{ChangeKind, compared, is_set};
 use super::server::random_name;
 use super::timeline;
 use super::wire::{self, Reply};
@@ -223,14 +223,15 @@ impl World {
 
     /// Keeps a yes, to compare it with what the client makes of it.
     fn note_yes(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply, deletes: bool) {
-        let is_script = words[0].eq_ignore_ascii_case(b"EVAL");
-        let (token, key) = match (is_script, reply) {
-            (false, Reply::Status("OK")) => (words.get(2), words.get(1)),
-            (true, Reply::Integer(1 | 2)) if !deletes => (words.get(4), words.get(3)),
+        let (token, key, is_extension) = match (words, reply) {
+            ([b"SET", key, token, ..], Reply::Status("OK")) => (token, key, false),
+            ([b"EVAL", script, b"2", key, _, token, ..], Reply::Integer(1 | 2)) => {
+                (token, key, !is_set(script))
+            }
+            ([b"EVAL", _, b"1", key, token, ..], Reply::Integer(1 | 2)) if !deletes => {
+                (token, key, true)
+            }
             _ => return,
-        };
-        let (Some(token), Some(key)) = (token, key) else {
-            return;
         };
         let Ok(token) = <[u8; 40]>::try_from(*token) else {
             return;
@@ -241,8 +242,7 @@ impl World {
         let known = self.nodes[node].memory(self.now, &key, &token, told_at);
         let memory = if connection.said_evicts { Trust::No } else { known };
         let role = self.nodes[node].role(told_at);
-        let (is_extension, at) = (is_script, self.now);
-        let is_healed = is_script && matches!(reply, Reply::Integer(2));
+        let (is_healed, at) = (matches!(reply, Reply::Integer(2)), self.now);
         let yes = Yes { index, token, is_extension, is_healed, at, memory, role };
         connection.yeses.push_back(yes);
     }
@@ -324,7 +324,7 @@ impl World {
                 let server = &self.nodes[node].redis.server;
                 self.connections[id].said_evicts = server.evicts();
             }
-            (Reply::Integer(1..), [_, _, _, b"marker", _]) => {
+            (Reply::Integer(..0), [_, _, _, _, b"marker", ..]) => {
                 let was_flushed = std::mem::take(&mut self.nodes[node].lost_marker);
                 self.rare.hit_if(was_flushed, Rare::FlushNoticed);
             }
