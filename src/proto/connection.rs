@@ -1,15 +1,13 @@
 //! A node's connection: connecting, handshake, loss and reconnect; and the replies on it.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use super::command::{
     Command, Credentials, Grant, ReleaseWith, Reply, Section, ServerError, ServerInfo,
 };
 use super::identity::Notice;
-use super::node::{HEX_RUN_MAX, InFlight, Lost, MESSAGE_CHARS_MAX, Request, State, Step};
-use super::round::Kind;
-use super::round::Vote;
+use super::node::{HEX_RUN_MAX, InFlight, MESSAGE_CHARS_MAX, Request, State, Step};
+use super::round::{Answer, Lost, Vote};
 use super::{Engine, NodeSet, Outgoing, smooth};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
@@ -211,7 +209,7 @@ impl Engine {
             voted.granted.insert(node);
             voted.tally.grant();
             let is_answered = voted.tally.is_quorum_answered_just_now();
-            if is_answered && voted.kind == Kind::Acquire && !voted.waited {
+            if is_answered && voted.kind.is_acquisition() && !voted.waited {
                 smooth(&mut self.quorum_round_trip_nanos, since_start);
             }
             if voted.tally.verdict() != Verdict::Pending && !voted.decided {
@@ -361,7 +359,7 @@ impl Engine {
         };
         // Not for a release: the client itself sends owed releases after each reconnect, and a node
         // that answers nothing else is of no use.
-        if kind != Kind::Release {
+        if !kind.is_release() {
             self.nodes[node].failures = 0;
         }
         if outcome == NodeOutcome::Held {
@@ -381,58 +379,39 @@ impl Engine {
         reply: Reply,
     ) -> Option<NodeOutcome> {
         let kind = self.rounds[round].kind;
-        let is_marked = kind.may_create() && self.config.flush_marker.is_some();
-        Some(match (kind, reply) {
-            // A flush deletes the marker with the locks, and the server wrote it anew. A copy that
-            // this command has set is younger than what was deleted.
-            (_, Reply::Integer(millis @ ..0)) if is_marked => {
-                let left = Duration::from_millis(millis.unsigned_abs());
-                let until = now.after(left).after(self.config.drift.over(left));
-                self.quarantine(node, QuarantineCause::Flushed, until);
-                NodeOutcome::Quarantined
+        if let Reply::Error(error) = reply {
+            self.handle_error(now, node, round, error);
+            return None;
+        }
+        let Some(answer) = kind.answer(&reply, self.config.flush_marker.is_some()) else {
+            let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
+            // Before the vote, so that commands that follow from it are not sent on this
+            // connection.
+            self.fail_node(now, node, outcome);
+            self.owe(now, node, round, Lost::Sent);
+            self.vote(now, round, node, outcome);
+            self.dereference(round);
+            return None;
+        };
+        Some(match answer {
+            Answer::Set => NodeOutcome::Granted,
+            Answer::Healed => {
+                self.stats.healed += 1;
+                NodeOutcome::Granted
             }
-            (Kind::Acquire, Reply::Integer(1)) if is_marked => NodeOutcome::Granted,
-            (Kind::Acquire, Reply::Integer(0)) if is_marked => NodeOutcome::Held,
-            (Kind::Acquire, Reply::Ok) if !is_marked => NodeOutcome::Granted,
-            (Kind::Acquire, Reply::Nil) if !is_marked => NodeOutcome::Held,
-            (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(1)) => {
+            Answer::Present => {
                 if self.indebted.contains(node) {
                     self.observe_key(now, node, round);
                 }
                 NodeOutcome::Granted
             }
-            (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(0)) => NodeOutcome::Absent,
-            // The key was absent; another token would have been left alone (R29).
-            (Kind::Heal, Reply::Integer(2)) => {
-                self.stats.healed += 1;
-                NodeOutcome::Granted
-            }
-            (_, Reply::Error(error)) => {
-                self.handle_error(now, node, round, error);
-                return None;
-            }
-            (
-                _,
-                Reply::Ok
-                | Reply::Status
-                | Reply::Nil
-                | Reply::Integer(_)
-                | Reply::Info(_)
-                | Reply::Replication(_)
-                | Reply::Time(_),
-            ) => {
-                let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
-                // Before the vote, so that commands that follow from it are not sent on this
-                // connection.
-                self.fail_node(now, node, outcome);
-                match kind {
-                    Kind::Acquire | Kind::Heal => self.owe_set(now, node, round),
-                    Kind::Release => self.owe_release(now, node, round),
-                    Kind::Extend => {}
-                }
-                self.vote(now, round, node, outcome);
-                self.dereference(round);
-                return None;
+            Answer::Refused => kind.refusal(),
+            // A flush deletes the marker with the locks. A copy that this command has set is
+            // younger than what was deleted.
+            Answer::Flushed(left) => {
+                let until = now.after(left).after(self.config.drift.over(left));
+                self.quarantine(node, QuarantineCause::Flushed, until);
+                NodeOutcome::Quarantined
             }
         })
     }
@@ -454,15 +433,13 @@ impl Engine {
         let kind = error.kind;
         self.stats.server_errors += 1;
         self.keep_error(node, error);
-        let outcome = match (self.rounds[round].kind, kind) {
+        let asked = self.rounds[round].kind;
+        let outcome = match kind {
             // The key holds a value of another type, which is not ours.
-            (Kind::Acquire, ServerErrorKind::WrongType) => NodeOutcome::Held,
-            (Kind::Extend | Kind::Heal | Kind::Release, ServerErrorKind::WrongType) => {
-                NodeOutcome::Absent
-            }
+            ServerErrorKind::WrongType => asked.refusal(),
             _ => NodeOutcome::Server(kind),
         };
-        if self.rounds[round].kind == Kind::Release && outcome.is_failure() {
+        if asked.is_release() && outcome.is_failure() {
             self.note_refusal(node, kind);
             self.owe_refused(now, node, round);
         }
@@ -601,13 +578,7 @@ impl Engine {
             let Some((round, lost)) = self.nodes[node].lost.pop_front() else {
                 return;
             };
-            // An unsent SET leaves nothing (R11); a release is owed whether it was sent or not.
-            match (lost, self.rounds[round].kind) {
-                (Lost::Sent, Kind::Acquire | Kind::Heal) => self.owe_set(now, node, round),
-                (Lost::Sent | Lost::Unsent, Kind::Release) => self.owe_release(now, node, round),
-                (Lost::Unsent, Kind::Acquire | Kind::Heal)
-                | (Lost::Sent | Lost::Unsent, Kind::Extend) => {}
-            }
+            self.owe(now, node, round, lost);
             self.vote(now, round, node, outcome);
             self.dereference(round);
         }

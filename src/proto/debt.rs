@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::command::Reply;
 use super::lease::Doubt;
-use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Lost, Node, SLACK, State};
-use super::round::{Claim, Kind};
+use super::node::{DEBT_AGAIN_AFTER, DEBT_REFUSED_AFTER, Node, SLACK, State};
+use super::round::{Claim, Kind, Left, Lost};
 use super::{Engine, Lease, NodeSet, OPERATIONS_MAX, Outgoing};
 use crate::config::{Heal, RestartGuard};
 use crate::moment::Moment;
@@ -350,8 +350,17 @@ impl Node {
 }
 
 impl Engine {
-    /// A command that may set the key was lost with its connection; its lock may be held.
-    pub(super) fn owe_set(&mut self, now: Moment, node: usize, round: usize) {
+    /// A command was lost with its connection, or its answer makes no sense.
+    pub(super) fn owe(&mut self, now: Moment, node: usize, round: usize, lost: Lost) {
+        match self.rounds[round].kind.left(lost) {
+            Left::Nothing => {}
+            Left::Key => self.owe_set(now, node, round),
+            Left::Release => self.owe_release(now, node, round),
+        }
+    }
+
+    /// The lock of a command that may set the key may be held.
+    fn owe_set(&mut self, now: Moment, node: usize, round: usize) {
         let origins = self.nodes[node].origins();
         // The key may also have been set by an extension.
         let is_one_set = self.config.heal == Heal::Off;
@@ -494,7 +503,7 @@ impl Engine {
         let Some(debt) = debts.get(&self.claims[round].token) else {
             return false;
         };
-        let unseen_until = debt.unseen_until.filter(|_| kind == Kind::Extend);
+        let unseen_until = debt.unseen_until.filter(|_| !kind.may_create());
         later(debt.uncounted_until, unseen_until).is_some_and(|until| !now.is_certainly_past(until))
     }
 

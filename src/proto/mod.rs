@@ -492,9 +492,9 @@ impl Engine {
             }
             Outgoing::Round(nodes, round) => {
                 let kind = self.rounds[round].kind;
-                let (nodes, with) = match kind {
-                    Kind::Release => self.release_alike(nodes, round),
-                    Kind::Acquire | Kind::Extend | Kind::Heal => (nodes, ReleaseWith::Script),
+                let (nodes, with) = match kind.is_release() {
+                    true => self.release_alike(nodes, round),
+                    false => (nodes, ReleaseWith::Script),
                 };
                 if !nodes.and(self.maybe_quarantined).is_empty() {
                     let quarantined = self.quarantined_of(self.last_now, nodes);
@@ -876,18 +876,13 @@ impl Engine {
         owner: Option<usize>,
     ) -> usize {
         let count = self.nodes.len();
-        let grant = match kind {
-            Kind::Acquire if self.config.flush_marker.is_none() => Some(Grant::Ok),
-            Kind::Acquire | Kind::Release => Some(Grant::One),
-            Kind::Extend | Kind::Heal => None,
-        };
-        let deadline = match kind {
-            Kind::Acquire | Kind::Extend | Kind::Heal => self.config.drift.deadline(now, claim.ttl),
-            Kind::Release => Moment::END,
+        let deadline = match kind.is_release() {
+            true => Moment::END,
+            false => self.config.drift.deadline(now, claim.ttl),
         };
         let round = self.rounds.insert(Round {
             kind,
-            grant,
+            grant: kind.plain_grant(self.config.flush_marker.is_some()),
             started: now,
             deadline,
             expires: None,
@@ -917,7 +912,7 @@ impl Engine {
     /// Sends the round's command to every node that can take it. A node that cannot has failed.
     fn send_to_all(&mut self, now: Moment, round: usize) {
         let mut ready = self.open.without(self.overloaded);
-        if !self.indebted.is_empty() && self.rounds[round].kind == Kind::Acquire {
+        if !self.indebted.is_empty() && self.rounds[round].kind.is_acquisition() {
             ready = ready.without(self.overdrawn());
         }
         let others = NodeSet::all(self.nodes.len()).without(ready);
@@ -1007,7 +1002,7 @@ impl Engine {
             NodeOutcome::Held | NodeOutcome::Absent => voted.tally.refuse(),
             _ => voted.tally.fail(),
         }
-        let is_prompt = voted.kind == Kind::Acquire && !voted.waited && !outcome.is_failure();
+        let is_prompt = voted.kind.is_acquisition() && !voted.waited && !outcome.is_failure();
         if is_prompt && voted.tally.is_quorum_answered_just_now() {
             smooth(&mut self.quorum_round_trip_nanos, since_start);
         }

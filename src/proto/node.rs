@@ -8,7 +8,7 @@ use super::command::{ReleaseWith, Section, ServerError, ServerInfo};
 use super::debt::Debts;
 use super::fifo::Fifo;
 use super::identity::Seen;
-use super::round::Vote;
+use super::round::{Lost, Vote};
 use super::server_clock::ServerClock;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
@@ -94,15 +94,6 @@ impl Request {
 pub(super) struct InFlight {
     pub(super) request: Request,
     pub(super) sent_at: Moment,
-}
-
-/// What a connection loss took from a round.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Lost {
-    /// The answer to a command.
-    Sent,
-    /// The command: it was not handed out.
-    Unsent,
 }
 
 /// The state of a node's connection, with its deadline.

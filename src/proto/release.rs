@@ -249,7 +249,7 @@ impl Engine {
         // Each iteration takes one of them out of the queue.
         loop {
             let is_it = |round: &usize| {
-                self.rounds[*round].kind != Kind::Release && self.claims[*round].token == token
+                !self.rounds[*round].kind.is_release() && self.claims[*round].token == token
             };
             // Usually the wanted one is near the end; when many fail at once, each is the first.
             let queue = &self.nodes[node].queue;
@@ -258,7 +258,7 @@ impl Engine {
             let Some(round) = at.and_then(|at| self.nodes[node].queue.remove(at)) else {
                 return was_set;
             };
-            was_set |= self.rounds[round].kind == Kind::Acquire;
+            was_set |= self.rounds[round].kind.is_acquisition();
             self.dereference(round);
             if was_set && !was_granted {
                 return true;

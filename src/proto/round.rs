@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::command::{Command, FlushMarker, Grant, ReleaseWith};
+use super::command::{Command, FlushMarker, Grant, ReleaseWith, Reply};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::quorum::{NodeSet, Tally};
@@ -27,6 +27,41 @@ pub(super) struct Claim {
     pub(super) ttl: Ttl,
 }
 
+/// What a server says to a round's command, unless it is an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The key was set, as asked for.
+    Set,
+    /// The key was absent, and was set anew.
+    Healed,
+    /// The key was there with this token.
+    Present,
+    /// The key is there with another token, or absent; see [`Kind::refusal`].
+    Refused,
+    /// The flush marker was gone: the server must not vote for so long. The key may have been set.
+    Flushed(Duration),
+}
+
+/// What a connection loss took from a round.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Lost {
+    /// The answer to a command.
+    Sent,
+    /// The command: it was not handed out.
+    Unsent,
+}
+
+/// What a lost command may leave on its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    Nothing,
+    /// The command may have set the key, or may set it later (R12).
+    Key,
+    /// The key may be there, and is to be deleted.
+    Release,
+}
+
+/// What sets the kinds apart. A new kind is a new row of each.
 impl Kind {
     /// Whether its command may create a key.
     #[inline]
@@ -34,8 +69,65 @@ impl Kind {
         matches!(self, Kind::Acquire | Kind::Heal)
     }
 
+    #[inline]
+    pub(super) fn is_acquisition(self) -> bool {
+        matches!(self, Kind::Acquire)
+    }
+
     pub(super) fn is_extension(self) -> bool {
         matches!(self, Kind::Extend | Kind::Heal)
+    }
+
+    #[inline]
+    pub(super) fn is_release(self) -> bool {
+        matches!(self, Kind::Release)
+    }
+
+    /// The reply that is a plain grant; `None` if replies need more checks.
+    #[inline]
+    pub(super) fn plain_grant(self, is_marked: bool) -> Option<Grant> {
+        match self {
+            Kind::Acquire if !is_marked => Some(Grant::Ok),
+            Kind::Acquire | Kind::Release => Some(Grant::One),
+            Kind::Extend | Kind::Heal => None,
+        }
+    }
+
+    /// The meaning of a reply that is no error; `None` if it makes no sense.
+    pub(super) fn answer(self, reply: &Reply, is_marked: bool) -> Option<Answer> {
+        let is_checked = is_marked && self.may_create();
+        Some(match (self, reply) {
+            (_, Reply::Integer(millis @ ..0)) if is_checked => {
+                Answer::Flushed(Duration::from_millis(millis.unsigned_abs()))
+            }
+            (Kind::Acquire, Reply::Ok) if !is_checked => Answer::Set,
+            (Kind::Acquire, Reply::Nil) if !is_checked => Answer::Refused,
+            (Kind::Acquire, Reply::Integer(1)) if is_checked => Answer::Set,
+            (Kind::Acquire, Reply::Integer(0)) if is_checked => Answer::Refused,
+            (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(1)) => Answer::Present,
+            (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(0)) => Answer::Refused,
+            // Another token would have been left alone (R29).
+            (Kind::Heal, Reply::Integer(2)) => Answer::Healed,
+            (Kind::Acquire | Kind::Extend | Kind::Heal | Kind::Release, _) => return None,
+        })
+    }
+
+    /// The vote of a node that refuses.
+    pub(super) fn refusal(self) -> NodeOutcome {
+        match self {
+            Kind::Acquire => NodeOutcome::Held,
+            Kind::Extend | Kind::Heal | Kind::Release => NodeOutcome::Absent,
+        }
+    }
+
+    /// What a command leaves that was lost with its connection. An unsent SET leaves nothing (R11);
+    /// a release is owed whether it was sent or not.
+    pub(super) fn left(self, lost: Lost) -> Left {
+        match (self, lost) {
+            (Kind::Acquire | Kind::Heal, Lost::Sent) => Left::Key,
+            (Kind::Acquire | Kind::Heal, Lost::Unsent) | (Kind::Extend, _) => Left::Nothing,
+            (Kind::Release, Lost::Sent | Lost::Unsent) => Left::Release,
+        }
     }
 }
 
@@ -64,7 +156,7 @@ impl Claim {
 #[derive(Clone, Copy)]
 pub(super) struct Round {
     pub(super) kind: Kind,
-    /// The reply that is a plain grant; `None` if replies need more checks.
+    /// See [`Kind::plain_grant`].
     pub(super) grant: Option<Grant>,
     pub(super) started: Moment,
     /// From this moment on, the granted or extended validity has ended.
