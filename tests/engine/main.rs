@@ -9,5 +9,6 @@ mod guard;
 mod heal;
 mod leases;
 mod lines;
+mod questions;
 mod spec;
 mod states;

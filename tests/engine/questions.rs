@@ -1,0 +1,197 @@
+//! What an event loop asks the engine: whose turn it is, for how long to wait, and how much to do
+//! before others have their turn.
+
+use std::time::Duration;
+
+use muxlock::proto::{Patience, Reply};
+use muxlock::{Done, NodeOutcome, NodeState, OpId, Resource, ServerErrorKind};
+use testbed::memory::{NODE_TIMEOUT, Scenario, TTL, server_error};
+
+const MS: Duration = Duration::from_millis(1);
+const ALL: [usize; 3] = [0, 1, 2];
+const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+/// As in `proto/mod.rs`.
+const WORK_PER_TURN_MAX: usize = 512;
+
+#[test]
+fn results_are_taken_one_by_one_in_any_order() {
+    let mut scenario = Scenario::ready(3);
+    let lease = scenario.locked();
+    assert!(!scenario.engine.has_done());
+    assert_eq!(scenario.engine.is_release_next(), None);
+    let release = scenario.engine.release(scenario.now, lease);
+    let sets = [(); 3].map(|()| scenario.try_lock());
+    assert!(scenario.engine.is_release(release) && !scenario.engine.is_release(sets[0]));
+    assert!(scenario.engine.take_done(scenario.now, release).is_none(), "it runs");
+    scenario.drain();
+    scenario.replies(ALL, Reply::Integer(1));
+    assert!(scenario.engine.has_done());
+    assert_eq!(scenario.engine.is_release_next(), Some(true));
+    for _ in sets {
+        scenario.replies(ALL, Reply::Ok);
+    }
+    let (engine, now) = (&mut scenario.engine, scenario.now);
+    assert_eq!(engine.done().collect::<Vec<_>>(), [release, sets[0], sets[1], sets[2]]);
+    // From the middle, from the front, and twice.
+    assert!(matches!(engine.take_done(now, sets[1]), Some(Done::Acquired(Ok(_)))));
+    assert!(engine.take_done(now, sets[1]).is_none());
+    assert_eq!(engine.done().collect::<Vec<_>>(), [release, sets[0], sets[2]]);
+    assert!(matches!(engine.take_done(now, release), Some(Done::Released(Ok(_)))));
+    assert_eq!(engine.is_release_next(), Some(false));
+    assert!(!engine.is_release(release), "it is over");
+    assert!(matches!(engine.take_done(now, sets[0]), Some(Done::Acquired(Ok(_)))));
+    assert!(matches!(engine.take_done(now, sets[2]), Some(Done::Acquired(Ok(_)))));
+    assert!(!engine.has_done());
+}
+
+#[test]
+fn time_is_told_without_anything_else() {
+    let mut scenario = Scenario::ready(3);
+    let later = scenario.now.after(MS);
+    scenario.engine.advance(later);
+    assert_eq!(scenario.engine.last_now(), later);
+}
+
+#[test]
+fn node_is_open_while_it_is_ready_and_takes_more() {
+    let mut scenario = Scenario::ready(3);
+    let open = |scenario: &Scenario| [0, 1, 2, 3].map(|node| scenario.engine.is_open(node));
+    assert_eq!(open(&scenario), [true, true, true, false]);
+    scenario.engine.handle_blocked(1);
+    assert_eq!(open(&scenario), [true, false, true, false]);
+    scenario.engine.handle_writable(scenario.now, 1);
+    assert_eq!(open(&scenario), [true, true, true, false]);
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    assert_eq!(open(&scenario), [true, true, false, false]);
+}
+
+/// A millisecond more or less matters where an operation ends, and where the node timeout is short.
+#[test]
+fn timer_of_an_operation_is_precise_and_a_long_node_timeout_is_not() {
+    let mut scenario = Scenario::ready(3);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.next_timeout();
+    assert!(!scenario.engine.is_precise(), "the node timeout comes first");
+    let mut scenario = Scenario::ready(3);
+    let patience = scenario.now.after(NODE_TIMEOUT / 2);
+    scenario.acquire(TTL, Patience::Until(patience));
+    scenario.drain();
+    assert_eq!(scenario.next_timeout(), Some(patience));
+    assert!(scenario.engine.is_precise());
+    for (timeout, is_precise) in [(10 * MS - MS / 1_000, true), (10 * MS, false), (11 * MS, false)]
+    {
+        let scenario = Scenario::with(3, |builder| builder.node_timeout(timeout));
+        assert_eq!(scenario.engine.is_precise(), is_precise, "{timeout:?}");
+    }
+}
+
+#[test]
+fn nodes_share_the_replies_of_a_turn() {
+    for (nodes, replies) in [(1, 3_072), (3, 1_024), (5, 614)] {
+        assert_eq!(Scenario::new(nodes).engine.replies_per_turn(), replies);
+    }
+}
+
+#[test]
+fn nodes_that_are_ready_or_may_soon_be_are_counted() {
+    let mut scenario = Scenario::new(3);
+    let counts = |scenario: &Scenario| (scenario.engine.ready(), scenario.engine.hopeful());
+    assert_eq!(counts(&scenario), (0, 3));
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    for node in ALL {
+        scenario.connect(node);
+    }
+    assert_eq!(counts(&scenario), (3, 3));
+    for node in [1, 2] {
+        scenario.engine.handle_disconnected(scenario.now, node, RESET);
+        assert_eq!(counts(&scenario), (3 - node, 3 - node));
+    }
+}
+
+#[test]
+fn node_that_never_voted_or_failed_says_so() {
+    let mut scenario = Scenario::ready(3);
+    let said = |scenario: &Scenario| {
+        let status = scenario.engine.nodes().next().unwrap();
+        (status.last_outcome.map(|(outcome, _)| outcome), status.last_failure)
+    };
+    assert_eq!(said(&scenario), (None, None));
+    let _ = scenario.locked();
+    assert_eq!(said(&scenario), (Some(NodeOutcome::Granted), None));
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    assert_eq!(said(&scenario), (Some(NodeOutcome::Granted), Some(RESET)));
+}
+
+/// What is in quarantine is so only as long as it would otherwise vote.
+#[test]
+fn node_in_quarantine_that_is_lost_is_shown_as_lost() {
+    let mut scenario = Scenario::guarded(3).all_ready();
+    scenario.restart(0, MS);
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    let next = scenario.next_timeout().unwrap();
+    let wait = next.since(scenario.now);
+    scenario.pass(wait);
+    scenario.drain();
+    scenario.connect(0);
+    assert_eq!(scenario.state(0), NodeState::Quarantined);
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    assert_eq!(scenario.state(0), NodeState::BackOff);
+}
+
+/// A node's words are shown with the outcome that they belong to, and with no other.
+#[test]
+fn words_of_another_error_are_not_shown() {
+    let mut scenario = Scenario::ready(3);
+    scenario.try_lock();
+    scenario.try_lock();
+    scenario.drain();
+    scenario.reply(0, server_error(ServerErrorKind::Misconfigured));
+    let said = |scenario: &mut Scenario| {
+        let done = scenario.done().unwrap();
+        let Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
+        (error.nodes()[0].outcome, error.nodes()[0].message.is_some())
+    };
+    scenario.reply(0, server_error(ServerErrorKind::OutOfMemory));
+    for node in [1, 2] {
+        scenario.replies([node; 2], Reply::Nil);
+    }
+    let outcomes = [ServerErrorKind::Misconfigured, ServerErrorKind::OutOfMemory];
+    let outcomes = outcomes.map(NodeOutcome::Server);
+    assert_eq!(said(&mut scenario), (outcomes[0], false));
+    assert_eq!(said(&mut scenario), (outcomes[1], true));
+}
+
+/// Whoever waits for it alone sleeps on.
+#[test]
+fn operation_that_has_ended_wakes_nobody() {
+    let mut scenario = Scenario::ready(3);
+    let until = scenario.now.after(MS);
+    let op = scenario.acquire(TTL, Patience::Until(until));
+    scenario.drain();
+    scenario.replies(ALL, Reply::Ok);
+    assert!(scenario.engine.is_done(op));
+    assert!(scenario.next_timeout().is_none_or(|next| next > until));
+}
+
+/// Others have their turn before the rest, which is due at once.
+#[test]
+fn so_many_operations_end_in_one_turn_and_no_more() {
+    let mut scenario = Scenario::ready(3);
+    let until = scenario.now.after(MS);
+    let ops = [(); 2 * WORK_PER_TURN_MAX + 1].iter().zip(1..).map(|((), nth)| {
+        let resource = Resource::new(format!("resource {nth}")).unwrap();
+        scenario.engine.acquire(scenario.now, resource, TTL, Patience::Until(until)).unwrap()
+    });
+    let ops: Vec<OpId> = ops.collect();
+    let ended = |scenario: &Scenario| ops.iter().filter(|op| scenario.engine.is_done(**op)).count();
+    scenario.drain();
+    for turn in [WORK_PER_TURN_MAX, 2 * WORK_PER_TURN_MAX, 2 * WORK_PER_TURN_MAX + 1] {
+        assert!(scenario.engine.is_due(until));
+        scenario.now = until;
+        scenario.engine.handle_timeout(until);
+        assert_eq!(ended(&scenario), turn);
+    }
+    assert!(!scenario.engine.is_due(until));
+}
