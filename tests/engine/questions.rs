@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
+use muxlock::proto::{Grant, Patience, Reply};
 use muxlock::{Done, NodeOutcome, NodeState, OpId, Resource, ServerErrorKind};
 use testbed::memory::{NODE_TIMEOUT, Scenario, TTL, server_error};
 
@@ -122,6 +122,76 @@ fn node_that_never_voted_or_failed_says_so() {
     assert_eq!(said(&scenario), (Some(NodeOutcome::Granted), None));
     scenario.engine.handle_disconnected(scenario.now, 0, RESET);
     assert_eq!(said(&scenario), (Some(NodeOutcome::Granted), Some(RESET)));
+}
+
+/// A server that is full may say so before it was asked anything.
+#[test]
+fn error_before_the_first_command_is_the_servers_word() {
+    let mut scenario = Scenario::new(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_connected(scenario.now, 0);
+    let full = ServerErrorKind::MaxClients;
+    scenario.engine.handle_reply(scenario.now, 0, server_error(full));
+    let status = scenario.engine.nodes().next().unwrap();
+    assert_eq!(status.last_failure, Some(NodeOutcome::Server(full)));
+    assert!(status.last_message.is_some());
+}
+
+#[test]
+fn latency_is_that_of_replies_that_are_read_in_time() {
+    let mut scenario = Scenario::ready(1);
+    scenario.engine.reading_late(0, None);
+    for (is_in_time, latency) in [(false, Duration::ZERO), (true, MS), (true, MS + MS * 7 / 8)] {
+        if is_in_time {
+            scenario.engine.reading_in_time(0);
+        }
+        scenario.try_lock();
+        scenario.drain();
+        scenario.now = scenario.now.after(8 * MS);
+        scenario.reply(0, Reply::Ok);
+        drop(scenario.acquired().unwrap());
+        assert_eq!(scenario.engine.nodes().next().unwrap().latency, Some(latency));
+    }
+}
+
+#[test]
+fn so_many_replies_are_taken_and_no_more() {
+    let mut scenario = Scenario::ready(1);
+    let ops = [(); 3].map(|()| scenario.try_lock());
+    scenario.drain();
+    assert_eq!(scenario.engine.handle_grants(0, 2, || Some(Grant::Ok)), 0);
+    assert_eq!(ops.map(|op| scenario.engine.is_done(op)), [true, true, false]);
+    let mut grants = [Grant::Ok].into_iter();
+    assert_eq!(scenario.engine.handle_grants(0, 4, || grants.next()), 3);
+    assert!(scenario.engine.is_done(ops[2]));
+}
+
+/// R9: the pause before the next round depends on how long rounds take, and on nothing else.
+#[test]
+fn releases_and_extensions_that_take_long_do_not_make_rounds_rarer() {
+    let pause = |slow: Duration| {
+        let mut scenario = Scenario::ready(3);
+        let lease = scenario.locked();
+        scenario.engine.extend(scenario.now, lease, TTL);
+        scenario.drain();
+        scenario.now = scenario.now.after(slow);
+        scenario.replies(ALL, Reply::Integer(1));
+        let (lease, result) = scenario.extended();
+        result.unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.now = scenario.now.after(slow);
+        scenario.replies(ALL, Reply::Integer(1));
+        let patience = scenario.now.after(TTL);
+        scenario.acquire(TTL, Patience::Until(patience));
+        scenario.drain();
+        scenario.replies(ALL, Reply::Nil);
+        scenario.drain();
+        scenario.replies(ALL, Reply::Integer(0));
+        scenario.next_timeout().unwrap().since(scenario.now)
+    };
+    assert_eq!(pause(NODE_TIMEOUT - MS), pause(Duration::ZERO));
 }
 
 /// What is in quarantine is so only as long as it would otherwise vote.
