@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};
-use muxlock::{Cancelled, LockErrorKind, OpId};
-use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL};
+use muxlock::{Cancelled, LockErrorKind, NodeOutcome, OpId, ServerErrorKind};
+use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
 const NANO: Duration = Duration::from_nanos(1);
@@ -233,4 +233,40 @@ fn each_round_is_an_attempt() {
     scenario.pass(SECOND);
     assert!(scenario.engine.is_done(op));
     assert_eq!(scenario.acquired().unwrap_err().attempts(), 4);
+}
+
+/// A connection that stands at the last moment has time for its handshake: whoever was away until
+/// then has not called before.
+#[test]
+fn connection_that_stands_at_its_deadline_is_not_given_up() {
+    for (early, late) in [(NANO, false), (Duration::ZERO, true)] {
+        let mut scenario = Scenario::new(1);
+        scenario.engine.connect(scenario.now);
+        assert_eq!(scenario.drain(), [Acted::Connect(0)]);
+        let deadline = scenario.now.after(CONNECT_TIMEOUT);
+        scenario.now = scenario.now.after(CONNECT_TIMEOUT - early);
+        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.drain();
+        let expected = if late { deadline.after(CONNECT_TIMEOUT) } else { deadline };
+        assert_eq!(scenario.next_timeout(), Some(expected), "{early:?} early");
+    }
+}
+
+#[test]
+fn errors_and_lost_connections_are_counted() {
+    let mut scenario = Scenario::ready(3);
+    for count in 1..=3 {
+        scenario.try_lock();
+        scenario.drain();
+        scenario.reply(0, server_error(ServerErrorKind::Misconfigured));
+        assert_eq!(scenario.engine.stats().server_errors, count);
+        let reset = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+        scenario.engine.handle_disconnected(scenario.now, count as usize - 1, reset);
+        assert_eq!(scenario.engine.stats().disconnected, count);
+        if count == 1 {
+            scenario.pass(2 * SECOND);
+            scenario.drain();
+            scenario.connect(0);
+        }
+    }
 }

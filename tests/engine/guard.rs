@@ -426,6 +426,7 @@ fn probe_that_is_refused_is_told_apart_by_its_reason() {
         (ServerErrorKind::Permission, NodeOutcome::Unfit(Unfit::NoScripts)),
         (ServerErrorKind::ReadOnly, NodeOutcome::Unfit(Unfit::Replica)),
         (ServerErrorKind::Loading, NodeOutcome::Unfit(Unfit::Loading)),
+        (ServerErrorKind::Cluster, NodeOutcome::Unfit(Unfit::Cluster)),
         (ServerErrorKind::Busy, NodeOutcome::Server(ServerErrorKind::Busy)),
         (ServerErrorKind::Other, NodeOutcome::Server(ServerErrorKind::Other)),
     ];
@@ -442,6 +443,7 @@ fn probe_that_is_refused_is_told_apart_by_its_reason() {
         let status = scenario.engine.nodes().next().unwrap();
         assert_eq!(status.last_failure, Some(expected));
         assert_eq!(status.errors.of(kind), 1);
+        assert_eq!(status.last_message.as_deref(), Some("ERR in the scenario"));
     }
 }
 
