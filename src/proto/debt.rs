@@ -672,3 +672,89 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Moment = Moment::from_nanos(1_000);
+    const SOON: Moment = Moment::from_nanos(2_000);
+    const LATER: Moment = Moment::from_nanos(3_000);
+
+    fn origin(connection: i64) -> Origin {
+        Origin { process: "process".into(), connection }
+    }
+
+    fn origins(connections: std::ops::Range<i64>) -> Origins {
+        Origins { known: connections.map(origin).collect(), has_unknown: false }
+    }
+
+    fn token(number: usize) -> LockToken {
+        let mut random = [0; 20];
+        random[..8].copy_from_slice(&number.to_be_bytes());
+        LockToken::from_random(random)
+    }
+
+    fn debt(stage: Stage, expires: Moment) -> Debt {
+        Debt {
+            key: Resource::new("key").unwrap(),
+            ttl: Ttl::new(Duration::from_secs(1)).unwrap(),
+            stage,
+            due: expires,
+            expires,
+            origins: Origins::default(),
+            foreign: Origins::default(),
+            is_one_set: false,
+            uncounted_until: None,
+            unseen_until: None,
+        }
+    }
+
+    #[test]
+    fn connections_beyond_the_most_are_unknown_ones() {
+        let most = CONNECTIONS_MAX as i64;
+        let mut all = origins(0..most);
+        all.insert(origin(0));
+        assert!(all == origins(0..most), "it is there already");
+        all.insert(origin(most));
+        assert!(all.known().len() == CONNECTIONS_MAX && all.has_unknown());
+        let mut one = origins(0..1);
+        one.extend(all);
+        assert!(one.known().len() == CONNECTIONS_MAX && one.has_unknown());
+        one.extend(origins(0..1));
+        assert!(one.has_unknown(), "it stays so");
+    }
+
+    /// R29: two SETs may be on their way if two connections may each bring one.
+    #[test]
+    fn one_set_is_all_that_may_arrive_if_both_say_so_of_the_same_connections() {
+        let (none, some, other) = (origins(0..0), origins(0..1), origins(1..2));
+        for is_one_set in [false, true] {
+            let (yes, no) = (is_one_set, !is_one_set);
+            assert_eq!(none.clone().add((some.clone(), yes), no), yes);
+            assert_eq!(some.clone().add((none.clone(), no), yes), yes);
+            assert!(!some.clone().add((some.clone(), yes), no));
+            assert_eq!(some.clone().add((some.clone(), yes), yes), yes);
+            assert!(!some.clone().add((other.clone(), yes), yes));
+        }
+    }
+
+    #[test]
+    fn debts_beyond_the_most_are_not_kept_unless_others_are_over() {
+        let mut debts = Debts::default();
+        // Each tenth lock was given up: its release has to follow, whatever the time.
+        let (awake, dormant) = (debt(Stage::Awake, SOON), debt(Stage::Dormant, SOON));
+        let one = |number| if number % 10 == 0 { awake.clone() } else { dormant.clone() };
+        debts.by_token = (0..DEBTS_KEPT_MAX).map(|number| (token(number), one(number))).collect();
+        debts.note_all();
+        assert!(!debts.add(NOW, token(DEBTS_KEPT_MAX), debt(Stage::Awake, LATER)));
+        assert!(debts.add(NOW, token(0), debt(Stage::Awake, LATER)), "it is no other debt");
+        let adopted = Debt { foreign: origins(0..1), ..debt(Stage::Dormant, SOON) };
+        assert!(debts.add(NOW, token(DEBTS_KEPT_MAX), adopted));
+        assert_eq!(debts.by_token.len(), DEBTS_KEPT_MAX + 1);
+        let awake = debts.awake();
+        assert_eq!(awake, DEBTS_KEPT_MAX.div_ceil(10));
+        assert!(debts.add(LATER, token(DEBTS_KEPT_MAX + 1), debt(Stage::Dormant, LATER)));
+        assert_eq!((debts.by_token.len(), debts.awake()), (awake + 1, awake));
+    }
+}

@@ -14,6 +14,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
 /// More than `proto/debt.rs` lets a node owe before it is sent no new SET.
 const MANY: u32 = 8_200;
+/// As in `proto/debt.rs`.
+const DEBTS_MAX: u32 = 8_192;
 
 fn let_go(giver: &mut Scenario, mut lease: Lease) -> Lease {
     giver.engine.let_go(giver.now, &mut lease);
@@ -315,6 +317,30 @@ fn adopted_locks_do_not_use_up_their_takers_masters() {
     let acted = taker.drain();
     answer(&mut taker, &acted, &[0, 1, 2], false);
     let _ = taker.acquired().unwrap();
+}
+
+/// A master that refuses every release is sent no new SET from so many on; renewals are no debts.
+#[test]
+fn master_that_is_owed_too_much_is_sent_no_set_but_renewals() {
+    let mut scenario = Scenario::ready(3);
+    let kept = scenario.locked();
+    for _ in 0..DEBTS_MAX {
+        scenario.try_lock();
+        let acted = scenario.drain();
+        assert!(matches!(&acted[..], [Acted::Set(nodes, _)] if *nodes == [0, 1, 2]), "{acted:?}");
+        scenario.replies(0..3, Reply::Ok);
+        let lease = scenario.acquired().unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.replies([0, 1], Reply::Integer(1));
+        scenario.reply(2, server_error(ServerErrorKind::Misconfigured));
+    }
+    scenario.try_lock();
+    assert_eq!(scenario.drain(), [Acted::Set(vec![0, 1], DEBTS_MAX + 2)]);
+    scenario.replies([0, 1], Reply::Ok);
+    drop(scenario.acquired().unwrap());
+    scenario.engine.extend(scenario.now, kept, TTL);
+    assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)]);
 }
 
 fn locked_by_two(giver: &mut Scenario) -> Lease {

@@ -373,6 +373,27 @@ fn lost_answer_of_a_lock_that_is_over_is_owed() {
     assert_eq!(connect(&mut scenario, 2), [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
 }
 
+/// R12: two connections of one process, each with something that may still arrive.
+#[test]
+fn end_of_one_old_connection_says_nothing_of_another() {
+    let (mut scenario, lease) = extended_with_an_answer_lost();
+    connect(&mut scenario, 2);
+    extend(&mut scenario, lease);
+    lose(&mut scenario, 2);
+    scenario.replies([0, 1], Reply::Integer(1));
+    let (lease, result) = scenario.extended();
+    assert!(result.is_ok());
+    scenario.pass(SECOND);
+    assert_eq!(connect(&mut scenario, 2), [Acted::Kill(2, 3), Acted::Kill(2, 4)]);
+    scenario.reply(2, Reply::Integer(1));
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.reply(2, server_error(ServerErrorKind::Permission));
+    scenario.replies(0..3, Reply::Integer(1));
+    scenario.pass(100 * MS);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
+}
+
 /// R12: without the permission to kill, a release may be overtaken by what was lost.
 #[test]
 fn connection_that_may_not_be_killed_is_followed_by_a_second_release() {

@@ -73,6 +73,17 @@ fn giver_sends_nothing_for_a_lock_that_it_let_go() {
     }
 }
 
+/// The giver has lost its SET with the connection, and does not know whether that has ended.
+#[test]
+fn lost_connection_of_the_giver_is_named_to_the_taker() {
+    let mut giver = Scenario::ready(3);
+    let lease = locked_by_two(&mut giver);
+    assert_eq!(lose(&mut giver, 2), [Acted::Kill(2, 3)]);
+    let lease = let_go(&mut giver, lease);
+    let end = [Acted::Kill(2, 3), Acted::Release(vec![2], 1)];
+    assert_eq!(ended(&mut taker(), lease), end);
+}
+
 /// What waits for a node to be connected, or to be handed out.
 #[test]
 fn giver_takes_back_what_it_has_not_sent() {

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Grant, Patience, Reply};
-use muxlock::{Done, NodeOutcome, NodeState, OpId, Resource, ServerErrorKind};
+use muxlock::proto::{Grant, Notice, Patience, Reply};
+use muxlock::{Done, NodeOutcome, NodeState, OpId, Resource, ServerErrorKind, Unfit};
 use testbed::memory::{NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
@@ -12,6 +12,8 @@ const ALL: [usize; 3] = [0, 1, 2];
 const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
 /// As in `proto/mod.rs`.
 const WORK_PER_TURN_MAX: usize = 512;
+/// As in `proto/identity.rs`.
+const NOTICES_MAX: usize = 64;
 
 #[test]
 fn results_are_taken_one_by_one_in_any_order() {
@@ -153,6 +155,55 @@ fn latency_is_that_of_replies_that_are_read_in_time() {
         drop(scenario.acquired().unwrap());
         assert_eq!(scenario.engine.nodes().next().unwrap().latency, Some(latency));
     }
+}
+
+/// What was there before its command, or only after the node's timeout, says nothing.
+#[test]
+fn announcement_that_cannot_be_that_of_an_answer_is_no_latency() {
+    let late = NODE_TIMEOUT + MS;
+    for (after, latency) in [(8 * MS, MS), (NODE_TIMEOUT, NODE_TIMEOUT / 8), (late, Duration::ZERO)]
+    {
+        let mut scenario = Scenario::ready(1);
+        scenario.try_lock();
+        scenario.drain();
+        let announced = scenario.now.after(after);
+        scenario.engine.reading_late(0, Some(announced));
+        assert_eq!(scenario.engine.nodes().next().unwrap().latency, Some(latency));
+    }
+    let mut scenario = Scenario::ready(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.now = scenario.now.after(8 * MS);
+    scenario.reply(0, Reply::Ok);
+    drop(scenario.acquired().unwrap());
+    let before = scenario.now;
+    scenario.now = scenario.now.after(MS);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.reading_late(0, Some(before));
+    assert_eq!(scenario.engine.nodes().next().unwrap().latency, Some(MS));
+}
+
+/// R34.
+#[test]
+fn node_at_the_address_of_another_says_of_which() {
+    let mut scenario = Scenario::ready(2);
+    scenario.engine.handle_duplicate(scenario.now, 1, 0);
+    let status = scenario.engine.nodes().nth(1).unwrap();
+    assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Duplicate)));
+    assert_eq!(status.state, NodeState::BackOff);
+    assert_eq!(scenario.engine.poll_notice(), Some((1, Notice::Unfit(Unfit::Duplicate))));
+    assert_eq!(scenario.engine.poll_notice(), None);
+    assert!(!scenario.engine.has_notices());
+    for _ in 0..2 * NOTICES_MAX {
+        scenario.engine.handle_duplicate(scenario.now, 1, 0);
+    }
+    assert!(scenario.engine.has_notices());
+    let notices = std::iter::from_fn(|| scenario.engine.poll_notice());
+    assert_eq!(notices.count(), NOTICES_MAX);
+    let nodes: Vec<_> = scenario.engine.nodes().map(|node| node.address).collect();
+    let error = scenario.engine.unavailable();
+    assert_eq!(error.nodes()[1].message, Some(nodes[0].clone()));
 }
 
 #[test]
