@@ -255,6 +255,7 @@ fn connection_that_stands_at_its_deadline_is_not_given_up() {
 #[test]
 fn errors_and_lost_connections_are_counted() {
     let mut scenario = Scenario::ready(3);
+    assert_eq!(scenario.engine.stats().connected, 3);
     for count in 1..=3 {
         scenario.try_lock();
         scenario.drain();
@@ -268,5 +269,21 @@ fn errors_and_lost_connections_are_counted() {
             scenario.drain();
             scenario.connect(0);
         }
+    }
+}
+
+/// The quorum is one of all nodes, whatever they answered.
+#[test]
+fn lock_was_held_if_a_quorum_of_all_nodes_still_had_it() {
+    for (said, was_held) in [([0, 0, 1, 1, 1], true), ([1, 1, 0, 0, 0], false)] {
+        let mut scenario = Scenario::ready(5);
+        let lease = scenario.locked();
+        scenario.engine.release(scenario.now, lease);
+        scenario.drain();
+        for (node, said) in said.into_iter().enumerate() {
+            scenario.reply(node, Reply::Integer(said));
+        }
+        let released = scenario.released().unwrap();
+        assert_eq!(released.was_held(), was_held, "{released:?}");
     }
 }
