@@ -261,6 +261,9 @@ fn errors_and_lost_connections_are_counted() {
         scenario.drain();
         scenario.reply(0, server_error(ServerErrorKind::Misconfigured));
         assert_eq!(scenario.engine.stats().server_errors, count);
+        let errors = scenario.engine.nodes().next().unwrap().errors;
+        assert_eq!(errors.total(), count);
+        assert_eq!(errors.iter().collect::<Vec<_>>(), [(ServerErrorKind::Misconfigured, count)]);
         let reset = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
         scenario.engine.handle_disconnected(scenario.now, count as usize - 1, reset);
         assert_eq!(scenario.engine.stats().disconnected, count);

@@ -84,6 +84,20 @@ fn lost_connection_of_the_giver_is_named_to_the_taker() {
     assert_eq!(ended(&mut taker(), lease), end);
 }
 
+/// A list with fewer nodes than the giver's is a mistake (R35), and no reason to panic.
+#[test]
+fn doubt_of_a_node_that_the_taker_does_not_have_is_passed_over() {
+    let mut giver = Scenario::ready(4);
+    giver.try_lock();
+    giver.drain();
+    giver.replies([0, 1, 2], Reply::Ok);
+    let lease = giver.acquired().unwrap();
+    let lease = let_go(&mut giver, lease);
+    let mut taker = taker();
+    taker.engine.abandon(taker.now, lease);
+    assert_eq!(taker.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+}
+
 /// What waits for a node to be connected, or to be handed out.
 #[test]
 fn giver_takes_back_what_it_has_not_sent() {
