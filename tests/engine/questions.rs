@@ -220,20 +220,27 @@ fn so_many_replies_are_taken_and_no_more() {
 
 /// R9: the pause before the next round depends on how long rounds take, and on nothing else.
 #[test]
-fn releases_and_extensions_that_take_long_do_not_make_rounds_rarer() {
-    let pause = |slow: Duration| {
+fn rounds_that_take_long_make_pauses_longer_and_other_commands_do_not() {
+    let pause = |slow_sets: Duration, slow_others: Duration| {
         let mut scenario = Scenario::ready(3);
-        let lease = scenario.locked();
-        scenario.engine.extend(scenario.now, lease, TTL);
-        scenario.drain();
-        scenario.now = scenario.now.after(slow);
-        scenario.replies(ALL, Reply::Integer(1));
-        let (lease, result) = scenario.extended();
-        result.unwrap();
-        scenario.engine.abandon(scenario.now, lease);
-        scenario.drain();
-        scenario.now = scenario.now.after(slow);
-        scenario.replies(ALL, Reply::Integer(1));
+        for _ in 0..20 {
+            scenario.try_lock();
+            scenario.drain();
+            scenario.now = scenario.now.after(slow_sets);
+            scenario.replies(ALL, Reply::Ok);
+            let lease = scenario.acquired().unwrap();
+            scenario.engine.extend(scenario.now, lease, TTL);
+            scenario.drain();
+            scenario.now = scenario.now.after(slow_others);
+            scenario.replies(ALL, Reply::Integer(1));
+            let (lease, result) = scenario.extended();
+            result.unwrap();
+            scenario.engine.release(scenario.now, lease);
+            scenario.drain();
+            scenario.now = scenario.now.after(slow_others);
+            scenario.replies(ALL, Reply::Integer(1));
+            scenario.released().unwrap();
+        }
         let patience = scenario.now.after(TTL);
         scenario.acquire(TTL, Patience::Until(patience));
         scenario.drain();
@@ -242,7 +249,9 @@ fn releases_and_extensions_that_take_long_do_not_make_rounds_rarer() {
         scenario.replies(ALL, Reply::Integer(0));
         scenario.next_timeout().unwrap().since(scenario.now)
     };
-    assert_eq!(pause(NODE_TIMEOUT - MS), pause(Duration::ZERO));
+    let slow = NODE_TIMEOUT - MS;
+    assert_eq!(pause(Duration::ZERO, slow), pause(Duration::ZERO, Duration::ZERO));
+    assert!(pause(slow, Duration::ZERO) > pause(Duration::ZERO, Duration::ZERO));
 }
 
 /// What is in quarantine is so only as long as it would otherwise vote.
