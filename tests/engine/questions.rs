@@ -188,6 +188,7 @@ fn announcement_that_cannot_be_that_of_an_answer_is_no_latency() {
 #[test]
 fn node_at_the_address_of_another_says_of_which() {
     let mut scenario = Scenario::ready(2);
+    assert_eq!(scenario.engine.duplicates(), None);
     scenario.engine.handle_duplicate(scenario.now, 1, 0);
     let status = scenario.engine.nodes().nth(1).unwrap();
     assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Duplicate)));
