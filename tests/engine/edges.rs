@@ -297,5 +297,9 @@ fn lock_was_held_if_a_quorum_of_all_nodes_still_had_it() {
         scenario.pass(NODE_TIMEOUT);
         let released = scenario.released().unwrap();
         assert_eq!(released.was_held(), was_held, "{released:?}");
+        assert_eq!(scenario.engine.stats().released, 1);
+        let lease = scenario.locked();
+        scenario.engine.abandon(scenario.now, lease);
+        assert_eq!(scenario.engine.stats().released, 2);
     }
 }
