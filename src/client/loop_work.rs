@@ -11,10 +11,11 @@ use super::poller::{Poller, Precision};
 use crate::config::ConfigError;
 use crate::error::LockError;
 use crate::moment::Moment;
-use crate::mux::{Multiplexer, Records, UNREAD_MAX};
+use crate::mux::{Driver, Records, UNREAD_MAX};
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
+use crate::sys::process::Home;
 
 /// An order that a thread can give.
 pub(super) enum Order {
@@ -80,7 +81,9 @@ struct Watching {
 }
 
 pub(super) struct LoopWork {
-    mux: Multiplexer,
+    driver: Driver,
+    /// In any other process, nothing of the driver may be touched (R24).
+    home: Home,
     watches: BTreeMap<u64, Watching>,
     watches_so_far: u64,
     errands: HashMap<OpId, ErrandId>,
@@ -97,10 +100,11 @@ pub(super) struct LoopWork {
 }
 
 impl LoopWork {
-    pub(super) fn new(mux: Multiplexer) -> LoopWork {
+    pub(super) fn new(driver: Driver, home: Home) -> LoopWork {
         let now = Clock.now();
         LoopWork {
-            mux,
+            driver,
+            home,
             watches: BTreeMap::new(),
             watches_so_far: 0,
             errands: HashMap::new(),
@@ -115,20 +119,20 @@ impl LoopWork {
 
     /// The outcome of a watch, as far as it is known now.
     fn see(&mut self, watch: Watch) -> Option<Outcome> {
-        let engine = self.mux.engine();
+        let engine = self.driver.engine();
         match watch {
             Watch::Errands(until) => {
                 let is_over = self.now >= until || !self.ended_errands.is_empty();
                 (mem::take(&mut self.is_called_back) || is_over)
                     .then(|| Outcome::Errands(mem::take(&mut self.ended_errands)))
             }
-            Watch::Nodes => Some(Outcome::Nodes(self.mux.nodes().collect())),
+            Watch::Nodes => Some(Outcome::Nodes(engine.nodes().collect())),
             Watch::Quiet(until) => {
                 let unanswered = engine.unanswered();
                 (unanswered == 0 || self.now >= until).then_some(Outcome::Quiet(unanswered))
             }
             Watch::Ready(until) => {
-                let config = self.mux.config();
+                let config = engine.config();
                 let quorum = config.quorum();
                 if let Some((first, second)) = engine.duplicates() {
                     let address = |node: usize| config.nodes[node].address.to_string();
@@ -151,10 +155,10 @@ impl LoopWork {
         if self.errands.is_empty() {
             return;
         }
-        let ended = self.mux.engine().done();
+        let ended = self.driver.engine().done();
         let ended: Vec<_> = ended.filter(|op| self.errands.contains_key(op)).collect();
         for op in ended {
-            let ended = (self.mux.take_done(op), self.errands.remove(&op));
+            let ended = (self.driver.take_done(|| Clock.now(), op), self.errands.remove(&op));
             if let (Some(Done::Extended(lease, result)), Some(id)) = ended {
                 self.errand_ops.remove(&id);
                 let ended = Ended::Done(lease, result);
@@ -174,7 +178,7 @@ impl LoopWork {
         }
         let op = self.errand_ops.remove(&id)?;
         self.errands.remove(&op);
-        match self.mux.cancel(op) {
+        match self.driver.cancel(Clock.now(), op) {
             Cancelled::Extension(lease) => Some(lease),
             _ => unreachable!("an errand is an extension"),
         }
@@ -231,24 +235,24 @@ impl Work for LoopWork {
     fn begin(&mut self, order: Order) -> Begun<LoopWork> {
         let op = match order {
             Order::Acquire { resource, ttl, patience } => {
-                match self.mux.try_lock_until(self.now, resource, ttl, patience) {
+                match self.driver.acquire(self.now, resource, ttl, patience) {
                     Ok(op) => op,
                     Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
                 }
             }
-            Order::Extend(lease, ttl) => self.mux.extend_at(self.now, lease, ttl),
-            Order::Release(lease) => self.mux.unlock_at(self.now, lease),
+            Order::Extend(lease, ttl) => self.driver.extend(self.now, lease, ttl),
+            Order::Release(lease) => self.driver.release(self.now, lease),
             Order::Abandon(lease) => {
-                self.mux.abandon_at(self.now, lease);
+                self.driver.abandon(self.now, lease);
                 return Begun::Unattended;
             }
             Order::LetGo(mut lease) => {
-                self.mux.let_go_at(self.now, &mut lease);
+                self.driver.let_go(self.now, &mut lease);
                 return Begun::Now(Outcome::LetGo(lease));
             }
             Order::Errands(errands) => {
                 for NewErrand { id, lease, ttl } in errands {
-                    let op = self.mux.extend_at(self.now, lease, ttl);
+                    let op = self.driver.extend(self.now, lease, ttl);
                     self.errands.insert(op, id);
                     self.errand_ops.insert(id, op);
                 }
@@ -263,10 +267,10 @@ impl Work for LoopWork {
                 self.check_errands();
                 return Begun::Unattended;
             }
-            Order::Stats => return Begun::Now(Outcome::Stats(self.mux.stats())),
+            Order::Stats => return Begun::Now(Outcome::Stats(self.driver.engine().stats())),
             Order::Watch(watch) => {
                 if let Watch::Ready(_) = watch {
-                    self.mux.connect_at(self.now);
+                    self.driver.connect(self.now);
                 }
                 let watching = Watching { watch, is_new: true, outcome: None };
                 self.watches_so_far += 1;
@@ -282,33 +286,34 @@ impl Work for LoopWork {
 
     #[inline]
     fn send(&mut self) {
-        self.mux.flush_at_home();
+        self.driver.flush();
     }
 
     #[inline]
     fn turn(&mut self, poller: &mut Poller, alone: Option<Id>) {
         let now = Clock.now_coarse();
         if mem::replace(&mut self.is_turning, true) {
-            self.mux.leave_all_unread();
+            self.driver.leave_all_unread();
         }
         if let Some(error) = poller.take_failure() {
-            self.mux.note(log::Level::Error, format_args!("cannot wait for the masters: {error}"));
+            self.driver
+                .note(log::Level::Error, format_args!("cannot wait for the masters: {error}"));
         }
         let was_away = poller.has_looked() && now.since(self.last_turn) > UNREAD_MAX;
-        self.mux.advance_after_look(now, was_away);
+        self.driver.after_poll(now, was_away);
         let mut events = poller.events();
         for event in events.by_ref() {
-            self.mux.handle_event_now(event);
-            let engine = self.mux.engine();
+            self.driver.handle_event(event);
+            let engine = self.driver.engine();
             if engine.has_done() && matches!(alone, Some(Id::Op(op)) if engine.is_done(op)) {
                 break;
             }
         }
-        events.for_each(|event| self.mux.defer(event));
+        events.for_each(|event| self.driver.defer(event));
         if was_away || !self.watches.is_empty() {
-            self.mux.catch_up();
+            self.driver.catch_up();
         }
-        self.mux.handle_timeout_at(now);
+        self.driver.handle_timeout(now);
         (self.now, self.last_turn) = (now, now);
         if !self.watches.is_empty() {
             self.check_watches();
@@ -318,8 +323,8 @@ impl Work for LoopWork {
 
     fn tick(&mut self, id: Id) {
         let now = Clock.now_coarse();
-        self.mux.advance(now);
-        self.mux.handle_timeout_at(now);
+        self.driver.after_wait(now);
+        self.driver.handle_timeout(now);
         self.now = now;
         let Id::Watch(key) = id else {
             return;
@@ -332,7 +337,7 @@ impl Work for LoopWork {
 
     #[inline]
     fn due(&self) -> Option<Moment> {
-        let due = self.mux.due();
+        let due = self.driver.due();
         if self.is_turning {
             return Some(self.now);
         }
@@ -349,7 +354,7 @@ impl Work for LoopWork {
 
     #[inline]
     fn set_timeout(&self, poller: &mut Poller, due: Option<Moment>) {
-        let precision = match self.mux.engine().is_precise() {
+        let precision = match self.driver.engine().is_precise() {
             true => Precision::Fine,
             false => Precision::Millisecond,
         };
@@ -359,7 +364,7 @@ impl Work for LoopWork {
     #[inline]
     fn has_ended(&self) -> bool {
         let is_over = |watching: &Watching| watching.outcome.is_some();
-        self.mux.engine().has_done()
+        self.driver.engine().has_done()
             || !self.watches.is_empty() && self.watches.values().any(is_over)
     }
 
@@ -367,7 +372,7 @@ impl Work for LoopWork {
         if !self.errands.is_empty() {
             self.check_errands();
         }
-        to.extend(self.mux.engine().done().map(Id::Op));
+        to.extend(self.driver.engine().done().map(Id::Op));
         let over = self.watches.iter().filter(|(_, watching)| watching.outcome.is_some());
         to.extend(over.map(|(key, _)| Id::Watch(*key)));
     }
@@ -375,7 +380,7 @@ impl Work for LoopWork {
     #[inline]
     fn take(&mut self, id: Id) -> Option<Outcome> {
         match id {
-            Id::Op(op) => self.mux.take_done(op).map(Outcome::Done),
+            Id::Op(op) => self.driver.take_done(|| Clock.now(), op).map(Outcome::Done),
             Id::Watch(key) => {
                 let outcome = self.watches.get_mut(&key)?.outcome.take()?;
                 self.watches.remove(&key);
@@ -401,10 +406,10 @@ impl Work for LoopWork {
         match outcome {
             Outcome::Done(Done::Acquired(Ok(lease)) | Done::Extended(lease, _))
             | Outcome::ExpiredBeforeWake(lease)
-            | Outcome::LetGo(lease) => self.mux.abandon_at(self.now, lease),
+            | Outcome::LetGo(lease) => self.driver.abandon(self.now, lease),
             // The thread that waits for the errand must learn that it has ended.
             Outcome::Recalled(id, Some(lease)) => {
-                self.mux.abandon_at(self.now, *lease);
+                self.driver.abandon(self.now, *lease);
                 self.ended_errands.push(EndedErrand { id, ended: Ended::GivenUp });
                 self.check_errands();
             }
@@ -418,7 +423,7 @@ impl Work for LoopWork {
 
     fn cancel(&mut self, id: Id) {
         match id {
-            Id::Op(op) => self.mux.forsake(op),
+            Id::Op(op) => self.driver.forsake(Clock.now(), op),
             Id::Watch(key) => {
                 if let Some(Watching { outcome: Some(outcome), .. }) = self.watches.remove(&key) {
                     self.give_up(outcome);
@@ -441,12 +446,12 @@ impl Work for LoopWork {
 
     #[inline]
     fn has_report(&self) -> bool {
-        self.mux.has_records()
+        self.driver.has_records()
     }
 
     #[inline]
     fn report(&mut self) -> Option<Records> {
-        self.mux.take_records()
+        self.driver.take_records()
     }
 
     fn tell(report: Records) {
@@ -469,6 +474,19 @@ impl Work for LoopWork {
 
     fn left(until: Moment) -> Duration {
         until.since(Clock.now_coarse())
+    }
+}
+
+impl Drop for LoopWork {
+    fn drop(&mut self) {
+        if self.home.is_here() {
+            self.driver.finish();
+            if let Some(records) = self.driver.take_records() {
+                records.write();
+            }
+        } else {
+            self.driver.leave_to_parent();
+        }
     }
 }
 
@@ -554,8 +572,8 @@ mod tests {
         let patient = Duration::from_secs(20);
         let builder = Redlock::builder().node(url).node_timeout(patient).connect_timeout(patient);
         let config = builder.config().unwrap();
-        let mux = Multiplexer::new(config, poller.registry(), Token(0)).unwrap();
-        let mut loop_work = LoopWork::new(mux);
+        let driver = Driver::new(config, poller.registry(), Token(0)).unwrap();
+        let mut loop_work = LoopWork::new(driver, Home::here());
         loop_work.get_ready();
         let resource = Resource::new("resource").unwrap();
         let order = Order::Acquire { resource, ttl: TTL, patience: Patience::OneRound };

@@ -25,7 +25,7 @@ pub use keep_alive::{KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Lo
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;
 use crate::moment::Moment;
-use crate::mux::Multiplexer;
+use crate::mux::Driver;
 use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
 use crate::quorum::NODES_MAX;
 use crate::resource::Resource;
@@ -124,9 +124,9 @@ impl Redlock {
         let poller = Poller::new(config.busy_poll).map_err(ConfigError::Os)?;
         let waker = Waker::new(poller.registry(), WAKER).map_err(ConfigError::Os)?;
         let settings = config.clone();
-        let mux = Multiplexer::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;
-        let home = mux.home();
-        let crew = Crew::new(LoopWork::new(mux), poller, waker);
+        let driver = Driver::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;
+        let home = Home::here();
+        let crew = Crew::new(LoopWork::new(driver, home), poller, waker);
         let keeper = Arc::new(Keeper::new());
         let round_limit = settings.connect_timeout + settings.node_timeout + SLACK;
         let shared = Shared { crew, config: settings, home, keeper, round_limit };
