@@ -415,7 +415,7 @@ impl Driver {
         };
         match opened {
             Ok(socket) => connection.socket = Some(socket),
-            Err(error) => self.connect_failed(Clock.now(), node, &error),
+            Err(error) => self.connect_failed(self.engine.last_now(), node, &error),
         }
     }
 
