@@ -73,6 +73,19 @@ fn one_module_reads_the_clock_and_nothing_sleeps() {
     only_in("sleep(", &[]);
 }
 
+/// The owner of a driver tells it the time and asks about forks. The driver reads the clock in two
+/// places, where an earlier moment would be wrong.
+#[test]
+fn driver_is_told_the_time_and_asks_about_no_fork() {
+    only_in("is_here()", &["sys/process.rs", "mux/mod.rs", "mux/standalone.rs", "client/"]);
+    let mut files = library();
+    files.retain(|(file, _)| layer_of(file) == "mux" && file != "mux/mod.rs");
+    let reads = files.iter().map(|(file, text)| {
+        code(&without_tests(file, text)).filter(|line| line.contains("Clock.now")).count()
+    });
+    assert_eq!(reads.sum::<usize>(), 2);
+}
+
 #[test]
 fn proto_has_no_sockets_clocks_randomness_or_bytes() {
     let forbidden = [
