@@ -46,6 +46,7 @@ impl Resource {
     }
 
     /// The key on the masters: `prefix` and then the name.
+    #[inline]
     pub(crate) fn prefixed(self, prefix: &[u8]) -> Resource {
         if prefix.is_empty() { self } else { Resource::from_parts(prefix, self.as_bytes()) }
     }

@@ -570,7 +570,7 @@ impl Engine {
 
     /// As [`poll_done`](Engine::poll_done), for a caller that waits for one operation among many;
     /// `None` if it has not ended.
-    #[inline]
+    #[inline(always)]
     pub fn take_done(&mut self, now: Moment, id: OpId) -> Option<Done> {
         let now = self.clamp(now);
         let op = self.lookup(id)?;
