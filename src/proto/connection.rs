@@ -6,12 +6,15 @@ use super::command::{
     Command, Credentials, Grant, ReleaseWith, Reply, Section, ServerError, ServerInfo,
 };
 use super::identity::Notice;
-use super::node::{HEX_RUN_MAX, InFlight, MESSAGE_CHARS_MAX, Request, State, Step};
-use super::round::{Answer, Lost, Vote};
-use super::{Engine, NodeSet, Outgoing, smooth};
+use super::lease::Doubt;
+use super::node::{Debt, Due, HEX_RUN_MAX, InFlight, MESSAGE_CHARS_MAX, Request, State, Step};
+use super::round::{Answer, Claim, Kind, Left, Lost, Vote};
+use super::{Engine, Lease, NodeSet, Outgoing, smooth};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::Verdict;
+use crate::token::LockToken;
+use crate::validity::Ttl;
 
 /// Why the fast path stopped.
 enum FastPath {
@@ -401,7 +404,7 @@ impl Engine {
             }
             Answer::Present => {
                 if self.indebted.contains(node) {
-                    self.observe_key(now, node, round);
+                    self.nodes[node].observe_key(now, self.claims[round].token);
                 }
                 NodeOutcome::Granted
             }
@@ -428,6 +431,12 @@ impl Engine {
         self.vote(now, round, node, NodeOutcome::Quarantined);
     }
 
+    /// Whether the node's copy of this round's lock must not be counted.
+    fn is_doubted(&self, now: Moment, node: usize, round: usize) -> bool {
+        let (token, kind) = (self.claims[round].token, self.rounds[round].kind);
+        self.indebted.contains(node) && self.nodes[node].is_doubted(now, token, kind)
+    }
+
     /// An error is no vote, and means that the command was not executed.
     fn handle_error(&mut self, now: Moment, node: usize, round: usize, error: ServerError) {
         let kind = error.kind;
@@ -441,7 +450,10 @@ impl Engine {
         };
         if asked.is_release() && outcome.is_failure() {
             self.note_refusal(node, kind);
-            self.owe_refused(now, node, round);
+            let (claim, expires) = (&self.claims[round], self.rounds[round].expires);
+            if let Some(debt) = Debt::of_refused(now, claim, expires) {
+                self.add_debt(now, node, claim.token, debt);
+            }
         }
         self.count(now, round, node, outcome);
         self.dereference(round);
@@ -505,7 +517,7 @@ impl Engine {
                 }
                 if self.is_overdue(now, node) {
                     self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
-                } else if self.nodes[node].debts.due().is_some_and(|due| now >= due) {
+                } else if self.nodes[node].debts_due().is_some_and(|due| now >= due) {
                     self.settle_debts(now, node);
                 }
             }
@@ -527,7 +539,7 @@ impl Engine {
         let retry_at = failed.back_off(now, self.entropy.next_u64());
         failed.blocked = false;
         failed.late = 0;
-        failed.has_unsent_debts = false;
+        failed.stop_debts();
         self.overloaded.remove(node);
         self.open.remove(node);
         let in_flight = failed.in_flight.take_all();
@@ -597,6 +609,121 @@ impl Engine {
                 self.send(NodeSet::one(node), round);
             }
             self.dereference(round);
+        }
+    }
+
+    /// A command was lost with its connection, or its answer makes no sense.
+    pub(super) fn owe(&mut self, now: Moment, node: usize, round: usize, lost: Lost) {
+        let (claim, expires) = (&self.claims[round], self.rounds[round].expires);
+        let debt = match self.rounds[round].kind.left(lost) {
+            Left::Nothing => return,
+            Left::Key => self.nodes[node].debt_of_set(now, claim, expires),
+            Left::Release => Debt::of_release(now, claim, expires),
+        };
+        self.add_debt(now, node, claim.token, debt);
+    }
+
+    pub(super) fn add_debt(&mut self, now: Moment, node: usize, token: LockToken, debt: Debt) {
+        self.indebted.insert(node);
+        if !self.nodes[node].owe(now, token, debt) {
+            // It is no longer known which copies do not count.
+            let until = now.after(self.config.quarantine);
+            self.quarantine(node, QuarantineCause::Flushed, until);
+        }
+        self.note_debts(node);
+    }
+
+    fn note_debts(&mut self, node: usize) {
+        if let Some(due) = self.nodes[node].debts_due() {
+            self.note_due(due);
+        }
+    }
+
+    /// The lock is given up, and its release is about to be sent to those of these nodes that can
+    /// take it. What lost commands may have left there is released, too.
+    #[cold]
+    pub(super) fn wake_debts(&mut self, now: Moment, nodes: NodeSet, token: LockToken) {
+        for node in nodes.and(self.indebted).iter() {
+            if !self.nodes[node].has_debts() {
+                self.indebted.remove(node);
+            }
+            if let Some(kills) = self.nodes[node].wake_debt(now, token) {
+                self.kill(node, kills);
+                self.note_debts(node);
+            }
+        }
+    }
+
+    /// The lock was extended: debts that wait for its end are kept as long.
+    #[cold]
+    pub(super) fn keep_debts(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+        for node in self.indebted.iter() {
+            self.nodes[node].keep_debt(now, token, ttl);
+        }
+    }
+
+    /// The nodes with so many debts that they get no new SET.
+    #[cold]
+    pub(super) fn overdrawn(&self) -> NodeSet {
+        let mut overdrawn = NodeSet::EMPTY;
+        let nodes = self.indebted.iter().filter(|node| self.nodes[*node].owes_too_much());
+        nodes.for_each(|node| overdrawn.insert(node));
+        overdrawn
+    }
+
+    pub(super) fn kill(&mut self, node: usize, connections: Vec<i64>) {
+        let kills = connections.into_iter().map(|connection| Outgoing::Kill(node, connection));
+        self.outgoing.extend(kills);
+    }
+
+    fn handle_killed(&mut self, now: Moment, node: usize, connection: i64, reply: Reply) {
+        match reply {
+            // 0: the connection had already ended.
+            Reply::Integer(_) => {
+                self.stats.connections_killed += 1;
+                self.nodes[node].connection_killed(now, connection);
+            }
+            Reply::Error(error) => {
+                self.nodes[node].kill_refused(connection);
+                self.keep_error(node, error);
+            }
+            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
+        }
+    }
+
+    /// Takes the next step of some of the debts that are due. When none is due, the commands that
+    /// waited for them follow.
+    #[cold]
+    pub(super) fn settle_debts(&mut self, now: Moment, node: usize) {
+        for Due { claim, expires, kills } in self.nodes[node].take_due_debts(now, self.share) {
+            let round = self.start_round(now, Kind::Release, claim, None);
+            self.rounds[round].expires = Some(expires);
+            self.kill(node, kills);
+            self.send(NodeSet::one(node), round);
+        }
+        self.note_debts(node);
+        if self.nodes[node].finish_debts(now) {
+            self.note_open(node);
+            self.flush_queue(now, node);
+        }
+    }
+
+    /// What this engine knows of the nodes, which an engine that adopts the lease cannot know.
+    pub(super) fn doubts(&self, now: Moment, token: LockToken) -> Vec<Doubt> {
+        let is_its = |round: usize| self.claims[round].token == token;
+        let may_set = |round: usize| is_its(round) && self.rounds[round].kind.may_create();
+        self.nodes.iter().filter_map(|node| node.doubt(now, token, may_set)).collect()
+    }
+
+    /// A lease arrives from another engine, with that engine's doubts.
+    #[cold]
+    pub(super) fn take_doubts(&mut self, now: Moment, lease: &Lease) {
+        let nodes = self.nodes.len();
+        for doubt in lease.doubts.iter().filter(|doubt| doubt.node < nodes) {
+            let key = lease.resource.clone().prefixed(&self.config.key_prefix);
+            let claim = Claim { key, token: lease.token, ttl: lease.longest };
+            let debt = self.nodes[doubt.node].debt_of_doubt(now, &claim, doubt);
+            self.add_debt(now, doubt.node, lease.token, debt);
         }
     }
 

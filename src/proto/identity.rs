@@ -11,7 +11,7 @@ use super::node::State;
 use super::{Engine, NodeSet, Outgoing, ReleaseWith, Reply};
 use crate::config::RestartGuard;
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ProtocolError, Quarantine, QuarantineCause, Unfit};
+use crate::outcome::{NodeOutcome, ProtocolError, QuarantineCause, Unfit};
 
 /// The most pending notices; further ones are dropped.
 const NOTICES_MAX: usize = 64;
@@ -102,10 +102,11 @@ impl Engine {
         self.nodes[node].ready_at = now;
         let is_same_process = self.recognise(now, node);
         if is_same_process {
-            self.end_old_connections(node);
+            let kills = self.nodes[node].kill_old_connections();
+            self.kill(node, kills);
         }
         // Debts of a lost connection are settled before any new command (R12).
-        self.nodes[node].has_unsent_debts = true;
+        self.nodes[node].start_debts();
         self.settle_debts(now, node);
         // After the commands that waited.
         let native = self.nodes[node].server.native_release();
@@ -175,8 +176,7 @@ impl Engine {
             _ => now,
         };
         if !is_same_process {
-            let countable_from = now.after(quarantine);
-            self.nodes[node].debts.forget_other_processes(&run_id, countable_from);
+            self.nodes[node].other_processes_gone(now, &run_id);
             self.wait_for_moved(now, node, &run_id);
         }
         if !is_same_data {
@@ -292,13 +292,6 @@ impl Engine {
         // A jump of this machine's wall clock must not shorten the quarantine.
         let is_over = |until: Moment| now.is_certainly_past(until);
         self.nodes[node].quarantine.is_some_and(|(until, _)| !is_over(until))
-    }
-
-    /// Why the node's votes do not count at `now`, and for how much longer.
-    pub(super) fn quarantine_of(&self, now: Moment, node: usize) -> Option<Quarantine> {
-        let (until, cause) = self.nodes[node].quarantine?;
-        let ready_in = until.steadily_since(now);
-        (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in))
     }
 
     pub(super) fn quarantined_of(&mut self, now: Moment, nodes: NodeSet) -> NodeSet {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::debt::Origins;
+use super::node::Origins;
 use crate::moment::Moment;
 use crate::quorum::{NodeSet, quorum};
 use crate::resource::Resource;

@@ -21,7 +21,6 @@
 mod acquire;
 mod command;
 mod connection;
-mod debt;
 mod extend;
 mod fifo;
 mod identity;
@@ -47,11 +46,11 @@ pub use command::{
     Command, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply, Section,
     ServerError, ServerInfo,
 };
-pub(crate) use debt::{CONNECTIONS_MAX, Origin, Origins};
 use identity::Departed;
 pub use identity::Notice;
 pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
+pub(crate) use node::{CONNECTIONS_MAX, Origin, Origins};
 pub use node::{ErrorCounts, NodeState, NodeStatus};
 
 use crate::config::Config;
@@ -343,7 +342,7 @@ impl Engine {
     pub fn new(config: Arc<Config>, mut entropy: Box<dyn Entropy>) -> Engine {
         let count = config.nodes();
         let queues = Queues::new(entropy.next_u64());
-        let nodes = (0..count).map(|_| Node::new()).collect();
+        let nodes = (0..count).map(|node| Node::new(Arc::clone(&config), node)).collect();
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let node_timeout_nanos = nanos(config.node_timeout);
         let answer_due_nanos = node_timeout_nanos.min(nanos(node::SILENCE_MAX));
@@ -753,7 +752,7 @@ impl Engine {
     /// reached.
     pub fn unanswered(&self) -> usize {
         let waiting = |node: &Node| {
-            let owed = node.debts.awake_at(self.last_now);
+            let owed = node.debts_awake_at(self.last_now);
             node.in_flight.len() + node.queue.len() + node.lost.len() + owed
         };
         let sending = self.outgoing.iter().map(|outgoing| match outgoing {
@@ -782,8 +781,8 @@ impl Engine {
             last_message: node.last_error.as_ref().map(|error| Arc::clone(&error.message)),
             latency: node.latency_nanos.map(Duration::from_nanos),
             in_flight: node.in_flight.len(),
-            debts: node.debts.awake(),
-            quarantine: self.quarantine_of(self.last_now, i),
+            debts: node.debts_awake(),
+            quarantine: node.quarantine_at(self.last_now),
             server_version: node.server.version.clone(),
             run_id: node.server.run_id.clone(),
             release_with: self.releases_with(i),
@@ -933,7 +932,7 @@ impl Engine {
     /// bytes.
     fn note_open(&mut self, node: usize) {
         let at = &self.nodes[node];
-        match at.state == State::Ready && !at.blocked && !at.has_unsent_debts {
+        match at.state == State::Ready && !at.blocked && !at.has_unsent_debts() {
             true => self.open.insert(node),
             false => self.open.remove(node),
         }
@@ -1081,7 +1080,7 @@ impl Engine {
             outcome: vote.outcome,
             latency: vote.latency(),
             message,
-            quarantine: self.quarantine_of(self.last_now, node),
+            quarantine: self.nodes[node].quarantine_at(self.last_now),
         }
     }
 }

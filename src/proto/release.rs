@@ -3,7 +3,7 @@
 use super::connection::is_forbidden;
 use super::lease::NO_ENGINE;
 use super::node::State;
-use super::round::{Claim, Kind};
+use super::round::{Claim, Kind, Lost};
 use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
 use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};
@@ -156,7 +156,7 @@ impl Engine {
                 }
                 State::Idle | State::BackOff { .. } => {
                     if self.nodes[node].was_ready_since(started) {
-                        self.owe_release(now, node, round);
+                        self.owe(now, node, round, Lost::Unsent);
                         self.record(now, round, node, self.nodes[node].last_failure);
                     } else {
                         self.record(now, round, node, NodeOutcome::Absent);

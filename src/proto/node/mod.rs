@@ -1,17 +1,26 @@
 //! One master as the engine sees it: the life of its connection, and its unanswered commands.
 
+mod debts;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::{ReleaseWith, Section, ServerError, ServerInfo};
-use super::debt::Debts;
 use super::fifo::Fifo;
 use super::identity::Seen;
-use super::round::{Lost, Vote};
+use super::lease::Doubt;
+use super::round::{Claim, Kind, Lost, Vote};
 use super::server_clock::ServerClock;
+use debts::Debts;
+use debts::Here;
+pub(crate) use debts::{CONNECTIONS_MAX, Debt, Due, Origin, Origins};
+
+use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
+use crate::token::LockToken;
+use crate::validity::Ttl;
 
 /// A node with this many commands past their timeout is overloaded: it gets no new SET or extension
 /// until none is late (R18).
@@ -23,13 +32,6 @@ const LATE_FOR_MAX: Duration = Duration::from_secs(1);
 pub(super) const QUEUED_COMMANDS_MAX: usize = 8_192;
 /// A connection that owes replies and is silent for this long is dropped (R5 keeps it so far).
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
-
-/// Added to a TTL for the moment at which a key has certainly expired.
-pub(super) const SLACK: Duration = Duration::from_secs(1);
-/// A release on a new connection is repeated after a round trip and this long.
-pub(super) const DEBT_AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// A release that a node refused is repeated after this long.
-pub(super) const DEBT_REFUSED_AFTER: Duration = Duration::from_millis(500);
 
 /// A run of this many hexadecimal digits could be a token and is redacted.
 pub(super) const HEX_RUN_MAX: usize = 16;
@@ -123,6 +125,8 @@ pub(super) enum Route {
 }
 
 pub(super) struct Node {
+    config: Arc<Config>,
+    index: usize,
     pub(super) state: State,
     /// Commands handed out and not answered, oldest first.
     pub(super) in_flight: Fifo<InFlight>,
@@ -133,12 +137,9 @@ pub(super) struct Node {
     /// Commands lost with the last connection that were not handled yet. The node reconnects only
     /// after that.
     pub(super) lost: VecDeque<(usize, Lost)>,
-    /// Whether debts that were due when the node became ready are still unsent: new commands wait
-    /// for them (R12).
-    pub(super) has_unsent_debts: bool,
     /// Whether the socket accepts no more bytes for now.
     pub(super) blocked: bool,
-    pub(super) debts: Debts,
+    debts: Debts,
     /// Failed connections in a row. A regular answer to a SET or an extension ends the row, and so
     /// does a connection that lasted.
     pub(super) failures: u32,
@@ -171,14 +172,15 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new() -> Node {
+    pub(super) fn new(config: Arc<Config>, index: usize) -> Node {
         Node {
+            config,
+            index,
             state: State::Idle,
             in_flight: Fifo::with_room(super::ROUNDS_USUAL),
             late: 0,
             queue: VecDeque::new(),
             lost: VecDeque::new(),
-            has_unsent_debts: false,
             blocked: false,
             debts: Debts::default(),
             failures: 0,
@@ -238,9 +240,9 @@ impl Node {
     /// What happens to a command that cannot be sent at once.
     pub(super) fn route(&self) -> Route {
         match self.state {
-            State::Ready if !self.has_unsent_debts => Route::Fail(NodeOutcome::Backlogged),
+            State::Ready if !self.debts.has_unsent() => Route::Fail(NodeOutcome::Backlogged),
             State::Ready | State::Connecting { .. } | State::Handshaking { .. } => {
-                match self.queue.len() < QUEUED_COMMANDS_MAX && !self.owes_too_much() {
+                match self.queue.len() < QUEUED_COMMANDS_MAX && !self.debts.are_too_many() {
                     true => Route::Queue,
                     false => Route::Fail(NodeOutcome::Backlogged),
                 }
@@ -345,6 +347,174 @@ impl Node {
         let retry_at = now.after(delay);
         self.state = State::BackOff { retry_at };
         retry_at
+    }
+}
+
+/// What may be left on the node.
+impl Node {
+    fn settings(&self) -> &NodeConfig {
+        &self.config.nodes[self.index]
+    }
+
+    fn here(&self) -> Here {
+        Here {
+            process: self.server.run_id.clone(),
+            connection: self.client_id,
+            round_trip: Duration::from_nanos(self.latency_nanos.unwrap_or(0)),
+        }
+    }
+
+    /// Whether there may be times at which the node's votes do not count.
+    fn is_distrusted(&self) -> bool {
+        self.settings().restart_guard != RestartGuard::Off || self.config.flush_marker.is_some()
+    }
+
+    /// Whether all that can still arrive for a lock is one SET: extensions set no keys.
+    fn has_one_set(&self) -> bool {
+        self.config.heal == Heal::Off
+    }
+
+    /// A command that may set the key was lost with this connection, or its answer makes no sense.
+    pub(super) fn debt_of_set(&self, now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
+        let left = (self.here().origins(), self.has_one_set());
+        Debt::of_set(now, claim, expires, left, self.is_distrusted())
+    }
+
+    /// A lease arrives from another engine, with that engine's doubt about this node.
+    pub(super) fn debt_of_doubt(&self, now: Moment, claim: &Claim, doubt: &Doubt) -> Debt {
+        Debt::of_doubt(now, claim, doubt, doubt.is_one_set && self.has_one_set())
+    }
+
+    /// Adds a debt. Returns whether it is still known which copies do not count.
+    pub(super) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
+        let is_in_doubt = debt.is_in_doubt();
+        self.debts.add(now, token, debt) || !is_in_doubt
+    }
+
+    pub(super) fn has_debts(&self) -> bool {
+        !self.debts.is_empty()
+    }
+
+    /// Whether new commands wait for debts to be sent (R12).
+    pub(super) fn has_unsent_debts(&self) -> bool {
+        self.debts.has_unsent()
+    }
+
+    pub(super) fn owes_too_much(&self) -> bool {
+        self.debts.are_too_many()
+    }
+
+    /// A lower bound on the moment at which the first debt is due.
+    pub(super) fn debts_due(&self) -> Option<Moment> {
+        self.debts.due()
+    }
+
+    /// The lock is given up, and its release is about to be sent if the node can take it. Returns
+    /// the old connections to kill before that; `None` if nothing was owed.
+    pub(super) fn wake_debt(&mut self, now: Moment, token: LockToken) -> Option<Vec<i64>> {
+        let here = self.here();
+        self.debts.wake(now, &here, token, self.state == State::Ready)
+    }
+
+    /// The lock was extended: its debt is kept as long.
+    pub(super) fn keep_debt(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+        self.debts.keep(now, token, ttl);
+    }
+
+    /// The node reported that it has the key of this lock.
+    pub(super) fn observe_key(&mut self, now: Moment, token: LockToken) {
+        self.debts.observe(token, now.after(self.config.quarantine));
+    }
+
+    /// Whether the node's copy of this lock must not be counted for a command of this kind.
+    pub(super) fn is_doubted(&self, now: Moment, token: LockToken, kind: Kind) -> bool {
+        kind.is_extension() && self.debts.is_doubted(now, token, kind.may_create())
+    }
+
+    /// The old connections to kill as soon as the node is ready.
+    pub(super) fn kill_old_connections(&mut self) -> Vec<i64> {
+        let here = self.here();
+        self.debts.kill_old_connections(&here)
+    }
+
+    /// An old connection has ended, because it was killed.
+    pub(super) fn connection_killed(&mut self, now: Moment, connection: i64) {
+        let countable_from = now.after(self.config.quarantine);
+        self.debts.connection_killed(self.server.run_id.as_deref(), connection, countable_from);
+    }
+
+    /// The server refused to kill a connection: the releases will be repeated instead.
+    pub(super) fn kill_refused(&mut self, connection: i64) {
+        self.debts.kill_refused(connection);
+    }
+
+    /// The node runs another process than before.
+    pub(super) fn other_processes_gone(&mut self, now: Moment, process: &str) {
+        self.debts.other_processes_gone(process, now.after(self.config.quarantine));
+    }
+
+    /// The node is ready: what is owed precedes any new command.
+    pub(super) fn start_debts(&mut self) {
+        self.debts.start();
+    }
+
+    /// The connection was lost.
+    pub(super) fn stop_debts(&mut self) {
+        self.debts.stop();
+    }
+
+    /// Returns whether the last debt that new commands had to wait for was sent just now.
+    pub(super) fn finish_debts(&mut self, now: Moment) -> bool {
+        self.debts.finish_start(now)
+    }
+
+    /// Takes the next step of at most `share` debts that are due. Returns the releases to send.
+    pub(super) fn take_due_debts(&mut self, now: Moment, share: usize) -> Vec<Due> {
+        let here = self.here();
+        self.debts.take_due(now, &here, self.config.quarantine, share)
+    }
+
+    /// What is known here of a lock's copy on this node, and an engine that adopts the lease cannot
+    /// know. `may_set` says of a round whether its command may set the key.
+    pub(super) fn doubt(
+        &self,
+        now: Moment,
+        token: LockToken,
+        may_set: impl Fn(usize) -> bool,
+    ) -> Option<Doubt> {
+        let mut rounds = self.in_flight.iter().filter_map(|sent| sent.request.round());
+        let may_have_run = |lost: &&(usize, Lost)| matches!(lost, (_, Lost::Sent));
+        let mut lost = self.lost.iter().filter(may_have_run).map(|(round, _)| *round);
+        let is_open = rounds.any(&may_set) || lost.any(&may_set);
+        let origins = if is_open { self.here().origins() } else { Origins::default() };
+        let (is_one_set, uncounted) = (self.has_one_set(), Duration::ZERO);
+        let mut doubt = Doubt { node: self.index, origins, is_one_set, uncounted };
+        self.debts.add_doubt(now, token, &mut doubt);
+        // The copy may date from a time when this node was not trusted, and only this engine can
+        // find that out.
+        if !doubt.origins.is_empty() && self.is_distrusted() {
+            doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
+        }
+        let quarantine = self.quarantine_at(now).map(|quarantine| quarantine.ready_in);
+        doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
+        doubt.says_anything().then_some(doubt)
+    }
+
+    /// How many releases that are owed may still find a key at `now`.
+    pub(super) fn debts_awake_at(&self, now: Moment) -> usize {
+        self.debts.awake_at(now)
+    }
+
+    /// How many releases are owed.
+    pub(super) fn debts_awake(&self) -> usize {
+        self.debts.awake()
+    }
+
+    /// Why the node's votes do not count at `now`, and for how much longer.
+    pub(super) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
+        let (until, cause) = self.quarantine?;
+        let ready_in = until.steadily_since(now);
+        (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in))
     }
 }
 

@@ -1,0 +1,776 @@
+//! What a lost connection may have left on a node (R12, R29).
+//!
+//! A SET or a healing extension that was not answered may have run, or may run later. As long as
+//! its lock may be held, nothing is released: a release that was lost in turn could delete a copy
+//! that counts. Such a debt is *dormant*: it kills the old connection but deletes nothing. When the
+//! lock is given up, the debt wakes up: the release is sent after the end of each old connection.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::moment::Moment;
+use crate::proto::OPERATIONS_MAX;
+use crate::proto::lease::Doubt;
+use crate::proto::round::Claim;
+use crate::resource::Resource;
+use crate::token::LockToken;
+use crate::validity::Ttl;
+
+/// Added to a TTL for the moment at which a key has certainly expired.
+const SLACK: Duration = Duration::from_secs(1);
+/// A release on a new connection is repeated after a round trip and this long.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// A release that a node refused is repeated after this long.
+const REFUSED_AFTER: Duration = Duration::from_millis(500);
+
+/// A node with this many debts gets no new SET: otherwise a caller in a tight loop, on a master
+/// that comes and goes, would add debts without limit.
+const DEBTS_MAX: usize = 8_192;
+/// Debts that are kept in any case: enough for all SETs that may be unanswered when the node
+/// reaches `DEBTS_MAX`. Beyond this, keys are left to expire.
+const DEBTS_KEPT_MAX: usize = 2 * OPERATIONS_MAX;
+/// The most connections that one debt names; the others are treated as unknown.
+pub(crate) const CONNECTIONS_MAX: usize = 4;
+/// The most `CLIENT KILL` commands per connection that are unanswered or were refused. For further
+/// old connections, the release is sent twice instead.
+const KILLS_MAX: usize = 8;
+
+/// A connection as its server knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// The `run_id` of the server's process. The connection ends when the process does.
+    pub(crate) process: Arc<str>,
+    /// The connection's `CLIENT ID`.
+    pub(crate) connection: i64,
+}
+
+/// The connections on which a command that may set the key may still arrive.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Origins {
+    known: Vec<Origin>,
+    /// Whether there is a connection that cannot be identified, and so cannot be killed.
+    has_unknown: bool,
+}
+
+impl Origins {
+    pub(crate) fn insert_unknown(&mut self) {
+        self.has_unknown = true;
+    }
+
+    pub(crate) fn insert(&mut self, origin: Origin) {
+        if self.known.contains(&origin) {
+            return;
+        }
+        match self.known.len() < CONNECTIONS_MAX {
+            true => self.known.push(origin),
+            false => self.insert_unknown(),
+        }
+    }
+
+    /// Adds other connections. Each of the two sets comes with a flag: all it may bring is one SET.
+    /// Returns the flag for the union.
+    pub(crate) fn add(&mut self, (others, is_one_set): (Origins, bool), was_one_set: bool) -> bool {
+        let is_one_set = match (self.is_empty(), others.is_empty()) {
+            (true, _) => is_one_set,
+            (_, true) => was_one_set,
+            // The same connections, reported twice.
+            _ => *self == others && is_one_set && was_one_set,
+        };
+        self.extend(others);
+        is_one_set
+    }
+
+    fn extend(&mut self, others: Origins) {
+        self.has_unknown |= others.has_unknown;
+        others.known.into_iter().for_each(|origin| self.insert(origin));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty() && !self.has_unknown
+    }
+
+    pub(crate) fn has_unknown(&self) -> bool {
+        self.has_unknown
+    }
+
+    pub(crate) fn known(&self) -> &[Origin] {
+        &self.known
+    }
+}
+
+/// A debt: what is owed for one token on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Debt {
+    key: Resource,
+    ttl: Ttl,
+    stage: Stage,
+    /// When the next step of its stage is due, if the node is ready.
+    due: Moment,
+    /// When the key has certainly expired.
+    expires: Moment,
+    /// This client's own connections.
+    origins: Origins,
+    /// Connections of a client that held the lock before; that client may still use them for other
+    /// locks.
+    foreign: Origins,
+    /// Whether one SET is all that may still arrive. Then a key that is there shows that it has
+    /// run.
+    is_one_set: bool,
+    /// Until when the node's copy must not be counted; `Moment::END` if that is not known.
+    uncounted_until: Option<Moment>,
+    /// The same, for extensions that do not heal: a healing extension checks the node itself.
+    unseen_until: Option<Moment>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The lock may still be held: nothing is released. The client's own old connections are killed
+    /// when the node is ready. At `due`, the debt is dropped.
+    Dormant,
+    /// The lock was given up: the release is to be sent.
+    Awake,
+    /// The release was sent, and must be sent once more: an old connection may not have ended
+    /// before it.
+    Again,
+}
+
+impl Stage {
+    fn is_awake(self) -> bool {
+        matches!(self, Stage::Awake | Stage::Again)
+    }
+
+    /// The stage that covers both.
+    fn and(self, other: Stage) -> Stage {
+        if self.is_awake() || other.is_awake() { Stage::Awake } else { Stage::Dormant }
+    }
+}
+
+/// The connection that commands are sent on, or the last one.
+pub(super) struct Here {
+    pub(super) process: Option<Arc<str>>,
+    /// Its `CLIENT ID`.
+    pub(super) connection: Option<i64>,
+    /// Smoothed time from command to reply.
+    pub(super) round_trip: Duration,
+}
+
+impl Here {
+    pub(super) fn origins(&self) -> Origins {
+        match (&self.process, self.connection) {
+            (Some(process), Some(connection)) => {
+                let origin = Origin { process: Arc::clone(process), connection };
+                Origins { known: vec![origin], has_unknown: false }
+            }
+            _ => Origins { known: Vec::new(), has_unknown: true },
+        }
+    }
+
+    /// When a command sent at `now` has probably been answered.
+    fn after_a_while(&self, now: Moment) -> Moment {
+        now.after(self.round_trip).after(AGAIN_AFTER)
+    }
+}
+
+/// A release to be sent, after the kills of old connections.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub(crate) claim: Claim,
+    /// When the key has certainly expired.
+    pub(crate) expires: Moment,
+    pub(crate) kills: Vec<i64>,
+}
+
+/// The debts of one node, by token: one key is owed once.
+#[derive(Default)]
+pub(super) struct Debts {
+    by_token: BTreeMap<LockToken, Debt>,
+    /// No debt is due before this moment.
+    due: Option<Moment>,
+    /// How many debts are awake: their releases are to follow.
+    awake: usize,
+    /// Old connections with an unanswered `CLIENT KILL`.
+    ending: Vec<i64>,
+    /// Old connections whose `CLIENT KILL` was refused.
+    refused: Vec<i64>,
+    /// Whether debts that were due when the node became ready are still unsent: new commands wait
+    /// for them (R12).
+    has_unsent: bool,
+}
+
+impl Debts {
+    /// A lower bound on the first due moment.
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.due
+    }
+
+    /// How many releases are to follow.
+    pub(super) fn awake(&self) -> usize {
+        self.awake
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        self.has_unsent
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_token.is_empty()
+    }
+
+    /// Whether the debts are so many that no new SET is to be sent.
+    pub(super) fn are_too_many(&self) -> bool {
+        self.awake >= DEBTS_MAX
+    }
+
+    /// How many of these releases may still find a key at `now`.
+    pub(super) fn awake_at(&self, now: Moment) -> usize {
+        let is_over = |debt: &&Debt| now.is_certainly_past(debt.expires);
+        let awake = self.by_token.values().filter(|debt| debt.stage.is_awake());
+        awake.filter(|debt| !is_over(debt)).count()
+    }
+
+    /// Recomputes the totals after a change of many debts.
+    fn note_all(&mut self) {
+        self.due = self.by_token.values().map(|debt| debt.due).min();
+        self.awake = self.by_token.values().filter(|debt| debt.stage.is_awake()).count();
+    }
+
+    /// Adds a debt. Returns whether there was room.
+    pub(super) fn add(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
+        let is_new = !self.by_token.contains_key(&token);
+        // Adopted debts are not limited: there are as many as the caller has leases.
+        if is_new && debt.foreign.is_empty() && self.by_token.len() >= DEBTS_KEPT_MAX {
+            let is_over = |debt: &Debt| now.is_certainly_past(debt.expires);
+            self.by_token.retain(|_, debt| debt.stage.is_awake() || !is_over(debt));
+            self.note_all();
+            if self.by_token.len() >= DEBTS_KEPT_MAX {
+                return false;
+            }
+        }
+        let Some(mut owed) = self.take(token) else {
+            self.put(token, debt);
+            return true;
+        };
+        // A SET and its release may be lost together: the SET's key lives longer.
+        owed.expires = owed.expires.max(debt.expires);
+        let mut all = owed.all();
+        owed.is_one_set = all.add((debt.all(), debt.is_one_set), owed.is_one_set);
+        owed.origins.extend(debt.origins);
+        owed.foreign.extend(debt.foreign);
+        owed.uncounted_until = later(owed.uncounted_until, debt.uncounted_until);
+        owed.unseen_until = later(owed.unseen_until, debt.unseen_until);
+        owed.due = match (owed.stage.is_awake(), debt.stage.is_awake()) {
+            (true, true) => owed.due.min(debt.due),
+            (true, false) => owed.due,
+            (false, true) => debt.due,
+            (false, false) => owed.due.max(debt.due),
+        };
+        owed.stage = owed.stage.and(debt.stage);
+        self.put(token, owed);
+        true
+    }
+
+    fn put(&mut self, token: LockToken, debt: Debt) {
+        self.due = Some(self.due.map_or(debt.due, |due| due.min(debt.due)));
+        self.awake += usize::from(debt.stage.is_awake());
+        self.by_token.insert(token, debt);
+    }
+
+    fn take(&mut self, token: LockToken) -> Option<Debt> {
+        let debt = self.by_token.remove(&token)?;
+        self.awake -= usize::from(debt.stage.is_awake());
+        Some(debt)
+    }
+
+    /// An old connection has ended: nothing that was sent on it runs any longer.
+    pub(super) fn connection_killed(
+        &mut self,
+        process: Option<&str>,
+        connection: i64,
+        countable_from: Moment,
+    ) {
+        self.ending.retain(|ending| *ending != connection);
+        let has_ended =
+            |origin: &Origin| Some(&*origin.process) == process && origin.connection == connection;
+        self.settle_origins(has_ended, countable_from);
+    }
+
+    /// The server refused to end a connection. The next connection asks again.
+    pub(super) fn kill_refused(&mut self, connection: i64) {
+        self.ending.retain(|ending| *ending != connection);
+        self.refused.push(connection);
+    }
+
+    /// Whether the kill of one of its connections is unanswered. If the debt were settled now and
+    /// this connection were lost, that old connection would be forgotten.
+    fn is_ending(&self, debt: &Debt) -> bool {
+        debt.origins.known.iter().any(|origin| self.ending.contains(&origin.connection))
+    }
+
+    /// The node runs another process: the old connections ended with the old process, and whatever
+    /// that process saved was saved before. So one release is enough.
+    pub(super) fn other_processes_gone(&mut self, process: &str, countable_from: Moment) {
+        self.by_token.values_mut().for_each(|debt| debt.origins.has_unknown = false);
+        self.settle_origins(|origin| *origin.process != *process, countable_from);
+    }
+
+    /// Removes connections that have ended, and debts with nothing left to do.
+    fn settle_origins(&mut self, has_ended: impl Fn(&Origin) -> bool, countable_from: Moment) {
+        self.by_token.retain(|_, debt| {
+            debt.origins.known.retain(|origin| !has_ended(origin));
+            debt.foreign.known.retain(|origin| !has_ended(origin));
+            debt.is_open() || debt.is_kept(countable_from)
+        });
+        self.note_all();
+    }
+
+    /// The node has the key: if one SET is all that could still arrive, it has arrived.
+    pub(super) fn observe(&mut self, token: LockToken, countable_from: Moment) {
+        let Some(mut debt) = self.take(token) else {
+            return;
+        };
+        // The waiting release was only needed in case the lock's own release came too early.
+        let is_over = debt.is_one_set && debt.waits_for_release();
+        if debt.is_one_set {
+            (debt.origins, debt.foreign) = (Origins::default(), Origins::default());
+        }
+        if debt.is_open() || !is_over && debt.is_kept(countable_from) {
+            self.put(token, debt);
+        }
+    }
+
+    /// A new connection: nothing was asked for on it yet.
+    pub(super) fn reconnect(&mut self) {
+        self.ending.clear();
+        self.refused.clear();
+    }
+
+    /// The connection is ready: what is owed precedes any new command (R12).
+    pub(super) fn start(&mut self) {
+        self.has_unsent = true;
+    }
+
+    /// The connection was lost.
+    pub(super) fn stop(&mut self) {
+        self.has_unsent = false;
+    }
+
+    /// Returns whether the last debt that new commands had to wait for was sent just now.
+    pub(super) fn finish_start(&mut self, now: Moment) -> bool {
+        let is_all = self.due.is_none_or(|due| now < due);
+        is_all && std::mem::take(&mut self.has_unsent)
+    }
+
+    /// The lock is given up. If `is_to_follow`, its release is about to be sent on this connection.
+    /// Returns the old connections to kill before that; `None` if nothing was owed.
+    pub(super) fn wake(
+        &mut self,
+        now: Moment,
+        here: &Here,
+        token: LockToken,
+        is_to_follow: bool,
+    ) -> Option<Vec<i64>> {
+        let mut debt = self.take(token)?;
+        if is_to_follow && !self.has_unsent && debt.foreign.is_empty() {
+            return Some(self.end_and_repeat(now, here, token, debt));
+        }
+        debt.stage = Stage::Awake;
+        let is_to_wait = debt.waits_for_release() && debt.is_one_set;
+        debt.due = if is_to_wait { here.after_a_while(now) } else { now };
+        self.put(token, debt);
+        Some(Vec::new())
+    }
+
+    /// A release is about to follow: returns the old connections to kill before it, and schedules a
+    /// repetition if one of them may not have ended.
+    fn end_and_repeat(
+        &mut self,
+        now: Moment,
+        here: &Here,
+        token: LockToken,
+        mut debt: Debt,
+    ) -> Vec<i64> {
+        debt.origins.extend(std::mem::take(&mut debt.foreign));
+        let kills = self.kill_all(here, &debt.origins.known);
+        // Commands on the current connection run before what follows on it.
+        let own = here.origins();
+        debt.origins.known.retain(|origin| !own.known.contains(origin));
+        if !debt.origins.is_empty() {
+            debt.due = here.after_a_while(now);
+            debt.stage = Stage::Again;
+            self.put(token, debt);
+        }
+        kills
+    }
+
+    /// The old connections to kill now. What the server has not read of them is discarded: a
+    /// delayed SET cannot run after its release (R12).
+    pub(super) fn kill_old_connections(&mut self, here: &Here) -> Vec<i64> {
+        let mut old: Vec<Origin> = Vec::new();
+        for origin in self.by_token.values().flat_map(|debt| &debt.origins.known) {
+            if old.len() < KILLS_MAX && !old.contains(origin) {
+                old.push(origin.clone());
+            }
+        }
+        self.kill_all(here, &old)
+    }
+
+    /// Those of these connections that are to be killed, and were not asked for on this connection.
+    fn kill_all(&mut self, here: &Here, old: &[Origin]) -> Vec<i64> {
+        let mut kills = Vec::new();
+        for Origin { process, connection } in old {
+            let is_here = here.process.as_ref() == Some(process);
+            let is_own = here.connection == Some(*connection);
+            let is_asked = self.ending.contains(connection) || self.refused.contains(connection);
+            let has_room = self.ending.len() + self.refused.len() < KILLS_MAX;
+            if is_here && !is_own && !is_asked && has_room {
+                self.ending.push(*connection);
+                kills.push(*connection);
+            }
+        }
+        kills
+    }
+
+    /// The lock was extended: its debt is kept as long.
+    pub(super) fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+        let expires = expiry(now, ttl);
+        if let Some(debt) = self.by_token.get_mut(&token) {
+            debt.expires = debt.expires.max(expires);
+            if debt.stage == Stage::Dormant {
+                debt.due = debt.due.max(expires);
+            }
+        }
+    }
+
+    /// Takes the next step of at most `share` debts that are due.
+    pub(super) fn take_due(
+        &mut self,
+        now: Moment,
+        here: &Here,
+        quarantine: Duration,
+        share: usize,
+    ) -> Vec<Due> {
+        let due = self.by_token.iter().filter(|(_, debt)| debt.due <= now);
+        let tokens: Vec<LockToken> = due.map(|(token, _)| *token).take(share).collect();
+        let settle = |token| self.settle(now, here, quarantine, token);
+        let due = tokens.into_iter().filter_map(settle).collect();
+        self.note_all();
+        due
+    }
+
+    fn settle(
+        &mut self,
+        now: Moment,
+        here: &Here,
+        quarantine: Duration,
+        token: LockToken,
+    ) -> Option<Due> {
+        let debt = self.take(token)?;
+        let is_over = now.is_certainly_past(debt.expires);
+        let (claim, expires) = (debt.claim(token), debt.expires);
+        let kills = match debt.stage {
+            Stage::Dormant => {
+                // The lock may have been extended since: then its copy is in doubt for longer.
+                let latest = debt.expires.after(quarantine);
+                let until = debt.doubtful_until();
+                let until = until.map(|until| if until == Moment::END { latest } else { until });
+                let until = until.filter(|until| !now.is_certainly_past(*until))?;
+                // A jump of this machine's wall clock is no reason to wait for less.
+                let due = now.after(until.steadily_since(now));
+                self.put(token, Debt { due, ..debt });
+                return None;
+            }
+            Stage::Again if is_over => return None,
+            Stage::Again if self.is_ending(&debt) => {
+                self.put(token, Debt { due: here.after_a_while(now), ..debt });
+                return None;
+            }
+            // The release is sent at least once, even after the expiry. A frozen server may run at
+            // any time what it has not read, and a process that was paused learns too late when its
+            // connection ended.
+            Stage::Awake => self.end_and_repeat(now, here, token, debt),
+            Stage::Again => Vec::new(),
+        };
+        Some(Due { claim, expires, kills })
+    }
+
+    /// Whether the copy of this token's lock must not be counted: for a command that heals, or for
+    /// one that does not.
+    pub(super) fn is_doubted(&self, now: Moment, token: LockToken, heals: bool) -> bool {
+        let Some(debt) = self.by_token.get(&token) else {
+            return false;
+        };
+        let until = if heals { debt.uncounted_until } else { debt.doubtful_until() };
+        until.is_some_and(|until| !now.is_certainly_past(until))
+    }
+
+    /// Adds what is known of a token's copy to what another engine is told.
+    pub(super) fn add_doubt(&self, now: Moment, token: LockToken, doubt: &mut Doubt) {
+        if let Some(debt) = self.by_token.get(&token) {
+            doubt.is_one_set = doubt.origins.add((debt.all(), debt.is_one_set), doubt.is_one_set);
+            let until = debt.doubtful_until().filter(|until| *until != Moment::END);
+            doubt.uncounted = until.map(|until| until.steadily_since(now)).unwrap_or_default();
+        }
+    }
+}
+
+impl Debt {
+    /// The lock of a command that may set the key may be held. `expires` is when the key has
+    /// certainly expired, if that is known.
+    fn dormant(now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
+        // An unanswered SET may run as late as now, and so may one that precedes this release.
+        let expires = expires.unwrap_or_else(|| expiry(now, claim.ttl));
+        Debt {
+            key: claim.key.clone(),
+            ttl: claim.ttl,
+            stage: Stage::Dormant,
+            due: expires,
+            expires,
+            origins: Origins::default(),
+            foreign: Origins::default(),
+            is_one_set: false,
+            uncounted_until: None,
+            unseen_until: None,
+        }
+    }
+
+    /// A command that may set the key was sent from `origins`, and not answered. If
+    /// `is_distrusted`, it may run while the node is in quarantine, and this client would not
+    /// notice.
+    pub(super) fn of_set(
+        now: Moment,
+        claim: &Claim,
+        expires: Option<Moment>,
+        (origins, is_one_set): (Origins, bool),
+        is_distrusted: bool,
+    ) -> Debt {
+        let unseen_until = is_distrusted.then_some(Moment::END);
+        Debt { origins, is_one_set, unseen_until, ..Debt::dormant(now, claim, expires) }
+    }
+
+    /// A release could not be sent, or was lost with its connection.
+    pub(crate) fn of_release(now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
+        Debt { stage: Stage::Awake, due: now, ..Debt::dormant(now, claim, expires) }
+    }
+
+    /// A node refused a release temporarily: it is repeated until the key has expired.
+    pub(crate) fn of_refused(now: Moment, claim: &Claim, expires: Option<Moment>) -> Option<Debt> {
+        let due = now.after(REFUSED_AFTER);
+        let debt = Debt { due, ..Debt::of_release(now, claim, expires) };
+        (!due.is_certainly_past(debt.expires)).then_some(debt)
+    }
+
+    /// What the engine that let a lease go knew of a node.
+    pub(super) fn of_doubt(now: Moment, claim: &Claim, doubt: &Doubt, is_one_set: bool) -> Debt {
+        // As long as a command may arrive, its copy may be new.
+        let until = if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
+        Debt {
+            foreign: doubt.origins.clone(),
+            is_one_set,
+            uncounted_until: (!doubt.uncounted.is_zero()).then_some(until),
+            ..Debt::dormant(now, claim, None)
+        }
+    }
+
+    /// Whether it says that a copy must not be counted.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.unseen_until.is_some()
+    }
+
+    fn claim(&self, token: LockToken) -> Claim {
+        Claim { key: self.key.clone(), token, ttl: self.ttl }
+    }
+
+    /// Until when the node's copy must not be counted for an extension that does not heal.
+    fn doubtful_until(&self) -> Option<Moment> {
+        later(self.uncounted_until, self.unseen_until)
+    }
+
+    /// All connections on which a command may still arrive.
+    fn all(&self) -> Origins {
+        let mut all = self.origins.clone();
+        all.extend(self.foreign.clone());
+        all
+    }
+
+    fn is_open(&self) -> bool {
+        !self.origins.is_empty() || !self.foreign.is_empty()
+    }
+
+    /// Whether the lock's own release comes first: if it finds the key, no connection of another
+    /// client must be killed.
+    fn waits_for_release(&self) -> bool {
+        self.stage.is_awake() && !self.foreign.is_empty()
+    }
+
+    /// No command can arrive from now on. Returns whether the debt must be kept anyway: its release
+    /// was not sent, or its copy must not be counted yet.
+    fn is_kept(&mut self, countable_from: Moment) -> bool {
+        for until in [&mut self.uncounted_until, &mut self.unseen_until] {
+            if *until == Some(Moment::END) {
+                *until = Some(countable_from);
+            }
+        }
+        match self.stage {
+            Stage::Dormant => self.uncounted_until.is_some() || self.unseen_until.is_some(),
+            Stage::Awake => true,
+            Stage::Again => false,
+        }
+    }
+}
+
+/// When a key that is set at `now` has certainly expired.
+fn expiry(now: Moment, ttl: Ttl) -> Moment {
+    now.after(ttl.as_duration()).after(SLACK)
+}
+
+fn later(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
+    one.into_iter().chain(other).max_by_key(|until| until.steady_nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happens to the one debt, with the time in milliseconds.
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        /// A SET was lost with this connection.
+        Set(i64),
+        /// A release was lost.
+        Release,
+        /// Another engine's lease arrives: a SET may arrive on this connection.
+        Adopted(i64),
+        /// The lock is given up, while its release can or cannot follow.
+        Woken {
+            follows: bool,
+        },
+        Due(u64),
+        Killed(i64),
+        KillRefused(i64),
+        Reconnected,
+        /// The node runs another process.
+        Gone,
+        Observed,
+        Extended,
+    }
+    use Event::*;
+
+    const QUARANTINE: Duration = Duration::from_secs(10);
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    fn token() -> LockToken {
+        LockToken::from_random([1; 20])
+    }
+
+    fn claim() -> Claim {
+        let (key, ttl) = (Resource::new("key").unwrap(), Duration::from_secs(1));
+        Claim { key, token: token(), ttl: Ttl::new(ttl).unwrap() }
+    }
+
+    fn origins(connection: i64) -> Origins {
+        let process = Some(Arc::from("process"));
+        let (connection, round_trip) = (Some(connection), Duration::ZERO);
+        Here { process, connection, round_trip }.origins()
+    }
+
+    /// Runs the events on connection 9. Returns the stage of the debt that is left, when it is due
+    /// in milliseconds, and what was sent: kills, and zeros for releases.
+    fn run(events: &[Event]) -> (Option<(Stage, u64)>, Vec<i64>) {
+        let (now, claim) = (at(0), claim());
+        let process = Some(Arc::from("process"));
+        let here = Here { process, connection: Some(9), round_trip: Duration::from_millis(5) };
+        let (mut debts, mut sent) = (Debts::default(), Vec::new());
+        for event in events {
+            match *event {
+                Set(connection) => {
+                    let debt = Debt::of_set(now, &claim, None, (origins(connection), true), false);
+                    assert!(debts.add(now, token(), debt));
+                }
+                Release => {
+                    let debt = Debt::of_release(now, &claim, None);
+                    assert!(debts.add(now, token(), debt));
+                }
+                Adopted(connection) => {
+                    let (origins, uncounted) = (origins(connection), Duration::ZERO);
+                    let doubt = Doubt { node: 0, origins, is_one_set: true, uncounted };
+                    let debt = Debt::of_doubt(now, &claim, &doubt, true);
+                    assert!(debts.add(now, token(), debt));
+                }
+                Woken { follows } => {
+                    sent.extend(debts.wake(now, &here, token(), follows).unwrap_or_default());
+                }
+                Due(millis) => {
+                    for due in debts.take_due(at(millis), &here, QUARANTINE, 10) {
+                        assert_eq!(due.claim, claim);
+                        sent.extend(due.kills.into_iter().chain([0]));
+                    }
+                }
+                Killed(connection) => {
+                    debts.connection_killed(Some("process"), connection, at(10_000));
+                }
+                KillRefused(connection) => debts.kill_refused(connection),
+                Reconnected => debts.reconnect(),
+                Gone => debts.other_processes_gone("another", at(10_000)),
+                Observed => debts.observe(token(), at(10_000)),
+                Extended => debts.keep(now, token(), Ttl::new(Duration::from_secs(9)).unwrap()),
+            }
+            let awake = debts.by_token.values().filter(|debt| debt.stage.is_awake()).count();
+            assert_eq!(debts.awake(), awake, "{event:?}");
+        }
+        let left = debts.by_token.values().next();
+        let left = left.map(|debt| (debt.stage, debt.due.as_nanos() / 1_000_000));
+        (left, sent)
+    }
+
+    #[test]
+    fn each_event_takes_a_debt_to_its_next_stage() {
+        use Stage::{Again, Awake, Dormant};
+        let (woken, kept) = (Woken { follows: false }, Woken { follows: true });
+        let table: &[(&[Event], _, &[i64])] = &[
+            // A lock that may be held: nothing is sent, whatever comes.
+            (&[Set(1)], Some((Dormant, 2_000)), &[]),
+            (&[Set(1), Due(1_999)], Some((Dormant, 2_000)), &[]),
+            (&[Set(1), Due(2_000)], None, &[]),
+            (&[Set(1), Extended], Some((Dormant, 10_000)), &[]),
+            (&[Set(1), Gone], None, &[]),
+            (&[Set(1), Killed(1)], None, &[]),
+            (&[Set(1), Killed(2)], Some((Dormant, 2_000)), &[]),
+            (&[Set(1), Observed], None, &[]),
+            (&[Adopted(1), Due(1_999)], Some((Dormant, 2_000)), &[]),
+            // It was given up where the node cannot take the release.
+            (&[Set(1), woken], Some((Awake, 0)), &[]),
+            (&[Set(1), Release], Some((Awake, 0)), &[]),
+            (&[Release], Some((Awake, 0)), &[]),
+            (&[Release, Due(0)], None, &[0]),
+            (&[Release, Due(9_000)], None, &[0]),
+            (&[Set(1), woken, Gone], Some((Awake, 0)), &[]),
+            (&[Set(1), woken, Gone, Due(0)], None, &[0]),
+            (&[Set(1), woken, Killed(1)], Some((Awake, 0)), &[]),
+            // It was given up where the release follows: the old connection is killed before.
+            (&[Set(1), kept], Some((Again, 105)), &[1]),
+            (&[Set(9), kept], None, &[]),
+            (&[Set(1), woken, Due(0)], Some((Again, 105)), &[1, 0]),
+            (&[Set(9), woken, Due(0)], None, &[0]),
+            // Then once more, unless that connection has ended.
+            (&[Set(1), kept, Killed(1)], None, &[1]),
+            (&[Set(1), kept, Gone], None, &[1]),
+            (&[Set(1), kept, Observed], None, &[1]),
+            (&[Set(1), kept, Due(105)], Some((Again, 210)), &[1]),
+            (&[Set(1), kept, KillRefused(1), Due(105)], None, &[1, 0]),
+            (&[Set(1), kept, Reconnected, Due(105)], None, &[1, 0]),
+            (&[Set(1), kept, Due(2_001)], None, &[1]),
+            // Connections of another client are killed only after the lock's own release.
+            (&[Adopted(1), kept], Some((Awake, 105)), &[]),
+            (&[Adopted(1), kept, Observed], None, &[]),
+            (&[Adopted(1), kept, Due(105)], Some((Again, 210)), &[1, 0]),
+            (&[Adopted(1), Set(2), kept], Some((Awake, 0)), &[]),
+        ];
+        for (events, left, sent) in table {
+            assert_eq!(run(events), (*left, sent.to_vec()), "{events:?}");
+        }
+    }
+}
