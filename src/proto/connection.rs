@@ -7,7 +7,7 @@ use super::command::{
 };
 use super::identity::Notice;
 use super::lease::Doubt;
-use super::node::{Debt, Due, HEX_RUN_MAX, InFlight, MESSAGE_CHARS_MAX, Request, State, Step};
+use super::node::{Debt, Due, Effect, InFlight, Request, State, Step, is_forbidden};
 use super::round::{Answer, Claim, Kind, Left, Lost, Vote};
 use super::{Engine, Lease, NodeSet, Outgoing, smooth};
 use crate::moment::Moment;
@@ -73,7 +73,7 @@ impl Engine {
             self.outgoing.push_back(Outgoing::Handshake(node, step));
         }
         self.nodes[node].reconnect(now);
-        self.next_check_at = None;
+        self.nodes.check_anew();
     }
 
     /// The connection ended, or could not be established.
@@ -249,11 +249,37 @@ impl Engine {
                 self.stats.late_replies += u64::from(late);
                 self.handle_answer(now, node, round, reply);
             }
-            Request::Time => self.handle_time(now, node, answered.sent_at, reply),
+            Request::Time => {
+                let effect = self.nodes[node].handle_time(now, answered.sent_at, reply);
+                self.follow(now, node, effect);
+            }
             Request::Role => self.handle_role(now, node, reply),
             Request::Kill(connection) => self.handle_killed(now, node, connection, reply),
             Request::Probe(with) => self.handle_probed(now, node, with, reply),
         }
+    }
+
+    /// Does what a node's answer leaves to be done.
+    fn follow(&mut self, now: Moment, node: usize, effect: Effect) {
+        match effect {
+            Effect::Nothing => {}
+            Effect::Fail(outcome) => self.fail_node(now, node, outcome),
+            Effect::ClockJumped => {
+                self.stats.clock_jumps += 1;
+                let until = now.after(self.config.quarantine);
+                self.quarantine(node, QuarantineCause::ClockStepped, until);
+            }
+            Effect::TimeRefused(notice) => {
+                self.nodes.check_anew();
+                notice.into_iter().for_each(|notice| self.notice(node, notice));
+            }
+        }
+    }
+
+    /// Whether one of the node's next replies is its time. Then read our own clock again before
+    /// reading that reply.
+    pub fn is_telling_time(&self, node: usize) -> bool {
+        self.nodes[node].is_telling_time()
     }
 
     /// A server with too many clients sends an error before it is asked anything. Any other
@@ -262,24 +288,12 @@ impl Engine {
         let outcome = match (self.nodes[node].state, reply) {
             (State::Handshaking { .. }, Reply::Error(error)) => {
                 let kind = error.kind;
-                self.keep_error(node, error);
+                self.nodes[node].keep_error(error);
                 NodeOutcome::Server(kind)
             }
             _ => NodeOutcome::Protocol(ProtocolError::Surplus),
         };
         self.fail_node(now, node, outcome);
-    }
-
-    /// Keeps an error's message for reports, without secrets: some servers repeat what they were
-    /// sent.
-    pub(super) fn keep_error(&mut self, node: usize, error: ServerError) {
-        let message = match &self.config.nodes[node].password {
-            Some(password) => error.message.replace(password.as_str(), "***"),
-            None => error.message.to_string(),
-        };
-        let message = without_tokens(&message).into();
-        self.nodes[node].errors.count(error.kind);
-        self.nodes[node].last_error = Some(ServerError { message, ..error });
     }
 
     fn handle_greeting(
@@ -300,7 +314,10 @@ impl Engine {
             (Step::Info(Section::Replication), Reply::Replication(said)) => {
                 self.nodes[node].server.replication = said;
             }
-            (Step::Time, time) => self.handle_time(now, node, sent_at, time),
+            (Step::Time, time) => {
+                let effect = self.nodes[node].handle_time(now, sent_at, time);
+                self.follow(now, node, effect);
+            }
             (Step::Probe, Reply::Integer(0)) => self.finish_handshake(now, node),
             _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
@@ -325,9 +342,10 @@ impl Engine {
             error.message = error.message.split(' ').next().unwrap_or_default().into();
         }
         if step == Step::Time && !denies_service(kind) {
-            return self.handle_time(now, node, sent_at, Reply::Error(error));
+            let effect = self.nodes[node].handle_time(now, sent_at, Reply::Error(error));
+            return self.follow(now, node, effect);
         }
-        self.keep_error(node, error);
+        self.nodes[node].keep_error(error);
         match step {
             // Name and id are optional, and some servers have neither.
             Step::SetName | Step::ClientId if !denies_service(kind) => {}
@@ -366,7 +384,8 @@ impl Engine {
             self.nodes[node].failures = 0;
         }
         if outcome == NodeOutcome::Held {
-            self.refused(now, node);
+            self.nodes[node].set_refused(now);
+            self.nodes.check_anew();
         }
         self.count(now, round, node, outcome);
         self.dereference(round);
@@ -441,7 +460,7 @@ impl Engine {
     fn handle_error(&mut self, now: Moment, node: usize, round: usize, error: ServerError) {
         let kind = error.kind;
         self.stats.server_errors += 1;
-        self.keep_error(node, error);
+        self.nodes[node].keep_error(error);
         let asked = self.rounds[round].kind;
         let outcome = match kind {
             // The key holds a value of another type, which is not ours.
@@ -685,7 +704,7 @@ impl Engine {
             }
             Reply::Error(error) => {
                 self.nodes[node].kill_refused(connection);
-                self.keep_error(node, error);
+                self.nodes[node].keep_error(error);
             }
             _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
@@ -748,41 +767,6 @@ impl Engine {
     }
 }
 
-/// Whether the server would give the same answer again.
-pub(super) fn is_forbidden(kind: ServerErrorKind) -> bool {
-    matches!(kind, ServerErrorKind::Permission | ServerErrorKind::UnknownCommand)
-}
-
 fn denies_service(kind: ServerErrorKind) -> bool {
     matches!(kind, ServerErrorKind::Auth | ServerErrorKind::MaxClients)
-}
-
-/// The text, printable, short, and without anything that looks like a token.
-fn without_tokens(text: &str) -> String {
-    let mut kept = String::new();
-    let mut run = 0;
-    for char in text.chars().filter(|char| !char.is_control()) {
-        run = if char.is_ascii_hexdigit() { run + 1 } else { 0 };
-        kept.push(char);
-        if run == HEX_RUN_MAX {
-            kept.truncate(kept.len() - HEX_RUN_MAX);
-            kept.push('…');
-        } else if run > HEX_RUN_MAX {
-            kept.pop();
-        }
-    }
-    kept.chars().take(MESSAGE_CHARS_MAX).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_show_no_tokens_and_end_somewhere() {
-        let hex = "0123456789abcdef0123456789abcdef01234567";
-        assert_eq!(without_tokens(&format!("ERR bad {hex} there")), "ERR bad … there");
-        assert_eq!(without_tokens("ERR \u{0}odd"), "ERR odd");
-        assert_eq!(without_tokens(&"z".repeat(5_000)).len(), MESSAGE_CHARS_MAX);
-    }
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::{History, ServerInfo};
-use super::connection::is_forbidden;
-use super::node::State;
+use super::node::{State, is_forbidden};
 use super::{Engine, NodeSet, Outgoing, ReleaseWith, Reply};
 use crate::config::RestartGuard;
 use crate::moment::Moment;
@@ -260,7 +259,7 @@ impl Engine {
             }
             Reply::Error(error) => {
                 let kind = error.kind;
-                self.keep_error(node, error);
+                self.nodes[node].keep_error(error);
                 // A temporary error keeps the SET from being granted, too.
                 if !is_forbidden(kind) {
                     return;

@@ -23,13 +23,13 @@ mod command;
 mod connection;
 mod extend;
 mod fifo;
+mod fleet;
 mod identity;
 mod lease;
 mod node;
 mod queue;
 mod release;
 mod round;
-mod server_clock;
 mod timer;
 
 use std::collections::VecDeque;
@@ -59,6 +59,7 @@ use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase, Unfit};
 use crate::quorum::{Tally, Verdict};
 use crate::resource::Resource;
+use fleet::Fleet;
 use node::{Node, Request, Route, State, Step};
 use queue::Queues;
 use round::{Claim, Kind, Round, Vote};
@@ -292,7 +293,7 @@ pub struct Engine {
     config: Arc<Config>,
     entropy: Box<dyn Entropy>,
     last_now: Moment,
-    nodes: Vec<Node>,
+    nodes: Fleet,
     /// The nodes that are ready and whose sockets accept more.
     open: NodeSet,
     /// The overloaded nodes: too far behind to be sent a SET or an extension (R18).
@@ -324,9 +325,6 @@ pub struct Engine {
     answer_due_nanos: u64,
     share: usize,
     replies_share: usize,
-    /// No node's clock or role is to be checked before this moment; `None` if that must be
-    /// recomputed.
-    next_check_at: Option<Moment>,
     outgoing: VecDeque<Outgoing>,
     done: VecDeque<usize>,
     notices: VecDeque<(usize, Notice)>,
@@ -342,7 +340,7 @@ impl Engine {
     pub fn new(config: Arc<Config>, mut entropy: Box<dyn Entropy>) -> Engine {
         let count = config.nodes();
         let queues = Queues::new(entropy.next_u64());
-        let nodes = (0..count).map(|node| Node::new(Arc::clone(&config), node)).collect();
+        let nodes = Fleet::new(&config);
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let node_timeout_nanos = nanos(config.node_timeout);
         let answer_due_nanos = node_timeout_nanos.min(nanos(node::SILENCE_MAX));
@@ -370,7 +368,6 @@ impl Engine {
             answer_due_nanos,
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
-            next_check_at: None,
             outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
             done: VecDeque::with_capacity(ROUNDS_USUAL),
             notices: VecDeque::new(),
@@ -778,7 +775,7 @@ impl Engine {
                 .then(|| (node.last_vote.outcome, node.last_vote.latency())),
             last_failure: (node.last_failure != NodeOutcome::NotConnected)
                 .then_some(node.last_failure),
-            last_message: node.last_error.as_ref().map(|error| Arc::clone(&error.message)),
+            last_message: node.last_error().map(|error| Arc::clone(&error.message)),
             latency: node.latency_nanos.map(Duration::from_nanos),
             in_flight: node.in_flight.len(),
             debts: node.debts_awake(),
@@ -786,7 +783,7 @@ impl Engine {
             server_version: node.server.version.clone(),
             run_id: node.server.run_id.clone(),
             release_with: self.releases_with(i),
-            errors: node.errors,
+            errors: node.error_counts(),
         })
     }
 
@@ -900,7 +897,7 @@ impl Engine {
             Some(before) => *before = claim,
             None => {
                 self.claims.push(claim);
-                for node in &mut self.nodes {
+                for node in self.nodes.iter_mut() {
                     node.votes.push(Vote::PENDING);
                 }
             }
@@ -945,8 +942,8 @@ impl Engine {
             return;
         }
         let may_create = self.rounds[round].kind.may_create();
-        if may_create {
-            self.look_again(self.last_now, nodes);
+        if may_create && self.nodes.may_be_unchecked(self.last_now) {
+            self.check(nodes);
         }
         let count = self.nodes.len();
         let how_many = if nodes == NodeSet::all(count) { count } else { nodes.len() };
@@ -954,6 +951,17 @@ impl Engine {
         sent.references += how_many as u32;
         sent.sent.extend(nodes);
         self.outgoing.push_back(Outgoing::Round(nodes, round));
+    }
+
+    /// Checks the clocks and roles of these nodes again, where due, before they are sent a SET.
+    fn check(&mut self, nodes: NodeSet) {
+        let (clocks, roles) = self.nodes.check(self.last_now, nodes);
+        if !clocks.is_empty() {
+            self.outgoing.push_back(Outgoing::Time(clocks));
+        }
+        if !roles.is_empty() {
+            self.outgoing.push_back(Outgoing::Role(roles));
+        }
     }
 
     fn enqueue(&mut self, node: usize, round: usize) {
@@ -1065,7 +1073,7 @@ impl Engine {
 
     fn report(&self, node: usize, vote: Vote) -> NodeReport {
         let at = &self.nodes[node];
-        let message = match (vote.outcome, &at.last_error, at.duplicate_of) {
+        let message = match (vote.outcome, at.last_error(), at.duplicate_of) {
             (NodeOutcome::Server(kind), Some(error), _) if error.kind == kind => {
                 Some(Arc::clone(&error.message))
             }

@@ -1,8 +1,7 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
-use super::connection::is_forbidden;
 use super::lease::NO_ENGINE;
-use super::node::State;
+use super::node::{State, is_forbidden};
 use super::round::{Claim, Kind, Lost};
 use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
 use crate::config::Heal;
@@ -226,7 +225,7 @@ impl Engine {
             // It deleted something that was not there: the command means something else on this
             // server.
             Reply::Integer(_) => {}
-            Reply::Error(error) => self.keep_error(node, error),
+            Reply::Error(error) => self.nodes[node].keep_error(error),
             _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
     }

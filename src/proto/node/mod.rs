@@ -1,24 +1,29 @@
 //! One master as the engine sees it: the life of its connection, and its unanswered commands.
 
+mod clock;
 mod debts;
+mod errors;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::{ReleaseWith, Section, ServerError, ServerInfo};
+use super::command::{ReleaseWith, Reply, Section, ServerError, ServerInfo};
 use super::fifo::Fifo;
-use super::identity::Seen;
+use super::identity::{Notice, Seen};
 use super::lease::Doubt;
 use super::round::{Claim, Kind, Lost, Vote};
-use super::server_clock::ServerClock;
+use clock::ServerClock;
 use debts::Debts;
 use debts::Here;
 pub(crate) use debts::{CONNECTIONS_MAX, Debt, Due, Origin, Origins};
+pub use errors::ErrorCounts;
+use errors::Errors;
+pub(super) use errors::is_forbidden;
 
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, Phase, Quarantine, QuarantineCause, ServerErrorKind};
+use crate::outcome::{NodeOutcome, Phase, ProtocolError, Quarantine, QuarantineCause};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -32,11 +37,6 @@ const LATE_FOR_MAX: Duration = Duration::from_secs(1);
 pub(super) const QUEUED_COMMANDS_MAX: usize = 8_192;
 /// A connection that owes replies and is silent for this long is dropped (R5 keeps it so far).
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
-
-/// A run of this many hexadecimal digits could be a token and is redacted.
-pub(super) const HEX_RUN_MAX: usize = 16;
-/// The longest error message that is kept.
-pub(super) const MESSAGE_CHARS_MAX: usize = 160;
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
@@ -124,6 +124,22 @@ pub(super) enum Route {
     Fail(NodeOutcome),
 }
 
+/// What an answer leaves to the engine.
+pub(super) enum Effect {
+    Nothing,
+    /// The connection must end.
+    Fail(NodeOutcome),
+    /// The server's wall clock has jumped forward.
+    ClockJumped,
+    /// The server did not tell its time. The notice is for the operator.
+    TimeRefused(Option<Notice>),
+}
+
+impl Effect {
+    pub(super) const UNEXPECTED: Effect =
+        Effect::Fail(NodeOutcome::Protocol(ProtocolError::Unexpected));
+}
+
 pub(super) struct Node {
     config: Arc<Config>,
     index: usize,
@@ -151,7 +167,6 @@ pub(super) struct Node {
     /// Whether replies read now may have waited in the socket for a long time.
     pub(super) is_read_late: bool,
     pub(super) last_failure: NodeOutcome,
-    pub(super) last_error: Option<ServerError>,
     pub(super) last_vote: Vote,
     /// One vote for each round slot; stale where the round is still undecided.
     pub(super) votes: Vec<Vote>,
@@ -167,8 +182,8 @@ pub(super) struct Node {
     pub(super) seen: Option<Seen>,
     /// Until when the node's votes do not count, and why.
     pub(super) quarantine: Option<(Moment, QuarantineCause)>,
-    pub(super) clock: ServerClock,
-    pub(super) errors: ErrorCounts,
+    clock: ServerClock,
+    errors: Errors,
 }
 
 impl Node {
@@ -189,7 +204,6 @@ impl Node {
             last_reply_at: Moment::from_nanos(0),
             is_read_late: false,
             last_failure: NodeOutcome::NotConnected,
-            last_error: None,
             last_vote: Vote::PENDING,
             votes: Vec::with_capacity(super::ROUNDS_USUAL),
             latency_nanos: None,
@@ -200,7 +214,7 @@ impl Node {
             seen: None,
             quarantine: None,
             clock: ServerClock::default(),
-            errors: ErrorCounts::default(),
+            errors: Errors::default(),
         }
     }
 
@@ -366,7 +380,7 @@ impl Node {
 
     /// Whether there may be times at which the node's votes do not count.
     fn is_distrusted(&self) -> bool {
-        self.settings().restart_guard != RestartGuard::Off || self.config.flush_marker.is_some()
+        self.is_guarded() || self.config.flush_marker.is_some()
     }
 
     /// Whether all that can still arrive for a lock is one SET: extensions set no keys.
@@ -518,28 +532,88 @@ impl Node {
     }
 }
 
-/// How often a server answered with an error of each kind, handshakes included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ErrorCounts([u64; ServerErrorKind::ALL.len()]);
-
-impl ErrorCounts {
-    pub(super) fn count(&mut self, kind: ServerErrorKind) {
-        self.0[kind as usize] += 1;
+/// Checks of the server's clock and role, if the restart guard is on.
+impl Node {
+    fn is_guarded(&self) -> bool {
+        self.settings().restart_guard != RestartGuard::Off
     }
 
-    /// How many errors of this kind.
-    pub fn of(&self, kind: ServerErrorKind) -> u64 {
-        self.0[kind as usize]
+    /// Whether the server reports its role. A role that it does not report is not asked for again.
+    fn tells_role(&self) -> bool {
+        self.server.replication.master.is_some()
     }
 
-    /// How many errors of any kind.
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+    pub(super) fn is_clock_due(&self, now: Moment) -> bool {
+        self.is_guarded() && self.clock.is_due(now)
     }
 
-    /// The kinds that occurred, with their counts.
-    pub fn iter(&self) -> impl Iterator<Item = (ServerErrorKind, u64)> {
-        ServerErrorKind::ALL.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
+    pub(super) fn is_role_due(&self, now: Moment) -> bool {
+        self.is_guarded() && self.tells_role() && self.clock.is_role_due(now)
+    }
+
+    /// No check is due before this moment.
+    pub(super) fn check_due(&self, now: Moment) -> Option<Moment> {
+        let role = self.tells_role().then(|| self.clock.role_due());
+        let due = [self.clock.due(now), role].into_iter().flatten().min();
+        due.filter(|_| self.is_guarded())
+    }
+
+    /// Notes that the server is asked for its time. Returns whether it is to be asked.
+    pub(super) fn ask_time(&mut self, now: Moment) -> bool {
+        self.is_guarded() && self.clock.ask_time(now)
+    }
+
+    /// Notes that the server is asked for its role. Returns whether it is to be asked.
+    pub(super) fn ask_role(&mut self, now: Moment) -> bool {
+        let is_asked = self.is_guarded() && self.tells_role();
+        if is_asked {
+            self.clock.ask_role(now);
+        }
+        is_asked
+    }
+
+    /// The server refused a SET: a client waits for a lock there.
+    pub(super) fn set_refused(&mut self, now: Moment) {
+        self.clock.refused(now);
+    }
+
+    /// Whether one of the next replies is the server's time.
+    pub(super) fn is_telling_time(&self) -> bool {
+        self.clock.is_asked()
+    }
+
+    /// The reply to a `TIME` that was sent at `sent_at`.
+    pub(super) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
+        self.clock.answered();
+        match reply {
+            Reply::Time(said) => {
+                let drift = self.config.drift;
+                match self.clock.has_jumped(sent_at, now, said, |time| drift.over(time)) {
+                    true => Effect::ClockJumped,
+                    false => Effect::Nothing,
+                }
+            }
+            Reply::Error(error) => {
+                let is_news = self.clock.time_refused(is_forbidden(error.kind));
+                self.keep_error(error);
+                // The node votes all the same.
+                Effect::TimeRefused(is_news.then_some(Notice::SecretClock))
+            }
+            _ => Effect::UNEXPECTED,
+        }
+    }
+
+    /// Keeps an error's message for reports.
+    pub(super) fn keep_error(&mut self, error: ServerError) {
+        self.errors.keep(error, self.config.nodes[self.index].password.as_deref());
+    }
+
+    pub(super) fn last_error(&self) -> Option<&ServerError> {
+        self.errors.last.as_ref()
+    }
+
+    pub(super) fn error_counts(&self) -> ErrorCounts {
+        self.errors.counts
     }
 }
 
