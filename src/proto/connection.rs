@@ -2,12 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::command::{
-    Command, Credentials, Grant, ReleaseWith, Reply, Section, ServerError, ServerInfo,
-};
-use super::identity::Notice;
+use super::command::{Grant, ReleaseWith, Reply, ServerError};
 use super::lease::Doubt;
-use super::node::{Debt, Due, Effect, InFlight, Request, State, Step, is_forbidden};
+use super::node::{Debt, Due, Effect, InFlight, Notice, Request, State};
 use super::round::{Answer, Claim, Kind, Left, Lost, Vote};
 use super::{Engine, Lease, NodeSet, Outgoing, smooth};
 use crate::moment::Moment;
@@ -15,6 +12,9 @@ use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerE
 use crate::quorum::Verdict;
 use crate::token::LockToken;
 use crate::validity::Ttl;
+
+/// The most pending notices; further ones are dropped.
+const NOTICES_MAX: usize = 64;
 
 /// Why the fast path stopped.
 enum FastPath {
@@ -62,16 +62,8 @@ impl Engine {
         // no more than one that does not accept.
         let deadline = self.not_over(now, deadline);
         self.nodes[node].state = State::Handshaking { deadline };
-        let config = &self.config.nodes[node];
-        if config.password.is_some() {
-            self.outgoing.push_back(Outgoing::Handshake(node, Step::Authenticate));
-        }
-        if config.db != 0 {
-            self.outgoing.push_back(Outgoing::Handshake(node, Step::Select));
-        }
-        for step in Step::COMMON {
-            self.outgoing.push_back(Outgoing::Handshake(node, step));
-        }
+        let steps = self.nodes[node].steps();
+        self.outgoing.extend(steps.map(|step| Outgoing::Handshake(node, step)));
         self.nodes[node].reconnect(now);
         self.nodes.check_anew();
     }
@@ -85,7 +77,7 @@ impl Engine {
     /// The node's address is the same as that of another node.
     pub fn handle_duplicate(&mut self, now: Moment, node: usize, of: usize) {
         let now = self.clamp(now);
-        self.nodes[node].duplicate_of = Some(of);
+        self.nodes[node].set_duplicate(Some(of));
         self.notice(node, Notice::Unfit(Unfit::Duplicate));
         self.fail_node(now, node, NodeOutcome::Unfit(Unfit::Duplicate));
     }
@@ -241,29 +233,30 @@ impl Engine {
         if self.nodes[node].late == 0 {
             self.overloaded.remove(node);
         }
-        match answered.request {
-            Request::Handshake(step) => {
-                self.handle_greeting(now, node, step, answered.sent_at, reply);
-            }
+        let InFlight { request, sent_at } = answered;
+        let at = &mut self.nodes[node];
+        let effect = match request {
+            Request::Handshake(step) => at.handle_greeting(now, step, sent_at, reply),
             Request::Round(round) => {
                 self.stats.late_replies += u64::from(late);
-                self.handle_answer(now, node, round, reply);
+                return self.handle_answer(now, node, round, reply);
             }
-            Request::Time => {
-                let effect = self.nodes[node].handle_time(now, answered.sent_at, reply);
-                self.follow(now, node, effect);
-            }
-            Request::Role => self.handle_role(now, node, reply),
-            Request::Kill(connection) => self.handle_killed(now, node, connection, reply),
-            Request::Probe(with) => self.handle_probed(now, node, with, reply),
-        }
+            Request::Time => at.handle_time(now, sent_at, reply),
+            Request::Role => at.handle_role(reply),
+            Request::Kill(connection) => at.handle_killed(now, connection, reply),
+            Request::Probe(with) => at.handle_probed(with, reply),
+        };
+        self.follow(now, node, effect);
     }
 
     /// Does what a node's answer leaves to be done.
     fn follow(&mut self, now: Moment, node: usize, effect: Effect) {
         match effect {
             Effect::Nothing => {}
+            Effect::Greeted => self.finish_handshake(now, node),
             Effect::Fail(outcome) => self.fail_node(now, node, outcome),
+            Effect::Killed => self.stats.connections_killed += 1,
+            Effect::ReleasesWith(with) => self.release_with(node, with),
             Effect::ClockJumped => {
                 self.stats.clock_jumps += 1;
                 let until = now.after(self.config.quarantine);
@@ -274,6 +267,71 @@ impl Engine {
                 notice.into_iter().for_each(|notice| self.notice(node, notice));
             }
         }
+    }
+
+    /// The handshake is complete: the server votes from now on, if it may vote at all.
+    fn finish_handshake(&mut self, now: Moment, node: usize) {
+        let welcome = match self.nodes.welcome(now, node) {
+            Ok(welcome) => welcome,
+            Err(reason) => {
+                self.notice(node, Notice::Unfit(reason));
+                return self.fail_node(now, node, NodeOutcome::Unfit(reason));
+            }
+        };
+        self.stats.connected += 1;
+        welcome.notice.into_iter().for_each(|notice| self.notice(node, notice));
+        for (cause, until) in welcome.quarantines.into_iter().flatten() {
+            self.quarantine(node, cause, until);
+        }
+        self.kill(node, welcome.kills);
+        self.settle_debts(now, node);
+        // After the commands that waited.
+        let native = self.nodes[node].native_release();
+        if native != ReleaseWith::Script {
+            self.outgoing.push_back(Outgoing::Probe(node, native));
+        }
+    }
+
+    /// Stops counting the node's votes until then.
+    fn quarantine(&mut self, node: usize, cause: QuarantineCause, until: Moment) {
+        if self.nodes[node].quarantine(cause, until) {
+            self.notice(node, Notice::Quarantined(cause));
+            self.stats.quarantines += 1;
+            self.maybe_quarantined.insert(node);
+        }
+    }
+
+    pub(super) fn quarantined_of(&mut self, now: Moment, nodes: NodeSet) -> NodeSet {
+        let mut quarantined = NodeSet::EMPTY;
+        for node in nodes.and(self.maybe_quarantined).iter() {
+            match self.nodes[node].is_quarantined(now) {
+                true => quarantined.insert(node),
+                false => self.maybe_quarantined.remove(node),
+            }
+        }
+        quarantined
+    }
+
+    fn notice(&mut self, node: usize, notice: Notice) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back((node, notice));
+        }
+    }
+
+    /// Whether there are notices for the operator of a node.
+    pub fn has_notices(&self) -> bool {
+        !self.notices.is_empty()
+    }
+
+    /// The next notice for the operator of a node, with the node's index.
+    pub fn poll_notice(&mut self) -> Option<(usize, Notice)> {
+        self.notices.pop_front()
+    }
+
+    /// Two nodes that are the same server, if any: the one that was connected first, and the other
+    /// one.
+    pub fn duplicates(&self) -> Option<(usize, usize)> {
+        self.nodes.duplicates()
     }
 
     /// Whether one of the node's next replies is its time. Then read our own clock again before
@@ -294,83 +352,6 @@ impl Engine {
             _ => NodeOutcome::Protocol(ProtocolError::Surplus),
         };
         self.fail_node(now, node, outcome);
-    }
-
-    fn handle_greeting(
-        &mut self,
-        now: Moment,
-        node: usize,
-        step: Step,
-        sent_at: Moment,
-        reply: Reply,
-    ) {
-        if let Reply::Error(error) = reply {
-            return self.handle_greeting_refused(now, node, step, sent_at, error);
-        }
-        match (step, reply) {
-            (Step::Authenticate | Step::Select | Step::SetName, Reply::Ok) => {}
-            (Step::ClientId, Reply::Integer(id)) => self.nodes[node].client_id = Some(id),
-            (Step::Info(_), Reply::Info(info)) => self.nodes[node].server.add(*info),
-            (Step::Info(Section::Replication), Reply::Replication(said)) => {
-                self.nodes[node].server.replication = said;
-            }
-            (Step::Time, time) => {
-                let effect = self.nodes[node].handle_time(now, sent_at, time);
-                self.follow(now, node, effect);
-            }
-            (Step::Probe, Reply::Integer(0)) => self.finish_handshake(now, node),
-            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
-        }
-    }
-
-    fn handle_greeting_refused(
-        &mut self,
-        now: Moment,
-        node: usize,
-        step: Step,
-        sent_at: Moment,
-        mut error: ServerError,
-    ) {
-        let kind = error.kind;
-        // The probe's key prefix may be outside the user's permissions; errors of the locks' own
-        // keys will show that. The server's message names the command, and maybe the user, or what
-        // may not be accessed.
-        let is_foreign_key =
-            kind == ServerErrorKind::Permission && error.message.contains(" access ");
-        if step == Step::Authenticate {
-            // The code is enough, and the rest may contain the password in another form.
-            error.message = error.message.split(' ').next().unwrap_or_default().into();
-        }
-        if step == Step::Time && !denies_service(kind) {
-            let effect = self.nodes[node].handle_time(now, sent_at, Reply::Error(error));
-            return self.follow(now, node, effect);
-        }
-        self.nodes[node].keep_error(error);
-        match step {
-            // Name and id are optional, and some servers have neither.
-            Step::SetName | Step::ClientId if !denies_service(kind) => {}
-            // What the server does not report cannot be relied on.
-            Step::Info(_) if is_forbidden(kind) => {
-                let version = self.nodes[node].server.version.take();
-                self.nodes[node].server = ServerInfo { version, ..ServerInfo::default() };
-            }
-            Step::Probe => {
-                self.nodes[node].runs_no_scripts = is_forbidden(kind) && !is_foreign_key;
-                // A replica and a loading server refuse the script as well.
-                let reason = match kind {
-                    ServerErrorKind::ReadOnly => Some(Unfit::Replica),
-                    ServerErrorKind::Loading => Some(Unfit::Loading),
-                    ServerErrorKind::Cluster => Some(Unfit::Cluster),
-                    _ => None,
-                };
-                match reason {
-                    Some(reason) => self.fail_node(now, node, NodeOutcome::Unfit(reason)),
-                    None if is_forbidden(kind) => self.finish_handshake(now, node),
-                    None => self.fail_node(now, node, NodeOutcome::Server(kind)),
-                }
-            }
-            _ => self.fail_node(now, node, NodeOutcome::Server(kind)),
-        }
     }
 
     fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
@@ -441,7 +422,7 @@ impl Engine {
     /// Counts a node's answer, unless the node is or was in quarantine, or its copy is in doubt.
     fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         let is_counted = !self.rounds[round].uncounted.contains(node)
-            && !self.is_quarantined(now, node)
+            && !self.nodes[node].is_quarantined(now)
             && !self.is_doubted(now, node, round);
         if is_counted || outcome.is_failure() {
             return self.vote(now, round, node, outcome);
@@ -695,21 +676,6 @@ impl Engine {
         self.outgoing.extend(kills);
     }
 
-    fn handle_killed(&mut self, now: Moment, node: usize, connection: i64, reply: Reply) {
-        match reply {
-            // 0: the connection had already ended.
-            Reply::Integer(_) => {
-                self.stats.connections_killed += 1;
-                self.nodes[node].connection_killed(now, connection);
-            }
-            Reply::Error(error) => {
-                self.nodes[node].kill_refused(connection);
-                self.nodes[node].keep_error(error);
-            }
-            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
-        }
-    }
-
     /// Takes the next step of some of the debts that are due. When none is due, the commands that
     /// waited for them follow.
     #[cold]
@@ -745,28 +711,4 @@ impl Engine {
             self.add_debt(now, doubt.node, lease.token, debt);
         }
     }
-
-    pub(super) fn handshake_command(&self, node: usize, step: Step) -> Command<'_> {
-        let config = &self.config.nodes[node];
-        match step {
-            Step::Authenticate => Command::Authenticate(Credentials {
-                user: config.user.as_deref(),
-                password: config.password.as_deref().unwrap_or_default(),
-            }),
-            Step::Select => Command::Select { db: config.db },
-            Step::SetName => Command::SetName,
-            Step::ClientId => Command::ClientId,
-            Step::Info(section) => Command::Info(section),
-            Step::Time => Command::Time,
-            Step::Probe => self.probe_command(ReleaseWith::Script),
-        }
-    }
-
-    pub(super) fn probe_command(&self, with: ReleaseWith) -> Command<'_> {
-        Command::Probe { key: self.config.probe_key.as_bytes(), with }
-    }
-}
-
-fn denies_service(kind: ServerErrorKind) -> bool {
-    matches!(kind, ServerErrorKind::Auth | ServerErrorKind::MaxClients)
 }

@@ -24,7 +24,6 @@ mod connection;
 mod extend;
 mod fifo;
 mod fleet;
-mod identity;
 mod lease;
 mod node;
 mod queue;
@@ -46,12 +45,10 @@ pub use command::{
     Command, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply, Section,
     ServerError, ServerInfo,
 };
-use identity::Departed;
-pub use identity::Notice;
 pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
 pub(crate) use node::{CONNECTIONS_MAX, Origin, Origins};
-pub use node::{ErrorCounts, NodeState, NodeStatus};
+pub use node::{ErrorCounts, NodeState, NodeStatus, Notice};
 
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
@@ -329,7 +326,6 @@ pub struct Engine {
     done: VecDeque<usize>,
     notices: VecDeque<(usize, Notice)>,
     queues: Queues,
-    departed: Departed,
     /// Smoothed time from the start of a round to a quorum of answers.
     quorum_round_trip_nanos: Option<u64>,
     stats: Stats,
@@ -372,7 +368,6 @@ impl Engine {
             done: VecDeque::with_capacity(ROUNDS_USUAL),
             notices: VecDeque::new(),
             queues,
-            departed: Departed::default(),
             quorum_round_trip_nanos: None,
             stats: Stats::default(),
         }
@@ -468,7 +463,7 @@ impl Engine {
             Outgoing::Close(node) => Some(Action::Close { node }),
             Outgoing::Handshake(node, step) => {
                 let nodes = self.hand_out(NodeSet::one(node), Request::Handshake(step));
-                Some(Action::Send { nodes, command: self.handshake_command(node, step) })
+                Some(Action::Send { nodes, command: self.nodes[node].step_command(step) })
             }
             Outgoing::Kill(node, connection) => {
                 let nodes = self.hand_out(NodeSet::one(node), Request::Kill(connection));
@@ -476,7 +471,7 @@ impl Engine {
             }
             Outgoing::Probe(node, with) => {
                 let nodes = self.hand_out(NodeSet::one(node), Request::Probe(with));
-                Some(Action::Send { nodes, command: self.probe_command(with) })
+                Some(Action::Send { nodes, command: self.nodes[node].probe_command(with) })
             }
             Outgoing::Time(nodes) => {
                 let nodes = self.hand_out(nodes, Request::Time);
@@ -767,7 +762,7 @@ impl Engine {
         self.nodes.iter().enumerate().map(|(i, node)| NodeStatus {
             node: i,
             address: Arc::clone(&self.config.nodes[i].address),
-            state: match self.is_quarantined(self.last_now, i) {
+            state: match node.is_quarantined(self.last_now) {
                 true if node.state == State::Ready => NodeState::Quarantined,
                 _ => node.state.into(),
             },
@@ -780,8 +775,8 @@ impl Engine {
             in_flight: node.in_flight.len(),
             debts: node.debts_awake(),
             quarantine: node.quarantine_at(self.last_now),
-            server_version: node.server.version.clone(),
-            run_id: node.server.run_id.clone(),
+            server_version: node.server_version(),
+            run_id: node.run_id().cloned(),
             release_with: self.releases_with(i),
             errors: node.error_counts(),
         })
@@ -1073,7 +1068,7 @@ impl Engine {
 
     fn report(&self, node: usize, vote: Vote) -> NodeReport {
         let at = &self.nodes[node];
-        let message = match (vote.outcome, at.last_error(), at.duplicate_of) {
+        let message = match (vote.outcome, at.last_error(), at.duplicate_of()) {
             (NodeOutcome::Server(kind), Some(error), _) if error.kind == kind => {
                 Some(Arc::clone(&error.message))
             }

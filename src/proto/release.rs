@@ -3,11 +3,11 @@
 use super::lease::NO_ENGINE;
 use super::node::{State, is_forbidden};
 use super::round::{Claim, Kind, Lost};
-use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
+use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Task};
 use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
+use crate::outcome::{NodeOutcome, ServerErrorKind};
 use crate::token::LockToken;
 
 /// What an attempt may have left on the nodes.
@@ -208,25 +208,6 @@ impl Engine {
             ReleaseWith::Script => {}
             ReleaseWith::Delex => self.with_delex.insert(node),
             ReleaseWith::Delifeq => self.with_delifeq.insert(node),
-        }
-    }
-
-    /// The server may have a command that this user must not run: only a command that was seen to
-    /// work is used.
-    pub(super) fn handle_probed(
-        &mut self,
-        now: Moment,
-        node: usize,
-        with: ReleaseWith,
-        reply: Reply,
-    ) {
-        match reply {
-            Reply::Integer(0) => self.release_with(node, with),
-            // It deleted something that was not there: the command means something else on this
-            // server.
-            Reply::Integer(_) => {}
-            Reply::Error(error) => self.nodes[node].keep_error(error),
-            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
     }
 

@@ -3,14 +3,15 @@
 mod clock;
 mod debts;
 mod errors;
+mod handshake;
+mod identity;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::{ReleaseWith, Reply, Section, ServerError, ServerInfo};
+use super::command::{ReleaseWith, Reply, ServerError};
 use super::fifo::Fifo;
-use super::identity::{Notice, Seen};
 use super::lease::Doubt;
 use super::round::{Claim, Kind, Lost, Vote};
 use clock::ServerClock;
@@ -20,10 +21,14 @@ pub(crate) use debts::{CONNECTIONS_MAX, Debt, Due, Origin, Origins};
 pub use errors::ErrorCounts;
 use errors::Errors;
 pub(super) use errors::is_forbidden;
+pub(crate) use handshake::Step;
+use identity::Identity;
+pub use identity::Notice;
+pub(crate) use identity::{Process, Recognised};
 
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, Phase, ProtocolError, Quarantine, QuarantineCause};
+use crate::outcome::{NodeOutcome, Phase, ProtocolError, Quarantine, QuarantineCause, Unfit};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -40,33 +45,6 @@ pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
-
-/// A step of the handshake. All of them are sent at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    Authenticate,
-    Select,
-    SetName,
-    ClientId,
-    Info(Section),
-    Time,
-    /// The last step: when it is answered, all are.
-    Probe,
-}
-
-impl Step {
-    /// The steps that every connection takes, in order.
-    pub(super) const COMMON: [Step; 8] = [
-        Step::SetName,
-        Step::ClientId,
-        Step::Info(Section::Server),
-        Step::Info(Section::Replication),
-        Step::Info(Section::Memory),
-        Step::Info(Section::Persistence),
-        Step::Time,
-        Step::Probe,
-    ];
-}
 
 /// What a reply answers. The order of the replies decides this, since RESP has no request ids.
 #[derive(Debug, Clone, Copy)]
@@ -127,8 +105,14 @@ pub(super) enum Route {
 /// What an answer leaves to the engine.
 pub(super) enum Effect {
     Nothing,
+    /// The last step of the handshake was answered.
+    Greeted,
     /// The connection must end.
     Fail(NodeOutcome),
+    /// An old connection has ended.
+    Killed,
+    /// The node is to be sent this release command from now on.
+    ReleasesWith(ReleaseWith),
     /// The server's wall clock has jumped forward.
     ClockJumped,
     /// The server did not tell its time. The notice is for the operator.
@@ -172,16 +156,7 @@ pub(super) struct Node {
     pub(super) votes: Vec<Vote>,
     /// Smoothed time from command to reply.
     pub(super) latency_nanos: Option<u64>,
-    /// `CLIENT ID` of this connection, or of the last one.
-    pub(super) client_id: Option<i64>,
-    /// What the server reported about itself on this connection.
-    pub(super) server: ServerInfo,
-    pub(super) runs_no_scripts: bool,
-    pub(super) duplicate_of: Option<usize>,
-    /// The server process of the last connection.
-    pub(super) seen: Option<Seen>,
-    /// Until when the node's votes do not count, and why.
-    pub(super) quarantine: Option<(Moment, QuarantineCause)>,
+    identity: Identity,
     clock: ServerClock,
     errors: Errors,
 }
@@ -207,12 +182,7 @@ impl Node {
             last_vote: Vote::PENDING,
             votes: Vec::with_capacity(super::ROUNDS_USUAL),
             latency_nanos: None,
-            client_id: None,
-            server: ServerInfo::default(),
-            runs_no_scripts: false,
-            duplicate_of: None,
-            seen: None,
-            quarantine: None,
+            identity: Identity::default(),
             clock: ServerClock::default(),
             errors: Errors::default(),
         }
@@ -220,23 +190,14 @@ impl Node {
 
     /// A new connection is established: the server behind it is not known yet.
     pub(super) fn reconnect(&mut self, now: Moment) {
-        self.client_id = None;
-        self.server = ServerInfo::default();
-        self.runs_no_scripts = false;
-        self.duplicate_of = None;
+        self.identity.reconnect();
         self.clock.reconnect(now);
         self.debts.reconnect();
     }
 
-    /// The connection ends: records when the known process last answered. If the server did not
-    /// report its run_id, it may have been that process.
+    /// The connection ends.
     pub(super) fn note_last_reply(&mut self) {
-        if let Some(seen) = &mut self.seen {
-            let run_id = self.server.run_id.as_ref();
-            if run_id.is_none_or(|run_id| seen.is(run_id)) {
-                seen.last = seen.last.max(self.last_reply_at);
-            }
-        }
+        self.identity.note_last_reply(self.last_reply_at);
     }
 
     /// A ready connection ends. If it lasted for the longest back-off, it ends the row of failures.
@@ -372,8 +333,8 @@ impl Node {
 
     fn here(&self) -> Here {
         Here {
-            process: self.server.run_id.clone(),
-            connection: self.client_id,
+            process: self.identity.server.run_id.clone(),
+            connection: self.identity.client_id,
             round_trip: Duration::from_nanos(self.latency_nanos.unwrap_or(0)),
         }
     }
@@ -451,25 +412,38 @@ impl Node {
         self.debts.kill_old_connections(&here)
     }
 
-    /// An old connection has ended, because it was killed.
-    pub(super) fn connection_killed(&mut self, now: Moment, connection: i64) {
-        let countable_from = now.after(self.config.quarantine);
-        self.debts.connection_killed(self.server.run_id.as_deref(), connection, countable_from);
+    /// The reply to the `CLIENT KILL` of an old connection.
+    pub(super) fn handle_killed(&mut self, now: Moment, connection: i64, reply: Reply) -> Effect {
+        match reply {
+            // 0: the connection had already ended.
+            Reply::Integer(_) => {
+                let countable_from = now.after(self.config.quarantine);
+                let process = self.identity.server.run_id.as_deref();
+                self.debts.connection_killed(process, connection, countable_from);
+                Effect::Killed
+            }
+            // The releases will be repeated instead.
+            Reply::Error(error) => {
+                self.debts.kill_refused(connection);
+                self.keep_error(error);
+                Effect::Nothing
+            }
+            _ => Effect::UNEXPECTED,
+        }
     }
 
-    /// The server refused to kill a connection: the releases will be repeated instead.
-    pub(super) fn kill_refused(&mut self, connection: i64) {
-        self.debts.kill_refused(connection);
-    }
-
-    /// The node runs another process than before.
-    pub(super) fn other_processes_gone(&mut self, now: Moment, process: &str) {
-        self.debts.other_processes_gone(process, now.after(self.config.quarantine));
-    }
-
-    /// The node is ready: what is owed precedes any new command.
-    pub(super) fn start_debts(&mut self) {
-        self.debts.start();
+    /// The server may have a command that this user must not run: only a command that was seen to
+    /// work is used.
+    pub(super) fn handle_probed(&mut self, with: ReleaseWith, reply: Reply) -> Effect {
+        match reply {
+            Reply::Integer(0) => return Effect::ReleasesWith(with),
+            // It deleted something that was not there: the command means something else on this
+            // server.
+            Reply::Integer(_) => {}
+            Reply::Error(error) => self.keep_error(error),
+            _ => return Effect::UNEXPECTED,
+        }
+        Effect::Nothing
     }
 
     /// The connection was lost.
@@ -509,7 +483,7 @@ impl Node {
         if !doubt.origins.is_empty() && self.is_distrusted() {
             doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
         }
-        let quarantine = self.quarantine_at(now).map(|quarantine| quarantine.ready_in);
+        let quarantine = self.identity.quarantine_at(now).map(|quarantine| quarantine.ready_in);
         doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
         doubt.says_anything().then_some(doubt)
     }
@@ -523,12 +497,72 @@ impl Node {
     pub(super) fn debts_awake(&self) -> usize {
         self.debts.awake()
     }
+}
+
+/// Who the server is, and whether its votes count.
+impl Node {
+    pub(super) fn run_id(&self) -> Option<&Arc<str>> {
+        self.identity.server.run_id.as_ref()
+    }
+
+    pub(super) fn server_version(&self) -> Option<Arc<str>> {
+        self.identity.server.version.clone()
+    }
+
+    pub(super) fn has_seen(&self, run_id: &str) -> bool {
+        self.identity.has_seen(run_id)
+    }
+
+    /// The node that is the same server, if one is.
+    pub(super) fn duplicate_of(&self) -> Option<usize> {
+        self.identity.duplicate_of
+    }
+
+    pub(super) fn set_duplicate(&mut self, of: Option<usize>) {
+        self.identity.duplicate_of = of;
+    }
+
+    /// Why the server must not vote, if so.
+    pub(super) fn unfit(&self) -> Option<Unfit> {
+        self.identity.unfit()
+    }
+
+    /// The handshake is complete, and the server may vote.
+    pub(super) fn become_ready(&mut self, now: Moment) -> Recognised {
+        self.state = State::Ready;
+        self.ready_at = now;
+        // Debts of a lost connection are settled before any new command (R12).
+        self.debts.start();
+        let config = &self.config.nodes[self.index];
+        let recognised = self.identity.recognise(now, config, self.config.quarantine);
+        if let Process::Other(process) = &recognised.process {
+            self.debts.other_processes_gone(process, now.after(self.config.quarantine));
+        }
+        recognised
+    }
+
+    /// The native release command to try.
+    pub(super) fn native_release(&self) -> ReleaseWith {
+        self.identity.server.native_release()
+    }
+
+    /// Stops counting the node's votes until then, if they are guarded. Returns whether they
+    /// counted sooner before.
+    pub(super) fn quarantine(&mut self, cause: QuarantineCause, until: Moment) -> bool {
+        self.is_guarded() && self.identity.quarantine(cause, until)
+    }
+
+    pub(super) fn is_quarantined(&self, now: Moment) -> bool {
+        self.identity.is_quarantined(now)
+    }
+
+    pub(super) fn quarantined_until(&self) -> Option<Moment> {
+        self.identity.quarantined_until()
+    }
 
     /// Why the node's votes do not count at `now`, and for how much longer.
     pub(super) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
-        let (until, cause) = self.quarantine?;
-        let ready_in = until.steadily_since(now);
-        (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in))
+        self.identity.quarantine_at(now)
     }
 }
 
@@ -540,7 +574,7 @@ impl Node {
 
     /// Whether the server reports its role. A role that it does not report is not asked for again.
     fn tells_role(&self) -> bool {
-        self.server.replication.master.is_some()
+        self.identity.server.replication.master.is_some()
     }
 
     pub(super) fn is_clock_due(&self, now: Moment) -> bool {
@@ -601,6 +635,27 @@ impl Node {
             }
             _ => Effect::UNEXPECTED,
         }
+    }
+
+    /// The reply to a repeated check of the role.
+    pub(super) fn handle_role(&mut self, reply: Reply) -> Effect {
+        let said = match reply {
+            Reply::Info(info) => info.replication,
+            Reply::Replication(said) => said,
+            Reply::Error(error) => {
+                let kind = error.kind;
+                self.keep_error(error);
+                // A temporary error keeps the SET from being granted, too.
+                return match is_forbidden(kind) {
+                    true => Effect::Fail(NodeOutcome::Server(kind)),
+                    false => Effect::Nothing,
+                };
+            }
+            _ => return Effect::UNEXPECTED,
+        };
+        // Its next handshake will show its new state.
+        let fail = |reason| Effect::Fail(NodeOutcome::Unfit(reason));
+        self.identity.role_said(said).map_or(Effect::Nothing, fail)
     }
 
     /// Keeps an error's message for reports.
