@@ -1,10 +1,8 @@
 //! A node's connection: connecting, handshake, loss and reconnect; and the replies on it.
 
-use std::collections::VecDeque;
-
 use super::command::{Grant, ReleaseWith, Reply, ServerError};
 use super::lease::Doubt;
-use super::node::{Debt, Due, Effect, InFlight, Notice, Request, State};
+use super::node::{Debt, Due, Effect, Notice, Request, State};
 use super::round::{Answer, Claim, Kind, Left, Lost, Vote};
 use super::{Engine, Lease, NodeSet, Outgoing, smooth};
 use crate::moment::Moment;
@@ -37,35 +35,20 @@ impl Engine {
     /// Reports progress of the requested connection: its name is being looked up, or was resolved.
     pub fn handle_connecting(&mut self, now: Moment, node: usize, phase: Phase) {
         let now = self.clamp(now);
-        if let State::Connecting { deadline, .. } = self.nodes[node].state {
-            let deadline = self.not_over(now, deadline);
-            self.nodes[node].state = State::Connecting { deadline, phase };
+        if let Some(deadline) = self.nodes[node].handle_connecting(now, phase) {
+            self.note_due(deadline);
         }
-    }
-
-    /// The deadline of a connection that made progress. If it has passed, the caller has not called
-    /// since; the connection then gets a new deadline.
-    fn not_over(&mut self, now: Moment, deadline: Moment) -> Moment {
-        let deadline =
-            if now < deadline { deadline } else { now.after(self.config.connect_timeout) };
-        self.note_due(deadline);
-        deadline
     }
 
     /// The requested connection is established.
     pub fn handle_connected(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
-        let State::Connecting { deadline, .. } = self.nodes[node].state else {
-            return;
-        };
-        // One deadline covers connection and handshake: a peer that accepts and stays silent costs
-        // no more than one that does not accept.
-        let deadline = self.not_over(now, deadline);
-        self.nodes[node].state = State::Handshaking { deadline };
-        let steps = self.nodes[node].steps();
-        self.outgoing.extend(steps.map(|step| Outgoing::Handshake(node, step)));
-        self.nodes[node].reconnect(now);
-        self.nodes.check_anew();
+        if let Some(deadline) = self.nodes[node].handle_connected(now) {
+            self.note_due(deadline);
+            let steps = self.nodes[node].steps();
+            self.outgoing.extend(steps.map(|step| Outgoing::Handshake(node, step)));
+            self.nodes.check_anew();
+        }
     }
 
     /// The connection ended, or could not be established.
@@ -85,31 +68,24 @@ impl Engine {
     /// Until [`reading_in_time`](Engine::reading_in_time), replies may have waited in the socket:
     /// their age is no latency sample. The first of them was there at `since`, if that is known.
     pub fn reading_late(&mut self, node: usize, since: Option<Moment>) {
-        let at = &mut self.nodes[node];
-        if let (Some(since), Some(first)) = (since, at.in_flight.first()) {
-            let sample = since.nanos_since(first.sent_at);
-            if since >= first.sent_at && sample <= self.node_timeout_nanos {
-                at.note_latency(sample);
-            }
-        }
-        at.is_read_late = true;
+        self.nodes[node].reading_late(since);
     }
 
     /// From now on, replies are read as they arrive.
     pub fn reading_in_time(&mut self, node: usize) {
-        self.nodes[node].is_read_late = false;
+        self.nodes[node].reading_in_time();
     }
 
     /// The socket accepts no more, and the event loop has buffered as much as it may.
     pub fn handle_blocked(&mut self, node: usize) {
-        self.nodes[node].blocked = true;
+        self.nodes[node].handle_blocked();
         self.note_open(node);
     }
 
     /// The socket accepts bytes again.
     pub fn handle_writable(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
-        let was_blocked = std::mem::take(&mut self.nodes[node].blocked);
+        let was_blocked = self.nodes[node].handle_writable();
         self.note_open(node);
         if was_blocked && self.open.contains(node) {
             self.flush_queue(now, node);
@@ -161,9 +137,7 @@ impl Engine {
     ) -> FastPath {
         let now = self.last_now;
         let at = &mut self.nodes[node];
-        let is_usual = at.state == State::Ready
-            && at.late == 0
-            && at.failures == 0
+        let is_usual = at.is_usual()
             && !self.maybe_quarantined.contains(node)
             && !self.indebted.contains(node);
         let mut latest = None;
@@ -175,20 +149,19 @@ impl Engine {
                 break FastPath::Drained;
             };
             *left -= 1;
-            let Some(InFlight { request: Request::Round(round), sent_at }) = at.in_flight.first()
-            else {
+            let Some((round, sent_at)) = at.next_round() else {
                 break FastPath::Unusual(grant);
             };
             let voted = &mut self.rounds[round];
             let sample = now.nanos_since(sent_at);
             let is_usual = is_usual
-                && sample <= self.node_timeout_nanos
+                && at.is_in_time(sample)
                 && Grant::is_same(voted.grant, Some(grant))
                 && voted.undecided.without(voted.uncounted).contains(node);
             if !is_usual {
                 break FastPath::Unusual(grant);
             }
-            at.in_flight.drop_first();
+            at.drop_next();
             let since_start = now.nanos_since(voted.started);
             let vote = Vote::new(NodeOutcome::Granted, Some(since_start));
             latest = Some((vote, sample));
@@ -212,47 +185,39 @@ impl Engine {
             }
         };
         if let Some((vote, sample)) = latest {
-            at.last_reply_at = now;
-            at.last_vote = vote;
-            at.note_latency(sample);
+            at.note_in_time(now, vote, sample);
         }
         counted
     }
 
     #[cold]
     fn handle_any_reply(&mut self, now: Moment, node: usize, reply: Reply) {
-        if !self.nodes[node].is_connected() {
+        let at = &mut self.nodes[node];
+        if !matches!(at.state(), State::Handshaking { .. } | State::Ready) {
             return;
         }
-        let late = self.nodes[node].late > 0;
-        let Some(answered) = self.nodes[node].take_answered(now, self.node_timeout_nanos) else {
-            return self.handle_unasked(now, node, reply);
-        };
+        let effect = at.handle_reply(now, reply);
         // Not before every late command is answered: with a lower bar the node would stay just
         // below it forever.
-        if self.nodes[node].late == 0 {
+        if !at.has_late() {
             self.overloaded.remove(node);
         }
-        let InFlight { request, sent_at } = answered;
-        let at = &mut self.nodes[node];
-        let effect = match request {
-            Request::Handshake(step) => at.handle_greeting(now, step, sent_at, reply),
-            Request::Round(round) => {
-                self.stats.late_replies += u64::from(late);
-                return self.handle_answer(now, node, round, reply);
-            }
-            Request::Time => at.handle_time(now, sent_at, reply),
-            Request::Role => at.handle_role(reply),
-            Request::Kill(connection) => at.handle_killed(now, connection, reply),
-            Request::Probe(with) => at.handle_probed(with, reply),
-        };
         self.follow(now, node, effect);
     }
 
-    /// Does what a node's answer leaves to be done.
+    /// Does what a node's input leaves to be done.
     fn follow(&mut self, now: Moment, node: usize, effect: Effect) {
         match effect {
             Effect::Nothing => {}
+            Effect::Answered(round, reply, was_late) => {
+                self.stats.late_replies += u64::from(was_late);
+                self.handle_answer(now, node, round, reply);
+            }
+            Effect::Retry => {
+                self.give_up_lost(now, node);
+                self.wake(now, node);
+            }
+            Effect::DebtsDue => self.settle_debts(now, node),
             Effect::Greeted => self.finish_handshake(now, node),
             Effect::Fail(outcome) => self.fail_node(now, node, outcome),
             Effect::Killed => self.stats.connections_killed += 1,
@@ -340,20 +305,6 @@ impl Engine {
         self.nodes[node].is_telling_time()
     }
 
-    /// A server with too many clients sends an error before it is asked anything. Any other
-    /// unrequested reply would be taken for the answer to a later command.
-    fn handle_unasked(&mut self, now: Moment, node: usize, reply: Reply) {
-        let outcome = match (self.nodes[node].state, reply) {
-            (State::Handshaking { .. }, Reply::Error(error)) => {
-                let kind = error.kind;
-                self.nodes[node].keep_error(error);
-                NodeOutcome::Server(kind)
-            }
-            _ => NodeOutcome::Protocol(ProtocolError::Surplus),
-        };
-        self.fail_node(now, node, outcome);
-    }
-
     fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
         let kind = self.rounds[round].kind;
         let Some(outcome) = self.outcome(now, node, round, reply) else {
@@ -362,7 +313,7 @@ impl Engine {
         // Not for a release: the client itself sends owed releases after each reconnect, and a node
         // that answers nothing else is of no use.
         if !kind.is_release() {
-            self.nodes[node].failures = 0;
+            self.nodes[node].note_answer();
         }
         if outcome == NodeOutcome::Held {
             self.nodes[node].set_refused(now);
@@ -465,99 +416,57 @@ impl Engine {
 
     /// Starts to connect, unless a connection exists or must wait.
     pub(super) fn wake(&mut self, now: Moment, node: usize) {
-        match self.nodes[node].state {
-            State::Idle => {}
-            State::BackOff { retry_at } if now >= retry_at && self.nodes[node].lost.is_empty() => {}
-            State::BackOff { .. }
-            | State::Connecting { .. }
-            | State::Handshaking { .. }
-            | State::Ready => return,
+        if let Some(deadline) = self.nodes[node].connect(now) {
+            self.note_due(deadline);
+            self.outgoing.push_back(Outgoing::Connect(node));
         }
-        let deadline = now.after(self.config.connect_timeout);
-        self.nodes[node].state = State::Connecting { deadline, phase: Phase::Connect };
-        self.note_due(deadline);
-        self.outgoing.push_back(Outgoing::Connect(node));
     }
 
     /// Whether the node will be failed for its silence at `now`. Read its replies first.
     pub fn is_overdue(&self, now: Moment, node: usize) -> bool {
-        let node = &self.nodes[node];
-        node.state == State::Ready && node.silent_until().is_some_and(|until| now >= until)
+        self.nodes[node].is_overdue(now)
     }
 
     pub(super) fn node_timeout(&mut self, now: Moment, node: usize) {
-        match self.nodes[node].state {
-            State::Idle => {}
-            State::Connecting { deadline, phase } if now >= deadline => {
-                self.fail_node(now, node, NodeOutcome::TimedOut(phase));
-            }
-            State::Handshaking { deadline } if now >= deadline => {
-                self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Handshake));
-            }
-            State::Connecting { .. } | State::Handshaking { .. } => {}
-            State::BackOff { .. } => {
-                self.give_up_lost(now, node);
-                self.wake(now, node);
-            }
-            State::Ready => {
-                // The vote is missing; the command keeps its place in the order of replies (R5).
-                let mut left = self.share;
-                while let Some(request) = self.nodes[node].next_late(now, self.config.node_timeout)
-                {
-                    if let Request::Round(round) = request {
-                        self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
-                    }
-                    left -= 1;
-                    if left == 0 {
-                        break;
-                    }
+        // The vote is missing; the command keeps its place in the order of replies (R5).
+        for _ in 0..self.share {
+            match self.nodes[node].next_late(now) {
+                Some(Request::Round(round)) => {
+                    self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
                 }
-                if self.nodes[node].is_far_behind(now, self.config.node_timeout) {
-                    self.overloaded.insert(node);
-                }
-                if self.is_overdue(now, node) {
-                    self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
-                } else if self.nodes[node].debts_due().is_some_and(|due| now >= due) {
-                    self.settle_debts(now, node);
-                }
+                Some(_) => {}
+                None => break,
             }
         }
+        if self.nodes[node].is_far_behind(now) {
+            self.overloaded.insert(node);
+        }
+        let effect = self.nodes[node].handle_timeout(now);
+        self.follow(now, node, effect);
     }
 
     /// Ends a connection. Unanswered commands have failed, and what an unanswered SET or release
     /// may leave behind is recorded as a debt (R12).
     #[cold]
     pub(super) fn fail_node(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
-        let failed = &mut self.nodes[node];
-        match failed.state {
-            State::Idle | State::BackOff { .. } => return,
-            State::Ready => failed.note_end(now),
-            State::Connecting { .. } | State::Handshaking { .. } => {}
+        if let State::Idle | State::BackOff { .. } = self.nodes[node].state() {
+            return;
         }
-        failed.note_last_reply();
-        failed.last_failure = outcome;
-        let retry_at = failed.back_off(now, self.entropy.next_u64());
-        failed.blocked = false;
-        failed.late = 0;
-        failed.stop_debts();
+        self.stats.disconnected += 1;
+        let unsent = self.withdraw(node);
+        let random = self.entropy.next_u64();
+        let retry_at = self.nodes[node].fail(now, outcome, unsent, random);
+        self.note_due(retry_at);
         self.overloaded.remove(node);
         self.open.remove(node);
-        let in_flight = failed.in_flight.take_all();
-        let queue = std::mem::take(&mut failed.queue);
         self.release_with(node, ReleaseWith::Script);
-        self.stats.disconnected += 1;
-        self.note_due(retry_at);
-        let mut lost: VecDeque<(usize, Lost)> = VecDeque::with_capacity(in_flight.len());
-        for sent in &in_flight {
-            match sent.request {
-                Request::Round(round) => lost.push_back((round, Lost::Sent)),
-                Request::Handshake(_)
-                | Request::Time
-                | Request::Role
-                | Request::Kill(_)
-                | Request::Probe(_) => {}
-            }
-        }
+        self.outgoing.push_back(Outgoing::Close(node));
+        self.give_up_lost(now, node);
+    }
+
+    /// Withdraws the commands for a node that were not handed out. Returns the rounds among them.
+    fn withdraw(&mut self, node: usize) -> Vec<usize> {
+        let mut unsent = Vec::new();
         self.outgoing.retain_mut(|outgoing| match outgoing {
             Outgoing::Connect(other)
             | Outgoing::Handshake(other, _)
@@ -571,37 +480,33 @@ impl Engine {
             Outgoing::Round(nodes, round) => {
                 if nodes.contains(node) {
                     nodes.remove(node);
-                    lost.push_back((*round, Lost::Unsent));
+                    unsent.push(*round);
                 }
                 !nodes.is_empty()
             }
         });
-        lost.extend(queue.iter().map(|round| (*round, Lost::Unsent)));
-        self.outgoing.push_back(Outgoing::Close(node));
-        self.nodes[node].lost = lost;
-        self.give_up_lost(now, node);
+        unsent
     }
 
     /// Handles some of the commands that were lost with the connection.
     #[cold]
     fn give_up_lost(&mut self, now: Moment, node: usize) {
-        let outcome = self.nodes[node].last_failure;
         for _ in 0..self.share {
-            let Some((round, lost)) = self.nodes[node].lost.pop_front() else {
+            let Some((round, lost, outcome)) = self.nodes[node].next_lost() else {
                 return;
             };
             self.owe(now, node, round, lost);
             self.vote(now, round, node, outcome);
             self.dereference(round);
         }
-        if !self.nodes[node].lost.is_empty() {
+        if self.nodes[node].has_lost() {
             self.note_due(Moment::START);
         }
     }
 
     /// Sends the commands that waited for the connection, or for the socket to accept more.
     pub(super) fn flush_queue(&mut self, now: Moment, node: usize) {
-        for round in std::mem::take(&mut self.nodes[node].queue) {
+        for round in self.nodes[node].take_waiting() {
             if self.is_useless(round) {
                 // The key it would set is of no use to anyone now, so it is not sent (R11).
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));

@@ -147,7 +147,7 @@ impl Fleet {
         let run_id = self.nodes[node].run_id()?;
         (0..self.nodes.len()).find(|other| {
             let at = &self.nodes[*other];
-            *other != node && at.state == State::Ready && at.run_id() == Some(run_id)
+            *other != node && at.state() == State::Ready && at.run_id() == Some(run_id)
         })
     }
 
@@ -169,7 +169,7 @@ impl Fleet {
     /// one.
     pub(super) fn duplicates(&self) -> Option<(usize, usize)> {
         let duplicate = |(node, at): (usize, &Node)| {
-            let is_duplicate = at.last_failure == NodeOutcome::Unfit(Unfit::Duplicate);
+            let is_duplicate = at.last_failure() == NodeOutcome::Unfit(Unfit::Duplicate);
             at.duplicate_of().filter(|_| is_duplicate).map(|first| (first, node))
         };
         self.nodes.iter().enumerate().find_map(duplicate)

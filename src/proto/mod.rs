@@ -53,7 +53,7 @@ pub use node::{ErrorCounts, NodeState, NodeStatus, Notice};
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, NodeReport, Phase, Unfit};
+use crate::outcome::{NodeOutcome, NodeReport, Phase};
 use crate::quorum::{Tally, Verdict};
 use crate::resource::Resource;
 use fleet::Fleet;
@@ -67,7 +67,7 @@ pub(crate) use timer::between;
 /// slow node has not answered count as open.
 const ROUNDS_USUAL: usize = 256;
 /// From 10 ms up, rounding a timeout by a millisecond does not matter.
-const PRECISE_NANOS_MAX: u64 = 10_000_000;
+const PRECISE_MAX: Duration = Duration::from_millis(10);
 /// Most timeouts and losses handled in one call, all nodes together. The rest is due immediately,
 /// after the caller's other work.
 const WORK_PER_TURN_MAX: usize = 512;
@@ -317,7 +317,6 @@ pub struct Engine {
     due: Option<Moment>,
     /// The same bound for operation timers only.
     timer_due: Option<Moment>,
-    node_timeout_nanos: u64,
     /// An unanswered command makes something due after this time.
     answer_due_nanos: u64,
     share: usize,
@@ -337,9 +336,8 @@ impl Engine {
         let count = config.nodes();
         let queues = Queues::new(entropy.next_u64());
         let nodes = Fleet::new(&config);
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let node_timeout_nanos = nanos(config.node_timeout);
-        let answer_due_nanos = node_timeout_nanos.min(nanos(node::SILENCE_MAX));
+        let answer_due = config.node_timeout.min(node::SILENCE_MAX);
+        let answer_due_nanos = u64::try_from(answer_due.as_nanos()).unwrap_or(u64::MAX);
         Engine {
             config,
             entropy,
@@ -360,7 +358,6 @@ impl Engine {
             timers: Timers::default(),
             due: None,
             timer_due: None,
-            node_timeout_nanos,
             answer_due_nanos,
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
@@ -428,8 +425,7 @@ impl Engine {
     }
 
     fn first_due(&mut self) -> Option<Moment> {
-        let node_timeout = self.config.node_timeout;
-        let nodes = self.nodes.iter().filter_map(|node| node.poll_timeout(node_timeout));
+        let nodes = self.nodes.iter().filter_map(Node::poll_timeout);
         let operations = &self.operations;
         let timer = self.timers.next(|at, id| is_timer(operations, at, id));
         self.timer_due = timer;
@@ -538,7 +534,7 @@ impl Engine {
     fn hand_out(&mut self, nodes: NodeSet, request: Request) -> NodeSet {
         let sent_at = self.last_now;
         for node in nodes.iter() {
-            self.nodes[node].in_flight.push(node::InFlight { request, sent_at });
+            self.nodes[node].sent(request, sent_at);
         }
         self.note_due(sent_at.after_nanos(self.answer_due_nanos));
         nodes
@@ -658,7 +654,7 @@ impl Engine {
     /// returns: it is the timer of an operation, or the node timeout is short.
     pub fn is_precise(&self) -> bool {
         let is_timer = self.timer_due.is_some_and(|timer| self.due == Some(timer));
-        is_timer || self.node_timeout_nanos < PRECISE_NANOS_MAX
+        is_timer || self.config.node_timeout < PRECISE_MAX
     }
 
     /// How many replies of one node to handle before others have their turn.
@@ -710,8 +706,7 @@ impl Engine {
     /// Whether the node is ready and has answered every command: anything it sends now was not
     /// requested.
     pub fn is_idle(&self, node: usize) -> bool {
-        let is_idle = |at: &Node| at.state == State::Ready && at.in_flight.is_empty();
-        self.nodes.get(node).is_some_and(is_idle)
+        self.nodes.get(node).is_some_and(Node::is_idle)
     }
 
     /// The settings.
@@ -726,12 +721,12 @@ impl Engine {
 
     /// How many nodes are ready to vote.
     pub fn ready(&self) -> usize {
-        self.nodes.iter().filter(|node| node.state == State::Ready).count()
+        self.nodes.iter().filter(|node| node.state() == State::Ready).count()
     }
 
     /// How many nodes are ready, or may become ready in the current connection attempt.
     pub fn hopeful(&self) -> usize {
-        let hopeless = |node: &&Node| matches!(node.state, State::BackOff { .. });
+        let hopeless = |node: &&Node| matches!(node.state(), State::BackOff { .. });
         self.nodes.len() - self.nodes.iter().filter(hopeless).count()
     }
 
@@ -743,10 +738,7 @@ impl Engine {
     /// How many commands have not been answered, including releases owed to nodes that cannot be
     /// reached.
     pub fn unanswered(&self) -> usize {
-        let waiting = |node: &Node| {
-            let owed = node.debts_awake_at(self.last_now);
-            node.in_flight.len() + node.queue.len() + node.lost.len() + owed
-        };
+        let waiting = |node: &Node| node.unanswered(self.last_now);
         let sending = self.outgoing.iter().map(|outgoing| match outgoing {
             Outgoing::Round(nodes, _) | Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
                 nodes.len()
@@ -759,41 +751,13 @@ impl Engine {
 
     /// What is known of each node.
     pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.nodes.iter().enumerate().map(|(i, node)| NodeStatus {
-            node: i,
-            address: Arc::clone(&self.config.nodes[i].address),
-            state: match node.is_quarantined(self.last_now) {
-                true if node.state == State::Ready => NodeState::Quarantined,
-                _ => node.state.into(),
-            },
-            last_outcome: (node.last_vote.outcome != NodeOutcome::Pending)
-                .then(|| (node.last_vote.outcome, node.last_vote.latency())),
-            last_failure: (node.last_failure != NodeOutcome::NotConnected)
-                .then_some(node.last_failure),
-            last_message: node.last_error().map(|error| Arc::clone(&error.message)),
-            latency: node.latency_nanos.map(Duration::from_nanos),
-            in_flight: node.in_flight.len(),
-            debts: node.debts_awake(),
-            quarantine: node.quarantine_at(self.last_now),
-            server_version: node.server_version(),
-            run_id: node.run_id().cloned(),
-            release_with: self.releases_with(i),
-            errors: node.error_counts(),
-        })
+        let status = |(i, node): (usize, &Node)| node.status(self.last_now, self.releases_with(i));
+        self.nodes.iter().enumerate().map(status)
     }
 
     /// The nodes' latest state as an error report, for failures without a round.
     pub fn unavailable(&self) -> LockError {
-        let nodes = (0..self.nodes.len()).map(|node| {
-            let outcome = match self.nodes[node].state {
-                State::Ready => NodeOutcome::Connected,
-                State::Connecting { .. } | State::Handshaking { .. } => {
-                    NodeOutcome::TimedOut(self.nodes[node].phase())
-                }
-                State::Idle | State::BackOff { .. } => self.nodes[node].last_failure,
-            };
-            self.report(node, Vote::new(outcome, None))
-        });
+        let nodes = self.nodes.iter().map(|node| node.report_state(self.last_now));
         LockError::new(LockErrorKind::Unavailable, 0, nodes.collect())
     }
 
@@ -923,8 +887,7 @@ impl Engine {
     /// To be called when a node's state changes, or when its socket stops or resumes accepting
     /// bytes.
     fn note_open(&mut self, node: usize) {
-        let at = &self.nodes[node];
-        match at.state == State::Ready && !at.blocked && !at.has_unsent_debts() {
+        match self.nodes[node].is_open() {
             true => self.open.insert(node),
             false => self.open.remove(node),
         }
@@ -964,7 +927,7 @@ impl Engine {
         queued.references += 1;
         queued.waited = true;
         queued.sent.insert(node);
-        self.nodes[node].queue.push_back(round);
+        self.nodes[node].wait(round);
     }
 
     fn dereference(&mut self, round: usize) {
@@ -991,7 +954,7 @@ impl Engine {
         voted.undecided.remove(node);
         let since_start = now.nanos_since(voted.started);
         let vote = Vote::new(outcome, voted.sent.contains(node).then_some(since_start));
-        self.nodes[node].last_vote = vote;
+        self.nodes[node].note_vote(vote);
         if voted.owner.is_none() {
             return;
         }
@@ -1063,28 +1026,8 @@ impl Engine {
             true => Vote::PENDING,
             false => self.nodes[node].votes[round],
         };
-        (0..self.nodes.len()).map(|node| self.report(node, vote(node))).collect()
-    }
-
-    fn report(&self, node: usize, vote: Vote) -> NodeReport {
-        let at = &self.nodes[node];
-        let message = match (vote.outcome, at.last_error(), at.duplicate_of()) {
-            (NodeOutcome::Server(kind), Some(error), _) if error.kind == kind => {
-                Some(Arc::clone(&error.message))
-            }
-            (NodeOutcome::Unfit(Unfit::Duplicate), _, Some(first)) => {
-                Some(Arc::clone(&self.config.nodes[first].address))
-            }
-            _ => None,
-        };
-        NodeReport {
-            node,
-            address: Arc::clone(&self.config.nodes[node].address),
-            outcome: vote.outcome,
-            latency: vote.latency(),
-            message,
-            quarantine: self.nodes[node].quarantine_at(self.last_now),
-        }
+        let report = |(node, at): (usize, &Node)| at.report(self.last_now, vote(node));
+        self.nodes.iter().enumerate().map(report).collect()
     }
 }
 

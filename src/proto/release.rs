@@ -138,11 +138,11 @@ impl Engine {
         let others = NodeSet::all(self.nodes.len()).without(ready);
         for node in others.iter() {
             let may_hold = sent.contains(node);
-            if may_hold && self.nodes[node].state == State::Idle {
+            if may_hold && self.nodes[node].state() == State::Idle {
                 // An adopted lease, and this client has not connected to the node yet.
                 self.wake(now, node);
             }
-            match self.nodes[node].state {
+            match self.nodes[node].state() {
                 _ if !may_hold => self.record(now, round, node, NodeOutcome::Absent),
                 State::Ready => self.enqueue(node, round),
                 State::Connecting { .. } | State::Handshaking { .. } => {
@@ -156,7 +156,7 @@ impl Engine {
                 State::Idle | State::BackOff { .. } => {
                     if self.nodes[node].was_ready_since(started) {
                         self.owe(now, node, round, Lost::Unsent);
-                        self.record(now, round, node, self.nodes[node].last_failure);
+                        self.record(now, round, node, self.nodes[node].last_failure());
                     } else {
                         self.record(now, round, node, NodeOutcome::Absent);
                     }
@@ -231,11 +231,7 @@ impl Engine {
             let is_it = |round: &usize| {
                 !self.rounds[*round].kind.is_release() && self.claims[*round].token == token
             };
-            // Usually the wanted one is near the end; when many fail at once, each is the first.
-            let queue = &self.nodes[node].queue;
-            let is_first = queue.front().is_some_and(is_it);
-            let at = if is_first { Some(0) } else { queue.iter().rposition(is_it) };
-            let Some(round) = at.and_then(|at| self.nodes[node].queue.remove(at)) else {
+            let Some(round) = self.nodes[node].retract(is_it) else {
                 return was_set;
             };
             was_set |= self.rounds[round].kind.is_acquisition();

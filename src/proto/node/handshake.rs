@@ -59,7 +59,7 @@ impl Node {
         Command::Probe { key: self.config.probe_key.as_bytes(), with }
     }
 
-    pub(in crate::proto) fn handle_greeting(
+    pub(super) fn handle_greeting(
         &mut self,
         now: Moment,
         step: Step,

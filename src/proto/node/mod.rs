@@ -1,23 +1,20 @@
-//! One master as the engine sees it: the life of its connection, and its unanswered commands.
+//! One master as the engine sees it. Its parts are in the files beside this one; here is what takes
+//! several of them.
 
 mod clock;
 mod debts;
 mod errors;
 mod handshake;
 mod identity;
+mod link;
+mod pipeline;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::{ReleaseWith, Reply, ServerError};
-use super::fifo::Fifo;
-use super::lease::Doubt;
-use super::round::{Claim, Kind, Lost, Vote};
 use clock::ServerClock;
-use debts::Debts;
-use debts::Here;
 pub(crate) use debts::{CONNECTIONS_MAX, Debt, Due, Origin, Origins};
+use debts::{Debts, Here};
 pub use errors::ErrorCounts;
 use errors::Errors;
 pub(super) use errors::is_forbidden;
@@ -25,75 +22,21 @@ pub(crate) use handshake::Step;
 use identity::Identity;
 pub use identity::Notice;
 pub(crate) use identity::{Process, Recognised};
+use link::Link;
+pub(crate) use link::State;
+use pipeline::{InFlight, Pipeline};
+pub(crate) use pipeline::{Request, SILENCE_MAX};
 
+use super::command::{ReleaseWith, Reply, ServerError};
+use super::lease::Doubt;
+use super::round::{Claim, Kind, Vote};
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, Phase, ProtocolError, Quarantine, QuarantineCause, Unfit};
+use crate::outcome::{
+    NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, Unfit,
+};
 use crate::token::LockToken;
 use crate::validity::Ttl;
-
-/// A node with this many commands past their timeout is overloaded: it gets no new SET or extension
-/// until none is late (R18).
-const LATE_COMMANDS_MAX: usize = 512;
-/// So is a node that leaves a command unanswered for this long, or for twice its timeout if that is
-/// longer. TCP retransmissions and the fork of a large process take less.
-const LATE_FOR_MAX: Duration = Duration::from_secs(1);
-/// The most commands that wait for a connection.
-pub(super) const QUEUED_COMMANDS_MAX: usize = 8_192;
-/// A connection that owes replies and is silent for this long is dropped (R5 keeps it so far).
-pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
-
-const BACK_OFF_MIN: Duration = Duration::from_millis(20);
-const BACK_OFF_MAX: Duration = Duration::from_secs(1);
-
-/// What a reply answers. The order of the replies decides this, since RESP has no request ids.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Request {
-    Handshake(Step),
-    Round(usize),
-    Time,
-    /// Whether the server is still a master, and of which history.
-    Role,
-    /// Whether this user may run the native release command.
-    Probe(ReleaseWith),
-    /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
-    Kill(i64),
-}
-
-impl Request {
-    /// The round that the request belongs to.
-    pub(super) fn round(self) -> Option<usize> {
-        match self {
-            Request::Round(round) => Some(round),
-            _ => None,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct InFlight {
-    pub(super) request: Request,
-    pub(super) sent_at: Moment,
-}
-
-/// The state of a node's connection, with its deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    /// No operation has needed the node yet.
-    Idle,
-    Connecting {
-        deadline: Moment,
-        /// The step of connecting.
-        phase: Phase,
-    },
-    Handshaking {
-        deadline: Moment,
-    },
-    Ready,
-    BackOff {
-        retry_at: Moment,
-    },
-}
 
 /// What happens to a command for a node that cannot take it at once.
 pub(super) enum Route {
@@ -102,9 +45,11 @@ pub(super) enum Route {
     Fail(NodeOutcome),
 }
 
-/// What an answer leaves to the engine.
+/// What an input leaves to the engine.
 pub(super) enum Effect {
     Nothing,
+    /// This is the answer to a round's command, and whether some were past their timeout.
+    Answered(usize, Reply, bool),
     /// The last step of the handshake was answered.
     Greeted,
     /// The connection must end.
@@ -113,6 +58,10 @@ pub(super) enum Effect {
     Killed,
     /// The node is to be sent this release command from now on.
     ReleasesWith(ReleaseWith),
+    /// What was lost with the connection is to be handled, and the node may be connected again.
+    Retry,
+    /// Debts are due.
+    DebtsDue,
     /// The server's wall clock has jumped forward.
     ClockJumped,
     /// The server did not tell its time. The notice is for the operator.
@@ -127,201 +76,267 @@ impl Effect {
 pub(super) struct Node {
     config: Arc<Config>,
     index: usize,
-    pub(super) state: State,
-    /// Commands handed out and not answered, oldest first.
-    pub(super) in_flight: Fifo<InFlight>,
-    /// How many at the front of `in_flight` are past their timeout: never more than there are.
-    pub(super) late: usize,
-    /// Rounds whose command waits for the connection, or for room in the socket.
-    pub(super) queue: VecDeque<usize>,
-    /// Commands lost with the last connection that were not handled yet. The node reconnects only
-    /// after that.
-    pub(super) lost: VecDeque<(usize, Lost)>,
-    /// Whether the socket accepts no more bytes for now.
-    pub(super) blocked: bool,
+    link: Link,
+    pipeline: Pipeline,
     debts: Debts,
-    /// Failed connections in a row. A regular answer to a SET or an extension ends the row, and so
-    /// does a connection that lasted.
-    pub(super) failures: u32,
-    /// When the last ready connection became ready.
-    pub(super) ready_at: Moment,
-    /// When the last ready connection ended.
-    pub(super) lost_at: Option<Moment>,
-    pub(super) last_reply_at: Moment,
-    /// Whether replies read now may have waited in the socket for a long time.
-    pub(super) is_read_late: bool,
-    pub(super) last_failure: NodeOutcome,
-    pub(super) last_vote: Vote,
-    /// One vote for each round slot; stale where the round is still undecided.
-    pub(super) votes: Vec<Vote>,
-    /// Smoothed time from command to reply.
-    pub(super) latency_nanos: Option<u64>,
     identity: Identity,
     clock: ServerClock,
     errors: Errors,
+    last_vote: Vote,
+    /// One vote for each round slot; stale where the round is still undecided.
+    pub(super) votes: Vec<Vote>,
 }
 
 impl Node {
     pub(super) fn new(config: Arc<Config>, index: usize) -> Node {
         Node {
+            link: Link::new(config.connect_timeout),
+            pipeline: Pipeline::new(config.node_timeout),
             config,
             index,
-            state: State::Idle,
-            in_flight: Fifo::with_room(super::ROUNDS_USUAL),
-            late: 0,
-            queue: VecDeque::new(),
-            lost: VecDeque::new(),
-            blocked: false,
             debts: Debts::default(),
-            failures: 0,
-            ready_at: Moment::START,
-            lost_at: None,
-            last_reply_at: Moment::from_nanos(0),
-            is_read_late: false,
-            last_failure: NodeOutcome::NotConnected,
-            last_vote: Vote::PENDING,
-            votes: Vec::with_capacity(super::ROUNDS_USUAL),
-            latency_nanos: None,
             identity: Identity::default(),
             clock: ServerClock::default(),
             errors: Errors::default(),
+            last_vote: Vote::PENDING,
+            votes: Vec::with_capacity(super::ROUNDS_USUAL),
         }
     }
 
-    /// A new connection is established: the server behind it is not known yet.
-    pub(super) fn reconnect(&mut self, now: Moment) {
+    pub(super) fn state(&self) -> State {
+        self.link.state()
+    }
+
+    /// Whether it is ready, and nothing has spoken against it since its last answers.
+    #[inline(always)]
+    pub(super) fn is_usual(&self) -> bool {
+        self.link.is_well() && !self.has_late()
+    }
+
+    /// Whether it can be sent commands now.
+    pub(super) fn is_open(&self) -> bool {
+        self.link.is_open() && !self.debts.has_unsent()
+    }
+
+    /// Starts to connect, unless a connection exists or must wait. Returns the deadline if so.
+    pub(super) fn connect(&mut self, now: Moment) -> Option<Moment> {
+        if self.has_lost() { None } else { self.link.connect(now) }
+    }
+
+    /// The requested connection makes progress. Returns its deadline.
+    pub(super) fn handle_connecting(&mut self, now: Moment, phase: Phase) -> Option<Moment> {
+        self.link.connecting(now, phase)
+    }
+
+    /// The requested connection is established: the server behind it is not known yet. Returns the
+    /// deadline of the handshake.
+    pub(super) fn handle_connected(&mut self, now: Moment) -> Option<Moment> {
+        let deadline = self.link.connected(now)?;
         self.identity.reconnect();
         self.clock.reconnect(now);
         self.debts.reconnect();
+        Some(deadline)
     }
 
-    /// The connection ends.
-    pub(super) fn note_last_reply(&mut self) {
-        self.identity.note_last_reply(self.last_reply_at);
+    /// The handshake is complete, and the server may vote.
+    pub(super) fn become_ready(&mut self, now: Moment) -> Recognised {
+        self.link.become_ready(now);
+        // Debts of a lost connection are settled before any new command (R12).
+        self.debts.start();
+        let config = &self.config.nodes[self.index];
+        let recognised = self.identity.recognise(now, config, self.config.quarantine);
+        if let Process::Other(process) = &recognised.process {
+            self.debts.other_processes_gone(process, now.after(self.config.quarantine));
+        }
+        recognised
     }
 
-    /// A ready connection ends. If it lasted for the longest back-off, it ends the row of failures.
-    pub(super) fn note_end(&mut self, now: Moment) {
-        self.lost_at = Some(now);
-        if now.steadily_since(self.ready_at) >= BACK_OFF_MAX {
-            self.failures = 0;
+    /// The connection ends or fails, if there is one. `unsent` are the rounds whose commands were
+    /// not handed out. Returns the end of the back-off.
+    pub(super) fn fail(
+        &mut self,
+        now: Moment,
+        outcome: NodeOutcome,
+        unsent: Vec<usize>,
+        random: u64,
+    ) -> Moment {
+        self.identity.note_last_reply(self.pipeline.last_reply_at);
+        self.pipeline.lose(unsent);
+        self.debts.stop();
+        self.link.fail(now, outcome, random)
+    }
+
+    pub(super) fn handle_blocked(&mut self) {
+        self.link.block();
+    }
+
+    /// Returns whether the socket accepted no bytes before.
+    pub(super) fn handle_writable(&mut self) -> bool {
+        self.link.unblock()
+    }
+
+    /// A reply arrived.
+    pub(super) fn handle_reply(&mut self, now: Moment, reply: Reply) -> Effect {
+        let was_late = self.has_late();
+        let Some(InFlight { request, sent_at }) = self.pipeline.take_answered(now) else {
+            return self.handle_unasked(reply);
+        };
+        match request {
+            Request::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
+            Request::Round(round) => Effect::Answered(round, reply, was_late),
+            Request::Time => self.handle_time(now, sent_at, reply),
+            Request::Role => self.handle_role(reply),
+            Request::Kill(connection) => self.handle_killed(now, connection, reply),
+            Request::Probe(with) => self.handle_probed(with, reply),
         }
     }
 
-    pub(super) fn is_connected(&self) -> bool {
-        matches!(self.state, State::Handshaking { .. } | State::Ready)
+    /// A server with too many clients sends an error before it is asked anything. Any other
+    /// unrequested reply would be taken for the answer to a later command.
+    fn handle_unasked(&mut self, reply: Reply) -> Effect {
+        Effect::Fail(match (self.state(), reply) {
+            (State::Handshaking { .. }, Reply::Error(error)) => {
+                let kind = error.kind;
+                self.keep_error(error);
+                NodeOutcome::Server(kind)
+            }
+            _ => NodeOutcome::Protocol(ProtocolError::Surplus),
+        })
+    }
+
+    /// A regular answer to a SET or an extension came.
+    pub(super) fn note_answer(&mut self) {
+        self.link.note_answer();
+    }
+
+    /// What a deadline that was reached leaves to be done. Ask after the late commands.
+    pub(super) fn handle_timeout(&mut self, now: Moment) -> Effect {
+        match self.state() {
+            State::Connecting { deadline, .. } | State::Handshaking { deadline }
+                if now >= deadline =>
+            {
+                Effect::Fail(NodeOutcome::TimedOut(self.phase()))
+            }
+            State::Idle | State::Connecting { .. } | State::Handshaking { .. } => Effect::Nothing,
+            State::BackOff { .. } => Effect::Retry,
+            State::Ready if self.is_overdue(now) => {
+                Effect::Fail(NodeOutcome::TimedOut(Phase::Reply))
+            }
+            State::Ready if self.debts.due().is_some_and(|due| now >= due) => Effect::DebtsDue,
+            State::Ready => Effect::Nothing,
+        }
+    }
+
+    /// Whether the node has been silent for too long.
+    pub(super) fn is_overdue(&self, now: Moment) -> bool {
+        let is_ready = self.state() == State::Ready;
+        is_ready && self.pipeline.silent_until().is_some_and(|until| now >= until)
+    }
+
+    /// When something is due for this node if no input arrives.
+    pub(super) fn poll_timeout(&self) -> Option<Moment> {
+        match self.state() {
+            State::Idle => None,
+            State::Connecting { deadline, .. } | State::Handshaking { deadline } => Some(deadline),
+            State::BackOff { .. } if self.has_lost() => Some(Moment::START),
+            State::BackOff { retry_at } => Some(retry_at),
+            State::Ready => self.pipeline.due().into_iter().chain(self.debts.due()).min(),
+        }
     }
 
     /// What happens to a command that cannot be sent at once.
     pub(super) fn route(&self) -> Route {
-        match self.state {
+        match self.state() {
             State::Ready if !self.debts.has_unsent() => Route::Fail(NodeOutcome::Backlogged),
             State::Ready | State::Connecting { .. } | State::Handshaking { .. } => {
-                match self.queue.len() < QUEUED_COMMANDS_MAX && !self.debts.are_too_many() {
+                match self.pipeline.has_room() && !self.debts.are_too_many() {
                     true => Route::Queue,
                     false => Route::Fail(NodeOutcome::Backlogged),
                 }
             }
             // No queue for a node that is down: its vote is missing at once.
-            State::Idle | State::BackOff { .. } => Route::Fail(self.last_failure),
+            State::Idle | State::BackOff { .. } => Route::Fail(self.last_failure()),
         }
     }
 
-    /// Whether the node was ready at any time since `started`, while it is not ready now. Only then
-    /// can it have been sent anything.
+    pub(super) fn last_failure(&self) -> NodeOutcome {
+        self.link.last_failure()
+    }
+
+    /// See [`Link::was_ready_since`].
     pub(super) fn was_ready_since(&self, started: Moment) -> bool {
-        // For an adopted lock nothing is known about the time before, so the answer is yes.
-        started.as_nanos() == 0 || self.lost_at.is_some_and(|lost_at| lost_at >= started)
-    }
-
-    /// When something is due for this node if no input arrives.
-    pub(super) fn poll_timeout(&self, node_timeout: Duration) -> Option<Moment> {
-        match self.state {
-            State::Idle => None,
-            State::Connecting { deadline, .. } | State::Handshaking { deadline } => Some(deadline),
-            State::BackOff { .. } if !self.lost.is_empty() => Some(Moment::START),
-            State::BackOff { retry_at } => Some(retry_at),
-            State::Ready => {
-                let next =
-                    self.in_flight.get(self.late).map(|next| next.sent_at.after(node_timeout));
-                [next, self.silent_until(), self.debts.due()].into_iter().flatten().min()
-            }
-        }
-    }
-
-    /// When the node will have been silent for too long.
-    pub(super) fn silent_until(&self) -> Option<Moment> {
-        let oldest = self.in_flight.first()?;
-        Some(oldest.sent_at.max(self.last_reply_at).after(SILENCE_MAX))
-    }
-
-    /// The next request whose reply is past its timeout at `now`; counts it as late.
-    pub(super) fn next_late(&mut self, now: Moment, node_timeout: Duration) -> Option<Request> {
-        let next = self.in_flight.get(self.late)?;
-        (now >= next.sent_at.after(node_timeout)).then(|| {
-            self.late += 1;
-            next.request
-        })
-    }
-
-    /// Whether a command sent now would probably be answered much too late. Ask after the node's
-    /// replies were read.
-    pub(super) fn is_far_behind(&self, now: Moment, node_timeout: Duration) -> bool {
-        if self.late == 0 {
-            return false;
-        }
-        let late_for_max = LATE_FOR_MAX.max(node_timeout.saturating_mul(2));
-        let is_old = |oldest: InFlight| now.steadily_since(oldest.sent_at) >= late_for_max;
-        self.late >= LATE_COMMANDS_MAX || self.in_flight.first().is_some_and(is_old)
-    }
-
-    /// Takes the request that a reply at `now` answers.
-    pub(super) fn take_answered(&mut self, now: Moment, limit_nanos: u64) -> Option<InFlight> {
-        let answered = self.in_flight.take_first()?;
-        self.late = self.late.saturating_sub(1);
-        self.last_reply_at = now;
-        let sample = now.nanos_since(answered.sent_at);
-        if sample <= limit_nanos {
-            self.note_latency(sample);
-        }
-        Some(answered)
-    }
-
-    /// Adds a latency sample. An answer that may have waited in the socket gives none: its time
-    /// says when it was read, not when the node answered. Callers leave out answers that exceed the
-    /// node timeout.
-    #[inline]
-    pub(super) fn note_latency(&mut self, nanos: u64) {
-        if !self.is_read_late {
-            super::smooth(&mut self.latency_nanos, nanos);
-        }
+        self.link.was_ready_since(started)
     }
 
     /// How far the node has got, for the report of a timeout.
     pub(super) fn phase(&self) -> Phase {
-        match self.state {
-            State::Connecting { phase, .. } => phase,
-            State::Handshaking { .. } => Phase::Handshake,
-            State::Idle | State::Ready | State::BackOff { .. } => Phase::Reply,
+        self.link.phase()
+    }
+
+    pub(super) fn note_vote(&mut self, vote: Vote) {
+        self.last_vote = vote;
+    }
+
+    /// How many commands have not been answered, including releases that are owed.
+    pub(super) fn unanswered(&self, now: Moment) -> usize {
+        self.pipeline.unanswered() + self.debts.awake_at(now)
+    }
+
+    pub(super) fn report(&self, now: Moment, vote: Vote) -> NodeReport {
+        let message = match (vote.outcome, &self.errors.last, self.duplicate_of()) {
+            (NodeOutcome::Server(kind), Some(error), _) if error.kind == kind => {
+                Some(Arc::clone(&error.message))
+            }
+            (NodeOutcome::Unfit(Unfit::Duplicate), _, Some(first)) => {
+                Some(Arc::clone(&self.config.nodes[first].address))
+            }
+            _ => None,
+        };
+        NodeReport {
+            node: self.index,
+            address: Arc::clone(&self.settings().address),
+            outcome: vote.outcome,
+            latency: vote.latency(),
+            message,
+            quarantine: self.identity.quarantine_at(now),
         }
     }
 
-    /// Enters the back-off after another failure. The delay doubles up to a cap. `random` spreads
-    /// it, so that clients that lost a master together do not return together. Returns the end of
-    /// the delay.
-    pub(super) fn back_off(&mut self, now: Moment, random: u64) -> Moment {
-        // The first reconnect after a working connection is immediate: a server may close idle
-        // connections, or be restarted.
-        let doubled = match self.failures {
-            0 => Duration::ZERO,
-            failures => BACK_OFF_MIN.saturating_mul(1 << (failures - 1).min(16)),
+    /// Its state as a report, for failures without a round.
+    pub(super) fn report_state(&self, now: Moment) -> NodeReport {
+        let outcome = match self.state() {
+            State::Ready => NodeOutcome::Connected,
+            State::Connecting { .. } | State::Handshaking { .. } => {
+                NodeOutcome::TimedOut(self.phase())
+            }
+            State::Idle | State::BackOff { .. } => self.last_failure(),
         };
-        let delay =
-            super::timer::between(doubled.min(BACK_OFF_MAX) / 2, doubled.min(BACK_OFF_MAX), random);
-        self.failures = self.failures.saturating_add(1);
-        let retry_at = now.after(delay);
-        self.state = State::BackOff { retry_at };
-        retry_at
+        self.report(now, Vote::new(outcome, None))
+    }
+
+    pub(super) fn status(&self, now: Moment, release_with: ReleaseWith) -> NodeStatus {
+        let (vote, server) = (self.last_vote, &self.identity.server);
+        let failure = self.last_failure();
+        NodeStatus {
+            node: self.index,
+            address: Arc::clone(&self.settings().address),
+            state: match self.is_quarantined(now) {
+                true if self.state() == State::Ready => NodeState::Quarantined,
+                _ => self.state().into(),
+            },
+            last_outcome: (vote.outcome != NodeOutcome::Pending)
+                .then(|| (vote.outcome, vote.latency())),
+            last_failure: (failure != NodeOutcome::NotConnected).then_some(failure),
+            last_message: self.errors.last.as_ref().map(|error| Arc::clone(&error.message)),
+            latency: self.pipeline.latency(),
+            in_flight: self.pipeline.in_flight(),
+            debts: self.debts.awake(),
+            quarantine: self.identity.quarantine_at(now),
+            server_version: server.version.clone(),
+            run_id: server.run_id.clone(),
+            release_with,
+            errors: self.errors.counts,
+        }
     }
 }
 
@@ -335,7 +350,7 @@ impl Node {
         Here {
             process: self.identity.server.run_id.clone(),
             connection: self.identity.client_id,
-            round_trip: Duration::from_nanos(self.latency_nanos.unwrap_or(0)),
+            round_trip: self.pipeline.latency().unwrap_or_default(),
         }
     }
 
@@ -370,11 +385,6 @@ impl Node {
         !self.debts.is_empty()
     }
 
-    /// Whether new commands wait for debts to be sent (R12).
-    pub(super) fn has_unsent_debts(&self) -> bool {
-        self.debts.has_unsent()
-    }
-
     pub(super) fn owes_too_much(&self) -> bool {
         self.debts.are_too_many()
     }
@@ -388,7 +398,7 @@ impl Node {
     /// the old connections to kill before that; `None` if nothing was owed.
     pub(super) fn wake_debt(&mut self, now: Moment, token: LockToken) -> Option<Vec<i64>> {
         let here = self.here();
-        self.debts.wake(now, &here, token, self.state == State::Ready)
+        self.debts.wake(now, &here, token, self.state() == State::Ready)
     }
 
     /// The lock was extended: its debt is kept as long.
@@ -413,7 +423,7 @@ impl Node {
     }
 
     /// The reply to the `CLIENT KILL` of an old connection.
-    pub(super) fn handle_killed(&mut self, now: Moment, connection: i64, reply: Reply) -> Effect {
+    fn handle_killed(&mut self, now: Moment, connection: i64, reply: Reply) -> Effect {
         match reply {
             // 0: the connection had already ended.
             Reply::Integer(_) => {
@@ -434,7 +444,7 @@ impl Node {
 
     /// The server may have a command that this user must not run: only a command that was seen to
     /// work is used.
-    pub(super) fn handle_probed(&mut self, with: ReleaseWith, reply: Reply) -> Effect {
+    fn handle_probed(&mut self, with: ReleaseWith, reply: Reply) -> Effect {
         match reply {
             Reply::Integer(0) => return Effect::ReleasesWith(with),
             // It deleted something that was not there: the command means something else on this
@@ -444,11 +454,6 @@ impl Node {
             _ => return Effect::UNEXPECTED,
         }
         Effect::Nothing
-    }
-
-    /// The connection was lost.
-    pub(super) fn stop_debts(&mut self) {
-        self.debts.stop();
     }
 
     /// Returns whether the last debt that new commands had to wait for was sent just now.
@@ -470,10 +475,7 @@ impl Node {
         token: LockToken,
         may_set: impl Fn(usize) -> bool,
     ) -> Option<Doubt> {
-        let mut rounds = self.in_flight.iter().filter_map(|sent| sent.request.round());
-        let may_have_run = |lost: &&(usize, Lost)| matches!(lost, (_, Lost::Sent));
-        let mut lost = self.lost.iter().filter(may_have_run).map(|(round, _)| *round);
-        let is_open = rounds.any(&may_set) || lost.any(&may_set);
+        let is_open = self.pipeline.sent().any(may_set);
         let origins = if is_open { self.here().origins() } else { Origins::default() };
         let (is_one_set, uncounted) = (self.has_one_set(), Duration::ZERO);
         let mut doubt = Doubt { node: self.index, origins, is_one_set, uncounted };
@@ -487,26 +489,12 @@ impl Node {
         doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
         doubt.says_anything().then_some(doubt)
     }
-
-    /// How many releases that are owed may still find a key at `now`.
-    pub(super) fn debts_awake_at(&self, now: Moment) -> usize {
-        self.debts.awake_at(now)
-    }
-
-    /// How many releases are owed.
-    pub(super) fn debts_awake(&self) -> usize {
-        self.debts.awake()
-    }
 }
 
 /// Who the server is, and whether its votes count.
 impl Node {
     pub(super) fn run_id(&self) -> Option<&Arc<str>> {
         self.identity.server.run_id.as_ref()
-    }
-
-    pub(super) fn server_version(&self) -> Option<Arc<str>> {
-        self.identity.server.version.clone()
     }
 
     pub(super) fn has_seen(&self, run_id: &str) -> bool {
@@ -527,20 +515,6 @@ impl Node {
         self.identity.unfit()
     }
 
-    /// The handshake is complete, and the server may vote.
-    pub(super) fn become_ready(&mut self, now: Moment) -> Recognised {
-        self.state = State::Ready;
-        self.ready_at = now;
-        // Debts of a lost connection are settled before any new command (R12).
-        self.debts.start();
-        let config = &self.config.nodes[self.index];
-        let recognised = self.identity.recognise(now, config, self.config.quarantine);
-        if let Process::Other(process) = &recognised.process {
-            self.debts.other_processes_gone(process, now.after(self.config.quarantine));
-        }
-        recognised
-    }
-
     /// The native release command to try.
     pub(super) fn native_release(&self) -> ReleaseWith {
         self.identity.server.native_release()
@@ -558,11 +532,6 @@ impl Node {
 
     pub(super) fn quarantined_until(&self) -> Option<Moment> {
         self.identity.quarantined_until()
-    }
-
-    /// Why the node's votes do not count at `now`, and for how much longer.
-    pub(super) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
-        self.identity.quarantine_at(now)
     }
 }
 
@@ -617,7 +586,7 @@ impl Node {
     }
 
     /// The reply to a `TIME` that was sent at `sent_at`.
-    pub(super) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
+    fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
         self.clock.answered();
         match reply {
             Reply::Time(said) => {
@@ -638,7 +607,7 @@ impl Node {
     }
 
     /// The reply to a repeated check of the role.
-    pub(super) fn handle_role(&mut self, reply: Reply) -> Effect {
+    fn handle_role(&mut self, reply: Reply) -> Effect {
         let said = match reply {
             Reply::Info(info) => info.replication,
             Reply::Replication(said) => said,
@@ -661,14 +630,6 @@ impl Node {
     /// Keeps an error's message for reports.
     pub(super) fn keep_error(&mut self, error: ServerError) {
         self.errors.keep(error, self.config.nodes[self.index].password.as_deref());
-    }
-
-    pub(super) fn last_error(&self) -> Option<&ServerError> {
-        self.errors.last.as_ref()
-    }
-
-    pub(super) fn error_counts(&self) -> ErrorCounts {
-        self.errors.counts
     }
 }
 
@@ -726,16 +687,4 @@ pub enum NodeState {
     Quarantined,
     /// The node could not be reached; its vote is missing until the next try.
     BackOff,
-}
-
-impl From<State> for NodeState {
-    fn from(state: State) -> NodeState {
-        match state {
-            State::Idle => NodeState::Idle,
-            State::Connecting { .. } => NodeState::Connecting,
-            State::Handshaking { .. } => NodeState::Handshaking,
-            State::Ready => NodeState::Ready,
-            State::BackOff { .. } => NodeState::BackOff,
-        }
-    }
 }
