@@ -1,18 +1,14 @@
 //! A node's connection: connecting, handshake, loss and reconnect; and the replies on it.
 
-use super::command::{Grant, ReleaseWith, Reply, ServerError};
+use super::command::{Grant, Reply, ServerError};
 use super::lease::Doubt;
 use super::node::{Debt, Due, Effect, Notice, Request, State};
-use super::round::{Answer, Claim, Kind, Left, Lost, Vote};
-use super::{Engine, Lease, NodeSet, Outgoing, smooth};
+use super::round::{Answer, Kind, Left, Lost, Vote};
+use super::{Engine, NodeSet, smooth};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::Verdict;
 use crate::token::LockToken;
-use crate::validity::Ttl;
-
-/// The most pending notices; further ones are dropped.
-const NOTICES_MAX: usize = 64;
 
 /// Why the fast path stopped.
 enum FastPath {
@@ -28,27 +24,20 @@ impl Engine {
     pub fn connect(&mut self, now: Moment) {
         let now = self.clamp(now);
         for node in 0..self.nodes.len() {
-            self.wake(now, node);
+            self.nodes.wake(now, node);
         }
     }
 
     /// Reports progress of the requested connection: its name is being looked up, or was resolved.
     pub fn handle_connecting(&mut self, now: Moment, node: usize, phase: Phase) {
         let now = self.clamp(now);
-        if let Some(deadline) = self.nodes[node].handle_connecting(now, phase) {
-            self.note_due(deadline);
-        }
+        self.nodes.handle_connecting(now, node, phase);
     }
 
     /// The requested connection is established.
     pub fn handle_connected(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
-        if let Some(deadline) = self.nodes[node].handle_connected(now) {
-            self.note_due(deadline);
-            let steps = self.nodes[node].steps();
-            self.outgoing.extend(steps.map(|step| Outgoing::Handshake(node, step)));
-            self.nodes.check_anew();
-        }
+        self.nodes.handle_connected(now, node);
     }
 
     /// The connection ended, or could not be established.
@@ -61,7 +50,7 @@ impl Engine {
     pub fn handle_duplicate(&mut self, now: Moment, node: usize, of: usize) {
         let now = self.clamp(now);
         self.nodes[node].set_duplicate(Some(of));
-        self.notice(node, Notice::Unfit(Unfit::Duplicate));
+        self.nodes.notice(node, Notice::Unfit(Unfit::Duplicate));
         self.fail_node(now, node, NodeOutcome::Unfit(Unfit::Duplicate));
     }
 
@@ -78,16 +67,13 @@ impl Engine {
 
     /// The socket accepts no more, and the event loop has buffered as much as it may.
     pub fn handle_blocked(&mut self, node: usize) {
-        self.nodes[node].handle_blocked();
-        self.note_open(node);
+        self.nodes.handle_blocked(node);
     }
 
     /// The socket accepts bytes again.
     pub fn handle_writable(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
-        let was_blocked = self.nodes[node].handle_writable();
-        self.note_open(node);
-        if was_blocked && self.open.contains(node) {
+        if self.nodes.handle_writable(node) {
             self.flush_queue(now, node);
         }
     }
@@ -136,10 +122,8 @@ impl Engine {
         mut next: impl FnMut() -> Option<Grant>,
     ) -> FastPath {
         let now = self.last_now;
+        let is_usual = self.nodes.is_usual(node);
         let at = &mut self.nodes[node];
-        let is_usual = at.is_usual()
-            && !self.maybe_quarantined.contains(node)
-            && !self.indebted.contains(node);
         let mut latest = None;
         let counted = loop {
             if *left == 0 {
@@ -192,17 +176,10 @@ impl Engine {
 
     #[cold]
     fn handle_any_reply(&mut self, now: Moment, node: usize, reply: Reply) {
-        let at = &mut self.nodes[node];
-        if !matches!(at.state(), State::Handshaking { .. } | State::Ready) {
-            return;
+        if let State::Handshaking { .. } | State::Ready = self.nodes[node].state() {
+            let effect = self.nodes.handle_reply(now, node, reply);
+            self.follow(now, node, effect);
         }
-        let effect = at.handle_reply(now, reply);
-        // Not before every late command is answered: with a lower bar the node would stay just
-        // below it forever.
-        if !at.has_late() {
-            self.overloaded.remove(node);
-        }
-        self.follow(now, node, effect);
     }
 
     /// Does what a node's input leaves to be done.
@@ -215,82 +192,41 @@ impl Engine {
             }
             Effect::Retry => {
                 self.give_up_lost(now, node);
-                self.wake(now, node);
+                self.nodes.wake(now, node);
             }
             Effect::DebtsDue => self.settle_debts(now, node),
             Effect::Greeted => self.finish_handshake(now, node),
             Effect::Fail(outcome) => self.fail_node(now, node, outcome),
             Effect::Killed => self.stats.connections_killed += 1,
-            Effect::ReleasesWith(with) => self.release_with(node, with),
+            Effect::ReleasesWith(with) => self.nodes.release_with(node, with),
             Effect::ClockJumped => {
                 self.stats.clock_jumps += 1;
-                let until = now.after(self.config.quarantine);
-                self.quarantine(node, QuarantineCause::ClockStepped, until);
+                self.nodes.quarantine_anew(now, node, QuarantineCause::ClockStepped);
             }
-            Effect::TimeRefused(notice) => {
-                self.nodes.check_anew();
-                notice.into_iter().for_each(|notice| self.notice(node, notice));
-            }
+            Effect::TimeRefused(notice) => self.nodes.time_refused(node, notice),
         }
     }
 
     /// The handshake is complete: the server votes from now on, if it may vote at all.
     fn finish_handshake(&mut self, now: Moment, node: usize) {
-        let welcome = match self.nodes.welcome(now, node) {
-            Ok(welcome) => welcome,
-            Err(reason) => {
-                self.notice(node, Notice::Unfit(reason));
-                return self.fail_node(now, node, NodeOutcome::Unfit(reason));
-            }
-        };
-        self.stats.connected += 1;
-        welcome.notice.into_iter().for_each(|notice| self.notice(node, notice));
-        for (cause, until) in welcome.quarantines.into_iter().flatten() {
-            self.quarantine(node, cause, until);
+        if let Err(reason) = self.nodes.welcome(now, node) {
+            self.nodes.notice(node, Notice::Unfit(reason));
+            return self.fail_node(now, node, NodeOutcome::Unfit(reason));
         }
-        self.kill(node, welcome.kills);
+        self.stats.connected += 1;
         self.settle_debts(now, node);
         // After the commands that waited.
-        let native = self.nodes[node].native_release();
-        if native != ReleaseWith::Script {
-            self.outgoing.push_back(Outgoing::Probe(node, native));
-        }
-    }
-
-    /// Stops counting the node's votes until then.
-    fn quarantine(&mut self, node: usize, cause: QuarantineCause, until: Moment) {
-        if self.nodes[node].quarantine(cause, until) {
-            self.notice(node, Notice::Quarantined(cause));
-            self.stats.quarantines += 1;
-            self.maybe_quarantined.insert(node);
-        }
-    }
-
-    pub(super) fn quarantined_of(&mut self, now: Moment, nodes: NodeSet) -> NodeSet {
-        let mut quarantined = NodeSet::EMPTY;
-        for node in nodes.and(self.maybe_quarantined).iter() {
-            match self.nodes[node].is_quarantined(now) {
-                true => quarantined.insert(node),
-                false => self.maybe_quarantined.remove(node),
-            }
-        }
-        quarantined
-    }
-
-    fn notice(&mut self, node: usize, notice: Notice) {
-        if self.notices.len() < NOTICES_MAX {
-            self.notices.push_back((node, notice));
-        }
+        self.nodes.probe(node);
     }
 
     /// Whether there are notices for the operator of a node.
     pub fn has_notices(&self) -> bool {
-        !self.notices.is_empty()
+        self.nodes.has_notices()
     }
 
     /// The next notice for the operator of a node, with the node's index.
     pub fn poll_notice(&mut self) -> Option<(usize, Notice)> {
-        self.notices.pop_front()
+        self.nodes.poll_notice()
     }
 
     /// Two nodes that are the same server, if any: the one that was connected first, and the other
@@ -316,8 +252,7 @@ impl Engine {
             self.nodes[node].note_answer();
         }
         if outcome == NodeOutcome::Held {
-            self.nodes[node].set_refused(now);
-            self.nodes.check_anew();
+            self.nodes.set_refused(now, node);
         }
         self.count(now, round, node, outcome);
         self.dereference(round);
@@ -354,9 +289,7 @@ impl Engine {
                 NodeOutcome::Granted
             }
             Answer::Present => {
-                if self.indebted.contains(node) {
-                    self.nodes[node].observe_key(now, self.claims[round].token);
-                }
+                self.nodes[node].observe_key(now, self.claims[round].token);
                 NodeOutcome::Granted
             }
             Answer::Refused => kind.refusal(),
@@ -364,7 +297,7 @@ impl Engine {
             // younger than what was deleted.
             Answer::Flushed(left) => {
                 let until = now.after(left).after(self.config.drift.over(left));
-                self.quarantine(node, QuarantineCause::Flushed, until);
+                self.nodes.quarantine(node, QuarantineCause::Flushed, until);
                 NodeOutcome::Quarantined
             }
         })
@@ -372,20 +305,15 @@ impl Engine {
 
     /// Counts a node's answer, unless the node is or was in quarantine, or its copy is in doubt.
     fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
+        let (token, kind) = (self.claims[round].token, self.rounds[round].kind);
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.nodes[node].is_quarantined(now)
-            && !self.is_doubted(now, node, round);
+            && !self.nodes[node].is_doubted(now, token, kind);
         if is_counted || outcome.is_failure() {
             return self.vote(now, round, node, outcome);
         }
         self.stats.uncounted += 1;
         self.vote(now, round, node, NodeOutcome::Quarantined);
-    }
-
-    /// Whether the node's copy of this round's lock must not be counted.
-    fn is_doubted(&self, now: Moment, node: usize, round: usize) -> bool {
-        let (token, kind) = (self.claims[round].token, self.rounds[round].kind);
-        self.indebted.contains(node) && self.nodes[node].is_doubted(now, token, kind)
     }
 
     /// An error is no vote, and means that the command was not executed.
@@ -400,10 +328,10 @@ impl Engine {
             _ => NodeOutcome::Server(kind),
         };
         if asked.is_release() && outcome.is_failure() {
-            self.note_refusal(node, kind);
+            self.nodes.note_refusal(node, kind);
             let (claim, expires) = (&self.claims[round], self.rounds[round].expires);
             if let Some(debt) = Debt::of_refused(now, claim, expires) {
-                self.add_debt(now, node, claim.token, debt);
+                self.nodes.owe(now, node, claim.token, debt);
             }
         }
         self.count(now, round, node, outcome);
@@ -411,14 +339,6 @@ impl Engine {
         // The connection's state has changed since its handshake: reconnect.
         if matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::Auth) {
             self.fail_node(now, node, NodeOutcome::Server(kind));
-        }
-    }
-
-    /// Starts to connect, unless a connection exists or must wait.
-    pub(super) fn wake(&mut self, now: Moment, node: usize) {
-        if let Some(deadline) = self.nodes[node].connect(now) {
-            self.note_due(deadline);
-            self.outgoing.push_back(Outgoing::Connect(node));
         }
     }
 
@@ -438,10 +358,7 @@ impl Engine {
                 None => break,
             }
         }
-        if self.nodes[node].is_far_behind(now) {
-            self.overloaded.insert(node);
-        }
-        let effect = self.nodes[node].handle_timeout(now);
+        let effect = self.nodes.handle_timeout(now, node);
         self.follow(now, node, effect);
     }
 
@@ -453,39 +370,8 @@ impl Engine {
             return;
         }
         self.stats.disconnected += 1;
-        let unsent = self.withdraw(node);
-        let random = self.entropy.next_u64();
-        let retry_at = self.nodes[node].fail(now, outcome, unsent, random);
-        self.note_due(retry_at);
-        self.overloaded.remove(node);
-        self.open.remove(node);
-        self.release_with(node, ReleaseWith::Script);
-        self.outgoing.push_back(Outgoing::Close(node));
+        self.nodes.fail(now, node, outcome, self.entropy.next_u64());
         self.give_up_lost(now, node);
-    }
-
-    /// Withdraws the commands for a node that were not handed out. Returns the rounds among them.
-    fn withdraw(&mut self, node: usize) -> Vec<usize> {
-        let mut unsent = Vec::new();
-        self.outgoing.retain_mut(|outgoing| match outgoing {
-            Outgoing::Connect(other)
-            | Outgoing::Handshake(other, _)
-            | Outgoing::Kill(other, _)
-            | Outgoing::Probe(other, _) => *other != node,
-            Outgoing::Close(_) => true,
-            Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
-                nodes.remove(node);
-                !nodes.is_empty()
-            }
-            Outgoing::Round(nodes, round) => {
-                if nodes.contains(node) {
-                    nodes.remove(node);
-                    unsent.push(*round);
-                }
-                !nodes.is_empty()
-            }
-        });
-        unsent
     }
 
     /// Handles some of the commands that were lost with the connection.
@@ -499,9 +385,7 @@ impl Engine {
             self.vote(now, round, node, outcome);
             self.dereference(round);
         }
-        if self.nodes[node].has_lost() {
-            self.note_due(Moment::START);
-        }
+        self.nodes.note_lost(node);
     }
 
     /// Sends the commands that waited for the connection, or for the socket to accept more.
@@ -525,60 +409,7 @@ impl Engine {
             Left::Key => self.nodes[node].debt_of_set(now, claim, expires),
             Left::Release => Debt::of_release(now, claim, expires),
         };
-        self.add_debt(now, node, claim.token, debt);
-    }
-
-    pub(super) fn add_debt(&mut self, now: Moment, node: usize, token: LockToken, debt: Debt) {
-        self.indebted.insert(node);
-        if !self.nodes[node].owe(now, token, debt) {
-            // It is no longer known which copies do not count.
-            let until = now.after(self.config.quarantine);
-            self.quarantine(node, QuarantineCause::Flushed, until);
-        }
-        self.note_debts(node);
-    }
-
-    fn note_debts(&mut self, node: usize) {
-        if let Some(due) = self.nodes[node].debts_due() {
-            self.note_due(due);
-        }
-    }
-
-    /// The lock is given up, and its release is about to be sent to those of these nodes that can
-    /// take it. What lost commands may have left there is released, too.
-    #[cold]
-    pub(super) fn wake_debts(&mut self, now: Moment, nodes: NodeSet, token: LockToken) {
-        for node in nodes.and(self.indebted).iter() {
-            if !self.nodes[node].has_debts() {
-                self.indebted.remove(node);
-            }
-            if let Some(kills) = self.nodes[node].wake_debt(now, token) {
-                self.kill(node, kills);
-                self.note_debts(node);
-            }
-        }
-    }
-
-    /// The lock was extended: debts that wait for its end are kept as long.
-    #[cold]
-    pub(super) fn keep_debts(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
-        for node in self.indebted.iter() {
-            self.nodes[node].keep_debt(now, token, ttl);
-        }
-    }
-
-    /// The nodes with so many debts that they get no new SET.
-    #[cold]
-    pub(super) fn overdrawn(&self) -> NodeSet {
-        let mut overdrawn = NodeSet::EMPTY;
-        let nodes = self.indebted.iter().filter(|node| self.nodes[*node].owes_too_much());
-        nodes.for_each(|node| overdrawn.insert(node));
-        overdrawn
-    }
-
-    pub(super) fn kill(&mut self, node: usize, connections: Vec<i64>) {
-        let kills = connections.into_iter().map(|connection| Outgoing::Kill(node, connection));
-        self.outgoing.extend(kills);
+        self.nodes.owe(now, node, claim.token, debt);
     }
 
     /// Takes the next step of some of the debts that are due. When none is due, the commands that
@@ -588,12 +419,10 @@ impl Engine {
         for Due { claim, expires, kills } in self.nodes[node].take_due_debts(now, self.share) {
             let round = self.start_round(now, Kind::Release, claim, None);
             self.rounds[round].expires = Some(expires);
-            self.kill(node, kills);
+            self.nodes.kill(node, kills);
             self.send(NodeSet::one(node), round);
         }
-        self.note_debts(node);
-        if self.nodes[node].finish_debts(now) {
-            self.note_open(node);
+        if self.nodes.finish_debts(now, node) {
             self.flush_queue(now, node);
         }
     }
@@ -603,17 +432,5 @@ impl Engine {
         let is_its = |round: usize| self.claims[round].token == token;
         let may_set = |round: usize| is_its(round) && self.rounds[round].kind.may_create();
         self.nodes.iter().filter_map(|node| node.doubt(now, token, may_set)).collect()
-    }
-
-    /// A lease arrives from another engine, with that engine's doubts.
-    #[cold]
-    pub(super) fn take_doubts(&mut self, now: Moment, lease: &Lease) {
-        let nodes = self.nodes.len();
-        for doubt in lease.doubts.iter().filter(|doubt| doubt.node < nodes) {
-            let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-            let claim = Claim { key, token: lease.token, ttl: lease.longest };
-            let debt = self.nodes[doubt.node].debt_of_doubt(now, &claim, doubt);
-            self.add_debt(now, doubt.node, lease.token, debt);
-        }
     }
 }

@@ -36,8 +36,8 @@ impl Engine {
             Heal::Off => Kind::Extend,
             Heal::On => Kind::Heal,
         };
-        if !self.indebted.is_empty() {
-            self.keep_debts(now, token, ttl);
+        if self.nodes.may_owe() {
+            self.nodes.keep_debts(now, token, ttl);
         }
         let round = self.start_round(now, kind, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);

@@ -56,8 +56,8 @@ use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase};
 use crate::quorum::{Tally, Verdict};
 use crate::resource::Resource;
-use fleet::Fleet;
-use node::{Node, Request, Route, State, Step};
+use fleet::{Fleet, Outgoing};
+use node::{Node, Request, Route, State};
 use queue::Queues;
 use round::{Claim, Kind, Round, Vote};
 use timer::Timers;
@@ -157,17 +157,6 @@ pub enum Action<'a> {
         /// The command.
         command: Command<'a>,
     },
-}
-
-enum Outgoing {
-    Connect(usize),
-    Close(usize),
-    Handshake(usize, Step),
-    Kill(usize, i64),
-    Probe(usize, ReleaseWith),
-    Time(NodeSet),
-    Role(NodeSet),
-    Round(NodeSet, usize),
 }
 
 struct Operation {
@@ -291,18 +280,6 @@ pub struct Engine {
     entropy: Box<dyn Entropy>,
     last_now: Moment,
     nodes: Fleet,
-    /// The nodes that are ready and whose sockets accept more.
-    open: NodeSet,
-    /// The overloaded nodes: too far behind to be sent a SET or an extension (R18).
-    overloaded: NodeSet,
-    /// The nodes that may be in quarantine.
-    maybe_quarantined: NodeSet,
-    /// The nodes that may have debts.
-    indebted: NodeSet,
-    /// The nodes on which this native release command was seen to work; the others get the script
-    /// (R19).
-    with_delex: NodeSet,
-    with_delifeq: NodeSet,
     rounds: Slab<Round>,
     /// One for each slot of `rounds`, like the nodes' votes. An entry of an ended round is
     /// overwritten by the slot's next round.
@@ -313,17 +290,11 @@ pub struct Engine {
     generation: u32,
     instance: u64,
     timers: Timers,
-    /// A lower bound on the next deadline. An answer may leave it too early; it is never too late.
-    due: Option<Moment>,
-    /// The same bound for operation timers only.
+    /// A lower bound on the next timer of an operation.
     timer_due: Option<Moment>,
-    /// An unanswered command makes something due after this time.
-    answer_due_nanos: u64,
     share: usize,
     replies_share: usize,
-    outgoing: VecDeque<Outgoing>,
     done: VecDeque<usize>,
-    notices: VecDeque<(usize, Notice)>,
     queues: Queues,
     /// Smoothed time from the start of a round to a quorum of answers.
     quorum_round_trip_nanos: Option<u64>,
@@ -335,35 +306,23 @@ impl Engine {
     pub fn new(config: Arc<Config>, mut entropy: Box<dyn Entropy>) -> Engine {
         let count = config.nodes();
         let queues = Queues::new(entropy.next_u64());
-        let nodes = Fleet::new(&config);
-        let answer_due = config.node_timeout.min(node::SILENCE_MAX);
-        let answer_due_nanos = u64::try_from(answer_due.as_nanos()).unwrap_or(u64::MAX);
+        let nodes = Fleet::new(Arc::clone(&config));
         Engine {
             config,
             entropy,
             last_now: Moment::from_nanos(0),
             nodes,
-            open: NodeSet::EMPTY,
-            overloaded: NodeSet::EMPTY,
-            maybe_quarantined: NodeSet::EMPTY,
-            indebted: NodeSet::EMPTY,
             rounds: Slab::with_capacity(ROUNDS_USUAL),
             claims: Vec::with_capacity(ROUNDS_USUAL),
             operations: Slab::with_capacity(ROUNDS_USUAL),
-            with_delex: NodeSet::EMPTY,
-            with_delifeq: NodeSet::EMPTY,
             leases: Slab::new(),
             generation: 0,
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             timers: Timers::default(),
-            due: None,
             timer_due: None,
-            answer_due_nanos,
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
-            outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
             done: VecDeque::with_capacity(ROUNDS_USUAL),
-            notices: VecDeque::new(),
             queues,
             quorum_round_trip_nanos: None,
             stats: Stats::default(),
@@ -379,8 +338,9 @@ impl Engine {
     /// read from them and not handled yet, and may contain the missing answers.
     pub fn handle_timeout_of_others(&mut self, now: Moment, unread: NodeSet) {
         let now = self.clamp(now);
+        let is_noted = |first, noted: Option<Moment>| noted.is_some_and(|due| due <= first);
         debug_assert!(
-            self.first_due().is_none_or(|first| self.due.is_some_and(|due| due <= first)),
+            self.nodes.first_due().is_none_or(|first| is_noted(first, self.nodes.due())),
             "every deadline was noted"
         );
         for node in NodeSet::all(self.nodes.len()).without(unread).iter() {
@@ -403,7 +363,9 @@ impl Engine {
                 break;
             }
         }
-        self.due = self.first_due();
+        self.nodes.settle_due();
+        let operations = &self.operations;
+        self.timer_due = self.timers.next(|at, id| is_timer(operations, at, id));
     }
 
     /// Updates the time.
@@ -415,21 +377,16 @@ impl Engine {
     /// [`handle_timeout`](Engine::handle_timeout) has nothing to do.
     pub fn is_due(&mut self, now: Moment) -> bool {
         let now = self.clamp(now);
-        self.due.is_some_and(|due| now >= due)
+        self.due().is_some_and(|due| now >= due)
     }
 
-    fn note_due(&mut self, at: Moment) {
-        if self.due.is_none_or(|due| at < due) {
-            self.due = Some(at);
+    /// A lower bound on the next deadline.
+    #[inline]
+    fn due(&self) -> Option<Moment> {
+        match (self.nodes.due(), self.timer_due) {
+            (Some(node), Some(timer)) => Some(node.min(timer)),
+            (node, timer) => node.or(timer),
         }
-    }
-
-    fn first_due(&mut self) -> Option<Moment> {
-        let nodes = self.nodes.iter().filter_map(Node::poll_timeout);
-        let operations = &self.operations;
-        let timer = self.timers.next(|at, id| is_timer(operations, at, id));
-        self.timer_due = timer;
-        nodes.chain(timer).min()
     }
 
     fn take_due(&mut self, now: Moment) -> Option<usize> {
@@ -441,9 +398,9 @@ impl Engine {
     /// The next action. After `None`, more actions may be due immediately: commands that are no
     /// longer useful are discarded in bounded portions.
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
-        let mut taken_back = 0;
+        let (now, mut taken_back) = (self.last_now, 0);
         let outgoing = loop {
-            match self.outgoing.pop_front()? {
+            match self.nodes.pop_outgoing()? {
                 Outgoing::Round(nodes, round) if self.is_useless(round) => {
                     self.take_back(nodes, round);
                     taken_back += 1;
@@ -458,36 +415,36 @@ impl Engine {
             Outgoing::Connect(node) => Some(Action::Connect { node }),
             Outgoing::Close(node) => Some(Action::Close { node }),
             Outgoing::Handshake(node, step) => {
-                let nodes = self.hand_out(NodeSet::one(node), Request::Handshake(step));
+                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Handshake(step));
                 Some(Action::Send { nodes, command: self.nodes[node].step_command(step) })
             }
             Outgoing::Kill(node, connection) => {
-                let nodes = self.hand_out(NodeSet::one(node), Request::Kill(connection));
+                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Kill(connection));
                 Some(Action::Send { nodes, command: Command::Kill { connection } })
             }
             Outgoing::Probe(node, with) => {
-                let nodes = self.hand_out(NodeSet::one(node), Request::Probe(with));
+                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Probe(with));
                 Some(Action::Send { nodes, command: self.nodes[node].probe_command(with) })
             }
             Outgoing::Time(nodes) => {
-                let nodes = self.hand_out(nodes, Request::Time);
+                let nodes = self.nodes.hand_out(now, nodes, Request::Time);
                 Some(Action::Send { nodes, command: Command::Time })
             }
             Outgoing::Role(nodes) => {
-                let nodes = self.hand_out(nodes, Request::Role);
+                let nodes = self.nodes.hand_out(now, nodes, Request::Role);
                 Some(Action::Send { nodes, command: Command::Info(Section::Replication) })
             }
             Outgoing::Round(nodes, round) => {
                 let kind = self.rounds[round].kind;
                 let (nodes, with) = match kind.is_release() {
-                    true => self.release_alike(nodes, round),
+                    true => self.nodes.release_alike(nodes, round),
                     false => (nodes, ReleaseWith::Script),
                 };
-                if !nodes.and(self.maybe_quarantined).is_empty() {
-                    let quarantined = self.quarantined_of(self.last_now, nodes);
+                let quarantined = self.nodes.quarantined_of(now, nodes);
+                if !quarantined.is_empty() {
                     self.rounds[round].uncounted.extend(quarantined);
                 }
-                let nodes = self.hand_out(nodes, Request::Round(round));
+                let nodes = self.nodes.hand_out(now, nodes, Request::Round(round));
                 let quarantine = self.config.quarantine;
                 let marker = self.config.flush_marker.as_ref();
                 let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
@@ -527,17 +484,6 @@ impl Engine {
             }
             self.dereference(round);
         }
-    }
-
-    /// Records which request the next reply of each of these nodes answers.
-    #[inline(always)]
-    fn hand_out(&mut self, nodes: NodeSet, request: Request) -> NodeSet {
-        let sent_at = self.last_now;
-        for node in nodes.iter() {
-            self.nodes[node].sent(request, sent_at);
-        }
-        self.note_due(sent_at.after_nanos(self.answer_due_nanos));
-        nodes
     }
 
     /// The next result. `now` must be read for this call: whether a lock is held is decided here,
@@ -647,13 +593,13 @@ impl Engine {
     /// if there are actions to carry out now. It is never too late, and exact right after
     /// `handle_timeout`. Between calls it may be too early, because answers do not update it.
     pub fn poll_timeout(&self) -> Option<Moment> {
-        if self.has_actions() { Some(self.last_now) } else { self.due }
+        if self.has_actions() { Some(self.last_now) } else { self.due() }
     }
 
     /// Whether a millisecond matters at the moment that [`poll_timeout`](Engine::poll_timeout)
     /// returns: it is the timer of an operation, or the node timeout is short.
     pub fn is_precise(&self) -> bool {
-        let is_timer = self.timer_due.is_some_and(|timer| self.due == Some(timer));
+        let is_timer = self.timer_due.is_some_and(|timer| self.due() == Some(timer));
         is_timer || self.config.node_timeout < PRECISE_MAX
     }
 
@@ -664,7 +610,7 @@ impl Engine {
 
     /// Whether there are actions to carry out.
     pub fn has_actions(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.nodes.outgoing().is_empty()
     }
 
     /// The latest time that the engine was given.
@@ -700,7 +646,7 @@ impl Engine {
 
     /// Whether the node is ready and its socket accepts more.
     pub fn is_open(&self, node: usize) -> bool {
-        node < self.nodes.len() && self.open.contains(node)
+        node < self.nodes.len() && self.nodes.open().contains(node)
     }
 
     /// Whether the node is ready and has answered every command: anything it sends now was not
@@ -716,7 +662,7 @@ impl Engine {
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        self.stats
+        Stats { quarantines: self.nodes.quarantines(), ..self.stats }
     }
 
     /// How many nodes are ready to vote.
@@ -739,7 +685,7 @@ impl Engine {
     /// reached.
     pub fn unanswered(&self) -> usize {
         let waiting = |node: &Node| node.unanswered(self.last_now);
-        let sending = self.outgoing.iter().map(|outgoing| match outgoing {
+        let sending = self.nodes.outgoing().iter().map(|outgoing| match outgoing {
             Outgoing::Round(nodes, _) | Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
                 nodes.len()
             }
@@ -751,8 +697,7 @@ impl Engine {
 
     /// What is known of each node.
     pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        let status = |(i, node): (usize, &Node)| node.status(self.last_now, self.releases_with(i));
-        self.nodes.iter().enumerate().map(status)
+        self.nodes.statuses(self.last_now)
     }
 
     /// The nodes' latest state as an error report, for failures without a round.
@@ -791,7 +736,6 @@ impl Engine {
         self.operations[op].timer = Some(at);
         self.timers.set(at, self.id_of(op));
         self.timer_due = Some(self.timer_due.map_or(at, |due| due.min(at)));
-        self.note_due(at);
     }
 
     #[inline]
@@ -866,13 +810,10 @@ impl Engine {
 
     /// Sends the round's command to every node that can take it. A node that cannot has failed.
     fn send_to_all(&mut self, now: Moment, round: usize) {
-        let mut ready = self.open.without(self.overloaded);
-        if !self.indebted.is_empty() && self.rounds[round].kind.is_acquisition() {
-            ready = ready.without(self.overdrawn());
-        }
+        let ready = self.nodes.ready_for(self.rounds[round].kind);
         let others = NodeSet::all(self.nodes.len()).without(ready);
         for node in others.iter() {
-            self.wake(now, node);
+            self.nodes.wake(now, node);
             match self.nodes[node].route() {
                 Route::Queue => self.enqueue(node, round),
                 Route::Fail(outcome) => self.record(now, round, node, outcome),
@@ -884,15 +825,6 @@ impl Engine {
         }
     }
 
-    /// To be called when a node's state changes, or when its socket stops or resumes accepting
-    /// bytes.
-    fn note_open(&mut self, node: usize) {
-        match self.nodes[node].is_open() {
-            true => self.open.insert(node),
-            false => self.open.remove(node),
-        }
-    }
-
     /// Queues the round's command for these nodes to be sent next.
     #[inline(always)]
     fn send(&mut self, nodes: NodeSet, round: usize) {
@@ -900,26 +832,15 @@ impl Engine {
             return;
         }
         let may_create = self.rounds[round].kind.may_create();
-        if may_create && self.nodes.may_be_unchecked(self.last_now) {
-            self.check(nodes);
+        if may_create {
+            self.nodes.check_again(self.last_now, nodes);
         }
         let count = self.nodes.len();
         let how_many = if nodes == NodeSet::all(count) { count } else { nodes.len() };
         let sent = &mut self.rounds[round];
         sent.references += how_many as u32;
         sent.sent.extend(nodes);
-        self.outgoing.push_back(Outgoing::Round(nodes, round));
-    }
-
-    /// Checks the clocks and roles of these nodes again, where due, before they are sent a SET.
-    fn check(&mut self, nodes: NodeSet) {
-        let (clocks, roles) = self.nodes.check(self.last_now, nodes);
-        if !clocks.is_empty() {
-            self.outgoing.push_back(Outgoing::Time(clocks));
-        }
-        if !roles.is_empty() {
-            self.outgoing.push_back(Outgoing::Role(roles));
-        }
+        self.nodes.send(nodes, round);
     }
 
     fn enqueue(&mut self, node: usize, round: usize) {

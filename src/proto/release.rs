@@ -1,13 +1,13 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
 use super::lease::NO_ENGINE;
-use super::node::{State, is_forbidden};
+use super::node::State;
 use super::round::{Claim, Kind, Lost};
-use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Task};
+use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, Released, Task};
 use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ServerErrorKind};
+use crate::outcome::NodeOutcome;
 use crate::token::LockToken;
 
 /// What an attempt may have left on the nodes.
@@ -54,7 +54,7 @@ impl Engine {
     /// here.
     pub(super) fn adopt(&mut self, now: Moment, mut lease: Lease) -> Lease {
         if lease.engine != self.instance {
-            self.take_doubts(now, &lease);
+            self.nodes.take_doubts(now, &lease);
             lease = lease.adopted(self.nodes.len());
             lease.engine = self.instance;
         }
@@ -94,7 +94,7 @@ impl Engine {
         for node in 0..self.nodes.len() {
             self.retract(node, token, true);
         }
-        for outgoing in &self.outgoing {
+        for outgoing in self.nodes.outgoing() {
             if let Outgoing::Round(_, round) = outgoing {
                 self.rounds[*round].is_abandoned |= self.claims[*round].token == token;
             }
@@ -105,7 +105,7 @@ impl Engine {
         let lease = self.adopt(now, lease);
         // A lock that is released late may have been forgotten meanwhile, so its doubts are needed
         // again.
-        self.take_doubts(now, &lease);
+        self.nodes.take_doubts(now, &lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let awaited = self.has_queues().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
@@ -128,19 +128,19 @@ impl Engine {
         owner: Option<usize>,
     ) -> usize {
         let token = claim.token;
-        if !self.indebted.is_empty() {
-            self.wake_debts(now, sent, token);
+        if self.nodes.may_owe() {
+            self.nodes.wake_debts(now, sent, token);
         }
         let round = self.start_round(now, Kind::Release, claim, owner);
         // An extra reference, because without an owner the last node's vote might free the round.
         self.rounds[round].references += 1;
-        let ready = sent.and(self.open);
+        let ready = sent.and(self.nodes.open());
         let others = NodeSet::all(self.nodes.len()).without(ready);
         for node in others.iter() {
             let may_hold = sent.contains(node);
             if may_hold && self.nodes[node].state() == State::Idle {
                 // An adopted lease, and this client has not connected to the node yet.
-                self.wake(now, node);
+                self.nodes.wake(now, node);
             }
             match self.nodes[node].state() {
                 _ if !may_hold => self.record(now, round, node, NodeOutcome::Absent),
@@ -169,57 +169,6 @@ impl Engine {
         }
         self.dereference(round);
         round
-    }
-
-    /// Splits `nodes` by release command: returns one group and its command, and puts the others
-    /// back at the front of the queue. So the release keeps its place on their connections (R10).
-    pub(super) fn release_alike(&mut self, nodes: NodeSet, round: usize) -> (NodeSet, ReleaseWith) {
-        let (with_delex, with_delifeq) = (nodes.and(self.with_delex), nodes.and(self.with_delifeq));
-        let (alike, with) = if !with_delex.is_empty() {
-            (with_delex, ReleaseWith::Delex)
-        } else if !with_delifeq.is_empty() {
-            (with_delifeq, ReleaseWith::Delifeq)
-        } else {
-            (nodes, ReleaseWith::Script)
-        };
-        let others = nodes.without(alike);
-        if !others.is_empty() {
-            self.outgoing.push_front(Outgoing::Round(others, round));
-        }
-        (alike, with)
-    }
-
-    /// The release command for this node.
-    pub(super) fn releases_with(&self, node: usize) -> ReleaseWith {
-        if self.with_delex.contains(node) {
-            ReleaseWith::Delex
-        } else if self.with_delifeq.contains(node) {
-            ReleaseWith::Delifeq
-        } else {
-            ReleaseWith::Script
-        }
-    }
-
-    /// Sets the release command for this node.
-    pub(super) fn release_with(&mut self, node: usize, with: ReleaseWith) {
-        self.with_delex.remove(node);
-        self.with_delifeq.remove(node);
-        match with {
-            ReleaseWith::Script => {}
-            ReleaseWith::Delex => self.with_delex.insert(node),
-            ReleaseWith::Delifeq => self.with_delifeq.insert(node),
-        }
-    }
-
-    /// A node refused a release. If it would refuse the same command again, the next try uses the
-    /// script. A node that accepts no writes refuses to delete even an absent key; the script finds
-    /// that the key is absent.
-    pub(super) fn note_refusal(&mut self, node: usize, kind: ServerErrorKind) {
-        let takes_no_writes =
-            matches!(kind, ServerErrorKind::Misconfigured | ServerErrorKind::NoReplicas);
-        if is_forbidden(kind) || takes_no_writes {
-            self.release_with(node, ReleaseWith::Script);
-        }
     }
 
     /// Withdraws unsent commands that would set or extend the key. Returns whether the SET was
