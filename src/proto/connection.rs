@@ -3,11 +3,10 @@
 use super::command::{Grant, Reply, ServerError};
 use super::lease::Doubt;
 use super::node::{Debt, Due, Effect, Notice, Request, State};
-use super::round::{Answer, Kind, Left, Lost, Vote};
-use super::{Engine, NodeSet, smooth};
+use super::round::{Answer, Kind, Left, Lost};
+use super::{Engine, NodeSet};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
-use crate::quorum::Verdict;
 use crate::token::LockToken;
 
 /// Why the fast path stopped.
@@ -136,35 +135,16 @@ impl Engine {
             let Some((round, sent_at)) = at.next_round() else {
                 break FastPath::Unusual(grant);
             };
-            let voted = &mut self.rounds[round];
             let sample = now.nanos_since(sent_at);
-            let is_usual = is_usual
-                && at.is_in_time(sample)
-                && Grant::is_same(voted.grant, Some(grant))
-                && voted.undecided.without(voted.uncounted).contains(node);
-            if !is_usual {
+            if !is_usual || !at.is_in_time(sample) {
                 break FastPath::Unusual(grant);
             }
+            let Some((vote, is_decided)) = self.rounds.grant(now, round, node, grant) else {
+                break FastPath::Unusual(grant);
+            };
             at.drop_next();
-            let since_start = now.nanos_since(voted.started);
-            let vote = Vote::new(NodeOutcome::Granted, Some(since_start));
             latest = Some((vote, sample));
-            voted.undecided.remove(node);
-            voted.references -= 1;
-            if voted.owner.is_none() {
-                if voted.references == 0 {
-                    self.rounds.remove(round);
-                }
-                continue;
-            }
-            at.votes[round] = vote;
-            voted.granted.insert(node);
-            voted.tally.grant();
-            let is_answered = voted.tally.is_quorum_answered_just_now();
-            if is_answered && voted.kind.is_acquisition() && !voted.waited {
-                smooth(&mut self.quorum_round_trip_nanos, since_start);
-            }
-            if voted.tally.verdict() != Verdict::Pending && !voted.decided {
+            if is_decided {
                 break FastPath::Decided(round);
             }
         };
@@ -255,7 +235,7 @@ impl Engine {
             self.nodes.set_refused(now, node);
         }
         self.count(now, round, node, outcome);
-        self.dereference(round);
+        self.rounds.dereference(round);
     }
 
     /// The meaning of an answer. `None` if it was an error or makes no sense; it is then fully
@@ -279,7 +259,7 @@ impl Engine {
             self.fail_node(now, node, outcome);
             self.owe(now, node, round, Lost::Sent);
             self.vote(now, round, node, outcome);
-            self.dereference(round);
+            self.rounds.dereference(round);
             return None;
         };
         Some(match answer {
@@ -289,7 +269,7 @@ impl Engine {
                 NodeOutcome::Granted
             }
             Answer::Present => {
-                self.nodes[node].observe_key(now, self.claims[round].token);
+                self.nodes[node].observe_key(now, self.rounds.claim(round).token);
                 NodeOutcome::Granted
             }
             Answer::Refused => kind.refusal(),
@@ -305,7 +285,7 @@ impl Engine {
 
     /// Counts a node's answer, unless the node is or was in quarantine, or its copy is in doubt.
     fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
-        let (token, kind) = (self.claims[round].token, self.rounds[round].kind);
+        let (token, kind) = (self.rounds.claim(round).token, self.rounds[round].kind);
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.nodes[node].is_quarantined(now)
             && !self.nodes[node].is_doubted(now, token, kind);
@@ -329,13 +309,13 @@ impl Engine {
         };
         if asked.is_release() && outcome.is_failure() {
             self.nodes.note_refusal(node, kind);
-            let (claim, expires) = (&self.claims[round], self.rounds[round].expires);
+            let (claim, expires) = (self.rounds.claim(round), self.rounds[round].expires);
             if let Some(debt) = Debt::of_refused(now, claim, expires) {
                 self.nodes.owe(now, node, claim.token, debt);
             }
         }
         self.count(now, round, node, outcome);
-        self.dereference(round);
+        self.rounds.dereference(round);
         // The connection's state has changed since its handshake: reconnect.
         if matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::Auth) {
             self.fail_node(now, node, NodeOutcome::Server(kind));
@@ -383,7 +363,7 @@ impl Engine {
             };
             self.owe(now, node, round, lost);
             self.vote(now, round, node, outcome);
-            self.dereference(round);
+            self.rounds.dereference(round);
         }
         self.nodes.note_lost(node);
     }
@@ -397,13 +377,13 @@ impl Engine {
             } else {
                 self.send(NodeSet::one(node), round);
             }
-            self.dereference(round);
+            self.rounds.dereference(round);
         }
     }
 
     /// A command was lost with its connection, or its answer makes no sense.
     pub(super) fn owe(&mut self, now: Moment, node: usize, round: usize, lost: Lost) {
-        let (claim, expires) = (&self.claims[round], self.rounds[round].expires);
+        let (claim, expires) = (self.rounds.claim(round), self.rounds[round].expires);
         let debt = match self.rounds[round].kind.left(lost) {
             Left::Nothing => return,
             Left::Key => self.nodes[node].debt_of_set(now, claim, expires),
@@ -417,7 +397,7 @@ impl Engine {
     #[cold]
     pub(super) fn settle_debts(&mut self, now: Moment, node: usize) {
         for Due { claim, expires, kills } in self.nodes[node].take_due_debts(now, self.share) {
-            let round = self.start_round(now, Kind::Release, claim, None);
+            let round = self.rounds.start(now, Kind::Release, claim, None);
             self.rounds[round].expires = Some(expires);
             self.nodes.kill(node, kills);
             self.send(NodeSet::one(node), round);
@@ -429,7 +409,7 @@ impl Engine {
 
     /// What this engine knows of the nodes, which an engine that adopts the lease cannot know.
     pub(super) fn doubts(&self, now: Moment, token: LockToken) -> Vec<Doubt> {
-        let is_its = |round: usize| self.claims[round].token == token;
+        let is_its = |round: usize| self.rounds.claim(round).token == token;
         let may_set = |round: usize| is_its(round) && self.rounds[round].kind.may_create();
         self.nodes.iter().filter_map(|node| node.doubt(now, token, may_set)).collect()
     }

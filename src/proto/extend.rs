@@ -39,7 +39,7 @@ impl Engine {
         if self.nodes.may_owe() {
             self.nodes.keep_debts(now, token, ttl);
         }
-        let round = self.start_round(now, kind, Claim { key, token, ttl }, Some(op));
+        let round = self.rounds.start(now, kind, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         // After the old deadline, an answer is of no use.
         self.set_timer(op, deadline);

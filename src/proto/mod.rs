@@ -29,6 +29,7 @@ mod node;
 mod queue;
 mod release;
 mod round;
+mod rounds;
 mod timer;
 
 use std::collections::VecDeque;
@@ -54,12 +55,13 @@ use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase};
-use crate::quorum::{Tally, Verdict};
+use crate::quorum::Verdict;
 use crate::resource::Resource;
 use fleet::{Fleet, Outgoing};
 use node::{Node, Request, Route, State};
 use queue::Queues;
-use round::{Claim, Kind, Round, Vote};
+use round::Kind;
+use rounds::Rounds;
 use timer::Timers;
 pub(crate) use timer::between;
 
@@ -280,24 +282,17 @@ pub struct Engine {
     entropy: Box<dyn Entropy>,
     last_now: Moment,
     nodes: Fleet,
-    rounds: Slab<Round>,
-    /// One for each slot of `rounds`, like the nodes' votes. An entry of an ended round is
-    /// overwritten by the slot's next round.
-    claims: Vec<Claim>,
+    rounds: Rounds,
     operations: Slab<Operation>,
     /// The leases of extensions in flight.
     leases: Slab<Lease>,
     generation: u32,
     instance: u64,
     timers: Timers,
-    /// A lower bound on the next timer of an operation.
-    timer_due: Option<Moment>,
     share: usize,
     replies_share: usize,
     done: VecDeque<usize>,
     queues: Queues,
-    /// Smoothed time from the start of a round to a quorum of answers.
-    quorum_round_trip_nanos: Option<u64>,
     stats: Stats,
 }
 
@@ -307,24 +302,22 @@ impl Engine {
         let count = config.nodes();
         let queues = Queues::new(entropy.next_u64());
         let nodes = Fleet::new(Arc::clone(&config));
+        let rounds = Rounds::new(Arc::clone(&config));
         Engine {
             config,
             entropy,
             last_now: Moment::from_nanos(0),
             nodes,
-            rounds: Slab::with_capacity(ROUNDS_USUAL),
-            claims: Vec::with_capacity(ROUNDS_USUAL),
+            rounds,
             operations: Slab::with_capacity(ROUNDS_USUAL),
             leases: Slab::new(),
             generation: 0,
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             timers: Timers::default(),
-            timer_due: None,
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
             done: VecDeque::with_capacity(ROUNDS_USUAL),
             queues,
-            quorum_round_trip_nanos: None,
             stats: Stats::default(),
         }
     }
@@ -365,7 +358,7 @@ impl Engine {
         }
         self.nodes.settle_due();
         let operations = &self.operations;
-        self.timer_due = self.timers.next(|at, id| is_timer(operations, at, id));
+        self.timers.settle_due(|at, id| is_timer(operations, at, id));
     }
 
     /// Updates the time.
@@ -383,7 +376,7 @@ impl Engine {
     /// A lower bound on the next deadline.
     #[inline]
     fn due(&self) -> Option<Moment> {
-        match (self.nodes.due(), self.timer_due) {
+        match (self.nodes.due(), self.timers.due()) {
             (Some(node), Some(timer)) => Some(node.min(timer)),
             (node, timer) => node.or(timer),
         }
@@ -450,7 +443,7 @@ impl Engine {
                 let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
                 Some(Action::Send {
                     nodes,
-                    command: self.claims[round].command(kind, with, marker),
+                    command: self.rounds.claim(round).command(kind, with, marker),
                 })
             }
         }
@@ -482,7 +475,7 @@ impl Engine {
             if !is_abandoned {
                 self.vote(self.last_now, round, node, NodeOutcome::TimedOut(Phase::Reply));
             }
-            self.dereference(round);
+            self.rounds.dereference(round);
         }
     }
 
@@ -577,7 +570,7 @@ impl Engine {
         self.operations.remove(op);
         match progress {
             Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
-                self.disown(round);
+                self.rounds.disown(round);
             }
             Progress::Waiting | Progress::Failed(_, None) | Progress::Refused => {}
         }
@@ -599,7 +592,7 @@ impl Engine {
     /// Whether a millisecond matters at the moment that [`poll_timeout`](Engine::poll_timeout)
     /// returns: it is the timer of an operation, or the node timeout is short.
     pub fn is_precise(&self) -> bool {
-        let is_timer = self.timer_due.is_some_and(|timer| self.due() == Some(timer));
+        let is_timer = self.timers.due().is_some_and(|timer| self.due() == Some(timer));
         is_timer || self.config.node_timeout < PRECISE_MAX
     }
 
@@ -735,7 +728,6 @@ impl Engine {
         self.clear_timer(op);
         self.operations[op].timer = Some(at);
         self.timers.set(at, self.id_of(op));
-        self.timer_due = Some(self.timer_due.map_or(at, |due| due.min(at)));
     }
 
     #[inline]
@@ -758,54 +750,12 @@ impl Engine {
     fn end(&mut self, op: usize) {
         let operation = self.operations.remove(op);
         match operation.progress {
-            Progress::Won(round) | Progress::Failed(_, Some(round)) => self.disown(round),
+            Progress::Won(round) | Progress::Failed(_, Some(round)) => self.rounds.disown(round),
             Progress::Failed(_, None) | Progress::Refused => {}
             Progress::Waiting | Progress::Voting(_) => {
                 unreachable!("only a concluded operation ends")
             }
         }
-    }
-
-    #[inline(always)]
-    fn start_round(
-        &mut self,
-        now: Moment,
-        kind: Kind,
-        claim: Claim,
-        owner: Option<usize>,
-    ) -> usize {
-        let count = self.nodes.len();
-        let deadline = match kind.is_release() {
-            true => Moment::END,
-            false => self.config.drift.deadline(now, claim.ttl),
-        };
-        let round = self.rounds.insert(Round {
-            kind,
-            grant: kind.plain_grant(self.config.flush_marker.is_some()),
-            started: now,
-            deadline,
-            expires: None,
-            tally: Tally::new(count),
-            undecided: NodeSet::all(count),
-            granted: NodeSet::EMPTY,
-            sent: NodeSet::EMPTY,
-            uncounted: NodeSet::EMPTY,
-            owner,
-            decided: false,
-            is_abandoned: false,
-            waited: false,
-            references: u32::from(owner.is_some()),
-        });
-        match self.claims.get_mut(round) {
-            Some(before) => *before = claim,
-            None => {
-                self.claims.push(claim);
-                for node in self.nodes.iter_mut() {
-                    node.votes.push(Vote::PENDING);
-                }
-            }
-        }
-        round
     }
 
     /// Sends the round's command to every node that can take it. A node that cannot has failed.
@@ -837,60 +787,19 @@ impl Engine {
         }
         let count = self.nodes.len();
         let how_many = if nodes == NodeSet::all(count) { count } else { nodes.len() };
-        let sent = &mut self.rounds[round];
-        sent.references += how_many as u32;
-        sent.sent.extend(nodes);
+        self.rounds.note_sent(round, nodes, how_many);
         self.nodes.send(nodes, round);
     }
 
     fn enqueue(&mut self, node: usize, round: usize) {
-        let queued = &mut self.rounds[round];
-        queued.references += 1;
-        queued.waited = true;
-        queued.sent.insert(node);
+        self.rounds.note_waiting(round, node);
         self.nodes[node].wait(round);
     }
 
-    fn dereference(&mut self, round: usize) {
-        let references = &mut self.rounds[round].references;
-        *references -= 1;
-        if *references == 0 {
-            self.rounds.remove(round);
-        }
-    }
-
-    /// Ends the owner's part. The round lives until the last late reply is in.
-    fn disown(&mut self, round: usize) {
-        if self.rounds[round].owner.take().is_some() {
-            self.dereference(round);
-        }
-    }
-
-    /// Records a node's vote, once (R3), and counts it if the round has an owner.
+    /// Records a node's vote, once (R3).
     fn record(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
-        let voted = &mut self.rounds[round];
-        if !voted.undecided.contains(node) {
-            return;
-        }
-        voted.undecided.remove(node);
-        let since_start = now.nanos_since(voted.started);
-        let vote = Vote::new(outcome, voted.sent.contains(node).then_some(since_start));
-        self.nodes[node].note_vote(vote);
-        if voted.owner.is_none() {
-            return;
-        }
-        self.nodes[node].votes[round] = vote;
-        match outcome {
-            NodeOutcome::Granted => {
-                voted.granted.insert(node);
-                voted.tally.grant();
-            }
-            NodeOutcome::Held | NodeOutcome::Absent => voted.tally.refuse(),
-            _ => voted.tally.fail(),
-        }
-        let is_prompt = voted.kind.is_acquisition() && !voted.waited && !outcome.is_failure();
-        if is_prompt && voted.tally.is_quorum_answered_just_now() {
-            smooth(&mut self.quorum_round_trip_nanos, since_start);
+        if let Some(vote) = self.rounds.record(now, round, node, outcome) {
+            self.nodes[node].note_vote(vote);
         }
     }
 
@@ -943,12 +852,8 @@ impl Engine {
     }
 
     fn reports(&self, round: usize) -> Vec<NodeReport> {
-        let vote = |node: usize| match self.rounds[round].undecided.contains(node) {
-            true => Vote::PENDING,
-            false => self.nodes[node].votes[round],
-        };
-        let report = |(node, at): (usize, &Node)| at.report(self.last_now, vote(node));
-        self.nodes.iter().enumerate().map(report).collect()
+        let votes = self.nodes.iter().zip(self.rounds.votes(round));
+        votes.map(|(node, vote)| node.report(self.last_now, vote)).collect()
     }
 }
 

@@ -96,7 +96,7 @@ impl Engine {
         }
         for outgoing in self.nodes.outgoing() {
             if let Outgoing::Round(_, round) = outgoing {
-                self.rounds[*round].is_abandoned |= self.claims[*round].token == token;
+                self.rounds[*round].is_abandoned |= self.rounds.claim(*round).token == token;
             }
         }
     }
@@ -131,7 +131,7 @@ impl Engine {
         if self.nodes.may_owe() {
             self.nodes.wake_debts(now, sent, token);
         }
-        let round = self.start_round(now, Kind::Release, claim, owner);
+        let round = self.rounds.start(now, Kind::Release, claim, owner);
         // An extra reference, because without an owner the last node's vote might free the round.
         self.rounds[round].references += 1;
         let ready = sent.and(self.nodes.open());
@@ -167,7 +167,7 @@ impl Engine {
         if !others.is_empty() {
             self.judge(now, round);
         }
-        self.dereference(round);
+        self.rounds.dereference(round);
         round
     }
 
@@ -178,13 +178,13 @@ impl Engine {
         // Each iteration takes one of them out of the queue.
         loop {
             let is_it = |round: &usize| {
-                !self.rounds[*round].kind.is_release() && self.claims[*round].token == token
+                !self.rounds[*round].kind.is_release() && self.rounds.claim(*round).token == token
             };
             let Some(round) = self.nodes[node].retract(is_it) else {
                 return was_set;
             };
             was_set |= self.rounds[round].kind.is_acquisition();
-            self.dereference(round);
+            self.rounds.dereference(round);
             if was_set && !was_granted {
                 return true;
             }

@@ -83,8 +83,6 @@ pub(super) struct Node {
     clock: ServerClock,
     errors: Errors,
     last_vote: Vote,
-    /// One vote for each round slot; stale where the round is still undecided.
-    pub(super) votes: Vec<Vote>,
 }
 
 impl Node {
@@ -99,7 +97,6 @@ impl Node {
             clock: ServerClock::default(),
             errors: Errors::default(),
             last_vote: Vote::PENDING,
-            votes: Vec::with_capacity(super::ROUNDS_USUAL),
         }
     }
 
