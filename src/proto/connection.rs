@@ -30,13 +30,18 @@ impl Engine {
     /// Reports progress of the requested connection: its name is being looked up, or was resolved.
     pub fn handle_connecting(&mut self, now: Moment, node: usize, phase: Phase) {
         let now = self.clamp(now);
-        self.nodes.handle_connecting(now, node, phase);
+        let deadline = self.nodes[node].connecting(now, phase);
+        self.nodes.note_due(deadline);
     }
 
     /// The requested connection is established.
     pub fn handle_connected(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
-        self.nodes.handle_connected(now, node);
+        let deadline = self.nodes[node].connected(now);
+        if deadline.is_some() {
+            self.nodes.note_due(deadline);
+            self.nodes.greet(node);
+        }
     }
 
     /// The connection ended, or could not be established.
@@ -66,13 +71,16 @@ impl Engine {
 
     /// The socket accepts no more, and the event loop has buffered as much as it may.
     pub fn handle_blocked(&mut self, node: usize) {
-        self.nodes.handle_blocked(node);
+        self.nodes[node].block();
+        self.nodes.note_open(node);
     }
 
     /// The socket accepts bytes again.
     pub fn handle_writable(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
-        if self.nodes.handle_writable(node) {
+        let was_blocked = self.nodes[node].unblock();
+        self.nodes.note_open(node);
+        if was_blocked && self.nodes.open().contains(node) {
             self.flush_queue(now, node);
         }
     }
@@ -157,8 +165,10 @@ impl Engine {
     #[cold]
     fn handle_any_reply(&mut self, now: Moment, node: usize, reply: Reply) {
         if let State::Handshaking { .. } | State::Ready = self.nodes[node].state() {
-            let effect = self.nodes.handle_reply(now, node, reply);
-            self.follow(now, node, effect);
+            match self.nodes.handle_reply(now, node, reply) {
+                Effect::Nothing => {}
+                effect => self.follow(now, node, effect),
+            }
         }
     }
 
@@ -183,7 +193,10 @@ impl Engine {
                 self.stats.clock_jumps += 1;
                 self.nodes.quarantine_anew(now, node, QuarantineCause::ClockStepped);
             }
-            Effect::TimeRefused(notice) => self.nodes.time_refused(node, notice),
+            Effect::TimeRefused(notice) => {
+                self.nodes.check_anew();
+                notice.into_iter().for_each(|notice| self.nodes.notice(node, notice));
+            }
         }
     }
 
@@ -232,7 +245,8 @@ impl Engine {
             self.nodes[node].note_answer();
         }
         if outcome == NodeOutcome::Held {
-            self.nodes.set_refused(now, node);
+            self.nodes[node].set_refused(now);
+            self.nodes.check_anew();
         }
         self.count(now, round, node, outcome);
         self.rounds.dereference(round);
@@ -338,8 +352,10 @@ impl Engine {
                 None => break,
             }
         }
-        let effect = self.nodes.handle_timeout(now, node);
-        self.follow(now, node, effect);
+        match self.nodes.handle_timeout(now, node) {
+            Effect::Nothing => {}
+            effect => self.follow(now, node, effect),
+        }
     }
 
     /// Ends a connection. Unanswered commands have failed, and what an unanswered SET or release
@@ -365,7 +381,9 @@ impl Engine {
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
         }
-        self.nodes.note_lost(node);
+        if self.nodes[node].has_lost() {
+            self.nodes.note_due(Some(Moment::START));
+        }
     }
 
     /// Sends the commands that waited for the connection, or for the socket to accept more.

@@ -14,7 +14,7 @@ use super::round::{Claim, Kind};
 use super::{NodeSet, ROUNDS_USUAL};
 use crate::config::Config;
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, Phase, QuarantineCause, ServerErrorKind, Unfit};
+use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -135,9 +135,10 @@ impl Fleet {
         self.due
     }
 
+    /// Lowers the bound, if a deadline is sooner.
     #[inline]
-    fn note_due(&mut self, at: Moment) {
-        if self.due.is_none_or(|due| at < due) {
+    pub(super) fn note_due(&mut self, at: Option<Moment>) {
+        if let Some(at) = at.filter(|at| self.due.is_none_or(|due| *at < due)) {
             self.due = Some(at);
         }
     }
@@ -173,7 +174,7 @@ impl Fleet {
         for node in nodes.iter() {
             self.nodes[node].sent(request, now);
         }
-        self.note_due(now.after_nanos(self.answer_due_nanos));
+        self.note_due(Some(now.after_nanos(self.answer_due_nanos)));
         nodes
     }
 
@@ -244,47 +245,28 @@ impl Fleet {
     /// Starts to connect, unless a connection exists or must wait.
     pub(super) fn wake(&mut self, now: Moment, node: usize) {
         if let Some(deadline) = self.nodes[node].connect(now) {
-            self.note_due(deadline);
+            self.note_due(Some(deadline));
             self.outgoing.push_back(Outgoing::Connect(node));
         }
     }
 
-    pub(super) fn handle_connecting(&mut self, now: Moment, node: usize, phase: Phase) {
-        if let Some(deadline) = self.nodes[node].handle_connecting(now, phase) {
-            self.note_due(deadline);
-        }
-    }
-
-    pub(super) fn handle_connected(&mut self, now: Moment, node: usize) {
-        if let Some(deadline) = self.nodes[node].handle_connected(now) {
-            self.note_due(deadline);
-            let steps = self.nodes[node].steps();
-            self.outgoing.extend(steps.map(|step| Outgoing::Handshake(node, step)));
-            self.next_check_at = None;
-        }
+    /// The node is connected: the handshake begins.
+    pub(super) fn greet(&mut self, node: usize) {
+        let steps = self.nodes[node].steps();
+        self.outgoing.extend(steps.map(|step| Outgoing::Handshake(node, step)));
+        self.next_check_at = None;
     }
 
     /// To be called when a node's state changes, or when its socket stops or resumes accepting
     /// bytes.
-    fn note_open(&mut self, node: usize) {
+    pub(super) fn note_open(&mut self, node: usize) {
         match self.nodes[node].is_open() {
             true => self.open.insert(node),
             false => self.open.remove(node),
         }
     }
 
-    pub(super) fn handle_blocked(&mut self, node: usize) {
-        self.nodes[node].handle_blocked();
-        self.note_open(node);
-    }
-
-    /// Returns whether the commands that waited for the socket can be sent now.
-    pub(super) fn handle_writable(&mut self, node: usize) -> bool {
-        let was_blocked = self.nodes[node].handle_writable();
-        self.note_open(node);
-        was_blocked && self.open.contains(node)
-    }
-
+    #[inline]
     pub(super) fn handle_reply(&mut self, now: Moment, node: usize, reply: Reply) -> Effect {
         let effect = self.nodes[node].handle_reply(now, reply);
         // Not before every late command is answered: with a lower bar the node would stay just
@@ -296,6 +278,7 @@ impl Fleet {
     }
 
     /// What a deadline of the node leaves to be done. Ask after its late commands.
+    #[inline]
     pub(super) fn handle_timeout(&mut self, now: Moment, node: usize) -> Effect {
         if self.nodes[node].is_far_behind(now) {
             self.overloaded.insert(node);
@@ -307,30 +290,16 @@ impl Fleet {
     pub(super) fn fail(&mut self, now: Moment, node: usize, outcome: NodeOutcome, random: u64) {
         let unsent = self.withdraw(node);
         let retry_at = self.nodes[node].fail(now, outcome, unsent, random);
-        self.note_due(retry_at);
+        self.note_due(Some(retry_at));
         self.overloaded.remove(node);
         self.open.remove(node);
         self.release_with(node, ReleaseWith::Script);
         self.outgoing.push_back(Outgoing::Close(node));
     }
 
-    /// Some of what was lost with the connection is left for later.
-    pub(super) fn note_lost(&mut self, node: usize) {
-        if self.nodes[node].has_lost() {
-            self.note_due(Moment::START);
-        }
-    }
-
-    /// A node refused a SET: a client waits for a lock there.
-    pub(super) fn set_refused(&mut self, now: Moment, node: usize) {
-        self.nodes[node].set_refused(now);
+    /// Something has happened that may make a check of a clock or role due earlier.
+    pub(super) fn check_anew(&mut self) {
         self.next_check_at = None;
-    }
-
-    /// A node did not tell its time.
-    pub(super) fn time_refused(&mut self, node: usize, notice: Option<Notice>) {
-        self.next_check_at = None;
-        notice.into_iter().for_each(|notice| self.notice(node, notice));
     }
 
     /// Checks the clocks and roles of these nodes again, where due, before they are sent a SET.
@@ -440,13 +409,7 @@ impl Fleet {
             // It is no longer known which copies do not count.
             self.quarantine_anew(now, node, QuarantineCause::Flushed);
         }
-        self.note_debts(node);
-    }
-
-    fn note_debts(&mut self, node: usize) {
-        if let Some(due) = self.nodes[node].debts_due() {
-            self.note_due(due);
-        }
+        self.note_due(self.nodes[node].debts_due());
     }
 
     /// The lock is given up, and its release is about to be sent to those of these nodes that can
@@ -459,7 +422,7 @@ impl Fleet {
             }
             if let Some(kills) = self.nodes[node].wake_debt(now, token) {
                 self.kill(node, kills);
-                self.note_debts(node);
+                self.note_due(self.nodes[node].debts_due());
             }
         }
     }
@@ -488,7 +451,7 @@ impl Fleet {
 
     /// All that was due was sent. Returns whether the commands that waited for it can follow.
     pub(super) fn finish_debts(&mut self, now: Moment, node: usize) -> bool {
-        self.note_debts(node);
+        self.note_due(self.nodes[node].debts_due());
         let is_done = self.nodes[node].finish_debts(now);
         if is_done {
             self.note_open(node);

@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
+use super::{Effect, Node, Notice, is_forbidden};
 use crate::moment::Moment;
+use crate::proto::command::Reply;
 
 /// A SET is preceded by a check of the server's clock and role if the last check is older than
 /// this.
@@ -44,17 +46,17 @@ impl ServerClock {
         self.role_asked_at = Some(now);
     }
 
-    pub(super) fn is_due(&self, now: Moment) -> bool {
+    fn is_due(&self, now: Moment) -> bool {
         !self.is_secret && (self.has_waiters(now) || !is_fresh(self.asked_at, now))
     }
 
-    pub(super) fn is_role_due(&self, now: Moment) -> bool {
+    fn is_role_due(&self, now: Moment) -> bool {
         !is_fresh(self.role_asked_at, now)
     }
 
     /// No check of the clock is due before this moment, if the server tells its time; while a
     /// client waits for a lock, one is due at once.
-    pub(super) fn due(&self, now: Moment) -> Option<Moment> {
+    fn due(&self, now: Moment) -> Option<Moment> {
         let due = match self.asked_at {
             Some(asked_at) if !self.has_waiters(now) => asked_at.after(SAMPLE_AGE_MAX),
             _ => Moment::from_nanos(0),
@@ -67,7 +69,7 @@ impl ServerClock {
     }
 
     /// No check of the role is due before this moment.
-    pub(super) fn role_due(&self) -> Moment {
+    fn role_due(&self) -> Moment {
         self.role_asked_at.map_or(Moment::from_nanos(0), |at| at.after(SAMPLE_AGE_MAX))
     }
 
@@ -76,42 +78,10 @@ impl ServerClock {
         self.unanswered += 1;
     }
 
-    /// Asks for the time, if the server tells it. Returns whether it does.
-    pub(super) fn ask_time(&mut self, now: Moment) -> bool {
-        if !self.is_secret {
-            self.ask(now);
-        }
-        !self.is_secret
-    }
-
-    pub(super) fn ask_role(&mut self, now: Moment) {
-        self.role_asked_at = Some(now);
-    }
-
-    /// The server refused a SET: a client waits for a lock there.
-    pub(super) fn refused(&mut self, now: Moment) {
-        self.refused_at = Some(now);
-    }
-
-    pub(super) fn answered(&mut self) {
-        self.unanswered = self.unanswered.saturating_sub(1);
-    }
-
-    pub(super) fn is_asked(&self) -> bool {
-        self.unanswered > 0
-    }
-
-    /// The server refused to tell its time; after a temporary error, it is asked for again before
-    /// the next SET. Returns whether it was not known to refuse it forever.
-    pub(super) fn time_refused(&mut self, is_forbidden: bool) -> bool {
-        self.asked_at = None;
-        is_forbidden && !std::mem::replace(&mut self.is_secret, true)
-    }
-
     /// Compares what the server reported between `sent_at` and `now` with its earlier report.
     /// Returns whether its clock jumped forward. `tolerance` is how far clocks may drift apart in
     /// the given time.
-    pub(super) fn has_jumped(
+    fn has_jumped(
         &mut self,
         sent_at: Moment,
         now: Moment,
@@ -138,6 +108,82 @@ impl ServerClock {
 
 fn is_fresh(asked_at: Option<Moment>, now: Moment) -> bool {
     asked_at.is_some_and(|asked_at| now.since(asked_at) < SAMPLE_AGE_MAX)
+}
+
+/// Checks of the server's clock and role, if the restart guard is on.
+impl Node {
+    /// Whether the server reports its role. A role that it does not report is not asked for again.
+    fn tells_role(&self) -> bool {
+        self.identity.server.replication.master.is_some()
+    }
+
+    pub(in crate::proto) fn is_clock_due(&self, now: Moment) -> bool {
+        self.is_guarded && self.clock.is_due(now)
+    }
+
+    pub(in crate::proto) fn is_role_due(&self, now: Moment) -> bool {
+        self.is_guarded && self.tells_role() && self.clock.is_role_due(now)
+    }
+
+    /// No check is due before this moment.
+    pub(in crate::proto) fn check_due(&self, now: Moment) -> Option<Moment> {
+        let role = self.tells_role().then(|| self.clock.role_due());
+        let due = [self.clock.due(now), role].into_iter().flatten().min();
+        due.filter(|_| self.is_guarded)
+    }
+
+    /// Notes that the server is asked for its time. Returns whether it is to be asked.
+    pub(in crate::proto) fn ask_time(&mut self, now: Moment) -> bool {
+        let is_asked = self.is_guarded && !self.clock.is_secret;
+        if is_asked {
+            self.clock.ask(now);
+        }
+        is_asked
+    }
+
+    /// Notes that the server is asked for its role. Returns whether it is to be asked.
+    pub(in crate::proto) fn ask_role(&mut self, now: Moment) -> bool {
+        let is_asked = self.is_guarded && self.tells_role();
+        if is_asked {
+            self.clock.role_asked_at = Some(now);
+        }
+        is_asked
+    }
+
+    /// The server refused a SET: a client waits for a lock there.
+    pub(in crate::proto) fn set_refused(&mut self, now: Moment) {
+        self.clock.refused_at = Some(now);
+    }
+
+    /// Whether one of the next replies is the server's time.
+    pub(in crate::proto) fn is_telling_time(&self) -> bool {
+        self.clock.unanswered > 0
+    }
+
+    /// The reply to a `TIME` that was sent at `sent_at`.
+    #[inline]
+    pub(super) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
+        self.clock.unanswered = self.clock.unanswered.saturating_sub(1);
+        match reply {
+            Reply::Time(said) => {
+                let drift = self.config.drift;
+                match self.clock.has_jumped(sent_at, now, said, |time| drift.over(time)) {
+                    true => Effect::ClockJumped,
+                    false => Effect::Nothing,
+                }
+            }
+            Reply::Error(error) => {
+                let is_forbidden = is_forbidden(error.kind);
+                self.keep_error(error);
+                // After a temporary error, the time is asked for again before the next SET.
+                self.clock.asked_at = None;
+                let is_news = is_forbidden && !std::mem::replace(&mut self.clock.is_secret, true);
+                // The node votes all the same.
+                Effect::TimeRefused(is_news.then_some(Notice::SecretClock))
+            }
+            _ => Effect::UNEXPECTED,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::{Node, State};
 use crate::moment::Moment;
 use crate::proto::OPERATIONS_MAX;
 use crate::proto::lease::Doubt;
-use crate::proto::round::Claim;
+use crate::proto::round::{Claim, Kind};
 use crate::resource::Resource;
 use crate::token::LockToken;
 use crate::validity::Ttl;
@@ -213,15 +214,6 @@ impl Debts {
         self.has_unsent
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_token.is_empty()
-    }
-
-    /// Whether the debts are so many that no new SET is to be sent.
-    pub(super) fn are_too_many(&self) -> bool {
-        self.awake >= DEBTS_MAX
-    }
-
     /// How many of these releases may still find a key at `now`.
     pub(super) fn awake_at(&self, now: Moment) -> usize {
         let is_over = |debt: &&Debt| now.is_certainly_past(debt.expires);
@@ -353,12 +345,6 @@ impl Debts {
     /// The connection was lost.
     pub(super) fn stop(&mut self) {
         self.has_unsent = false;
-    }
-
-    /// Returns whether the last debt that new commands had to wait for was sent just now.
-    pub(super) fn finish_start(&mut self, now: Moment) -> bool {
-        let is_all = self.due.is_none_or(|due| now < due);
-        is_all && std::mem::take(&mut self.has_unsent)
     }
 
     /// The lock is given up. If `is_to_follow`, its release is about to be sent on this connection.
@@ -572,11 +558,6 @@ impl Debt {
         }
     }
 
-    /// Whether it says that a copy must not be counted.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.unseen_until.is_some()
-    }
-
     fn claim(&self, token: LockToken) -> Claim {
         Claim { key: self.key.clone(), token, ttl: self.ttl }
     }
@@ -626,6 +607,71 @@ fn expiry(now: Moment, ttl: Ttl) -> Moment {
 
 fn later(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
     one.into_iter().chain(other).max_by_key(|until| until.steady_nanos())
+}
+
+impl Node {
+    /// Adds a debt. Returns whether it is still known which copies do not count.
+    pub(in crate::proto) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
+        let is_in_doubt = debt.unseen_until.is_some();
+        self.debts.add(now, token, debt) || !is_in_doubt
+    }
+
+    pub(in crate::proto) fn has_debts(&self) -> bool {
+        !self.debts.by_token.is_empty()
+    }
+
+    pub(in crate::proto) fn owes_too_much(&self) -> bool {
+        self.debts.awake >= DEBTS_MAX
+    }
+
+    /// A lower bound on the moment at which the first debt is due.
+    pub(in crate::proto) fn debts_due(&self) -> Option<Moment> {
+        self.debts.due
+    }
+
+    /// The lock is given up, and its release is about to be sent if the node can take it. Returns
+    /// the old connections to kill before that; `None` if nothing was owed.
+    pub(in crate::proto) fn wake_debt(
+        &mut self,
+        now: Moment,
+        token: LockToken,
+    ) -> Option<Vec<i64>> {
+        let here = self.here();
+        self.debts.wake(now, &here, token, self.state() == State::Ready)
+    }
+
+    /// The lock was extended: its debt is kept as long.
+    pub(in crate::proto) fn keep_debt(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+        self.debts.keep(now, token, ttl);
+    }
+
+    /// The node reported that it has the key of this lock.
+    pub(in crate::proto) fn observe_key(&mut self, now: Moment, token: LockToken) {
+        self.debts.observe(token, now.after(self.config.quarantine));
+    }
+
+    /// Whether the node's copy of this lock must not be counted for a command of this kind.
+    pub(in crate::proto) fn is_doubted(&self, now: Moment, token: LockToken, kind: Kind) -> bool {
+        kind.is_extension() && self.debts.is_doubted(now, token, kind.may_create())
+    }
+
+    /// The old connections to kill as soon as the node is ready.
+    pub(in crate::proto) fn kill_old_connections(&mut self) -> Vec<i64> {
+        let here = self.here();
+        self.debts.kill_old_connections(&here)
+    }
+
+    /// Returns whether the last debt that new commands had to wait for was sent just now.
+    pub(in crate::proto) fn finish_debts(&mut self, now: Moment) -> bool {
+        let is_all = self.debts.due.is_none_or(|due| now < due);
+        is_all && std::mem::take(&mut self.debts.has_unsent)
+    }
+
+    /// Takes the next step of at most `share` debts that are due. Returns the releases to send.
+    pub(in crate::proto) fn take_due_debts(&mut self, now: Moment, share: usize) -> Vec<Due> {
+        let here = self.here();
+        self.debts.take_due(now, &here, self.config.quarantine, share)
+    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Node;
 use crate::config::{NodeConfig, RestartGuard};
 use crate::moment::Moment;
 use crate::outcome::{Quarantine, QuarantineCause, Unfit};
-use crate::proto::command::{History, Replication, ServerInfo};
+use crate::proto::command::{History, ReleaseWith, Replication, ServerInfo};
 
 /// Something the operator of a node should know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,33 +100,6 @@ impl Identity {
         }
     }
 
-    /// Whether the process of the last complete handshake was this one.
-    pub(super) fn has_seen(&self, run_id: &str) -> bool {
-        self.seen.as_ref().is_some_and(|seen| *seen.run_id == *run_id)
-    }
-
-    /// Why the server must not vote, if so.
-    pub(super) fn unfit(&self) -> Option<Unfit> {
-        let server = &self.server;
-        let evicts =
-            server.memory_max.is_some_and(|max| max > 0) && server.evicts_nothing == Some(false);
-        if server.standalone == Some(false) {
-            Some(Unfit::Cluster)
-        } else if server.loading == Some(true) {
-            Some(Unfit::Loading)
-        } else if server.replication.master == Some(false) {
-            Some(Unfit::Replica)
-        } else if self.duplicate_of.is_some() {
-            Some(Unfit::Duplicate)
-        } else if evicts {
-            Some(Unfit::Evicts)
-        } else if self.runs_no_scripts {
-            Some(Unfit::NoScripts)
-        } else {
-            None
-        }
-    }
-
     /// Compares the process with the previous one, and finds out whether it may have forgotten a
     /// lock.
     pub(super) fn recognise(
@@ -180,30 +154,78 @@ impl Identity {
             }
         }
     }
+}
 
-    /// Stops counting the node's votes until then. Returns whether they counted sooner before.
-    pub(super) fn quarantine(&mut self, cause: QuarantineCause, until: Moment) -> bool {
+impl Node {
+    pub(in crate::proto) fn run_id(&self) -> Option<&Arc<str>> {
+        self.identity.server.run_id.as_ref()
+    }
+
+    /// Whether the process of the last complete handshake was this one.
+    pub(in crate::proto) fn has_seen(&self, run_id: &str) -> bool {
+        self.identity.seen.as_ref().is_some_and(|seen| *seen.run_id == *run_id)
+    }
+
+    /// The native release command to try.
+    pub(in crate::proto) fn native_release(&self) -> ReleaseWith {
+        self.identity.server.native_release()
+    }
+
+    /// The node that is the same server, if one is.
+    pub(in crate::proto) fn duplicate_of(&self) -> Option<usize> {
+        self.identity.duplicate_of
+    }
+
+    pub(in crate::proto) fn set_duplicate(&mut self, of: Option<usize>) {
+        self.identity.duplicate_of = of;
+    }
+
+    /// Why the server must not vote, if so.
+    pub(in crate::proto) fn unfit(&self) -> Option<Unfit> {
+        let server = &self.identity.server;
+        let evicts =
+            server.memory_max.is_some_and(|max| max > 0) && server.evicts_nothing == Some(false);
+        if server.standalone == Some(false) {
+            Some(Unfit::Cluster)
+        } else if server.loading == Some(true) {
+            Some(Unfit::Loading)
+        } else if server.replication.master == Some(false) {
+            Some(Unfit::Replica)
+        } else if self.identity.duplicate_of.is_some() {
+            Some(Unfit::Duplicate)
+        } else if evicts {
+            Some(Unfit::Evicts)
+        } else if self.identity.runs_no_scripts {
+            Some(Unfit::NoScripts)
+        } else {
+            None
+        }
+    }
+
+    /// Stops counting the node's votes until then, if it is guarded. Returns whether they counted
+    /// sooner before.
+    pub(in crate::proto) fn quarantine(&mut self, cause: QuarantineCause, until: Moment) -> bool {
         let is_longer = |(before, _): (Moment, _)| until.steady_nanos() > before.steady_nanos();
-        let is_news = self.quarantine.is_none_or(is_longer);
+        let is_news = self.is_guarded && self.identity.quarantine.is_none_or(is_longer);
         if is_news {
-            self.quarantine = Some((until, cause));
+            self.identity.quarantine = Some((until, cause));
         }
         is_news
     }
 
-    pub(super) fn is_quarantined(&self, now: Moment) -> bool {
+    pub(in crate::proto) fn is_quarantined(&self, now: Moment) -> bool {
         // A jump of this machine's wall clock must not shorten the quarantine.
         let is_over = |until: Moment| now.is_certainly_past(until);
-        self.quarantine.is_some_and(|(until, _)| !is_over(until))
+        self.identity.quarantine.is_some_and(|(until, _)| !is_over(until))
     }
 
-    pub(super) fn quarantined_until(&self) -> Option<Moment> {
-        self.quarantine.map(|(until, _)| until)
+    pub(in crate::proto) fn quarantined_until(&self) -> Option<Moment> {
+        self.identity.quarantine.map(|(until, _)| until)
     }
 
     /// Why the node's votes do not count at `now`, and for how much longer.
-    pub(super) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
-        let (until, cause) = self.quarantine?;
+    pub(in crate::proto) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
+        let (until, cause) = self.identity.quarantine?;
         let ready_in = until.steadily_since(now);
         (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in))
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::NodeState;
+use super::{Node, NodeState};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase};
 use crate::proto::timer::between;
@@ -69,26 +69,6 @@ impl Link {
         }
     }
 
-    #[inline]
-    pub(super) fn state(&self) -> State {
-        self.state
-    }
-
-    pub(super) fn last_failure(&self) -> NodeOutcome {
-        self.last_failure
-    }
-
-    /// Whether it is ready and accepts bytes.
-    pub(super) fn is_open(&self) -> bool {
-        self.state == State::Ready && !self.is_blocked
-    }
-
-    /// Whether it is ready and has failed no more since an answer.
-    #[inline]
-    pub(super) fn is_well(&self) -> bool {
-        self.state == State::Ready && self.failures == 0
-    }
-
     /// Starts to connect, unless a connection exists or must wait. Returns the deadline if so.
     pub(super) fn connect(&mut self, now: Moment) -> Option<Moment> {
         match self.state {
@@ -104,22 +84,6 @@ impl Link {
         Some(deadline)
     }
 
-    /// A requested connection makes progress. Returns its deadline.
-    pub(super) fn connecting(&mut self, now: Moment, phase: Phase) -> Option<Moment> {
-        let deadline = self.not_over(now)?;
-        self.state = State::Connecting { deadline, phase };
-        Some(deadline)
-    }
-
-    /// The requested connection is established. Returns the deadline of the handshake.
-    pub(super) fn connected(&mut self, now: Moment) -> Option<Moment> {
-        // One deadline covers connection and handshake: a peer that accepts and stays silent costs
-        // no more than one that does not accept.
-        let deadline = self.not_over(now)?;
-        self.state = State::Handshaking { deadline };
-        Some(deadline)
-    }
-
     /// The deadline of a connection that made progress. If it has passed, the caller has not called
     /// since; the connection then gets a new deadline.
     fn not_over(&self, now: Moment) -> Option<Moment> {
@@ -132,20 +96,6 @@ impl Link {
     pub(super) fn become_ready(&mut self, now: Moment) {
         self.state = State::Ready;
         self.ready_at = now;
-    }
-
-    pub(super) fn block(&mut self) {
-        self.is_blocked = true;
-    }
-
-    /// Returns whether the socket accepted no bytes before.
-    pub(super) fn unblock(&mut self) -> bool {
-        std::mem::take(&mut self.is_blocked)
-    }
-
-    /// A regular answer ends the row of failures.
-    pub(super) fn note_answer(&mut self) {
-        self.failures = 0;
     }
 
     /// The connection ends or fails: enters the back-off. Returns the end of its delay, which
@@ -173,17 +123,73 @@ impl Link {
         self.state = State::BackOff { retry_at };
         retry_at
     }
+}
+
+impl Node {
+    #[inline]
+    pub(in crate::proto) fn state(&self) -> State {
+        self.link.state
+    }
+
+    pub(in crate::proto) fn last_failure(&self) -> NodeOutcome {
+        self.link.last_failure
+    }
+
+    /// Whether it is ready, and nothing has spoken against it since its last answers.
+    #[inline(always)]
+    pub(in crate::proto) fn is_usual(&self) -> bool {
+        self.link.state == State::Ready && self.link.failures == 0 && !self.has_late()
+    }
+
+    /// Whether it can be sent commands now.
+    pub(in crate::proto) fn is_open(&self) -> bool {
+        self.link.state == State::Ready && !self.link.is_blocked && !self.debts.has_unsent()
+    }
+
+    /// The requested connection makes progress. Returns its deadline.
+    pub(in crate::proto) fn connecting(&mut self, now: Moment, phase: Phase) -> Option<Moment> {
+        let deadline = self.link.not_over(now)?;
+        self.link.state = State::Connecting { deadline, phase };
+        Some(deadline)
+    }
+
+    /// The requested connection is established: the server behind it is not known yet. Returns the
+    /// deadline of the handshake.
+    pub(in crate::proto) fn connected(&mut self, now: Moment) -> Option<Moment> {
+        // One deadline covers connection and handshake: a peer that accepts and stays silent costs
+        // no more than one that does not accept.
+        let deadline = self.link.not_over(now)?;
+        self.link.state = State::Handshaking { deadline };
+        self.identity.reconnect();
+        self.clock.reconnect(now);
+        self.debts.reconnect();
+        Some(deadline)
+    }
+
+    pub(in crate::proto) fn block(&mut self) {
+        self.link.is_blocked = true;
+    }
+
+    /// The socket accepts bytes. Returns whether it did not before.
+    pub(in crate::proto) fn unblock(&mut self) -> bool {
+        std::mem::take(&mut self.link.is_blocked)
+    }
+
+    /// A regular answer to a SET or an extension ends the row of failures.
+    pub(in crate::proto) fn note_answer(&mut self) {
+        self.link.failures = 0;
+    }
 
     /// Whether the node was ready at any time since `started`, while it is not ready now. Only then
     /// can it have been sent anything.
-    pub(super) fn was_ready_since(&self, started: Moment) -> bool {
+    pub(in crate::proto) fn was_ready_since(&self, started: Moment) -> bool {
         // For an adopted lock nothing is known about the time before, so the answer is yes.
-        started.as_nanos() == 0 || self.lost_at.is_some_and(|lost_at| lost_at >= started)
+        started.as_nanos() == 0 || self.link.lost_at.is_some_and(|lost_at| lost_at >= started)
     }
 
     /// How far the node has got, for the report of a timeout.
-    pub(super) fn phase(&self) -> Phase {
-        match self.state {
+    pub(in crate::proto) fn phase(&self) -> Phase {
+        match self.link.state {
             State::Connecting { phase, .. } => phase,
             State::Handshaking { .. } => Phase::Handshake,
             State::Idle | State::Ready | State::BackOff { .. } => Phase::Reply,

@@ -29,14 +29,11 @@ pub(crate) use pipeline::{Request, SILENCE_MAX};
 
 use super::command::{ReleaseWith, Reply, ServerError};
 use super::lease::Doubt;
-use super::round::{Claim, Kind, Vote};
+use super::round::{Claim, Vote};
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
-use crate::outcome::{
-    NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, Unfit,
-};
+use crate::outcome::{NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, Unfit};
 use crate::token::LockToken;
-use crate::validity::Ttl;
 
 /// What happens to a command for a node that cannot take it at once.
 pub(super) enum Route {
@@ -83,10 +80,13 @@ pub(super) struct Node {
     clock: ServerClock,
     errors: Errors,
     last_vote: Vote,
+    /// Whether the restart guard is on.
+    is_guarded: bool,
 }
 
 impl Node {
     pub(super) fn new(config: Arc<Config>, index: usize) -> Node {
+        let is_guarded = config.nodes[index].restart_guard != RestartGuard::Off;
         Node {
             link: Link::new(config.connect_timeout),
             pipeline: Pipeline::new(config.node_timeout),
@@ -97,42 +97,13 @@ impl Node {
             clock: ServerClock::default(),
             errors: Errors::default(),
             last_vote: Vote::PENDING,
+            is_guarded,
         }
-    }
-
-    pub(super) fn state(&self) -> State {
-        self.link.state()
-    }
-
-    /// Whether it is ready, and nothing has spoken against it since its last answers.
-    #[inline(always)]
-    pub(super) fn is_usual(&self) -> bool {
-        self.link.is_well() && !self.has_late()
-    }
-
-    /// Whether it can be sent commands now.
-    pub(super) fn is_open(&self) -> bool {
-        self.link.is_open() && !self.debts.has_unsent()
     }
 
     /// Starts to connect, unless a connection exists or must wait. Returns the deadline if so.
     pub(super) fn connect(&mut self, now: Moment) -> Option<Moment> {
         if self.has_lost() { None } else { self.link.connect(now) }
-    }
-
-    /// The requested connection makes progress. Returns its deadline.
-    pub(super) fn handle_connecting(&mut self, now: Moment, phase: Phase) -> Option<Moment> {
-        self.link.connecting(now, phase)
-    }
-
-    /// The requested connection is established: the server behind it is not known yet. Returns the
-    /// deadline of the handshake.
-    pub(super) fn handle_connected(&mut self, now: Moment) -> Option<Moment> {
-        let deadline = self.link.connected(now)?;
-        self.identity.reconnect();
-        self.clock.reconnect(now);
-        self.debts.reconnect();
-        Some(deadline)
     }
 
     /// The handshake is complete, and the server may vote.
@@ -163,16 +134,8 @@ impl Node {
         self.link.fail(now, outcome, random)
     }
 
-    pub(super) fn handle_blocked(&mut self) {
-        self.link.block();
-    }
-
-    /// Returns whether the socket accepted no bytes before.
-    pub(super) fn handle_writable(&mut self) -> bool {
-        self.link.unblock()
-    }
-
     /// A reply arrived.
+    #[inline]
     pub(super) fn handle_reply(&mut self, now: Moment, reply: Reply) -> Effect {
         let was_late = self.has_late();
         let Some(InFlight { request, sent_at }) = self.pipeline.take_answered(now) else {
@@ -199,11 +162,6 @@ impl Node {
             }
             _ => NodeOutcome::Protocol(ProtocolError::Surplus),
         })
-    }
-
-    /// A regular answer to a SET or an extension came.
-    pub(super) fn note_answer(&mut self) {
-        self.link.note_answer();
     }
 
     /// What a deadline that was reached leaves to be done. Ask after the late commands.
@@ -246,7 +204,7 @@ impl Node {
         match self.state() {
             State::Ready if !self.debts.has_unsent() => Route::Fail(NodeOutcome::Backlogged),
             State::Ready | State::Connecting { .. } | State::Handshaking { .. } => {
-                match self.pipeline.has_room() && !self.debts.are_too_many() {
+                match self.pipeline.has_room() && !self.owes_too_much() {
                     true => Route::Queue,
                     false => Route::Fail(NodeOutcome::Backlogged),
                 }
@@ -254,20 +212,6 @@ impl Node {
             // No queue for a node that is down: its vote is missing at once.
             State::Idle | State::BackOff { .. } => Route::Fail(self.last_failure()),
         }
-    }
-
-    pub(super) fn last_failure(&self) -> NodeOutcome {
-        self.link.last_failure()
-    }
-
-    /// See [`Link::was_ready_since`].
-    pub(super) fn was_ready_since(&self, started: Moment) -> bool {
-        self.link.was_ready_since(started)
-    }
-
-    /// How far the node has got, for the report of a timeout.
-    pub(super) fn phase(&self) -> Phase {
-        self.link.phase()
     }
 
     pub(super) fn note_vote(&mut self, vote: Vote) {
@@ -295,7 +239,7 @@ impl Node {
             outcome: vote.outcome,
             latency: vote.latency(),
             message,
-            quarantine: self.identity.quarantine_at(now),
+            quarantine: self.quarantine_at(now),
         }
     }
 
@@ -328,7 +272,7 @@ impl Node {
             latency: self.pipeline.latency(),
             in_flight: self.pipeline.in_flight(),
             debts: self.debts.awake(),
-            quarantine: self.identity.quarantine_at(now),
+            quarantine: self.quarantine_at(now),
             server_version: server.version.clone(),
             run_id: server.run_id.clone(),
             release_with,
@@ -353,7 +297,7 @@ impl Node {
 
     /// Whether there may be times at which the node's votes do not count.
     fn is_distrusted(&self) -> bool {
-        self.is_guarded() || self.config.flush_marker.is_some()
+        self.is_guarded || self.config.flush_marker.is_some()
     }
 
     /// Whether all that can still arrive for a lock is one SET: extensions set no keys.
@@ -372,51 +316,51 @@ impl Node {
         Debt::of_doubt(now, claim, doubt, doubt.is_one_set && self.has_one_set())
     }
 
-    /// Adds a debt. Returns whether it is still known which copies do not count.
-    pub(super) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
-        let is_in_doubt = debt.is_in_doubt();
-        self.debts.add(now, token, debt) || !is_in_doubt
+    /// What is known here of a lock's copy on this node, and an engine that adopts the lease cannot
+    /// know. `may_set` says of a round whether its command may set the key.
+    pub(super) fn doubt(
+        &self,
+        now: Moment,
+        token: LockToken,
+        may_set: impl Fn(usize) -> bool,
+    ) -> Option<Doubt> {
+        let is_open = self.pipeline.sent().any(may_set);
+        let origins = if is_open { self.here().origins() } else { Origins::default() };
+        let (is_one_set, uncounted) = (self.has_one_set(), Duration::ZERO);
+        let mut doubt = Doubt { node: self.index, origins, is_one_set, uncounted };
+        self.debts.add_doubt(now, token, &mut doubt);
+        // The copy may date from a time when this node was not trusted, and only this engine can
+        // find that out.
+        if !doubt.origins.is_empty() && self.is_distrusted() {
+            doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
+        }
+        let quarantine = self.quarantine_at(now).map(|quarantine| quarantine.ready_in);
+        doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
+        doubt.says_anything().then_some(doubt)
     }
+}
 
-    pub(super) fn has_debts(&self) -> bool {
-        !self.debts.is_empty()
-    }
-
-    pub(super) fn owes_too_much(&self) -> bool {
-        self.debts.are_too_many()
-    }
-
-    /// A lower bound on the moment at which the first debt is due.
-    pub(super) fn debts_due(&self) -> Option<Moment> {
-        self.debts.due()
-    }
-
-    /// The lock is given up, and its release is about to be sent if the node can take it. Returns
-    /// the old connections to kill before that; `None` if nothing was owed.
-    pub(super) fn wake_debt(&mut self, now: Moment, token: LockToken) -> Option<Vec<i64>> {
-        let here = self.here();
-        self.debts.wake(now, &here, token, self.state() == State::Ready)
-    }
-
-    /// The lock was extended: its debt is kept as long.
-    pub(super) fn keep_debt(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
-        self.debts.keep(now, token, ttl);
-    }
-
-    /// The node reported that it has the key of this lock.
-    pub(super) fn observe_key(&mut self, now: Moment, token: LockToken) {
-        self.debts.observe(token, now.after(self.config.quarantine));
-    }
-
-    /// Whether the node's copy of this lock must not be counted for a command of this kind.
-    pub(super) fn is_doubted(&self, now: Moment, token: LockToken, kind: Kind) -> bool {
-        kind.is_extension() && self.debts.is_doubted(now, token, kind.may_create())
-    }
-
-    /// The old connections to kill as soon as the node is ready.
-    pub(super) fn kill_old_connections(&mut self) -> Vec<i64> {
-        let here = self.here();
-        self.debts.kill_old_connections(&here)
+/// What the answers to questions about the server leave to be done.
+impl Node {
+    /// The reply to a repeated check of the role.
+    fn handle_role(&mut self, reply: Reply) -> Effect {
+        let said = match reply {
+            Reply::Info(info) => info.replication,
+            Reply::Replication(said) => said,
+            Reply::Error(error) => {
+                let kind = error.kind;
+                self.keep_error(error);
+                // A temporary error keeps the SET from being granted, too.
+                return match is_forbidden(kind) {
+                    true => Effect::Fail(NodeOutcome::Server(kind)),
+                    false => Effect::Nothing,
+                };
+            }
+            _ => return Effect::UNEXPECTED,
+        };
+        // Its next handshake will show its new state.
+        let fail = |reason| Effect::Fail(NodeOutcome::Unfit(reason));
+        self.identity.role_said(said).map_or(Effect::Nothing, fail)
     }
 
     /// The reply to the `CLIENT KILL` of an old connection.
@@ -451,177 +395,6 @@ impl Node {
             _ => return Effect::UNEXPECTED,
         }
         Effect::Nothing
-    }
-
-    /// Returns whether the last debt that new commands had to wait for was sent just now.
-    pub(super) fn finish_debts(&mut self, now: Moment) -> bool {
-        self.debts.finish_start(now)
-    }
-
-    /// Takes the next step of at most `share` debts that are due. Returns the releases to send.
-    pub(super) fn take_due_debts(&mut self, now: Moment, share: usize) -> Vec<Due> {
-        let here = self.here();
-        self.debts.take_due(now, &here, self.config.quarantine, share)
-    }
-
-    /// What is known here of a lock's copy on this node, and an engine that adopts the lease cannot
-    /// know. `may_set` says of a round whether its command may set the key.
-    pub(super) fn doubt(
-        &self,
-        now: Moment,
-        token: LockToken,
-        may_set: impl Fn(usize) -> bool,
-    ) -> Option<Doubt> {
-        let is_open = self.pipeline.sent().any(may_set);
-        let origins = if is_open { self.here().origins() } else { Origins::default() };
-        let (is_one_set, uncounted) = (self.has_one_set(), Duration::ZERO);
-        let mut doubt = Doubt { node: self.index, origins, is_one_set, uncounted };
-        self.debts.add_doubt(now, token, &mut doubt);
-        // The copy may date from a time when this node was not trusted, and only this engine can
-        // find that out.
-        if !doubt.origins.is_empty() && self.is_distrusted() {
-            doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
-        }
-        let quarantine = self.identity.quarantine_at(now).map(|quarantine| quarantine.ready_in);
-        doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
-        doubt.says_anything().then_some(doubt)
-    }
-}
-
-/// Who the server is, and whether its votes count.
-impl Node {
-    pub(super) fn run_id(&self) -> Option<&Arc<str>> {
-        self.identity.server.run_id.as_ref()
-    }
-
-    pub(super) fn has_seen(&self, run_id: &str) -> bool {
-        self.identity.has_seen(run_id)
-    }
-
-    /// The node that is the same server, if one is.
-    pub(super) fn duplicate_of(&self) -> Option<usize> {
-        self.identity.duplicate_of
-    }
-
-    pub(super) fn set_duplicate(&mut self, of: Option<usize>) {
-        self.identity.duplicate_of = of;
-    }
-
-    /// Why the server must not vote, if so.
-    pub(super) fn unfit(&self) -> Option<Unfit> {
-        self.identity.unfit()
-    }
-
-    /// The native release command to try.
-    pub(super) fn native_release(&self) -> ReleaseWith {
-        self.identity.server.native_release()
-    }
-
-    /// Stops counting the node's votes until then, if they are guarded. Returns whether they
-    /// counted sooner before.
-    pub(super) fn quarantine(&mut self, cause: QuarantineCause, until: Moment) -> bool {
-        self.is_guarded() && self.identity.quarantine(cause, until)
-    }
-
-    pub(super) fn is_quarantined(&self, now: Moment) -> bool {
-        self.identity.is_quarantined(now)
-    }
-
-    pub(super) fn quarantined_until(&self) -> Option<Moment> {
-        self.identity.quarantined_until()
-    }
-}
-
-/// Checks of the server's clock and role, if the restart guard is on.
-impl Node {
-    fn is_guarded(&self) -> bool {
-        self.settings().restart_guard != RestartGuard::Off
-    }
-
-    /// Whether the server reports its role. A role that it does not report is not asked for again.
-    fn tells_role(&self) -> bool {
-        self.identity.server.replication.master.is_some()
-    }
-
-    pub(super) fn is_clock_due(&self, now: Moment) -> bool {
-        self.is_guarded() && self.clock.is_due(now)
-    }
-
-    pub(super) fn is_role_due(&self, now: Moment) -> bool {
-        self.is_guarded() && self.tells_role() && self.clock.is_role_due(now)
-    }
-
-    /// No check is due before this moment.
-    pub(super) fn check_due(&self, now: Moment) -> Option<Moment> {
-        let role = self.tells_role().then(|| self.clock.role_due());
-        let due = [self.clock.due(now), role].into_iter().flatten().min();
-        due.filter(|_| self.is_guarded())
-    }
-
-    /// Notes that the server is asked for its time. Returns whether it is to be asked.
-    pub(super) fn ask_time(&mut self, now: Moment) -> bool {
-        self.is_guarded() && self.clock.ask_time(now)
-    }
-
-    /// Notes that the server is asked for its role. Returns whether it is to be asked.
-    pub(super) fn ask_role(&mut self, now: Moment) -> bool {
-        let is_asked = self.is_guarded() && self.tells_role();
-        if is_asked {
-            self.clock.ask_role(now);
-        }
-        is_asked
-    }
-
-    /// The server refused a SET: a client waits for a lock there.
-    pub(super) fn set_refused(&mut self, now: Moment) {
-        self.clock.refused(now);
-    }
-
-    /// Whether one of the next replies is the server's time.
-    pub(super) fn is_telling_time(&self) -> bool {
-        self.clock.is_asked()
-    }
-
-    /// The reply to a `TIME` that was sent at `sent_at`.
-    fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
-        self.clock.answered();
-        match reply {
-            Reply::Time(said) => {
-                let drift = self.config.drift;
-                match self.clock.has_jumped(sent_at, now, said, |time| drift.over(time)) {
-                    true => Effect::ClockJumped,
-                    false => Effect::Nothing,
-                }
-            }
-            Reply::Error(error) => {
-                let is_news = self.clock.time_refused(is_forbidden(error.kind));
-                self.keep_error(error);
-                // The node votes all the same.
-                Effect::TimeRefused(is_news.then_some(Notice::SecretClock))
-            }
-            _ => Effect::UNEXPECTED,
-        }
-    }
-
-    /// The reply to a repeated check of the role.
-    fn handle_role(&mut self, reply: Reply) -> Effect {
-        let said = match reply {
-            Reply::Info(info) => info.replication,
-            Reply::Replication(said) => said,
-            Reply::Error(error) => {
-                let kind = error.kind;
-                self.keep_error(error);
-                // A temporary error keeps the SET from being granted, too.
-                return match is_forbidden(kind) {
-                    true => Effect::Fail(NodeOutcome::Server(kind)),
-                    false => Effect::Nothing,
-                };
-            }
-            _ => return Effect::UNEXPECTED,
-        };
-        // Its next handshake will show its new state.
-        let fail = |reason| Effect::Fail(NodeOutcome::Unfit(reason));
-        self.identity.role_said(said).map_or(Effect::Nothing, fail)
     }
 
     /// Keeps an error's message for reports.

@@ -205,8 +205,11 @@ impl Node {
 
     /// The next request whose reply is past its timeout at `now`; counts it as late.
     pub(in crate::proto) fn next_late(&mut self, now: Moment) -> Option<Request> {
+        if self.state() != State::Ready {
+            return None;
+        }
         let Pipeline { in_flight, late, timeout, .. } = &mut self.pipeline;
-        let next = in_flight.get(*late).filter(|_| self.link.state() == State::Ready)?;
+        let next = in_flight.get(*late)?;
         (now >= next.sent_at.after(*timeout)).then(|| {
             *late += 1;
             next.request
@@ -261,7 +264,7 @@ impl Node {
     /// The next command that was lost with the last connection, and how that ended.
     pub(in crate::proto) fn next_lost(&mut self) -> Option<(usize, Lost, NodeOutcome)> {
         let (round, lost) = self.pipeline.lost.pop_front()?;
-        Some((round, lost, self.link.last_failure()))
+        Some((round, lost, self.last_failure()))
     }
 
     pub(in crate::proto) fn has_lost(&self) -> bool {
