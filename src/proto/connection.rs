@@ -2,7 +2,7 @@
 
 use super::command::{Grant, Reply, ServerError};
 use super::lease::Doubt;
-use super::node::{Debt, Due, Effect, Notice, Request, State};
+use super::node::{Debt, Due, Effect, InFlight, Notice, Request, State};
 use super::round::{Answer, Kind, Left, Lost};
 use super::{Engine, NodeSet};
 use crate::moment::Moment;
@@ -164,11 +164,20 @@ impl Engine {
 
     #[cold]
     fn handle_any_reply(&mut self, now: Moment, node: usize, reply: Reply) {
-        if let State::Handshaking { .. } | State::Ready = self.nodes[node].state() {
-            match self.nodes.handle_reply(now, node, reply) {
-                Effect::Nothing => {}
-                effect => self.follow(now, node, effect),
+        let (State::Handshaking { .. } | State::Ready) = self.nodes[node].state() else {
+            return;
+        };
+        let was_late = self.nodes[node].has_late();
+        let effect = match self.nodes.take_answered(now, node) {
+            Some(InFlight { request: Request::Round(round), .. }) => {
+                self.stats.late_replies += u64::from(was_late);
+                return self.handle_answer(now, node, round, reply);
             }
+            Some(asked) => self.nodes[node].handle_reply(now, asked, reply),
+            None => self.nodes[node].handle_unasked(reply),
+        };
+        if !matches!(effect, Effect::Nothing) {
+            self.follow(now, node, effect);
         }
     }
 
@@ -176,10 +185,6 @@ impl Engine {
     fn follow(&mut self, now: Moment, node: usize, effect: Effect) {
         match effect {
             Effect::Nothing => {}
-            Effect::Answered(round, reply, was_late) => {
-                self.stats.late_replies += u64::from(was_late);
-                self.handle_answer(now, node, round, reply);
-            }
             Effect::Retry => {
                 self.give_up_lost(now, node);
                 self.nodes.wake(now, node);
@@ -299,10 +304,10 @@ impl Engine {
 
     /// Counts a node's answer, unless the node is or was in quarantine, or its copy is in doubt.
     fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
-        let (token, kind) = (self.rounds.claim(round).token, self.rounds[round].kind);
+        let (claim, kind) = (self.rounds.claim(round), self.rounds[round].kind);
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.nodes[node].is_quarantined(now)
-            && !self.nodes[node].is_doubted(now, token, kind);
+            && !self.nodes[node].is_doubted(now, claim.token, kind);
         if is_counted || outcome.is_failure() {
             return self.vote(now, round, node, outcome);
         }
@@ -352,9 +357,9 @@ impl Engine {
                 None => break,
             }
         }
-        match self.nodes.handle_timeout(now, node) {
-            Effect::Nothing => {}
-            effect => self.follow(now, node, effect),
+        let effect = self.nodes.handle_timeout(now, node);
+        if !matches!(effect, Effect::Nothing) {
+            self.follow(now, node, effect);
         }
     }
 

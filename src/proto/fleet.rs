@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::command::{ReleaseWith, Reply};
+use super::command::ReleaseWith;
 use super::lease::Lease;
 use super::node::{
-    Debt, Effect, Node, NodeStatus, Notice, Process, Request, SILENCE_MAX, State, Step,
-    is_forbidden,
+    Debt, Effect, InFlight, Kills, Node, NodeStatus, Notice, Process, Request, SILENCE_MAX, State,
+    Step, is_forbidden,
 };
 use super::round::{Claim, Kind};
 use super::{NodeSet, ROUNDS_USUAL};
@@ -266,15 +266,16 @@ impl Fleet {
         }
     }
 
+    /// Takes the request that a reply of the node answers.
     #[inline]
-    pub(super) fn handle_reply(&mut self, now: Moment, node: usize, reply: Reply) -> Effect {
-        let effect = self.nodes[node].handle_reply(now, reply);
+    pub(super) fn take_answered(&mut self, now: Moment, node: usize) -> Option<InFlight> {
+        let answered = self.nodes[node].take_answered(now);
         // Not before every late command is answered: with a lower bar the node would stay just
         // below it forever.
         if !self.nodes[node].has_late() {
             self.overloaded.remove(node);
         }
-        effect
+        answered
     }
 
     /// What a deadline of the node leaves to be done. Ask after its late commands.
@@ -444,7 +445,7 @@ impl Fleet {
         overdrawn
     }
 
-    pub(super) fn kill(&mut self, node: usize, connections: Vec<i64>) {
+    pub(super) fn kill(&mut self, node: usize, connections: Kills) {
         let kills = connections.into_iter().map(|connection| Outgoing::Kill(node, connection));
         self.outgoing.extend(kills);
     }
@@ -488,7 +489,7 @@ impl Fleet {
         match recognised.process {
             Process::Unknown => self.notice(node, Notice::Unidentified),
             Process::Same => {
-                let kills = self.nodes[node].kill_old_connections();
+                let kills = self.nodes[node].kill_old_connections(now);
                 self.kill(node, kills);
             }
             Process::Other(run_id) => {

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Node, State};
+use super::{Effect, Node, State};
 use crate::moment::Moment;
 use crate::proto::OPERATIONS_MAX;
+use crate::proto::command::Reply;
 use crate::proto::lease::Doubt;
 use crate::proto::round::{Claim, Kind};
 use crate::resource::Resource;
@@ -147,17 +148,21 @@ impl Stage {
     }
 }
 
-/// The connection that commands are sent on, or the last one.
-pub(super) struct Here {
-    pub(super) process: Option<Arc<str>>,
-    /// Its `CLIENT ID`.
-    pub(super) connection: Option<i64>,
-    /// Smoothed time from command to reply.
-    pub(super) round_trip: Duration,
+/// What the next step of a debt depends on.
+struct Here {
+    now: Moment,
+    /// For how long copies of unknown age do not count.
+    quarantine: Duration,
+    /// When a command sent now has probably been answered.
+    answered_at: Moment,
+    /// The process behind the current connection, or the last one.
+    process: Option<Arc<str>>,
+    /// The `CLIENT ID` of that connection.
+    connection: Option<i64>,
 }
 
 impl Here {
-    pub(super) fn origins(&self) -> Origins {
+    fn origins(&self) -> Origins {
         match (&self.process, self.connection) {
             (Some(process), Some(connection)) => {
                 let origin = Origin { process: Arc::clone(process), connection };
@@ -166,12 +171,10 @@ impl Here {
             _ => Origins { known: Vec::new(), has_unknown: true },
         }
     }
-
-    /// When a command sent at `now` has probably been answered.
-    fn after_a_while(&self, now: Moment) -> Moment {
-        now.after(self.round_trip).after(AGAIN_AFTER)
-    }
 }
+
+/// Old connections to kill, by `CLIENT ID`.
+pub(crate) type Kills = Vec<i64>;
 
 /// A release to be sent, after the kills of old connections.
 #[derive(Debug, PartialEq, Eq)]
@@ -179,7 +182,7 @@ pub(crate) struct Due {
     pub(crate) claim: Claim,
     /// When the key has certainly expired.
     pub(crate) expires: Moment,
-    pub(crate) kills: Vec<i64>,
+    pub(crate) kills: Kills,
 }
 
 /// The debts of one node, by token: one key is owed once.
@@ -228,7 +231,7 @@ impl Debts {
     }
 
     /// Adds a debt. Returns whether there was room.
-    pub(super) fn add(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
+    fn add(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
         let is_new = !self.by_token.contains_key(&token);
         // Adopted debts are not limited: there are as many as the caller has leases.
         if is_new && debt.foreign.is_empty() && self.by_token.len() >= DEBTS_KEPT_MAX {
@@ -275,20 +278,15 @@ impl Debts {
     }
 
     /// An old connection has ended: nothing that was sent on it runs any longer.
-    pub(super) fn connection_killed(
-        &mut self,
-        process: Option<&str>,
-        connection: i64,
-        countable_from: Moment,
-    ) {
+    fn connection_killed(&mut self, here: &Here, connection: i64) {
         self.ending.retain(|ending| *ending != connection);
-        let has_ended =
-            |origin: &Origin| Some(&*origin.process) == process && origin.connection == connection;
-        self.settle_origins(has_ended, countable_from);
+        let is_here = |origin: &Origin| here.process.as_ref() == Some(&origin.process);
+        let has_ended = |origin: &Origin| is_here(origin) && origin.connection == connection;
+        self.settle_origins(has_ended, here.now.after(here.quarantine));
     }
 
     /// The server refused to end a connection. The next connection asks again.
-    pub(super) fn kill_refused(&mut self, connection: i64) {
+    fn kill_refused(&mut self, connection: i64) {
         self.ending.retain(|ending| *ending != connection);
         self.refused.push(connection);
     }
@@ -317,7 +315,7 @@ impl Debts {
     }
 
     /// The node has the key: if one SET is all that could still arrive, it has arrived.
-    pub(super) fn observe(&mut self, token: LockToken, countable_from: Moment) {
+    fn observe(&mut self, token: LockToken, countable_from: Moment) {
         let Some(mut debt) = self.take(token) else {
             return;
         };
@@ -349,41 +347,28 @@ impl Debts {
 
     /// The lock is given up. If `is_to_follow`, its release is about to be sent on this connection.
     /// Returns the old connections to kill before that; `None` if nothing was owed.
-    pub(super) fn wake(
-        &mut self,
-        now: Moment,
-        here: &Here,
-        token: LockToken,
-        is_to_follow: bool,
-    ) -> Option<Vec<i64>> {
+    fn wake(&mut self, here: &Here, token: LockToken, is_to_follow: bool) -> Option<Kills> {
         let mut debt = self.take(token)?;
         if is_to_follow && !self.has_unsent && debt.foreign.is_empty() {
-            return Some(self.end_and_repeat(now, here, token, debt));
+            return Some(self.end_and_repeat(here, token, debt));
         }
         debt.stage = Stage::Awake;
         let is_to_wait = debt.waits_for_release() && debt.is_one_set;
-        debt.due = if is_to_wait { here.after_a_while(now) } else { now };
+        debt.due = if is_to_wait { here.answered_at } else { here.now };
         self.put(token, debt);
-        Some(Vec::new())
+        Some(Kills::new())
     }
 
     /// A release is about to follow: returns the old connections to kill before it, and schedules a
     /// repetition if one of them may not have ended.
-    fn end_and_repeat(
-        &mut self,
-        now: Moment,
-        here: &Here,
-        token: LockToken,
-        mut debt: Debt,
-    ) -> Vec<i64> {
+    fn end_and_repeat(&mut self, here: &Here, token: LockToken, mut debt: Debt) -> Kills {
         debt.origins.extend(std::mem::take(&mut debt.foreign));
         let kills = self.kill_all(here, &debt.origins.known);
         // Commands on the current connection run before what follows on it.
         let own = here.origins();
         debt.origins.known.retain(|origin| !own.known.contains(origin));
         if !debt.origins.is_empty() {
-            debt.due = here.after_a_while(now);
-            debt.stage = Stage::Again;
+            (debt.due, debt.stage) = (here.answered_at, Stage::Again);
             self.put(token, debt);
         }
         kills
@@ -391,7 +376,7 @@ impl Debts {
 
     /// The old connections to kill now. What the server has not read of them is discarded: a
     /// delayed SET cannot run after its release (R12).
-    pub(super) fn kill_old_connections(&mut self, here: &Here) -> Vec<i64> {
+    fn kill_old_connections(&mut self, here: &Here) -> Kills {
         let mut old: Vec<Origin> = Vec::new();
         for origin in self.by_token.values().flat_map(|debt| &debt.origins.known) {
             if old.len() < KILLS_MAX && !old.contains(origin) {
@@ -402,8 +387,8 @@ impl Debts {
     }
 
     /// Those of these connections that are to be killed, and were not asked for on this connection.
-    fn kill_all(&mut self, here: &Here, old: &[Origin]) -> Vec<i64> {
-        let mut kills = Vec::new();
+    fn kill_all(&mut self, here: &Here, old: &[Origin]) -> Kills {
+        let mut kills = Kills::new();
         for Origin { process, connection } in old {
             let is_here = here.process.as_ref() == Some(process);
             let is_own = here.connection == Some(*connection);
@@ -418,7 +403,7 @@ impl Debts {
     }
 
     /// The lock was extended: its debt is kept as long.
-    pub(super) fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+    fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
         let expires = expiry(now, ttl);
         if let Some(debt) = self.by_token.get_mut(&token) {
             debt.expires = debt.expires.max(expires);
@@ -429,35 +414,22 @@ impl Debts {
     }
 
     /// Takes the next step of at most `share` debts that are due.
-    pub(super) fn take_due(
-        &mut self,
-        now: Moment,
-        here: &Here,
-        quarantine: Duration,
-        share: usize,
-    ) -> Vec<Due> {
-        let due = self.by_token.iter().filter(|(_, debt)| debt.due <= now);
+    fn take_due(&mut self, here: &Here, share: usize) -> Vec<Due> {
+        let due = self.by_token.iter().filter(|(_, debt)| debt.due <= here.now);
         let tokens: Vec<LockToken> = due.map(|(token, _)| *token).take(share).collect();
-        let settle = |token| self.settle(now, here, quarantine, token);
-        let due = tokens.into_iter().filter_map(settle).collect();
+        let due = tokens.into_iter().filter_map(|token| self.settle(here, token)).collect();
         self.note_all();
         due
     }
 
-    fn settle(
-        &mut self,
-        now: Moment,
-        here: &Here,
-        quarantine: Duration,
-        token: LockToken,
-    ) -> Option<Due> {
-        let debt = self.take(token)?;
+    fn settle(&mut self, here: &Here, token: LockToken) -> Option<Due> {
+        let (now, debt) = (here.now, self.take(token)?);
         let is_over = now.is_certainly_past(debt.expires);
         let (claim, expires) = (debt.claim(token), debt.expires);
         let kills = match debt.stage {
             Stage::Dormant => {
                 // The lock may have been extended since: then its copy is in doubt for longer.
-                let latest = debt.expires.after(quarantine);
+                let latest = debt.expires.after(here.quarantine);
                 let until = debt.doubtful_until();
                 let until = until.map(|until| if until == Moment::END { latest } else { until });
                 let until = until.filter(|until| !now.is_certainly_past(*until))?;
@@ -468,21 +440,21 @@ impl Debts {
             }
             Stage::Again if is_over => return None,
             Stage::Again if self.is_ending(&debt) => {
-                self.put(token, Debt { due: here.after_a_while(now), ..debt });
+                self.put(token, Debt { due: here.answered_at, ..debt });
                 return None;
             }
             // The release is sent at least once, even after the expiry. A frozen server may run at
             // any time what it has not read, and a process that was paused learns too late when its
             // connection ended.
-            Stage::Awake => self.end_and_repeat(now, here, token, debt),
-            Stage::Again => Vec::new(),
+            Stage::Awake => self.end_and_repeat(here, token, debt),
+            Stage::Again => Kills::new(),
         };
         Some(Due { claim, expires, kills })
     }
 
     /// Whether the copy of this token's lock must not be counted: for a command that heals, or for
     /// one that does not.
-    pub(super) fn is_doubted(&self, now: Moment, token: LockToken, heals: bool) -> bool {
+    fn is_doubted(&self, now: Moment, token: LockToken, heals: bool) -> bool {
         let Some(debt) = self.by_token.get(&token) else {
             return false;
         };
@@ -520,20 +492,6 @@ impl Debt {
         }
     }
 
-    /// A command that may set the key was sent from `origins`, and not answered. If
-    /// `is_distrusted`, it may run while the node is in quarantine, and this client would not
-    /// notice.
-    pub(super) fn of_set(
-        now: Moment,
-        claim: &Claim,
-        expires: Option<Moment>,
-        (origins, is_one_set): (Origins, bool),
-        is_distrusted: bool,
-    ) -> Debt {
-        let unseen_until = is_distrusted.then_some(Moment::END);
-        Debt { origins, is_one_set, unseen_until, ..Debt::dormant(now, claim, expires) }
-    }
-
     /// A release could not be sent, or was lost with its connection.
     pub(crate) fn of_release(now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
         Debt { stage: Stage::Awake, due: now, ..Debt::dormant(now, claim, expires) }
@@ -544,18 +502,6 @@ impl Debt {
         let due = now.after(REFUSED_AFTER);
         let debt = Debt { due, ..Debt::of_release(now, claim, expires) };
         (!due.is_certainly_past(debt.expires)).then_some(debt)
-    }
-
-    /// What the engine that let a lease go knew of a node.
-    pub(super) fn of_doubt(now: Moment, claim: &Claim, doubt: &Doubt, is_one_set: bool) -> Debt {
-        // As long as a command may arrive, its copy may be new.
-        let until = if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
-        Debt {
-            foreign: doubt.origins.clone(),
-            is_one_set,
-            uncounted_until: (!doubt.uncounted.is_zero()).then_some(until),
-            ..Debt::dormant(now, claim, None)
-        }
     }
 
     fn claim(&self, token: LockToken) -> Claim {
@@ -610,6 +556,47 @@ fn later(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
 }
 
 impl Node {
+    fn here(&self, now: Moment) -> Here {
+        let round_trip = self.pipeline.latency().unwrap_or_default();
+        Here {
+            now,
+            quarantine: self.config.quarantine,
+            answered_at: now.after(round_trip).after(AGAIN_AFTER),
+            process: self.identity.server.run_id.clone(),
+            connection: self.identity.client_id,
+        }
+    }
+
+    /// A command that may set the key was lost with this connection, or its answer makes no sense.
+    pub(in crate::proto) fn debt_of_set(
+        &self,
+        now: Moment,
+        claim: &Claim,
+        expires: Option<Moment>,
+    ) -> Debt {
+        let (origins, is_one_set) = (self.here(now).origins(), self.has_one_set());
+        // It may run while the node is in quarantine, and this client would not notice.
+        let unseen_until = self.is_distrusted().then_some(Moment::END);
+        Debt { origins, is_one_set, unseen_until, ..Debt::dormant(now, claim, expires) }
+    }
+
+    /// A lease arrives from another engine, with that engine's doubt about this node.
+    pub(in crate::proto) fn debt_of_doubt(
+        &self,
+        now: Moment,
+        claim: &Claim,
+        doubt: &Doubt,
+    ) -> Debt {
+        // As long as a command may arrive, its copy may be new.
+        let until = if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
+        Debt {
+            foreign: doubt.origins.clone(),
+            is_one_set: doubt.is_one_set && self.has_one_set(),
+            uncounted_until: (!doubt.uncounted.is_zero()).then_some(until),
+            ..Debt::dormant(now, claim, None)
+        }
+    }
+
     /// Adds a debt. Returns whether it is still known which copies do not count.
     pub(in crate::proto) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
         let is_in_doubt = debt.unseen_until.is_some();
@@ -636,8 +623,8 @@ impl Node {
         now: Moment,
         token: LockToken,
     ) -> Option<Vec<i64>> {
-        let here = self.here();
-        self.debts.wake(now, &here, token, self.state() == State::Ready)
+        let here = self.here(now);
+        self.debts.wake(&here, token, self.state() == State::Ready)
     }
 
     /// The lock was extended: its debt is kept as long.
@@ -656,8 +643,8 @@ impl Node {
     }
 
     /// The old connections to kill as soon as the node is ready.
-    pub(in crate::proto) fn kill_old_connections(&mut self) -> Vec<i64> {
-        let here = self.here();
+    pub(in crate::proto) fn kill_old_connections(&mut self, now: Moment) -> Kills {
+        let here = self.here(now);
         self.debts.kill_old_connections(&here)
     }
 
@@ -669,8 +656,50 @@ impl Node {
 
     /// Takes the next step of at most `share` debts that are due. Returns the releases to send.
     pub(in crate::proto) fn take_due_debts(&mut self, now: Moment, share: usize) -> Vec<Due> {
-        let here = self.here();
-        self.debts.take_due(now, &here, self.config.quarantine, share)
+        let here = self.here(now);
+        self.debts.take_due(&here, share)
+    }
+
+    /// The reply to the `CLIENT KILL` of an old connection.
+    pub(super) fn handle_killed(&mut self, now: Moment, connection: i64, reply: Reply) -> Effect {
+        match reply {
+            // 0: the connection had already ended.
+            Reply::Integer(_) => {
+                let here = self.here(now);
+                self.debts.connection_killed(&here, connection);
+                Effect::Killed
+            }
+            // The releases will be repeated instead.
+            Reply::Error(error) => {
+                self.debts.kill_refused(connection);
+                self.keep_error(error);
+                Effect::Nothing
+            }
+            _ => Effect::UNEXPECTED,
+        }
+    }
+
+    /// What is known here of a lock's copy on this node, and an engine that adopts the lease cannot
+    /// know. `may_set` says of a round whether its command may set the key.
+    pub(in crate::proto) fn doubt(
+        &self,
+        now: Moment,
+        token: LockToken,
+        may_set: impl Fn(usize) -> bool,
+    ) -> Option<Doubt> {
+        let is_open = self.pipeline.sent().any(may_set);
+        let origins = if is_open { self.here(now).origins() } else { Origins::default() };
+        let (is_one_set, uncounted) = (self.has_one_set(), Duration::ZERO);
+        let mut doubt = Doubt { node: self.index, origins, is_one_set, uncounted };
+        self.debts.add_doubt(now, token, &mut doubt);
+        // The copy may date from a time when this node was not trusted, and only this engine can
+        // find that out.
+        if !doubt.origins.is_empty() && self.is_distrusted() {
+            doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
+        }
+        let quarantine = self.quarantine_at(now).map(|quarantine| quarantine.ready_in);
+        doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
+        doubt.says_anything().then_some(doubt)
     }
 }
 
@@ -702,8 +731,6 @@ mod tests {
     }
     use Event::*;
 
-    const QUARANTINE: Duration = Duration::from_secs(10);
-
     fn at(millis: u64) -> Moment {
         Moment::from_nanos(millis * 1_000_000)
     }
@@ -717,23 +744,26 @@ mod tests {
         Claim { key, token: token(), ttl: Ttl::new(ttl).unwrap() }
     }
 
+    fn here(now: Moment, connection: i64) -> Here {
+        let (quarantine, answered_at) = (Duration::from_secs(10), now.after(AGAIN_AFTER));
+        let (process, connection) = (Some(Arc::from("process")), Some(connection));
+        Here { now, quarantine, answered_at, process, connection }
+    }
+
     fn origins(connection: i64) -> Origins {
-        let process = Some(Arc::from("process"));
-        let (connection, round_trip) = (Some(connection), Duration::ZERO);
-        Here { process, connection, round_trip }.origins()
+        here(at(0), connection).origins()
     }
 
     /// Runs the events on connection 9. Returns the stage of the debt that is left, when it is due
     /// in milliseconds, and what was sent: kills, and zeros for releases.
     fn run(events: &[Event]) -> (Option<(Stage, u64)>, Vec<i64>) {
-        let (now, claim) = (at(0), claim());
-        let process = Some(Arc::from("process"));
-        let here = Here { process, connection: Some(9), round_trip: Duration::from_millis(5) };
+        let (now, claim, here) = (at(0), claim(), |millis| here(at(millis), 9));
         let (mut debts, mut sent) = (Debts::default(), Vec::new());
         for event in events {
             match *event {
                 Set(connection) => {
-                    let debt = Debt::of_set(now, &claim, None, (origins(connection), true), false);
+                    let (origins, is_one_set) = (origins(connection), true);
+                    let debt = Debt { origins, is_one_set, ..Debt::dormant(now, &claim, None) };
                     assert!(debts.add(now, token(), debt));
                 }
                 Release => {
@@ -741,22 +771,21 @@ mod tests {
                     assert!(debts.add(now, token(), debt));
                 }
                 Adopted(connection) => {
-                    let (origins, uncounted) = (origins(connection), Duration::ZERO);
-                    let doubt = Doubt { node: 0, origins, is_one_set: true, uncounted };
-                    let debt = Debt::of_doubt(now, &claim, &doubt, true);
+                    let (foreign, is_one_set) = (origins(connection), true);
+                    let debt = Debt { foreign, is_one_set, ..Debt::dormant(now, &claim, None) };
                     assert!(debts.add(now, token(), debt));
                 }
                 Woken { follows } => {
-                    sent.extend(debts.wake(now, &here, token(), follows).unwrap_or_default());
+                    sent.extend(debts.wake(&here(0), token(), follows).unwrap_or_default());
                 }
                 Due(millis) => {
-                    for due in debts.take_due(at(millis), &here, QUARANTINE, 10) {
+                    for due in debts.take_due(&here(millis), 10) {
                         assert_eq!(due.claim, claim);
                         sent.extend(due.kills.into_iter().chain([0]));
                     }
                 }
                 Killed(connection) => {
-                    debts.connection_killed(Some("process"), connection, at(10_000));
+                    debts.connection_killed(&here(0), connection);
                 }
                 KillRefused(connection) => debts.kill_refused(connection),
                 Reconnected => debts.reconnect(),
@@ -797,22 +826,22 @@ mod tests {
             (&[Set(1), woken, Gone, Due(0)], None, &[0]),
             (&[Set(1), woken, Killed(1)], Some((Awake, 0)), &[]),
             // It was given up where the release follows: the old connection is killed before.
-            (&[Set(1), kept], Some((Again, 105)), &[1]),
+            (&[Set(1), kept], Some((Again, 100)), &[1]),
             (&[Set(9), kept], None, &[]),
-            (&[Set(1), woken, Due(0)], Some((Again, 105)), &[1, 0]),
+            (&[Set(1), woken, Due(0)], Some((Again, 100)), &[1, 0]),
             (&[Set(9), woken, Due(0)], None, &[0]),
             // Then once more, unless that connection has ended.
             (&[Set(1), kept, Killed(1)], None, &[1]),
             (&[Set(1), kept, Gone], None, &[1]),
             (&[Set(1), kept, Observed], None, &[1]),
-            (&[Set(1), kept, Due(105)], Some((Again, 210)), &[1]),
-            (&[Set(1), kept, KillRefused(1), Due(105)], None, &[1, 0]),
-            (&[Set(1), kept, Reconnected, Due(105)], None, &[1, 0]),
+            (&[Set(1), kept, Due(100)], Some((Again, 200)), &[1]),
+            (&[Set(1), kept, KillRefused(1), Due(100)], None, &[1, 0]),
+            (&[Set(1), kept, Reconnected, Due(100)], None, &[1, 0]),
             (&[Set(1), kept, Due(2_001)], None, &[1]),
             // Connections of another client are killed only after the lock's own release.
-            (&[Adopted(1), kept], Some((Awake, 105)), &[]),
+            (&[Adopted(1), kept], Some((Awake, 100)), &[]),
             (&[Adopted(1), kept, Observed], None, &[]),
-            (&[Adopted(1), kept, Due(105)], Some((Again, 210)), &[1, 0]),
+            (&[Adopted(1), kept, Due(100)], Some((Again, 200)), &[1, 0]),
             (&[Adopted(1), Set(2), kept], Some((Awake, 0)), &[]),
         ];
         for (events, left, sent) in table {

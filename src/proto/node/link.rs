@@ -69,21 +69,6 @@ impl Link {
         }
     }
 
-    /// Starts to connect, unless a connection exists or must wait. Returns the deadline if so.
-    pub(super) fn connect(&mut self, now: Moment) -> Option<Moment> {
-        match self.state {
-            State::Idle => {}
-            State::BackOff { retry_at } if now >= retry_at => {}
-            State::BackOff { .. }
-            | State::Connecting { .. }
-            | State::Handshaking { .. }
-            | State::Ready => return None,
-        }
-        let deadline = now.after(self.connect_timeout);
-        self.state = State::Connecting { deadline, phase: Phase::Connect };
-        Some(deadline)
-    }
-
     /// The deadline of a connection that made progress. If it has passed, the caller has not called
     /// since; the connection then gets a new deadline.
     fn not_over(&self, now: Moment) -> Option<Moment> {
@@ -144,6 +129,21 @@ impl Node {
     /// Whether it can be sent commands now.
     pub(in crate::proto) fn is_open(&self) -> bool {
         self.link.state == State::Ready && !self.link.is_blocked && !self.debts.has_unsent()
+    }
+
+    /// Starts to connect, unless a connection exists or must wait. Returns the deadline if so.
+    pub(in crate::proto) fn connect(&mut self, now: Moment) -> Option<Moment> {
+        match self.link.state {
+            State::Idle => {}
+            State::BackOff { retry_at } if now >= retry_at && !self.has_lost() => {}
+            State::BackOff { .. }
+            | State::Connecting { .. }
+            | State::Handshaking { .. }
+            | State::Ready => return None,
+        }
+        let deadline = now.after(self.link.connect_timeout);
+        self.link.state = State::Connecting { deadline, phase: Phase::Connect };
+        Some(deadline)
     }
 
     /// The requested connection makes progress. Returns its deadline.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clock::ServerClock;
-pub(crate) use debts::{CONNECTIONS_MAX, Debt, Due, Origin, Origins};
-use debts::{Debts, Here};
+use debts::Debts;
+pub(crate) use debts::{CONNECTIONS_MAX, Debt, Due, Kills, Origin, Origins};
 pub use errors::ErrorCounts;
 use errors::Errors;
 pub(super) use errors::is_forbidden;
@@ -24,16 +24,14 @@ pub use identity::Notice;
 pub(crate) use identity::{Process, Recognised};
 use link::Link;
 pub(crate) use link::State;
-use pipeline::{InFlight, Pipeline};
-pub(crate) use pipeline::{Request, SILENCE_MAX};
+use pipeline::Pipeline;
+pub(crate) use pipeline::{InFlight, Request, SILENCE_MAX};
 
 use super::command::{ReleaseWith, Reply, ServerError};
-use super::lease::Doubt;
-use super::round::{Claim, Vote};
+use super::round::Vote;
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, Unfit};
-use crate::token::LockToken;
 
 /// What happens to a command for a node that cannot take it at once.
 pub(super) enum Route {
@@ -43,10 +41,9 @@ pub(super) enum Route {
 }
 
 /// What an input leaves to the engine.
+#[derive(Clone, Copy)]
 pub(super) enum Effect {
     Nothing,
-    /// This is the answer to a round's command, and whether some were past their timeout.
-    Answered(usize, Reply, bool),
     /// The last step of the handshake was answered.
     Greeted,
     /// The connection must end.
@@ -101,11 +98,6 @@ impl Node {
         }
     }
 
-    /// Starts to connect, unless a connection exists or must wait. Returns the deadline if so.
-    pub(super) fn connect(&mut self, now: Moment) -> Option<Moment> {
-        if self.has_lost() { None } else { self.link.connect(now) }
-    }
-
     /// The handshake is complete, and the server may vote.
     pub(super) fn become_ready(&mut self, now: Moment) -> Recognised {
         self.link.become_ready(now);
@@ -134,16 +126,13 @@ impl Node {
         self.link.fail(now, outcome, random)
     }
 
-    /// A reply arrived.
+    /// The reply to a request that belongs to no round.
     #[inline]
-    pub(super) fn handle_reply(&mut self, now: Moment, reply: Reply) -> Effect {
-        let was_late = self.has_late();
-        let Some(InFlight { request, sent_at }) = self.pipeline.take_answered(now) else {
-            return self.handle_unasked(reply);
-        };
+    pub(super) fn handle_reply(&mut self, now: Moment, asked: InFlight, reply: Reply) -> Effect {
+        let InFlight { request, sent_at } = asked;
         match request {
+            Request::Round(_) => unreachable!("the engine handles it"),
             Request::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
-            Request::Round(round) => Effect::Answered(round, reply, was_late),
             Request::Time => self.handle_time(now, sent_at, reply),
             Request::Role => self.handle_role(reply),
             Request::Kill(connection) => self.handle_killed(now, connection, reply),
@@ -153,7 +142,7 @@ impl Node {
 
     /// A server with too many clients sends an error before it is asked anything. Any other
     /// unrequested reply would be taken for the answer to a later command.
-    fn handle_unasked(&mut self, reply: Reply) -> Effect {
+    pub(super) fn handle_unasked(&mut self, reply: Reply) -> Effect {
         Effect::Fail(match (self.state(), reply) {
             (State::Handshaking { .. }, Reply::Error(error)) => {
                 let kind = error.kind;
@@ -165,6 +154,7 @@ impl Node {
     }
 
     /// What a deadline that was reached leaves to be done. Ask after the late commands.
+    #[inline]
     pub(super) fn handle_timeout(&mut self, now: Moment) -> Effect {
         match self.state() {
             State::Connecting { deadline, .. } | State::Handshaking { deadline }
@@ -287,14 +277,6 @@ impl Node {
         &self.config.nodes[self.index]
     }
 
-    fn here(&self) -> Here {
-        Here {
-            process: self.identity.server.run_id.clone(),
-            connection: self.identity.client_id,
-            round_trip: self.pipeline.latency().unwrap_or_default(),
-        }
-    }
-
     /// Whether there may be times at which the node's votes do not count.
     fn is_distrusted(&self) -> bool {
         self.is_guarded || self.config.flush_marker.is_some()
@@ -303,40 +285,6 @@ impl Node {
     /// Whether all that can still arrive for a lock is one SET: extensions set no keys.
     fn has_one_set(&self) -> bool {
         self.config.heal == Heal::Off
-    }
-
-    /// A command that may set the key was lost with this connection, or its answer makes no sense.
-    pub(super) fn debt_of_set(&self, now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
-        let left = (self.here().origins(), self.has_one_set());
-        Debt::of_set(now, claim, expires, left, self.is_distrusted())
-    }
-
-    /// A lease arrives from another engine, with that engine's doubt about this node.
-    pub(super) fn debt_of_doubt(&self, now: Moment, claim: &Claim, doubt: &Doubt) -> Debt {
-        Debt::of_doubt(now, claim, doubt, doubt.is_one_set && self.has_one_set())
-    }
-
-    /// What is known here of a lock's copy on this node, and an engine that adopts the lease cannot
-    /// know. `may_set` says of a round whether its command may set the key.
-    pub(super) fn doubt(
-        &self,
-        now: Moment,
-        token: LockToken,
-        may_set: impl Fn(usize) -> bool,
-    ) -> Option<Doubt> {
-        let is_open = self.pipeline.sent().any(may_set);
-        let origins = if is_open { self.here().origins() } else { Origins::default() };
-        let (is_one_set, uncounted) = (self.has_one_set(), Duration::ZERO);
-        let mut doubt = Doubt { node: self.index, origins, is_one_set, uncounted };
-        self.debts.add_doubt(now, token, &mut doubt);
-        // The copy may date from a time when this node was not trusted, and only this engine can
-        // find that out.
-        if !doubt.origins.is_empty() && self.is_distrusted() {
-            doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
-        }
-        let quarantine = self.quarantine_at(now).map(|quarantine| quarantine.ready_in);
-        doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
-        doubt.says_anything().then_some(doubt)
     }
 }
 
@@ -361,26 +309,6 @@ impl Node {
         // Its next handshake will show its new state.
         let fail = |reason| Effect::Fail(NodeOutcome::Unfit(reason));
         self.identity.role_said(said).map_or(Effect::Nothing, fail)
-    }
-
-    /// The reply to the `CLIENT KILL` of an old connection.
-    fn handle_killed(&mut self, now: Moment, connection: i64, reply: Reply) -> Effect {
-        match reply {
-            // 0: the connection had already ended.
-            Reply::Integer(_) => {
-                let countable_from = now.after(self.config.quarantine);
-                let process = self.identity.server.run_id.as_deref();
-                self.debts.connection_killed(process, connection, countable_from);
-                Effect::Killed
-            }
-            // The releases will be repeated instead.
-            Reply::Error(error) => {
-                self.debts.kill_refused(connection);
-                self.keep_error(error);
-                Effect::Nothing
-            }
-            _ => Effect::UNEXPECTED,
-        }
     }
 
     /// The server may have a command that this user must not run: only a command that was seen to

@@ -48,9 +48,9 @@ impl Request {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct InFlight {
-    pub(super) request: Request,
-    pub(super) sent_at: Moment,
+pub(crate) struct InFlight {
+    pub(crate) request: Request,
+    pub(crate) sent_at: Moment,
 }
 
 pub(super) struct Pipeline {
@@ -115,15 +115,6 @@ impl Pipeline {
     pub(super) fn silent_until(&self) -> Option<Moment> {
         let oldest = self.in_flight.first()?;
         Some(oldest.sent_at.max(self.last_reply_at).after(SILENCE_MAX))
-    }
-
-    /// Takes the request that a reply at `now` answers.
-    pub(super) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
-        let answered = self.in_flight.take_first()?;
-        self.late = self.late.saturating_sub(1);
-        self.last_reply_at = now;
-        self.note_latency(now.nanos_since(answered.sent_at));
-        Some(answered)
     }
 
     /// Adds a latency sample. An answer that may have waited in the socket gives none: its time
@@ -196,6 +187,16 @@ impl Node {
     /// Whether it is ready and has answered every command.
     pub(in crate::proto) fn is_idle(&self) -> bool {
         self.state() == State::Ready && self.pipeline.in_flight.is_empty()
+    }
+
+    /// Takes the request that a reply at `now` answers.
+    #[inline]
+    pub(in crate::proto) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
+        let answered = self.pipeline.in_flight.take_first()?;
+        self.pipeline.late = self.pipeline.late.saturating_sub(1);
+        self.pipeline.last_reply_at = now;
+        self.pipeline.note_latency(now.nanos_since(answered.sent_at));
+        Some(answered)
     }
 
     #[inline]
