@@ -109,6 +109,21 @@ fn proto_has_no_sockets_clocks_randomness_or_bytes() {
     }
 }
 
+/// A node decides what concerns it alone, and leaves the rest to the engine. Its fields are
+/// private: the compiler keeps others from writing them.
+#[test]
+fn nodes_and_rounds_know_nothing_of_the_engine() {
+    let apart = ["proto/node/", "proto/fleet.rs", "proto/round.rs", "proto/rounds.rs"];
+    let files = library();
+    for part in apart {
+        assert!(files.iter().any(|(path, _)| path.starts_with(part)), "there is no {part}");
+    }
+    for (path, text) in files.iter().filter(|(path, _)| apart.iter().any(|p| path.starts_with(p))) {
+        let found = code(text).find(|line| line.contains("Engine"));
+        assert_eq!(found, None, "{path} names the engine");
+    }
+}
+
 #[test]
 fn bytes_and_sockets_decide_nothing_about_locks() {
     for (path, text) in library() {
@@ -289,8 +304,8 @@ fn forbidden_imports_are_found() {
     assert_eq!(found("quorum.rs", "use crate::error::LockError;"), "error::LockError");
     assert_eq!(found("quorum.rs", "use super::error::LockError;"), "error::LockError");
     let group = "use crate::{\n    mux::{Driver as D, records::Records},\n    token::Entropy,\n};";
-    assert_eq!(found("proto/node.rs", group), "mux::Driver mux::records::Records");
-    assert_eq!(found("proto/node.rs", "let now = crate::sys::clock::Clock.now();"), CLOCK);
+    assert_eq!(found("proto/queue.rs", group), "mux::Driver mux::records::Records");
+    assert_eq!(found("proto/queue.rs", "let now = crate::sys::clock::Clock.now();"), CLOCK);
     assert_eq!(found("proto/node/link.rs", "use super::super::super::sys::clock::Clock;"), CLOCK);
     assert_eq!(found("proto/node/link.rs", "use super::super::timer::between;"), "");
     assert_eq!(found("config/mod.rs", "use crate::client::Redlock;"), "client::Redlock");

@@ -1,4 +1,5 @@
-//! A node's connection: connecting, handshake, loss and reconnect; and the replies on it.
+//! The inputs about one node: its connection and the replies on it, and what follows from them for
+//! rounds and operations.
 
 use super::command::{Grant, Reply, ServerError};
 use super::lease::Doubt;
