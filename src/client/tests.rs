@@ -55,7 +55,7 @@ fn is_clean(redlock: &Redlock, servers: &[Scripted]) {
     for name in ["a", "b", "c", "d"] {
         let lock = redlock.try_lock(name, TTL).unwrap();
         assert_eq!(lock.resource().as_bytes(), name.as_bytes());
-        lock.unlock().unwrap();
+        let _ = lock.unlock().unwrap();
     }
 }
 
