@@ -52,7 +52,7 @@ pub(super) struct Errand<T> {
 #[expect(clippy::large_enum_variant, reason = "nearly all are of the large kind")]
 pub(super) enum Ended {
     Done(Lease, Result<(), LockError>),
-    /// The lock was no longer wanted and was given up.
+    /// The lock was no longer wanted, and was given up.
     GivenUp,
 }
 

@@ -17,11 +17,12 @@ use crate::sys::clock::Clock;
 use crate::sys::entropy::SystemEntropy;
 use crate::token::Entropy;
 
-/// The most locks that one client keeps alive: other operations need room, too.
+/// The most locks that one client keeps alive: half of the operations, so that others have room.
 const LOCKS_MAX: usize = OPERATIONS_MAX / 2;
 /// Most renewals started before the masters' answers are read.
 const RENEWALS_PER_TURN_MAX: usize = 1_024;
-/// The longest sleep: a clock that jumps forward ends locks sooner than planned.
+/// The longest sleep. It is short because a forward jump of the clock makes locks expire sooner
+/// than planned.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 pub(super) type Errands = errands::Errands<(Key, Arc<Kept>)>;
@@ -126,7 +127,8 @@ impl Keeper {
         while !matches!(survive(|| self.turn(&mut redlock)), Some(Turn::Last)) {}
     }
 
-    /// Does what is due, and waits. Keeps the client while an errand is in flight.
+    /// Starts renewals and reports losses that are due, and waits. Holds a reference to the client
+    /// while an errand is in flight.
     fn turn(&self, redlock: &mut Option<Redlock>) -> Turn {
         let mut state = self.lock();
         let (renewals, losses) = state.take_due();
@@ -228,7 +230,7 @@ impl Keeper {
     }
 }
 
-/// Runs code in which a logger may panic. The locks still exist then, and so does their validity.
+/// Runs code in which a logger may panic. The locks are still valid then, so the thread continues.
 fn survive<T>(run: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(run)).ok()
 }

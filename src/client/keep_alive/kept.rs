@@ -19,15 +19,17 @@ use crate::sys::clock::Clock;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
-/// A lock that is held and renewed, until it is unlocked, stopped, dropped or lost.
+/// A held lock that the client renews until you call `unlock` or `stop`, drop it, or the lock is
+/// lost.
 ///
 /// It comes from [`LockGuard::keep_alive`]. Dropping it sends the release without waiting for the
-/// masters, as dropping a [`LockGuard`] does.
+/// masters, as dropping a [`LockGuard`] does. To extend it yourself or to hand it over, first
+/// [`stop`](KeptLock::stop) the renewals.
 ///
 /// A loss is reported before the lock's validity ends: through [`on_loss`](KeepAlive::on_loss), and
-/// through [`is_lost`](KeptLock::is_lost), which reads the clock itself. As with every such lock, a
-/// process that is paused for longer than [`remaining`](KeptLock::remaining) learns of the loss
-/// only afterwards.
+/// through [`is_lost`](KeptLock::is_lost), which reads the clock itself. As with every lock with a
+/// TTL, a process that is paused for longer than [`remaining`](KeptLock::remaining) notices the
+/// loss only afterwards.
 #[must_use = "if unused, the lock is released immediately"]
 #[clippy::has_significant_drop]
 pub struct KeptLock {
@@ -73,7 +75,8 @@ impl KeptLock {
         &self.kept.resource
     }
 
-    /// The value that proves ownership: what the key holds on the masters.
+    /// The lock's token, which is the key's value on the masters. It is enough to release or extend
+    /// the lock.
     pub fn token(&self) -> &LockToken {
         &self.kept.token
     }
@@ -83,7 +86,7 @@ impl KeptLock {
         self.kept.ttl.as_duration()
     }
 
-    /// How often the lock was renewed.
+    /// How often the lock was renewed; failed renewals do not count.
     pub fn renewals(&self) -> u32 {
         if !self.kept.redlock.is_home() {
             return 0;
@@ -93,8 +96,8 @@ impl KeptLock {
 
     /// The remaining validity; zero when it has ended.
     ///
-    /// It grows with every renewal, until it has been zero once. It is zero in a process that was
-    /// forked from the one that holds the lock.
+    /// Each renewal raises it. Once it has been zero, it stays zero. It is zero in a process that
+    /// was forked from the one that holds the lock.
     pub fn remaining(&self) -> Duration {
         if !self.kept.redlock.is_home() {
             return Duration::ZERO;
@@ -106,16 +109,17 @@ impl KeptLock {
     /// Whether the lock is valid right now.
     ///
     /// This is a hint (R21): a thread may be paused right after the check. Once it is `false`, it
-    /// stays `false`. A lost lock may still be valid, so that its holder can stop.
+    /// stays `false`. A lost lock usually remains valid for a short time, in which its holder can
+    /// stop.
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// Whether the lock is no longer renewed: stop the work before
+    /// Whether the client no longer renews the lock. If so, stop the work before
     /// [`remaining`](KeptLock::remaining) is zero. Once it is `true`, it stays `true`.
     ///
-    /// It is `true` as soon as no renewal can complete before the validity ends, even if the thread
-    /// that renews gets no processor to report it.
+    /// If no renewal has succeeded by then, it becomes `true` at the [notice](KeepAlive::notice)
+    /// before the validity ends, even if the renewal thread is not scheduled.
     pub fn is_lost(&self) -> bool {
         if !self.kept.redlock.is_home() {
             return true;
@@ -125,7 +129,7 @@ impl KeptLock {
         state.loss.is_some()
     }
 
-    /// As [`is_lost`](KeptLock::is_lost), with the reason.
+    /// Same as [`is_lost`](KeptLock::is_lost), but returns the reason.
     pub fn loss(&self) -> Option<Loss> {
         let kept = &self.kept;
         if !kept.redlock.is_home() {
@@ -139,10 +143,13 @@ impl KeptLock {
     }
 
     /// Releases the lock and waits until a quorum has confirmed it, or no longer can. It does not
-    /// wait for a renewal in flight, which no longer counts.
+    /// wait for a renewal in flight, and ignores its result.
+    ///
+    /// `Ok` means that a quorum has answered, not that the lock was held until now: **check
+    /// [`Released::was_held`]**.
     ///
     /// # Errors
-    /// As [`LockGuard::unlock`]: the lock is given up in any case.
+    /// The same errors as [`LockGuard::unlock`]. The lock is given up in any case.
     pub fn unlock(self) -> Result<Released, LockError> {
         let redlock = self.kept.redlock.clone();
         if !redlock.is_home() {
@@ -153,10 +160,12 @@ impl KeptLock {
     }
 
     /// Turns this back into a lock that is not renewed. It does not wait for a renewal in flight,
-    /// which no longer counts.
+    /// and ignores its result.
     ///
-    /// The thread that has the renewal's result may be delayed for as long as a release may take.
-    /// Then the lock is given up, and the returned guard has expired.
+    /// If the renewal thread has the lock and does not return it within
+    /// [`connect_timeout`](crate::Builder::connect_timeout) +
+    /// [`node_timeout`](crate::Builder::node_timeout), the client releases the lock and returns an
+    /// expired guard.
     pub fn stop(self) -> LockGuard {
         let redlock = self.kept.redlock.clone();
         if !redlock.is_home() {
@@ -217,9 +226,9 @@ pub(super) struct Kept {
     ttl: Ttl,
     terms: Terms,
     on_loss: Option<OnLoss>,
-    /// A thread that holds this mutex waits for nothing.
+    /// A thread that holds this mutex does not block.
     state: Mutex<State>,
-    /// Notified when an awaited lease is there.
+    /// Notified when the lease that the holder waits for was returned.
     returned: Condvar,
 }
 
@@ -322,8 +331,8 @@ impl Kept {
         }
     }
 
-    /// Takes the lease back from a renewal that has ended. It calls no code that may panic: other
-    /// locks wait for their results.
+    /// Takes the lease back from a renewal that has ended. It must not call code that may panic,
+    /// because the results of other locks are still to be processed.
     pub(super) fn hand_back(&self, errand: Errand<(Key, Arc<Kept>)>) -> Renewal {
         let Ended::Done(lease, result) = errand.ended else {
             return Renewal::Over;

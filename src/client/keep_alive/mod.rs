@@ -25,9 +25,9 @@ const NOTICE_PART_MAX: u32 = 4;
 
 type OnLoss = Arc<dyn Fn(&Loss) + Send + Sync>;
 
-/// How [`LockGuard::keep_alive`] keeps a lock alive.
+/// Settings for [`LockGuard::keep_alive`].
 ///
-/// Both the number of renewals and their total time are capped: a process that is alive but makes
+/// Both the number of renewals and their total time are limited: a process that is alive but makes
 /// no progress would otherwise lock all others out forever. The algorithm's own page ([Distributed
 /// Locks with Redis], "Making the algorithm more reliable") says about clients that extend their
 /// locks: "the maximum number of lock reacquisition attempts should be limited, otherwise one of
@@ -54,29 +54,32 @@ pub struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// The most renewals of the lock; 10,000 if not set.
+    /// The maximum number of renewals; 10,000 if not set.
     ///
-    /// When the next renewal would be due, a loss is reported ([`LossCause::RenewalsMax`]), with
-    /// about two thirds of the validity left.
+    /// When one more renewal would be due, the client reports a loss ([`LossCause::RenewalsMax`])
+    /// instead. At least about two thirds of the validity are left then.
     pub fn renewals_max(self, renewals_max: u32) -> KeepAlive {
         KeepAlive { renewals_max, ..self }
     }
 
     /// The longest time for which the lock is renewed; one hour if not set.
     ///
-    /// No renewal starts later than this after [`LockGuard::keep_alive`], so the lock is held for
-    /// at most one TTL more. When the next renewal would be due, a loss is reported
-    /// ([`LossCause::LifetimeMax`]), with about two thirds of the validity left.
+    /// No renewal starts later than this after [`LockGuard::keep_alive`]. So the lock is held for
+    /// at most this time plus one TTL. When the next renewal would be due, the client reports a
+    /// loss ([`LossCause::LifetimeMax`]) instead. At least about two thirds of the validity are
+    /// left then.
     pub fn lifetime_max(self, lifetime_max: Duration) -> KeepAlive {
         KeepAlive { lifetime_max, ..self }
     }
 
-    /// How long before the end of the lock's validity a failure to renew it is reported as a loss.
+    /// If the lock could not be renewed, the client reports a loss this long before the validity
+    /// ends.
     ///
-    /// This is the time in which to stop the work; failed renewals are no longer repeated in it. If
-    /// not set, it is a sixteenth of the validity, or
+    /// Use this time to stop the work, so it should be longer than a step of the work. During it,
+    /// failed renewals are not repeated. If not set, it is a sixteenth of the validity, or
     /// [`node_timeout`](crate::Builder::node_timeout) if that is longer, but at most a quarter of
-    /// the validity. A set value is used up to half of the remaining validity.
+    /// the validity. A value that you set is capped at half of the remaining validity. With zero, a
+    /// loss is reported only when the validity has ended.
     pub fn notice(self, notice: Duration) -> KeepAlive {
         KeepAlive { notice: Some(notice), ..self }
     }
@@ -84,10 +87,10 @@ impl KeepAlive {
     /// Calls `on_loss` once if the lock is lost.
     ///
     /// The callback runs on the thread that renews all locks of the client. So it must be short:
-    /// otherwise it delays the other renewals. It may panic; the thread continues. It is not called
-    /// after the lock was unlocked, stopped or dropped, unless it is running at that moment. A
-    /// logger that blocks this thread delays it; [`KeptLock::is_lost`](crate::KeptLock::is_lost)
-    /// does not depend on this thread.
+    /// otherwise it delays the other renewals. A panic in it does not end the thread. After
+    /// `unlock`, `stop` or the drop of the lock it is not called any more; a call that already runs
+    /// continues. A logger that blocks the renewal thread delays the callback.
+    /// [`KeptLock::is_lost`](crate::KeptLock::is_lost) does not depend on that thread.
     pub fn on_loss(self, on_loss: impl Fn(&Loss) + Send + Sync + 'static) -> KeepAlive {
         KeepAlive { on_loss: Some(Arc::new(on_loss)), ..self }
     }
@@ -120,7 +123,7 @@ impl fmt::Debug for KeepAlive {
     }
 }
 
-/// A lock that is no longer renewed: stop the work on what it protects.
+/// The client no longer renews this lock. Stop the work that it protects.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Loss {
@@ -128,8 +131,8 @@ pub struct Loss {
     pub resource: Resource,
     /// The reason.
     pub cause: LossCause,
-    /// The validity that was left when this value was made: the time in which to stop. Zero if
-    /// another client may hold the lock already.
+    /// The validity that remained when this value was created, in which you can stop. Zero if
+    /// another client may already hold the lock.
     pub remaining: Duration,
     /// The error of the last failed renewal, if no renewal has succeeded since.
     pub error: Option<LockError>,
@@ -151,23 +154,26 @@ impl std::error::Error for Loss {
     }
 }
 
-/// Why a lock is no longer renewed.
+/// Why a lock is no longer renewed. In every case, stop the work. The client still releases the
+/// lock when you unlock or drop it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// Too few masters answered in time: no renewal can complete before the validity ends.
+    /// Too few masters gave a vote in time: no renewal had succeeded by the
+    /// [notice](KeepAlive::notice).
     Unavailable,
-    /// A quorum of the masters no longer holds the lock for this token: it was deleted, or they
-    /// lost their data. Another client may hold it.
+    /// So many masters no longer hold the key with this token that the others are no quorum: it was
+    /// deleted, or masters lost their data. Another client may hold the lock.
     Gone,
-    /// This process was too late to renew it: it was paused, got no processor, or its clock jumped
-    /// forward.
+    /// This process did not renew the lock in time, because it was paused or not scheduled, or its
+    /// clock jumped forward.
     Late,
     /// [`KeepAlive::renewals_max`] is reached.
     RenewalsMax,
     /// [`KeepAlive::lifetime_max`] is reached.
     LifetimeMax,
-    /// This process was forked from the one that holds the lock. Never passed to the callback.
+    /// This process was forked from the one that holds the lock. Never passed to the callback: no
+    /// thread renews in the child.
     Forked,
 }
 
@@ -184,7 +190,8 @@ impl fmt::Display for LossCause {
     }
 }
 
-/// A lock that could not be kept alive. It contains the unchanged lock.
+/// The error of [`LockGuard::keep_alive`]. It contains the unchanged guard: see
+/// [`into_guard`](KeepAliveError::into_guard).
 ///
 /// Dropping this drops the guard, which releases the lock.
 pub struct KeepAliveError(Box<Refused>);
@@ -198,9 +205,9 @@ struct Refused {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeepAliveErrorKind {
-    /// The thread that renews could not be started.
+    /// The renewal thread could not be started.
     Thread(io::ErrorKind),
-    /// The most locks that one client may keep alive are kept alive already.
+    /// The client already keeps 65,536 locks alive, which is its limit.
     TooMany,
     /// The lock cannot be extended: it has expired, this process was forked, or its TTL exceeds
     /// this client's [`max_ttl`](crate::Builder::max_ttl).
@@ -217,7 +224,7 @@ impl KeepAliveError {
         self.0.kind
     }
 
-    /// The unchanged lock.
+    /// The unchanged guard.
     pub fn into_guard(self) -> LockGuard {
         self.0.guard
     }

@@ -7,7 +7,7 @@ use super::LossCause;
 use crate::moment::Moment;
 use crate::proto::between;
 
-/// The fewest renewals that start per validity (R31).
+/// The least number of renewals that start in one validity (R31).
 const RENEWALS_PER_VALIDITY: u32 = 3;
 /// The earliest start of the first renewal, in eighths of a period. Locks that were taken at the
 /// same moment spread over the rest.
@@ -42,8 +42,8 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// When to report a loss: the last moment at which a round could still fit before `deadline`,
-    /// as known at `now`.
+    /// When to report a loss: the notice before `deadline`, but at most half of the validity that
+    /// is left at `now`.
     pub(super) fn tell_at(&self, now: Moment, deadline: Moment) -> Moment {
         let left = deadline.since(now);
         deadline.before(self.notice.min(left / NOTICE_PART_MAX))
