@@ -26,7 +26,7 @@ pub enum Notice {
     Unfit(Unfit),
     /// The node's votes do not count for now.
     Quarantined(QuarantineCause),
-    /// The server does not report its role or its process: neither is checked.
+    /// The server does not report its role or its process, so the client cannot check either.
     Unidentified,
     /// The server does not report its time: jumps of its wall clock go unnoticed.
     SecretClock,
@@ -328,8 +328,8 @@ impl Engine {
         self.notices.pop_front()
     }
 
-    /// Two nodes that are the same server, if any: the one that was connected first, and the other
-    /// one.
+    /// Two nodes that are the same server, if there are any: the one that was connected first, and
+    /// the other one.
     pub fn duplicates(&self) -> Option<(usize, usize)> {
         let duplicate = |(node, at): (usize, &super::Node)| {
             let is_duplicate = at.last_failure == NodeOutcome::Unfit(Unfit::Duplicate);

@@ -213,8 +213,8 @@ impl Engine {
         }
     }
 
-    /// Whether one of the node's next replies is its time. Then read our own clock again before
-    /// reading that reply.
+    /// Whether one of the node's next replies is its time. If so, read the clock again just before
+    /// you pass in that reply.
     pub fn is_telling_time(&self, node: usize) -> bool {
         self.nodes[node].clock.unanswered > 0
     }
