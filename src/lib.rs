@@ -111,9 +111,9 @@
 //!
 //! # Several threads, or an event loop
 //! A [`Redlock`] is cheap to clone. Any number of threads can share it; they use one connection per
-//! master. If your program has a [`mio`] loop, run a [`Multiplexer`] in it. For another event loop,
-//! [`Standalone`] provides a file descriptor and a timeout. If you want neither, drive the engine
-//! in [`proto`] yourself.
+//! master. If your program has a loop of [`mio`] 1, run a [`Multiplexer`] in it. For another event
+//! loop, [`Standalone`] provides a file descriptor and a timeout. If you want neither, drive the
+//! engine in [`proto`] yourself.
 //!
 //! From async code, make the calls that wait in a blocking task (`tokio::task::spawn_blocking`, for
 //! example). [`LockGuard`] is `Send` and `Sync`, so it may move to another task; dropping it waits

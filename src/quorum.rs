@@ -5,7 +5,8 @@ use std::fmt;
 /// The maximum number of nodes. A set of nodes is one 64-bit word (R36).
 pub const NODES_MAX: usize = 64;
 
-/// How many of `nodes` votes make a quorum: more than half of all nodes listed.
+/// How many of `nodes` votes make a quorum: more than half of all nodes listed. For zero nodes it
+/// returns 1.
 ///
 /// "The client [...] considers the lock acquired only if it was able to acquire the lock in the
 /// majority of the instances (at least 3)": Redis documentation, *Distributed Locks with Redis*.

@@ -1,5 +1,5 @@
-//! Extensions that one thread runs for many locks at once. Keeping locks alive needs nothing else
-//! of the event loop.
+//! Background extensions, in short *errands*: one thread runs them for many locks at the same time.
+//! Keeping locks alive needs nothing else of the event loop.
 
 use std::collections::HashMap;
 use std::mem;

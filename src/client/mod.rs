@@ -79,7 +79,8 @@ const SLACK: Duration = Duration::from_millis(10);
 /// thread that runs the event loop without a limit.
 ///
 /// After `fork`, the client belongs to the parent: in the child every operation fails with
-/// [`Forked`](crate::LockErrorKind::Forked), and dropping a guard does nothing.
+/// [`Forked`](crate::LockErrorKind::Forked), and dropping a guard does nothing. A server that forks
+/// workers creates a client in each worker.
 ///
 /// ```no_run
 /// use muxlock::Redlock;
@@ -172,6 +173,24 @@ impl Redlock {
     ///   the client; make a new client in this process.
     ///
     /// After any error, the client itself deletes whatever the attempt left on the masters.
+    ///
+    /// ```no_run
+    /// # use muxlock::Redlock;
+    /// use muxlock::LockErrorKind;
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+    /// match redlock.try_lock("invoice:42", Duration::from_secs(10)) {
+    ///     Ok(lock) => println!("held for {:?}", lock.remaining()),
+    ///     Err(error) => match error.kind() {
+    ///         LockErrorKind::Contended => println!("another holder has it"),
+    ///         LockErrorKind::Unavailable => println!("quorum in {:?}: {error}", error.ready_in()),
+    ///         _ => return Err(error.into()),
+    ///     },
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn try_lock(
         &self,
         resource: impl AsRef<[u8]>,

@@ -12,8 +12,9 @@ use crate::validity::{self, Ttl};
 /// A lock that was granted: its resource, its token, and its validity.
 ///
 /// An acquisition returns it; an extension or a release takes it by value. So a lock has at most
-/// one operation in flight (R30), and its owner cannot use it once its release begins (R14). Only
-/// an extension that completed before the old deadline raises the deadline (R22, R25).
+/// one operation in flight (R30), and its owner cannot use it once its release begins (R14). A
+/// lease is not `Clone`. Only an extension that completed before the old deadline raises the
+/// deadline (R22, R25).
 ///
 /// Dropping a lease does not release the lock: the keys remain until their TTL ends. Another engine
 /// or multiplexer may extend or release it, if it has the same nodes in the same order and the same

@@ -415,7 +415,7 @@ pub struct NodeStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeState {
-    /// No operation has needed the node yet.
+    /// The client has not tried to connect to the node yet.
     Idle,
     /// The host name is being looked up, or the connection is being established.
     Connecting,

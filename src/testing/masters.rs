@@ -52,7 +52,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start() -> io::Result<Master> {
         Master::start_with(&[])
     }
@@ -64,7 +64,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start_with(extra_args: &[&str]) -> io::Result<Master> {
         Master::start_as(Settings::new(extra_args, false))
     }
@@ -73,7 +73,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start_other(binary: &OsStr, extra_args: &[&str]) -> io::Result<Master> {
         Master::start_as(Settings { binary: binary.into(), ..Settings::new(extra_args, false) })
     }
@@ -82,7 +82,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start_in(environment: &[(&str, &OsStr)]) -> io::Result<Master> {
         let owned = |(name, value): &(&str, &OsStr)| ((*name).into(), (*value).to_owned());
         let environment = environment.iter().map(owned).collect();
@@ -93,7 +93,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start_with_socket() -> io::Result<Master> {
         Master::start_as(Settings::new(&[], true))
     }
@@ -375,7 +375,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn pttl(&self, key: &[u8]) -> io::Result<i64> {
         integer(self.query(&[b"PTTL", key])?)
     }
@@ -384,7 +384,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn value_of(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         match self.query(&[b"GET", key])? {
             Value::Bulk(bytes) => Ok(Some(bytes)),
@@ -397,7 +397,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn dbsize(&self) -> io::Result<u64> {
         let size = integer(self.query(&[b"DBSIZE"])?)?;
         u64::try_from(size).map_err(|_| unexpected(&Value::Integer(size)))
@@ -407,7 +407,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn flush(&self) -> io::Result<()> {
         match self.query(&[b"FLUSHALL"])? {
             Value::Status(_) => Ok(()),
@@ -420,7 +420,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn command_calls(&self, cmd: &str) -> io::Result<u64> {
         let info = text(self.query(&[b"INFO", b"commandstats"])?)?;
         let field = format!("cmdstat_{}", cmd.to_ascii_lowercase());
@@ -438,7 +438,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn stat(&self, name: &str) -> io::Result<u64> {
         let info = text(self.query(&[b"INFO", b"stats"])?)?;
         let figure = info_field(&info, name).and_then(|figure| figure.parse().ok());
@@ -514,7 +514,7 @@ impl Masters {
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start_with(n: usize, extra_args: &[&str]) -> io::Result<Masters> {
         // All ports are held until all are chosen, so that they differ.
         let held = (0..n).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
@@ -559,13 +559,16 @@ impl Index<usize> for Masters {
 
     /// # Panics
     ///
-    /// Panics if the index is out of range.
+    /// Panics if `index` is out of range.
     fn index(&self, index: usize) -> &Master {
         &self.all[index]
     }
 }
 
 impl IndexMut<usize> for Masters {
+    /// # Panics
+    ///
+    /// Panics if `index` is out of range.
     fn index_mut(&mut self, index: usize) -> &mut Master {
         &mut self.all[index]
     }

@@ -24,7 +24,7 @@ use crate::validity::Ttl;
 ///
 /// It comes from [`LockGuard::keep_alive`]. Dropping it sends the release without waiting for the
 /// masters, as dropping a [`LockGuard`] does. To extend it yourself or to hand it over, first
-/// [`stop`](KeptLock::stop) the renewals.
+/// [`stop`](KeptLock::stop) the renewals. `examples/long_job.rs` is a whole program.
 ///
 /// A loss is reported before the lock's validity ends: through [`on_loss`](KeepAlive::on_loss), and
 /// through [`is_lost`](KeptLock::is_lost), which reads the clock itself. As with every lock with a

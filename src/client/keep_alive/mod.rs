@@ -194,6 +194,22 @@ impl fmt::Display for LossCause {
 /// [`into_guard`](KeepAliveError::into_guard).
 ///
 /// Dropping this drops the guard, which releases the lock.
+///
+/// ```no_run
+/// # use muxlock::{KeepAlive, LockGuard};
+/// # use std::time::Duration;
+/// fn start(lock: LockGuard) {
+///     match lock.keep_alive(KeepAlive::default()) {
+///         Ok(kept) => println!("renewed until it is dropped: {kept:?}"),
+///         Err(error) => {
+///             eprintln!("{error}");
+///             let mut lock = error.into_guard();
+///             // The lock is still held: extend it before each step instead.
+///             let _ = lock.ensure(Duration::from_secs(2));
+///         }
+///     }
+/// }
+/// ```
 pub struct KeepAliveError(Box<Refused>);
 
 struct Refused {
