@@ -265,7 +265,7 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// The kind of an error reply. An error reply is never a vote.
+/// The kind of an error reply. An error reply is no vote, except that `WRONGTYPE` counts as a no.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerErrorKind {

@@ -181,12 +181,14 @@ impl LockGuard {
     /// Releases the lock and waits until a quorum has confirmed it, or no longer can.
     ///
     /// `Ok` means that a quorum has answered, not that the lock was held until now: **check
-    /// [`Released::was_held`]**. If it is `false`, another holder may have had the lock meanwhile.
+    /// [`was_held`](Released::was_held)**. If it is `false`, another holder may have had the lock
+    /// meanwhile.
     ///
     /// # Errors
-    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): fewer masters than a quorum answered.
-    ///   The lock is given up anyway. While this client is in use, it repeats the release on
-    ///   masters that can be reached again; on the others the key remains until its TTL ends.
+    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): fewer masters than a quorum gave an
+    ///   answer that counts. The lock is given up anyway. While this client is in use, it repeats
+    ///   the release on masters that can be reached again; on the others the key remains until its
+    ///   TTL ends.
     /// - [`Forked`](crate::LockErrorKind::Forked): the lock belongs to the parent process.
     pub fn unlock(mut self) -> Result<Released, LockError> {
         let lease = self.lease.take().expect("the guard ends here");

@@ -160,7 +160,8 @@ impl Lease {
 pub struct Released {
     /// Nodes that held the lock and deleted it.
     pub confirmed: usize,
-    /// Nodes on which the key did not, or no longer, hold this token, or that were never sent it.
+    /// Nodes on which the key did not, or no longer, hold this token, or that were sent no command
+    /// to set it.
     pub absent: usize,
     /// Nodes that had not answered, or whose answer does not count. The client continues to release
     /// on nodes that it can reach; on the others the key remains until its TTL ends.

@@ -120,8 +120,8 @@ pub enum Done {
     Acquired(Result<Lease, LockError>),
     /// An extension ended. If it failed, the lease keeps its old deadline (R26).
     Extended(Lease, Result<(), LockError>),
-    /// A release ended. An error means that fewer nodes than a quorum answered; check
-    /// [`Released::was_held`] otherwise.
+    /// A release ended. An error means that fewer nodes than a quorum gave an answer that counts.
+    /// Without one, check [`Released::was_held`].
     Released(Result<Released, LockError>),
 }
 

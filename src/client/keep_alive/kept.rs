@@ -146,7 +146,7 @@ impl KeptLock {
     /// wait for a renewal in flight, and ignores its result.
     ///
     /// `Ok` means that a quorum has answered, not that the lock was held until now: **check
-    /// [`Released::was_held`]**.
+    /// [`was_held`](Released::was_held)**.
     ///
     /// # Errors
     /// The same errors as [`LockGuard::unlock`]. The lock is given up in any case.
