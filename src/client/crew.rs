@@ -65,7 +65,7 @@ pub(super) trait Work {
     /// rest may be deferred once that order is done.
     fn turn(&mut self, poller: &mut Self::Poller, alone: Option<Self::Id>);
 
-    /// As [`turn`](Work::turn), without the poller, for an order whose limit is reached.
+    /// Same as [`turn`](Work::turn), without the poller, for an order whose limit is reached.
     fn tick(&mut self, id: Self::Id);
 
     /// When to poll at the latest; `None` if only an event makes that necessary.

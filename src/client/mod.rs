@@ -214,7 +214,7 @@ impl Redlock {
     /// other clients may never get it.
     ///
     /// # Errors
-    /// As [`try_lock`](Redlock::try_lock), with the node reports of the last round.
+    /// The same as [`try_lock`](Redlock::try_lock), with the node reports of the last round.
     pub fn try_lock_for(
         &self,
         resource: impl AsRef<[u8]>,
@@ -229,7 +229,7 @@ impl Redlock {
     /// [`Instant`] does not count it.
     ///
     /// # Errors
-    /// As [`try_lock`](Redlock::try_lock), with the node reports of the last round.
+    /// The same as [`try_lock`](Redlock::try_lock), with the node reports of the last round.
     pub fn try_lock_until(
         &self,
         resource: impl AsRef<[u8]>,
