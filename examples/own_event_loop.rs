@@ -152,7 +152,9 @@ impl Server {
                     format!("held until {until:?}")
                 }
                 Done::Acquired(Err(error)) => error.to_string(),
-                Done::Extended(..) | Done::Released(_) => continue,
+                Done::Extended(..) | Done::Released(_) | Done::Renewed(_) | Done::Lost(..) => {
+                    continue;
+                }
             };
             let token = self.waiting.remove(&op).expect("hang_up removes the operation");
             let client = self.clients.get_mut(&token).expect("hang_up removes both");

@@ -122,7 +122,8 @@
 //! # Work that outlasts the TTL
 //! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] renews it on
 //! a thread that all such locks of a client share. If it cannot renew a lock, it notifies the
-//! holder before the lock expires; see [`KeepAlive`] and [`KeptLock`].
+//! holder before the lock expires; see [`KeepAlive`] and [`KeptLock`]. In an event loop,
+//! [`Multiplexer::keep_alive`] needs no thread.
 //!
 //! # Rules
 //! The rules that the code follows, `R1` to `R37`, are in `docs/rules.md` of the repository, each
@@ -136,6 +137,7 @@
 mod client;
 mod config;
 mod error;
+mod keep_alive;
 mod moment;
 mod mux;
 mod outcome;
@@ -151,11 +153,12 @@ mod token;
 mod validity;
 
 pub use client::{
-    ConnectError, HandOverError, KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock,
-    LockGuard, LockParts, Loss, LossCause, Redlock,
+    ConnectError, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock, LockGuard,
+    LockParts, Redlock,
 };
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
 pub use error::{LockError, LockErrorKind};
+pub use keep_alive::{KeepAlive, Loss, LossCause};
 pub use moment::Moment;
 pub use mux::{Multiplexer, Standalone};
 pub use outcome::{

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{KeepAlive, KeepAliveError, KeptLock, Redlock};
+use super::{KeepAliveError, KeptLock, Redlock};
 use crate::error::LockError;
+use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 use crate::proto::{Lease, Released};
 use crate::resource::Resource;

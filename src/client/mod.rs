@@ -20,7 +20,7 @@ use mio::{Token, Waker};
 pub use connect::ConnectError;
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
-pub use keep_alive::{KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Loss, LossCause};
+pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock};
 
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;

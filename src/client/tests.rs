@@ -4,9 +4,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use super::Redlock;
 use super::loop_work::Outcome;
-use super::{KeepAlive, Redlock};
 use crate::config::RestartGuard;
+use crate::keep_alive::KeepAlive;
 use crate::proto::NodeState;
 use crate::sys::clock::Clock;
 use testbed::scripted::Scripted;

@@ -16,6 +16,7 @@ use mio::{Registry, Token};
 
 use crate::config::Config;
 use crate::error::LockError;
+use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::resource::Resource;
@@ -163,6 +164,58 @@ impl Multiplexer {
         }
     }
 
+    /// Keeps a lock alive: renews it, to its TTL each time, before each third of its validity ends.
+    ///
+    /// Each renewal is reported as [`Done::Renewed`], with the end of the new validity, and the
+    /// lock is still kept. It ends as [`Done::Lost`], which returns the lease: while some of its
+    /// validity is left if too few masters answer, or `how` allows no more. So stop the work, and
+    /// release it. The lock is lost at once if it has expired, or if its TTL exceeds
+    /// [`max_ttl`](crate::Builder::max_ttl).
+    ///
+    /// [`cancel`](Multiplexer::cancel) stops it and returns the lease, to be released or extended.
+    /// [`kept`](Multiplexer::kept) shows the lease meanwhile. Call
+    /// [`handle_events`](Multiplexer::handle_events) and [`poll_done`](Multiplexer::poll_done) when
+    /// [`next_timeout`](Multiplexer::next_timeout) says so: nothing else renews the lock. If they
+    /// are called too late, it is lost ([`LossCause::Late`](crate::LossCause::Late)). The callback
+    /// of [`KeepAlive::on_loss`] is not called.
+    ///
+    /// ```no_run
+    /// # use mio::{Poll, Token};
+    /// # use muxlock::{Cancelled, Done, KeepAlive, Multiplexer, Redlock};
+    /// # use std::time::Duration;
+    /// # let config = Redlock::builder().node("redis://127.0.0.1").config()?;
+    /// # let poll = Poll::new()?;
+    /// # let mut mux = Multiplexer::new(config, poll.registry(), Token(0))?;
+    /// # let lease: muxlock::Lease = unimplemented!();
+    /// let kept = mux.keep_alive(lease, &KeepAlive::default());
+    /// while let Some((id, done)) = mux.poll_done() {
+    ///     match done {
+    ///         Done::Renewed(valid_until) if id == kept => println!("until {valid_until:?}"),
+    ///         Done::Lost(lease, loss) if id == kept => {
+    ///             eprintln!("stop: {loss}");
+    ///             mux.unlock(lease);
+    ///         }
+    ///         _ => {}
+    ///     }
+    /// }
+    /// // The work is done.
+    /// if let Cancelled::Extension(lease) = mux.cancel(kept) {
+    ///     mux.unlock(lease);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn keep_alive(&mut self, lease: Lease, how: &KeepAlive) -> OpId {
+        match self.home.is_here() {
+            true => self.driver.keep(Clock.now(), lease, how),
+            false => OpId::NONE,
+        }
+    }
+
+    /// The lease of a lock that is kept alive, as of its last renewal; nothing in a forked process.
+    pub fn kept(&self, id: OpId) -> Option<&Lease> {
+        self.home.is_here().then(|| self.driver.engine().kept(id)).flatten()
+    }
+
     /// Releases without a report.
     pub fn abandon(&mut self, lease: Lease) {
         if self.home.is_here() {
@@ -285,6 +338,7 @@ impl Multiplexer {
     /// - An extension returns its lease. The lock is held as before, until the lease's deadline:
     ///   the old one, or the new one if the extension had succeeded by now. Commands already sent
     ///   are not recalled, so the keys may live longer than that; a release deletes them anyway.
+    /// - A lock that is kept alive is no longer renewed; its lease is returned as for an extension.
     /// - A release continues without a report: it cannot be taken back.
     ///
     /// For an operation that is not, or no longer, in flight here it returns

@@ -284,8 +284,8 @@ impl Engine {
                 let error = LockError::new(failure.into(), attempts, nodes);
                 Some(Done::Acquired(Err(error)))
             }
-            Progress::Waiting | Progress::Voting(_) | Progress::Refused => {
-                unreachable!("only concluded operations are in the queue")
+            Progress::Waiting | Progress::Voting(_) | Progress::Refused | Progress::Lost(..) => {
+                unreachable!("only concluded acquisitions are in the queue")
             }
         }
     }

@@ -28,6 +28,7 @@ mod debt;
 mod extend;
 mod fifo;
 mod identity;
+mod keep;
 mod lease;
 mod node;
 mod queue;
@@ -53,12 +54,15 @@ pub use command::{
 pub(crate) use debt::{CONNECTIONS_MAX, Origin, Origins};
 use identity::Departed;
 pub use identity::Notice;
+use keep::Keep;
+pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
 pub use node::{ErrorCounts, NodeState, NodeStatus};
 
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
+use crate::keep_alive::{Loss, LossCause};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase, Unfit};
 use crate::quorum::{Tally, Verdict};
@@ -67,7 +71,6 @@ use node::{Node, Request, Route, State, Step};
 use queue::Queues;
 use round::{Claim, Kind, Round, Vote};
 use timer::Timers;
-pub(crate) use timer::between;
 
 /// Initial capacity: a client with fewer open rounds than this allocates nothing. Rounds that a
 /// slow node has not answered count as open.
@@ -123,6 +126,11 @@ pub enum Done {
     /// A release ended. An error means that fewer nodes than a quorum gave an answer that counts.
     /// Without one, check [`Released::was_held`].
     Released(Result<Released, LockError>),
+    /// A kept lock was renewed, and is valid until then. It is still kept.
+    Renewed(Moment),
+    /// A kept lock is no longer renewed. The lease may be valid for a while: release it when the
+    /// work has stopped.
+    Lost(Lease, Loss),
 }
 
 /// What was cancelled, and what the caller has to do next.
@@ -132,9 +140,9 @@ pub enum Cancelled {
     /// An acquisition. It holds no lock: the engine releases what it acquired, or may still
     /// acquire, on every node that it was meant for.
     Acquisition,
-    /// An extension. The lock is still held, and the caller may extend or release it. Its deadline
-    /// is the old one, or the new one if the extension had succeeded. The keys on the nodes may
-    /// live longer.
+    /// An extension, or a kept lock. The lock is still held, and the caller may extend or release
+    /// it. Its deadline is the old one, or the new one if the extension had succeeded. The keys on
+    /// the nodes may live longer.
     Extension(Lease),
     /// A release. It continues, and its result is not reported.
     Release,
@@ -193,13 +201,17 @@ enum Task {
     },
     Extend {
         lease: usize,
-        ttl: Ttl,
         /// Why nothing was sent, if so.
         refused: Option<LockError>,
     },
     /// Whether the lock was valid when its release began.
     Release {
         was_valid: bool,
+    },
+    /// The lock is renewed until it is stopped or lost.
+    Keep {
+        lease: usize,
+        keep: Box<Keep>,
     },
 }
 
@@ -244,6 +256,8 @@ enum Progress {
     Failed(Failure, Option<usize>),
     /// Nothing was sent; the task has the reason.
     Refused,
+    /// A kept lock is lost, maybe during this round.
+    Lost(LossCause, Option<usize>),
 }
 
 /// Counters since the engine was created. Of each acquisition, the result is counted once, however
@@ -411,13 +425,22 @@ impl Engine {
         while let Some(op) = self.take_due(now) {
             self.operations[op].timer = None;
             match (self.operations[op].progress, &self.operations[op].task) {
+                (Progress::Waiting | Progress::Voting(_), Task::Keep { .. }) => {
+                    self.handle_kept_due(now, op);
+                }
                 (Progress::Waiting, _) => self.stop_waiting(now, op),
                 (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
                 (Progress::Voting(round), Task::Extend { .. } | Task::Release { .. }) => {
                     self.rounds[round].decided = true;
                     self.conclude(op, Progress::Failed(Failure::Expired, Some(round)));
                 }
-                (Progress::Won(_) | Progress::Failed(..) | Progress::Refused, _) => {}
+                (
+                    Progress::Won(_)
+                    | Progress::Failed(..)
+                    | Progress::Refused
+                    | Progress::Lost(..),
+                    _,
+                ) => {}
             }
             left -= 1;
             if left == 0 {
@@ -617,6 +640,13 @@ impl Engine {
                 self.end(op);
                 Some(Done::Released(released))
             }
+            Task::Keep { .. } => {
+                let done = self.finish_kept(now, op);
+                if let Some(Done::Lost(..)) = done {
+                    self.end(op);
+                }
+                done
+            }
         }
     }
 
@@ -644,18 +674,28 @@ impl Engine {
                 Progress::Won(_) | Progress::Failed(..) | Progress::Refused => {
                     Cancelled::Extension(self.finish_extend(now, op).0)
                 }
-                Progress::Waiting | Progress::Voting(_) => {
+                Progress::Waiting | Progress::Voting(_) | Progress::Lost(..) => {
                     Cancelled::Extension(self.leases.remove(lease))
                 }
             },
+            Task::Keep { lease, .. } => {
+                if let Progress::Won(round) = progress {
+                    self.extended(now, lease, round);
+                }
+                Cancelled::Extension(self.leases.remove(lease))
+            }
             Task::Release { .. } => Cancelled::Release,
         };
         self.operations.remove(op);
         match progress {
-            Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
-                self.disown(round);
-            }
-            Progress::Waiting | Progress::Failed(_, None) | Progress::Refused => {}
+            Progress::Voting(round)
+            | Progress::Won(round)
+            | Progress::Failed(_, Some(round))
+            | Progress::Lost(_, Some(round)) => self.disown(round),
+            Progress::Waiting
+            | Progress::Failed(_, None)
+            | Progress::Lost(_, None)
+            | Progress::Refused => {}
         }
         cancelled
     }
@@ -870,8 +910,10 @@ impl Engine {
     fn end(&mut self, op: usize) {
         let operation = self.operations.remove(op);
         match operation.progress {
-            Progress::Won(round) | Progress::Failed(_, Some(round)) => self.disown(round),
-            Progress::Failed(_, None) | Progress::Refused => {}
+            Progress::Won(round)
+            | Progress::Failed(_, Some(round))
+            | Progress::Lost(_, Some(round)) => self.disown(round),
+            Progress::Failed(_, None) | Progress::Lost(_, None) | Progress::Refused => {}
             Progress::Waiting | Progress::Voting(_) => {
                 unreachable!("only a concluded operation ends")
             }

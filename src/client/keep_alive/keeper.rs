@@ -7,12 +7,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::KeepAliveErrorKind;
 use super::kept::{Kept, Renewal};
-use super::schedule::{Due, Key, Schedule, Terms};
-use super::{KeepAliveErrorKind, LossCause};
+use super::schedule::{Due, Key, Schedule};
 use crate::client::{Redlock, errands};
+use crate::keep_alive::LossCause;
 use crate::moment::Moment;
-use crate::proto::OPERATIONS_MAX;
+use crate::proto::{OPERATIONS_MAX, Terms};
 use crate::sys::clock::Clock;
 use crate::sys::entropy::SystemEntropy;
 use crate::token::Entropy;

@@ -7,13 +7,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::keeper::{Errands, Keeper};
-use super::schedule::{Key, Terms};
-use super::{KeepAlive, KeepAliveError, KeepAliveErrorKind, Loss, LossCause, OnLoss};
+use super::schedule::Key;
+use super::{KeepAliveError, KeepAliveErrorKind};
 use crate::client::errands::{Ended, Errand, ErrandId};
 use crate::client::{LockGuard, Redlock};
 use crate::error::LockError;
+use crate::keep_alive::{KeepAlive, Loss, LossCause, OnLoss};
 use crate::moment::Moment;
-use crate::proto::{Lease, Released};
+use crate::proto::{Lease, Released, Terms};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::token::LockToken;
@@ -52,12 +53,7 @@ impl KeptLock {
             }
         };
         let config = &redlock.shared.config;
-        let terms = Terms {
-            validity,
-            notice: how.notice_of(validity, config.node_timeout),
-            renewals_max: how.renewals_max,
-            ends: now.after(how.lifetime_max),
-        };
+        let terms = Terms::new(now, validity, &how, config.node_timeout);
         let keeper = Arc::clone(&redlock.shared.keeper);
         let deadline = lease.valid_until();
         let kept = Arc::new(Kept::new(now, redlock, lease, ttl, terms, how.on_loss));

@@ -1,78 +1,13 @@
 //! When to renew locks, and when to report a loss: without threads, clocks or randomness.
 
 use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
 
-use super::LossCause;
+use crate::keep_alive::LossCause;
 use crate::moment::Moment;
-use crate::proto::between;
-
-/// The least number of renewals that start in one validity (R31).
-const RENEWALS_PER_VALIDITY: u32 = 3;
-/// The earliest start of the first renewal, in eighths of a period. Locks that were taken at the
-/// same moment spread over the rest.
-const FIRST_EIGHTHS_MIN: u32 = 4;
-/// The same for every later renewal.
-const EIGHTHS_MIN: u32 = 7;
-/// A failed renewal is repeated after one to two eighths of a period.
-const RETRY_EIGHTHS: u32 = 1;
-/// But not sooner than this: a round that fails at once must not be repeated in a busy loop.
-const RETRY_MIN: Duration = Duration::from_millis(1);
-/// Renewals start on ticks, at least this many per period: those that are due at nearly the same
-/// time leave together.
-const TICKS_PER_PERIOD_MIN: u128 = 32;
-/// The longest distance between two ticks.
-const TICK_NANOS_MAX: u64 = 1 << 23;
-/// The notice is at most this fraction of the remaining validity.
-const NOTICE_PART_MAX: u32 = 2;
+use crate::proto::Terms;
 
 /// Identifies a lock; never reused.
 pub(super) type Key = u64;
-
-/// How to keep a lock alive.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
-    /// How long the lock is valid, from the start of a renewal.
-    pub(super) validity: Duration,
-    /// How long before the deadline a loss is reported.
-    pub(super) notice: Duration,
-    pub(super) renewals_max: u32,
-    /// No renewal starts from this moment on.
-    pub(super) ends: Moment,
-}
-
-impl Terms {
-    /// When to report a loss: the notice before `deadline`, but at most half of the validity that
-    /// is left at `now`.
-    pub(super) fn tell_at(&self, now: Moment, deadline: Moment) -> Moment {
-        let left = deadline.since(now);
-        deadline.before(self.notice.min(left / NOTICE_PART_MAX))
-    }
-
-    fn period(&self) -> Duration {
-        self.validity / RENEWALS_PER_VALIDITY
-    }
-
-    /// When to renew a lock that is valid until `deadline`.
-    fn renew_at(&self, now: Moment, deadline: Moment, eighths_min: u32, random: u64) -> Moment {
-        let age = self.validity.saturating_sub(deadline.since(now));
-        let wait = between(self.period() / 8 * eighths_min, self.period(), random);
-        self.on_tick(now.after(wait.saturating_sub(age)))
-    }
-
-    fn retry_at(&self, now: Moment, random: u64) -> Moment {
-        let least = (self.period() / 8 * RETRY_EIGHTHS).max(RETRY_MIN);
-        now.after(between(least, 2 * least, random))
-    }
-
-    /// The last tick that is not later than `at`.
-    fn on_tick(&self, at: Moment) -> Moment {
-        let most = self.period().as_nanos() / TICKS_PER_PERIOD_MIN;
-        let most = u64::try_from(most).map_or(TICK_NANOS_MAX, |most| most.min(TICK_NANOS_MAX));
-        let tick = most.checked_ilog2().map_or(1, |exponent| 1 << exponent);
-        at.before(Duration::from_nanos(at.as_nanos() % tick))
-    }
-}
 
 /// What to do about a lock.
 #[derive(Debug, PartialEq, Eq)]
@@ -115,7 +50,7 @@ impl Schedule {
         let key = self.next_key;
         self.next_key += 1;
         let tell_at = terms.tell_at(now, deadline);
-        let at = terms.renew_at(now, deadline, FIRST_EIGHTHS_MIN, random).min(tell_at);
+        let at = terms.first_renewal(now, deadline, random).min(tell_at);
         let phase = Phase::Waiting;
         let item = Item { terms, deadline, tell_at, phase, at, renewals: 0, has_failed: false };
         self.items.insert(key, item);
@@ -163,7 +98,7 @@ impl Schedule {
         item.has_failed = false;
         item.deadline = deadline;
         item.tell_at = item.terms.tell_at(now, deadline);
-        let at = item.terms.renew_at(now, deadline, EIGHTHS_MIN, random).min(item.tell_at);
+        let at = item.terms.next_renewal(now, deadline, random).min(item.tell_at);
         self.move_to(key, Phase::Waiting, at);
     }
 
@@ -197,6 +132,8 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
