@@ -175,7 +175,7 @@ impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LossCause::Unavailable => "too few masters answered in time",
-            LossCause::Gone => "a quorum of masters no longer holds our token",
+            LossCause::Gone => "too few masters still hold our token",
             LossCause::Late => "this process was too late to renew it",
             LossCause::RenewalsMax => "renewals_max is reached",
             LossCause::LifetimeMax => "lifetime_max is reached",

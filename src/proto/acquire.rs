@@ -139,7 +139,8 @@ impl Engine {
         match failure {
             Failure::Contended => self.stats.contended += 1,
             Failure::Unavailable => self.stats.unavailable += 1,
-            Failure::Expired | Failure::NoEntropy => self.stats.expired += 1,
+            Failure::Expired => self.stats.expired += 1,
+            Failure::NoEntropy => {}
         }
     }
 
