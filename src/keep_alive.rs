@@ -77,10 +77,11 @@ impl KeepAlive {
 
     /// Calls `on_loss` once if the lock is lost.
     ///
-    /// The callback runs on the thread that renews all locks of the client. So it must be short:
-    /// otherwise it delays the other renewals. A panic in it does not end the thread. After
-    /// `unlock`, `stop` or the drop of the lock it is not called any more; a call that already runs
-    /// continues. A logger that blocks the renewal thread delays the callback.
+    /// The callback runs on the thread that all kept locks of the client share. So it must be
+    /// short: otherwise it delays other callbacks, and renewals while no other thread uses the
+    /// client. A panic in it does not end the thread. After `unlock`, `stop` or the drop of the
+    /// lock it is not called any more; a call that already runs continues. A logger that blocks
+    /// that thread delays the callback.
     /// [`KeptLock::is_lost`](crate::KeptLock::is_lost) does not depend on that thread.
     pub fn on_loss(self, on_loss: impl Fn(&Loss) + Send + Sync + 'static) -> KeepAlive {
         KeepAlive { on_loss: Some(Arc::new(on_loss)), ..self }

@@ -410,20 +410,6 @@ impl<W: Work> Crew<W> {
         member.go();
     }
 
-    /// Files an order without waiting for it; [`tend`](Crew::tend) must follow. It delivers no
-    /// report, so the caller may hold a lock.
-    pub(super) fn file(&self, order: W::Order) {
-        self.lock().orders.push_back(Filed::Order(order, None));
-    }
-
-    /// Works on the filed orders if the loop is free.
-    pub(super) fn tend(&self) {
-        let state = self.lock().state.take();
-        if state.is_some() {
-            self.member(state).go();
-        }
-    }
-
     /// Acts like a thread that is delayed while it has the loop, until the result is called.
     #[cfg(test)]
     pub(super) fn hold_desk(&self) -> impl FnOnce() {

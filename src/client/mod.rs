@@ -2,7 +2,6 @@
 
 mod connect;
 mod crew;
-mod errands;
 mod guard;
 mod hand_over;
 mod keep_alive;

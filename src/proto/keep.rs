@@ -222,7 +222,7 @@ impl Engine {
             lease.deadline = lease.deadline.min(now);
         }
         let (resource, remaining) = (lease.resource.clone(), lease.remaining(now));
-        Done::Lost(lease, Loss { resource, cause, remaining, error })
+        Done::Lost(lease, Box::new(Loss { resource, cause, remaining, error }))
     }
 
     fn keep_of(&mut self, op: usize) -> (usize, &mut Keep) {
@@ -237,5 +237,86 @@ impl Engine {
         self.disown(round);
         self.operations[op].progress = Progress::Waiting;
         self.set_timer(op, at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const START: Moment = Moment::from_nanos(1_000_000_000_000);
+    const TERMS: Terms = Terms {
+        validity: Duration::from_secs(24),
+        notice: Duration::from_secs(2),
+        renewals_max: u32::MAX,
+        ends: Moment::END,
+    };
+
+    /// Numbers as an even generator would draw them, in another order.
+    fn random(i: u64) -> u64 {
+        i.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// R31: no period is longer than a third of the validity. The duration of the answer is not
+    /// added to it.
+    #[test]
+    fn lock_is_renewed_at_a_third_of_its_validity_at_the_latest() {
+        for i in 0..1_000 {
+            let deadline = START.after(TERMS.validity);
+            let first = TERMS.first_renewal(START, deadline, random(i)).since(START);
+            assert!(first <= 8 * SECOND && first + Duration::from_millis(9) >= 4 * SECOND);
+            let answered = START.after(SECOND);
+            let next = TERMS.next_renewal(answered, deadline, random(i)).since(START);
+            assert!(next <= 8 * SECOND && next + Duration::from_millis(9) >= 7 * SECOND);
+        }
+    }
+
+    #[test]
+    fn locks_of_one_moment_spread_over_ticks() {
+        let deadline = START.after(TERMS.validity);
+        let at = |i| TERMS.first_renewal(START, deadline, random(i)).as_nanos();
+        let ticks: BTreeSet<u64> = (0..10_000).map(at).collect();
+        // Four seconds are 477 ticks.
+        assert!((400..=480).contains(&ticks.len()), "{}", ticks.len());
+        assert!(ticks.iter().all(|at| at % TICK_NANOS_MAX == 0));
+    }
+
+    #[test]
+    fn failed_renewal_is_repeated_after_an_eighth_of_a_period_or_two() {
+        for i in 0..1_000 {
+            let pause = TERMS.retry_at(START, random(i)).since(START);
+            assert!((SECOND..=2 * SECOND).contains(&pause), "{pause:?}");
+        }
+    }
+
+    #[test]
+    fn loss_is_reported_before_the_deadline_and_not_before_half_of_what_is_left() {
+        let deadline = START.after(10 * SECOND);
+        assert_eq!(TERMS.tell_at(START, deadline), deadline.before(2 * SECOND));
+        let late = deadline.before(SECOND);
+        assert_eq!(TERMS.tell_at(late, deadline), deadline.before(SECOND / 2));
+        assert_eq!(TERMS.tell_at(deadline, deadline), deadline);
+    }
+
+    /// A lock with little left is due at once.
+    #[test]
+    fn old_lock_is_due_at_once() {
+        for left in [SECOND, Duration::ZERO] {
+            assert!(TERMS.first_renewal(START, START.after(left), u64::MAX) <= START);
+        }
+    }
+
+    /// Extreme values cause no division by zero and no busy loop.
+    #[test]
+    fn shortest_validity_is_planned_too() {
+        for validity in [0, 2, 3_000, 1_000_000].map(Duration::from_nanos) {
+            let terms = Terms { validity, notice: validity, ..TERMS };
+            let deadline = START.after(validity);
+            assert!(terms.next_renewal(START, deadline, u64::MAX) <= deadline);
+            assert!(terms.retry_at(START, 0) >= START.after(RETRY_MIN));
+        }
     }
 }

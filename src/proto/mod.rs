@@ -130,7 +130,7 @@ pub enum Done {
     Renewed(Moment),
     /// A kept lock is no longer renewed. The lease may be valid for a while: release it when the
     /// work has stopped.
-    Lost(Lease, Loss),
+    Lost(Lease, Box<Loss>),
 }
 
 /// What was cancelled, and what the caller has to do next.

@@ -70,7 +70,7 @@ impl Kept {
 
     fn lost(&mut self) -> (Lease, Loss) {
         let lost = match self.scenario.done() {
-            Some(Done::Lost(lease, loss)) => (lease, loss),
+            Some(Done::Lost(lease, loss)) => (lease, *loss),
             other => panic!("it is lost: {other:?}"),
         };
         assert!(self.scenario.engine.kept(self.id).is_none());

@@ -2,13 +2,14 @@
 
 mod keeper;
 mod kept;
-mod schedule;
+mod lock;
 
 use std::fmt;
 use std::io;
 
 pub(super) use keeper::Keeper;
-pub use kept::KeptLock;
+pub(super) use kept::Kept;
+pub use lock::KeptLock;
 
 use super::LockGuard;
 use crate::error::{LockError, LockErrorKind};
