@@ -10,7 +10,7 @@ pub const RESOURCE_BYTES_MAX: usize = 1024;
 /// Names up to this length are stored inline, so taking such a lock allocates nothing.
 const INLINE_BYTES_MAX: usize = 63;
 
-/// The name of a resource: 1 to [`RESOURCE_BYTES_MAX`] bytes of any kind.
+/// The name of a resource: 1 to [`RESOURCE_BYTES_MAX`] bytes with any values.
 ///
 /// ```
 /// use muxlock::Resource;

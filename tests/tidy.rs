@@ -140,7 +140,8 @@ fn bytes_and_sockets_decide_nothing_about_locks() {
 }
 
 /// The leaves: each may import those before it, and nothing else of the crate.
-const LEAVES: [&str; 7] = ["moment", "quorum", "token", "resource", "outcome", "validity", "error"];
+const LEAVES: [&str; 8] =
+    ["moment", "quorum", "token", "resource", "outcome", "validity", "error", "keep_alive"];
 
 /// The layers on top of the leaves, from the bottom up. Each may import all leaves, and the layers
 /// that are listed with it.

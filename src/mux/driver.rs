@@ -14,6 +14,7 @@ use super::records::Records;
 use super::socket::{Socket, UNSENT_BYTES_MAX};
 use crate::config::{Config, Target};
 use crate::error::LockError;
+use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::{Action, Cancelled, Done, Engine, Lease, NodeSet, OpId, Patience};
@@ -140,6 +141,11 @@ impl Driver {
     #[inline]
     pub(crate) fn release(&mut self, now: Moment, lease: Lease) -> OpId {
         self.engine.release(now, lease)
+    }
+
+    /// Renews the lock until it is cancelled or lost.
+    pub(crate) fn keep(&mut self, now: Moment, lease: Lease, how: &KeepAlive) -> OpId {
+        self.engine.keep(now, lease, how)
     }
 
     /// Releases without a report.

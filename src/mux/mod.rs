@@ -16,6 +16,7 @@ use mio::{Registry, Token};
 
 use crate::config::Config;
 use crate::error::LockError;
+use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::resource::Resource;
@@ -26,44 +27,46 @@ pub(crate) use reading::UNREAD_MAX;
 pub(crate) use records::Records;
 pub use standalone::Standalone;
 
-/// Locks inside a foreign event loop: any number of concurrent operations, and no call that blocks.
+/// Runs locks inside your own event loop, with up to 131,072 operations in flight. No call blocks.
 ///
-/// It is a guest in a [`mio::Poll`] (for other loops there is [`Standalone`]). It registers one
-/// socket for each node, with the tokens from `first` to `first + nodes - 1`. It looks up a node's
-/// host name before each connection, on a thread that ends with the lookup. In an event loop:
+/// It registers its sockets with your [`mio::Poll`], one for each node, with the tokens from
+/// `first` to `first + nodes - 1`. (For other event loops, see [`Standalone`].) It looks up a
+/// node's host name before each connection, on a short-lived thread. In an event loop:
 ///
 /// 1. start operations: [`try_lock`](Multiplexer::try_lock), [`extend`](Multiplexer::extend),
 ///    [`unlock`](Multiplexer::unlock); then [`flush`](Multiplexer::flush);
 /// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
 /// 3. wait, for at most [`next_timeout`](Multiplexer::next_timeout);
-/// 4. pass on the events, even if there are none: [`handle_events`](Multiplexer::handle_events). Or
-///    pass each on with [`handle_event`](Multiplexer::handle_event), and then call
-///    [`handle_timeout`](Multiplexer::handle_timeout). Continue with 2.
+/// 4. call [`handle_events`](Multiplexer::handle_events) with the events, even if there are none
+///    (or [`handle_event`](Multiplexer::handle_event) for each, and then
+///    [`handle_timeout`](Multiplexer::handle_timeout)); continue with 2.
 ///
-/// Every operation ends by itself. [`cancel`](Multiplexer::cancel) ends it when the caller no
-/// longer needs it. An [`OpId`] of another multiplexer is unknown here: it finds and ends nothing.
+/// Every operation ends on its own. Use [`cancel`](Multiplexer::cancel) to end one earlier. An
+/// [`OpId`] of another multiplexer has no effect here.
 ///
-/// In a process forked from the one that made it, a multiplexer sends, reads and reports nothing.
-/// [`try_lock`](Multiplexer::try_lock) fails; other operations started there never end; results
-/// that were ready before the fork belong to the parent; there is nothing to wait for. A [`Lease`]
-/// passed in there is dropped: the parent has it.
+/// In a forked child, a multiplexer does no I/O and returns no results.
+/// [`try_lock`](Multiplexer::try_lock) fails, and other operations that are started there never
+/// end. A [`Lease`] that is passed to it is dropped; the parent still has its own.
+///
+/// Dropping a multiplexer writes unsent commands as far as the sockets accept them, and waits for
+/// nothing. It does not release leases that the caller has.
 ///
 /// Log records are written at the end of [`flush`](Multiplexer::flush) and of the calls that handle
-/// events or timeouts, when no work is half done: a logger may panic.
+/// events or timeouts, so that a panic in the logger leaves no work half done.
 ///
-/// A stale or foreign event does no harm. An event is only a reason to read the node's current
-/// socket, where nothing is found that was not meant for it.
+/// A stale or unrelated event does no harm: the multiplexer then only tries to read the node's
+/// current socket.
 ///
-/// Bytes from a node that owes no answer end its connection. They are never taken for the answer to
-/// the next command: the socket is read before a command is sent, unless it was read within the
-/// last millisecond.
+/// If a node sends bytes while no command is open, the multiplexer closes the connection. To detect
+/// this, it reads the socket before it sends a command, unless it read it within the last
+/// millisecond.
 ///
 /// No call blocks or sleeps, and each does a bounded amount of work. It reads at most 16 times 33
 /// KiB from each node. It handles 3,072 replies, 512 timeouts and 512 commands lost with a
-/// connection, shared by the nodes, but at least 8 of each per node. A call of `handle_events`
-/// handles up to twice as many replies: those announced and those left by the call before. It sends
-/// 2,048 commands, each to all its nodes. If anything is left, `next_timeout` is zero, and the loop
-/// can do its other work first.
+/// connection, divided among the nodes, but at least 8 of each per node. A call of `handle_events`
+/// handles up to twice as many replies: those announced by events, and those left over from the
+/// previous call. It sends 2,048 commands, each to all its nodes. If anything is left,
+/// `next_timeout` is zero, and the loop can do its other work first.
 ///
 /// ```no_run
 /// use mio::{Events, Poll, Token};
@@ -106,16 +109,19 @@ impl Multiplexer {
         Ok(Multiplexer { driver: Driver::new(config, registry, first)?, home: Home::here() })
     }
 
-    /// The current moment on the safety clock, for comparison with a [`Lease`]'s validity.
+    /// The current time of the safety clock (see [`Moment`]), to compare with
+    /// [`Lease::valid_until`].
     pub fn now(&self) -> Moment {
         Clock.now()
     }
 
-    /// Starts one round of acquisition; it ends as [`Done::Acquired`].
+    /// Starts one attempt to acquire a lock. [`poll_done`](Multiplexer::poll_done) later returns
+    /// its result as [`Done::Acquired`].
     ///
     /// # Errors
-    /// A wrong resource name or TTL, or too many operations in flight. Nothing was started: correct
-    /// the arguments, or wait until some operations have ended.
+    /// `InvalidResource`, `InvalidTtl`, `Overloaded` or `Forked`. Nothing was started: correct the
+    /// arguments, or wait until some operations have ended. All other errors come with
+    /// [`Done::Acquired`].
     pub fn try_lock(
         &mut self,
         resource: impl AsRef<[u8]>,
@@ -126,14 +132,14 @@ impl Multiplexer {
         self.driver.acquire(Clock.now(), resource, ttl, Patience::OneRound)
     }
 
-    /// Starts rounds of acquisition that continue until `wait` has passed; it ends as
+    /// Starts attempts to acquire a lock, which continue until `wait` has passed. The result is
     /// [`Done::Acquired`].
     ///
-    /// Acquisitions that wait here for the same resource get it in the order of their arrival, and
-    /// only the first of them asks the nodes.
+    /// Acquisitions of this multiplexer that wait for the same resource get it in the order of
+    /// their start, and only the first of them asks the nodes.
     ///
     /// # Errors
-    /// As [`try_lock`](Multiplexer::try_lock).
+    /// The same as [`try_lock`](Multiplexer::try_lock).
     pub fn try_lock_for(
         &mut self,
         resource: impl AsRef<[u8]>,
@@ -146,8 +152,9 @@ impl Multiplexer {
         self.driver.acquire(now, resource, ttl, Patience::Until(now.after(wait)))
     }
 
-    /// Starts an extension to `ttl` from now. It ends as [`Done::Extended`], which returns the
-    /// lease, also if the TTL is wrong or the lease has expired and nothing was sent.
+    /// Starts an extension to `ttl` from now. The result is [`Done::Extended`], at the latest at
+    /// the old deadline. It returns the lease, even if the TTL is wrong or the lease has expired
+    /// and nothing was sent.
     pub fn extend(&mut self, lease: Lease, ttl: Duration) -> OpId {
         match self.home.is_here() {
             true => self.driver.extend(Clock.now(), lease, ttl),
@@ -155,7 +162,8 @@ impl Multiplexer {
         }
     }
 
-    /// Starts a release; it ends as [`Done::Released`] when a quorum has confirmed it.
+    /// Starts a release. The result is [`Done::Released`], when a quorum has confirmed it or no
+    /// longer can.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
         match self.home.is_here() {
             true => self.driver.release(Clock.now(), lease),
@@ -163,33 +171,84 @@ impl Multiplexer {
         }
     }
 
-    /// Releases without a report.
+    /// Keeps a lock alive: renews it, to its TTL each time, before each third of its validity ends.
+    ///
+    /// Each renewal is reported as [`Done::Renewed`], with the end of the new validity, and the
+    /// lock is still kept. It ends as [`Done::Lost`], which returns the lease: while some of its
+    /// validity is left if too few masters answer, or `how` allows no more. So stop the work, and
+    /// release it. The lock is lost at once if it has expired, or if its TTL exceeds
+    /// [`max_ttl`](crate::Builder::max_ttl).
+    ///
+    /// [`cancel`](Multiplexer::cancel) stops it and returns the lease, to be released or extended.
+    /// [`kept`](Multiplexer::kept) shows the lease meanwhile. Call
+    /// [`handle_events`](Multiplexer::handle_events) and [`poll_done`](Multiplexer::poll_done) when
+    /// [`next_timeout`](Multiplexer::next_timeout) says so: nothing else renews the lock. If they
+    /// are called too late, it is lost ([`LossCause::Late`](crate::LossCause::Late)). The callback
+    /// of [`KeepAlive::on_loss`] is not called.
+    ///
+    /// ```no_run
+    /// # use mio::{Poll, Token};
+    /// # use muxlock::{Cancelled, Done, KeepAlive, Multiplexer, Redlock};
+    /// # use std::time::Duration;
+    /// # let config = Redlock::builder().node("redis://127.0.0.1").config()?;
+    /// # let poll = Poll::new()?;
+    /// # let mut mux = Multiplexer::new(config, poll.registry(), Token(0))?;
+    /// # let lease: muxlock::Lease = unimplemented!();
+    /// let kept = mux.keep_alive(lease, &KeepAlive::default());
+    /// while let Some((id, done)) = mux.poll_done() {
+    ///     match done {
+    ///         Done::Renewed(valid_until) if id == kept => println!("until {valid_until:?}"),
+    ///         Done::Lost(lease, loss) if id == kept => {
+    ///             eprintln!("stop: {loss}");
+    ///             mux.unlock(lease);
+    ///         }
+    ///         _ => {}
+    ///     }
+    /// }
+    /// // The work is done.
+    /// if let Cancelled::Extension(lease) = mux.cancel(kept) {
+    ///     mux.unlock(lease);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn keep_alive(&mut self, lease: Lease, how: &KeepAlive) -> OpId {
+        match self.home.is_here() {
+            true => self.driver.keep(Clock.now(), lease, how),
+            false => OpId::NONE,
+        }
+    }
+
+    /// The lease of a lock that is kept alive, as of its last renewal; nothing in a forked process.
+    pub fn kept(&self, id: OpId) -> Option<&Lease> {
+        self.home.is_here().then(|| self.driver.engine().kept(id)).flatten()
+    }
+
+    /// Releases the lock without a result: [`poll_done`](Multiplexer::poll_done) returns nothing
+    /// for it.
     pub fn abandon(&mut self, lease: Lease) {
         if self.home.is_here() {
             self.driver.abandon(Clock.now(), lease);
         }
     }
 
-    /// Stops using the lease here. Call it before the lease goes to another multiplexer, and when
-    /// it is dropped without a release.
+    /// Stops using the lease here. Call this before you give the lease to another multiplexer, or
+    /// drop it without a release.
     ///
-    /// From now on this multiplexer sends nothing for it. What only this multiplexer knows travels
-    /// with the lease: masters that have not answered, where its command may still arrive, and
-    /// masters in quarantine. The next multiplexer does not count these masters for as long as they
-    /// may have forgotten a lock, at least `max_ttl`. If the command has not arrived when the next
-    /// multiplexer gives the lock up, it ends this multiplexer's connection to that master. So let
-    /// go after all masters have answered, if you can.
+    /// After this call, this multiplexer sends nothing for the lease. The lease records masters
+    /// that have not answered, and masters in quarantine. In extensions, the next multiplexer
+    /// ignores these masters for as long as they may have forgotten a lock. When it releases the
+    /// lock, it may have to kill this multiplexer's connection to a master that has not answered.
+    /// So call this after all masters have answered, if you can.
     ///
-    /// Operations that wait here for the resource ask the masters from now on. Without this call
-    /// they wait for its release, or for the end of its validity. Their commands leave with the
-    /// next [`flush`](Multiplexer::flush).
+    /// Acquisitions that wait here for the resource may now ask the masters. Without this call they
+    /// wait until the lock expires. Call [`flush`](Multiplexer::flush) to send their commands.
     pub fn let_go(&mut self, lease: &mut Lease) {
         if self.home.is_here() {
             self.driver.let_go(Clock.now(), lease);
         }
     }
 
-    /// Starts to connect to every node that is not connected yet.
+    /// Starts to connect to every node that is not connected and not backing off.
     pub fn connect(&mut self) {
         if self.home.is_here() {
             self.driver.connect(Clock.now());
@@ -197,11 +256,11 @@ impl Multiplexer {
         }
     }
 
-    /// Sends what was started. Operations started together leave in one write per node; commands
-    /// beyond 2,048 leave in the next turn.
+    /// Sends the commands of the operations that were started. Operations started together leave in
+    /// one write per node. After 2,048 commands, the rest is sent in the next turn.
     ///
-    /// Without this call nothing is lost: [`next_timeout`](Multiplexer::next_timeout) is then zero,
-    /// and [`handle_timeout`](Multiplexer::handle_timeout) sends.
+    /// If you omit this call, [`next_timeout`](Multiplexer::next_timeout) is zero, and
+    /// [`handle_timeout`](Multiplexer::handle_timeout) sends the commands.
     pub fn flush(&mut self) {
         if self.home.is_here() {
             if self.driver.engine().has_actions() {
@@ -220,7 +279,9 @@ impl Multiplexer {
         }
     }
 
-    /// Passes on a readiness event. Returns whether its token belongs to this multiplexer.
+    /// Handles a readiness event, and sends what follows from it. Returns whether its token belongs
+    /// to this multiplexer. For several events, [`handle_events`](Multiplexer::handle_events) is
+    /// cheaper.
     pub fn handle_event(&mut self, event: &Event) -> bool {
         if !self.home.is_here() {
             return false;
@@ -231,7 +292,7 @@ impl Multiplexer {
         ours
     }
 
-    /// Passes on all events of one wait and does what is due, like
+    /// Handles all events of one poll and all that is due, like
     /// [`handle_event`](Multiplexer::handle_event) for each and then
     /// [`handle_timeout`](Multiplexer::handle_timeout). But it reads the clock once, and sends
     /// everything together. It ignores events with other tokens.
@@ -247,12 +308,13 @@ impl Multiplexer {
         }
     }
 
-    /// Does what is due: timeouts, retries, reconnects. Call it after each wait.
+    /// Does what is due: timeouts, retries, reconnects. Call it after each wait, unless you use
+    /// [`handle_events`](Multiplexer::handle_events).
     pub fn handle_timeout(&mut self) {
         self.handle_events([]);
     }
 
-    /// How long the event loop may wait; `None` means without limit.
+    /// How long your event loop may wait at most; `None` means without limit.
     pub fn next_timeout(&self) -> Option<Duration> {
         if !self.home.is_here() {
             return None;
@@ -263,11 +325,11 @@ impl Multiplexer {
         }
     }
 
-    /// Takes the next result.
+    /// Returns the next result; `None` if there is none.
     ///
-    /// The clock is read for each acquired lock: a lock that is handed out was valid at that
-    /// moment. A quorum that came too late is undone here. The commands for that leave with the
-    /// next [`flush`](Multiplexer::flush) or turn, which is due immediately.
+    /// It reads the clock for each acquired lock, so a returned lock is valid at that moment. If
+    /// the quorum came too late, it starts the release here; the next [`flush`](Multiplexer::flush)
+    /// or turn, which is due immediately, sends it.
     #[inline]
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
         // A lock that was granted before a fork is handed out once, to the parent (R24).
@@ -277,18 +339,19 @@ impl Multiplexer {
         }
     }
 
-    /// Ends an operation at once. [`poll_done`](Multiplexer::poll_done) no longer returns it, even
-    /// if it had ended before.
+    /// Cancels an operation immediately. [`poll_done`](Multiplexer::poll_done) no longer returns
+    /// it, even if it had ended before.
     ///
-    /// - An acquisition is undone: whatever it took, or may yet take, is released on every node
-    ///   that it was meant for. From here on, no lock is held by it.
-    /// - An extension returns its lease. The lock is held as before, until the lease's deadline:
-    ///   the old one, or the new one if the extension had succeeded by now. Commands already sent
-    ///   are not recalled, so the keys may live longer than that; a release deletes them anyway.
-    /// - A release continues without a report: it cannot be taken back.
+    /// - An acquisition: the client releases whatever it acquired, or may still acquire, on every
+    ///   node that it was meant for. It holds no lock afterwards.
+    /// - An extension: its lease is returned, with the old deadline, or the new one if the
+    ///   extension had already succeeded. Commands that were sent still run, so the keys may live
+    ///   longer; a release deletes them anyway.
+    /// - A lock that is kept alive is no longer renewed; its lease is returned as for an extension.
+    /// - A release: it continues, and its result is not reported.
     ///
-    /// For an operation that is not, or no longer, in flight here it returns
-    /// [`Nothing`](Cancelled::Nothing) and does no harm. The same holds in a forked process.
+    /// If the operation is not in flight in this multiplexer, nothing happens, and it returns
+    /// [`Nothing`](Cancelled::Nothing). The same holds in a forked process.
     ///
     /// The resulting commands leave with the next [`flush`](Multiplexer::flush).
     pub fn cancel(&mut self, id: OpId) -> Cancelled {
@@ -298,7 +361,7 @@ impl Multiplexer {
         }
     }
 
-    /// What is known of each node; nothing in a forked process.
+    /// The status of each node; empty in a forked process.
     pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
         self.home.is_here().then(|| self.driver.engine().nodes()).into_iter().flatten()
     }

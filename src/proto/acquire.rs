@@ -13,12 +13,14 @@ use crate::token::LockToken;
 use crate::validity;
 
 impl Engine {
-    /// Starts to acquire a lock. `now` becomes the start of its validity: read the clock before
-    /// this call (R1).
+    /// Starts to acquire a lock. `now` becomes the start of its validity (if there are more rounds,
+    /// of the first one): read the clock just before this call (R1).
     ///
     /// # Errors
-    /// [`LockErrorKind::InvalidTtl`]: correct the TTL. [`LockErrorKind::Overloaded`]: let some
-    /// operations end first. Nothing was sent.
+    /// Nothing was sent.
+    /// - [`LockErrorKind::InvalidTtl`]: correct the TTL.
+    /// - [`LockErrorKind::Overloaded`]: [`OPERATIONS_MAX`] operations of all kinds are in flight;
+    ///   wait until some have completed.
     pub fn acquire(
         &mut self,
         now: Moment,
@@ -137,7 +139,8 @@ impl Engine {
         match failure {
             Failure::Contended => self.stats.contended += 1,
             Failure::Unavailable => self.stats.unavailable += 1,
-            Failure::Expired | Failure::NoEntropy => self.stats.expired += 1,
+            Failure::Expired => self.stats.expired += 1,
+            Failure::NoEntropy => {}
         }
     }
 
@@ -281,8 +284,8 @@ impl Engine {
                 let error = LockError::new(failure.into(), attempts, nodes);
                 Some(Done::Acquired(Err(error)))
             }
-            Progress::Waiting | Progress::Voting(_) | Progress::Refused => {
-                unreachable!("only concluded operations are in the queue")
+            Progress::Waiting | Progress::Voting(_) | Progress::Refused | Progress::Lost(..) => {
+                unreachable!("only concluded acquisitions are in the queue")
             }
         }
     }

@@ -28,7 +28,8 @@ impl Engine {
         }
     }
 
-    /// Reports progress of the requested connection: its name is being looked up, or was resolved.
+    /// Reports progress of the requested connection: the host name is being looked up
+    /// ([`Phase::Lookup`]), or the socket is being connected ([`Phase::Connect`]).
     pub fn handle_connecting(&mut self, now: Moment, node: usize, phase: Phase) {
         let now = self.clamp(now);
         let deadline = self.nodes[node].connecting(now, phase);
@@ -51,7 +52,7 @@ impl Engine {
         self.fail_node(now, node, outcome);
     }
 
-    /// The node's address is the same as that of another node.
+    /// The node's name resolved to the address of the node `of`.
     pub fn handle_duplicate(&mut self, now: Moment, node: usize, of: usize) {
         let now = self.clamp(now);
         self.nodes[node].set_duplicate(Some(of));
@@ -59,18 +60,20 @@ impl Engine {
         self.fail_node(now, node, NodeOutcome::Unfit(Unfit::Duplicate));
     }
 
-    /// Until [`reading_in_time`](Engine::reading_in_time), replies may have waited in the socket:
-    /// their age is no latency sample. The first of them was there at `since`, if that is known.
+    /// Call this before you pass in replies that may have waited in the socket: their delay is not
+    /// used as latency. `since` is when the first of them had arrived, if that is known. It lasts
+    /// until [`reading_in_time`](Engine::reading_in_time).
     pub fn reading_late(&mut self, node: usize, since: Option<Moment>) {
         self.nodes[node].reading_late(since);
     }
 
-    /// From now on, replies are read as they arrive.
+    /// Ends the effect of [`reading_late`](Engine::reading_late): replies are read as they arrive.
     pub fn reading_in_time(&mut self, node: usize) {
         self.nodes[node].reading_in_time();
     }
 
-    /// The socket accepts no more, and the event loop has buffered as much as it may.
+    /// The socket accepts no more bytes, and the caller's buffer is full. The engine sends nothing
+    /// to this node until [`handle_writable`](Engine::handle_writable).
     pub fn handle_blocked(&mut self, node: usize) {
         self.nodes[node].block();
         self.nodes.note_open(node);
@@ -97,9 +100,9 @@ impl Engine {
         self.handle_grants(node, 1, || grant.take());
     }
 
-    /// As [`handle_reply`](Engine::handle_reply), for the most common replies: takes them from
-    /// `next` until it returns `None`, at most `replies_max`, at the engine's [latest
-    /// time](Engine::last_now). Returns how many of `replies_max` are left.
+    /// Same as [`handle_reply`](Engine::handle_reply), for many of the most common replies: takes
+    /// them from `next` until it returns `None`, at most `replies_max`, at the engine's [latest
+    /// time](Engine::last_now). Returns how many more it could have taken.
     #[inline(always)]
     pub fn handle_grants(
         &mut self,
@@ -234,8 +237,8 @@ impl Engine {
         self.nodes.duplicates()
     }
 
-    /// Whether one of the node's next replies is its time. Then read our own clock again before
-    /// reading that reply.
+    /// Whether one of the node's next replies is its time. If so, read the clock again just before
+    /// you pass in that reply.
     pub fn is_telling_time(&self, node: usize) -> bool {
         self.nodes[node].is_telling_time()
     }
@@ -342,7 +345,8 @@ impl Engine {
         }
     }
 
-    /// Whether the node will be failed for its silence at `now`. Read its replies first.
+    /// Whether [`handle_timeout`](Engine::handle_timeout) at `now` would close this connection
+    /// because the node has been silent for too long. Pass in its replies first.
     pub fn is_overdue(&self, now: Moment, node: usize) -> bool {
         self.nodes[node].is_overdue(now)
     }

@@ -536,8 +536,8 @@ impl Fleet {
             .max_by_key(|until| until.steady_nanos())
     }
 
-    /// Two nodes that are the same server, if any: the one that was connected first, and the other
-    /// one.
+    /// Two nodes that are the same server, if there are any: the one that was connected first, and
+    /// the other one.
     pub(super) fn duplicates(&self) -> Option<(usize, usize)> {
         let duplicate = |(node, at): (usize, &Node)| {
             let is_duplicate = at.last_failure() == NodeOutcome::Unfit(Unfit::Duplicate);

@@ -1,22 +1,25 @@
-//! The algorithm, without sockets, clocks, randomness or bytes.
+//! The Redlock algorithm as a sans-I/O engine: it uses no sockets, reads no clock, and sees no
+//! bytes. Its randomness comes from the caller ([`Entropy`]).
 //!
-//! **After every command and every input, drain the outputs.** The caller reports events to an
-//! [`Engine`] (`handle_*`, with the time) and asks it what to do (`poll_*`):
+//! The caller reports events to an [`Engine`] (`handle_*`, with the time) and asks it what to do
+//! (`poll_*`). **After every command and every `handle_*`, call `poll_action` and `poll_done` until
+//! they return `None`**:
 //!
 //! 1. give it commands: [`acquire`](Engine::acquire), [`extend`](Engine::extend),
 //!    [`release`](Engine::release);
 //! 2. carry out each [`poll_action`](Engine::poll_action) until there is none;
 //! 3. take each [`poll_done`](Engine::poll_done), or one operation's
-//!    [`take_done`](Engine::take_done), with a clock reading taken for that call. Only these two
-//!    hand out a lock, and they prove its validity against that moment (R2);
+//!    [`take_done`](Engine::take_done), with the clock read just before that call. Only these two
+//!    return a lock, and they check its validity at that moment (R2);
 //! 4. wait for a connection, a reply, or the moment that [`poll_timeout`](Engine::poll_timeout)
 //!    returns, call the matching `handle_*`, and continue with 2.
 //!
 //! The same engine runs under mio in the [`Multiplexer`](crate::Multiplexer), under a simulation on
 //! virtual time, and under a fuzzer.
 //!
-//! This module is public for those who write their own event loop or want to check ours. The
-//! crate's version does not cover it until 1.0.
+//! This module is public for programs with their own event loop, and for tests of the algorithm.
+//! Until version 1.0 of the crate, it may change incompatibly in any release. Most methods with a
+//! `node` panic if there is no such node.
 
 mod acquire;
 mod command;
@@ -24,6 +27,7 @@ mod connection;
 mod extend;
 mod fifo;
 mod fleet;
+mod keep;
 mod lease;
 mod node;
 mod queue;
@@ -46,6 +50,8 @@ pub use command::{
     Command, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply, Section,
     ServerError, ServerInfo,
 };
+use keep::Keep;
+pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
 pub(crate) use node::{CONNECTIONS_MAX, Origin, Origins};
@@ -53,6 +59,7 @@ pub use node::{ErrorCounts, NodeState, NodeStatus, Notice};
 
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
+use crate::keep_alive::{Loss, LossCause};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase};
 use crate::quorum::Verdict;
@@ -63,7 +70,6 @@ use queue::Queues;
 use round::Kind;
 use rounds::Rounds;
 use timer::Timers;
-pub(crate) use timer::between;
 
 /// Initial capacity: a client with fewer open rounds than this allocates nothing. Rounds that a
 /// slow node has not answered count as open.
@@ -81,8 +87,8 @@ const SHARE_MIN: usize = 8;
 /// The most operations that may be in flight at once.
 pub const OPERATIONS_MAX: usize = 131_072;
 
-/// Identifies an operation in flight. It is never confused with a later operation or with one of
-/// another engine: an engine does not recognise ids that are not its own.
+/// Identifies an operation in flight. An engine ignores the ids of other engines and of past
+/// operations; it does not use an id again within 2^32 operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId {
     slot: u32,
@@ -114,24 +120,30 @@ pub enum Patience {
 pub enum Done {
     /// An acquisition ended.
     Acquired(Result<Lease, LockError>),
-    /// An extension ended. If it failed, the lease is unchanged: its old deadline holds (R26).
+    /// An extension ended. If it failed, the lease keeps its old deadline (R26).
     Extended(Lease, Result<(), LockError>),
-    /// A release ended. An error means that fewer than a quorum answered.
+    /// A release ended. An error means that fewer nodes than a quorum gave an answer that counts.
+    /// Without one, check [`Released::was_held`].
     Released(Result<Released, LockError>),
+    /// A kept lock was renewed, and is valid until then. It is still kept.
+    Renewed(Moment),
+    /// A kept lock is no longer renewed. The lease may be valid for a while: release it when the
+    /// work has stopped.
+    Lost(Lease, Box<Loss>),
 }
 
 /// What was cancelled, and what the caller has to do next.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 pub enum Cancelled {
-    /// An acquisition. No lock is held by it: what it took, or may yet take, is released on every
-    /// node that it was meant for.
+    /// An acquisition. It holds no lock: the engine releases what it acquired, or may still
+    /// acquire, on every node that it was meant for.
     Acquisition,
-    /// An extension. The lock is still held, and the caller may extend or release it. Its validity
-    /// is the old one, or the new one if the extension had succeeded. The keys may live longer than
-    /// that.
+    /// An extension, or a kept lock. The lock is still held, and the caller may extend or release
+    /// it. Its deadline is the old one, or the new one if the extension had succeeded. The keys on
+    /// the nodes may live longer.
     Extension(Lease),
-    /// A release. It continues, without a report.
+    /// A release. It continues, and its result is not reported.
     Release,
     /// Nothing: the operation's result had been taken, or it was cancelled before, or it belongs to
     /// another engine.
@@ -141,7 +153,7 @@ pub enum Cancelled {
 /// A request to the event loop.
 #[derive(Debug)]
 pub enum Action<'a> {
-    /// Start to connect. Answer with `handle_connected`, `handle_disconnected`, or
+    /// Connect to the node. Then call `handle_connected`, `handle_disconnected` or
     /// `handle_duplicate`, optionally after `handle_connecting`.
     Connect {
         /// The node.
@@ -177,13 +189,17 @@ enum Task {
     },
     Extend {
         lease: usize,
-        ttl: Ttl,
         /// Why nothing was sent, if so.
         refused: Option<LockError>,
     },
     /// Whether the lock was valid when its release began.
     Release {
         was_valid: bool,
+    },
+    /// The lock is renewed until it is stopped or lost.
+    Keep {
+        lease: usize,
+        keep: Box<Keep>,
     },
 }
 
@@ -228,9 +244,13 @@ enum Progress {
     Failed(Failure, Option<usize>),
     /// Nothing was sent; the task has the reason.
     Refused,
+    /// A kept lock is lost, maybe during this round.
+    Lost(LossCause, Option<usize>),
 }
 
-/// Counters since the engine was made.
+/// Counters since the engine was created. Of each acquisition, the result is counted once, however
+/// many rounds it took; failures of other kinds are not counted. Renewals of kept locks count as
+/// extensions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -238,17 +258,17 @@ pub struct Stats {
     pub rounds: u64,
     /// Locks granted.
     pub acquired: u64,
-    /// Acquisitions that ended because another client holds the resource.
+    /// Acquisitions that ended because another holder has the lock.
     pub contended: u64,
-    /// Acquisitions that ended because too few masters answered.
+    /// Acquisitions that ended because too few masters gave a vote.
     pub unavailable: u64,
-    /// Acquisitions whose quorum came too late.
+    /// Acquisitions that ended because the quorum came too late.
     pub expired: u64,
     /// Operations that were cancelled before their result was taken.
     pub cancelled: u64,
     /// Extensions that succeeded.
     pub extended: u64,
-    /// Keys that extensions set anew on nodes where they were absent; see [`Heal`](crate::Heal).
+    /// Missing keys that extensions set again; see [`Heal`](crate::Heal).
     pub healed: u64,
     /// Extensions that failed.
     pub extensions_failed: u64,
@@ -262,21 +282,22 @@ pub struct Stats {
     pub disconnected: u64,
     /// Error replies to anything but a handshake.
     pub server_errors: u64,
-    /// Answers that did not count because their node was in quarantine.
+    /// Answers that did not count because their node was in quarantine or its copy was in doubt.
     pub uncounted: u64,
     /// Times that a node was put into quarantine.
     pub quarantines: u64,
     /// Times that a node's wall clock was seen to jump forward.
     pub clock_jumps: u64,
-    /// Old connections that the client had the server end, so that nothing sent on them runs later.
+    /// `CLIENT KILL`s of old connections that the server confirmed, so that nothing sent on them
+    /// runs later.
     pub connections_killed: u64,
 }
 
 /// The algorithm over all nodes, for any number of operations at once.
 ///
 /// Most methods are of four kinds: commands are plain verbs; inputs are `handle_*`; outputs are
-/// `poll_*`; getters change nothing. Time is an argument. A time earlier than the last one counts
-/// as the last one.
+/// `poll_*`; getters change nothing. Time is an argument. If it is earlier than the time of the
+/// call before, the engine uses that one.
 pub struct Engine {
     config: Arc<Config>,
     entropy: Box<dyn Entropy>,
@@ -322,13 +343,15 @@ impl Engine {
         }
     }
 
-    /// A deadline was reached: handles everything that is due.
+    /// Call this when the moment of [`poll_timeout`](Engine::poll_timeout) has come. It handles
+    /// what is due, in bounded portions.
     pub fn handle_timeout(&mut self, now: Moment) {
         self.handle_timeout_of_others(now, NodeSet::EMPTY);
     }
 
-    /// As [`handle_timeout`](Engine::handle_timeout), but skips the nodes in `unread`: replies were
-    /// read from them and not handled yet, and may contain the missing answers.
+    /// Same as [`handle_timeout`](Engine::handle_timeout), but skips the nodes in `unread`: the
+    /// caller has read replies from them that it has not passed in yet, and that may contain the
+    /// missing answers.
     pub fn handle_timeout_of_others(&mut self, now: Moment, unread: NodeSet) {
         let now = self.clamp(now);
         let is_noted = |first, noted: Option<Moment>| noted.is_some_and(|due| due <= first);
@@ -343,13 +366,22 @@ impl Engine {
         while let Some(op) = self.take_due(now) {
             self.operations[op].timer = None;
             match (self.operations[op].progress, &self.operations[op].task) {
+                (Progress::Waiting | Progress::Voting(_), Task::Keep { .. }) => {
+                    self.handle_kept_due(now, op);
+                }
                 (Progress::Waiting, _) => self.stop_waiting(now, op),
                 (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
                 (Progress::Voting(round), Task::Extend { .. } | Task::Release { .. }) => {
                     self.rounds[round].decided = true;
                     self.conclude(op, Progress::Failed(Failure::Expired, Some(round)));
                 }
-                (Progress::Won(_) | Progress::Failed(..) | Progress::Refused, _) => {}
+                (
+                    Progress::Won(_)
+                    | Progress::Failed(..)
+                    | Progress::Refused
+                    | Progress::Lost(..),
+                    _,
+                ) => {}
             }
             left -= 1;
             if left == 0 {
@@ -388,8 +420,8 @@ impl Engine {
         self.lookup(id)
     }
 
-    /// The next action. After `None`, more actions may be due immediately: commands that are no
-    /// longer useful are discarded in bounded portions.
+    /// The next action. Even after `None`, [`has_actions`](Engine::has_actions) may be true,
+    /// because each call discards only a bounded number of useless commands.
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
         let (now, mut taken_back) = (self.last_now, 0);
         let outgoing = loop {
@@ -449,8 +481,8 @@ impl Engine {
         }
     }
 
-    /// Drops tokens that were drawn in advance. Call it after the commands that were started
-    /// together have been handed out, and after every wait.
+    /// Discards tokens that were drawn in advance. Call it after a batch of commands was sent, and
+    /// after every wait.
     #[inline]
     pub fn forget_randomness(&mut self) {
         self.entropy.forget();
@@ -479,8 +511,8 @@ impl Engine {
         }
     }
 
-    /// The next result. `now` must be read for this call: whether a lock is held is decided here,
-    /// against that moment (R2).
+    /// The next result. Read `now` just before this call, because the validity of a lock is checked
+    /// here (R2).
     #[inline]
     pub fn poll_done(&mut self, now: Moment) -> Option<(OpId, Done)> {
         // Each iteration takes one operation out of the queue, and none is put back.
@@ -494,8 +526,8 @@ impl Engine {
         None
     }
 
-    /// As [`poll_done`](Engine::poll_done), for a caller that waits for one operation among many;
-    /// `None` if it has not ended.
+    /// Same as [`poll_done`](Engine::poll_done), for one operation; `None` if it has not ended or
+    /// is unknown.
     #[inline(always)]
     pub fn take_done(&mut self, now: Moment, id: OpId) -> Option<Done> {
         let now = self.clamp(now);
@@ -534,10 +566,17 @@ impl Engine {
                 self.end(op);
                 Some(Done::Released(released))
             }
+            Task::Keep { .. } => {
+                let done = self.finish_kept(now, op);
+                if let Some(Done::Lost(..)) = done {
+                    self.end(op);
+                }
+                done
+            }
         }
     }
 
-    /// Ends an operation at once, and returns what that leaves to the caller.
+    /// Cancels an operation immediately, and returns what the caller must handle.
     /// [`poll_done`](Engine::poll_done) no longer returns it.
     pub fn cancel(&mut self, now: Moment, id: OpId) -> Cancelled {
         let now = self.clamp(now);
@@ -561,18 +600,28 @@ impl Engine {
                 Progress::Won(_) | Progress::Failed(..) | Progress::Refused => {
                     Cancelled::Extension(self.finish_extend(now, op).0)
                 }
-                Progress::Waiting | Progress::Voting(_) => {
+                Progress::Waiting | Progress::Voting(_) | Progress::Lost(..) => {
                     Cancelled::Extension(self.leases.remove(lease))
                 }
             },
+            Task::Keep { lease, .. } => {
+                if let Progress::Won(round) = progress {
+                    self.extended(now, lease, round);
+                }
+                Cancelled::Extension(self.leases.remove(lease))
+            }
             Task::Release { .. } => Cancelled::Release,
         };
         self.operations.remove(op);
         match progress {
-            Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
-                self.rounds.disown(round);
-            }
-            Progress::Waiting | Progress::Failed(_, None) | Progress::Refused => {}
+            Progress::Voting(round)
+            | Progress::Won(round)
+            | Progress::Failed(_, Some(round))
+            | Progress::Lost(_, Some(round)) => self.rounds.disown(round),
+            Progress::Waiting
+            | Progress::Failed(_, None)
+            | Progress::Lost(_, None)
+            | Progress::Refused => {}
         }
         cancelled
     }
@@ -582,21 +631,22 @@ impl Engine {
         !self.done.is_empty()
     }
 
-    /// When to call [`handle_timeout`](Engine::handle_timeout) if nothing else happens; in the past
-    /// if there are actions to carry out now. It is never too late, and exact right after
+    /// When to call [`handle_timeout`](Engine::handle_timeout) if nothing else happens; a past
+    /// moment if there are actions to carry out now. It is never too late, and exact right after
     /// `handle_timeout`. Between calls it may be too early, because answers do not update it.
     pub fn poll_timeout(&self) -> Option<Moment> {
         if self.has_actions() { Some(self.last_now) } else { self.due() }
     }
 
-    /// Whether a millisecond matters at the moment that [`poll_timeout`](Engine::poll_timeout)
-    /// returns: it is the timer of an operation, or the node timeout is short.
+    /// Whether to wait with a precision below a millisecond until
+    /// [`poll_timeout`](Engine::poll_timeout): it is the timer of an operation, or the node timeout
+    /// is below 10 ms.
     pub fn is_precise(&self) -> bool {
         let is_timer = self.timers.due().is_some_and(|timer| self.due() == Some(timer));
         is_timer || self.config.node_timeout < PRECISE_MAX
     }
 
-    /// How many replies of one node to handle before others have their turn.
+    /// The maximum number of replies of one node to pass in before the other nodes have their turn.
     pub fn replies_per_turn(&self) -> usize {
         self.replies_share
     }
@@ -624,13 +674,13 @@ impl Engine {
         self.lookup(id).is_some_and(is_concluded)
     }
 
-    /// Whether the operation is a release, whose end depends on no clock.
+    /// Whether the operation is a release. Its result does not depend on the time.
     pub fn is_release(&self, id: OpId) -> bool {
         let is_release = |op: usize| matches!(self.operations[op].task, Task::Release { .. });
         self.lookup(id).is_some_and(is_release)
     }
 
-    /// As [`is_release`](Engine::is_release), for the operation that
+    /// Same as [`is_release`](Engine::is_release), for the operation that
     /// [`poll_done`](Engine::poll_done) returns next; `None` if there is none.
     pub fn is_release_next(&self) -> Option<bool> {
         let op = *self.done.front()?;
@@ -663,7 +713,8 @@ impl Engine {
         self.nodes.iter().filter(|node| node.state() == State::Ready).count()
     }
 
-    /// How many nodes are ready, or may become ready in the current connection attempt.
+    /// How many nodes do not wait for a reconnect after a failure: they are ready, connecting, or
+    /// were never connected.
     pub fn hopeful(&self) -> usize {
         let hopeless = |node: &&Node| matches!(node.state(), State::BackOff { .. });
         self.nodes.len() - self.nodes.iter().filter(hopeless).count()
@@ -674,8 +725,8 @@ impl Engine {
         self.operations.len()
     }
 
-    /// How many commands have not been answered, including releases owed to nodes that cannot be
-    /// reached.
+    /// How many commands have not been answered, including releases that wait for nodes that cannot
+    /// be reached.
     pub fn unanswered(&self) -> usize {
         let waiting = |node: &Node| node.unanswered(self.last_now);
         let sending = self.nodes.outgoing().iter().map(|outgoing| match outgoing {
@@ -693,7 +744,7 @@ impl Engine {
         self.nodes.statuses(self.last_now)
     }
 
-    /// The nodes' latest state as an error report, for failures without a round.
+    /// An `Unavailable` error with the current state of each node, for failures outside a round.
     pub fn unavailable(&self) -> LockError {
         let nodes = self.nodes.iter().map(|node| node.report_state(self.last_now));
         LockError::new(LockErrorKind::Unavailable, 0, nodes.collect())
@@ -750,8 +801,10 @@ impl Engine {
     fn end(&mut self, op: usize) {
         let operation = self.operations.remove(op);
         match operation.progress {
-            Progress::Won(round) | Progress::Failed(_, Some(round)) => self.rounds.disown(round),
-            Progress::Failed(_, None) | Progress::Refused => {}
+            Progress::Won(round)
+            | Progress::Failed(_, Some(round))
+            | Progress::Lost(_, Some(round)) => self.rounds.disown(round),
+            Progress::Failed(_, None) | Progress::Lost(_, None) | Progress::Refused => {}
             Progress::Waiting | Progress::Voting(_) => {
                 unreachable!("only a concluded operation ends")
             }

@@ -22,9 +22,9 @@ pub(super) struct Held {
 }
 
 impl Engine {
-    /// Starts to release a lock and to wait for a quorum of confirmations. The lease is gone before
-    /// the first byte is sent (R14). An expired lease is released as well, because late SETs may
-    /// still be on their way (R15).
+    /// Starts to release a lock. The operation ends when a quorum has confirmed the release, or no
+    /// longer can. The lease is gone before the first byte is sent (R14). An expired lease is
+    /// released as well, because late SETs may still be on their way (R15).
     pub fn release(&mut self, now: Moment, lease: Lease) -> OpId {
         let now = self.clamp(now);
         self.stats.released += 1;
@@ -43,7 +43,7 @@ impl Engine {
         self.id_of(op)
     }
 
-    /// Releases a lock, without waiting for answers.
+    /// Releases a lock without a result.
     pub fn abandon(&mut self, now: Moment, lease: Lease) {
         let now = self.clamp(now);
         self.stats.released += 1;
@@ -61,10 +61,10 @@ impl Engine {
         lease
     }
 
-    /// Gives up the lease to another engine, in this process or another. Nothing is sent for it
-    /// here from now on. What this engine does not know for certain about the nodes travels with
-    /// the lease. So the next engine counts no doubtful copy, and leaves nothing behind when it
-    /// releases the lock. Operations waiting here for the resource ask for it from now on.
+    /// Prepares the lease for another engine, in this process or another. This engine sends nothing
+    /// for it afterwards. The lease records which nodes are uncertain. So the next engine counts no
+    /// copy in doubt, and can clean up when it releases the lock. Operations that wait here for the
+    /// resource may now ask for it.
     pub fn let_go(&mut self, now: Moment, lease: &mut Lease) {
         let now = self.clamp(now);
         let token = lease.token;

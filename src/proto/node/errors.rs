@@ -29,7 +29,7 @@ impl Errors {
     }
 }
 
-/// How often a server answered with an error of each kind, handshakes included.
+/// The number of error replies of a server by kind, including those to handshakes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ErrorCounts([u64; ServerErrorKind::ALL.len()]);
 

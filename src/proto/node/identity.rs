@@ -18,7 +18,7 @@ pub enum Notice {
     Unfit(Unfit),
     /// The node's votes do not count for now.
     Quarantined(QuarantineCause),
-    /// The server does not report its role or its process: neither is checked.
+    /// The server does not report its role or its process, so the client cannot check either.
     Unidentified,
     /// The server does not report its time: jumps of its wall clock go unnoticed.
     SecretClock,

@@ -341,19 +341,20 @@ pub struct NodeStatus {
     pub address: Arc<str>,
     /// The state of its connection.
     pub state: NodeState,
-    /// Its last contribution to a round, and the time since the round's start; `None` for the time
-    /// if it was not asked.
+    /// Its result in the last round, and how long that took from the round's start. The time is
+    /// `None` if the node was not asked.
     pub last_outcome: Option<(NodeOutcome, Option<Duration>)>,
     /// Why its last connection ended or failed, if one did.
     pub last_failure: Option<NodeOutcome>,
-    /// The last error message of the server, without anything that was sent to the server.
+    /// The last error message of the server, with the password and anything like a token masked.
     pub last_message: Option<Arc<str>>,
-    /// Smoothed time from command to reply. It includes replies within the node's timeout that the
-    /// client read when they came, or whose arrival it had noted.
+    /// Smoothed time from command to reply. Replies after the `node_timeout` are left out, and
+    /// replies that the client read late, without knowing when they arrived.
     pub latency: Option<Duration>,
     /// Commands sent and not answered.
     pub in_flight: usize,
-    /// Keys of failed attempts that will be deleted as soon as the node can be reached.
+    /// Releases that are still to be sent to this node: of failed attempts and of locks that were
+    /// released or dropped.
     pub debts: usize,
     /// Why and for how long its votes do not count, if it is in quarantine.
     pub quarantine: Option<Quarantine>,
@@ -361,8 +362,8 @@ pub struct NodeStatus {
     pub server_version: Option<Arc<str>>,
     /// The random id of the server process, if it reports one.
     pub run_id: Option<Arc<str>>,
-    /// The command used for releases on this connection: the script, until a native command was
-    /// seen to work.
+    /// The command used for releases on this connection: the script, until a trial has shown that a
+    /// native command works.
     pub release_with: ReleaseWith,
     /// The errors of this server, by kind.
     pub errors: ErrorCounts,
@@ -383,6 +384,7 @@ pub enum NodeState {
     /// The node is connected, but may have forgotten a lock that is still held: its answers do not
     /// count.
     Quarantined,
-    /// The node could not be reached; its vote is missing until the next try.
+    /// The last connection failed or was lost, or the client refused the server. Until the next
+    /// connection, the node gives no vote.
     BackOff,
 }
