@@ -89,7 +89,7 @@ pub(super) struct LoopWork {
     watches: BTreeMap<u64, Watching>,
     watches_so_far: u64,
     kept: HashMap<OpId, Arc<Kept>>,
-    /// Locks that are no longer kept, for the thread that calls `on_loss`.
+    /// Locks that were lost, for the thread that calls `on_loss`.
     losses: Vec<Arc<Kept>>,
     /// The latest reading of the clock.
     now: Moment,
@@ -159,7 +159,7 @@ impl LoopWork {
             match self.driver.take_done(|| Clock.now(), op) {
                 // A renewal failed, and another follows.
                 None => {}
-                Some(Done::Renewed(until)) if self.kept[&op].renewed(Clock.now(), until) => {}
+                Some(Done::Renewed(until)) if self.kept[&op].renewed(until) => {}
                 // The holder has seen its end.
                 Some(Done::Renewed(_)) => {
                     let lease = self.take_from_engine(op);
@@ -178,15 +178,12 @@ impl LoopWork {
         }
     }
 
-    /// The lock is no longer renewed. The thread that calls `on_loss` also drops what the callback
-    /// has captured: this must not happen in the loop.
+    /// The lock is no longer renewed, and its holder has not asked for that.
     fn lose(&mut self, op: OpId, lease: Option<Lease>, loss: Option<Box<Loss>>) {
         let Some(kept) = self.kept.remove(&op) else {
             return;
         };
-        if let Some(unwanted) =
-            lease.and_then(|lease| kept.lost(Clock.now(), lease, loss.map(|loss| *loss)))
-        {
+        if let Some(unwanted) = lease.and_then(|lease| kept.lost(lease, loss.map(|loss| *loss))) {
             self.driver.abandon(self.now, unwanted);
         }
         self.losses.push(kept);
@@ -194,8 +191,7 @@ impl LoopWork {
 
     /// The lock is no longer kept: takes its lease back, unless it is lost.
     fn stop(&mut self, op: OpId) -> Option<Lease> {
-        let kept = self.kept.remove(&op)?;
-        self.losses.push(kept);
+        self.kept.remove(&op)?;
         self.take_from_engine(op)
     }
 

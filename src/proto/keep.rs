@@ -154,6 +154,8 @@ impl Engine {
         let (lease, tell_at, terms) = (*lease, keep.tell_at, &keep.terms);
         let held = &self.leases[lease];
         let cause = match self.operations[op].progress {
+            // Whatever the notice is: the masters had their time.
+            Progress::Voting(_) if now >= tell_at => Some(LossCause::Unavailable),
             _ if !held.is_valid_at(now) => Some(LossCause::Late),
             Progress::Waiting if now >= tell_at && keep.error.is_none() => Some(LossCause::Late),
             _ if now >= tell_at => Some(LossCause::Unavailable),
@@ -212,7 +214,13 @@ impl Engine {
     fn lose(&mut self, now: Moment, op: usize, cause: LossCause) -> Done {
         let (lease, keep) = self.keep_of(op);
         let mut error = keep.error.take();
-        if let Progress::Failed(failure, Some(round)) = self.operations[op].progress {
+        let ended = match self.operations[op].progress {
+            Progress::Failed(failure, Some(round)) => Some((failure, round)),
+            Progress::Lost(_, Some(round)) => Some((Failure::Unavailable, round)),
+            Progress::Won(round) => Some((Failure::Expired, round)),
+            _ => None,
+        };
+        if let Some((failure, round)) = ended {
             self.stats.extensions_failed += 1;
             error = Some(LockError::new(failure.into(), 1, self.reports(round)));
         }

@@ -608,7 +608,12 @@ impl Engine {
                 if let Progress::Won(round) = progress {
                     self.extended(now, lease, round);
                 }
-                Cancelled::Extension(self.leases.remove(lease))
+                let mut lease = self.leases.remove(lease);
+                if let Progress::Failed(Failure::Expired, _) = progress {
+                    // A quorum has said that it is over, whatever the clock says.
+                    lease.deadline = lease.deadline.min(now);
+                }
+                Cancelled::Extension(lease)
             }
             Task::Release { .. } => Cancelled::Release,
         };

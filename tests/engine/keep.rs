@@ -335,3 +335,42 @@ fn acquisition_waits_as_long_as_the_lock_is_renewed() {
     let acted = [Acted::Release(vec![0, 1, 2], 1), Acted::Set(vec![0, 1, 2], 2)];
     assert_eq!(kept.scenario.drain(), acted);
 }
+
+/// With a notice of zero, too.
+#[test]
+fn silent_masters_are_the_cause_without_a_notice_too() {
+    let scenario = Scenario::with(3, |builder| builder.node_timeout(60 * SECOND)).all_ready();
+    let mut kept = kept_on(scenario, &how().notice(Duration::ZERO));
+    assert_eq!(kept.wait(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    assert_eq!(kept.wait(), []);
+    let (_, loss) = kept.lost();
+    assert_eq!(loss.cause, LossCause::Unavailable);
+}
+
+/// Its answers so far are reported, and it counts as failed.
+#[test]
+fn renewal_that_the_notice_ends_is_reported() {
+    let scenario = Scenario::with(3, |builder| builder.node_timeout(60 * SECOND)).all_ready();
+    let mut kept = kept_on(scenario, &how());
+    assert_eq!(kept.wait(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    kept.scenario.reply(0, Reply::Integer(1));
+    assert_eq!(kept.wait(), []);
+    let before = kept.scenario.engine.stats().extensions_failed;
+    let (_, loss) = kept.lost();
+    assert_eq!(loss.cause, LossCause::Unavailable);
+    assert_eq!(before + 1, kept.scenario.engine.stats().extensions_failed);
+    assert!(loss.error.is_some(), "no word about the masters");
+}
+
+/// A quorum has said that the key is gone; it is stopped before that is taken.
+#[test]
+fn stopped_after_a_quorum_lost_it_it_is_over() {
+    let mut kept = kept(&how());
+    kept.wait();
+    kept.scenario.reply(0, Reply::Integer(1));
+    kept.scenario.replies([1, 2], Reply::Integer(0));
+    assert!(kept.scenario.engine.has_done());
+    let cancelled = kept.scenario.engine.cancel(kept.scenario.now, kept.id);
+    let Cancelled::Extension(lease) = cancelled else { panic!("{cancelled:?}") };
+    assert!(!lease.is_valid_at(kept.scenario.now), "{:?}", lease.remaining(kept.scenario.now));
+}

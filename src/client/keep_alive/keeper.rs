@@ -89,39 +89,45 @@ impl Keeper {
 
     fn run(&self) {
         // A panic of a logger, or of what a callback has captured, ends one turn only.
-        while !matches!(survive(|| self.turn()), Some(Turn::Last)) {}
+        let mut look_at = Moment::START;
+        while !matches!(survive(|| self.turn(&mut look_at)), Some(Turn::Last)) {}
     }
 
-    fn turn(&self) -> Turn {
+    fn turn(&self, look_at: &mut Moment) -> Turn {
         let redlock = self.lock().redlock.clone();
         let Some(redlock) = redlock else {
             return self.idle();
         };
-        let until = self.wake_at(Clock.now());
-        let watch = Order::Watch(Watch::Losses(until));
-        let losses: Vec<Arc<Kept>> = match redlock.shared.crew.run(watch, Limit::At(until)) {
+        if Clock.now() >= *look_at {
+            *look_at = self.look();
+        }
+        let watch = Order::Watch(Watch::Losses(*look_at));
+        let losses: Vec<Arc<Kept>> = match redlock.shared.crew.run(watch, Limit::At(*look_at)) {
             Some(Outcome::Losses(losses)) => losses,
             None => Vec::new(),
             Some(_) => unreachable!("the losses were asked for"),
         };
-        // Those that the loop has not reported too: the thread that runs it may be delayed.
-        let locks: Vec<Arc<Kept>> = self.lock().locks.values().map(Arc::clone).collect();
-        for kept in losses.into_iter().chain(locks) {
-            // The others are told even if dropping what a callback has captured panics.
-            survive(|| {
-                kept.tell(Clock.now());
-                drop(kept);
-            });
-        }
+        tell(losses);
         Turn::More
     }
 
-    /// When the next loss is overdue if nothing is renewed until then. Most locks are renewed long
-    /// before, so that this is far away whenever it is asked for.
-    fn wake_at(&self, now: Moment) -> Moment {
-        let overdue_at = self.lock().locks.values().filter_map(|kept| kept.overdue_at()).min();
-        let latest = now.after(SLEEP_MAX);
-        overdue_at.map_or(latest, |at| at.min(latest))
+    /// Reports losses that the loop has not reported: the thread that runs it may be delayed.
+    /// Returns when to look again: when the next loss is overdue if nothing is renewed until then.
+    /// Most locks are renewed long before.
+    fn look(&self) -> Moment {
+        let locks: Vec<Arc<Kept>> = self.lock().locks.values().map(Arc::clone).collect();
+        let (now, mut look_at) = (Clock.now(), Moment::END);
+        let is_due = |kept: &Arc<Kept>| {
+            let overdue_at = kept.overdue_at();
+            if let Some(at) = overdue_at.filter(|at| now < *at) {
+                look_at = look_at.min(at);
+            }
+            overdue_at.is_some_and(|at| now >= at)
+        };
+        let (due, others): (Vec<_>, Vec<_>) = locks.into_iter().partition(is_due);
+        drop(others);
+        tell(due);
+        look_at.min(now.after(SLEEP_MAX))
     }
 
     /// Waits for a lock, and ends the thread if none comes.
@@ -144,6 +150,16 @@ impl Keeper {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn tell(losses: Vec<Arc<Kept>>) {
+    for kept in losses {
+        // The others are told even if dropping what a callback has captured panics.
+        survive(|| {
+            kept.tell();
+            drop(kept);
+        });
     }
 }
 

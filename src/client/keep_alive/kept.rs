@@ -3,12 +3,14 @@
 use std::mem::replace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::error::LockError;
 use crate::keep_alive::{Loss, LossCause, OnLoss};
 use crate::moment::Moment;
 use crate::proto::{Lease, OpId, Terms};
 use crate::resource::Resource;
+use crate::sys::clock::Clock;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -21,13 +23,15 @@ pub(in crate::client) struct Kept {
     pub(super) token: LockToken,
     pub(super) ttl: Ttl,
     terms: Terms,
-    on_loss: Option<OnLoss>,
     /// A thread that holds this mutex does not block.
     state: Mutex<State>,
 }
 
 struct State {
     place: Place,
+    /// What it has captured is dropped by the holder or by the thread that calls it, not in the
+    /// loop: it goes when the holder gives the lock up.
+    on_loss: Option<OnLoss>,
     /// The validity that the holder sees. A renewal raises it only before this deadline, never
     /// after (R22).
     deadline: Moment,
@@ -82,9 +86,9 @@ impl Kept {
             token: *lease.token(),
             ttl,
             terms,
-            on_loss,
             state: Mutex::new(State {
                 place: Place::Gone,
+                on_loss,
                 deadline,
                 tell_at: terms.tell_at(now, deadline),
                 loss: None,
@@ -105,14 +109,18 @@ impl Kept {
     }
 
     /// The loss of the lock, if it is recorded or due.
-    pub(super) fn loss(&self, now: Moment) -> Option<Loss> {
+    pub(super) fn loss(&self) -> Option<Loss> {
         let mut state = self.lock();
+        let now = Clock.now();
         state.look(now);
         state.loss.map(|cause| self.report(&state, cause, now))
     }
 
-    pub(super) fn deadline(&self) -> Moment {
-        self.lock().deadline
+    /// The remaining validity. The clock is read under the mutex, here as in all that follows: a
+    /// deadline that was seen to be over is not raised (R22).
+    pub(super) fn remaining(&self) -> Duration {
+        let state = self.lock();
+        state.deadline.since(Clock.now())
     }
 
     pub(super) fn renewals(&self) -> u32 {
@@ -126,20 +134,21 @@ impl Kept {
         }
     }
 
-    /// The holder gives the lock up, wherever it is.
-    pub(super) fn give_up(&self) -> Place {
-        replace(&mut self.lock().place, Place::Gone)
+    /// The holder gives the lock up, wherever it is. The callback is the holder's to drop.
+    pub(super) fn give_up(&self) -> (Place, Option<OnLoss>) {
+        let mut state = self.lock();
+        (replace(&mut state.place, Place::Gone), state.on_loss.take())
     }
 
     /// The holder takes the lease for good: this one, which the engine has returned, or the one of
     /// a lost lock. An expired one, if there is none.
-    pub(super) fn take(&self, now: Moment, stopped: Option<Lease>) -> Lease {
+    pub(super) fn take(&self, stopped: Option<Lease>) -> Lease {
         let mut state = self.lock();
         let lease = match (stopped, replace(&mut state.place, Place::Gone)) {
             (Some(lease), _) | (None, Place::Here(lease)) => lease,
             (None, Place::Engine(_) | Place::Gone) => return self.over(),
         };
-        state.look(now);
+        state.look(Clock.now());
         if state.loss.is_none() {
             state.deadline = lease.valid_until();
         }
@@ -153,8 +162,9 @@ impl Kept {
 
     /// The engine has renewed the lock. Returns whether that counts: the holder may have seen its
     /// end since the renewal was judged (R22).
-    pub(in crate::client) fn renewed(&self, now: Moment, until: Moment) -> bool {
+    pub(in crate::client) fn renewed(&self, until: Moment) -> bool {
         let mut state = self.lock();
+        let now = Clock.now();
         state.look(now);
         if state.loss.is_some() {
             return false;
@@ -167,18 +177,13 @@ impl Kept {
     }
 
     /// The lock is no longer renewed. Returns the lease if its holder has given it up.
-    pub(in crate::client) fn lost(
-        &self,
-        now: Moment,
-        lease: Lease,
-        loss: Option<Loss>,
-    ) -> Option<Lease> {
+    pub(in crate::client) fn lost(&self, lease: Lease, loss: Option<Loss>) -> Option<Lease> {
         let mut state = self.lock();
         if let Some(loss) = loss {
             state.error = loss.error.or(state.error.take());
             state.loss = Some(loss.cause);
         }
-        state.look(now);
+        state.look(Clock.now());
         // The masters may have said that it is over, whatever the clock says.
         state.deadline = state.deadline.min(lease.valid_until());
         match state.place {
@@ -193,12 +198,14 @@ impl Kept {
     /// When a loss is overdue, if none was reported.
     pub(super) fn overdue_at(&self) -> Option<Moment> {
         let state = self.lock();
-        (!state.is_told).then(|| state.overdue_at())
+        let is_over = state.is_told || matches!(state.place, Place::Gone);
+        (!is_over).then(|| state.overdue_at())
     }
 
     /// Calls `on_loss`, once, if the lock is lost and its holder has not given it up.
-    pub(super) fn tell(&self, now: Moment) {
+    pub(super) fn tell(&self) {
         let mut state = self.lock();
+        let now = Clock.now();
         if now >= state.overdue_at() {
             state.look(now);
         }
@@ -208,7 +215,7 @@ impl Kept {
         if replace(&mut state.is_told, true) {
             return;
         }
-        let Some(on_loss) = &self.on_loss else {
+        let Some(on_loss) = state.on_loss.clone() else {
             return;
         };
         let loss = self.report(&state, cause, now);

@@ -62,17 +62,17 @@ impl KeptLock {
         };
         let until = lease.valid_until();
         let order = Order::Keep(Box::new((lease, how, Arc::clone(&kept))));
+        // From here on it cleans up when it is dropped, as when a logger panics.
+        let lock = KeptLock { redlock: redlock.clone(), kept, key };
         match redlock.shared.crew.run(order, Limit::At(until)) {
-            Some(Outcome::Kept(_)) => {}
+            Some(Outcome::Kept(_)) => Ok(lock),
             // The thread that runs the loop is delayed, and the lock has expired.
             None => {
-                redlock.shared.keeper.remove(key);
                 let kind = KeepAliveErrorKind::Lock(LockError::expired().kind());
-                return Err(KeepAliveError::new(kind, LockGuard::new(redlock, kept.over())));
+                Err(KeepAliveError::new(kind, LockGuard::new(redlock, lock.kept.over())))
             }
             Some(_) => unreachable!("the lock was to be kept"),
         }
-        Ok(KeptLock { redlock, kept, key })
     }
 
     /// The locked resource.
@@ -107,7 +107,7 @@ impl KeptLock {
         if !self.redlock.is_home() {
             return Duration::ZERO;
         }
-        self.kept.deadline().since(Clock.now())
+        self.kept.remaining()
     }
 
     /// Whether the lock is valid right now.
@@ -128,7 +128,7 @@ impl KeptLock {
         if !self.redlock.is_home() {
             return true;
         }
-        self.kept.loss(Clock.now()).is_some()
+        self.kept.loss().is_some()
     }
 
     /// Same as [`is_lost`](KeptLock::is_lost), but returns the reason.
@@ -137,7 +137,7 @@ impl KeptLock {
             let (resource, cause) = (self.kept.resource.clone(), LossCause::Forked);
             return Some(Loss { resource, cause, remaining: Duration::ZERO, error: None });
         }
-        self.kept.loss(Clock.now())
+        self.kept.loss()
     }
 
     /// Releases the lock and waits until a quorum has confirmed it, or no longer can. It does not
@@ -184,7 +184,7 @@ impl KeptLock {
                 _ => unreachable!("a lease was asked for"),
             }
         });
-        self.kept.take(Clock.now(), stopped)
+        self.kept.take(stopped)
     }
 }
 
@@ -204,12 +204,15 @@ impl Drop for KeptLock {
         if !self.redlock.is_home() {
             return;
         }
-        match self.kept.give_up() {
+        let (place, on_loss) = self.kept.give_up();
+        // Before what may panic: the thread waits for what it does not know to be over.
+        self.redlock.shared.keeper.remove(self.key);
+        match place {
             Place::Here(lease) => self.redlock.abandon(lease),
             Place::Engine(op) => self.redlock.shared.crew.leave(Order::Stop(op)),
             Place::Gone => {}
         }
-        self.redlock.shared.keeper.remove(self.key);
+        drop(on_loss);
     }
 }
 
@@ -256,14 +259,12 @@ mod tests {
 
     /// The engine reports that the lock is valid for a minute.
     fn succeed(kept: &KeptLock) -> bool {
-        let now = Clock.now();
-        kept.kept.renewed(now, now.after(60 * SECOND))
+        kept.kept.renewed(Clock.now().after(60 * SECOND))
     }
 
     /// The engine gives back a lock that it has renewed.
     fn give_back(kept: &Kept) -> Option<Lease> {
-        let now = Clock.now();
-        kept.lost(now, lease(now.after(60 * SECOND)), None)
+        kept.lost(lease(Clock.now().after(60 * SECOND)), None)
     }
 
     fn wait_until(is_so: impl Fn() -> bool) {
@@ -341,5 +342,33 @@ mod tests {
         let kept = kept(20 * SECOND, SECOND);
         assert!(give_back(&kept.kept).is_none());
         assert!(kept.stop().remaining() > 50 * SECOND);
+    }
+
+    /// What a callback has captured goes with its lock, and so does the client.
+    #[test]
+    fn callback_that_has_captured_the_client_does_not_keep_it() {
+        let until = Clock.now().after(30 * SECOND);
+        for _ in 0..20 {
+            let redlock = Redlock::builder().node("redis://127.0.0.1:1").build().unwrap();
+            let shared = Arc::downgrade(&redlock.shared);
+            let again = redlock.clone();
+            let how = KeepAlive::default().on_loss(move |_| _ = &again);
+            let two = [(); 2].map(|()| {
+                let guard = LockGuard::new(redlock.clone(), lease(until));
+                guard.keep_alive(how.clone()).unwrap()
+            });
+            drop((how, two, redlock));
+            wait_until(|| shared.upgrade().is_none() || Clock.now() > until);
+            assert!(shared.upgrade().is_none());
+        }
+    }
+
+    /// The thread that waits for losses is not woken by what is over.
+    #[test]
+    fn lock_that_was_given_up_is_never_overdue() {
+        let kept = kept(Duration::ZERO, SECOND);
+        assert!(kept.kept.overdue_at().is_some());
+        let _ = kept.kept.give_up();
+        assert!(kept.kept.overdue_at().is_none());
     }
 }
