@@ -3,6 +3,8 @@
 //! ```text
 //! cargo run --example critical_section -- redis://10.0.0.{1,2,3}
 //! ```
+//!
+//! With masters that were just started, write `'redis://10.0.0.1?restart_guard=off'` and so on.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,24 +15,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     let urls: Vec<String> = std::env::args().skip(1).collect();
     let redlock = Redlock::connect(urls)?;
 
-    // Wait for at most five seconds for whoever has it; hold it for ten at most.
+    // Wait for the current holder for at most five seconds. Then hold the lock for at most ten.
     let ttl = Duration::from_secs(10);
     let lock = match redlock.try_lock_for("report:daily", ttl, Duration::from_secs(5)) {
         Ok(lock) => lock,
         Err(error) if error.is_contended() => {
-            println!("somebody else is writing the report");
+            println!("another process is writing the report");
             return Ok(());
         }
-        // Too few masters answered: the error says what each of them did.
+        // Too few masters gave a vote: the error says what each of them did.
         Err(error) => return Err(error.into()),
     };
 
     println!("held for another {:?}", lock.remaining());
     write_report();
 
-    // Only now is it certain that nobody else can have been at it.
-    let released = lock.unlock()?;
-    println!("held to the end: {}", released.was_held());
+    // Only if this is true is it certain that no other process was writing at the same time.
+    if !lock.unlock()?.was_held() {
+        return Err("the lock may have been lost before the report was written".into());
+    }
     Ok(())
 }
 

@@ -4,8 +4,8 @@
 //! cargo run --example integration_test --features testing
 //! ```
 //!
-//! In your crate the functions named `..._test` carry `#[test]` and stand in `tests/`. They need
-//! `redis-server` on PATH.
+//! In your crate, put the functions named `..._test` into `tests/` and mark them `#[test]`. They
+//! need `redis-server` on PATH.
 
 use std::error::Error;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(10);
 fn write_report(redlock: &Redlock, written: &mut u32) -> Result<(), LockError> {
     let lock = redlock.try_lock("report:daily", TTL)?;
     *written += 1;
-    lock.unlock()?;
+    assert!(lock.unlock()?.was_held(), "no other process wrote meanwhile");
     Ok(())
 }
 
@@ -28,15 +28,15 @@ fn start(count: usize) -> Result<(Masters, Redlock), Box<dyn Error>> {
     let masters = Masters::start(count)?;
     let redlock = Redlock::builder()
         .nodes(masters.urls())
-        // The guard would wait, since these masters were started a moment ago.
+        // With the guard, these new masters would not vote for about 31 s.
         .restart_guard(RestartGuard::Off)
-        // A frozen master costs this much at most.
+        // Without a quorum, a call waits at most this long for a master that does not answer.
         .node_timeout(Duration::from_millis(250))
         .connect()?;
     Ok((masters, redlock))
 }
 
-fn one_master_less_is_not_noticed_test() -> Result<(), Box<dyn Error>> {
+fn one_frozen_master_is_not_noticed_test() -> Result<(), Box<dyn Error>> {
     let (masters, redlock) = start(3)?;
     let mut written = 0;
     masters[2].freeze()?;
@@ -54,7 +54,7 @@ fn without_a_quorum_nothing_is_written_test() -> Result<(), Box<dyn Error>> {
     assert!(error.is_unavailable(), "{error}");
     assert_eq!(written, 0);
 
-    // Once the masters are back, so is the report.
+    // Once the masters are back, the report can be written again.
     masters[0].restart()?;
     masters[1].restart()?;
     let lock = redlock.try_lock_for("report:daily", TTL, TTL)?;
@@ -70,7 +70,7 @@ fn taken_lock_keeps_others_out_test() -> Result<(), Box<dyn Error>> {
     assert!(error.is_contended(), "{error}");
     drop(other);
     assert_eq!(redlock.shutdown(TTL), 0, "every command is answered");
-    // The masters themselves can be asked what they hold.
+    // A test can ask the masters themselves which keys they have.
     for master in &masters {
         assert_eq!(master.dbsize()?, 0);
     }
@@ -78,7 +78,7 @@ fn taken_lock_keeps_others_out_test() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    one_master_less_is_not_noticed_test()?;
+    one_frozen_master_is_not_noticed_test()?;
     without_a_quorum_nothing_is_written_test()?;
     taken_lock_keeps_others_out_test()?;
     println!("all passed");

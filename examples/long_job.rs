@@ -1,6 +1,6 @@
-//! A job that outlasts the TTL: its lock is kept alive, and the job stops when it is lost.
+//! A job that outlasts the TTL: the lock is renewed, and the job stops if the lock is lost.
 //!
-//! A job of small steps that wants no thread beside its own calls `LockGuard::ensure` before each
+//! If a job has small steps and should not start a thread, call `LockGuard::ensure` before each
 //! step instead.
 //!
 //! ```text
@@ -18,11 +18,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let redlock = Redlock::connect(urls)?;
     let lock = redlock.try_lock("report:yearly", Duration::from_secs(2))?;
 
-    // A job that never ends must not hold its lock for ever.
+    // A job that never ends must not hold its lock forever.
     let how = KeepAlive::default()
         .lifetime_max(Duration::from_secs(60))
-        // Told a step before the lock ends. This is another thread: here it could close what the
-        // job writes to.
+        // Report a loss this long before the lock expires: longer than one step takes. The callback
+        // runs on the renewal thread; it could close what the job writes to.
         .notice(Duration::from_millis(700))
         .on_loss(|loss| eprintln!("{loss}"));
     let lock = lock.keep_alive(how)?;
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// It takes half a second at most.
+/// It takes about half a second.
 #[allow(clippy::disallowed_methods, reason = "in place of work")]
 fn do_step(step: u32) -> bool {
     println!("step {step}");

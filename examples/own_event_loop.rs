@@ -1,8 +1,9 @@
 //! A TCP server on mio that takes a lock for each request, as a guest in its own event loop.
 //!
-//! A client sends lines, each with a resource's name, and is told in the same order: `held`, or why
-//! not; the lock is released at once. The line `stats` asks how long the multiplexer kept the loop
-//! from its work. A client that closes its side waits no more. Try it with `nc 127.0.0.1 7700`.
+//! A client sends lines with one resource name each. For each line the server answers, in order,
+//! `held until ...` or an error, and immediately releases the lock. The line `stats` asks how long
+//! the multiplexer blocked the loop. If a client closes its connection, the server cancels its
+//! request. Try it with `nc 127.0.0.1 7700`.
 //!
 //! ```text
 //! cargo run --example own_event_loop -- redis://10.0.0.{1,2,3}
@@ -21,11 +22,11 @@ use muxlock::{Config, Done, Multiplexer, OpId, Redlock};
 
 const LISTENER: Token = Token(0);
 const CLIENTS_MAX: usize = 1_000;
-/// Ours are the tokens below; the multiplexer has one for each master from here on.
+/// This example uses the tokens below. The multiplexer uses one for each master from here on.
 const MASTERS: Token = Token(1 + CLIENTS_MAX);
-/// What a client has sent and not been answered; what is more waits in the kernel.
+/// The limit for the unanswered input of a client; more input waits in its socket.
 const INPUT_BYTES_MAX: usize = 2 * 1_024;
-/// A client that asks faster than this waits for the next turn, as the others do.
+/// The most requests of a client in one turn; further ones are served in the next turn.
 const REQUESTS_PER_TURN_MAX: usize = 16;
 const TTL: Duration = Duration::from_secs(5);
 const WAIT: Duration = Duration::from_secs(2);
@@ -45,7 +46,7 @@ fn wall_time() -> Duration {
     START.elapsed()
 }
 
-/// Its clients, and the multiplexer that it has as a guest.
+/// The server: its clients, and the multiplexer that runs in its loop.
 pub struct Server {
     poll: Poll,
     events: Events,
@@ -54,14 +55,14 @@ pub struct Server {
     guest: Guest,
     clients: HashMap<Token, Client>,
     free: Vec<Token>,
-    /// Who waits for which operation.
+    /// The client that waits for each operation.
     waiting: HashMap<OpId, Token>,
-    /// Who has asked for more than fits into a turn.
+    /// Clients that have more requests than fit into a turn.
     hasty: Vec<Token>,
 }
 
 impl Server {
-    /// Listens. The clock says how long the multiplexer takes.
+    /// Listens. `clock` measures how long the multiplexer takes.
     pub fn bind(address: SocketAddr, config: Config, clock: fn() -> Duration) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut listener = TcpListener::bind(address)?;
@@ -88,7 +89,7 @@ impl Server {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             other => other?,
         }
-        // It takes what has a token of its own, and passes over the rest.
+        // The multiplexer handles the events with its own tokens, and ignores the others.
         self.guest.call(|mux| mux.handle_events(&self.events));
         let tokens = self.events.iter().map(|event| event.token());
         let tokens: Vec<Token> = tokens.chain(self.hasty.drain(..)).collect();
@@ -101,9 +102,10 @@ impl Server {
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        // It ends when nobody is left, or too many files are open: no reason to leave the others.
+        // It ends when no connection is pending, or too many files are open. Neither stops the
+        // server.
         while let Ok((mut stream, _)) = self.listener.accept() {
-            // A client too many is hung up on.
+            // If there are too many clients, this drops the connection.
             let Some(token) = self.free.pop() else { continue };
             let both = Interest::READABLE | Interest::WRITABLE;
             self.poll.registry().register(&mut stream, token, both)?;
@@ -113,8 +115,8 @@ impl Server {
         Ok(())
     }
 
-    /// Goes on with a client as far as it goes: one request at a time, so that answers come in
-    /// order, and no more than one of them waits for the client to read it.
+    /// Serves a client's requests one at a time. So the answers stay in order, and no more than one
+    /// of them waits for the client to read it.
     fn serve(&mut self, token: Token) {
         let Some(client) = self.clients.get_mut(&token) else { return };
         for _ in 0..REQUESTS_PER_TURN_MAX {
@@ -140,7 +142,7 @@ impl Server {
         self.hasty.push(token);
     }
 
-    /// Tells the clients whose operations have ended, and sends what this turn has started.
+    /// Answers the clients whose operations have ended, and sends the commands of this turn.
     fn answer(&mut self) {
         while let Some((op, done)) = self.guest.call(Multiplexer::poll_done) {
             let text = match done {
@@ -150,10 +152,12 @@ impl Server {
                     format!("held until {until:?}")
                 }
                 Done::Acquired(Err(error)) => error.to_string(),
-                Done::Extended(..) | Done::Released(_) => continue,
+                Done::Extended(..) | Done::Released(_) | Done::Renewed(_) | Done::Lost(..) => {
+                    continue;
+                }
             };
-            let token = self.waiting.remove(&op).expect("who hung up has cancelled it");
-            let client = self.clients.get_mut(&token).expect("it has not hung up");
+            let token = self.waiting.remove(&op).expect("hang_up removes the operation");
+            let client = self.clients.get_mut(&token).expect("hang_up removes both");
             client.op = None;
             client.tell(&text);
             self.serve(token);
@@ -161,13 +165,13 @@ impl Server {
         self.guest.call(Multiplexer::flush);
     }
 
-    /// The token may be another client's next: no answer of this one's must reach that one.
+    /// Another client may get the token next, so this client's operation must be removed.
     fn hang_up(&mut self, token: Token) {
         let Some(client) = self.clients.remove(&token) else { return };
         self.free.push(token);
         if let Some(op) = client.op {
             self.waiting.remove(&op);
-            // It is an acquisition, which leaves nothing to us.
+            // It is an acquisition: cancelling it returns nothing that must be handled.
             let _ = self.guest.call(|mux| mux.cancel(op));
         }
     }
@@ -181,7 +185,7 @@ struct Client {
 }
 
 impl Client {
-    /// Reads what has come, as far as there is room. Fails if the client is gone or makes no sense.
+    /// Reads while there is room. Fails if the client is gone, or has sent too much without a line.
     fn read(&mut self) -> io::Result<()> {
         let mut chunk = [0; INPUT_BYTES_MAX];
         while self.input.len() < INPUT_BYTES_MAX {
@@ -208,7 +212,7 @@ impl Client {
         self.output.push(b'\n');
     }
 
-    /// Writes what the client takes; it says when it takes the rest.
+    /// Writes what the socket accepts; an event announces when it accepts more.
     fn write(&mut self) -> io::Result<()> {
         while !self.output.is_empty() {
             match self.stream.write(&self.output) {
@@ -221,7 +225,7 @@ impl Client {
     }
 }
 
-/// The multiplexer, and how long it keeps the loop from its work.
+/// The multiplexer, and how long its calls block the loop.
 struct Guest {
     mux: Multiplexer,
     clock: fn() -> Duration,

@@ -1,4 +1,4 @@
-//! Errors: what an operation came to.
+//! Errors of operations.
 
 use std::fmt;
 use std::io;
@@ -12,17 +12,20 @@ use crate::resource::{InvalidResource, RESOURCE_BYTES_MAX, Resource};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockErrorKind {
-    /// Another client holds the resource, or contending clients hold so many masters that no client
-    /// has a quorum. Try again later.
+    /// Another holder has the lock, maybe another thread of this client; or competing attempts have
+    /// so many masters that none has a quorum. Try again later. If the error lists no node, this
+    /// client holds the lock or is acquiring it, and asked no master.
     Contended,
-    /// Too few masters answered: the failures alone made a quorum impossible. Check the masters
-    /// that the error lists. If it lists none, another thread of this client was delayed while it
-    /// ran the client's event loop.
+    /// Too few masters gave a vote: those without a vote alone made a quorum impossible. They were
+    /// down, slow, refused or in quarantine; check the masters that the error lists, and
+    /// [`ready_in`](LockError::ready_in). If it lists none, another thread of this client was
+    /// delayed while it ran the client's event loop.
     Unavailable,
-    /// The quorum came too late: no validity was left. For an extension: the lock no longer had
-    /// this token on a quorum. The lock is not held.
+    /// For an acquisition: the quorum came too late, and no validity was left. For an extension:
+    /// the old validity had ended, or too few masters still hold the key with this token. The lock
+    /// is not held.
     Expired,
-    /// The TTL is shorter than the clock drift it must allow for, or longer than
+    /// The TTL is not longer than the clock drift it must allow for, or is longer than
     /// [`max_ttl`](crate::Builder::max_ttl). Nothing was sent.
     InvalidTtl {
         /// The requested TTL.
@@ -37,7 +40,8 @@ pub enum LockErrorKind {
         /// Its length in bytes.
         bytes: usize,
     },
-    /// Too many operations are in flight. Nothing was sent. Wait until some have finished.
+    /// 131,072 operations of this client are in flight. Nothing was sent. Wait until some have
+    /// completed.
     Overloaded,
     /// The operating system returned no random bytes for a token. Nothing was sent.
     NoEntropy,
@@ -48,8 +52,26 @@ pub enum LockErrorKind {
 
 /// An operation that did not succeed, with the outcome on each node.
 ///
-/// After a failed attempt to lock, the client already sends the release of whatever the attempt
-/// left on the masters. The caller has nothing to clean up.
+/// After a failed attempt to lock, the client itself releases what the attempt left on the masters.
+/// The caller has nothing to clean up.
+///
+/// ```no_run
+/// # use muxlock::{LockGuard, Redlock};
+/// # use std::time::Duration;
+/// /// Waits until a quorum can vote again, if quarantine is the reason.
+/// fn lock_after_restart(redlock: &Redlock) -> Result<LockGuard, muxlock::LockError> {
+///     let ttl = Duration::from_secs(10);
+///     redlock.try_lock("invoice:42", ttl).or_else(|error| {
+///         for node in error.nodes() {
+///             eprintln!("{node}");
+///         }
+///         match error.ready_in() {
+///             Some(wait) => redlock.try_lock_for("invoice:42", ttl, 2 * wait),
+///             None => Err(error),
+///         }
+///     })
+/// }
+/// ```
 #[derive(Clone)]
 pub struct LockError(Box<LockErrorInner>);
 
@@ -83,21 +105,22 @@ impl LockError {
         self.0.kind
     }
 
-    /// The outcome on each node in the last round, in the order of configuration. Empty if nothing
-    /// was sent. Also empty if the thread that ran the client's event loop was delayed for so long
-    /// that the outcome is unknown.
+    /// The outcome on each node in the last round, in the order of configuration. Empty if no
+    /// master was asked. Also empty if the thread that ran the client's event loop was delayed for
+    /// so long that the outcome is unknown.
     pub fn nodes(&self) -> &[NodeReport] {
         &self.0.nodes
     }
 
-    /// How many rounds were attempted.
+    /// How many rounds were started: 0 if nothing was sent, and at most 1 for extensions and
+    /// releases.
     pub fn attempts(&self) -> u32 {
         self.0.attempts
     }
 
-    /// How long it takes until enough nodes have left quarantine for a quorum. This assumes that
-    /// these nodes, and those that had not answered, then grant. `None` if the round did not fail
-    /// because of quarantine.
+    /// The time until enough nodes have left quarantine to form a quorum. This assumes that they,
+    /// and the nodes that had not answered, then grant. `None` if the round did not fail because of
+    /// quarantine.
     pub fn ready_in(&self) -> Option<Duration> {
         let is_free = |report: &&NodeReport| {
             matches!(report.outcome, NodeOutcome::Granted | NodeOutcome::Pending)
@@ -114,17 +137,18 @@ impl LockError {
         waits.get(missing).copied()
     }
 
-    /// Whether another client holds the resource.
+    /// Whether the kind is [`Contended`](LockErrorKind::Contended): another holder has the lock.
     pub fn is_contended(&self) -> bool {
         self.kind() == LockErrorKind::Contended
     }
 
-    /// Whether too few masters answered.
+    /// Whether the kind is [`Unavailable`](LockErrorKind::Unavailable): too few masters gave a
+    /// vote.
     pub fn is_unavailable(&self) -> bool {
         self.kind() == LockErrorKind::Unavailable
     }
 
-    /// Whether the lock's validity had ended before the answer was complete.
+    /// Whether the kind is [`Expired`](LockErrorKind::Expired): no validity is left.
     pub fn is_expired(&self) -> bool {
         self.kind() == LockErrorKind::Expired
     }
@@ -210,7 +234,7 @@ impl From<InvalidResource> for LockError {
     }
 }
 
-// Here, since a resource does not know the errors of operations.
+// This impl is here because `resource` must not depend on `error`.
 impl Resource {
     /// Checks and stores a name.
     ///
@@ -223,7 +247,8 @@ impl Resource {
 }
 
 /// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `Expired` becomes
-/// `TimedOut` and bad input becomes `InvalidInput`.
+/// `TimedOut`, `InvalidTtl` and `InvalidResource` become `InvalidInput`, and the others become
+/// `Other`.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> io::Error {
         let kind = match error.kind() {

@@ -1,7 +1,6 @@
-//! Distributed locks over independent Redis masters, with the Redlock algorithm, from one
-//! non-blocking event loop. There is no async runtime. There is no background thread either, except
-//! one that renews locks, if the program asks for it. A lookup of a host name has its own thread,
-//! which ends with the lookup.
+//! Distributed locks over independent Redis masters with the Redlock algorithm. One non-blocking
+//! event loop does the I/O. There is no async runtime. There is no background thread either, unless
+//! the program asks for automatic renewal. Each lookup of a host name runs on a short-lived thread.
 //!
 //! ```no_run
 //! use muxlock::Redlock;
@@ -9,58 +8,63 @@
 //!
 //! let redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 //!
-//! // One round: granted, or an error with the answer of every master.
+//! // One attempt: a lock, or an error that lists the answer of every master.
 //! let lock = redlock.try_lock("invoice:42", Duration::from_secs(10))?;
 //! println!("held for another {:?}", lock.remaining());
-//! // ... do the work, well within `lock.remaining()` ...
-//! lock.unlock()?;
+//! // ... finish the work well before `lock.remaining()` reaches zero ...
+//! let released = lock.unlock()?;
+//! assert!(released.was_held(), "another holder may have had the lock");
 //!
 //! // Or wait until the holder releases it, for at most five seconds.
 //! let ttl = Duration::from_secs(10);
 //! match redlock.try_lock_for("invoice:42", ttl, Duration::from_secs(5)) {
 //!     Ok(lock) => drop(lock), // releases without waiting
-//!     Err(error) if error.is_contended() => println!("another client has it"),
+//!     Err(error) if error.is_contended() => println!("another holder has it"),
 //!     Err(error) => return Err(error.into()),
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # What a lock guarantees
-//! [`Redlock::try_lock`] writes `SET key token NX PX ttl` to every master at once. It decides as
-//! soon as the outcome is inevitable. A [`LockGuard`] means: a majority of the masters held the key
-//! with this guard's token, and will hold it until [`LockGuard::remaining`] is zero.
+//! [`Redlock::try_lock`] sends `SET key token NX PX ttl` to all masters at the same time (with a
+//! [`flush_marker`](Builder::flush_marker), a script that does the same). It returns as soon as the
+//! result is certain. When you get a [`LockGuard`], a majority of the masters held the key with its
+//! token. They keep it until [`LockGuard::remaining`] is zero.
 //!
-//! Redlock gives mutual exclusion under four assumptions. Clock rates differ by a bounded amount.
-//! Clocks make only bounded steps. Pauses are bounded. No master forgets a live lock within
-//! [`max_ttl`](Builder::max_ttl). **Only a fencing token that the resource checks protects without
-//! timing assumptions.**
+//! Redlock gives mutual exclusion under four conditions. Clock rates differ by no more than
+//! [`drift_factor`](Builder::drift_factor). No wall clock of a master steps forward unnoticed. The
+//! holder stops when [`remaining`](LockGuard::remaining) is zero, even if its process was paused.
+//! No master loses a lock that is still held; or if one does, the restart guard detects it. **Only
+//! a fencing token that the resource checks protects without timing assumptions.** muxlock does not
+//! provide one yet.
 //!
 //! # Masters that may have forgotten a lock
 //! A master that was restarted without its data would grant a lock a second time. So the client
 //! identifies each master when it connects. A master that may have forgotten a lock is in
-//! *quarantine* until every such lock has expired. It is sent every command, but none of its
-//! answers counts. See [`RestartGuard`]; it is on by default. **In development, where masters were
-//! started a moment ago, switch it off**: `redis://127.0.0.1?restart_guard=off`, or
+//! *quarantine* until every such lock has expired. The client still sends it every command, but
+//! ignores its answers. See [`RestartGuard`]; it is on by default. **In development, masters have
+//! often just been started; then switch it off**: `redis://127.0.0.1?restart_guard=off`, or
 //! [`Builder::restart_guard`].
 //!
-//! A master that cannot vote in its present state is refused: a replica, a cluster node, a master
-//! that is loading its data or may evict locks, the same server twice. [`Unfit`] gives the reason.
+//! The client refuses replicas, cluster nodes, masters that are loading their data or may evict
+//! locks, and a server that is listed twice. [`Unfit`] gives the reason.
 //!
 //! # Observability
-//! [`Redlock::stats`] counts since the client was made. [`Redlock::nodes`] reports what is known of
-//! each master, including its latency. Sample both from your metrics library:
+//! [`Redlock::stats`] returns counters since the client was created. [`Redlock::nodes`] returns the
+//! status of each master, including its latency. Sample both from your metrics library:
 //!
 //! ```no_run
 //! use muxlock::{NodeState, Redlock};
 //!
-//! /// `counter` and `gauge` are those of the metrics library, with a name, a label and a value.
+//! /// `counter` and `gauge` stand for your metrics library: a name, a label and a value. The value
+//! /// of a counter is its total.
 //! fn sample(
 //!     redlock: &Redlock,
 //!     counter: impl Fn(&'static str, &str, u64),
 //!     gauge: impl Fn(&'static str, &str, f64),
 //! ) {
 //!     let stats = redlock.stats();
-//!     // Another client holds it, or too few masters answer: two different alarms.
+//!     // Another holder has it, or too few masters give a vote: two different alarms.
 //!     counter("lock_acquired_total", "", stats.acquired);
 //!     counter("lock_contended_total", "", stats.contended);
 //!     counter("lock_unavailable_total", "", stats.unavailable);
@@ -75,23 +79,24 @@
 //! }
 //! ```
 //!
-//! Records of the `log` crate have the target `muxlock`. Level `warn`: a master that may not vote,
-//! with the reason, and a command that its user may not run. Level `debug`: connections that end.
-//! Level `error`: failures of the operating system. No record contains a token or a password.
+//! Records of the `log` crate have the target `muxlock`. Level `warn`: a master whose votes do not
+//! count, with the reason; a master that does not allow `INFO` or `TIME`; and how many records were
+//! dropped. Level `debug`: connections that end, and names that do not resolve. Level `error`: a
+//! system call failed. No record contains a token or a password.
 //!
 //! # Limits
 //! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not notice that
 //!   its lock has expired until it checks again.
-//! - A master's wall clock that is stepped forward lets keys expire early. A client notices this if
-//!   it has read that master's time before the step and not within the last 10 ms. A client that
-//!   starts afterwards cannot notice it.
-//! - A flush of a master is noticed only with [`Builder::flush_marker`]. The loss of a single key
-//!   is never noticed.
-//! - Locks are not reentrant and not fair. Redis Cluster, replicas and Sentinel addresses are not
-//!   supported.
+//! - If a master's wall clock steps forward, its keys expire early. A client detects the step only
+//!   if it had read that clock before, and not within the last 10 ms.
+//! - The client detects a flush of a master only with [`Builder::flush_marker`]. It never detects
+//!   that a single key was deleted.
+//! - Locks are not reentrant, and not fair between clients. Redis Cluster, replicas and Sentinel
+//!   addresses are not supported.
+//! - There is no TLS: an address with `rediss://` is refused.
 //!
 //! # Names
-//! The handle uses the verbs of `std::sync` and `parking_lot`; the engine uses those of the
+//! [`Redlock`] uses the verbs of `std::sync` and `parking_lot`; [`proto::Engine`] uses those of the
 //! algorithm.
 //!
 //! | here | in the algorithm |
@@ -105,26 +110,34 @@
 //! | node | instance, master |
 //!
 //! # Several threads, or an event loop
-//! A [`Redlock`] is cheap to clone. Any number of threads share it over one connection per master.
-//! A program with its own [`mio`] loop uses a [`Multiplexer`] as a guest in it. For any other loop,
-//! a [`Standalone`] multiplexer is a file descriptor and a timeout. If you want neither, drive the
+//! A [`Redlock`] is cheap to clone. Any number of threads can share it; they use one connection per
+//! master. If your program has a loop of [`mio`] 1, run a [`Multiplexer`] in it. For another event
+//! loop, [`Standalone`] provides a file descriptor and a timeout. If you want neither, drive the
 //! engine in [`proto`] yourself.
+//!
+//! From async code, make the calls that wait in a blocking task (`tokio::task::spawn_blocking`, for
+//! example). [`LockGuard`] is `Send` and `Sync`, so it may move to another task; dropping it waits
+//! for nothing.
 //!
 //! # Work that outlasts the TTL
 //! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] renews it on
-//! a thread that all such locks of a client share. It reports a loss to the holder before the lock
-//! ends; see [`KeepAlive`] and [`KeptLock`].
+//! a thread that all such locks of a client share. If it cannot renew a lock, it notifies the
+//! holder before the lock expires; see [`KeepAlive`] and [`KeptLock`]. In an event loop,
+//! [`Multiplexer::keep_alive`] needs no thread.
 //!
 //! # Rules
-//! The rules that the code follows, `R1` to `R37`, are in `docs/rules.md`, each with its tests.
+//! The rules that the code follows, `R1` to `R37`, are in `docs/rules.md` of the repository, each
+//! with its tests. `docs/guarantees.md` and `docs/operating.md` explain the guarantees and the
+//! settings.
 //!
 //! # Features
-//! - `testing`: real `redis-server` processes for your tests. It brings no dependency.
+//! - `testing`: starts real `redis-server` processes for your tests. It adds no dependency.
 //! - `cli`: the command-line tool. The library needs none of its dependencies.
 
 mod client;
 mod config;
 mod error;
+mod keep_alive;
 mod moment;
 mod mux;
 mod outcome;
@@ -140,11 +153,12 @@ mod token;
 mod validity;
 
 pub use client::{
-    ConnectError, HandOverError, KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock,
-    LockGuard, LockParts, Loss, LossCause, Redlock,
+    ConnectError, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock, LockGuard,
+    LockParts, Redlock,
 };
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
 pub use error::{LockError, LockErrorKind};
+pub use keep_alive::{KeepAlive, Loss, LossCause};
 pub use moment::Moment;
 pub use mux::{Multiplexer, Standalone};
 pub use outcome::{

@@ -4,16 +4,18 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::time::Duration;
 
-/// A point on the safety clock: nanoseconds since an origin that is fixed until the next boot.
+/// A point in time on the *safety clock*, in nanoseconds since an origin that does not change until
+/// the next boot. Moments of different machines or boots must not be compared.
+/// [`Multiplexer::now`](crate::Multiplexer::now) returns the current one.
 ///
 /// This is not [`std::time::Instant`], which stops while a Linux machine is suspended, although the
-/// keys on the masters continue to expire. It reads no clock: callers pass the current moment in.
-/// All arithmetic saturates.
+/// keys on the masters continue to expire. A moment reads no clock: callers pass the current moment
+/// in. All arithmetic saturates.
 ///
 /// The safety clock counts forward jumps of the machine's wall clock as elapsed time, so that a
 /// lock is not considered valid for too long (R20). Waits that must not be too short are measured
-/// without the jumps, so a moment also records how much of it were jumps. Moments are ordered by
-/// the safety clock. Two moments are equal only if their jumps are equal too.
+/// without these jumps. So a moment also stores the sum of the jumps. Moments are ordered by the
+/// safety clock. Two moments are equal only if their jumps are equal too.
 ///
 /// ```
 /// use muxlock::Moment;
@@ -68,7 +70,7 @@ impl Moment {
         self.after_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// As [`after`](Moment::after), in nanoseconds.
+    /// Same as [`after`](Moment::after), in nanoseconds.
     #[inline]
     pub(crate) const fn after_nanos(self, nanos: u64) -> Moment {
         Moment { nanos: self.nanos.saturating_add(nanos), ..self }
@@ -85,17 +87,17 @@ impl Moment {
         Duration::from_nanos(self.nanos_since(earlier))
     }
 
-    /// As [`since`](Moment::since), in nanoseconds.
+    /// Same as [`since`](Moment::since), in nanoseconds.
     pub(crate) const fn nanos_since(self, earlier: Moment) -> u64 {
         self.nanos.saturating_sub(earlier.nanos)
     }
 
-    /// Whether `other` is certainly reached: compared without jumps.
+    /// Whether this moment has certainly reached `other`: compared without jumps.
     pub const fn is_certainly_past(self, other: Moment) -> bool {
         self.steady_nanos() >= other.steady_nanos()
     }
 
-    /// The time that has certainly passed since `earlier`: without jumps.
+    /// The time since `earlier` without jumps: at least this much has passed.
     pub fn steadily_since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.steady_nanos().saturating_sub(earlier.steady_nanos()))
     }

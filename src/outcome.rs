@@ -1,4 +1,4 @@
-//! What one node said in a round, or why it said nothing. Secrets never get in.
+//! A node's answer in a round, or why there was none. It never contains a secret.
 
 use std::fmt;
 use std::io;
@@ -18,8 +18,8 @@ pub struct NodeReport {
     /// The time from the start of the round to the outcome. `None` while the outcome is pending, or
     /// if the node was not asked.
     pub latency: Option<Duration>,
-    /// The server's error message for [`NodeOutcome::Server`], without anything that was sent to
-    /// the server. For [`Unfit::Duplicate`], the address of the other node.
+    /// The server's error message for [`NodeOutcome::Server`], with the password and anything like
+    /// a token masked. For [`Unfit::Duplicate`], the address of the other node.
     pub message: Option<Arc<str>>,
     /// Why and for how long the node's votes do not count, if it is in quarantine.
     pub quarantine: Option<Quarantine>,
@@ -48,7 +48,8 @@ pub enum NodeOutcome {
     Pending,
     /// The node granted the lock, extended it, or deleted the key.
     Granted,
-    /// Another token holds the key.
+    /// The key exists and does not hold this token: another holder has the lock, or the key has a
+    /// value of another type.
     Held,
     /// The key does not hold this token: it is absent, has expired, or holds another token.
     Absent,
@@ -64,13 +65,14 @@ pub enum NodeOutcome {
     Server(ServerErrorKind),
     /// The node broke the protocol. The client closed the connection.
     Protocol(ProtocolError),
-    /// The node answered, but it may have forgotten a lock that is still held, or may have done so
-    /// when it took this one. Its answer does not count for now. See
+    /// The node answered, but its answer does not count. It may have lost a lock that is still
+    /// held, or its copy of this lock may be younger than such a loss. See
     /// [`RestartGuard`](crate::RestartGuard).
     Quarantined,
     /// The node cannot vote in its present state. The client closed the connection and tries again.
     Unfit(Unfit),
-    /// The node has left so many commands unanswered that the client sends it no more for now.
+    /// The node has too many unanswered commands or pending releases, or its socket accepts no more
+    /// bytes. For now the client sends it no new SET or extension; releases are still sent.
     Backlogged,
     /// The client has not connected to the node yet.
     NotConnected,
@@ -121,7 +123,7 @@ impl fmt::Display for NodeOutcome {
     }
 }
 
-/// Why a server cannot vote, as it reported when the client connected.
+/// Why a server cannot vote. The client closes the connection and tries again later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unfit {
@@ -132,13 +134,13 @@ pub enum Unfit {
     Loading,
     /// The server is a Redis Cluster node or a sentinel, not an independent master (R33).
     Cluster,
-    /// The server's `maxmemory-policy` lets it evict locks that are still held. Set it to
+    /// The server's `maxmemory-policy` allows it to evict locks that are still held. Set it to
     /// `noeviction`, or set `maxmemory` to 0.
     Evicts,
-    /// The server is the same as another connected node: its vote would count twice (R34).
+    /// This is the same server as another connected node, so its vote would count twice (R34).
     Duplicate,
-    /// The server is a master, but its replication history is not the one it had when the client
-    /// connected: it was a replica in between.
+    /// The server is a master, but its replication id shows that it was a replica since the client
+    /// connected.
     Changed,
     /// The server does not run the script that a release needs: `EVAL` is renamed or forbidden.
     NoScripts,
@@ -174,23 +176,29 @@ impl Quarantine {
     }
 }
 
-/// Why a node may have forgotten a lock that is still held.
+/// Why a node may have forgotten a lock that is still held. For all of them, wait; the notes say
+/// how to avoid them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuarantineCause {
-    /// The server was started a short time ago, maybe without its data.
+    /// The server was started a short time ago, maybe without its data. See `?durable=yes` in
+    /// [`Builder::node`](crate::Builder::node).
     Restarted,
-    /// The server was a replica, and may not have received all of its master's locks.
+    /// The server was a replica, and may not have received all of its master's locks. Use
+    /// independent masters.
     Promoted,
-    /// The server's wall clock jumped forward, so keys expired too early.
+    /// The server's wall clock jumped forward, so keys expired too early. Slew the clock, and never
+    /// step it.
     ClockStepped,
-    /// The server's [`flush_marker`](crate::Builder::flush_marker) was gone.
+    /// The server's [`flush_marker`](crate::Builder::flush_marker) was missing: it was flushed, or
+    /// the marker is new. Forbid `FLUSHALL` and `FLUSHDB`. The client also reports this if it had
+    /// no room to record a copy that must not count.
     Flushed,
     /// The same server process was seen at another node's address, and its votes may have been
     /// counted there.
     Moved,
-    /// The server does not report its `run_id` (`INFO` is forbidden). It may have been restarted
-    /// before each connection.
+    /// The server does not report its `run_id` (`INFO` is forbidden). So the client cannot tell
+    /// whether it was restarted between two connections. Allow `INFO`.
     Unidentified,
 }
 
@@ -207,7 +215,7 @@ impl fmt::Display for QuarantineCause {
     }
 }
 
-/// How far a node had got when its time ran out.
+/// The phase in which a node timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
@@ -232,13 +240,13 @@ impl fmt::Display for Phase {
     }
 }
 
-/// How a node broke the protocol. Each of these ends the connection (R17).
+/// How a node broke the protocol. After each of these the client closes the connection (R17).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtocolError {
     /// A reply is malformed.
     Malformed,
-    /// A reply is larger than any reply the client asks for.
+    /// A reply is larger than any reply that the client expects.
     TooLarge,
     /// A reply is of a kind the client did not ask for.
     Unexpected,
@@ -257,27 +265,27 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// An error reply, by its meaning for a lock. None of them is a vote.
+/// The kind of an error reply. An error reply is no vote, except that `WRONGTYPE` counts as a no.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerErrorKind {
     /// The server is loading its data.
     Loading,
-    /// The server refuses writes because it cannot save them.
+    /// The server refuses writes because it cannot persist them (`MISCONF`).
     Misconfigured,
     /// The server is out of memory.
     OutOfMemory,
-    /// The server requires a password, or the password is wrong.
+    /// The server requires a password, or the password is wrong (`NOAUTH`, `WRONGPASS`).
     Auth,
-    /// The user does not have the permission.
+    /// The user does not have the permission (`NOPERM`).
     Permission,
     /// The server is a replica.
     ReadOnly,
     /// The server is a Redis Cluster node, not an independent master.
     Cluster,
-    /// Too few replicas are connected for the server to accept writes.
+    /// Too few replicas are connected for the server to accept writes (`NOREPLICAS`).
     NoReplicas,
-    /// A script blocks the server.
+    /// A long-running script blocks the server (`BUSY`).
     Busy,
     /// The server does not know the script.
     NoScript,

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-/// The most nodes a lock can use: a set of nodes is one machine word (R36).
+/// The maximum number of nodes. A set of nodes is one 64-bit word (R36).
 pub const NODES_MAX: usize = 64;
 
-/// How many of `nodes` votes make a quorum: more than half of all nodes listed.
+/// How many of `nodes` votes make a quorum: more than half of all nodes listed. For zero nodes it
+/// returns 1.
 ///
 /// "The client [...] considers the lock acquired only if it was able to acquire the lock in the
 /// majority of the instances (at least 3)": Redis documentation, *Distributed Locks with Redis*.
@@ -30,7 +31,7 @@ pub(crate) enum Verdict {
     Lost,
 }
 
-/// The votes of one round, counted. The verdict falls as soon as the outcome is inevitable (R4).
+/// The votes of one round, counted. The round is decided as soon as its result is certain (R4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Invariant: `granted + refused + failed <= nodes`.
@@ -161,7 +162,7 @@ impl NodeSet {
         NodeSet(self.0 & !other.0)
     }
 
-    /// Whether the set contains the node.
+    /// Whether the set contains the node, which must be less than [`NODES_MAX`].
     pub fn contains(self, node: usize) -> bool {
         self.0 & (1 << node) != 0
     }

@@ -10,7 +10,7 @@ pub const RESOURCE_BYTES_MAX: usize = 1024;
 /// Names up to this length are stored inline, so taking such a lock allocates nothing.
 const INLINE_BYTES_MAX: usize = 63;
 
-/// The name of a resource: 1 to [`RESOURCE_BYTES_MAX`] bytes of any kind.
+/// The name of a resource: 1 to [`RESOURCE_BYTES_MAX`] bytes with any values.
 ///
 /// ```
 /// use muxlock::Resource;
@@ -46,6 +46,7 @@ impl Resource {
     }
 
     /// The key on the masters: `prefix` and then the name.
+    #[inline]
     pub(crate) fn prefixed(self, prefix: &[u8]) -> Resource {
         if prefix.is_empty() { self } else { Resource::from_parts(prefix, self.as_bytes()) }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::moment::Moment;
 
-/// Random bytes in a token: 160 bits, the size the Redis documentation suggests (R6 asks for 128).
+/// Random bytes in a token: 160 bits, the size that the Redis documentation suggests (R6).
 pub(crate) const TOKEN_RANDOM_BYTES: usize = 20;
 /// Two hexadecimal digits for each random byte.
 pub(crate) const TOKEN_BYTES: usize = 2 * TOKEN_RANDOM_BYTES;
@@ -21,7 +21,7 @@ const HEX: [[u8; 2]; 256] = {
     hex
 };
 
-/// The owner value of one lock attempt: what the key holds on the masters.
+/// The random value that identifies one acquisition. It is the key's value on the masters.
 ///
 /// Knowing the token is enough to release or extend the lock, so `Debug` does not show it. Every
 /// attempt draws a new one from the operating system (R6). It is *not* a fencing token: it
@@ -45,7 +45,7 @@ impl LockToken {
         &self.0
     }
 
-    /// As [`as_bytes`](LockToken::as_bytes), of known length.
+    /// Same as [`as_bytes`](LockToken::as_bytes), of known length.
     pub(crate) fn as_array(&self) -> &[u8; TOKEN_BYTES] {
         &self.0
     }
@@ -57,18 +57,18 @@ impl fmt::Debug for LockToken {
     }
 }
 
-/// The randomness that the engine needs, as a trait so that a simulation can replay it.
+/// The source of randomness of the engine. It is a trait so that a simulation can replay it.
 pub trait Entropy: Send {
     /// 20 random bytes for a fresh token, from the operating system (R6); `None` if it returns
-    /// none. Tokens may be drawn in advance for attempts that start within a millisecond of each
-    /// other.
+    /// none. A token that is used twice makes locks unsafe. Tokens may be drawn in advance for
+    /// attempts that start within a millisecond of each other.
     fn token(&mut self, now: Moment) -> Option<[u8; 20]>;
 
-    /// Drops all tokens that were drawn in advance: time may pass now, and the machine may be
-    /// copied meanwhile.
+    /// Discards the tokens that were drawn in advance. The engine's caller asks for this before
+    /// time may pass, because a copy of the virtual machine would use the same tokens.
     fn forget(&mut self) {}
 
-    /// A number for jitter; it need not be secret.
+    /// A number for jitter, uniformly distributed; it need not be secret.
     fn next_u64(&mut self) -> u64;
 }
 

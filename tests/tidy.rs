@@ -73,6 +73,19 @@ fn one_module_reads_the_clock_and_nothing_sleeps() {
     only_in("sleep(", &[]);
 }
 
+/// The owner of a driver tells it the time and asks about forks. The driver reads the clock in two
+/// places, where an earlier moment would be wrong.
+#[test]
+fn driver_is_told_the_time_and_asks_about_no_fork() {
+    only_in("is_here()", &["sys/process.rs", "mux/mod.rs", "mux/standalone.rs", "client/"]);
+    let mut files = library();
+    files.retain(|(file, _)| layer_of(file) == "mux" && file != "mux/mod.rs");
+    let reads = files.iter().map(|(file, text)| {
+        code(&without_tests(file, text)).filter(|line| line.contains("Clock.now")).count()
+    });
+    assert_eq!(reads.sum::<usize>(), 2);
+}
+
 #[test]
 fn proto_has_no_sockets_clocks_randomness_or_bytes() {
     let forbidden = [
@@ -96,6 +109,21 @@ fn proto_has_no_sockets_clocks_randomness_or_bytes() {
     }
 }
 
+/// A node decides what concerns it alone, and leaves the rest to the engine. Its fields are
+/// private: the compiler keeps others from writing them.
+#[test]
+fn nodes_and_rounds_know_nothing_of_the_engine() {
+    let apart = ["proto/node/", "proto/fleet.rs", "proto/round.rs", "proto/rounds.rs"];
+    let files = library();
+    for part in apart {
+        assert!(files.iter().any(|(path, _)| path.starts_with(part)), "there is no {part}");
+    }
+    for (path, text) in files.iter().filter(|(path, _)| apart.iter().any(|p| path.starts_with(p))) {
+        let found = code(text).find(|line| line.contains("Engine"));
+        assert_eq!(found, None, "{path} names the engine");
+    }
+}
+
 #[test]
 fn bytes_and_sockets_decide_nothing_about_locks() {
     for (path, text) in library() {
@@ -112,7 +140,8 @@ fn bytes_and_sockets_decide_nothing_about_locks() {
 }
 
 /// The leaves: each may import those before it, and nothing else of the crate.
-const LEAVES: [&str; 7] = ["moment", "quorum", "token", "resource", "outcome", "validity", "error"];
+const LEAVES: [&str; 8] =
+    ["moment", "quorum", "token", "resource", "outcome", "validity", "error", "keep_alive"];
 
 /// The layers on top of the leaves, from the bottom up. Each may import all leaves, and the layers
 /// that are listed with it.
@@ -276,8 +305,8 @@ fn forbidden_imports_are_found() {
     assert_eq!(found("quorum.rs", "use crate::error::LockError;"), "error::LockError");
     assert_eq!(found("quorum.rs", "use super::error::LockError;"), "error::LockError");
     let group = "use crate::{\n    mux::{Driver as D, records::Records},\n    token::Entropy,\n};";
-    assert_eq!(found("proto/node.rs", group), "mux::Driver mux::records::Records");
-    assert_eq!(found("proto/node.rs", "let now = crate::sys::clock::Clock.now();"), CLOCK);
+    assert_eq!(found("proto/queue.rs", group), "mux::Driver mux::records::Records");
+    assert_eq!(found("proto/queue.rs", "let now = crate::sys::clock::Clock.now();"), CLOCK);
     assert_eq!(found("proto/node/link.rs", "use super::super::super::sys::clock::Clock;"), CLOCK);
     assert_eq!(found("proto/node/link.rs", "use super::super::timer::between;"), "");
     assert_eq!(found("config/mod.rs", "use crate::client::Redlock;"), "client::Redlock");

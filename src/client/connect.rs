@@ -1,4 +1,4 @@
-//! How settings become a client.
+//! Builds a client from its settings.
 
 use std::fmt;
 
@@ -6,24 +6,29 @@ use super::Redlock;
 use crate::config::{Builder, ConfigError};
 use crate::error::LockError;
 
-// Here, since settings do not know the client.
+// This impl is here because the module `config` must not depend on `client`.
 impl Builder {
-    /// Makes a client. It connects when it is first used.
+    /// Creates a client without connecting. The first operation connects.
     ///
     /// # Errors
-    /// As [`config`](Builder::config); and [`ConfigError::Os`] if the event loop cannot be set up.
+    /// The same errors as [`config`](Builder::config), and [`ConfigError::Os`] if the event loop
+    /// cannot be set up.
     pub fn build(&self) -> Result<Redlock, ConfigError> {
         Redlock::with_config(self.config()?)
     }
 
-    /// Makes a client and waits until a quorum of the masters is connected, for at most
-    /// [`connect_timeout`](Builder::connect_timeout). A master in quarantine counts as connected:
-    /// see [`RestartGuard`](crate::RestartGuard).
+    /// Creates a client and waits until a quorum of the masters is connected, for at most
+    /// [`connect_timeout`](Builder::connect_timeout). It returns earlier if no quorum can be
+    /// reached.
+    ///
+    /// A master in quarantine counts as connected, so success does not mean that a lock can be
+    /// taken now: see [`RestartGuard`](crate::RestartGuard) and [`LockError::ready_in`].
     ///
     /// # Errors
-    /// - [`ConnectError::Config`] as [`build`](Builder::build), and if two of the masters connected
-    ///   by then are the same server ([`ConfigError::Duplicate`]). A duplicate that shows later is
-    ///   [`Unfit::Duplicate`](crate::Unfit::Duplicate), and its vote does not count.
+    /// - [`ConnectError::Config`] for the same reasons as [`build`](Builder::build), or if two
+    ///   connected masters turn out to be the same server ([`ConfigError::Duplicate`]). If the
+    ///   client finds a duplicate later, it reports [`Unfit::Duplicate`](crate::Unfit::Duplicate)
+    ///   and ignores its vote.
     /// - [`ConnectError::Unavailable`] if no quorum could be reached, with the reason for each
     ///   node. Check the masters, or try again later.
     pub fn connect(&self) -> Result<Redlock, ConnectError> {
@@ -37,7 +42,8 @@ impl Builder {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The configuration is wrong; nothing was sent.
+    /// The configuration is wrong, or the event loop could not be set up. Nothing was sent, except
+    /// to find out that two addresses lead to the same server ([`ConfigError::Duplicate`]).
     Config(ConfigError),
     /// Fewer nodes than a quorum could be reached. The error gives the reason for each node.
     Unavailable(LockError),

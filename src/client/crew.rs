@@ -65,7 +65,7 @@ pub(super) trait Work {
     /// rest may be deferred once that order is done.
     fn turn(&mut self, poller: &mut Self::Poller, alone: Option<Self::Id>);
 
-    /// As [`turn`](Work::turn), without the poller, for an order whose limit is reached.
+    /// Same as [`turn`](Work::turn), without the poller, for an order whose limit is reached.
     fn tick(&mut self, id: Self::Id);
 
     /// When to poll at the latest; `None` if only an event makes that necessary.
@@ -408,20 +408,6 @@ impl<W: Work> Crew<W> {
         member.state().work.send();
         member.hand_out();
         member.go();
-    }
-
-    /// Files an order without waiting for it; [`tend`](Crew::tend) must follow. It delivers no
-    /// report, so the caller may hold a lock.
-    pub(super) fn file(&self, order: W::Order) {
-        self.lock().orders.push_back(Filed::Order(order, None));
-    }
-
-    /// Works on the filed orders if the loop is free.
-    pub(super) fn tend(&self) {
-        let state = self.lock().state.take();
-        if state.is_some() {
-            self.member(state).go();
-        }
     }
 
     /// Acts like a thread that is delayed while it has the loop, until the result is called.

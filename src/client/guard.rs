@@ -2,24 +2,28 @@
 
 use std::time::Duration;
 
-use super::{KeepAlive, KeepAliveError, KeptLock, Redlock};
+use super::{KeepAliveError, KeptLock, Redlock};
 use crate::error::LockError;
+use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 use crate::proto::{Lease, Released};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::token::LockToken;
 
-/// A lock that is held until its validity ends.
+/// A held lock. Dropping it releases the lock.
 ///
-/// Dropping it sends the release to every master without waiting for an answer. That never blocks,
-/// and panics only if a logger does. What it cannot send ends with the TTL.
-/// [`unlock`](LockGuard::unlock) waits and reports.
+/// Dropping it sends the release to every master without waiting for an answer, also while a thread
+/// panics. This never blocks, and panics only if a logger does. If the release cannot be sent, the
+/// key remains until its TTL ends. That is also so if the process exits without dropping the guard.
+/// [`unlock`](LockGuard::unlock) waits, and reports whether the lock was held to the end.
+///
+/// A guard is `Send` and `Sync`: another thread or task may extend or drop it.
 ///
 /// # Differences from `std::sync::MutexGuard`
-/// This lock ends by itself. A holder that is paused, swapped out or cut off for longer than
-/// [`remaining`](LockGuard::remaining) no longer holds the lock, and is not notified. The guard
-/// contains no data. The lock is not reentrant, and not fair.
+/// This lock expires on its own. A holder that is paused or disconnected for longer than
+/// [`remaining`](LockGuard::remaining) loses the lock without notice. The guard contains no data.
+/// The lock is not reentrant, and not fair.
 #[must_use = "if unused, the lock is released immediately"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
@@ -45,17 +49,18 @@ impl LockGuard {
         self.lease().resource()
     }
 
-    /// The value that proves ownership: what the key holds on the masters.
+    /// The lock's token, which is the key's value on the masters. It is enough to release or extend
+    /// the lock.
     pub fn token(&self) -> &LockToken {
         self.lease().token()
     }
 
-    /// The last requested TTL.
+    /// The TTL of the acquisition, or of the last extension that succeeded.
     pub fn ttl(&self) -> Duration {
         self.lease().ttl()
     }
 
-    /// The remaining validity; zero when it has ended.
+    /// The remaining validity; zero when it has ended. The clock drift is already subtracted.
     ///
     /// It is zero in a process that was forked from the one that holds the lock.
     pub fn remaining(&self) -> Duration {
@@ -73,27 +78,29 @@ impl LockGuard {
         self.redlock.is_home() && self.lease().is_valid_at(Clock.now())
     }
 
-    /// The nodes, by index, that had granted the lock when it was decided: at least a quorum. The
-    /// client did not wait for the others; they may have granted it since.
+    /// The indices of the nodes that had granted the lock, or its last extension, when the quorum
+    /// was complete. Others may have granted it later.
     pub fn granted_by(&self) -> impl Iterator<Item = usize> + use<> {
         self.lease().granted_by()
     }
 
-    /// Extends the lock so that it lives for `ttl` from now on.
+    /// Extends the lock: on success it is valid for `ttl` minus the clock drift, counted from the
+    /// start of this call, or as long as before if that is longer.
     ///
-    /// It succeeds if a quorum extended the lock before the old validity ended. `remaining()` then
-    /// counts from the start of the extension. It never shortens a lock. It sets a key anew only on
-    /// masters that have forgotten it, and only with [`Heal`](crate::Heal).
+    /// It succeeds if a quorum extended the lock before the old validity ended. It never shortens a
+    /// lock. It creates a missing key only with [`Heal::On`](crate::Heal::On).
     ///
     /// # Errors
-    /// In every case the guard is unchanged, with its old deadline (R26). There is one exception:
-    /// if another thread that ran the event loop was delayed past that deadline, the lock is given
-    /// up.
-    /// - [`Expired`](crate::LockErrorKind::Expired): the validity had ended, or the lock no longer
-    ///   had this token on a quorum. Stop the work.
-    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters answered. Try again
-    ///   while [`remaining`](LockGuard::remaining) is not zero.
-    /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl): correct the argument.
+    /// After an error the guard keeps its old deadline (R26). There is one exception: if another
+    /// thread ran the event loop and was delayed beyond that deadline, the client releases the
+    /// lock.
+    /// - [`Expired`](crate::LockErrorKind::Expired): the validity had ended, or too few masters
+    ///   still hold the key with this token. Stop the work.
+    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters gave a vote. The lock
+    ///   is still held: try again while [`remaining`](LockGuard::remaining) is not zero.
+    /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl): correct the argument. It has the same
+    ///   bounds as in [`Redlock::try_lock`].
+    /// - [`Forked`](crate::LockErrorKind::Forked): the lock belongs to the parent process.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), LockError> {
         // If a logger panics, or the call takes too long, the guard is left with an expired lease.
         let over = self.lease().over();
@@ -103,12 +110,18 @@ impl LockGuard {
         result
     }
 
-    /// Extends the lock by its own TTL, but only if less than `min` remains. Call it before each
-    /// step of a work that consists of small steps.
+    /// Extends the lock to its own TTL from now on, but only if less than `min` remains. Call it
+    /// before each step of a job with many small steps. If it extends, it waits for a quorum, as
+    /// [`extend`](LockGuard::extend) does.
+    ///
+    /// Check [`remaining`](LockGuard::remaining) afterwards if the masters may be slow: the
+    /// validity counts from the start of the extension.
     ///
     /// # Errors
-    /// As [`extend`](LockGuard::extend); and [`InvalidTtl`](crate::LockErrorKind::InvalidTtl) if
-    /// the lock's own TTL is too short to leave `min`: lock with a longer one.
+    /// The same errors as [`extend`](LockGuard::extend), and
+    /// [`InvalidTtl`](crate::LockErrorKind::InvalidTtl) if even a new extension to the lock's own
+    /// TTL would leave less than `min`: acquire the lock with a longer TTL. This is checked even if
+    /// enough is left.
     pub fn ensure(&mut self, min: Duration) -> Result<(), LockError> {
         self.redlock.check_ensured(self.ttl(), min)?;
         if self.remaining() >= min && self.is_valid() {
@@ -117,17 +130,18 @@ impl LockGuard {
         self.extend(self.ttl())
     }
 
-    /// Renews the lock from now on, until it is unlocked, stopped, dropped or lost. All kept locks
-    /// of a client share one thread for that. Each renewal requests the lock's own TTL.
+    /// Renews the lock from now on, until it is unlocked, stopped, dropped or lost. One thread
+    /// renews all kept locks of a client. Each renewal requests the lock's own TTL.
     ///
-    /// A renewal starts when a third of the validity has passed, or a little sooner, so that many
-    /// locks do not renew at the same moment. A failed renewal is repeated while a round still
-    /// fits. A renewal tolerates as many failed masters as the lock itself. If a majority does not
-    /// answer, a renewal waits for [`node_timeout`](crate::Builder::node_timeout), which should be
-    /// far below a third of the TTL. A loss is reported before the lock's validity ends. Reaching a
-    /// cap of [`KeepAlive`] is reported the same way.
+    /// A renewal starts at the latest when a third of the validity has passed, the first one at the
+    /// earliest after a sixth, so that many locks do not renew at the same moment. A failed renewal
+    /// is repeated until the [`notice`](KeepAlive::notice). A renewal tolerates as many failed
+    /// masters as the acquisition. If a majority does not answer, a renewal waits for
+    /// [`node_timeout`](crate::Builder::node_timeout), which should be far below a third of the
+    /// TTL. A loss is reported before the lock's validity ends. If a limit of [`KeepAlive`] is
+    /// reached, that is reported as a loss too.
     ///
-    /// The thread starts with the first lock, and ends within a second after the last.
+    /// The thread starts with the first lock, and exits within a second after the last one.
     ///
     /// ```no_run
     /// use muxlock::{KeepAlive, Redlock};
@@ -140,10 +154,10 @@ impl LockGuard {
     /// let kept = lock.keep_alive(KeepAlive::default())?;
     /// while next_step() {
     ///     if let Some(loss) = kept.loss() {
-    ///         return Err(loss.into()); // and release what is left of it
+    ///         return Err(loss.into()); // dropping `kept` releases the lock
     ///     }
     /// }
-    /// kept.unlock()?;
+    /// assert!(kept.unlock()?.was_held());
     /// # Ok(())
     /// # }
     /// ```
@@ -154,8 +168,8 @@ impl LockGuard {
     ///   its TTL exceeds this client's `max_ttl`, or this process was forked. Stop the work.
     /// - [`Thread`](crate::KeepAliveErrorKind::Thread): the thread could not be started. Use
     ///   [`ensure`](LockGuard::ensure) instead.
-    /// - [`TooMany`](crate::KeepAliveErrorKind::TooMany): 65,536 locks are kept alive already. Make
-    ///   another client.
+    /// - [`TooMany`](crate::KeepAliveErrorKind::TooMany): this client already keeps 65,536 locks
+    ///   alive. Make another client.
     pub fn keep_alive(self, how: KeepAlive) -> Result<KeptLock, KeepAliveError> {
         KeptLock::start(self, how)
     }
@@ -167,25 +181,34 @@ impl LockGuard {
 
     /// Releases the lock and waits until a quorum has confirmed it, or no longer can.
     ///
+    /// `Ok` means that a quorum has answered, not that the lock was held until now: **check
+    /// [`was_held`](Released::was_held)**. If it is `false`, another holder may have had the lock
+    /// meanwhile.
+    ///
     /// # Errors
-    /// [`Unavailable`](crate::LockErrorKind::Unavailable) if fewer masters than a quorum answered.
-    /// The lock is given up anyway. While this client is in use, it repeats the release on masters
-    /// that can be reached again; on the others the key ends with its TTL.
+    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): fewer masters than a quorum gave an
+    ///   answer that counts. The lock is given up anyway. While this client is in use, it repeats
+    ///   the release on masters that can be reached again; on the others the key remains until its
+    ///   TTL ends.
+    /// - [`Forked`](crate::LockErrorKind::Forked): the lock belongs to the parent process.
     pub fn unlock(mut self) -> Result<Released, LockError> {
         let lease = self.lease.take().expect("the guard ends here");
         self.redlock.release(lease)
     }
 
-    /// Gives the lock up without releasing it, so that [`Redlock::adopt`] can take it.
+    /// Turns the guard into a value that another thread, client or process can
+    /// [adopt](Redlock::adopt). The lock is not released.
     ///
-    /// From now on this client sends nothing for the lock. What only this client knows is part of
-    /// the returned value: masters that have not answered yet, and masters in quarantine.
-    /// Extensions do not count those masters for as long as they may have forgotten a lock, at
-    /// least `max_ttl`. The call does not wait for masters. It waits until no other thread runs the
-    /// event loop, at most until the lock's validity ends.
+    /// After this call, this client sends no command for the lock. The value records masters that
+    /// have not answered, and masters in quarantine. In extensions, the adopting client ignores
+    /// them for as long as they may have forgotten a lock.
     ///
-    /// In a process that was forked from the one that holds the lock, the parts belong to no lock.
-    /// The lock stays with the parent; adopting the parts fails and releases nothing.
+    /// The call waits for no master. If another thread runs the event loop, it waits for that
+    /// thread, at most until the lock's validity ends; it then returns the parts of an expired
+    /// lock.
+    ///
+    /// In a process that was forked from the one that holds the lock, the returned value refers to
+    /// no lock. The lock stays with the parent; adopting the parts fails and releases nothing.
     pub fn into_parts(mut self) -> LockParts {
         let lease = self.lease.take().expect("the guard ends here");
         if !self.redlock.is_home() {
@@ -209,11 +232,10 @@ impl Drop for LockGuard {
     }
 }
 
-/// A lock without its guard. Only [`Redlock::adopt`] and its guard, or the end of its TTL, release
-/// it.
+/// A held lock without a guard. Dropping this value does **not** release the lock:
+/// [adopt](Redlock::adopt) it, or the keys remain until their TTL ends.
 ///
-/// Another thread or client can use it as it is; another process of the same machine can use its
-/// text.
+/// Pass this value to another thread or client, or its text to another process of the same machine.
 #[must_use = "a lock in parts is not released; it only expires"]
 #[derive(Debug)]
 pub struct LockParts(Lease);
@@ -224,7 +246,7 @@ impl LockParts {
         self.0.resource()
     }
 
-    /// The value that proves ownership.
+    /// The lock's token. It is enough to release or extend the lock.
     pub fn token(&self) -> &LockToken {
         self.0.token()
     }

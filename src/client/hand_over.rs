@@ -31,39 +31,46 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// [`to_secret_text`](LockParts::to_secret_text) writes the parts as one word of letters, digits,
 /// `.` and `-`; [`str::parse`] reads it. **The text is enough to release and extend the lock**:
 /// pass it through a pipe, a file or an environment that others cannot read. Do not pass it as an
-/// argument, and do not log it. Adopt it only once: two processes that both adopt it both consider
-/// the lock theirs.
+/// argument, and do not log it. Adopt it only once: otherwise two processes both believe that they
+/// hold the lock.
 ///
-/// It is for another process of the same machine, in the same boot and the same time namespace.
-/// Any other process refuses it ([`HandOverError::OtherClock`]). The remaining validity
-/// is only known on the clock by which the lock was taken, and the wall clocks of two machines may
-/// differ by more than that. The time in transit is subtracted by the machine's clock or by its
-/// wall clock, whichever shows more. On systems other than Linux, boot and clock cannot be
-/// identified, and no text is written ([`HandOverError::NoClock`]).
+/// Only a process on the same machine, since the same boot and in the same time namespace, can
+/// parse it. Elsewhere parsing fails ([`HandOverError::OtherClock`]): the remaining validity is
+/// measured by this machine's steady clock, and the wall clocks of two machines may differ by more
+/// than a validity. The time in transit is subtracted. It is measured by the steady clock and by
+/// the wall clock; the larger value is used. On systems other than Linux and Android, boot and
+/// clock cannot be identified, and no text is written ([`HandOverError::NoClock`]).
+///
+/// The adopting client must list the same masters in the same order, with the same key prefix: the
+/// text has the nodes by their numbers.
 ///
 /// The fields, separated by dots, are:
 ///
 /// | field | |
 /// |---|---|
 /// | `muxlock` | |
-/// | `2` | the version of the format; version `1` had no doubts, and is refused |
+/// | `2` | the version of the format; version `1` had no field `doubts`, and is refused |
 /// | clock | the boot's id, 32 hexadecimal digits, `-`, and the number of the time namespace |
 /// | steady | nanoseconds on that clock when this was written |
 /// | wall | nanoseconds on the wall clock then |
-/// | left | nanoseconds of validity that were left then |
-/// | ttl | the last requested TTL in milliseconds |
-/// | longest | the longest requested TTL in milliseconds |
-/// | granted | the nodes that had granted it, as the bits of a number |
-/// | doubts | about nodes; empty if there are none |
+/// | left | the remaining validity then, in nanoseconds |
+/// | ttl | the TTL of the acquisition or the last successful extension, in milliseconds |
+/// | longest | the longest TTL that was ever requested, in milliseconds |
+/// | granted | the nodes that had granted it, as a decimal number with one bit for each |
+/// | doubts | nodes whose copy is in doubt (see below); may be empty |
 /// | resource | in hexadecimal digits |
 /// | token | 40 hexadecimal digits |
 /// | checksum | CRC-32 of everything before the last dot, 8 hexadecimal digits |
 ///
-/// There is a doubt for each node that had not answered or was in quarantine: `n` and the node's
-/// number; `u` and the milliseconds for which its copy must not be counted; `s` if one SET is all
-/// that may still arrive; for each connection on which a command may still arrive, `p` and the
-/// server's `run_id` in hexadecimal digits, `k` and the connection's `CLIENT ID`; `x` if there is a
-/// connection that cannot be identified.
+/// The doubts have an entry for each node that had not answered or was in quarantine, in this form:
+/// `n<node>u<time>[s](p<run_id>k<client id>)*[x]`.
+///
+/// - `n`: the node's number;
+/// - `u`: the milliseconds for which its copy must not be counted;
+/// - `s`: one SET is all that may still arrive;
+/// - `p` and `k`: a connection on which a command may still arrive, by the server's `run_id` in
+///   hexadecimal digits and the connection's `CLIENT ID`;
+/// - `x`: there is a connection that cannot be identified.
 ///
 /// ```no_run
 /// use muxlock::{LockParts, Redlock};
@@ -74,10 +81,10 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// // One process:
 /// let lock = redlock.try_lock("invoice:42", Duration::from_secs(10))?;
 /// let text = lock.into_parts().to_secret_text()?;
-/// // Another one, with the same masters and key prefix:
+/// // Another one, with the same masters in the same order and the same key prefix:
 /// let parts: LockParts = text.parse()?;
 /// let lock = redlock.adopt(parts)?;
-/// lock.unlock()?;
+/// assert!(lock.unlock()?.was_held());
 /// # Ok(())
 /// # }
 /// ```
@@ -85,11 +92,11 @@ impl LockParts {
     /// Writes the parts as text for another process of this machine; see [above](#as-text). The
     /// text is a secret.
     ///
-    /// The parts remain as they are: adopt the lock from them or from the text, not from both.
+    /// This does not consume the parts. Adopt either the parts or the text, never both.
     ///
     /// # Errors
-    /// [`HandOverError::NoClock`] if this system does not identify its clock. Adopt the lock in
-    /// this process, or release it and let the other process take the lock itself.
+    /// [`HandOverError::NoClock`] if this system provides no id of its boot and clock. Adopt the
+    /// parts in this process, to use or to release the lock.
     pub fn to_secret_text(&self) -> Result<String, HandOverError> {
         let clock = ClockId::here().ok_or(HandOverError::NoClock)?;
         // In this order, time that passes in between is subtracted twice rather than not at all.
@@ -99,8 +106,9 @@ impl LockParts {
     }
 }
 
-/// Parses the text described at [`LockParts`]. An expired lock is no error: [`Redlock::adopt`]
-/// reports it, and releases what may be left.
+/// Parses the text described at [`LockParts`]. This also succeeds for an expired lock:
+/// [`Redlock::adopt`] then returns [`Expired`](crate::LockErrorKind::Expired), and releases what
+/// may be left.
 ///
 /// [`Redlock::adopt`]: crate::Redlock::adopt
 impl FromStr for LockParts {
@@ -125,10 +133,10 @@ impl FromStr for LockParts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandOverError {
-    /// This system does not identify its boot and its clock.
+    /// This system provides no id of its boot and its clock; any system but Linux and Android.
     NoClock,
     /// The text was written on another machine, before the last boot, or in another time namespace.
-    /// The remaining validity cannot be known. The lock ends by itself.
+    /// So the remaining validity cannot be known. The lock expires on its own.
     OtherClock,
     /// The text is longer than any valid text.
     TooLong {
@@ -137,7 +145,7 @@ pub enum HandOverError {
         /// The greatest length allowed.
         max: usize,
     },
-    /// The text does not begin like a lock.
+    /// The text does not begin with `muxlock.`.
     NotALock,
     /// The text has a format version that this crate does not read.
     Version,
@@ -181,8 +189,8 @@ struct Written<'a> {
     token: LockToken,
 }
 
-/// The deadline of a lock that had `left` when `written` was read, and is adopted at `now`, just
-/// before `read` was read. When in doubt, it is earlier.
+/// The deadline of a lock that had `left` at the stamp `written`, and is adopted at `now`, just
+/// before the stamp `read` is taken. If that is uncertain, the earlier moment.
 fn deadline(
     now: Moment,
     read: Stamp,

@@ -2,19 +2,22 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::connect::ConnectError;
 use super::crew::{Begun, Poll, Wake, Work};
-use super::errands::{Ended, EndedErrand, ErrandId, NewErrand};
+use super::keep_alive::Kept;
 use super::poller::{Poller, Precision};
 use crate::config::ConfigError;
 use crate::error::LockError;
+use crate::keep_alive::{KeepAlive, Loss};
 use crate::moment::Moment;
-use crate::mux::{Multiplexer, Records, UNREAD_MAX};
+use crate::mux::{Driver, Records, UNREAD_MAX};
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
+use crate::sys::process::Home;
 
 /// An order that a thread can give.
 pub(super) enum Order {
@@ -31,12 +34,10 @@ pub(super) enum Order {
     LetGo(Lease),
     Stats,
     Watch(Watch),
-    /// Extensions that only [`Watch::Errands`] waits for.
-    Errands(Vec<NewErrand>),
-    /// Takes the lease back from one of them.
-    Recall(ErrandId),
-    /// Ends the current watch for them, or the next one.
-    CallBack,
+    /// The lock is renewed from now on.
+    Keep(Box<(Lease, KeepAlive, Arc<Kept>)>),
+    /// The lock is no longer renewed.
+    Stop(OpId),
 }
 
 /// What a thread waits to learn about the masters. Each turn of the loop checks it, after polling
@@ -48,8 +49,8 @@ pub(super) enum Watch {
     Ready(Moment),
     /// Everything is answered, or this moment has come.
     Quiet(Moment),
-    /// An errand has ended, this moment has come, or the watch was called back.
-    Errands(Moment),
+    /// A kept lock was lost, or this moment has come.
+    Losses(Moment),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,8 +69,10 @@ pub(super) enum Outcome {
     Ready(Result<(), ConnectError>),
     /// The number of unanswered commands.
     Quiet(usize),
-    Errands(Vec<EndedErrand>),
-    Recalled(ErrandId, Option<Box<Lease>>),
+    Kept(OpId),
+    /// The lease of a lock that is no longer kept, unless it was lost before.
+    Stopped(Option<Lease>),
+    Losses(Vec<Arc<Kept>>),
 }
 
 struct Watching {
@@ -80,13 +83,14 @@ struct Watching {
 }
 
 pub(super) struct LoopWork {
-    mux: Multiplexer,
+    driver: Driver,
+    /// In any other process, nothing of the driver may be touched (R24).
+    home: Home,
     watches: BTreeMap<u64, Watching>,
     watches_so_far: u64,
-    errands: HashMap<OpId, ErrandId>,
-    errand_ops: HashMap<ErrandId, OpId>,
-    ended_errands: Vec<EndedErrand>,
-    is_called_back: bool,
+    kept: HashMap<OpId, Arc<Kept>>,
+    /// Locks that were lost, for the thread that calls `on_loss`.
+    losses: Vec<Arc<Kept>>,
     /// The latest reading of the clock.
     now: Moment,
     /// When the sockets were last polled.
@@ -97,16 +101,15 @@ pub(super) struct LoopWork {
 }
 
 impl LoopWork {
-    pub(super) fn new(mux: Multiplexer) -> LoopWork {
+    pub(super) fn new(driver: Driver, home: Home) -> LoopWork {
         let now = Clock.now();
         LoopWork {
-            mux,
+            driver,
+            home,
             watches: BTreeMap::new(),
             watches_so_far: 0,
-            errands: HashMap::new(),
-            errand_ops: HashMap::new(),
-            ended_errands: Vec::new(),
-            is_called_back: false,
+            kept: HashMap::new(),
+            losses: Vec::new(),
             now,
             last_turn: now,
             is_turning: false,
@@ -115,20 +118,19 @@ impl LoopWork {
 
     /// The outcome of a watch, as far as it is known now.
     fn see(&mut self, watch: Watch) -> Option<Outcome> {
-        let engine = self.mux.engine();
+        let engine = self.driver.engine();
         match watch {
-            Watch::Errands(until) => {
-                let is_over = self.now >= until || !self.ended_errands.is_empty();
-                (mem::take(&mut self.is_called_back) || is_over)
-                    .then(|| Outcome::Errands(mem::take(&mut self.ended_errands)))
+            Watch::Losses(until) => {
+                let is_over = self.now >= until || !self.losses.is_empty();
+                is_over.then(|| Outcome::Losses(mem::take(&mut self.losses)))
             }
-            Watch::Nodes => Some(Outcome::Nodes(self.mux.nodes().collect())),
+            Watch::Nodes => Some(Outcome::Nodes(engine.nodes().collect())),
             Watch::Quiet(until) => {
                 let unanswered = engine.unanswered();
                 (unanswered == 0 || self.now >= until).then_some(Outcome::Quiet(unanswered))
             }
             Watch::Ready(until) => {
-                let config = self.mux.config();
+                let config = engine.config();
                 let quorum = config.quorum();
                 if let Some((first, second)) = engine.duplicates() {
                     let address = |node: usize| config.nodes[node].address.to_string();
@@ -146,43 +148,55 @@ impl LoopWork {
         }
     }
 
-    /// Takes the results of errands, which no other thread waits for.
-    fn collect_errands(&mut self) {
-        if self.errands.is_empty() {
+    /// Takes the results of renewals, for which no thread waits.
+    fn collect_renewals(&mut self) {
+        if self.kept.is_empty() {
             return;
         }
-        let ended = self.mux.engine().done();
-        let ended: Vec<_> = ended.filter(|op| self.errands.contains_key(op)).collect();
+        let ended = self.driver.engine().done();
+        let ended: Vec<OpId> = ended.filter(|op| self.kept.contains_key(op)).collect();
         for op in ended {
-            let ended = (self.mux.take_done(op), self.errands.remove(&op));
-            if let (Some(Done::Extended(lease, result)), Some(id)) = ended {
-                self.errand_ops.remove(&id);
-                let ended = Ended::Done(lease, result);
-                self.ended_errands.push(EndedErrand { id, ended });
+            match self.driver.take_done(|| Clock.now(), op) {
+                // A renewal failed, and another follows.
+                None => {}
+                Some(Done::Renewed(until)) if self.kept[&op].renewed(until) => {}
+                // The holder has seen its end.
+                Some(Done::Renewed(_)) => {
+                    let lease = self.take_from_engine(op);
+                    self.lose(op, lease, None);
+                }
+                Some(Done::Lost(lease, loss)) => self.lose(op, Some(lease), Some(loss)),
+                Some(_) => unreachable!("it is a kept lock"),
             }
         }
     }
 
-    fn recall(&mut self, id: ErrandId) -> Option<Lease> {
-        let is_its =
-            |errand: &EndedErrand| errand.id == id && matches!(errand.ended, Ended::Done(..));
-        if let Some(at) = self.ended_errands.iter().position(is_its) {
-            return match self.ended_errands.swap_remove(at).ended {
-                Ended::Done(lease, _) => Some(lease),
-                Ended::GivenUp => None,
-            };
-        }
-        let op = self.errand_ops.remove(&id)?;
-        self.errands.remove(&op);
-        match self.mux.cancel(op) {
+    fn take_from_engine(&mut self, op: OpId) -> Option<Lease> {
+        match self.driver.cancel(self.now, op) {
             Cancelled::Extension(lease) => Some(lease),
-            _ => unreachable!("an errand is an extension"),
+            _ => None,
         }
+    }
+
+    /// The lock is no longer renewed, and its holder has not asked for that.
+    fn lose(&mut self, op: OpId, lease: Option<Lease>, loss: Option<Box<Loss>>) {
+        let Some(kept) = self.kept.remove(&op) else {
+            return;
+        };
+        if let Some(unwanted) = lease.and_then(|lease| kept.lost(lease, loss.map(|loss| *loss))) {
+            self.driver.abandon(self.now, unwanted);
+        }
+        self.losses.push(kept);
+    }
+
+    /// The lock is no longer kept: takes its lease back, unless it is lost.
+    fn stop(&mut self, op: OpId) -> Option<Lease> {
+        self.kept.remove(&op)?;
+        self.take_from_engine(op)
     }
 
     /// Updates the watches, after the sockets were polled.
     fn check_watches(&mut self) {
-        self.collect_errands();
         let mut watches = mem::take(&mut self.watches);
         for watching in watches.values_mut().filter(|watching| watching.outcome.is_none()) {
             watching.is_new = false;
@@ -191,20 +205,18 @@ impl LoopWork {
         self.watches = watches;
     }
 
-    /// Updates the watch for errands without a poll. Here its deadline does not end it: with always
+    /// Updates the watch for losses without a poll. Here its deadline does not end it: with always
     /// something to begin, the sockets would otherwise never be polled.
-    fn check_errands(&mut self) {
-        self.collect_errands();
-        if self.ended_errands.is_empty() && !self.is_called_back {
+    fn check_losses(&mut self) {
+        if self.losses.is_empty() {
             return;
         }
         let mut watches = self.watches.values_mut();
         let is_waiting = |watching: &&mut Watching| {
-            matches!(watching.watch, Watch::Errands(_)) && watching.outcome.is_none()
+            matches!(watching.watch, Watch::Losses(_)) && watching.outcome.is_none()
         };
         if let Some(watching) = watches.find(is_waiting) {
-            self.is_called_back = false;
-            watching.outcome = Some(Outcome::Errands(mem::take(&mut self.ended_errands)));
+            watching.outcome = Some(Outcome::Losses(mem::take(&mut self.losses)));
         }
     }
 }
@@ -231,48 +243,39 @@ impl Work for LoopWork {
     fn begin(&mut self, order: Order) -> Begun<LoopWork> {
         let op = match order {
             Order::Acquire { resource, ttl, patience } => {
-                match self.mux.try_lock_until(self.now, resource, ttl, patience) {
+                match self.driver.acquire(self.now, resource, ttl, patience) {
                     Ok(op) => op,
                     Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
                 }
             }
-            Order::Extend(lease, ttl) => self.mux.extend_at(self.now, lease, ttl),
-            Order::Release(lease) => self.mux.unlock_at(self.now, lease),
+            Order::Extend(lease, ttl) => self.driver.extend(self.now, lease, ttl),
+            Order::Release(lease) => self.driver.release(self.now, lease),
             Order::Abandon(lease) => {
-                self.mux.abandon_at(self.now, lease);
+                self.driver.abandon(self.now, lease);
                 return Begun::Unattended;
             }
             Order::LetGo(mut lease) => {
-                self.mux.let_go_at(self.now, &mut lease);
+                self.driver.let_go(self.now, &mut lease);
                 return Begun::Now(Outcome::LetGo(lease));
             }
-            Order::Errands(errands) => {
-                for NewErrand { id, lease, ttl } in errands {
-                    let op = self.mux.extend_at(self.now, lease, ttl);
-                    self.errands.insert(op, id);
-                    self.errand_ops.insert(id, op);
-                }
-                return Begun::Unattended;
+            Order::Keep(new) => {
+                let (lease, how, kept) = *new;
+                let op = self.driver.keep(self.now, lease, &how);
+                kept.note_place(op);
+                self.kept.insert(op, kept);
+                return Begun::Now(Outcome::Kept(op));
             }
-            Order::Recall(id) => {
-                let lease = self.recall(id).map(Box::new);
-                return Begun::Now(Outcome::Recalled(id, lease));
-            }
-            Order::CallBack => {
-                self.is_called_back = true;
-                self.check_errands();
-                return Begun::Unattended;
-            }
-            Order::Stats => return Begun::Now(Outcome::Stats(self.mux.stats())),
+            Order::Stop(op) => return Begun::Now(Outcome::Stopped(self.stop(op))),
+            Order::Stats => return Begun::Now(Outcome::Stats(self.driver.engine().stats())),
             Order::Watch(watch) => {
                 if let Watch::Ready(_) = watch {
-                    self.mux.connect_at(self.now);
+                    self.driver.connect(self.now);
                 }
                 let watching = Watching { watch, is_new: true, outcome: None };
                 self.watches_so_far += 1;
                 self.watches.insert(self.watches_so_far, watching);
-                if let Watch::Errands(_) = watch {
-                    self.check_errands();
+                if let Watch::Losses(_) = watch {
+                    self.check_losses();
                 }
                 return Begun::Later(Id::Watch(self.watches_so_far));
             }
@@ -282,34 +285,36 @@ impl Work for LoopWork {
 
     #[inline]
     fn send(&mut self) {
-        self.mux.flush_at_home();
+        self.driver.flush();
     }
 
     #[inline]
     fn turn(&mut self, poller: &mut Poller, alone: Option<Id>) {
         let now = Clock.now_coarse();
         if mem::replace(&mut self.is_turning, true) {
-            self.mux.leave_all_unread();
+            self.driver.leave_all_unread();
         }
         if let Some(error) = poller.take_failure() {
-            self.mux.note(log::Level::Error, format_args!("cannot wait for the masters: {error}"));
+            self.driver
+                .note(log::Level::Error, format_args!("cannot wait for the masters: {error}"));
         }
         let was_away = poller.has_looked() && now.since(self.last_turn) > UNREAD_MAX;
-        self.mux.advance_after_look(now, was_away);
+        self.driver.after_poll(now, was_away);
         let mut events = poller.events();
         for event in events.by_ref() {
-            self.mux.handle_event_now(event);
-            let engine = self.mux.engine();
+            self.driver.handle_event(event);
+            let engine = self.driver.engine();
             if engine.has_done() && matches!(alone, Some(Id::Op(op)) if engine.is_done(op)) {
                 break;
             }
         }
-        events.for_each(|event| self.mux.defer(event));
+        events.for_each(|event| self.driver.defer(event));
         if was_away || !self.watches.is_empty() {
-            self.mux.catch_up();
+            self.driver.catch_up();
         }
-        self.mux.handle_timeout_at(now);
+        self.driver.handle_timeout(now);
         (self.now, self.last_turn) = (now, now);
+        self.collect_renewals();
         if !self.watches.is_empty() {
             self.check_watches();
         }
@@ -318,8 +323,8 @@ impl Work for LoopWork {
 
     fn tick(&mut self, id: Id) {
         let now = Clock.now_coarse();
-        self.mux.advance(now);
-        self.mux.handle_timeout_at(now);
+        self.driver.after_wait(now);
+        self.driver.handle_timeout(now);
         self.now = now;
         let Id::Watch(key) = id else {
             return;
@@ -332,8 +337,9 @@ impl Work for LoopWork {
 
     #[inline]
     fn due(&self) -> Option<Moment> {
-        let due = self.mux.due();
-        if self.is_turning {
+        let due = self.driver.due();
+        let has_renewed = !self.kept.is_empty() && self.driver.engine().has_done();
+        if self.is_turning || has_renewed {
             return Some(self.now);
         }
         if self.watches.is_empty() {
@@ -342,14 +348,14 @@ impl Work for LoopWork {
         let watches = self.watches.values().map(|watching| match watching.watch {
             _ if watching.is_new => self.now,
             Watch::Nodes => self.now,
-            Watch::Ready(until) | Watch::Quiet(until) | Watch::Errands(until) => until,
+            Watch::Ready(until) | Watch::Quiet(until) | Watch::Losses(until) => until,
         });
         watches.chain(due).min()
     }
 
     #[inline]
     fn set_timeout(&self, poller: &mut Poller, due: Option<Moment>) {
-        let precision = match self.mux.engine().is_precise() {
+        let precision = match self.driver.engine().is_precise() {
             true => Precision::Fine,
             false => Precision::Millisecond,
         };
@@ -359,15 +365,14 @@ impl Work for LoopWork {
     #[inline]
     fn has_ended(&self) -> bool {
         let is_over = |watching: &Watching| watching.outcome.is_some();
-        self.mux.engine().has_done()
+        self.driver.engine().has_done()
             || !self.watches.is_empty() && self.watches.values().any(is_over)
     }
 
     fn ended(&mut self, to: &mut Vec<Id>) {
-        if !self.errands.is_empty() {
-            self.check_errands();
-        }
-        to.extend(self.mux.engine().done().map(Id::Op));
+        self.collect_renewals();
+        self.check_losses();
+        to.extend(self.driver.engine().done().map(Id::Op));
         let over = self.watches.iter().filter(|(_, watching)| watching.outcome.is_some());
         to.extend(over.map(|(key, _)| Id::Watch(*key)));
     }
@@ -375,7 +380,7 @@ impl Work for LoopWork {
     #[inline]
     fn take(&mut self, id: Id) -> Option<Outcome> {
         match id {
-            Id::Op(op) => self.mux.take_done(op).map(Outcome::Done),
+            Id::Op(op) => self.driver.take_done(|| Clock.now(), op).map(Outcome::Done),
             Id::Watch(key) => {
                 let outcome = self.watches.get_mut(&key)?.outcome.take()?;
                 self.watches.remove(&key);
@@ -401,16 +406,16 @@ impl Work for LoopWork {
         match outcome {
             Outcome::Done(Done::Acquired(Ok(lease)) | Done::Extended(lease, _))
             | Outcome::ExpiredBeforeWake(lease)
-            | Outcome::LetGo(lease) => self.mux.abandon_at(self.now, lease),
-            // The thread that waits for the errand must learn that it has ended.
-            Outcome::Recalled(id, Some(lease)) => {
-                self.mux.abandon_at(self.now, *lease);
-                self.ended_errands.push(EndedErrand { id, ended: Ended::GivenUp });
-                self.check_errands();
+            | Outcome::LetGo(lease) => self.driver.abandon(self.now, lease),
+            Outcome::Stopped(Some(lease)) => self.driver.abandon(self.now, lease),
+            Outcome::Kept(op) => {
+                if let Some(lease) = self.stop(op) {
+                    self.driver.abandon(self.now, lease);
+                }
             }
-            Outcome::Errands(mut ended) => {
-                self.ended_errands.append(&mut ended);
-                self.check_errands();
+            Outcome::Losses(mut losses) => {
+                self.losses.append(&mut losses);
+                self.check_losses();
             }
             _ => {}
         }
@@ -418,7 +423,7 @@ impl Work for LoopWork {
 
     fn cancel(&mut self, id: Id) {
         match id {
-            Id::Op(op) => self.mux.forsake(op),
+            Id::Op(op) => self.driver.forsake(Clock.now(), op),
             Id::Watch(key) => {
                 if let Some(Watching { outcome: Some(outcome), .. }) = self.watches.remove(&key) {
                     self.give_up(outcome);
@@ -431,22 +436,19 @@ impl Work for LoopWork {
         match order {
             Order::Acquire { .. } | Order::Stats | Order::Watch(_) => None,
             Order::Extend(lease, _) | Order::Release(lease) => Some(Order::Abandon(lease)),
-            Order::Abandon(_)
-            | Order::LetGo(_)
-            | Order::Errands(_)
-            | Order::Recall(_)
-            | Order::CallBack => Some(order),
+            Order::Keep(new) => Some(Order::Abandon(new.0)),
+            Order::Abandon(_) | Order::LetGo(_) | Order::Stop(_) => Some(order),
         }
     }
 
     #[inline]
     fn has_report(&self) -> bool {
-        self.mux.has_records()
+        self.driver.has_records()
     }
 
     #[inline]
     fn report(&mut self) -> Option<Records> {
-        self.mux.take_records()
+        self.driver.take_records()
     }
 
     fn tell(report: Records) {
@@ -469,6 +471,19 @@ impl Work for LoopWork {
 
     fn left(until: Moment) -> Duration {
         until.since(Clock.now_coarse())
+    }
+}
+
+impl Drop for LoopWork {
+    fn drop(&mut self) {
+        if self.home.is_here() {
+            self.driver.finish();
+            if let Some(records) = self.driver.take_records() {
+                records.write();
+            }
+        } else {
+            self.driver.leave_to_parent();
+        }
     }
 }
 
@@ -554,8 +569,8 @@ mod tests {
         let patient = Duration::from_secs(20);
         let builder = Redlock::builder().node(url).node_timeout(patient).connect_timeout(patient);
         let config = builder.config().unwrap();
-        let mux = Multiplexer::new(config, poller.registry(), Token(0)).unwrap();
-        let mut loop_work = LoopWork::new(mux);
+        let driver = Driver::new(config, poller.registry(), Token(0)).unwrap();
+        let mut loop_work = LoopWork::new(driver, Home::here());
         loop_work.get_ready();
         let resource = Resource::new("resource").unwrap();
         let order = Order::Acquire { resource, ttl: TTL, patience: Patience::OneRound };

@@ -2,7 +2,6 @@
 
 mod connect;
 mod crew;
-mod errands;
 mod guard;
 mod hand_over;
 mod keep_alive;
@@ -20,12 +19,12 @@ use mio::{Token, Waker};
 pub use connect::ConnectError;
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
-pub use keep_alive::{KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Loss, LossCause};
+pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock};
 
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;
 use crate::moment::Moment;
-use crate::mux::Multiplexer;
+use crate::mux::Driver;
 use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
 use crate::quorum::NODES_MAX;
 use crate::resource::Resource;
@@ -38,42 +37,49 @@ use poller::Poller;
 
 /// The waker's token: above the tokens of the nodes.
 const WAKER: Token = Token(NODES_MAX);
-/// A sleeping thread gives up this much later than its operation should end. So the thread that
-/// runs the event loop acts first, and knows what the masters answered.
+/// A sleeping thread waits this much longer than its operation's limit. So the thread that runs the
+/// event loop can end the operation first, with the masters' answers.
 const SLACK: Duration = Duration::from_millis(10);
 
 /// A client for distributed locks over several Redis masters.
 ///
-/// It is a handle: cloning it is cheap, and all clones and threads share one connection to each
-/// master. It has no thread of its own, except to keep locks alive ([`LockGuard::keep_alive`]) and
-/// to look up host names ([`Builder::resolver`]). A calling thread sends its own commands and,
-/// while it waits, runs the event loop for all threads. So connections are made, lost and made
-/// again only during calls.
+/// Cloning is cheap: all clones and threads share one connection to each master. A client has no
+/// thread of its own, except to keep locks alive ([`LockGuard::keep_alive`]) and to look up host
+/// names ([`Builder::resolver`]). A calling thread sends its own commands and, while it waits, runs
+/// the event loop for all threads. So the client connects, notices a lost connection and reconnects
+/// only during calls.
 ///
-/// A logger may block or panic; that affects only the thread that logs. A thread writes records
-/// when it holds nothing that others wait for. At most 256 records are kept at a time; further ones
-/// are counted, and the count is logged. A logger should not call the client that it logs for,
-/// because that client may log again.
+/// A logger may block or panic; that affects only the thread that logs. A thread calls the logger
+/// only when it holds nothing that others wait for. At most 256 records are kept at a time; further
+/// ones are counted, and the count is logged. A logger should not use this client, because the
+/// client may then log again.
 ///
 /// # How long a call takes
 /// While another thread runs the event loop, a call sleeps. But it sleeps no longer than its own
-/// limit, even if that other thread gets no processor for a long time. `try_lock` and
-/// [`unlock`](LockGuard::unlock) return after [`connect_timeout`](crate::Builder::connect_timeout)
-/// and [`node_timeout`](crate::Builder::node_timeout) together. `try_lock_for` returns after its
-/// wait. [`extend`](LockGuard::extend) returns when the old validity ends.
-/// [`connect`](crate::Builder::connect) and [`shutdown`](Redlock::shutdown) return after their
-/// timeouts. Each may be some 10 ms late, not more. Such a call fails with
-/// [`Unavailable`](crate::LockErrorKind::Unavailable) and lists no master; an extension fails with
-/// [`Expired`](crate::LockErrorKind::Expired). Whatever the call has taken, or may yet take, is
-/// given up as soon as a thread runs the event loop again. [`nodes`](Redlock::nodes) and
-/// [`stats`](Redlock::stats) wait for the other thread without a limit.
+/// limit, even if the operating system does not schedule that other thread for a long time. The
+/// call returns at the latest:
 ///
-/// Two delays have no bound. The calling thread itself may get no processor, or be blocked by the
-/// logger. And another thread may get none while it holds the mutex through which threads exchange
-/// their requests.
+/// - `try_lock` and [`unlock`](LockGuard::unlock): after
+///   [`connect_timeout`](crate::Builder::connect_timeout) +
+///   [`node_timeout`](crate::Builder::node_timeout);
+/// - `try_lock_for`: after its `wait`;
+/// - [`extend`](LockGuard::extend): when the old validity ends;
+/// - [`connect`](crate::Builder::connect) and [`shutdown`](Redlock::shutdown): after their
+///   timeouts.
 ///
-/// After `fork`, it belongs to the parent: in the child every operation fails with
-/// [`Forked`](crate::LockErrorKind::Forked), and dropping a guard does nothing.
+/// Each may be up to about 10 ms late. If another thread does not end the operation by then, the
+/// call fails with [`Unavailable`](crate::LockErrorKind::Unavailable) and lists no master; an
+/// extension fails with [`Expired`](crate::LockErrorKind::Expired). The client releases whatever
+/// the call has acquired, or may still acquire, as soon as a thread runs the event loop again.
+///
+/// Three delays have no bound. The calling thread itself may not be scheduled, or be blocked by the
+/// logger. Another thread may not be scheduled while it holds the mutex through which threads
+/// exchange their requests. And [`nodes`](Redlock::nodes) and [`stats`](Redlock::stats) wait for a
+/// thread that runs the event loop without a limit.
+///
+/// After `fork`, the client belongs to the parent: in the child every operation fails with
+/// [`Forked`](crate::LockErrorKind::Forked), and dropping a guard does nothing. A server that forks
+/// workers creates a client in each worker.
 ///
 /// ```no_run
 /// use muxlock::Redlock;
@@ -81,8 +87,9 @@ const SLACK: Duration = Duration::from_millis(10);
 ///
 /// let redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let lock = redlock.try_lock("invoice:42", Duration::from_secs(10))?;
-/// // ... work that ends well before `lock.remaining()` is ...
-/// lock.unlock()?;
+/// // ... finish the work well before `lock.remaining()` reaches zero ...
+/// let released = lock.unlock()?;
+/// assert!(released.was_held(), "another holder may have had the lock");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -108,10 +115,11 @@ impl Redlock {
         Builder::default()
     }
 
-    /// Connects with default settings and waits until a quorum of the masters is ready.
+    /// Connects with default settings and waits until a quorum of the masters is connected; see
+    /// [`Builder::connect`].
     ///
     /// # Errors
-    /// As [`Builder::connect`].
+    /// The same as [`Builder::connect`].
     pub fn connect<I>(urls: I) -> Result<Redlock, ConnectError>
     where
         I: IntoIterator,
@@ -124,38 +132,64 @@ impl Redlock {
         let poller = Poller::new(config.busy_poll).map_err(ConfigError::Os)?;
         let waker = Waker::new(poller.registry(), WAKER).map_err(ConfigError::Os)?;
         let settings = config.clone();
-        let mux = Multiplexer::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;
-        let home = mux.home();
-        let crew = Crew::new(LoopWork::new(mux), poller, waker);
+        let driver = Driver::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;
+        let home = Home::here();
+        let crew = Crew::new(LoopWork::new(driver, home), poller, waker);
         let keeper = Arc::new(Keeper::new());
         let round_limit = settings.connect_timeout + settings.node_timeout + SLACK;
         let shared = Shared { crew, config: settings, home, keeper, round_limit };
         Ok(Redlock { shared: Arc::new(shared) })
     }
 
-    /// Tries once to take a lock that lives for `ttl`: one round, decided as soon as a quorum has
-    /// granted it or no longer can.
+    /// Tries once to take a lock for `ttl`. The call returns as soon as a quorum has granted the
+    /// lock, or can no longer grant it.
     ///
-    /// A quorum of the masters holds the lock until [`LockGuard::remaining`] is zero. That is the
-    /// TTL, minus the duration of the round, minus the clock drift allowed for. Only a fencing
-    /// token that the resource checks protects against a holder that continues after that moment.
+    /// On success, a quorum of the masters holds the key until [`LockGuard::remaining`] is zero.
+    /// That is the TTL, minus the duration of the round, minus the clock drift allowed for. Only a
+    /// fencing token that the resource checks protects against a holder that continues after that
+    /// moment.
+    ///
+    /// The TTL is rounded down to milliseconds. The shortest is 4 ms with the default
+    /// [`drift_factor`](Builder::drift_factor), the longest is [`max_ttl`](Builder::max_ttl). The
+    /// call connects to masters that are not connected. It does not queue behind threads that wait
+    /// in [`try_lock_for`](Redlock::try_lock_for).
     ///
     /// # Errors
-    /// - [`Contended`](crate::LockErrorKind::Contended): another client holds it; try again later.
-    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters answered. The error
-    ///   gives the reason for each; check the masters.
+    /// - [`Contended`](crate::LockErrorKind::Contended): another holder has the lock, maybe in this
+    ///   client; try again later.
+    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters gave a vote. They were
+    ///   down, slow, refused or in quarantine; the error gives the reason for each. With
+    ///   quarantine, [`ready_in`](LockError::ready_in) says how long to wait.
     /// - [`Expired`](crate::LockErrorKind::Expired): the quorum took longer than the validity; use
     ///   a longer TTL.
     /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl),
     ///   [`InvalidResource`](crate::LockErrorKind::InvalidResource): correct the argument.
-    /// - [`Overloaded`](crate::LockErrorKind::Overloaded): this client has too many operations in
-    ///   flight; wait until some have ended.
+    /// - [`Overloaded`](crate::LockErrorKind::Overloaded): this client has 131,072 operations in
+    ///   flight; wait until some have completed.
     /// - [`NoEntropy`](crate::LockErrorKind::NoEntropy): the operating system returned no random
     ///   bytes.
     /// - [`Forked`](crate::LockErrorKind::Forked): this process was forked from the one that made
     ///   the client; make a new client in this process.
     ///
-    /// After any error, the client already deletes whatever the attempt left on the masters.
+    /// After any error, the client itself deletes whatever the attempt left on the masters.
+    ///
+    /// ```no_run
+    /// # use muxlock::Redlock;
+    /// use muxlock::LockErrorKind;
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+    /// match redlock.try_lock("invoice:42", Duration::from_secs(10)) {
+    ///     Ok(lock) => println!("held for {:?}", lock.remaining()),
+    ///     Err(error) => match error.kind() {
+    ///         LockErrorKind::Contended => println!("another holder has it"),
+    ///         LockErrorKind::Unavailable => println!("quorum in {:?}: {error}", error.ready_in()),
+    ///         _ => return Err(error.into()),
+    ///     },
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn try_lock(
         &self,
         resource: impl AsRef<[u8]>,
@@ -164,20 +198,22 @@ impl Redlock {
         self.acquire(resource.as_ref(), ttl, None)
     }
 
-    /// Tries to take a lock for at most `wait`, in as many rounds as fit, with random delays
-    /// between them.
+    /// Tries for at most `wait` to take a lock for `ttl`, in as many rounds as fit, with random
+    /// delays between them.
     ///
-    /// The limit is hard: it covers connecting, every round and delay, and the work of other
+    /// `wait` is a hard limit. It includes connecting, all rounds and delays, and waiting for other
     /// threads of this client ([How long a call takes](Redlock#how-long-a-call-takes)). A wait
-    /// shorter than a round trip cannot succeed.
+    /// shorter than a round trip cannot succeed. The call also continues after rounds that fail
+    /// with `Unavailable` or `Expired`. Locks are not reentrant: if the calling thread already
+    /// holds the lock, the call waits until that lock expires or `wait` has passed.
     ///
-    /// Threads that wait for the same resource on one client get it in the order of their arrival.
-    /// Only the first of them asks the masters; while one of them holds the lock, none asks.
-    /// Between clients there is no order: a client whose threads always want the lock may keep it
-    /// to itself.
+    /// Threads of one client that wait for the same resource get it in the order in which they
+    /// called. Only the first of them asks the masters; while one of them holds the lock, none
+    /// asks. There is no order between clients: if the threads of one client always want the lock,
+    /// other clients may never get it.
     ///
     /// # Errors
-    /// As [`try_lock`](Redlock::try_lock), with the node reports of the last round.
+    /// The same as [`try_lock`](Redlock::try_lock), with the node reports of the last round.
     pub fn try_lock_for(
         &self,
         resource: impl AsRef<[u8]>,
@@ -187,10 +223,12 @@ impl Redlock {
         self.acquire(resource.as_ref(), ttl, Some(wait))
     }
 
-    /// As [`try_lock_for`](Redlock::try_lock_for), until an instant.
+    /// Same as [`try_lock_for`](Redlock::try_lock_for), but waits until `deadline`. The time from
+    /// now until then becomes the `wait`. So on Linux, time in suspend counts, although an
+    /// [`Instant`] does not count it.
     ///
     /// # Errors
-    /// As [`try_lock`](Redlock::try_lock), with the node reports of the last round.
+    /// The same as [`try_lock`](Redlock::try_lock), with the node reports of the last round.
     pub fn try_lock_until(
         &self,
         resource: impl AsRef<[u8]>,
@@ -200,16 +238,18 @@ impl Redlock {
         self.try_lock_for(resource, ttl, time_until(deadline))
     }
 
-    /// Adopts a lock that [`LockGuard::into_parts`] let go of, from this client or from another one
-    /// with the same masters and the same key prefix.
+    /// Takes over a lock that [`LockGuard::into_parts`] gave up, in this client or in another one.
+    /// Both clients must list the same masters in the same order, with the same key prefix; this is
+    /// not checked.
     ///
-    /// Nothing is sent, and the validity is unchanged: the parts contain their deadline. They may
-    /// come from another process of this machine, as [text](LockParts#as-text).
+    /// This sends nothing and does not change the validity, because the parts contain their
+    /// deadline. The parts may come from another process of this machine, as
+    /// [text](LockParts#as-text). Adopt them only once.
     ///
     /// # Errors
-    /// [`Expired`](crate::LockErrorKind::Expired) if that deadline has passed; the release of
-    /// whatever may be left is then on its way. [`Forked`](crate::LockErrorKind::Forked) if this
-    /// client belongs to the parent process; make a new client.
+    /// [`Expired`](crate::LockErrorKind::Expired) if that deadline has passed; the client then
+    /// releases whatever may be left. [`Forked`](crate::LockErrorKind::Forked) if this client
+    /// belongs to the parent process; make a new client.
     pub fn adopt(&self, parts: LockParts) -> Result<LockGuard, LockError> {
         if !self.is_home() {
             return Err(LockError::forked());
@@ -219,7 +259,8 @@ impl Redlock {
     }
 
     /// The status of each master, in the order of configuration. The client first handles the
-    /// replies that have arrived by now; it waits for none.
+    /// replies that have already arrived, and waits for no others. It may wait without a limit for
+    /// a thread that runs the event loop.
     ///
     /// Empty in a process that was forked from the one that made this client.
     pub fn nodes(&self) -> Vec<NodeStatus> {
@@ -232,7 +273,8 @@ impl Redlock {
         }
     }
 
-    /// Counters since this client was made; all zero in a process that was forked.
+    /// Counters since this client was created; all zero in a process that was forked. It may wait
+    /// without a limit for a thread that runs the event loop.
     pub fn stats(&self) -> Stats {
         if !self.is_home() {
             return Stats::default();
@@ -243,18 +285,21 @@ impl Redlock {
         }
     }
 
-    /// How many masters make a quorum.
+    /// How many masters make a quorum: more than half of those listed.
     pub fn quorum(&self) -> usize {
         self.shared.config.quorum()
     }
 
-    /// Waits until every command is answered, for at most `timeout`. Call it before a process ends,
-    /// so that the releases of dropped guards are not lost. Releases owed to masters that cannot be
-    /// reached count until their keys have expired.
+    /// Waits, for at most `timeout`, until the masters have answered every command that was sent.
+    /// Call it before a process ends, so that the releases of dropped guards are not lost: dropping
+    /// the last clone of a client waits for nothing. Releases that wait for an unreachable master
+    /// count as unanswered until their keys have expired.
     ///
-    /// Returns the number of unanswered commands; masters that are down or frozen leave some.
-    /// Returns 1 if another thread that ran the event loop was delayed, so that the number is
-    /// unknown.
+    /// Returns the number of commands still unanswered: zero if all is done. Masters that are down
+    /// or frozen leave some; what was not released ends with its TTL. Returns 1 if the number is
+    /// unknown because the thread that ran the event loop was delayed.
+    ///
+    /// It closes no connection, and the client can be used afterwards.
     pub fn shutdown(&self, timeout: Duration) -> usize {
         if !self.is_home() {
             return 0;
@@ -320,7 +365,7 @@ impl Redlock {
         }
     }
 
-    /// The limit for operations that end by themselves after one round.
+    /// The limit for operations that take one round.
     #[inline]
     fn round_limit(&self) -> Limit<Moment> {
         Limit::After(self.shared.round_limit)
@@ -330,7 +375,7 @@ impl Redlock {
         self.shared.config.ensured(ttl, min)
     }
 
-    /// Returns no lease if it slept past the deadline: the lock was then given up.
+    /// Returns no lease if the call slept past the deadline: the lock was then given up.
     pub(crate) fn extend(
         &self,
         lease: Lease,
@@ -354,7 +399,7 @@ impl Redlock {
         self.release_at_home(lease, self.round_limit())
     }
 
-    /// Only in the process that made it.
+    /// Call this only in the process that created the client.
     fn release_until(&self, lease: Lease, until: Moment) -> Result<Released, LockError> {
         self.release_at_home(lease, Limit::At(until))
     }
@@ -373,8 +418,8 @@ impl Redlock {
         }
     }
 
-    /// Only in the process that made it. Returns an expired lease if it slept past the deadline:
-    /// the lock was then given up.
+    /// Call this only in the process that created the client. Returns an expired lease if the call
+    /// slept past the deadline: the lock was then given up.
     pub(crate) fn let_go(&self, lease: Lease) -> Lease {
         let (over, limit) = (lease.over(), Limit::At(lease.valid_until().after(SLACK)));
         match self.shared.crew.run(Order::LetGo(lease), limit) {

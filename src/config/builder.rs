@@ -1,4 +1,4 @@
-//! The setters, and what is set if they are not used.
+//! The setters and their defaults.
 
 use std::fmt;
 use std::io;
@@ -65,20 +65,28 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Adds a master: `redis://[user[:password]@]host[:port][/db]` or `unix:///path[?db=n]`.
+    /// Adds a master: `redis://[[user]:password@]host[:port][/db]` or `unix:///path[?db=n]`. A
+    /// client has 1 to [`NODES_MAX`](crate::NODES_MAX) of them.
     ///
+    /// The port is 6379 if not given. `redis://:password@host` authenticates the default user.
     /// User, password, host and path may be percent-encoded. An IPv6 address must be in brackets.
+    /// An address has at most 4,096 bytes. A Unix socket cannot have a password here. There is no
+    /// TLS: `rediss://` is refused.
+    ///
     /// `?restart_guard=uptime|own_observation|off` sets the [`RestartGuard`] of this master alone.
-    /// `?durable=yes` declares that a restart loses no confirmed write, and skips the quarantine
-    /// after a restart. It requires `appendonly yes`, `appendfsync always` and
-    /// `no-appendfsync-on-rewrite no`, nothing less. The client never detects this by itself,
-    /// because the current settings prove nothing about the moment of a crash.
+    /// With `?durable=yes` you declare that this master loses no confirmed write in a restart. The
+    /// client then does not quarantine it after a restart. That requires `appendonly yes`,
+    /// `appendfsync always` and `no-appendfsync-on-rewrite no`, nothing less. The client does not
+    /// check these settings, because their present values say nothing about the values at the time
+    /// of a crash.
     ///
-    /// The client connects to a numeric host as it is. It looks a name up before each connection,
-    /// so a master may return under another address: see [`resolver`](Builder::resolver).
+    /// The client uses a numeric IP address directly. It looks a host name up before each
+    /// connection, so a master may return under another address: see
+    /// [`resolver`](Builder::resolver).
     ///
-    /// All clients of a resource must list the same masters (R35). The masters must be independent:
-    /// no replicas, no cluster, no failover behind an address.
+    /// All clients of a resource must list the same masters (R35), in the same order if locks are
+    /// handed over. The masters must be independent: no replicas, no cluster, no failover behind an
+    /// address.
     pub fn node(mut self, url: impl Into<String>) -> Builder {
         self.nodes.push(url.into());
         self
@@ -96,16 +104,17 @@ impl Builder {
 
     /// How long one node may take to answer before its vote counts as missing; 50 ms if not set.
     ///
-    /// Choose it far below any TTL in use: it bounds how long an attempt waits when more than a
-    /// minority of the nodes is slow. From 100 µs to one minute. On Linux, short timeouts are
-    /// accurate to some ten microseconds; elsewhere they end on the next millisecond.
+    /// Choose it far below any TTL in use: it limits how long an attempt waits if so many nodes are
+    /// slow that the others are no quorum. Choose it above the round trip to each master that
+    /// should vote. From 100 µs to one minute. On Linux, timeouts below 10 ms are accurate to a few
+    /// tens of microseconds; elsewhere they are rounded up to a millisecond.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Builder {
         self.node_timeout = node_timeout;
         self
     }
 
-    /// How long a connection may take, including its handshake and the lookup of the host name, if
-    /// it has one; 500 ms if not set.
+    /// The limit for one connection attempt: lookup of the host name, connection and handshake
+    /// together; 500 ms if not set. From 1 ms to one minute.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Builder {
         self.connect_timeout = connect_timeout;
         self
@@ -114,10 +123,10 @@ impl Builder {
     /// How long a call polls for answers in a busy loop before it sleeps. Off if not set; at most
     /// 100 ms.
     ///
-    /// Busy polling saves the wake-up latency, and occupies a processor meanwhile. It pays off
-    /// where the masters are near and there are more processors than busy threads; elsewhere it
-    /// makes everything slower. It applies to [`Redlock`](crate::Redlock) only: a program with its
-    /// own event loop decides how it polls.
+    /// Busy polling saves the wake-up latency, and occupies a processor meanwhile. It helps if the
+    /// masters are close and there are idle processors; otherwise it makes everything slower. It
+    /// applies to [`Redlock`](crate::Redlock) only: a program with its own event loop decides how
+    /// it polls.
     pub fn busy_poll(mut self, busy_poll: Duration) -> Builder {
         self.busy_poll = busy_poll;
         self
@@ -129,23 +138,33 @@ impl Builder {
         self
     }
 
-    /// The fraction of a TTL by which clocks may disagree; 0.01 if not set.
+    /// The fraction of a TTL by which the clocks of client and masters may drift apart; 0.01 if not
+    /// set. From 0 to below 1.
     ///
-    /// 1 % covers what NTP does to a clock's rate. Chrony may slew faster unless it is configured
-    /// not to; then use 0.1.
+    /// 1 % covers what NTP does to a clock's rate. Chrony may slew faster, unless its `maxslewrate`
+    /// is low. Use 0.1 if it may. The validity of a lock is shorter than its TTL by this fraction
+    /// and 2 ms.
     pub fn drift_factor(mut self, drift_factor: f64) -> Builder {
         self.drift_factor = drift_factor;
         self
     }
 
-    /// A prefix for every key, before the resource name. Empty if not set: then the keys are the
-    /// same as those of other Redlock clients, and exclude them.
+    /// A prefix for every key, before the resource name; at most 256 bytes. Empty if not set: then
+    /// the keys are the same as those of other Redlock clients, so that both exclude each other.
     pub fn key_prefix(mut self, key_prefix: impl Into<Vec<u8>>) -> Builder {
         self.key_prefix = key_prefix.into();
         self
     }
 
-    /// The longest TTL that a lock may have; 30 s if not set.
+    /// The longest TTL that a lock may have; 30 s if not set. A longer one fails with
+    /// [`InvalidTtl`](crate::LockErrorKind::InvalidTtl). At most 2^31 - 1 ms.
+    ///
+    /// The client also assumes that no lock of another client has a longer TTL: it ignores a
+    /// restarted master for this time, plus the clock drift on it, plus one second
+    /// ([`RestartGuard`]). So **all clients of a resource must have the same value**. To raise it
+    /// in a running system, first give all clients the new value, and then use longer TTLs. To
+    /// lower it, first use shorter TTLs, wait until all longer locks have expired, and then give
+    /// all clients the new value.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Builder {
         self.max_ttl = max_ttl;
         self
@@ -154,51 +173,61 @@ impl Builder {
     /// How the client treats masters that may have forgotten a lock; see [`RestartGuard`].
     ///
     /// The guard is on if this is not set. A master that was just started then does not vote for
-    /// [`max_ttl`](Builder::max_ttl) and a little more. Switch the guard off in development, and
-    /// for tests that start their own masters.
+    /// [`max_ttl`](Builder::max_ttl) plus about 1.3 s (with the default settings). Switch the guard
+    /// off in development, and for tests that start their own masters.
     pub fn restart_guard(mut self, restart_guard: RestartGuard) -> Builder {
         self.restart_guard = restart_guard;
         self
     }
 
-    /// A key by which each master shows that its data was not flushed; none if not set.
+    /// The name of a key on each master; if the key is gone, the client knows that the master was
+    /// flushed. None if not set; 1 to 256 bytes. The [`key_prefix`](Builder::key_prefix) is not
+    /// added.
     ///
-    /// With a marker, a new lock is set by a script that checks this key in the same step. If the
-    /// key is gone, the data was flushed, by `FLUSHALL` for example, which nothing else shows. The
-    /// script then writes the key anew, and the client puts the master into quarantine as after a
-    /// restart. All clients with the same marker wait together; they must have the same
-    /// [`max_ttl`](Builder::max_ttl). The cost is a script instead of a plain `SET`, and one key
-    /// without a time to live on each master. The marker does not reveal that a single lock was
-    /// deleted.
+    /// With a marker, the client acquires a lock with a script, which sets the lock's key and
+    /// checks the marker in one step. If the marker is gone, the data was flushed, for example by
+    /// `FLUSHALL`, which the client cannot detect in another way. The script then sets the marker
+    /// again, and the client quarantines the master as after a restart. All clients with the same
+    /// marker quarantine it until about the same moment, so they must have the same
+    /// [`max_ttl`](Builder::max_ttl). With [`RestartGuard::Off`] the script still keeps new locks
+    /// from counting for that time.
+    ///
+    /// **When you set a marker for the first time**, it is missing on every master. So clients with
+    /// the marker get no lock for a full quarantine. To avoid that, start one client with it early
+    /// and let it try to take a lock.
+    ///
+    /// The cost is a script instead of a plain `SET`, and one key without a time to live on each
+    /// master. The script calls `TIME`: without the permission for it, a master never votes. The
+    /// marker does not detect the deletion of a single key.
     pub fn flush_marker(mut self, key: impl Into<Vec<u8>>) -> Builder {
         self.flush_marker = Some(key.into());
         self
     }
 
-    /// Whether extensions set the lock on masters that have forgotten it, including those of locks
-    /// that are kept alive. Off if not set. See [`Heal`] for the requirements.
+    /// Whether extensions, including automatic renewals, set a missing key on masters that have
+    /// lost it. Off if not set. See [`Heal`] for the requirements.
     pub fn heal(mut self, heal: Heal) -> Builder {
         self.heal = heal;
         self
     }
 
     /// Replaces the lookup of host names; the system's lookup if not set. The function gets the
-    /// name and the configured port, and may return other ports. For service discovery and for
-    /// tests.
+    /// name and the configured port, and may return addresses with other ports. It is for service
+    /// discovery and for tests.
     ///
     /// The client calls it before each connection to a node whose address is a name, never for a
     /// numeric address or a Unix socket. The function may block: each lookup runs on its own
-    /// thread, which ends with it. A node has at most one lookup at a time. If a lookup has not
-    /// ended by the [`connect_timeout`](Builder::connect_timeout), the node gives no vote
-    /// ([`Phase::Lookup`](crate::Phase::Lookup)), and the next try uses what the lookup finds
-    /// later. If a lookup fails, panics or finds no address, the node gives no vote either
-    /// ([`NodeOutcome::Unresolved`](crate::NodeOutcome::Unresolved)). The client tries the node
-    /// again with growing delays. A lookup that never ends keeps its thread, even after the client
-    /// is dropped.
+    /// thread, which ends with it. A node has at most one lookup at a time. If a lookup takes
+    /// longer than the [`connect_timeout`](Builder::connect_timeout), the node gives no vote
+    /// ([`Phase::Lookup`](crate::Phase::Lookup)). The lookup continues, and the next connection
+    /// attempt uses its result. If a lookup fails, panics or finds no address, the node gives no
+    /// vote either ([`NodeOutcome::Unresolved`](crate::NodeOutcome::Unresolved)). The client tries
+    /// the node again with growing delays. If a lookup never returns, its thread stays, even after
+    /// the client is dropped.
     ///
-    /// The first 16 addresses are used. To the [`RestartGuard`], a server at a new address is a new
-    /// server, unless it reports the same process. A name that resolves to the address of another
-    /// node has no vote of its own ([`Unfit::Duplicate`](crate::Unfit::Duplicate)).
+    /// The client uses the first 16 addresses. The [`RestartGuard`] treats a server at a new
+    /// address as new, unless its `run_id` is unchanged. If a name resolves to another node's
+    /// address, it gives no vote ([`Unfit::Duplicate`](crate::Unfit::Duplicate)).
     ///
     /// ```
     /// use muxlock::Redlock;

@@ -32,7 +32,7 @@ pub enum ConfigError {
         /// The node listed later.
         second: String,
     },
-    /// A time is zero or beyond its bound.
+    /// A time is below or above its bounds.
     Time {
         /// The setting's name.
         setting: &'static str,
@@ -67,7 +67,8 @@ pub enum ConfigError {
         /// The node's address.
         node: String,
     },
-    /// The operating system refused a resource that the event loop needs.
+    /// The operating system did not provide a resource that the event loop needs, such as a file
+    /// descriptor.
     Os(io::Error),
 }
 

@@ -31,7 +31,8 @@ const FLUSH_MARKER_BYTES_MAX: usize = 256;
 /// The name of a key that is never written.
 const PROBE_NAME: &str = "muxlock:probe";
 
-/// Checked settings, from which a [`Multiplexer`](crate::Multiplexer) is made.
+/// Checked settings. Create them with [`Builder::config`], and pass them to
+/// [`Multiplexer::new`](crate::Multiplexer::new) or [`Standalone::new`](crate::Standalone::new).
 #[derive(Clone)]
 pub struct Config {
     pub(crate) nodes: Vec<NodeConfig>,
@@ -86,7 +87,7 @@ impl Target {
         }
     }
 
-    /// As far as this is known without looking up names.
+    /// Whether both are the same server, as far as this is known without a lookup.
     fn is_same_server(&self, other: &Target) -> bool {
         match (self, other) {
             (
@@ -147,7 +148,7 @@ impl Config {
         self.nodes.len()
     }
 
-    /// How many of them make a quorum.
+    /// How many masters make a quorum: more than half of them.
     pub fn quorum(&self) -> usize {
         quorum::quorum(self.nodes.len())
     }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// The delay between the rounds of [`try_lock_for`](crate::Redlock::try_lock_for).
 ///
-/// The delay after round `k` is random in `[d, 2d]`. `d` starts at `first`, doubles with every
-/// round up to `most`, and is at least three times the last observed round trip to a quorum (R9).
-/// So clients that collided are unlikely to collide again.
+/// The delay after round `k` is random in `[d, 2d]`. `d` starts at `first`, and doubles with every
+/// round up to `most`. But it is at least three times the smoothed time to a quorum of answers,
+/// even if that is more than `most` (R9). So clients that collided are unlikely to collide again.
 ///
 /// ```
 /// use muxlock::Retry;
@@ -22,13 +22,13 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// The base of the first delay; 2 ms if not set.
+    /// The base of the first delay; 2 ms if not set. From 1 µs to one minute.
     #[must_use]
     pub fn first(self, first: Duration) -> Retry {
         Retry { first, ..self }
     }
 
-    /// The greatest base of a delay; 64 ms if not set.
+    /// The base at which the doubling ends; 64 ms if not set. From `first` to one minute.
     #[must_use]
     pub fn most(self, most: Duration) -> Retry {
         Retry { most, ..self }
@@ -52,53 +52,53 @@ impl Default for Retry {
 /// How the client treats a master that may have forgotten a lock that is still held.
 ///
 /// A master that was restarted without its data would grant such a lock a second time. The guard
-/// puts it into quarantine: its votes do not count until every lock it can have forgotten has
+/// puts it into quarantine: its votes do not count until every lock that it may have forgotten has
 /// expired. That takes [`max_ttl`](crate::Builder::max_ttl), plus the clock drift on it, plus one
-/// second because servers report their age in whole seconds. The algorithm calls this "delayed
-/// restarts"; here the client does the waiting. The guard also covers a replica that was promoted,
-/// a master whose wall clock was seen to jump forward, and a master whose
+/// second because servers report their age in whole seconds. By default, the age that the server
+/// reports is subtracted. The algorithm calls this "delayed restarts"; here the client waits
+/// instead of the operator. The guard also covers a replica that was promoted, a master whose wall
+/// clock was seen to jump forward, and a master whose
 /// [`flush_marker`](crate::Builder::flush_marker) is gone.
 ///
-/// The client still sends everything to a node in quarantine, so that its copies of keys block
-/// other clients when it votes again. But none of its answers counts, not even for an extension:
-/// another client that is about to win a lock may still count a vote from before the restart.
+/// The client still sends every command to a node in quarantine, so that the keys on it block other
+/// clients once it votes again. It ignores the answers, even those to extensions: another client
+/// that is about to win a lock may still count a vote that the node gave before the restart.
 ///
-/// The guard protects a resource only if every client of it uses the guard, with a `max_ttl` that
-/// no lock of any of them exceeds.
+/// The guard protects a resource only if every client of it uses the guard, and no lock's TTL
+/// exceeds the `max_ttl` of any client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartGuard {
-    /// The client relies on the age that the server reports (`uptime_in_seconds`), unless this
-    /// client has seen the previous process more recently than that. The default.
+    /// The client trusts the age that the server reports (`uptime_in_seconds`). If the previous
+    /// process answered this client more recently than that, the shorter time counts. The default.
     #[default]
     Uptime,
-    /// Only this client's own observation counts: a master votes after this client has known its
-    /// process for that long. No clock of a server is trusted. The cost is that wait after each
-    /// start of this client.
+    /// A master votes only after this client has seen its process for the whole quarantine. The
+    /// client trusts no reported age. The price: after each of its own starts, it waits that long.
     OwnObservation,
-    /// No quarantine, whatever happened to a master. For development, where masters are started and
-    /// used at once, and for masters that the operator knows to be safe.
+    /// No quarantine, whatever happened to a master. For development, where masters are used as
+    /// soon as they are started, and for masters that the operator knows to be safe.
     Off,
 }
 
 /// What an extension does on a master that does not have the lock.
 ///
-/// A master that is restarted without its data forgets the locks it has granted, and extensions no
-/// longer count there. Once a majority has been restarted, one after the other, no lock that was
-/// held throughout can be extended, however often its holder renews it. Healing is for long-lived
+/// A master that is restarted without its data loses the locks it has granted, so extensions fail
+/// there. If all masters of a majority are restarted, one after the other, a lock that is held
+/// throughout can no longer be extended, even with frequent renewals. Healing is for long-lived
 /// locks on masters that are restarted in turn.
 ///
-/// Healing requires the [`RestartGuard`] on every master. A copy that was set anew proves nothing
-/// while another client may still count a vote from before the master forgot. So a healed copy
-/// counts only after the master's quarantine. If so many masters restart within that time that no
-/// quorum remembers the lock, it is lost, as without healing. Make sure that an extension runs
-/// between the end of one master's quarantine and the restart of the next.
+/// Healing requires the [`RestartGuard`] on every master. A restored key must not count while
+/// another client may still count a vote from before the loss of data. So it counts only after the
+/// master's quarantine. If so many masters restart within that time that no quorum has the lock, it
+/// is lost, as without healing. Make sure that an extension runs between the end of one master's
+/// quarantine and the restart of the next.
 ///
-/// With a [`flush_marker`](crate::Builder::flush_marker), an extension checks it as a new lock
-/// does. Of all processes that a lock is handed to, either all should heal or none.
+/// With a [`flush_marker`](crate::Builder::flush_marker), an extension checks it as an acquisition
+/// does. All processes that a lock is passed between should use the same setting.
 ///
-/// With healing, deleting the keys no longer takes a kept-alive lock away from its holder, unless
-/// another client takes the lock before the next extension.
+/// With healing, an operator cannot revoke a renewed lock by deleting its keys: the next extension
+/// sets them again, unless another client takes the lock before.
 ///
 /// ```
 /// use muxlock::{Heal, Redlock};
@@ -113,12 +113,12 @@ pub enum RestartGuard {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Heal {
-    /// The extension leaves such a master without the lock. The default.
+    /// The extension does not set the key there. The default.
     #[default]
     Off,
-    /// The extension sets the lock there with the same token and the requested TTL, unless another
-    /// token is there. So masters that could not be reached, or refused, when the lock was taken
-    /// get it too.
+    /// The extension sets the key there with the same token and the requested TTL, unless the key
+    /// holds another token. So masters that were unreachable, or refused, when the lock was taken
+    /// get the key too.
     On,
 }
 

@@ -100,9 +100,7 @@ fn parse(url: &str) -> Result<NodeUrl, String> {
     match scheme {
         "redis" => parse_tcp(rest),
         "unix" => parse_unix(rest),
-        "rediss" => {
-            Err("rediss:// needs TLS, which this build of muxlock does not have".to_owned())
-        }
+        "rediss" => Err("rediss:// needs TLS, which muxlock does not have".to_owned()),
         _ => Err(format!("the scheme is {scheme:?}; known are redis:// and unix://")),
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 
 use mio::{Registry, Token};
 
-use super::{Multiplexer, disconnected};
+use super::driver::{Driver, disconnected};
 use crate::config::{NodeConfig, Resolver, Target};
 use crate::outcome::{NodeOutcome, Phase};
 #[cfg(not(unix))]
@@ -81,7 +81,7 @@ impl Lookup {
     }
 }
 
-impl Multiplexer {
+impl Driver {
     /// Starts to look up the node's name, or waits for a lookup of an earlier try.
     pub(super) fn look_up(&mut self, node: usize, host: &str, port: u16) {
         let now = self.engine.last_now();

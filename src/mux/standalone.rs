@@ -15,9 +15,10 @@ use crate::quorum::NODES_MAX;
 /// A [`Multiplexer`] with its own poll: for event loops other than mio's, and for programs without
 /// an event loop.
 ///
-/// On Unix it is one file descriptor, that of its epoll or kqueue. Anything that waits for
-/// descriptors can wait for it: `poll(2)`, another epoll, GLib, libuv, a runtime's reactor. It is
-/// readable when there is something to do. In an event loop:
+/// On Unix it exposes one file descriptor, that of its epoll or kqueue. Any event loop can wait for
+/// it: `poll(2)`, another epoll, GLib, libuv, a runtime's reactor. It is readable when there is
+/// something to do. Elsewhere only [`wait`](Standalone::wait) and [`turn`](Standalone::turn) are
+/// available. In an event loop:
 ///
 /// 1. start operations, then [`flush`](Multiplexer::flush);
 /// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
@@ -25,9 +26,9 @@ use crate::quorum::NODES_MAX;
 ///    [`next_timeout`](Multiplexer::next_timeout);
 /// 4. [`turn`](Standalone::turn), whatever ended the wait, and continue with 2.
 ///
-/// Both limits of the wait matter. Only `next_timeout` announces connections, retries and timeouts,
-/// and it is zero if a turn ended before everything was read. The outer loop may be level-triggered
-/// or edge-triggered: a turn leaves no event pending.
+/// The timeout matters as much as the descriptor. Only `next_timeout` announces connections,
+/// retries and timeouts, and it is zero if a turn ended before everything was read. The outer loop
+/// may be level-triggered or edge-triggered, because a turn handles all pending events.
 ///
 /// Without another event loop, [`wait`](Standalone::wait) does steps 3 and 4.
 ///
@@ -76,29 +77,29 @@ impl Standalone {
         Ok(Standalone { mux, poll, events: Events::with_capacity(NODES_MAX) })
     }
 
-    /// The multiplexer: its state.
+    /// Borrows the multiplexer, to read its state.
     pub fn mux(&self) -> &Multiplexer {
         &self.mux
     }
 
-    /// The multiplexer: to start operations and to take their results.
+    /// Borrows the multiplexer, to start operations and to take their results.
     pub fn mux_mut(&mut self) -> &mut Multiplexer {
         &mut self.mux
     }
 
-    /// Does what there is to do, without waiting: polls the sockets once, then does what
+    /// Does all pending work without waiting: polls the sockets once, then does what
     /// [`handle_events`](Multiplexer::handle_events) does, within the same bounds.
     ///
     /// # Errors
-    /// As [`wait`](Standalone::wait).
+    /// The same errors as [`wait`](Standalone::wait).
     pub fn turn(&mut self) -> io::Result<()> {
         self.wait(Duration::ZERO)
     }
 
     /// Waits until there is something to do, for at most `limit`, and does it.
     ///
-    /// It may return earlier with nothing done. It does not wait while results are there that the
-    /// caller has not taken.
+    /// It may return early without having done anything. It does not wait while
+    /// [`poll_done`](Multiplexer::poll_done) has results.
     ///
     /// # Errors
     /// The operating system's error. In a process forked from the one that made this, it touches

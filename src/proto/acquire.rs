@@ -13,12 +13,14 @@ use crate::token::LockToken;
 use crate::validity;
 
 impl Engine {
-    /// Starts to acquire a lock. `now` becomes the start of its validity: read the clock before
-    /// this call (R1).
+    /// Starts to acquire a lock. `now` becomes the start of its validity (if there are more rounds,
+    /// of the first one): read the clock just before this call (R1).
     ///
     /// # Errors
-    /// [`LockErrorKind::InvalidTtl`]: correct the TTL. [`LockErrorKind::Overloaded`]: let some
-    /// operations end first. Nothing was sent.
+    /// Nothing was sent.
+    /// - [`LockErrorKind::InvalidTtl`]: correct the TTL.
+    /// - [`LockErrorKind::Overloaded`]: [`OPERATIONS_MAX`] operations of all kinds are in flight;
+    ///   wait until some have completed.
     pub fn acquire(
         &mut self,
         now: Moment,
@@ -124,7 +126,7 @@ impl Engine {
         }
         let key = match self.operations[op].progress {
             Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
-                Some(&self.claims[round].key)
+                Some(&self.rounds.claim(round).key)
             }
             _ => self.last_of(op).map(|last| &last.key),
         };
@@ -137,7 +139,8 @@ impl Engine {
         match failure {
             Failure::Contended => self.stats.contended += 1,
             Failure::Unavailable => self.stats.unavailable += 1,
-            Failure::Expired | Failure::NoEntropy => self.stats.expired += 1,
+            Failure::Expired => self.stats.expired += 1,
+            Failure::NoEntropy => {}
         }
     }
 
@@ -154,7 +157,7 @@ impl Engine {
         *attempts += 1;
         let (ttl, patience) = (*ttl, *patience);
         self.stats.rounds += 1;
-        let round = self.start_round(now, Kind::Acquire, Claim { key, token, ttl }, Some(op));
+        let round = self.rounds.start(now, Kind::Acquire, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         if let Patience::Until(give_up_at) = patience {
             self.set_timer(op, give_up_at);
@@ -185,12 +188,12 @@ impl Engine {
             self.count_failure(failure);
             return false;
         };
-        let (key, nodes) = (self.claims[round].key.clone(), self.reports(round));
+        let (key, nodes) = (self.rounds.claim(round).key.clone(), self.reports(round));
         if let Task::Acquire { last, attempts, .. } = &mut self.operations[op].task {
             let error = LockError::new(failure.into(), *attempts, nodes);
             *last = Some(Box::new(Last { key, report: Some((failure, error)) }));
         }
-        self.disown(round);
+        self.rounds.disown(round);
         self.operations[op].progress = Progress::Waiting;
         self.set_timer(op, retry_at);
         true
@@ -201,7 +204,7 @@ impl Engine {
         let failed = &mut self.rounds[round];
         failed.is_abandoned = true;
         let (started, sent) = (failed.started, failed.sent);
-        let claim = self.claims[round].clone();
+        let claim = self.rounds.claim(round).clone();
         self.release_everywhere(now, Held { claim, started, sent, was_granted: false }, None);
     }
 
@@ -212,8 +215,7 @@ impl Engine {
         else {
             return None;
         };
-        let round_trip = std::time::Duration::from_nanos(self.quorum_round_trip_nanos.unwrap_or(0));
-        let base = self.config.retry.base(attempts, round_trip);
+        let base = self.config.retry.base(attempts, self.rounds.round_trip());
         let delay = between(base, base.saturating_mul(2), self.entropy.next_u64());
         let retry_at = now.after(delay);
         (retry_at < give_up_at).then_some(retry_at)
@@ -234,7 +236,7 @@ impl Engine {
             return;
         }
         if before.is_some() {
-            self.disown(round);
+            self.rounds.disown(round);
             self.conclude(op, Progress::Failed(failure, None));
         } else {
             self.conclude(op, Progress::Failed(failure, Some(round)));
@@ -250,7 +252,7 @@ impl Engine {
         };
         match self.operations[op].progress {
             Progress::Won(round) => {
-                let (won, claim) = (&self.rounds[round], &self.claims[round]);
+                let (won, claim) = (&self.rounds[round], self.rounds.claim(round));
                 if validity::is_valid(won.deadline, now) {
                     self.stats.acquired += 1;
                     return Some(Done::Acquired(Ok(Lease {
@@ -282,8 +284,8 @@ impl Engine {
                 let error = LockError::new(failure.into(), attempts, nodes);
                 Some(Done::Acquired(Err(error)))
             }
-            Progress::Waiting | Progress::Voting(_) | Progress::Refused => {
-                unreachable!("only concluded operations are in the queue")
+            Progress::Waiting | Progress::Voting(_) | Progress::Refused | Progress::Lost(..) => {
+                unreachable!("only concluded acquisitions are in the queue")
             }
         }
     }

@@ -17,11 +17,12 @@ pub enum Command<'a> {
         /// The database's number.
         db: u32,
     },
-    /// `CLIENT SETNAME`, for the operators.
+    /// `CLIENT SETNAME`, so that operators see the client in `CLIENT LIST`.
     SetName,
     /// `CLIENT ID`: the server's number for this connection.
     ClientId,
-    /// `CLIENT KILL ID`: ends another connection, and discards what the server has not read of it.
+    /// `CLIENT KILL ID`: ends another connection. Commands that the server has not read from it are
+    /// lost.
     Kill {
         /// The connection's `CLIENT ID`.
         connection: i64,
@@ -30,15 +31,15 @@ pub enum Command<'a> {
     Info(Section),
     /// `TIME`: the server's wall clock.
     Time,
-    /// A release of an absent key: the server must execute it and answer 0.
+    /// A trial release of a key that never exists. The server must execute it and answer 0.
     Probe {
         /// The key.
         key: &'a [u8],
         /// The release command to use.
         with: ReleaseWith,
     },
-    /// `SET key token NX PX ttl`: "to acquire the lock". With a marker, a script that runs this
-    /// command and answers 1 or 0.
+    /// `SET key token NX PX ttl`. With a marker, a script that runs this command, and answers 1, 0,
+    /// or a negative number (see [`FlushMarker`]).
     Acquire {
         /// The key.
         key: &'a [u8],
@@ -58,7 +59,7 @@ pub enum Command<'a> {
         /// The key's time to live from now on.
         ttl: Ttl,
     },
-    /// As [`Extend`](Command::Extend), but sets the key if it is absent (R29).
+    /// Same as [`Extend`](Command::Extend), but sets the key if it is absent (R29).
     Heal {
         /// The key.
         key: &'a [u8],
@@ -80,9 +81,9 @@ pub enum Command<'a> {
     },
 }
 
-/// A key that a flush deletes together with the locks. The server writes it anew when it is gone.
-/// From then on, for as long as the quarantine, the answer is how many milliseconds are left of
-/// that time, as a negative number.
+/// A key that a flush deletes together with the locks. If it is missing, the script sets it again.
+/// Until `quarantine` has passed since then, the script answers with the remaining milliseconds as
+/// a negative number.
 #[derive(Debug, Clone, Copy)]
 pub struct FlushMarker<'a> {
     /// The key.
@@ -91,11 +92,11 @@ pub struct FlushMarker<'a> {
     pub quarantine: Duration,
 }
 
-/// The command used to compare and delete. All of them do the same, each atomically (R19).
+/// The command for compare-and-delete. All have the same effect, and each is atomic (R19).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseWith {
-    /// The release script, which every voting server must run.
+    /// The release script with `EVAL`, which a server must be able to run in order to vote.
     #[default]
     Script,
     /// `DELEX key IFEQ token`: Redis from 8.4 on.
@@ -117,7 +118,7 @@ pub enum Section {
     Persistence,
 }
 
-/// The first 128 bits of a master's replication id, which names the history of its data.
+/// The first 128 bits of a master's replication id, which identifies the history of its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct History([u8; 16]);
 
@@ -128,14 +129,14 @@ impl From<u128> for History {
     }
 }
 
-/// Whether a server is a master, and of which history. Checked often, so it is small.
+/// A server's role and replication id. Checked often, so it is small.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replication {
     /// Whether the server is a master.
     pub master: Option<bool>,
     /// The replication id of its data.
     pub history: Option<History>,
-    /// Whether the server was a replica before.
+    /// Whether the server reports that it was a replica before.
     pub promoted: Option<bool>,
 }
 
@@ -148,7 +149,7 @@ impl Replication {
     }
 }
 
-/// What a server reports about itself, as far as it matters for locks. Each section gives a part.
+/// The part of a server's `INFO` that matters for locks. Each section fills some of the fields.
 /// `None` means not reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerInfo {
@@ -250,7 +251,7 @@ pub enum Reply {
 // Each lock moves several, so the size matters.
 const _: () = assert!(size_of::<Reply>() <= 32);
 
-/// The most common replies: the command did what it was sent for.
+/// The two most common replies, which mean success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grant {
     /// `+OK`, the grant of a SET.

@@ -7,12 +7,12 @@ use super::{Engine, Failure, Lease, OpId, Progress, Task};
 use crate::config::Heal;
 use crate::error::LockError;
 use crate::moment::Moment;
-use crate::validity;
+use crate::validity::Ttl;
 
 impl Engine {
     /// Starts to extend a lock so that it lives for `ttl` from now on. It never shortens the lock
-    /// (R27), and sets the key anew only on nodes where it is absent, if [`Heal`] is on (R29). It
-    /// ends as [`Done::Extended`](super::Done::Extended), which returns the lease.
+    /// (R27). With [`Heal::On`] it also sets the key on nodes where it is absent (R29). Its result
+    /// is [`Done::Extended`](super::Done::Extended), which returns the lease.
     pub fn extend(&mut self, now: Moment, mut lease: Lease, ttl: Duration) -> OpId {
         let now = self.clamp(now);
         lease = self.adopt(now, lease);
@@ -22,32 +22,67 @@ impl Engine {
             Err(error) => (lease.ttl, Some(error)),
         };
         let is_refused = refused.is_some();
-        lease.longest = lease.longest.max(ttl);
-        let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-        let (token, deadline) = (lease.token, lease.deadline);
+        let deadline = lease.deadline;
         let lease = self.leases.insert(lease);
-        let task = Task::Extend { lease, ttl, refused };
+        let task = Task::Extend { lease, refused };
         let op = self.start_operation(task, Progress::Waiting);
-        if is_refused {
-            self.conclude(op, Progress::Refused);
-            return self.id_of(op);
+        match is_refused {
+            true => self.conclude(op, Progress::Refused),
+            // After the old deadline, an answer is of no use.
+            false => self.start_extension(now, op, lease, ttl, deadline),
         }
+        self.id_of(op)
+    }
+
+    /// Starts the round of an extension, or of a kept lock's renewal, which waits for answers until
+    /// then.
+    #[inline]
+    pub(super) fn start_extension(
+        &mut self,
+        now: Moment,
+        op: usize,
+        lease: usize,
+        ttl: Ttl,
+        until: Moment,
+    ) {
+        let held = &mut self.leases[lease];
+        held.longest = held.longest.max(ttl);
+        let (token, key) = (held.token, held.resource.clone().prefixed(&self.config.key_prefix));
         let kind = match self.config.heal {
             Heal::Off => Kind::Extend,
             Heal::On => Kind::Heal,
         };
-        if !self.indebted.is_empty() {
-            self.keep_debts(now, token, ttl);
+        if self.nodes.may_owe() {
+            self.nodes.keep_debts(now, token, ttl);
         }
-        let round = self.start_round(now, kind, Claim { key, token, ttl }, Some(op));
+        let round = self.rounds.start(now, kind, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
-        // After the old deadline, an answer is of no use.
-        self.set_timer(op, deadline);
+        self.set_timer(op, until);
         self.send_to_all(now, round);
         // However it ends, its nodes get the release too (R29): it may set copies there. And a
         // process with a copy may have moved to a node that was not sent the SET.
         self.leases[lease].sent.extend(self.rounds[round].sent);
-        self.id_of(op)
+    }
+
+    /// A quorum has extended the lock: raises its deadline if the old one is not reached at `now`
+    /// (R25), and returns whether that is so. The one way to a later deadline.
+    #[inline]
+    pub(super) fn extended(&mut self, now: Moment, lease: usize, round: usize) -> bool {
+        let won = &self.rounds[round];
+        let held = &mut self.leases[lease];
+        if !held.is_valid_at(now) {
+            return false;
+        }
+        held.granted = won.granted;
+        held.deadline = held.deadline.max(won.deadline);
+        held.ttl = self.rounds.claim(round).ttl;
+        self.stats.extended += 1;
+        if self.queues.has_any() {
+            let key = held.resource.clone().prefixed(&self.config.key_prefix);
+            let (token, deadline) = (held.token, held.deadline);
+            self.hold_longer(&key, token, deadline);
+        }
+        true
     }
 
     /// Whether this healing extension has ended, or its lock. From then on, a key that it sets
@@ -56,44 +91,33 @@ impl Engine {
     pub(super) fn is_healing_over(&self, round: usize) -> bool {
         let healing = &self.rounds[round];
         let lease = healing.owner.map(|op| &self.operations[op].task).and_then(|task| match task {
-            Task::Extend { lease, .. } => Some(&self.leases[*lease]),
+            Task::Extend { lease, .. } | Task::Keep { lease, .. } => Some(&self.leases[*lease]),
             Task::Acquire { .. } | Task::Release { .. } => None,
         });
         healing.decided || lease.is_none_or(|lease| !lease.is_valid_at(self.last_now))
     }
 
-    /// Raises the deadline if a quorum extended and the old deadline is not reached at `now` (R25).
-    /// Otherwise the lease is unchanged (R26).
+    /// The lease, with a later deadline if a quorum extended in time. Otherwise it is unchanged
+    /// (R26).
     pub(super) fn finish_extend(
         &mut self,
         now: Moment,
         op: usize,
     ) -> (Lease, Result<(), LockError>) {
         let progress = self.operations[op].progress;
-        let Task::Extend { lease, ttl, refused } = &mut self.operations[op].task else {
+        let Task::Extend { lease, refused } = &mut self.operations[op].task else {
             unreachable!("called for extensions only");
         };
-        let (ttl, refused) = (*ttl, refused.take());
-        let mut lease = self.leases.remove(*lease);
+        let (lease, refused) = (*lease, refused.take());
         let (failure, round) = match progress {
-            Progress::Won(round) if lease.is_valid_at(now) => {
-                let won = &self.rounds[round];
-                lease.granted = won.granted;
-                lease.deadline = lease.deadline.max(won.deadline);
-                lease.ttl = ttl;
-                debug_assert!(validity::is_valid(lease.deadline, now));
-                self.stats.extended += 1;
-                if self.has_queues() {
-                    let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-                    self.hold_longer(&key, lease.token, lease.deadline);
-                }
-                return (lease, Ok(()));
+            Progress::Won(round) if self.extended(now, lease, round) => {
+                return (self.leases.remove(lease), Ok(()));
             }
             Progress::Won(round) => (Failure::Expired, Some(round)),
             Progress::Failed(failure, round) => (failure, round),
             Progress::Refused => (Failure::Expired, None),
-            Progress::Waiting | Progress::Voting(_) => {
-                unreachable!("only concluded operations are in the queue")
+            Progress::Waiting | Progress::Voting(_) | Progress::Lost(..) => {
+                unreachable!("only concluded extensions are in the queue")
             }
         };
         self.stats.extensions_failed += 1;
@@ -101,6 +125,6 @@ impl Engine {
             let nodes = round.map_or_else(Vec::new, |round| self.reports(round));
             LockError::new(failure.into(), u32::from(round.is_some()), nodes)
         });
-        (lease, Err(error))
+        (self.leases.remove(lease), Err(error))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::debt::Origins;
+use super::node::Origins;
 use crate::moment::Moment;
 use crate::quorum::{NodeSet, quorum};
 use crate::resource::Resource;
@@ -11,17 +11,17 @@ use crate::validity::{self, Ttl};
 
 /// A lock that was granted: its resource, its token, and its validity.
 ///
-/// An acquisition hands it out, and an extension or a release takes it back by value. So a lock has
-/// at most one operation in flight (R30), and its owner has lost the lease by the time that the
-/// first byte of its release is sent (R14). Only an extension that completed before the old
-/// deadline raises the deadline (R22, R25).
+/// An acquisition returns it; an extension or a release takes it by value. So a lock has at most
+/// one operation in flight (R30), and its owner cannot use it once its release begins (R14). A
+/// lease is not `Clone`. Only an extension that completed before the old deadline raises the
+/// deadline (R22, R25).
 ///
-/// Dropping it releases nothing: the keys then live until their TTL ends. Another engine or
-/// multiplexer may extend or release it, if it has the same nodes in the same order and the same
-/// key prefix.
+/// Dropping a lease does not release the lock: the keys remain until their TTL ends. Another engine
+/// or multiplexer may extend or release it, if it has the same nodes in the same order and the same
+/// key prefix. Call [`Multiplexer::let_go`](crate::Multiplexer::let_go) before that.
 ///
-/// It is plain data, which `fork` copies. After a fork two processes consider the lock theirs, and
-/// one of them must drop its copy. The multiplexer that handed it out belongs to the parent.
+/// A lease is plain data, which `fork` copies. After a fork both processes have the lease, and one
+/// of them must drop its copy. The multiplexer that returned it belongs to the parent.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 pub struct Lease {
@@ -75,17 +75,18 @@ impl Lease {
         &self.resource
     }
 
-    /// The value that proves ownership.
+    /// The lock's token. It is enough to release or extend the lock.
     pub fn token(&self) -> &LockToken {
         &self.token
     }
 
-    /// The last requested TTL.
+    /// The TTL of the acquisition, or of the last extension that succeeded.
     pub fn ttl(&self) -> Duration {
         self.ttl.as_duration()
     }
 
-    /// When the validity ends: start of the round that granted it, plus the TTL, minus the drift.
+    /// When the validity ends: the start of the round that granted it, or last extended it, plus
+    /// the TTL, minus the drift.
     pub fn valid_until(&self) -> Moment {
         self.deadline
     }
@@ -144,34 +145,38 @@ impl Lease {
         validity::is_valid(self.deadline, now)
     }
 
-    /// The nodes, by index, that had granted it, or last extended it, when that was decided: at
-    /// least a quorum.
+    /// The indices of the nodes that had granted it, or its last extension, when the quorum was
+    /// complete.
     pub fn granted_by(&self) -> impl Iterator<Item = usize> + use<> {
         self.granted.iter()
     }
 }
 
-/// The outcome of a release, as known when a quorum had answered.
+/// The outcome of a release, as known when a quorum had answered. Check
+/// [`was_held`](Released::was_held).
+#[must_use = "`was_held` says whether the lock was held to the end"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Released {
     /// Nodes that held the lock and deleted it.
     pub confirmed: usize,
-    /// Nodes on which the key did not, or no longer, hold this token.
+    /// Nodes on which the key did not, or no longer, hold this token, or that were sent no command
+    /// to set it.
     pub absent: usize,
-    /// Nodes that had not answered, or could not. The release is on its way to each node that can
-    /// be reached; on the others the key ends with its TTL.
+    /// Nodes that had not answered, or whose answer does not count. The client continues to release
+    /// on nodes that it can reach; on the others the key remains until its TTL ends.
     pub unknown: usize,
     pub(super) was_valid: bool,
 }
 
 impl Released {
-    /// Whether the lock was valid when its release began, and a quorum still held it then: no other
-    /// client can have had it.
+    /// Whether the lock was certainly held until its release began: its validity had not ended, and
+    /// a quorum of masters still had the key.
     ///
-    /// If it is `false`, the lock may have expired or have been deleted before. A confirmation by a
-    /// quorum after the validity is no proof: a delayed SET may have run after another client's
-    /// lock had ended.
+    /// If it is `false`, another client may have had the lock meanwhile: treat the work as
+    /// unprotected. The lock may have expired or have been deleted, or too few masters confirmed
+    /// that they had it. After the end of the validity, even a confirmation by a quorum proves
+    /// nothing: a delayed SET may have run after another client's lock had ended.
     pub fn was_held(&self) -> bool {
         self.was_valid && self.confirmed >= quorum(self.confirmed + self.absent + self.unknown)
     }

@@ -1,36 +1,39 @@
-//! The algorithm, without sockets, clocks, randomness or bytes.
+//! The Redlock algorithm as a sans-I/O engine: it uses no sockets, reads no clock, and sees no
+//! bytes. Its randomness comes from the caller ([`Entropy`]).
 //!
-//! **After every command and every input, drain the outputs.** The caller reports events to an
-//! [`Engine`] (`handle_*`, with the time) and asks it what to do (`poll_*`):
+//! The caller reports events to an [`Engine`] (`handle_*`, with the time) and asks it what to do
+//! (`poll_*`). **After every command and every `handle_*`, call `poll_action` and `poll_done` until
+//! they return `None`**:
 //!
 //! 1. give it commands: [`acquire`](Engine::acquire), [`extend`](Engine::extend),
 //!    [`release`](Engine::release);
 //! 2. carry out each [`poll_action`](Engine::poll_action) until there is none;
 //! 3. take each [`poll_done`](Engine::poll_done), or one operation's
-//!    [`take_done`](Engine::take_done), with a clock reading taken for that call. Only these two
-//!    hand out a lock, and they prove its validity against that moment (R2);
+//!    [`take_done`](Engine::take_done), with the clock read just before that call. Only these two
+//!    return a lock, and they check its validity at that moment (R2);
 //! 4. wait for a connection, a reply, or the moment that [`poll_timeout`](Engine::poll_timeout)
 //!    returns, call the matching `handle_*`, and continue with 2.
 //!
 //! The same engine runs under mio in the [`Multiplexer`](crate::Multiplexer), under a simulation on
 //! virtual time, and under a fuzzer.
 //!
-//! This module is public for those who write their own event loop or want to check ours. The
-//! crate's version does not cover it until 1.0.
+//! This module is public for programs with their own event loop, and for tests of the algorithm.
+//! Until version 1.0 of the crate, it may change incompatibly in any release. Most methods with a
+//! `node` panic if there is no such node.
 
 mod acquire;
 mod command;
 mod connection;
-mod debt;
 mod extend;
 mod fifo;
-mod identity;
+mod fleet;
+mod keep;
 mod lease;
 mod node;
 mod queue;
 mod release;
 mod round;
-mod server_clock;
+mod rounds;
 mod timer;
 
 use std::collections::VecDeque;
@@ -47,30 +50,32 @@ pub use command::{
     Command, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply, Section,
     ServerError, ServerInfo,
 };
-pub(crate) use debt::{CONNECTIONS_MAX, Origin, Origins};
-use identity::Departed;
-pub use identity::Notice;
+use keep::Keep;
+pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
-pub use node::{ErrorCounts, NodeState, NodeStatus};
+pub(crate) use node::{CONNECTIONS_MAX, Origin, Origins};
+pub use node::{ErrorCounts, NodeState, NodeStatus, Notice};
 
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
+use crate::keep_alive::{Loss, LossCause};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, NodeReport, Phase, Unfit};
-use crate::quorum::{Tally, Verdict};
+use crate::outcome::{NodeOutcome, NodeReport, Phase};
+use crate::quorum::Verdict;
 use crate::resource::Resource;
-use node::{Node, Request, Route, State, Step};
+use fleet::{Fleet, Outgoing};
+use node::{Node, Request, Route, State};
 use queue::Queues;
-use round::{Claim, Kind, Round, Vote};
+use round::Kind;
+use rounds::Rounds;
 use timer::Timers;
-pub(crate) use timer::between;
 
 /// Initial capacity: a client with fewer open rounds than this allocates nothing. Rounds that a
 /// slow node has not answered count as open.
 const ROUNDS_USUAL: usize = 256;
 /// From 10 ms up, rounding a timeout by a millisecond does not matter.
-const PRECISE_NANOS_MAX: u64 = 10_000_000;
+const PRECISE_MAX: Duration = Duration::from_millis(10);
 /// Most timeouts and losses handled in one call, all nodes together. The rest is due immediately,
 /// after the caller's other work.
 const WORK_PER_TURN_MAX: usize = 512;
@@ -82,8 +87,8 @@ const SHARE_MIN: usize = 8;
 /// The most operations that may be in flight at once.
 pub const OPERATIONS_MAX: usize = 131_072;
 
-/// Identifies an operation in flight. It is never confused with a later operation or with one of
-/// another engine: an engine does not recognise ids that are not its own.
+/// Identifies an operation in flight. An engine ignores the ids of other engines and of past
+/// operations; it does not use an id again within 2^32 operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId {
     slot: u32,
@@ -115,24 +120,30 @@ pub enum Patience {
 pub enum Done {
     /// An acquisition ended.
     Acquired(Result<Lease, LockError>),
-    /// An extension ended. If it failed, the lease is unchanged: its old deadline holds (R26).
+    /// An extension ended. If it failed, the lease keeps its old deadline (R26).
     Extended(Lease, Result<(), LockError>),
-    /// A release ended. An error means that fewer than a quorum answered.
+    /// A release ended. An error means that fewer nodes than a quorum gave an answer that counts.
+    /// Without one, check [`Released::was_held`].
     Released(Result<Released, LockError>),
+    /// A kept lock was renewed, and is valid until then. It is still kept.
+    Renewed(Moment),
+    /// A kept lock is no longer renewed. The lease may be valid for a while: release it when the
+    /// work has stopped.
+    Lost(Lease, Box<Loss>),
 }
 
 /// What was cancelled, and what the caller has to do next.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
 pub enum Cancelled {
-    /// An acquisition. No lock is held by it: what it took, or may yet take, is released on every
-    /// node that it was meant for.
+    /// An acquisition. It holds no lock: the engine releases what it acquired, or may still
+    /// acquire, on every node that it was meant for.
     Acquisition,
-    /// An extension. The lock is still held, and the caller may extend or release it. Its validity
-    /// is the old one, or the new one if the extension had succeeded. The keys may live longer than
-    /// that.
+    /// An extension, or a kept lock. The lock is still held, and the caller may extend or release
+    /// it. Its deadline is the old one, or the new one if the extension had succeeded. The keys on
+    /// the nodes may live longer.
     Extension(Lease),
-    /// A release. It continues, without a report.
+    /// A release. It continues, and its result is not reported.
     Release,
     /// Nothing: the operation's result had been taken, or it was cancelled before, or it belongs to
     /// another engine.
@@ -142,7 +153,7 @@ pub enum Cancelled {
 /// A request to the event loop.
 #[derive(Debug)]
 pub enum Action<'a> {
-    /// Start to connect. Answer with `handle_connected`, `handle_disconnected`, or
+    /// Connect to the node. Then call `handle_connected`, `handle_disconnected` or
     /// `handle_duplicate`, optionally after `handle_connecting`.
     Connect {
         /// The node.
@@ -162,17 +173,6 @@ pub enum Action<'a> {
     },
 }
 
-enum Outgoing {
-    Connect(usize),
-    Close(usize),
-    Handshake(usize, Step),
-    Kill(usize, i64),
-    Probe(usize, ReleaseWith),
-    Time(NodeSet),
-    Role(NodeSet),
-    Round(NodeSet, usize),
-}
-
 struct Operation {
     generation: u32,
     task: Task,
@@ -189,13 +189,17 @@ enum Task {
     },
     Extend {
         lease: usize,
-        ttl: Ttl,
         /// Why nothing was sent, if so.
         refused: Option<LockError>,
     },
     /// Whether the lock was valid when its release began.
     Release {
         was_valid: bool,
+    },
+    /// The lock is renewed until it is stopped or lost.
+    Keep {
+        lease: usize,
+        keep: Box<Keep>,
     },
 }
 
@@ -240,9 +244,13 @@ enum Progress {
     Failed(Failure, Option<usize>),
     /// Nothing was sent; the task has the reason.
     Refused,
+    /// A kept lock is lost, maybe during this round.
+    Lost(LossCause, Option<usize>),
 }
 
-/// Counters since the engine was made.
+/// Counters since the engine was created. Of each acquisition, the result is counted once, however
+/// many rounds it took; failures of other kinds are not counted. Renewals of kept locks count as
+/// extensions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -250,17 +258,17 @@ pub struct Stats {
     pub rounds: u64,
     /// Locks granted.
     pub acquired: u64,
-    /// Acquisitions that ended because another client holds the resource.
+    /// Acquisitions that ended because another holder has the lock.
     pub contended: u64,
-    /// Acquisitions that ended because too few masters answered.
+    /// Acquisitions that ended because too few masters gave a vote.
     pub unavailable: u64,
-    /// Acquisitions whose quorum came too late.
+    /// Acquisitions that ended because the quorum came too late.
     pub expired: u64,
     /// Operations that were cancelled before their result was taken.
     pub cancelled: u64,
     /// Extensions that succeeded.
     pub extended: u64,
-    /// Keys that extensions set anew on nodes where they were absent; see [`Heal`](crate::Heal).
+    /// Missing keys that extensions set again; see [`Heal`](crate::Heal).
     pub healed: u64,
     /// Extensions that failed.
     pub extensions_failed: u64,
@@ -274,67 +282,38 @@ pub struct Stats {
     pub disconnected: u64,
     /// Error replies to anything but a handshake.
     pub server_errors: u64,
-    /// Answers that did not count because their node was in quarantine.
+    /// Answers that did not count because their node was in quarantine or its copy was in doubt.
     pub uncounted: u64,
     /// Times that a node was put into quarantine.
     pub quarantines: u64,
     /// Times that a node's wall clock was seen to jump forward.
     pub clock_jumps: u64,
-    /// Old connections that the client had the server end, so that nothing sent on them runs later.
+    /// `CLIENT KILL`s of old connections that the server confirmed, so that nothing sent on them
+    /// runs later.
     pub connections_killed: u64,
 }
 
 /// The algorithm over all nodes, for any number of operations at once.
 ///
 /// Most methods are of four kinds: commands are plain verbs; inputs are `handle_*`; outputs are
-/// `poll_*`; getters change nothing. Time is an argument. A time earlier than the last one counts
-/// as the last one.
+/// `poll_*`; getters change nothing. Time is an argument. If it is earlier than the time of the
+/// call before, the engine uses that one.
 pub struct Engine {
     config: Arc<Config>,
     entropy: Box<dyn Entropy>,
     last_now: Moment,
-    nodes: Vec<Node>,
-    /// The nodes that are ready and whose sockets accept more.
-    open: NodeSet,
-    /// The overloaded nodes: too far behind to be sent a SET or an extension (R18).
-    overloaded: NodeSet,
-    /// The nodes that may be in quarantine.
-    maybe_quarantined: NodeSet,
-    /// The nodes that may have debts.
-    indebted: NodeSet,
-    /// The nodes on which this native release command was seen to work; the others get the script
-    /// (R19).
-    with_delex: NodeSet,
-    with_delifeq: NodeSet,
-    rounds: Slab<Round>,
-    /// One for each slot of `rounds`, like the nodes' votes. An entry of an ended round is
-    /// overwritten by the slot's next round.
-    claims: Vec<Claim>,
+    nodes: Fleet,
+    rounds: Rounds,
     operations: Slab<Operation>,
     /// The leases of extensions in flight.
     leases: Slab<Lease>,
     generation: u32,
     instance: u64,
     timers: Timers,
-    /// A lower bound on the next deadline. An answer may leave it too early; it is never too late.
-    due: Option<Moment>,
-    /// The same bound for operation timers only.
-    timer_due: Option<Moment>,
-    node_timeout_nanos: u64,
-    /// An unanswered command makes something due after this time.
-    answer_due_nanos: u64,
     share: usize,
     replies_share: usize,
-    /// No node's clock or role is to be checked before this moment; `None` if that must be
-    /// recomputed.
-    next_check_at: Option<Moment>,
-    outgoing: VecDeque<Outgoing>,
     done: VecDeque<usize>,
-    notices: VecDeque<(usize, Notice)>,
     queues: Queues,
-    departed: Departed,
-    /// Smoothed time from the start of a round to a quorum of answers.
-    quorum_round_trip_nanos: Option<u64>,
     stats: Stats,
 }
 
@@ -343,56 +322,41 @@ impl Engine {
     pub fn new(config: Arc<Config>, mut entropy: Box<dyn Entropy>) -> Engine {
         let count = config.nodes();
         let queues = Queues::new(entropy.next_u64());
-        let nodes = (0..count).map(|_| Node::new()).collect();
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let node_timeout_nanos = nanos(config.node_timeout);
-        let answer_due_nanos = node_timeout_nanos.min(nanos(node::SILENCE_MAX));
+        let nodes = Fleet::new(Arc::clone(&config));
+        let rounds = Rounds::new(Arc::clone(&config));
         Engine {
             config,
             entropy,
             last_now: Moment::from_nanos(0),
             nodes,
-            open: NodeSet::EMPTY,
-            overloaded: NodeSet::EMPTY,
-            maybe_quarantined: NodeSet::EMPTY,
-            indebted: NodeSet::EMPTY,
-            rounds: Slab::with_capacity(ROUNDS_USUAL),
-            claims: Vec::with_capacity(ROUNDS_USUAL),
+            rounds,
             operations: Slab::with_capacity(ROUNDS_USUAL),
-            with_delex: NodeSet::EMPTY,
-            with_delifeq: NodeSet::EMPTY,
             leases: Slab::new(),
             generation: 0,
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             timers: Timers::default(),
-            due: None,
-            timer_due: None,
-            node_timeout_nanos,
-            answer_due_nanos,
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
-            next_check_at: None,
-            outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
             done: VecDeque::with_capacity(ROUNDS_USUAL),
-            notices: VecDeque::new(),
             queues,
-            departed: Departed::default(),
-            quorum_round_trip_nanos: None,
             stats: Stats::default(),
         }
     }
 
-    /// A deadline was reached: handles everything that is due.
+    /// Call this when the moment of [`poll_timeout`](Engine::poll_timeout) has come. It handles
+    /// what is due, in bounded portions.
     pub fn handle_timeout(&mut self, now: Moment) {
         self.handle_timeout_of_others(now, NodeSet::EMPTY);
     }
 
-    /// As [`handle_timeout`](Engine::handle_timeout), but skips the nodes in `unread`: replies were
-    /// read from them and not handled yet, and may contain the missing answers.
+    /// Same as [`handle_timeout`](Engine::handle_timeout), but skips the nodes in `unread`: the
+    /// caller has read replies from them that it has not passed in yet, and that may contain the
+    /// missing answers.
     pub fn handle_timeout_of_others(&mut self, now: Moment, unread: NodeSet) {
         let now = self.clamp(now);
+        let is_noted = |first, noted: Option<Moment>| noted.is_some_and(|due| due <= first);
         debug_assert!(
-            self.first_due().is_none_or(|first| self.due.is_some_and(|due| due <= first)),
+            self.nodes.first_due().is_none_or(|first| is_noted(first, self.nodes.due())),
             "every deadline was noted"
         );
         for node in NodeSet::all(self.nodes.len()).without(unread).iter() {
@@ -402,20 +366,31 @@ impl Engine {
         while let Some(op) = self.take_due(now) {
             self.operations[op].timer = None;
             match (self.operations[op].progress, &self.operations[op].task) {
+                (Progress::Waiting | Progress::Voting(_), Task::Keep { .. }) => {
+                    self.handle_kept_due(now, op);
+                }
                 (Progress::Waiting, _) => self.stop_waiting(now, op),
                 (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
                 (Progress::Voting(round), Task::Extend { .. } | Task::Release { .. }) => {
                     self.rounds[round].decided = true;
                     self.conclude(op, Progress::Failed(Failure::Expired, Some(round)));
                 }
-                (Progress::Won(_) | Progress::Failed(..) | Progress::Refused, _) => {}
+                (
+                    Progress::Won(_)
+                    | Progress::Failed(..)
+                    | Progress::Refused
+                    | Progress::Lost(..),
+                    _,
+                ) => {}
             }
             left -= 1;
             if left == 0 {
                 break;
             }
         }
-        self.due = self.first_due();
+        self.nodes.settle_due();
+        let operations = &self.operations;
+        self.timers.settle_due(|at, id| is_timer(operations, at, id));
     }
 
     /// Updates the time.
@@ -427,22 +402,16 @@ impl Engine {
     /// [`handle_timeout`](Engine::handle_timeout) has nothing to do.
     pub fn is_due(&mut self, now: Moment) -> bool {
         let now = self.clamp(now);
-        self.due.is_some_and(|due| now >= due)
+        self.due().is_some_and(|due| now >= due)
     }
 
-    fn note_due(&mut self, at: Moment) {
-        if self.due.is_none_or(|due| at < due) {
-            self.due = Some(at);
+    /// A lower bound on the next deadline.
+    #[inline]
+    fn due(&self) -> Option<Moment> {
+        match (self.nodes.due(), self.timers.due()) {
+            (Some(node), Some(timer)) => Some(node.min(timer)),
+            (node, timer) => node.or(timer),
         }
-    }
-
-    fn first_due(&mut self) -> Option<Moment> {
-        let node_timeout = self.config.node_timeout;
-        let nodes = self.nodes.iter().filter_map(|node| node.poll_timeout(node_timeout));
-        let operations = &self.operations;
-        let timer = self.timers.next(|at, id| is_timer(operations, at, id));
-        self.timer_due = timer;
-        nodes.chain(timer).min()
     }
 
     fn take_due(&mut self, now: Moment) -> Option<usize> {
@@ -451,12 +420,12 @@ impl Engine {
         self.lookup(id)
     }
 
-    /// The next action. After `None`, more actions may be due immediately: commands that are no
-    /// longer useful are discarded in bounded portions.
+    /// The next action. Even after `None`, [`has_actions`](Engine::has_actions) may be true,
+    /// because each call discards only a bounded number of useless commands.
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
-        let mut taken_back = 0;
+        let (now, mut taken_back) = (self.last_now, 0);
         let outgoing = loop {
-            match self.outgoing.pop_front()? {
+            match self.nodes.pop_outgoing()? {
                 Outgoing::Round(nodes, round) if self.is_useless(round) => {
                     self.take_back(nodes, round);
                     taken_back += 1;
@@ -471,49 +440,49 @@ impl Engine {
             Outgoing::Connect(node) => Some(Action::Connect { node }),
             Outgoing::Close(node) => Some(Action::Close { node }),
             Outgoing::Handshake(node, step) => {
-                let nodes = self.hand_out(NodeSet::one(node), Request::Handshake(step));
-                Some(Action::Send { nodes, command: self.handshake_command(node, step) })
+                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Handshake(step));
+                Some(Action::Send { nodes, command: self.nodes[node].step_command(step) })
             }
             Outgoing::Kill(node, connection) => {
-                let nodes = self.hand_out(NodeSet::one(node), Request::Kill(connection));
+                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Kill(connection));
                 Some(Action::Send { nodes, command: Command::Kill { connection } })
             }
             Outgoing::Probe(node, with) => {
-                let nodes = self.hand_out(NodeSet::one(node), Request::Probe(with));
-                Some(Action::Send { nodes, command: self.probe_command(with) })
+                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Probe(with));
+                Some(Action::Send { nodes, command: self.nodes[node].probe_command(with) })
             }
             Outgoing::Time(nodes) => {
-                let nodes = self.hand_out(nodes, Request::Time);
+                let nodes = self.nodes.hand_out(now, nodes, Request::Time);
                 Some(Action::Send { nodes, command: Command::Time })
             }
             Outgoing::Role(nodes) => {
-                let nodes = self.hand_out(nodes, Request::Role);
+                let nodes = self.nodes.hand_out(now, nodes, Request::Role);
                 Some(Action::Send { nodes, command: Command::Info(Section::Replication) })
             }
             Outgoing::Round(nodes, round) => {
                 let kind = self.rounds[round].kind;
                 let (nodes, with) = match kind.is_release() {
-                    true => self.release_alike(nodes, round),
+                    true => self.nodes.release_alike(nodes, round),
                     false => (nodes, ReleaseWith::Script),
                 };
-                if !nodes.and(self.maybe_quarantined).is_empty() {
-                    let quarantined = self.quarantined_of(self.last_now, nodes);
+                let quarantined = self.nodes.quarantined_of(now, nodes);
+                if !quarantined.is_empty() {
                     self.rounds[round].uncounted.extend(quarantined);
                 }
-                let nodes = self.hand_out(nodes, Request::Round(round));
+                let nodes = self.nodes.hand_out(now, nodes, Request::Round(round));
                 let quarantine = self.config.quarantine;
                 let marker = self.config.flush_marker.as_ref();
                 let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
                 Some(Action::Send {
                     nodes,
-                    command: self.claims[round].command(kind, with, marker),
+                    command: self.rounds.claim(round).command(kind, with, marker),
                 })
             }
         }
     }
 
-    /// Drops tokens that were drawn in advance. Call it after the commands that were started
-    /// together have been handed out, and after every wait.
+    /// Discards tokens that were drawn in advance. Call it after a batch of commands was sent, and
+    /// after every wait.
     #[inline]
     pub fn forget_randomness(&mut self) {
         self.entropy.forget();
@@ -538,23 +507,12 @@ impl Engine {
             if !is_abandoned {
                 self.vote(self.last_now, round, node, NodeOutcome::TimedOut(Phase::Reply));
             }
-            self.dereference(round);
+            self.rounds.dereference(round);
         }
     }
 
-    /// Records which request the next reply of each of these nodes answers.
-    #[inline(always)]
-    fn hand_out(&mut self, nodes: NodeSet, request: Request) -> NodeSet {
-        let sent_at = self.last_now;
-        for node in nodes.iter() {
-            self.nodes[node].in_flight.push(node::InFlight { request, sent_at });
-        }
-        self.note_due(sent_at.after_nanos(self.answer_due_nanos));
-        nodes
-    }
-
-    /// The next result. `now` must be read for this call: whether a lock is held is decided here,
-    /// against that moment (R2).
+    /// The next result. Read `now` just before this call, because the validity of a lock is checked
+    /// here (R2).
     #[inline]
     pub fn poll_done(&mut self, now: Moment) -> Option<(OpId, Done)> {
         // Each iteration takes one operation out of the queue, and none is put back.
@@ -568,9 +526,9 @@ impl Engine {
         None
     }
 
-    /// As [`poll_done`](Engine::poll_done), for a caller that waits for one operation among many;
-    /// `None` if it has not ended.
-    #[inline]
+    /// Same as [`poll_done`](Engine::poll_done), for one operation; `None` if it has not ended or
+    /// is unknown.
+    #[inline(always)]
     pub fn take_done(&mut self, now: Moment, id: OpId) -> Option<Done> {
         let now = self.clamp(now);
         let op = self.lookup(id)?;
@@ -608,10 +566,17 @@ impl Engine {
                 self.end(op);
                 Some(Done::Released(released))
             }
+            Task::Keep { .. } => {
+                let done = self.finish_kept(now, op);
+                if let Some(Done::Lost(..)) = done {
+                    self.end(op);
+                }
+                done
+            }
         }
     }
 
-    /// Ends an operation at once, and returns what that leaves to the caller.
+    /// Cancels an operation immediately, and returns what the caller must handle.
     /// [`poll_done`](Engine::poll_done) no longer returns it.
     pub fn cancel(&mut self, now: Moment, id: OpId) -> Cancelled {
         let now = self.clamp(now);
@@ -635,18 +600,33 @@ impl Engine {
                 Progress::Won(_) | Progress::Failed(..) | Progress::Refused => {
                     Cancelled::Extension(self.finish_extend(now, op).0)
                 }
-                Progress::Waiting | Progress::Voting(_) => {
+                Progress::Waiting | Progress::Voting(_) | Progress::Lost(..) => {
                     Cancelled::Extension(self.leases.remove(lease))
                 }
             },
+            Task::Keep { lease, .. } => {
+                if let Progress::Won(round) = progress {
+                    self.extended(now, lease, round);
+                }
+                let mut lease = self.leases.remove(lease);
+                if let Progress::Failed(Failure::Expired, _) = progress {
+                    // A quorum has said that it is over, whatever the clock says.
+                    lease.deadline = lease.deadline.min(now);
+                }
+                Cancelled::Extension(lease)
+            }
             Task::Release { .. } => Cancelled::Release,
         };
         self.operations.remove(op);
         match progress {
-            Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
-                self.disown(round);
-            }
-            Progress::Waiting | Progress::Failed(_, None) | Progress::Refused => {}
+            Progress::Voting(round)
+            | Progress::Won(round)
+            | Progress::Failed(_, Some(round))
+            | Progress::Lost(_, Some(round)) => self.rounds.disown(round),
+            Progress::Waiting
+            | Progress::Failed(_, None)
+            | Progress::Lost(_, None)
+            | Progress::Refused => {}
         }
         cancelled
     }
@@ -656,28 +636,29 @@ impl Engine {
         !self.done.is_empty()
     }
 
-    /// When to call [`handle_timeout`](Engine::handle_timeout) if nothing else happens; in the past
-    /// if there are actions to carry out now. It is never too late, and exact right after
+    /// When to call [`handle_timeout`](Engine::handle_timeout) if nothing else happens; a past
+    /// moment if there are actions to carry out now. It is never too late, and exact right after
     /// `handle_timeout`. Between calls it may be too early, because answers do not update it.
     pub fn poll_timeout(&self) -> Option<Moment> {
-        if self.has_actions() { Some(self.last_now) } else { self.due }
+        if self.has_actions() { Some(self.last_now) } else { self.due() }
     }
 
-    /// Whether a millisecond matters at the moment that [`poll_timeout`](Engine::poll_timeout)
-    /// returns: it is the timer of an operation, or the node timeout is short.
+    /// Whether to wait with a precision below a millisecond until
+    /// [`poll_timeout`](Engine::poll_timeout): it is the timer of an operation, or the node timeout
+    /// is below 10 ms.
     pub fn is_precise(&self) -> bool {
-        let is_timer = self.timer_due.is_some_and(|timer| self.due == Some(timer));
-        is_timer || self.node_timeout_nanos < PRECISE_NANOS_MAX
+        let is_timer = self.timers.due().is_some_and(|timer| self.due() == Some(timer));
+        is_timer || self.config.node_timeout < PRECISE_MAX
     }
 
-    /// How many replies of one node to handle before others have their turn.
+    /// The maximum number of replies of one node to pass in before the other nodes have their turn.
     pub fn replies_per_turn(&self) -> usize {
         self.replies_share
     }
 
     /// Whether there are actions to carry out.
     pub fn has_actions(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.nodes.outgoing().is_empty()
     }
 
     /// The latest time that the engine was given.
@@ -698,13 +679,13 @@ impl Engine {
         self.lookup(id).is_some_and(is_concluded)
     }
 
-    /// Whether the operation is a release, whose end depends on no clock.
+    /// Whether the operation is a release. Its result does not depend on the time.
     pub fn is_release(&self, id: OpId) -> bool {
         let is_release = |op: usize| matches!(self.operations[op].task, Task::Release { .. });
         self.lookup(id).is_some_and(is_release)
     }
 
-    /// As [`is_release`](Engine::is_release), for the operation that
+    /// Same as [`is_release`](Engine::is_release), for the operation that
     /// [`poll_done`](Engine::poll_done) returns next; `None` if there is none.
     pub fn is_release_next(&self) -> Option<bool> {
         let op = *self.done.front()?;
@@ -713,14 +694,13 @@ impl Engine {
 
     /// Whether the node is ready and its socket accepts more.
     pub fn is_open(&self, node: usize) -> bool {
-        node < self.nodes.len() && self.open.contains(node)
+        node < self.nodes.len() && self.nodes.open().contains(node)
     }
 
     /// Whether the node is ready and has answered every command: anything it sends now was not
     /// requested.
     pub fn is_idle(&self, node: usize) -> bool {
-        let is_idle = |at: &Node| at.state == State::Ready && at.in_flight.is_empty();
-        self.nodes.get(node).is_some_and(is_idle)
+        self.nodes.get(node).is_some_and(Node::is_idle)
     }
 
     /// The settings.
@@ -730,17 +710,18 @@ impl Engine {
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        self.stats
+        Stats { quarantines: self.nodes.quarantines(), ..self.stats }
     }
 
     /// How many nodes are ready to vote.
     pub fn ready(&self) -> usize {
-        self.nodes.iter().filter(|node| node.state == State::Ready).count()
+        self.nodes.iter().filter(|node| node.state() == State::Ready).count()
     }
 
-    /// How many nodes are ready, or may become ready in the current connection attempt.
+    /// How many nodes do not wait for a reconnect after a failure: they are ready, connecting, or
+    /// were never connected.
     pub fn hopeful(&self) -> usize {
-        let hopeless = |node: &&Node| matches!(node.state, State::BackOff { .. });
+        let hopeless = |node: &&Node| matches!(node.state(), State::BackOff { .. });
         self.nodes.len() - self.nodes.iter().filter(hopeless).count()
     }
 
@@ -749,14 +730,11 @@ impl Engine {
         self.operations.len()
     }
 
-    /// How many commands have not been answered, including releases owed to nodes that cannot be
-    /// reached.
+    /// How many commands have not been answered, including releases that wait for nodes that cannot
+    /// be reached.
     pub fn unanswered(&self) -> usize {
-        let waiting = |node: &Node| {
-            let owed = node.debts.awake_at(self.last_now);
-            node.in_flight.len() + node.queue.len() + node.lost.len() + owed
-        };
-        let sending = self.outgoing.iter().map(|outgoing| match outgoing {
+        let waiting = |node: &Node| node.unanswered(self.last_now);
+        let sending = self.nodes.outgoing().iter().map(|outgoing| match outgoing {
             Outgoing::Round(nodes, _) | Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
                 nodes.len()
             }
@@ -768,41 +746,12 @@ impl Engine {
 
     /// What is known of each node.
     pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.nodes.iter().enumerate().map(|(i, node)| NodeStatus {
-            node: i,
-            address: Arc::clone(&self.config.nodes[i].address),
-            state: match self.is_quarantined(self.last_now, i) {
-                true if node.state == State::Ready => NodeState::Quarantined,
-                _ => node.state.into(),
-            },
-            last_outcome: (node.last_vote.outcome != NodeOutcome::Pending)
-                .then(|| (node.last_vote.outcome, node.last_vote.latency())),
-            last_failure: (node.last_failure != NodeOutcome::NotConnected)
-                .then_some(node.last_failure),
-            last_message: node.last_error.as_ref().map(|error| Arc::clone(&error.message)),
-            latency: node.latency_nanos.map(Duration::from_nanos),
-            in_flight: node.in_flight.len(),
-            debts: node.debts.awake(),
-            quarantine: self.quarantine_of(self.last_now, i),
-            server_version: node.server.version.clone(),
-            run_id: node.server.run_id.clone(),
-            release_with: self.releases_with(i),
-            errors: node.errors,
-        })
+        self.nodes.statuses(self.last_now)
     }
 
-    /// The nodes' latest state as an error report, for failures without a round.
+    /// An `Unavailable` error with the current state of each node, for failures outside a round.
     pub fn unavailable(&self) -> LockError {
-        let nodes = (0..self.nodes.len()).map(|node| {
-            let outcome = match self.nodes[node].state {
-                State::Ready => NodeOutcome::Connected,
-                State::Connecting { .. } | State::Handshaking { .. } => {
-                    NodeOutcome::TimedOut(self.nodes[node].phase())
-                }
-                State::Idle | State::BackOff { .. } => self.nodes[node].last_failure,
-            };
-            self.report(node, Vote::new(outcome, None))
-        });
+        let nodes = self.nodes.iter().map(|node| node.report_state(self.last_now));
         LockError::new(LockErrorKind::Unavailable, 0, nodes.collect())
     }
 
@@ -835,8 +784,6 @@ impl Engine {
         self.clear_timer(op);
         self.operations[op].timer = Some(at);
         self.timers.set(at, self.id_of(op));
-        self.timer_due = Some(self.timer_due.map_or(at, |due| due.min(at)));
-        self.note_due(at);
     }
 
     #[inline]
@@ -859,65 +806,22 @@ impl Engine {
     fn end(&mut self, op: usize) {
         let operation = self.operations.remove(op);
         match operation.progress {
-            Progress::Won(round) | Progress::Failed(_, Some(round)) => self.disown(round),
-            Progress::Failed(_, None) | Progress::Refused => {}
+            Progress::Won(round)
+            | Progress::Failed(_, Some(round))
+            | Progress::Lost(_, Some(round)) => self.rounds.disown(round),
+            Progress::Failed(_, None) | Progress::Lost(_, None) | Progress::Refused => {}
             Progress::Waiting | Progress::Voting(_) => {
                 unreachable!("only a concluded operation ends")
             }
         }
     }
 
-    #[inline(always)]
-    fn start_round(
-        &mut self,
-        now: Moment,
-        kind: Kind,
-        claim: Claim,
-        owner: Option<usize>,
-    ) -> usize {
-        let count = self.nodes.len();
-        let deadline = match kind.is_release() {
-            true => Moment::END,
-            false => self.config.drift.deadline(now, claim.ttl),
-        };
-        let round = self.rounds.insert(Round {
-            kind,
-            grant: kind.plain_grant(self.config.flush_marker.is_some()),
-            started: now,
-            deadline,
-            expires: None,
-            tally: Tally::new(count),
-            undecided: NodeSet::all(count),
-            granted: NodeSet::EMPTY,
-            sent: NodeSet::EMPTY,
-            uncounted: NodeSet::EMPTY,
-            owner,
-            decided: false,
-            is_abandoned: false,
-            waited: false,
-            references: u32::from(owner.is_some()),
-        });
-        match self.claims.get_mut(round) {
-            Some(before) => *before = claim,
-            None => {
-                self.claims.push(claim);
-                for node in &mut self.nodes {
-                    node.votes.push(Vote::PENDING);
-                }
-            }
-        }
-        round
-    }
-
     /// Sends the round's command to every node that can take it. A node that cannot has failed.
     fn send_to_all(&mut self, now: Moment, round: usize) {
-        let mut ready = self.open.without(self.overloaded);
-        if !self.indebted.is_empty() && self.rounds[round].kind.is_acquisition() {
-            ready = ready.without(self.overdrawn());
-        }
+        let ready = self.nodes.ready_for(self.rounds[round].kind);
         let others = NodeSet::all(self.nodes.len()).without(ready);
         for node in others.iter() {
-            self.wake(now, node);
+            self.nodes.wake(now, node);
             match self.nodes[node].route() {
                 Route::Queue => self.enqueue(node, round),
                 Route::Fail(outcome) => self.record(now, round, node, outcome),
@@ -929,16 +833,6 @@ impl Engine {
         }
     }
 
-    /// To be called when a node's state changes, or when its socket stops or resumes accepting
-    /// bytes.
-    fn note_open(&mut self, node: usize) {
-        let at = &self.nodes[node];
-        match at.state == State::Ready && !at.blocked && !at.has_unsent_debts {
-            true => self.open.insert(node),
-            false => self.open.remove(node),
-        }
-    }
-
     /// Queues the round's command for these nodes to be sent next.
     #[inline(always)]
     fn send(&mut self, nodes: NodeSet, round: usize) {
@@ -947,64 +841,23 @@ impl Engine {
         }
         let may_create = self.rounds[round].kind.may_create();
         if may_create {
-            self.look_again(self.last_now, nodes);
+            self.nodes.check_again(self.last_now, nodes);
         }
         let count = self.nodes.len();
         let how_many = if nodes == NodeSet::all(count) { count } else { nodes.len() };
-        let sent = &mut self.rounds[round];
-        sent.references += how_many as u32;
-        sent.sent.extend(nodes);
-        self.outgoing.push_back(Outgoing::Round(nodes, round));
+        self.rounds.note_sent(round, nodes, how_many);
+        self.nodes.send(nodes, round);
     }
 
     fn enqueue(&mut self, node: usize, round: usize) {
-        let queued = &mut self.rounds[round];
-        queued.references += 1;
-        queued.waited = true;
-        queued.sent.insert(node);
-        self.nodes[node].queue.push_back(round);
+        self.rounds.note_waiting(round, node);
+        self.nodes[node].wait(round);
     }
 
-    fn dereference(&mut self, round: usize) {
-        let references = &mut self.rounds[round].references;
-        *references -= 1;
-        if *references == 0 {
-            self.rounds.remove(round);
-        }
-    }
-
-    /// Ends the owner's part. The round lives until the last late reply is in.
-    fn disown(&mut self, round: usize) {
-        if self.rounds[round].owner.take().is_some() {
-            self.dereference(round);
-        }
-    }
-
-    /// Records a node's vote, once (R3), and counts it if the round has an owner.
+    /// Records a node's vote, once (R3).
     fn record(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
-        let voted = &mut self.rounds[round];
-        if !voted.undecided.contains(node) {
-            return;
-        }
-        voted.undecided.remove(node);
-        let since_start = now.nanos_since(voted.started);
-        let vote = Vote::new(outcome, voted.sent.contains(node).then_some(since_start));
-        self.nodes[node].last_vote = vote;
-        if voted.owner.is_none() {
-            return;
-        }
-        self.nodes[node].votes[round] = vote;
-        match outcome {
-            NodeOutcome::Granted => {
-                voted.granted.insert(node);
-                voted.tally.grant();
-            }
-            NodeOutcome::Held | NodeOutcome::Absent => voted.tally.refuse(),
-            _ => voted.tally.fail(),
-        }
-        let is_prompt = voted.kind.is_acquisition() && !voted.waited && !outcome.is_failure();
-        if is_prompt && voted.tally.is_quorum_answered_just_now() {
-            smooth(&mut self.quorum_round_trip_nanos, since_start);
+        if let Some(vote) = self.rounds.record(now, round, node, outcome) {
+            self.nodes[node].note_vote(vote);
         }
     }
 
@@ -1057,32 +910,8 @@ impl Engine {
     }
 
     fn reports(&self, round: usize) -> Vec<NodeReport> {
-        let vote = |node: usize| match self.rounds[round].undecided.contains(node) {
-            true => Vote::PENDING,
-            false => self.nodes[node].votes[round],
-        };
-        (0..self.nodes.len()).map(|node| self.report(node, vote(node))).collect()
-    }
-
-    fn report(&self, node: usize, vote: Vote) -> NodeReport {
-        let at = &self.nodes[node];
-        let message = match (vote.outcome, &at.last_error, at.duplicate_of) {
-            (NodeOutcome::Server(kind), Some(error), _) if error.kind == kind => {
-                Some(Arc::clone(&error.message))
-            }
-            (NodeOutcome::Unfit(Unfit::Duplicate), _, Some(first)) => {
-                Some(Arc::clone(&self.config.nodes[first].address))
-            }
-            _ => None,
-        };
-        NodeReport {
-            node,
-            address: Arc::clone(&self.config.nodes[node].address),
-            outcome: vote.outcome,
-            latency: vote.latency(),
-            message,
-            quarantine: self.quarantine_of(self.last_now, node),
-        }
+        let votes = self.nodes.iter().zip(self.rounds.votes(round));
+        votes.map(|(node, vote)| node.report(self.last_now, vote)).collect()
     }
 }
 

@@ -43,6 +43,10 @@ impl Queues {
         Queues { by_key: HashMap::with_hasher(Keyed(key)), tidy_at: QUEUES_TIDY }
     }
 
+    pub(super) fn has_any(&self) -> bool {
+        !self.by_key.is_empty()
+    }
+
     /// Locks that were handed on, dropped or not released leave empty queues.
     fn tidy(&mut self, now: Moment) {
         if self.by_key.len() >= self.tidy_at {
@@ -220,7 +224,7 @@ impl Engine {
     }
 
     pub(super) fn has_queues(&self) -> bool {
-        !self.queues.by_key.is_empty()
+        self.queues.has_any()
     }
 
     /// The last report of the acquisition that asks for this queue, or of one that asked before.

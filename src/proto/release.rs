@@ -1,14 +1,13 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
-use super::connection::is_forbidden;
 use super::lease::NO_ENGINE;
 use super::node::State;
-use super::round::{Claim, Kind};
-use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, ReleaseWith, Released, Reply, Task};
+use super::round::{Claim, Kind, Lost};
+use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, Released, Task};
 use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
+use crate::outcome::NodeOutcome;
 use crate::token::LockToken;
 
 /// What an attempt may have left on the nodes.
@@ -23,9 +22,9 @@ pub(super) struct Held {
 }
 
 impl Engine {
-    /// Starts to release a lock and to wait for a quorum of confirmations. The lease is gone before
-    /// the first byte is sent (R14). An expired lease is released as well, because late SETs may
-    /// still be on their way (R15).
+    /// Starts to release a lock. The operation ends when a quorum has confirmed the release, or no
+    /// longer can. The lease is gone before the first byte is sent (R14). An expired lease is
+    /// released as well, because late SETs may still be on their way (R15).
     pub fn release(&mut self, now: Moment, lease: Lease) -> OpId {
         let now = self.clamp(now);
         self.stats.released += 1;
@@ -44,7 +43,7 @@ impl Engine {
         self.id_of(op)
     }
 
-    /// Releases a lock, without waiting for answers.
+    /// Releases a lock without a result.
     pub fn abandon(&mut self, now: Moment, lease: Lease) {
         let now = self.clamp(now);
         self.stats.released += 1;
@@ -55,17 +54,17 @@ impl Engine {
     /// here.
     pub(super) fn adopt(&mut self, now: Moment, mut lease: Lease) -> Lease {
         if lease.engine != self.instance {
-            self.take_doubts(now, &lease);
+            self.nodes.take_doubts(now, &lease);
             lease = lease.adopted(self.nodes.len());
             lease.engine = self.instance;
         }
         lease
     }
 
-    /// Gives up the lease to another engine, in this process or another. Nothing is sent for it
-    /// here from now on. What this engine does not know for certain about the nodes travels with
-    /// the lease. So the next engine counts no doubtful copy, and leaves nothing behind when it
-    /// releases the lock. Operations waiting here for the resource ask for it from now on.
+    /// Prepares the lease for another engine, in this process or another. This engine sends nothing
+    /// for it afterwards. The lease records which nodes are uncertain. So the next engine counts no
+    /// copy in doubt, and can clean up when it releases the lock. Operations that wait here for the
+    /// resource may now ask for it.
     pub fn let_go(&mut self, now: Moment, lease: &mut Lease) {
         let now = self.clamp(now);
         let token = lease.token;
@@ -95,9 +94,9 @@ impl Engine {
         for node in 0..self.nodes.len() {
             self.retract(node, token, true);
         }
-        for outgoing in &self.outgoing {
+        for outgoing in self.nodes.outgoing() {
             if let Outgoing::Round(_, round) = outgoing {
-                self.rounds[*round].is_abandoned |= self.claims[*round].token == token;
+                self.rounds[*round].is_abandoned |= self.rounds.claim(*round).token == token;
             }
         }
     }
@@ -106,7 +105,7 @@ impl Engine {
         let lease = self.adopt(now, lease);
         // A lock that is released late may have been forgotten meanwhile, so its doubts are needed
         // again.
-        self.take_doubts(now, &lease);
+        self.nodes.take_doubts(now, &lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
         let awaited = self.has_queues().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
@@ -129,21 +128,21 @@ impl Engine {
         owner: Option<usize>,
     ) -> usize {
         let token = claim.token;
-        if !self.indebted.is_empty() {
-            self.wake_debts(now, sent, token);
+        if self.nodes.may_owe() {
+            self.nodes.wake_debts(now, sent, token);
         }
-        let round = self.start_round(now, Kind::Release, claim, owner);
+        let round = self.rounds.start(now, Kind::Release, claim, owner);
         // An extra reference, because without an owner the last node's vote might free the round.
         self.rounds[round].references += 1;
-        let ready = sent.and(self.open);
+        let ready = sent.and(self.nodes.open());
         let others = NodeSet::all(self.nodes.len()).without(ready);
         for node in others.iter() {
             let may_hold = sent.contains(node);
-            if may_hold && self.nodes[node].state == State::Idle {
+            if may_hold && self.nodes[node].state() == State::Idle {
                 // An adopted lease, and this client has not connected to the node yet.
-                self.wake(now, node);
+                self.nodes.wake(now, node);
             }
-            match self.nodes[node].state {
+            match self.nodes[node].state() {
                 _ if !may_hold => self.record(now, round, node, NodeOutcome::Absent),
                 State::Ready => self.enqueue(node, round),
                 State::Connecting { .. } | State::Handshaking { .. } => {
@@ -156,8 +155,8 @@ impl Engine {
                 }
                 State::Idle | State::BackOff { .. } => {
                     if self.nodes[node].was_ready_since(started) {
-                        self.owe_release(now, node, round);
-                        self.record(now, round, node, self.nodes[node].last_failure);
+                        self.owe(now, node, round, Lost::Unsent);
+                        self.record(now, round, node, self.nodes[node].last_failure());
                     } else {
                         self.record(now, round, node, NodeOutcome::Absent);
                     }
@@ -168,78 +167,8 @@ impl Engine {
         if !others.is_empty() {
             self.judge(now, round);
         }
-        self.dereference(round);
+        self.rounds.dereference(round);
         round
-    }
-
-    /// Splits `nodes` by release command: returns one group and its command, and puts the others
-    /// back at the front of the queue. So the release keeps its place on their connections (R10).
-    pub(super) fn release_alike(&mut self, nodes: NodeSet, round: usize) -> (NodeSet, ReleaseWith) {
-        let (with_delex, with_delifeq) = (nodes.and(self.with_delex), nodes.and(self.with_delifeq));
-        let (alike, with) = if !with_delex.is_empty() {
-            (with_delex, ReleaseWith::Delex)
-        } else if !with_delifeq.is_empty() {
-            (with_delifeq, ReleaseWith::Delifeq)
-        } else {
-            (nodes, ReleaseWith::Script)
-        };
-        let others = nodes.without(alike);
-        if !others.is_empty() {
-            self.outgoing.push_front(Outgoing::Round(others, round));
-        }
-        (alike, with)
-    }
-
-    /// The release command for this node.
-    pub(super) fn releases_with(&self, node: usize) -> ReleaseWith {
-        if self.with_delex.contains(node) {
-            ReleaseWith::Delex
-        } else if self.with_delifeq.contains(node) {
-            ReleaseWith::Delifeq
-        } else {
-            ReleaseWith::Script
-        }
-    }
-
-    /// Sets the release command for this node.
-    pub(super) fn release_with(&mut self, node: usize, with: ReleaseWith) {
-        self.with_delex.remove(node);
-        self.with_delifeq.remove(node);
-        match with {
-            ReleaseWith::Script => {}
-            ReleaseWith::Delex => self.with_delex.insert(node),
-            ReleaseWith::Delifeq => self.with_delifeq.insert(node),
-        }
-    }
-
-    /// The server may have a command that this user must not run: only a command that was seen to
-    /// work is used.
-    pub(super) fn handle_probed(
-        &mut self,
-        now: Moment,
-        node: usize,
-        with: ReleaseWith,
-        reply: Reply,
-    ) {
-        match reply {
-            Reply::Integer(0) => self.release_with(node, with),
-            // It deleted something that was not there: the command means something else on this
-            // server.
-            Reply::Integer(_) => {}
-            Reply::Error(error) => self.keep_error(node, error),
-            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
-        }
-    }
-
-    /// A node refused a release. If it would refuse the same command again, the next try uses the
-    /// script. A node that accepts no writes refuses to delete even an absent key; the script finds
-    /// that the key is absent.
-    pub(super) fn note_refusal(&mut self, node: usize, kind: ServerErrorKind) {
-        let takes_no_writes =
-            matches!(kind, ServerErrorKind::Misconfigured | ServerErrorKind::NoReplicas);
-        if is_forbidden(kind) || takes_no_writes {
-            self.release_with(node, ReleaseWith::Script);
-        }
     }
 
     /// Withdraws unsent commands that would set or extend the key. Returns whether the SET was
@@ -249,17 +178,13 @@ impl Engine {
         // Each iteration takes one of them out of the queue.
         loop {
             let is_it = |round: &usize| {
-                !self.rounds[*round].kind.is_release() && self.claims[*round].token == token
+                !self.rounds[*round].kind.is_release() && self.rounds.claim(*round).token == token
             };
-            // Usually the wanted one is near the end; when many fail at once, each is the first.
-            let queue = &self.nodes[node].queue;
-            let is_first = queue.front().is_some_and(is_it);
-            let at = if is_first { Some(0) } else { queue.iter().rposition(is_it) };
-            let Some(round) = at.and_then(|at| self.nodes[node].queue.remove(at)) else {
+            let Some(round) = self.nodes[node].retract(is_it) else {
                 return was_set;
             };
             was_set |= self.rounds[round].kind.is_acquisition();
-            self.dereference(round);
+            self.rounds.dereference(round);
             if was_set && !was_granted {
                 return true;
             }

@@ -20,7 +20,7 @@ pub(super) enum Kind {
 }
 
 /// What a round's command refers to.
-#[derive(Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) key: Resource,
     pub(super) token: LockToken,

@@ -19,12 +19,25 @@ pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Moment, OpId)>>,
     /// How many entries are live. Invariant: at most `heap.len()`.
     live: usize,
+    /// A lower bound on the soonest live timer.
+    due: Option<Moment>,
 }
 
 impl Timers {
     pub(super) fn set(&mut self, at: Moment, op: OpId) {
         self.heap.push(Reverse((at, op)));
         self.live += 1;
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    #[inline]
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.due
+    }
+
+    /// Makes the bound exact.
+    pub(super) fn settle_due(&mut self, is_live: impl Fn(Moment, OpId) -> bool) {
+        self.due = self.next(is_live);
     }
 
     /// One entry has become stale. `is_live` distinguishes them.

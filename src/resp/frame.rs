@@ -12,6 +12,7 @@ use crate::proto::Reply;
 
 /// The length of the first frame; `None` if it is not complete. It fails at the first byte that
 /// cannot belong to an expected reply.
+#[inline]
 pub(super) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     match bytes.first() {
         None => Ok(None),

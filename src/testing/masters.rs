@@ -33,7 +33,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much of a server's output an error quotes.
 const MAX_QUOTED_LOG: usize = 600;
 
-/// One `redis-server` process that belongs to this value, on a loopback port of its own.
+/// A `redis-server` process on its own loopback port. This value owns it.
 ///
 /// Dropping it kills the process and removes its folder.
 #[derive(Debug)]
@@ -52,18 +52,19 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start() -> io::Result<Master> {
         Master::start_with(&[])
     }
 
-    /// Starts a server with more arguments, such as `["--requirepass", "secret"]`.
+    /// Starts a server with additional arguments, such as `["--requirepass", "secret"]`.
     ///
-    /// With `--requirepass`, the queries of this type authenticate themselves.
+    /// With `--requirepass`, the methods of this type authenticate with that password.
+    /// [`url`](Master::url) does not contain it: a client needs `redis://:secret@` and the address.
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start_with(extra_args: &[&str]) -> io::Result<Master> {
         Master::start_as(Settings::new(extra_args, false))
     }
@@ -72,16 +73,16 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start_other(binary: &OsStr, extra_args: &[&str]) -> io::Result<Master> {
         Master::start_as(Settings { binary: binary.into(), ..Settings::new(extra_args, false) })
     }
 
-    /// Starts a server with more variables in its environment, such as `LD_PRELOAD`.
+    /// Starts a server with additional variables in its environment, such as `LD_PRELOAD`.
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start_in(environment: &[(&str, &OsStr)]) -> io::Result<Master> {
         let owned = |(name, value): &(&str, &OsStr)| ((*name).into(), (*value).to_owned());
         let environment = environment.iter().map(owned).collect();
@@ -92,7 +93,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start_with_socket() -> io::Result<Master> {
         Master::start_as(Settings::new(&[], true))
     }
@@ -231,7 +232,7 @@ impl Master {
         self.settings.socket.then(|| self.folder.path.join(SOCKET_FILE))
     }
 
-    /// The id of the server's process, or of its last process if it has ended.
+    /// The process id of the server, or of its last process.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -249,8 +250,8 @@ impl Master {
         running
     }
 
-    /// Freezes the process (SIGSTOP); returns when it is frozen. Its port still accepts
-    /// connections, and nothing answers.
+    /// Freezes the process (SIGSTOP); returns when it is frozen. The kernel still accepts
+    /// connections on its port, but the server does not answer.
     ///
     /// # Errors
     ///
@@ -282,9 +283,9 @@ impl Master {
         self.signal("CONT")
     }
 
-    /// Asks the process to end (SIGTERM), frozen or not, and waits for it, for at most 5 s; then
-    /// kills it. Its data is gone, unless the arguments make it keep a file. Without a process it
-    /// does nothing.
+    /// Asks the process to end (SIGTERM), frozen or not, waits for at most 5 s, then kills it. Its
+    /// data is lost, unless the server was started with persistence. Does nothing if no process
+    /// runs.
     ///
     /// # Errors
     ///
@@ -301,8 +302,8 @@ impl Master {
         self.kill()
     }
 
-    /// Kills the process at once (SIGKILL), frozen or not. Its data is gone, unless the arguments
-    /// make it keep a file. Without a process it does nothing.
+    /// Kills the process immediately (SIGKILL), frozen or not. Its data is lost, unless the server
+    /// was started with persistence. Does nothing if no process runs.
     ///
     /// # Errors
     ///
@@ -316,7 +317,7 @@ impl Master {
     }
 
     /// Starts the server again, on the same port and with the same arguments; kills it first if it
-    /// is running. It is empty, unless the arguments make it keep a file.
+    /// is running. It has no data then, unless it was started with persistence.
     ///
     /// # Errors
     ///
@@ -338,15 +339,15 @@ impl Master {
         }
     }
 
-    /// Sends the server a query over a connection that is kept for the next one.
+    /// Sends a command and returns the reply. The connection is kept for the next query.
     ///
     /// A reply such as `-ERR` is not an error here but a [`Value::Error`]. Like any other command,
     /// every query counts in [`Master::command_calls`].
     ///
     /// # Errors
     ///
-    /// Fails if the server cannot be reached, does not answer within 2 s, or answers what is no
-    /// reply.
+    /// Fails if the server cannot be reached, does not answer within 2 s, or sends something that
+    /// is not a RESP2 reply.
     pub fn query(&self, args: &[&[u8]]) -> io::Result<Value> {
         let mut kept = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut connection) = kept.take() {
@@ -374,7 +375,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn pttl(&self, key: &[u8]) -> io::Result<i64> {
         integer(self.query(&[b"PTTL", key])?)
     }
@@ -383,7 +384,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn value_of(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         match self.query(&[b"GET", key])? {
             Value::Bulk(bytes) => Ok(Some(bytes)),
@@ -396,7 +397,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn dbsize(&self) -> io::Result<u64> {
         let size = integer(self.query(&[b"DBSIZE"])?)?;
         u64::try_from(size).map_err(|_| unexpected(&Value::Integer(size)))
@@ -406,7 +407,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn flush(&self) -> io::Result<()> {
         match self.query(&[b"FLUSHALL"])? {
             Value::Status(_) => Ok(()),
@@ -419,7 +420,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn command_calls(&self, cmd: &str) -> io::Result<u64> {
         let info = text(self.query(&[b"INFO", b"commandstats"])?)?;
         let field = format!("cmdstat_{}", cmd.to_ascii_lowercase());
@@ -437,7 +438,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// As [`Master::query`], and if the server refuses.
+    /// The same as [`Master::query`]; also if the server refuses.
     pub fn stat(&self, name: &str) -> io::Result<u64> {
         let info = text(self.query(&[b"INFO", b"stats"])?)?;
         let figure = info_field(&info, name).and_then(|figure| figure.parse().ok());
@@ -502,18 +503,18 @@ impl Masters {
     ///
     /// # Errors
     ///
-    /// Fails if there is no `redis-server`, if no port or folder can be had, or if a server ends
-    /// before it answers or does not answer within 10 s. Servers that were started until then are
-    /// ended.
+    /// Fails if there is no `redis-server`, if no free port or temporary folder is available, or if
+    /// a server ends before it answers or does not answer within 10 s. It kills the servers that it
+    /// had already started.
     pub fn start(n: usize) -> io::Result<Masters> {
         Masters::start_with(n, &[])
     }
 
-    /// Starts `n` masters with more arguments, the same for each; see [`Master::start_with`].
+    /// Starts `n` masters with additional arguments, the same for each; see [`Master::start_with`].
     ///
     /// # Errors
     ///
-    /// As [`Masters::start`].
+    /// The same as [`Masters::start`].
     pub fn start_with(n: usize, extra_args: &[&str]) -> io::Result<Masters> {
         // All ports are held until all are chosen, so that they differ.
         let held = (0..n).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
@@ -558,13 +559,16 @@ impl Index<usize> for Masters {
 
     /// # Panics
     ///
-    /// Panics if there are not so many masters.
+    /// Panics if `index` is out of range.
     fn index(&self, index: usize) -> &Master {
         &self.all[index]
     }
 }
 
 impl IndexMut<usize> for Masters {
+    /// # Panics
+    ///
+    /// Panics if `index` is out of range.
     fn index_mut(&mut self, index: usize) -> &mut Master {
         &mut self.all[index]
     }

@@ -1,10 +1,10 @@
 //! Real Redis masters for tests: feature `testing`.
 //!
 //! [`Masters`] starts `redis-server` processes on free loopback ports. A test kills, freezes, thaws
-//! and restarts them, to see what its program does when masters fail. Each process has a temporary
-//! folder of its own and keeps nothing on disk. Dropping a [`Master`] ends its process, by its id,
-//! and removes its folder. If the test's process is killed first, a small `sh` that waits beside
-//! each folder does both.
+//! and restarts them, to see how the program under test behaves when masters fail. Each process has
+//! its own temporary folder and no persistence. Dropping a [`Master`] kills its process, by its id,
+//! and removes its folder. If the test process is killed first, a helper process (`sh`) cleans up:
+//! it kills the server and removes the folder.
 //!
 //! ```no_run
 //! use muxlock::testing::Masters;
@@ -12,16 +12,16 @@
 //! use std::time::Duration;
 //!
 //! let mut masters = Masters::start(3)?;
-//! // The restart guard would wait: these masters were started a moment ago.
+//! // With the restart guard, these new masters would not vote for about 31 s.
 //! let builder = Redlock::builder().nodes(masters.urls()).restart_guard(RestartGuard::Off);
 //! let redlock = builder.connect()?;
 //!
 //! // One master down: the other two are a quorum.
 //! masters[0].kill()?;
 //! let lock = redlock.try_lock("invoice:42", Duration::from_secs(10))?;
-//! lock.unlock()?;
+//! assert!(lock.unlock()?.was_held());
 //!
-//! // Two masters down: no quorum, and no lock.
+//! // Two masters down, one killed and one frozen: no quorum, and no lock.
 //! masters[1].freeze()?;
 //! let error = redlock.try_lock("invoice:42", Duration::from_secs(10)).unwrap_err();
 //! assert!(error.is_unavailable());
@@ -36,9 +36,10 @@
 //! muxlock = { version = "0.1", features = ["testing"] }
 //! ```
 //!
-//! `redis-server` has to be on `PATH`, or be named by the environment variable
-//! [`SERVER_VARIABLE`]. The module sends signals with `sh`, so it needs Unix. Its methods block,
-//! for some seconds at most. It adds no dependency.
+//! `redis-server` must be on `PATH`; otherwise the environment variable `MUXLOCK_REDIS_SERVER`
+//! ([`SERVER_VARIABLE`]) must name it. The module sends signals with `sh`, so it needs Unix. Its
+//! methods block: starting a server takes up to 10 s for each of up to 5 ports that are tried, and
+//! the others up to 10 s. It adds no dependency.
 
 mod masters;
 mod process;

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use std::{env, fs, process};
 
-/// The environment variable that names the `redis-server` to run instead of the one on PATH. A
-/// script must `exec` it: the process that answers has to be the one that was started.
+/// The environment variable that names the `redis-server` to run instead of the one on PATH. If it
+/// names a script, the script must `exec` the server, because the process that answers must have
+/// the id of the process that was started.
 pub const SERVER_VARIABLE: &str = "MUXLOCK_REDIS_SERVER";
 
-/// Waits beside a folder. Each line on its input is the process id of the server in it, or is empty
-/// if no server runs. The end of its input means that the parent has ended, for whatever reason:
-/// the rest of server and folder must be removed. It survives Ctrl-C, since a server that was
+/// A script that waits for the parent process to end. Each line of its input is the process id of
+/// the current server, or empty. At the end of its input the parent has ended, for whatever reason:
+/// the script kills that server and removes the folder. It survives Ctrl-C, since a server that was
 /// frozen at that moment would otherwise remain forever.
 const WATCHDOG: &str = r#"trap '' HUP INT TERM; pid=; while read -r line; do pid=$line; done
     [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null; [ ! -d "$1" ] || rm -rf "$1""#;

@@ -13,19 +13,19 @@ const MAX_ARRAY: usize = 1024 * 1024;
 /// How deep the arrays of a reply may nest.
 const MAX_DEPTH: usize = 8;
 
-/// A reply of a server, as its protocol (RESP2) has it.
+/// A reply of a server, in its protocol RESP2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
     /// A short text such as `OK`.
     Status(String),
-    /// The server refused the command.
+    /// The server refused the command. The text includes the code, as in `ERR unknown command`.
     Error(String),
     /// A number.
     Integer(i64),
     /// Bytes.
     Bulk(Vec<u8>),
-    /// Null: no such key, or a condition that did not hold.
+    /// A null reply, for example for a missing key or a failed `SET NX`.
     Nil,
     /// A list of replies.
     Array(Vec<Value>),

@@ -7,6 +7,7 @@ mod doubts;
 mod edges;
 mod guard;
 mod heal;
+mod keep;
 mod leases;
 mod lines;
 mod questions;

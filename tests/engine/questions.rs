@@ -240,7 +240,7 @@ fn rounds_that_take_long_make_pauses_longer_and_other_commands_do_not() {
             scenario.drain();
             scenario.now = scenario.now.after(slow_others);
             scenario.replies(ALL, Reply::Integer(1));
-            scenario.released().unwrap();
+            let _ = scenario.released().unwrap();
         }
         let patience = scenario.now.after(TTL);
         scenario.acquire(TTL, Patience::Until(patience));

@@ -16,14 +16,16 @@ use std::time::Duration;
 use mio::{Events, Poll, Token};
 use muxlock::testing::Masters;
 use muxlock::{
-    Builder, Cancelled, Done, Lease, Multiplexer, NodeState, OpId, Redlock, RestartGuard,
-    Standalone,
+    Builder, Cancelled, Done, KeepAlive, Lease, LossCause, Multiplexer, NodeState, OpId, Redlock,
+    RestartGuard, Standalone,
 };
 use own_event_loop::Server;
 use testbed::scripted::{Peer, Scripted};
 use testbed::{PATIENT, SOON, Stopwatch, TTL, heavy, patient, pause, soon, within};
 
 const KEY: &str = "invoice:42";
+/// Short enough for several to pass, and long enough for a busy machine to renew in time.
+const TTL_SHORT: Duration = Duration::from_secs(2);
 const FIRST: Token = Token(1_000);
 /// The longest that a turn of the caller's loop may be ours; unoptimised code is slow. Without the
 /// bounds of a turn, five thousand operations that end at once take more than twice this time.
@@ -193,6 +195,50 @@ fn cancelled_extension_leaves_a_lock_that_can_be_released() {
     }
     host.until("all is answered", |mux| mux.nodes().all(|node| node.in_flight == 0));
     assert!(is_empty(&masters));
+}
+
+/// R31: kept without a thread, until two of three masters are frozen; the holder learns of it in
+/// time. A control that is not kept ends with its TTL.
+#[test]
+fn kept_lock_outlives_its_ttl_and_is_lost_before_it_ends() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()).node_timeout(TTL_SHORT / 8));
+    host.all_ready();
+    let [op, control] = ["kept", "control"].map(|name| host.mux.try_lock(name, TTL_SHORT).unwrap());
+    let mut ended = host.done(2);
+    let control = acquired(ended.remove(&control).unwrap());
+    let lease = acquired(ended.remove(&op).unwrap());
+    let id = host.mux.keep_alive(lease, &KeepAlive::default());
+    let mut until = host.mux.kept(id).unwrap().valid_until();
+    for _ in 0..9 {
+        match host.done(1).remove(&id) {
+            Some(Done::Renewed(later)) => {
+                assert!(later > until && host.mux.kept(id).unwrap().valid_until() == later);
+                until = later;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(!control.is_valid_at(host.mux.now()), "nine thirds of the validity have passed");
+    assert_eq!(masters[2].dbsize().unwrap(), 1);
+
+    masters[0].freeze().unwrap();
+    masters[1].freeze().unwrap();
+    let (lease, loss) = loop {
+        match host.done(1).remove(&id) {
+            Some(Done::Renewed(later)) => until = later,
+            Some(Done::Lost(lease, loss)) => break (lease, loss),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((loss.cause, lease.valid_until()), (LossCause::Unavailable, until));
+    assert!(!loss.remaining.is_zero() && host.mux.kept(id).is_none());
+    masters[0].thaw().unwrap();
+    masters[1].thaw().unwrap();
+    host.mux.abandon(lease);
+    host.mux.abandon(control);
+    host.until("all is answered", |mux| mux.nodes().all(|node| node.in_flight == 0));
+    soon("no key is left", || is_empty(&masters));
 }
 
 #[test]

@@ -292,7 +292,7 @@ fn callback_may_use_the_client() {
     let (held, again) = (Arc::clone(&slot), redlock.clone());
     let how = KeepAlive::default().renewals_max(0).on_loss(move |_| {
         let lost: KeptLock = held.lock().unwrap().take().unwrap();
-        lost.unlock().unwrap();
+        let _ = lost.unlock().unwrap();
         *held.lock().unwrap() = Some(keep(&again, "another", SHORT, KeepAlive::default()));
     });
     *slot.lock().unwrap() = Some(keep(&redlock, KEY, SHORT, how));

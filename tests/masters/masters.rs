@@ -216,7 +216,7 @@ fn binary_name_and_prefix_make_the_key() {
     // Another prefix is another key.
     let unprefixed = plain.connect().unwrap().try_lock(KEY, TTL).unwrap();
     assert!(owns(&masters[0], &unprefixed, KEY));
-    lock.unlock().unwrap();
+    let _ = lock.unlock().unwrap();
     assert_eq!(pttl(&masters[0], "app:invoice:42"), -2);
     assert!(owns(&masters[0], &unprefixed, KEY));
 }
@@ -351,7 +351,7 @@ fn held_resource_waiter_gets_it_after_the_release() {
             // The waiter has lost some rounds by then.
             soon("the waiter is waiting", || waiter.stats().rounds > 3);
             released.store(true, Ordering::SeqCst);
-            lock.unlock().unwrap();
+            let _ = lock.unlock().unwrap();
         });
         let lock = waiter.try_lock_for(KEY, TTL, PATIENT).unwrap();
         assert!(released.load(Ordering::SeqCst));
@@ -1344,7 +1344,7 @@ fn one_resource_shared_by_threads_has_one_holder_at_a_time() {
                     assert!(!inside.swap(true, Ordering::SeqCst), "two holders");
                     thread::yield_now();
                     assert!(inside.swap(false, Ordering::SeqCst));
-                    lock.unlock().unwrap();
+                    let _ = lock.unlock().unwrap();
                     sections += 1;
                 }
             });
@@ -1434,7 +1434,7 @@ fn ten_thousand_operations_leave_no_thread_descriptor_or_memory() {
         for _ in 0..3_333 {
             let mut lock = redlock.try_lock(KEY, TTL).unwrap();
             lock.extend(TTL).unwrap();
-            lock.unlock().unwrap();
+            let _ = lock.unlock().unwrap();
         }
         drop(redlock.try_lock(KEY, TTL).unwrap());
         assert_eq!((status_figure("Threads"), descriptors()), before);

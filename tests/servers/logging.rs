@@ -83,7 +83,7 @@ fn panic_while_sending_leaves_no_reply_to_be_taken_for_another() {
             [&resetting, &others[0], &others[1]].into_iter().map(Scripted::url).collect();
         let redlock = all_ready(&patient(&urls));
         // The connection is reset when nobody looks.
-        redlock.try_lock("first", TTL).unwrap().unlock().unwrap();
+        let _ = redlock.try_lock("first", TTL).unwrap().unlock().unwrap();
         pause(LATER * 2);
 
         PANICS.set(true);

@@ -276,7 +276,7 @@ fn hostile_servers_together_do_not_fill_the_memory() {
             let beside = good.iter().chain([url]);
             let redlock = patient(beside).build().unwrap();
             for _ in 0..20 {
-                redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap();
+                let _ = redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap();
             }
             soon(url, || redlock.nodes()[..4].iter().all(|node| node.in_flight == 0));
         }
@@ -554,7 +554,7 @@ fn quorum_that_comes_after_the_validity_is_no_lock() {
     // With time enough it is one, of which the delay is taken off.
     let lock = redlock.try_lock(KEY, TTL).unwrap();
     assert!(lock.remaining() <= TTL - Duration::from_millis(400 + 302));
-    lock.unlock().unwrap();
+    let _ = lock.unlock().unwrap();
 }
 
 #[test]
@@ -760,7 +760,7 @@ fn release_before_the_connection_stands_takes_the_set_back() {
     let redlock = patient([slow.url(), good[0].url(), good[1].url()]).build().unwrap();
     let lock = redlock.try_lock("first", TTL).unwrap();
     assert_eq!(lock.granted_by().collect::<Vec<_>>(), [1, 2]);
-    lock.unlock().unwrap();
+    let _ = lock.unlock().unwrap();
     let second = redlock.try_lock("second", TTL).unwrap();
     open.send(()).unwrap();
     soon("the node is ready", || redlock.nodes()[0].state == NodeState::Ready);

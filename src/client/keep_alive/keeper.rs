@@ -1,81 +1,60 @@
-//! The thread that renews all kept locks of a client. It exists while there are any, and for at
-//! most a second after the last.
+//! The thread that waits for losses of a client's kept locks, and calls `on_loss`. It exists while
+//! locks are kept, and for at most a second after the last.
+//!
+//! The engine renews the locks, on whichever thread runs the loop; that is this one while no other
+//! uses the client. If the thread that runs the loop is delayed, this one notices itself that a
+//! lock was not renewed.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::kept::{Kept, Renewal};
-use super::schedule::{Due, Key, Schedule, Terms};
-use super::{KeepAliveErrorKind, LossCause};
-use crate::client::{Redlock, errands};
+use super::KeepAliveErrorKind;
+use super::kept::Kept;
+use crate::client::Redlock;
+use crate::client::crew::Limit;
+use crate::client::loop_work::{Order, Outcome, Watch};
 use crate::moment::Moment;
 use crate::proto::OPERATIONS_MAX;
 use crate::sys::clock::Clock;
-use crate::sys::entropy::SystemEntropy;
-use crate::token::Entropy;
 
-/// The most locks that one client keeps alive: other operations need room, too.
+/// The most locks that one client keeps alive: as many again may be acquired meanwhile.
 const LOCKS_MAX: usize = OPERATIONS_MAX / 2;
-/// Most renewals started before the masters' answers are read.
-const RENEWALS_PER_TURN_MAX: usize = 1_024;
-/// The longest sleep: a clock that jumps forward ends locks sooner than planned.
+/// The longest sleep: so long after the last lock the thread ends.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-pub(super) type Errands = errands::Errands<(Key, Arc<Kept>)>;
+/// Identifies a kept lock; never reused.
+pub(super) type Key = u64;
 
 pub(in crate::client) struct Keeper {
+    /// A thread that holds this mutex does not block.
     state: Mutex<State>,
-    /// Notified when the thread must wake up earlier.
+    /// Notified when the first lock is kept.
     changed: Condvar,
-    errands: Errands,
 }
 
 struct State {
-    schedule: Schedule,
-    locks: HashMap<Key, Arc<Kept>>,
-    /// The client, while it has kept locks.
+    locks: BTreeMap<Key, Arc<Kept>>,
+    /// How many locks have been kept so far.
+    so_far: Key,
+    /// The client, while it keeps locks: the thread must not keep it from ending otherwise.
     redlock: Option<Redlock>,
     has_thread: bool,
-    waiting: Waiting,
-    jitter: SystemEntropy,
-}
-
-/// What the thread waits for, if it waits.
-#[derive(Clone, Copy)]
-enum Waiting {
-    No,
-    /// For `changed`.
-    ForBell(Moment),
-    /// For answers of the masters.
-    ForMasters(Moment),
 }
 
 impl Keeper {
     pub(in crate::client) fn new() -> Keeper {
-        Keeper {
-            state: Mutex::new(State {
-                schedule: Schedule::default(),
-                locks: HashMap::new(),
-                redlock: None,
-                has_thread: false,
-                waiting: Waiting::No,
-                jitter: SystemEntropy::new(),
-            }),
-            changed: Condvar::new(),
-            errands: Errands::new(),
-        }
+        let state = State { locks: BTreeMap::new(), so_far: 0, redlock: None, has_thread: false };
+        Keeper { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Keeps a lock alive from now on.
+    /// Another lock will be kept. [`remove`](Keeper::remove) must follow.
     pub(super) fn add(
         self: &Arc<Self>,
-        now: Moment,
-        kept: Arc<Kept>,
-        terms: Terms,
-        deadline: Moment,
+        redlock: &Redlock,
+        kept: &Arc<Kept>,
     ) -> Result<Key, KeepAliveErrorKind> {
         let mut state = self.lock();
         if state.locks.len() >= LOCKS_MAX {
@@ -88,136 +67,82 @@ impl Keeper {
             started.map_err(|error| KeepAliveErrorKind::Thread(error.kind()))?;
             state.has_thread = true;
         }
-        let random = state.jitter.next_u64();
-        let key = state.schedule.add(now, terms, deadline, random);
-        let redlock = kept.redlock.clone();
-        state.locks.insert(key, kept);
-        state.redlock.get_or_insert_with(|| redlock.clone());
-        let next = state.schedule.poll_timeout().expect("a lock was added");
-        match state.waiting {
-            Waiting::ForBell(until) if next < until => self.changed.notify_one(),
-            Waiting::ForMasters(until) if next < until => {
-                state.waiting = Waiting::No;
-                drop(state);
-                self.errands.call_back(&redlock);
-            }
-            Waiting::No | Waiting::ForBell(_) | Waiting::ForMasters(_) => {}
+        let key = state.so_far;
+        state.so_far += 1;
+        state.locks.insert(key, Arc::clone(kept));
+        if state.redlock.is_none() {
+            state.redlock = Some(redlock.clone());
+            self.changed.notify_one();
         }
         Ok(key)
     }
 
-    /// Stops keeping a lock alive.
+    /// A lock is no longer kept.
     pub(super) fn remove(&self, key: Key) {
         let mut state = self.lock();
-        state.schedule.remove(key);
         let kept = state.locks.remove(&key);
-        let redlock = state.redlock_if_idle();
+        let redlock = if state.locks.is_empty() { state.redlock.take() } else { None };
         drop(state);
         // Dropped without the mutex: each may be the last reference.
         drop((kept, redlock));
     }
 
-    pub(super) fn errands(&self) -> &Errands {
-        &self.errands
-    }
-
     fn run(&self) {
-        let mut redlock = None;
-        while !matches!(survive(|| self.turn(&mut redlock)), Some(Turn::Last)) {}
+        // A panic of a logger, or of what a callback has captured, ends one turn only.
+        let mut look_at = Moment::START;
+        while !matches!(survive(|| self.turn(&mut look_at)), Some(Turn::Last)) {}
     }
 
-    /// Does what is due, and waits. Keeps the client while an errand is in flight.
-    fn turn(&self, redlock: &mut Option<Redlock>) -> Turn {
-        let mut state = self.lock();
-        let (renewals, losses) = state.take_due();
-        let own = state.redlock.clone();
-        let idle = state.redlock_if_idle();
-        drop(state);
-        drop(idle);
-        if own.is_some() {
-            *redlock = own;
-        }
-        losses.iter().for_each(|(kept, cause)| kept.lose(*cause));
-        if let Some(redlock) = redlock {
-            // Losses are reported even if this panics.
-            survive(|| self.renew(redlock, renewals));
-        }
-        losses.iter().for_each(|(kept, _)| kept.tell());
-        drop(losses);
-        if self.errands.is_empty() {
-            *redlock = None;
+    fn turn(&self, look_at: &mut Moment) -> Turn {
+        let redlock = self.lock().redlock.clone();
+        let Some(redlock) = redlock else {
             return self.idle();
+        };
+        if Clock.now() >= *look_at {
+            *look_at = self.look();
         }
-        let client = redlock.as_ref().expect("it is kept while an errand is under way");
-        let mut state = self.lock();
-        let until = state.wake_at(Clock.now());
-        state.waiting = Waiting::ForMasters(until);
-        drop(state);
-        let ended = self.errands.wait(client, until);
-        self.hand_back(client, ended);
+        let watch = Order::Watch(Watch::Losses(*look_at));
+        let losses: Vec<Arc<Kept>> = match redlock.shared.crew.run(watch, Limit::At(*look_at)) {
+            Some(Outcome::Losses(losses)) => losses,
+            None => Vec::new(),
+            Some(_) => unreachable!("the losses were asked for"),
+        };
+        tell(losses);
         Turn::More
     }
 
-    fn renew(&self, redlock: &Redlock, renewals: Vec<(Key, Arc<Kept>)>) {
-        if renewals.is_empty() {
-            return;
-        }
-        for (key, kept) in renewals {
-            kept.renew(&self.errands, key);
-        }
-        self.errands.send(redlock);
-    }
-
-    fn hand_back(&self, redlock: &Redlock, ended: Vec<errands::Errand<(Key, Arc<Kept>)>>) {
-        let hand_back = |errand: errands::Errand<(Key, Arc<Kept>)>| {
-            let (key, kept) = (errand.of.0, Arc::clone(&errand.of.1));
-            let renewal = kept.hand_back(errand);
-            (key, renewal)
-        };
-        let ended: Vec<_> = ended.into_iter().map(hand_back).collect();
-        let now = Clock.now();
-        let mut state = self.lock();
-        state.waiting = Waiting::No;
-        let (mut lost, mut unwanted) = (Vec::new(), Vec::new());
-        for (key, renewal) in ended {
-            let random = state.jitter.next_u64();
-            match renewal {
-                Renewal::Succeeded(deadline) => {
-                    state.schedule.handle_renewed(now, key, deadline, random);
-                }
-                Renewal::Failed => state.schedule.handle_failed(now, key, random),
-                Renewal::Lost => {
-                    state.schedule.remove(key);
-                    lost.extend(state.locks.remove(&key));
-                }
-                Renewal::Over => {}
-                Renewal::Unwanted(lease) => unwanted.push(lease),
+    /// Reports losses that the loop has not reported: the thread that runs it may be delayed.
+    /// Returns when to look again: when the next loss is overdue if nothing is renewed until then.
+    /// Most locks are renewed long before.
+    fn look(&self) -> Moment {
+        let locks: Vec<Arc<Kept>> = self.lock().locks.values().map(Arc::clone).collect();
+        let (now, mut look_at) = (Clock.now(), Moment::END);
+        let is_due = |kept: &Arc<Kept>| {
+            let overdue_at = kept.overdue_at();
+            if let Some(at) = overdue_at.filter(|at| now < *at) {
+                look_at = look_at.min(at);
             }
-        }
-        drop(state);
-        lost.iter().for_each(|kept| kept.tell());
-        for lease in unwanted {
-            // The other leases are released even if this panics.
-            survive(|| redlock.abandon(lease));
-        }
+            overdue_at.is_some_and(|at| now >= at)
+        };
+        let (due, others): (Vec<_>, Vec<_>) = locks.into_iter().partition(is_due);
+        drop(others);
+        tell(due);
+        look_at.min(now.after(SLEEP_MAX))
     }
 
-    /// Sleeps until something is due, or ends the thread if no lock is left.
+    /// Waits for a lock, and ends the thread if none comes.
     fn idle(&self) -> Turn {
-        let mut state = self.lock();
-        let now = Clock.now();
-        let until = state.wake_at(now);
-        state.waiting = Waiting::ForBell(until);
-        let waited = self.changed.wait_timeout(state, until.since(now));
-        state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        state.waiting = Waiting::No;
-        if state.locks.is_empty() {
+        let is_idle = |state: &mut State| state.redlock.is_none();
+        let waited = self.changed.wait_timeout_while(self.lock(), SLEEP_MAX, is_idle);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if state.redlock.is_none() {
             state.has_thread = false;
             return Turn::Last;
         }
         Turn::More
     }
 
+    /// Acts like a thread that holds the mutex.
     #[cfg(test)]
     pub(super) fn hold(&self) -> impl Sized {
         self.lock()
@@ -228,7 +153,17 @@ impl Keeper {
     }
 }
 
-/// Runs code in which a logger may panic. The locks still exist then, and so does their validity.
+fn tell(losses: Vec<Arc<Kept>>) {
+    for kept in losses {
+        // The others are told even if dropping what a callback has captured panics.
+        survive(|| {
+            kept.tell();
+            drop(kept);
+        });
+    }
+}
+
+/// A panic must not end the thread: other locks rely on it.
 fn survive<T>(run: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(run)).ok()
 }
@@ -236,31 +171,4 @@ fn survive<T>(run: impl FnOnce() -> T) -> Option<T> {
 enum Turn {
     More,
     Last,
-}
-
-impl State {
-    #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
-    fn take_due(&mut self) -> (Vec<(Key, Arc<Kept>)>, Vec<(Arc<Kept>, LossCause)>) {
-        let now = Clock.now();
-        let (mut renewals, mut losses) = (Vec::new(), Vec::new());
-        while renewals.len() < RENEWALS_PER_TURN_MAX {
-            match self.schedule.poll_due(now) {
-                Some(Due::Renew(key)) => renewals.push((key, Arc::clone(&self.locks[&key]))),
-                Some(Due::Lost(key, cause)) => {
-                    losses.extend(self.locks.remove(&key).map(|kept| (kept, cause)));
-                }
-                None => break,
-            }
-        }
-        (renewals, losses)
-    }
-
-    fn redlock_if_idle(&mut self) -> Option<Redlock> {
-        self.redlock.take_if(|_| self.locks.is_empty())
-    }
-
-    fn wake_at(&self, now: Moment) -> Moment {
-        let latest = now.after(SLEEP_MAX);
-        self.schedule.poll_timeout().map_or(latest, |next| next.min(latest))
-    }
 }

@@ -1,268 +1,69 @@
-//! A held lock that is renewed.
+//! What the holder of a lock that is renewed shares with those who renew it and report its loss.
 
-use std::fmt;
 use std::mem::replace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::keeper::{Errands, Keeper};
-use super::schedule::{Key, Terms};
-use super::{KeepAlive, KeepAliveError, KeepAliveErrorKind, Loss, LossCause, OnLoss};
-use crate::client::errands::{Ended, Errand, ErrandId};
-use crate::client::{LockGuard, Redlock};
 use crate::error::LockError;
+use crate::keep_alive::{Loss, LossCause, OnLoss};
 use crate::moment::Moment;
-use crate::proto::{Lease, Released};
+use crate::proto::{Lease, OpId, Terms};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
-/// A lock that is held and renewed, until it is unlocked, stopped, dropped or lost.
-///
-/// It comes from [`LockGuard::keep_alive`]. Dropping it sends the release without waiting for the
-/// masters, as dropping a [`LockGuard`] does.
-///
-/// A loss is reported before the lock's validity ends: through [`on_loss`](KeepAlive::on_loss), and
-/// through [`is_lost`](KeptLock::is_lost), which reads the clock itself. As with every such lock, a
-/// process that is paused for longer than [`remaining`](KeptLock::remaining) learns of the loss
-/// only afterwards.
-#[must_use = "if unused, the lock is released immediately"]
-#[clippy::has_significant_drop]
-pub struct KeptLock {
-    kept: Arc<Kept>,
-    key: Key,
-}
+/// The thread that calls `on_loss` looks for itself when this part of the notice has passed.
+const OVERDUE_PART: u32 = 8;
 
-impl KeptLock {
-    pub(in crate::client) fn start(
-        guard: LockGuard,
-        how: KeepAlive,
-    ) -> Result<KeptLock, KeepAliveError> {
-        let (redlock, lease) = guard.apart();
-        let now = Clock.now();
-        let (ttl, validity) = match check(&redlock, &lease, now) {
-            Ok(checked) => checked,
-            Err(error) => {
-                let kind = KeepAliveErrorKind::Lock(error.kind());
-                return Err(KeepAliveError::new(kind, LockGuard::new(redlock, lease)));
-            }
-        };
-        let config = &redlock.shared.config;
-        let terms = Terms {
-            validity,
-            notice: how.notice_of(validity, config.node_timeout),
-            renewals_max: how.renewals_max,
-            ends: now.after(how.lifetime_max),
-        };
-        let keeper = Arc::clone(&redlock.shared.keeper);
-        let deadline = lease.valid_until();
-        let kept = Arc::new(Kept::new(now, redlock, lease, ttl, terms, how.on_loss));
-        match keeper.add(now, Arc::clone(&kept), terms, deadline) {
-            Ok(key) => Ok(KeptLock { kept, key }),
-            Err(kind) => {
-                let lease = kept.take_or_wait(now);
-                Err(KeepAliveError::new(kind, LockGuard::new(kept.redlock.clone(), lease)))
-            }
-        }
-    }
-
-    /// The locked resource.
-    pub fn resource(&self) -> &Resource {
-        &self.kept.resource
-    }
-
-    /// The value that proves ownership: what the key holds on the masters.
-    pub fn token(&self) -> &LockToken {
-        &self.kept.token
-    }
-
-    /// The TTL that each renewal requests.
-    pub fn ttl(&self) -> Duration {
-        self.kept.ttl.as_duration()
-    }
-
-    /// How often the lock was renewed.
-    pub fn renewals(&self) -> u32 {
-        if !self.kept.redlock.is_home() {
-            return 0;
-        }
-        self.kept.lock().renewals
-    }
-
-    /// The remaining validity; zero when it has ended.
-    ///
-    /// It grows with every renewal, until it has been zero once. It is zero in a process that was
-    /// forked from the one that holds the lock.
-    pub fn remaining(&self) -> Duration {
-        if !self.kept.redlock.is_home() {
-            return Duration::ZERO;
-        }
-        let state = self.kept.lock();
-        state.deadline.since(Clock.now())
-    }
-
-    /// Whether the lock is valid right now.
-    ///
-    /// This is a hint (R21): a thread may be paused right after the check. Once it is `false`, it
-    /// stays `false`. A lost lock may still be valid, so that its holder can stop.
-    pub fn is_valid(&self) -> bool {
-        !self.remaining().is_zero()
-    }
-
-    /// Whether the lock is no longer renewed: stop the work before
-    /// [`remaining`](KeptLock::remaining) is zero. Once it is `true`, it stays `true`.
-    ///
-    /// It is `true` as soon as no renewal can complete before the validity ends, even if the thread
-    /// that renews gets no processor to report it.
-    pub fn is_lost(&self) -> bool {
-        if !self.kept.redlock.is_home() {
-            return true;
-        }
-        let mut state = self.kept.lock();
-        state.look(Clock.now());
-        state.loss.is_some()
-    }
-
-    /// As [`is_lost`](KeptLock::is_lost), with the reason.
-    pub fn loss(&self) -> Option<Loss> {
-        let kept = &self.kept;
-        if !kept.redlock.is_home() {
-            let (resource, cause) = (kept.resource.clone(), LossCause::Forked);
-            return Some(Loss { resource, cause, remaining: Duration::ZERO, error: None });
-        }
-        let mut state = kept.lock();
-        let now = Clock.now();
-        state.look(now);
-        state.loss.map(|cause| kept.loss(&state, cause, now))
-    }
-
-    /// Releases the lock and waits until a quorum has confirmed it, or no longer can. It does not
-    /// wait for a renewal in flight, which no longer counts.
-    ///
-    /// # Errors
-    /// As [`LockGuard::unlock`]: the lock is given up in any case.
-    pub fn unlock(self) -> Result<Released, LockError> {
-        let redlock = self.kept.redlock.clone();
-        if !redlock.is_home() {
-            return Err(LockError::forked());
-        }
-        let until = redlock.round_ends();
-        redlock.release_until(self.take_until(until), until)
-    }
-
-    /// Turns this back into a lock that is not renewed. It does not wait for a renewal in flight,
-    /// which no longer counts.
-    ///
-    /// The thread that has the renewal's result may be delayed for as long as a release may take.
-    /// Then the lock is given up, and the returned guard has expired.
-    pub fn stop(self) -> LockGuard {
-        let redlock = self.kept.redlock.clone();
-        if !redlock.is_home() {
-            // Another thread of the parent may have been using the lease.
-            return LockGuard::new(redlock, self.kept.over());
-        }
-        let until = redlock.round_ends();
-        let lease = self.take_until(until);
-        LockGuard::new(redlock, lease)
-    }
-
-    fn take_until(&self, until: Moment) -> Lease {
-        self.keeper().remove(self.key);
-        self.kept.take_or_wait(until)
-    }
-
-    fn keeper(&self) -> &Keeper {
-        &self.kept.redlock.shared.keeper
-    }
-}
-
-/// Checks that the lock can be kept alive. Returns its TTL, and the validity that a renewal gives.
-fn check(redlock: &Redlock, lease: &Lease, now: Moment) -> Result<(Ttl, Duration), LockError> {
-    if !redlock.is_home() {
-        return Err(LockError::forked());
-    }
-    let config = &redlock.shared.config;
-    let ttl = config.ttl(lease.ttl())?;
-    let validity = config.drift.validity(ttl).filter(|_| lease.is_valid_at(now));
-    validity.map(|validity| (ttl, validity)).ok_or_else(LockError::expired)
-}
-
-impl Drop for KeptLock {
-    fn drop(&mut self) {
-        if !self.kept.redlock.is_home() {
-            return;
-        }
-        self.keeper().remove(self.key);
-        self.kept.give_up();
-    }
-}
-
-impl fmt::Debug for KeptLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeptLock")
-            .field("resource", self.resource())
-            .field("remaining", &self.remaining())
-            .field("is_lost", &self.is_lost())
-            .finish_non_exhaustive()
-    }
-}
-
-/// Shared by the holder and the thread that renews.
-pub(super) struct Kept {
-    pub(super) redlock: Redlock,
-    resource: Resource,
-    token: LockToken,
-    ttl: Ttl,
+/// What the holder shares with the loop that renews, and with the thread that calls `on_loss`.
+pub(in crate::client) struct Kept {
+    pub(super) resource: Resource,
+    pub(super) token: LockToken,
+    pub(super) ttl: Ttl,
     terms: Terms,
-    on_loss: Option<OnLoss>,
-    /// A thread that holds this mutex waits for nothing.
+    /// A thread that holds this mutex does not block.
     state: Mutex<State>,
-    /// Notified when an awaited lease is there.
-    returned: Condvar,
 }
 
 struct State {
     place: Place,
-    /// The validity that the holder sees. A renewal raises it only if it is handed back before this
-    /// deadline, never after (R22).
+    /// What it has captured is dropped by the holder or by the thread that calls it, not in the
+    /// loop: it goes when the holder gives the lock up.
+    on_loss: Option<OnLoss>,
+    /// The validity that the holder sees. A renewal raises it only before this deadline, never
+    /// after (R22).
     deadline: Moment,
     tell_at: Moment,
     loss: Option<LossCause>,
+    /// Whether `on_loss` was called.
+    is_told: bool,
     error: Option<LockError>,
     renewals: u32,
 }
 
 /// Where the lease is.
-enum Place {
+pub(super) enum Place {
+    /// The engine gave it back: the lock is lost.
     Here(Lease),
-    /// This renewal has it.
-    Away(ErrandId),
-    /// The renewal has ended and its result is about to be handed back; the holder waits for it.
-    Awaited,
+    /// The engine renews it.
+    Engine(OpId),
     /// The holder has it, or gave it up.
     Gone,
 }
 
-/// The result of a renewal, for the schedule.
-pub(super) enum Renewal {
-    Succeeded(Moment),
-    Failed,
-    /// The masters no longer hold the lock for this token.
-    Lost,
-    /// The lock is no longer kept alive.
-    Over,
-    /// The lock is no longer held by the caller: it must be released.
-    Unwanted(Lease),
-}
-
 impl State {
+    /// When the loop should have reported a loss: it knows the cause better.
+    fn overdue_at(&self) -> Moment {
+        self.tell_at.after(self.deadline.since(self.tell_at) / OVERDUE_PART)
+    }
+
     /// Records a loss, if it is due and was not recorded.
     fn look(&mut self, now: Moment) {
         if now >= self.tell_at {
-            let is_tried = self.error.is_some() || matches!(self.place, Place::Away(_));
-            let cause = match is_tried && now < self.deadline {
+            // The engine knows better, if it is asked in time.
+            let cause = match self.error.is_some() && now < self.deadline {
                 true => LossCause::Unavailable,
                 false => LossCause::Late,
             };
@@ -272,10 +73,9 @@ impl State {
 }
 
 impl Kept {
-    fn new(
+    pub(super) fn new(
         now: Moment,
-        redlock: Redlock,
-        lease: Lease,
+        lease: &Lease,
         ttl: Ttl,
         terms: Terms,
         on_loss: Option<OnLoss>,
@@ -286,17 +86,16 @@ impl Kept {
             token: *lease.token(),
             ttl,
             terms,
-            on_loss,
             state: Mutex::new(State {
-                place: Place::Here(lease),
+                place: Place::Gone,
+                on_loss,
                 deadline,
                 tell_at: terms.tell_at(now, deadline),
                 loss: None,
+                is_told: false,
                 error: None,
                 renewals: 0,
             }),
-            returned: Condvar::new(),
-            redlock,
         }
     }
 
@@ -304,256 +103,142 @@ impl Kept {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn loss(&self, state: &State, cause: LossCause, now: Moment) -> Loss {
+    fn report(&self, state: &State, cause: LossCause, now: Moment) -> Loss {
         let (resource, error) = (self.resource.clone(), state.error.clone());
         Loss { resource, cause, remaining: state.deadline.since(now), error }
     }
 
-    /// Starts a renewal, unless the holder has taken the lease.
-    pub(super) fn renew(self: &Arc<Self>, errands: &Errands, key: Key) {
+    /// The loss of the lock, if it is recorded or due.
+    pub(super) fn loss(&self) -> Option<Loss> {
         let mut state = self.lock();
-        match replace(&mut state.place, Place::Gone) {
-            Place::Here(lease) => {
-                let ttl = self.ttl.as_duration();
-                let op = errands.start(lease, ttl, (key, Arc::clone(self)));
-                state.place = Place::Away(op);
-            }
-            other => state.place = other,
-        }
-    }
-
-    /// Takes the lease back from a renewal that has ended. It calls no code that may panic: other
-    /// locks wait for their results.
-    pub(super) fn hand_back(&self, errand: Errand<(Key, Arc<Kept>)>) -> Renewal {
-        let Ended::Done(lease, result) = errand.ended else {
-            return Renewal::Over;
-        };
-        let mut state = self.lock();
-        if matches!(state.place, Place::Gone) {
-            return Renewal::Unwanted(lease);
-        }
-        let is_awaited = matches!(state.place, Place::Awaited);
-        let deadline = lease.valid_until();
-        state.place = Place::Here(lease);
-        // The holder may have seen the lock expire after the renewal was judged.
         let now = Clock.now();
         state.look(now);
-        let renewal = match result {
-            _ if state.loss.is_some() => Renewal::Over,
-            Ok(()) => {
-                state.deadline = deadline;
-                state.tell_at = self.terms.tell_at(now, deadline);
-                state.error = None;
-                state.renewals = state.renewals.saturating_add(1);
-                Renewal::Succeeded(deadline)
-            }
-            Err(error) if error.is_expired() => {
-                // The lock is over, whatever the clock says.
-                state.deadline = state.deadline.min(now);
-                state.error = Some(error);
-                state.loss = Some(LossCause::Gone);
-                Renewal::Lost
-            }
-            Err(error) => {
-                state.error = Some(error);
-                Renewal::Failed
-            }
-        };
-        if is_awaited {
-            self.returned.notify_one();
-        }
-        renewal
+        state.loss.map(|cause| self.report(&state, cause, now))
     }
 
-    /// Records a loss. All losses are recorded before any is reported.
-    pub(super) fn lose(&self, cause: LossCause) {
-        self.lock().loss.get_or_insert(cause);
-    }
-
-    /// Calls `on_loss` unless the holder has given the lock up.
-    pub(super) fn tell(&self) {
-        let Some(on_loss) = &self.on_loss else {
-            return;
-        };
+    /// The remaining validity. The clock is read under the mutex, here as in all that follows: a
+    /// deadline that was seen to be over is not raised (R22).
+    pub(super) fn remaining(&self) -> Duration {
         let state = self.lock();
+        state.deadline.since(Clock.now())
+    }
+
+    pub(super) fn renewals(&self) -> u32 {
+        self.lock().renewals
+    }
+
+    pub(super) fn renewed_by(&self) -> Option<OpId> {
+        match self.lock().place {
+            Place::Engine(op) => Some(op),
+            Place::Here(_) | Place::Gone => None,
+        }
+    }
+
+    /// The holder gives the lock up, wherever it is. The callback is the holder's to drop.
+    pub(super) fn give_up(&self) -> (Place, Option<OnLoss>) {
+        let mut state = self.lock();
+        (replace(&mut state.place, Place::Gone), state.on_loss.take())
+    }
+
+    /// The holder takes the lease for good: this one, which the engine has returned, or the one of
+    /// a lost lock. An expired one, if there is none.
+    pub(super) fn take(&self, stopped: Option<Lease>) -> Lease {
+        let mut state = self.lock();
+        let lease = match (stopped, replace(&mut state.place, Place::Gone)) {
+            (Some(lease), _) | (None, Place::Here(lease)) => lease,
+            (None, Place::Engine(_) | Place::Gone) => return self.over(),
+        };
+        state.look(Clock.now());
+        if state.loss.is_none() {
+            state.deadline = lease.valid_until();
+        }
+        lease.valid_at_most_until(state.deadline)
+    }
+
+    /// The engine renews the lock.
+    pub(in crate::client) fn note_place(&self, op: OpId) {
+        self.lock().place = Place::Engine(op);
+    }
+
+    /// The engine has renewed the lock. Returns whether that counts: the holder may have seen its
+    /// end since the renewal was judged (R22).
+    pub(in crate::client) fn renewed(&self, until: Moment) -> bool {
+        let mut state = self.lock();
+        let now = Clock.now();
+        state.look(now);
+        if state.loss.is_some() {
+            return false;
+        }
+        state.deadline = until;
+        state.tell_at = self.terms.tell_at(now, until);
+        state.error = None;
+        state.renewals = state.renewals.saturating_add(1);
+        true
+    }
+
+    /// The lock is no longer renewed. Returns the lease if its holder has given it up.
+    pub(in crate::client) fn lost(&self, lease: Lease, loss: Option<Loss>) -> Option<Lease> {
+        let mut state = self.lock();
+        if let Some(loss) = loss {
+            state.error = loss.error.or(state.error.take());
+            state.loss = Some(loss.cause);
+        }
+        state.look(Clock.now());
+        // The masters may have said that it is over, whatever the clock says.
+        state.deadline = state.deadline.min(lease.valid_until());
+        match state.place {
+            Place::Engine(_) => {
+                state.place = Place::Here(lease);
+                None
+            }
+            Place::Here(_) | Place::Gone => Some(lease),
+        }
+    }
+
+    /// When a loss is overdue, if none was reported.
+    pub(super) fn overdue_at(&self) -> Option<Moment> {
+        let state = self.lock();
+        let is_over = state.is_told || matches!(state.place, Place::Gone);
+        (!is_over).then(|| state.overdue_at())
+    }
+
+    /// Calls `on_loss`, once, if the lock is lost and its holder has not given it up.
+    pub(super) fn tell(&self) {
+        let mut state = self.lock();
+        let now = Clock.now();
+        if now >= state.overdue_at() {
+            state.look(now);
+        }
         let (Some(cause), false) = (state.loss, matches!(state.place, Place::Gone)) else {
             return;
         };
-        let loss = self.loss(&state, cause, Clock.now());
+        if replace(&mut state.is_told, true) {
+            return;
+        }
+        let Some(on_loss) = state.on_loss.clone() else {
+            return;
+        };
+        let loss = self.report(&state, cause, now);
         drop(state);
         // The callback is the caller's; the panic hook has reported the panic.
         let _ = catch_unwind(AssertUnwindSafe(|| on_loss(&loss)));
     }
 
-    /// Gives the lease up, wherever it is, without waiting. If it is about to be handed back, it is
-    /// released then.
-    fn give_up(&self) {
-        let place = replace(&mut self.lock().place, Place::Gone);
-        match place {
-            Place::Here(lease) => self.redlock.abandon(lease),
-            Place::Away(id) => self.errands().discard(&self.redlock, id),
-            Place::Awaited | Place::Gone => {}
-        }
+    /// The notice has come.
+    #[cfg(test)]
+    pub(super) fn tell_now(&self) {
+        self.lock().tell_at = Moment::START;
     }
 
-    /// Takes the lease for good. A renewal that has ended is handed back without waiting, but the
-    /// thread in between may be delayed. If the lease has not come by `until`, it is given up, and
-    /// this returns an expired one.
-    fn take_or_wait(&self, until: Moment) -> Lease {
-        let mut state = self.lock();
-        if let Place::Away(id) = state.place {
-            state.place = Place::Awaited;
-            drop(state);
-            let recalled = self.errands().recall(&self.redlock, id, until);
-            state = self.lock();
-            if let Some(lease) = recalled {
-                state.place = Place::Gone;
-                state.look(Clock.now());
-                if state.loss.is_none() {
-                    state.deadline = lease.valid_until();
-                }
-                return lease.valid_at_most_until(state.deadline);
-            }
-        }
-        loop {
-            if let Place::Here(lease) = replace(&mut state.place, Place::Gone) {
-                return lease.valid_at_most_until(state.deadline);
-            }
-            let left = until.since(Clock.now());
-            if left.is_zero() {
-                return self.over();
-            }
-            state.place = Place::Awaited;
-            let waited = self.returned.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+    /// Acts like a thread that holds the mutex.
+    #[cfg(test)]
+    pub(super) fn hold(&self) -> impl Sized {
+        self.lock()
     }
 
     /// An expired lease, in place of one that is not available.
-    fn over(&self) -> Lease {
+    pub(super) fn over(&self) -> Lease {
         let over = Moment::from_nanos(0);
         Lease::restored(self.resource.clone(), self.token, self.ttl, over)
-    }
-
-    fn errands(&self) -> &Errands {
-        self.redlock.shared.keeper.errands()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::client::errands;
-    use crate::config::RestartGuard;
-    use crate::error::LockErrorKind;
-    use crate::sys::process::Home;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    /// A lock that is valid for `left`, of a client that has not connected. A renewal has ended,
-    /// and its result is about to be handed back; no thread starts another.
-    fn kept(left: Duration, notice: Duration) -> KeptLock {
-        let builder = Redlock::builder().node("redis://127.0.0.1:1");
-        let redlock = builder.restart_guard(RestartGuard::Off).build().unwrap();
-        let now = Clock.now();
-        let (renewals_max, ends) = (u32::MAX, Moment::END);
-        let terms = Terms { validity: 30 * SECOND, notice, renewals_max, ends };
-        // Errands of their own, which the client's keeper does not know.
-        let op = errands::Errands::new().start(lease(Moment::END), SECOND, ());
-        let (lease, ttl) = (lease(now.after(left)), Ttl::new(30 * SECOND).unwrap());
-        let kept = Arc::new(Kept::new(now, redlock, lease, ttl, terms, None));
-        kept.lock().place = Place::Away(op);
-        KeptLock { kept, key: Key::MAX }
-    }
-
-    fn lease(deadline: Moment) -> Lease {
-        let ttl = Ttl::new(30 * SECOND).unwrap();
-        let resource = Resource::new("resource").unwrap();
-        Lease::restored(resource, LockToken::from_random([7; 20]), ttl, deadline)
-    }
-
-    /// A renewal succeeded, and made the lock valid for a minute.
-    fn succeed(kept: &KeptLock) -> Renewal {
-        let lease = lease(Clock.now().after(60 * SECOND));
-        let of = (kept.key, Arc::clone(&kept.kept));
-        kept.kept.hand_back(Errand { of, ended: Ended::Done(lease, Ok(())) })
-    }
-
-    fn wait_until(is_so: impl Fn() -> bool) {
-        while !is_so() {
-            std::thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn renewal_that_is_handed_back_in_time_raises_the_deadline() {
-        let kept = kept(20 * SECOND, SECOND);
-        assert!(matches!(succeed(&kept), Renewal::Succeeded(_)));
-        assert!(kept.remaining() > 50 * SECOND && !kept.is_lost());
-        assert_eq!(kept.renewals(), 1);
-        assert!(kept.stop().remaining() > 50 * SECOND);
-    }
-
-    /// R22: the renewal was judged in time, but the holder has seen the end since.
-    #[test]
-    fn renewal_that_is_handed_back_after_the_deadline_revives_nothing() {
-        let kept = kept(Duration::from_millis(20), Duration::ZERO);
-        wait_until(|| !kept.is_valid());
-        assert!(matches!(succeed(&kept), Renewal::Over));
-        assert!(kept.remaining().is_zero() && kept.is_lost());
-        assert_eq!(kept.loss().unwrap().cause, LossCause::Late);
-        assert!(!kept.stop().is_valid());
-    }
-
-    /// R31: a loss that was reported is final.
-    #[test]
-    fn renewal_that_is_handed_back_after_the_notice_takes_no_loss_back() {
-        let kept = kept(20 * SECOND, 10 * SECOND);
-        kept.kept.lock().tell_at = Clock.now();
-        assert_eq!(kept.loss().unwrap().cause, LossCause::Unavailable);
-        assert!(matches!(succeed(&kept), Renewal::Over));
-        assert!(kept.is_lost() && kept.is_valid());
-        assert!(kept.remaining() <= 20 * SECOND);
-        assert!(kept.stop().remaining() <= 20 * SECOND);
-    }
-
-    /// R24: a mutex that a thread of the parent has locked would never be released.
-    #[test]
-    fn lock_of_a_parent_process_is_not_waited_for() {
-        let mut kept = kept(20 * SECOND, SECOND);
-        let inner = Arc::get_mut(&mut kept.kept).unwrap();
-        Arc::get_mut(&mut inner.redlock.shared).unwrap().home = Home::Id(0);
-        let inner = Arc::clone(&kept.kept);
-        let (_state, _keeper) = (inner.lock(), inner.redlock.shared.keeper.hold());
-        assert!(kept.is_lost() && !kept.is_valid() && kept.remaining().is_zero());
-        assert_eq!(kept.loss().unwrap().cause, LossCause::Forked);
-        assert!(kept.renewals() == 0 && format!("{kept:?}").contains("resource"));
-        let guard = kept.stop();
-        assert!(!guard.is_valid());
-        let error = guard.keep_alive(KeepAlive::default()).unwrap_err();
-        let forked = KeepAliveErrorKind::Lock(LockErrorKind::Forked);
-        assert_eq!(error.kind(), forked);
-    }
-
-    #[test]
-    fn given_up_between_the_end_of_a_renewal_and_its_return_it_is_released() {
-        let kept = kept(20 * SECOND, SECOND);
-        let (inner, key) = (Arc::clone(&kept.kept), kept.key);
-        drop(kept);
-        let ended = Ended::Done(lease(Moment::END), Ok(()));
-        let errand = Errand { of: (key, Arc::clone(&inner)), ended };
-        assert!(matches!(inner.hand_back(errand), Renewal::Unwanted(_)));
-    }
-
-    #[test]
-    fn stopped_between_the_end_of_a_renewal_and_its_return_it_is_waited_for() {
-        let kept = kept(20 * SECOND, SECOND);
-        let (inner, key) = (Arc::clone(&kept.kept), kept.key);
-        let stopped = std::thread::spawn(move || kept.stop());
-        wait_until(|| matches!(inner.lock().place, Place::Awaited));
-        let lease = lease(Clock.now().after(60 * SECOND));
-        let ended = Ended::Done(lease, Ok(()));
-        inner.hand_back(Errand { of: (key, Arc::clone(&inner)), ended });
-        assert!(stopped.join().unwrap().remaining() > 50 * SECOND);
     }
 }

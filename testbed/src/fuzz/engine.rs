@@ -8,8 +8,8 @@ use muxlock::proto::{
     Action, Engine, Patience, Replication, Reply, Section, ServerError, ServerInfo,
 };
 use muxlock::{
-    Done, Heal, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId, Redlock, ReleaseWith,
-    Resource, RestartGuard, ServerErrorKind,
+    Cancelled, Done, Heal, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId,
+    Redlock, ReleaseWith, Resource, RestartGuard, ServerErrorKind,
 };
 
 use crate::memory::{About, Asked, Counted};
@@ -32,6 +32,8 @@ pub fn engine(data: &[u8]) {
 }
 
 const STEPS_MAX: usize = 1_024;
+/// A lock that is kept until then is lost, however it goes.
+const RENEWALS_MAX: u32 = 8;
 /// Turns that healing may take: each answers all commands, or advances to the next timer.
 const HEALING_TURNS_MAX: usize = 10_000;
 /// With the short TTL, time runs out often; with the long one, keys that were left behind stay.
@@ -56,6 +58,8 @@ struct World {
     ttl: Duration,
     peers: Vec<Peer>,
     leases: Vec<Lease>,
+    /// Locks that the engine renews.
+    kept: Vec<OpId>,
     /// Operations in flight; for extensions, with the old deadline.
     started: BTreeMap<OpId, Option<Moment>>,
     /// When the first SET with this token was handed out, and which nodes granted it.
@@ -79,6 +83,7 @@ impl World {
             ttl,
             peers: (0..nodes).map(|_| Peer::default()).collect(),
             leases: Vec::new(),
+            kept: Vec::new(),
             started: BTreeMap::new(),
             sets: BTreeMap::new(),
             live: BTreeMap::new(),
@@ -104,6 +109,7 @@ impl World {
         match what % 13 {
             0 => self.acquire(Patience::OneRound),
             1 => self.acquire(Patience::Until(self.now.after(Duration::from_millis(how.into())))),
+            2 if how & 0x80 != 0 => self.keep(how),
             2 => self.extend(how),
             3 => self.release(how),
             4 => self.abandon(how),
@@ -157,9 +163,48 @@ impl World {
         self.engine.abandon(self.now, lease);
     }
 
+    fn keep(&mut self, how: u8) {
+        let Some(lease) = self.take_lease(how) else {
+            return;
+        };
+        let (token, deadline) = (*lease.token(), lease.valid_until());
+        self.extensions.insert(token, BTreeSet::new());
+        let settings = KeepAlive::default().renewals_max(RENEWALS_MAX);
+        let op = self.engine.keep(self.now, lease, &settings);
+        self.started.insert(op, Some(deadline));
+        self.kept.push(op);
+    }
+
+    /// A lease, or else that of a kept lock, which is stopped.
     fn take_lease(&mut self, how: u8) -> Option<Lease> {
         let count = self.leases.len();
-        (count > 0).then(|| self.leases.swap_remove(usize::from(how) % count))
+        if count > 0 {
+            return Some(self.leases.swap_remove(usize::from(how) % count));
+        }
+        let op = self.kept.pop()?;
+        let old = self.started.remove(&op).flatten().expect("a kept lock has a deadline");
+        match self.engine.cancel(self.now, op) {
+            Cancelled::Extension(lease) => {
+                if lease.valid_until() != old {
+                    self.check_extended(&lease, old);
+                }
+                self.extensions.remove(lease.token());
+                Some(lease)
+            }
+            other => panic!("a kept lock has a lease: {other:?}"),
+        }
+    }
+
+    /// A quorum has said yes, and before the old deadline.
+    fn check_extended(&mut self, lease: &Lease, old: Moment) {
+        let yes = self.extensions.get_mut(lease.token()).map(std::mem::take);
+        let yes = yes.expect("it was started");
+        assert!(yes.len() >= self.quorum());
+        assert!(lease.granted_by().count() >= self.quorum());
+        assert!(lease.granted_by().all(|node| yes.contains(&node)));
+        self.live.insert(*lease.token(), lease.granted_by().collect());
+        assert!(self.now < old && lease.valid_until() >= old);
+        assert!(lease.valid_until() <= self.now.after(self.validity()));
     }
 
     /// Ends the connection. Unanswered commands that set keys take effect anyway.
@@ -274,7 +319,12 @@ impl World {
             let Some((id, done)) = self.engine.poll_done(self.now) else {
                 break;
             };
+            if let Done::Renewed(until) = done {
+                self.check_renewed(id, until);
+                continue;
+            }
             let old = self.started.remove(&id).expect("an operation ends once");
+            self.kept.retain(|kept| *kept != id);
             self.check(done, old);
         }
         let unanswered: usize = self.peers.iter().map(|peer| peer.asked.len()).sum();
@@ -325,25 +375,38 @@ impl World {
             }
             Done::Extended(lease, result) => {
                 let old = old.expect("an extension has an old deadline");
-                let yes = self.extensions.remove(lease.token()).expect("it was started");
-                if result.is_ok() {
-                    assert!(yes.len() >= self.quorum());
-                    assert!(lease.granted_by().count() >= self.quorum());
-                    assert!(lease.granted_by().all(|node| yes.contains(&node)));
-                    self.live.insert(*lease.token(), lease.granted_by().collect());
-                    assert!(self.now < old && lease.valid_until() >= old);
-                    assert!(lease.valid_until() <= self.now.after(self.validity()));
-                } else {
-                    assert_eq!(lease.valid_until(), old);
+                match result {
+                    Ok(()) => self.check_extended(&lease, old),
+                    Err(_) => assert_eq!(lease.valid_until(), old),
                 }
+                self.extensions.remove(lease.token());
                 self.leases.push(lease);
             }
-            Done::Acquired(Err(_)) | Done::Released(_) => {}
+            Done::Lost(lease, loss) => {
+                assert!(lease.valid_until() <= old.expect("a kept lock has a deadline"));
+                assert_eq!(loss.remaining, lease.remaining(self.now));
+                self.extensions.remove(lease.token());
+                self.leases.push(lease);
+            }
+            Done::Acquired(Err(_)) | Done::Released(_) | Done::Renewed(_) => {}
         }
     }
 
+    fn check_renewed(&mut self, id: OpId, until: Moment) {
+        let old = self.started.insert(id, Some(until)).flatten();
+        let lease = self.engine.kept(id).expect("it is kept");
+        assert_eq!(lease.valid_until(), until);
+        let token = *lease.token();
+        let granted: BTreeSet<usize> = lease.granted_by().collect();
+        let yes = self.extensions.insert(token, BTreeSet::new()).expect("it was started");
+        assert!(granted.len() >= self.quorum() && granted.is_subset(&yes));
+        self.live.insert(token, granted);
+        assert!(self.now < old.expect("a kept lock has a deadline"));
+        assert!(until <= self.now.after(self.validity()));
+    }
+
     fn abandon_all(&mut self) {
-        while !self.leases.is_empty() {
+        while !self.leases.is_empty() || !self.kept.is_empty() {
             self.abandon(0);
         }
     }

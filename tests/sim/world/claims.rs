@@ -9,7 +9,7 @@ use super::plan::Class;
 use super::rare::Rare;
 use super::redis::Key;
 use super::timeline::{Millis, Short};
-use super::work::{Kind, Operation, token_of};
+use super::work::{Kind, Known, Operation, token_of};
 
 impl World {
     pub fn check_acquired(
@@ -199,13 +199,20 @@ impl World {
         &mut self,
         client: usize,
         operation: &Operation,
-        lease: &Lease,
+        known: &Known,
         is_extended: bool,
     ) {
-        let Kind::Extend { token, deadline, ttl_ms, .. } = operation.kind else {
-            return self.fail("TERMINATION", || "an operation changed its kind".into());
+        // A renewal of the engine started at some time since the last one.
+        let (token, deadline, ttl_ms, started) = match operation.kind {
+            Kind::Extend { token, deadline, ttl_ms, .. } => {
+                (token, deadline, ttl_ms, operation.started)
+            }
+            Kind::Keep { token, deadline, ttl_ms, .. } => {
+                (token, deadline, ttl_ms, self.clients[client].told)
+            }
+            _ => return self.fail("TERMINATION", || "an operation changed its kind".into()),
         };
-        let now_until = lease.valid_until().as_nanos();
+        let now_until = known.until;
         self.digest.add(now_until);
         let heard = self.checker.attempts.get(&token).map_or(&[][..], |attempt| &attempt.heard);
         let since = operation.started_true;
@@ -230,11 +237,11 @@ impl World {
         if self.clients[client].told >= deadline {
             self.fail("LATCH", || "a lock was extended after its validity was over".into());
         }
-        let latest = (operation.started + validity(ttl_ms)).max(deadline);
+        let latest = (started + validity(ttl_ms)).max(deadline);
         if now_until > latest || now_until < deadline {
             self.fail("EXTEND-DEADLINE", || format!("{} has a wrong deadline", Short(&token)));
         }
-        let granted: Vec<usize> = lease.granted_by().collect();
+        let granted = known.granted.clone();
         let uncountable = self.checker.attempts.get(&token).map_or(0, |it| it.uncountable);
         self.check_countable(&granted, uncountable);
         self.check_undoubted(&token, &granted, &heard);

@@ -1,14 +1,17 @@
 //! Locks that an application keeps alive: extended again and again, for several times their time
-//! to live.
+//! to live, by the application itself or by the engine.
 
-use muxlock::Lease;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muxlock::{KeepAlive, Lease, LockToken, Loss, LossCause, OpId};
 
 use super::World;
 use super::client::Client;
 use super::clock::MILLI;
 use super::queue::Event;
 use super::rare::Rare;
-use super::work::token_of;
+use super::work::{Kind, Known, Operation, token_of};
 
 /// Of the validity that is left, until the lock is renewed.
 const RENEWED_AFTER: u64 = 3;
@@ -38,6 +41,31 @@ impl Client {
         let token = token_of(lease);
         self.kept.iter().any(|kept| kept.token == token)
     }
+
+    fn kept_by_engine(&self) -> Option<OpId> {
+        let mut operations = self.operations.iter();
+        let kept = operations.find(|(_, it)| matches!(it.kind, Kind::Keep { .. }));
+        kept.map(|(id, _)| *id)
+    }
+}
+
+/// Whether these slots are sent the first command of a renewal that the engine has started: each is
+/// sent one of each renewal.
+pub fn is_new_renewal(
+    operations: &mut BTreeMap<OpId, Operation>,
+    of: &LockToken,
+    slots: u64,
+) -> bool {
+    for operation in operations.values_mut() {
+        if let Kind::Keep { token, sent, .. } = &mut operation.kind {
+            if token == of.as_bytes() {
+                let is_new = *sent == 0 || *sent & slots != 0;
+                *sent = if is_new { slots } else { *sent | slots };
+                return is_new;
+            }
+        }
+    }
+    false
 }
 
 impl World {
@@ -45,7 +73,79 @@ impl World {
     pub fn is_holding(&mut self, client: usize) -> bool {
         let it = &self.clients[client];
         let is_any_free = it.leases.iter().any(|lease| !it.keeps(lease));
-        is_any_free || !it.leases.is_empty() && self.choices.chance(RECALLS)
+        let is_any_kept = !it.leases.is_empty() || it.kept_by_engine().is_some();
+        is_any_free || is_any_kept && self.choices.chance(RECALLS)
+    }
+
+    /// The engine renews the lock from now on.
+    pub fn keep_in_engine(&mut self, client: usize, lease: Lease) {
+        let now = self.client_now(client);
+        let (started, token) = (self.clients[client].told, token_of(&lease));
+        let Known { until: deadline, granted } = Known::of(&lease);
+        let ttl_ms = lease.ttl().as_millis() as u32;
+        let renewals = self.choices.between(1, RENEWALS_MAX) as u32;
+        let mut how = KeepAlive::default().renewals_max(renewals);
+        if self.choices.chance(500) {
+            how = how.notice(Duration::from_nanos(self.choices.magnitude(MILLI / 10, 50 * MILLI)));
+        }
+        self.checker.start_extension(started, &token);
+        let id = self.clients[client].engine.keep(now, lease, &how);
+        let kind = Kind::Keep { token, deadline, granted, ttl_ms, sent: 0 };
+        self.start(client, id, kind, u64::MAX);
+        self.wake_client(client, self.now);
+    }
+
+    /// Takes back a lock that the engine renews.
+    pub fn take_from_engine(&mut self, client: usize) -> Option<Lease> {
+        let id = self.clients[client].kept_by_engine()?;
+        self.cancel(client, id);
+        self.clients[client].leases.pop()
+    }
+
+    /// The engine has renewed a lock.
+    pub fn renewed(&mut self, client: usize, id: OpId, until: u64) {
+        let it = &self.clients[client];
+        let (Some(lease), Some(operation)) = (it.engine.kept(id), it.operations.get(&id)) else {
+            return self.fail("TERMINATION", || format!("{id:?} is renewed and not kept"));
+        };
+        let (known, operation) = (Known::of(lease), operation.clone());
+        if known.until != until {
+            self.fail("EXTEND-DEADLINE", || "a renewal is told with another deadline".into());
+        }
+        self.rare.hit(Rare::Renewed);
+        self.check_extended(client, &operation, &known, true);
+        let now = self.now;
+        if let Some(operation) = self.clients[client].operations.get_mut(&id) {
+            operation.started_true = now;
+            if let Kind::Keep { deadline, granted, sent, .. } = &mut operation.kind {
+                (*deadline, *granted, *sent) = (known.until, known.granted, 0);
+            }
+        }
+    }
+
+    /// The engine renews a lock no longer: its application gets it back.
+    pub fn lost(&mut self, client: usize, operation: &Operation, lease: Lease, loss: &Loss) {
+        let Kind::Keep { token, deadline, .. } = operation.kind else {
+            return self.fail("TERMINATION", || "an operation changed its kind".into());
+        };
+        let (until, told) = (lease.valid_until().as_nanos(), self.clients[client].told);
+        let is_gone = loss.cause == LossCause::Gone;
+        let least = if is_gone { deadline.min(told) } else { deadline };
+        if until != least {
+            self.fail("EXTEND-KEPT", || "a loss changed the deadline".into());
+        }
+        if is_gone {
+            self.checker.end(&token);
+        }
+        self.timeline.note(self.now, || format!("client {client} loses: {loss}"));
+        self.rare.hit_if(is_gone, Rare::KeptGone);
+        self.rare.hit_if(!is_gone, Rare::KeptLost);
+        if self.is_faulty {
+            self.come_back(client, &lease);
+            self.clients[client].leases.push(lease);
+        } else {
+            self.release(client, lease);
+        }
     }
 
     /// Keeps a lock alive from now on.

@@ -14,6 +14,7 @@ use muxlock::{LockToken, NodeOutcome};
 use super::World;
 use super::client::{Stage, Step, What};
 use super::clock::{MICRO, MILLI};
+use super::keep::is_new_renewal;
 use super::looks::check_looked;
 use super::network::{Asked, ClientEnd, Way};
 use super::rare::Rare;
@@ -285,6 +286,12 @@ impl World {
                     let of = nodes.iter().map(|slot| 1 << slot).sum::<u64>() & in_quarantine;
                     if let Some(token) = token_of(&command) {
                         failure = failure.or(self.checker.note_sent(client, token));
+                        if let Command::Extend { .. } | Command::Heal { .. } = command {
+                            let sent = nodes.iter().map(|slot| 1 << slot).sum();
+                            if is_new_renewal(&mut it.operations, token, sent) {
+                                self.checker.start_extension(it.told, &digits(token));
+                            }
+                        }
                     }
                     let mut set = None;
                     match command {

@@ -39,8 +39,24 @@ pub struct Operation {
 /// What an operation is.
 #[derive(Debug, Clone)]
 pub enum Kind {
-    Acquire { resource: usize, patience: Option<u64> },
-    Extend { token: [u8; 40], deadline: u64, granted: Vec<usize>, ttl_ms: u32 },
+    Acquire {
+        resource: usize,
+        patience: Option<u64>,
+    },
+    Extend {
+        token: [u8; 40],
+        deadline: u64,
+        granted: Vec<usize>,
+        ttl_ms: u32,
+    },
+    /// The engine renews the lock; `sent` are the slots that were sent the current renewal.
+    Keep {
+        token: [u8; 40],
+        deadline: u64,
+        granted: Vec<usize>,
+        ttl_ms: u32,
+        sent: u64,
+    },
     Release,
 }
 
@@ -119,9 +135,9 @@ impl World {
         }
     }
 
-    fn start(&mut self, client: usize, id: OpId, kind: Kind, limit: u64) {
+    pub fn start(&mut self, client: usize, id: OpId, kind: Kind, limit: u64) {
         let it = &mut self.clients[client];
-        let limit = limit + LATENESS_MAX;
+        let limit = limit.saturating_add(LATENESS_MAX);
         let operation = Operation { kind, started: it.told, started_true: self.now, limit };
         let before = it.operations.insert(id, operation);
         if before.is_some() {
@@ -138,6 +154,9 @@ impl World {
             return self.hand_over(client, lease);
         }
         if self.is_hunted(&token) || self.plan.keeps && self.choices.chance(500) {
+            if self.choices.chance(500) {
+                return self.keep_in_engine(client, lease);
+            }
             self.keep(client, &lease);
         } else {
             self.come_back(client, &lease);
@@ -164,7 +183,7 @@ impl World {
             any.retain(|at| !it.keeps(&it.leases[*at]));
         }
         if any.is_empty() {
-            return None;
+            return self.take_from_engine(client);
         }
         let picked = any[self.choices.below(any.len() as u32) as usize];
         Some(self.clients[client].leases.swap_remove(picked))
@@ -215,7 +234,7 @@ impl World {
         }
     }
 
-    fn cancel(&mut self, client: usize, id: OpId) {
+    pub fn cancel(&mut self, client: usize, id: OpId) {
         let now = self.client_now(client);
         let it = &mut self.clients[client];
         let has_ended = it.engine.is_done(id);
@@ -229,12 +248,19 @@ impl World {
                 self.rare.hit(Rare::CancelledAcquisition);
                 self.rare.hit_if(has_ended, Rare::CancelledEnd);
             }
-            (Cancelled::Extension(lease), Kind::Extend { deadline, granted, .. }) => {
-                let is_later = lease.valid_until().as_nanos() > *deadline;
-                let is_extended = is_later || !lease.granted_by().eq(granted.iter().copied());
-                self.rare.hit(Rare::CancelledExtension);
+            (
+                Cancelled::Extension(lease),
+                Kind::Extend { deadline, granted, .. } | Kind::Keep { deadline, granted, .. },
+            ) => {
+                let known = Known::of(&lease);
+                let is_extended = known.until > *deadline || known.granted != *granted;
+                let rare = match operation.kind {
+                    Kind::Keep { .. } => Rare::KeptStopped,
+                    _ => Rare::CancelledExtension,
+                };
+                self.rare.hit(rare);
                 self.rare.hit_if(is_extended, Rare::CancelledSuccess);
-                self.check_extended(client, &operation, &lease, is_extended);
+                self.check_extended(client, &operation, &known, is_extended);
                 self.clients[client].leases.push(lease);
             }
             (Cancelled::Release, Kind::Release) => self.rare.hit(Rare::CancelledRelease),
@@ -287,6 +313,10 @@ impl World {
                 return any;
             };
             any = true;
+            if let Done::Renewed(until) = done {
+                self.renewed(client, id, until.as_nanos());
+                continue;
+            }
             let Some(operation) = self.clients[client].operations.remove(&id) else {
                 self.fail("TERMINATION", || format!("{id:?} ended twice"));
                 return any;
@@ -299,6 +329,8 @@ impl World {
                     Ok(_) => {}
                     Err(_) => self.rare.hit(Rare::ReleaseUnconfirmed),
                 },
+                Done::Lost(lease, loss) => self.lost(client, &operation, lease, &loss),
+                Done::Renewed(_) => unreachable!("it goes on"),
             }
         }
     }
@@ -341,7 +373,7 @@ impl World {
         lease: Lease,
         result: Result<(), LockError>,
     ) {
-        self.check_extended(client, &operation, &lease, result.is_ok());
+        self.check_extended(client, &operation, &Known::of(&lease), result.is_ok());
         match &result {
             Ok(()) => self.rare.hit(Rare::Extended),
             Err(error) => {
@@ -361,6 +393,9 @@ impl World {
 
     /// All faults are over: everybody gets every lock once (invariant 13).
     pub fn demand(&mut self, client: usize) {
+        while let Some(lease) = self.take_from_engine(client) {
+            self.release(client, lease);
+        }
         while let Some(lease) = self.clients[client].leases.pop() {
             self.release(client, lease);
         }
@@ -415,6 +450,18 @@ impl World {
             self.next_demand(client);
             self.wake_client(client, self.now);
         }
+    }
+}
+
+/// What a client knows of a lock that it holds.
+pub struct Known {
+    pub until: u64,
+    pub granted: Vec<usize>,
+}
+
+impl Known {
+    pub fn of(lease: &Lease) -> Known {
+        Known { until: lease.valid_until().as_nanos(), granted: lease.granted_by().collect() }
     }
 }
 

@@ -84,7 +84,7 @@ fn settled(job: &Job) -> Result<Redlock, Failure> {
         }
         // Connections are made while somebody calls.
         if let Ok(guard) = redlock.try_lock(job.key(), job.ttl) {
-            guard.unlock()?;
+            let _ = guard.unlock()?;
         }
     }
 }

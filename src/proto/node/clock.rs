@@ -6,11 +6,9 @@
 
 use std::time::Duration;
 
-use super::connection::is_forbidden;
-use super::{Engine, Node, NodeSet, Notice, Outgoing, Reply, ServerError};
-use crate::config::RestartGuard;
+use super::{Effect, Node, Notice, is_forbidden};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ProtocolError, QuarantineCause};
+use crate::proto::command::Reply;
 
 /// A SET is preceded by a check of the server's clock and role if the last check is older than
 /// this.
@@ -56,13 +54,14 @@ impl ServerClock {
         !is_fresh(self.role_asked_at, now)
     }
 
-    /// No check of the clock is due before this moment; while a client waits for a lock, one is due
-    /// at once.
-    fn due(&self, now: Moment) -> Moment {
-        match self.asked_at {
+    /// No check of the clock is due before this moment, if the server tells its time; while a
+    /// client waits for a lock, one is due at once.
+    fn due(&self, now: Moment) -> Option<Moment> {
+        let due = match self.asked_at {
             Some(asked_at) if !self.has_waiters(now) => asked_at.after(SAMPLE_AGE_MAX),
             _ => Moment::from_nanos(0),
-        }
+        };
+        (!self.is_secret).then_some(due)
     }
 
     fn has_waiters(&self, now: Moment) -> bool {
@@ -111,112 +110,79 @@ fn is_fresh(asked_at: Option<Moment>, now: Moment) -> bool {
     asked_at.is_some_and(|asked_at| now.since(asked_at) < SAMPLE_AGE_MAX)
 }
 
+/// Checks of the server's clock and role, if the restart guard is on.
 impl Node {
     /// Whether the server reports its role. A role that it does not report is not asked for again.
     fn tells_role(&self) -> bool {
-        self.server.replication.master.is_some()
+        self.identity.server.replication.master.is_some()
     }
 
-    fn is_role_due(&self, now: Moment) -> bool {
-        self.tells_role() && self.clock.is_role_due(now)
+    pub(in crate::proto) fn is_clock_due(&self, now: Moment) -> bool {
+        self.is_guarded && self.clock.is_due(now)
     }
-}
 
-impl Engine {
-    /// Checks the clocks and roles of these nodes again, where due, before they are sent a SET.
-    pub(super) fn look_again(&mut self, now: Moment, nodes: NodeSet) {
-        if self.next_check_at.is_some_and(|due| now < due) {
-            return;
+    pub(in crate::proto) fn is_role_due(&self, now: Moment) -> bool {
+        self.is_guarded && self.tells_role() && self.clock.is_role_due(now)
+    }
+
+    /// No check is due before this moment.
+    pub(in crate::proto) fn check_due(&self, now: Moment) -> Option<Moment> {
+        let role = self.tells_role().then(|| self.clock.role_due());
+        let due = [self.clock.due(now), role].into_iter().flatten().min();
+        due.filter(|_| self.is_guarded)
+    }
+
+    /// Notes that the server is asked for its time. Returns whether it is to be asked.
+    pub(in crate::proto) fn ask_time(&mut self, now: Moment) -> bool {
+        let is_asked = self.is_guarded && !self.clock.is_secret;
+        if is_asked {
+            self.clock.ask(now);
         }
-        self.look(now, nodes);
-        self.next_check_at = self.first_look_due(now);
+        is_asked
     }
 
-    /// No check is due at any node before this moment.
-    fn first_look_due(&self, now: Moment) -> Option<Moment> {
-        let is_guarded = |node: &usize| self.config.nodes[*node].restart_guard != RestartGuard::Off;
-        let due = |node: usize| {
-            let at = &self.nodes[node];
-            let clock = if at.clock.is_secret { None } else { Some(at.clock.due(now)) };
-            let role = at.tells_role().then(|| at.clock.role_due());
-            [clock, role].into_iter().flatten().min().unwrap_or(Moment::END)
-        };
-        let first = (0..self.nodes.len()).filter(is_guarded).map(due).min();
-        Some(first.unwrap_or(Moment::END))
+    /// Notes that the server is asked for its role. Returns whether it is to be asked.
+    pub(in crate::proto) fn ask_role(&mut self, now: Moment) -> bool {
+        let is_asked = self.is_guarded && self.tells_role();
+        if is_asked {
+            self.clock.role_asked_at = Some(now);
+        }
+        is_asked
     }
 
-    /// A node refused a SET: a client waits for a lock there.
-    pub(super) fn refused(&mut self, now: Moment, node: usize) {
-        self.nodes[node].clock.refused_at = Some(now);
-        self.next_check_at = None;
+    /// The server refused a SET: a client waits for a lock there.
+    pub(in crate::proto) fn set_refused(&mut self, now: Moment) {
+        self.clock.refused_at = Some(now);
     }
 
-    fn look(&mut self, now: Moment, nodes: NodeSet) {
-        let is_guarded = |node: usize| self.config.nodes[node].restart_guard != RestartGuard::Off;
-        let guarded = || nodes.iter().filter(|node| is_guarded(*node));
-        let clocks_due = guarded().any(|node| self.nodes[node].clock.is_due(now));
-        let roles_due = guarded().any(|node| self.nodes[node].is_role_due(now));
-        if !clocks_due && !roles_due {
-            return;
-        }
-        // All nodes at once, so that these commands share one write with what follows.
-        let (mut asked, mut roles) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        for node in nodes.iter().filter(|node| is_guarded(*node)) {
-            let at = &mut self.nodes[node];
-            if clocks_due && !at.clock.is_secret {
-                at.clock.ask(now);
-                asked.insert(node);
-            }
-            if roles_due && at.tells_role() {
-                at.clock.role_asked_at = Some(now);
-                roles.insert(node);
-            }
-        }
-        if !asked.is_empty() {
-            self.outgoing.push_back(Outgoing::Time(asked));
-        }
-        if !roles.is_empty() {
-            self.outgoing.push_back(Outgoing::Role(roles));
-        }
+    /// Whether one of the next replies is the server's time.
+    pub(in crate::proto) fn is_telling_time(&self) -> bool {
+        self.clock.unanswered > 0
     }
 
-    pub(super) fn handle_time(&mut self, now: Moment, node: usize, sent_at: Moment, reply: Reply) {
-        let clock = &mut self.nodes[node].clock;
-        clock.unanswered = clock.unanswered.saturating_sub(1);
+    /// The reply to a `TIME` that was sent at `sent_at`.
+    #[inline]
+    pub(super) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
+        self.clock.unanswered = self.clock.unanswered.saturating_sub(1);
         match reply {
             Reply::Time(said) => {
                 let drift = self.config.drift;
-                if clock.has_jumped(sent_at, now, said, |time| drift.over(time)) {
-                    self.stats.clock_jumps += 1;
-                    let until = now.after(self.config.quarantine);
-                    self.quarantine(node, QuarantineCause::ClockStepped, until);
+                match self.clock.has_jumped(sent_at, now, said, |time| drift.over(time)) {
+                    true => Effect::ClockJumped,
+                    false => Effect::Nothing,
                 }
             }
-            Reply::Error(error) => self.time_refused(node, error),
-            _ => {
-                let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
-                self.fail_node(now, node, outcome);
+            Reply::Error(error) => {
+                let is_forbidden = is_forbidden(error.kind);
+                self.keep_error(error);
+                // After a temporary error, the time is asked for again before the next SET.
+                self.clock.asked_at = None;
+                let is_news = is_forbidden && !std::mem::replace(&mut self.clock.is_secret, true);
+                // The node votes all the same.
+                Effect::TimeRefused(is_news.then_some(Notice::SecretClock))
             }
+            _ => Effect::UNEXPECTED,
         }
-    }
-
-    fn time_refused(&mut self, node: usize, error: ServerError) {
-        let is_forbidden = is_forbidden(error.kind);
-        self.keep_error(node, error);
-        let clock = &mut self.nodes[node].clock;
-        // After a temporary error, the time is asked for again before the next SET.
-        clock.asked_at = None;
-        self.next_check_at = None;
-        if is_forbidden && !std::mem::replace(&mut clock.is_secret, true) {
-            // The node votes all the same.
-            self.notice(node, Notice::SecretClock);
-        }
-    }
-
-    /// Whether one of the node's next replies is its time. Then read our own clock again before
-    /// reading that reply.
-    pub fn is_telling_time(&self, node: usize) -> bool {
-        self.nodes[node].clock.unanswered > 0
     }
 }
 
@@ -267,10 +233,10 @@ mod tests {
     fn looks_are_due_from_when_the_last_is_no_longer_fresh_or_while_one_waits() {
         let mut clock = ServerClock::default();
         assert!(clock.is_due(at(0)) && clock.is_role_due(at(0)));
-        assert_eq!((clock.due(at(0)), clock.role_due()), (at(0), at(0)));
+        assert_eq!((clock.due(at(0)), clock.role_due()), (Some(at(0)), at(0)));
         clock.reconnect(at(1_000));
         assert_eq!(clock.unanswered, 1);
-        assert_eq!((clock.due(at(1_000)), clock.role_due()), (at(1_010), at(1_010)));
+        assert_eq!((clock.due(at(1_000)), clock.role_due()), (Some(at(1_010)), at(1_010)));
         for (now, is_due) in [(1_000, false), (1_009, false), (1_010, true), (1_011, true)] {
             assert_eq!(clock.is_due(at(now)), is_due, "{now}");
             assert_eq!(clock.is_role_due(at(now)), is_due, "{now}");
@@ -281,7 +247,8 @@ mod tests {
             clock.ask(at(now));
             clock.role_asked_at = Some(at(now));
             assert_eq!(clock.is_due(at(now)), waits, "{now}");
-            assert_eq!(clock.due(at(now)), if waits { at(0) } else { at(now + 10) }, "{now}");
+            let due = if waits { at(0) } else { at(now + 10) };
+            assert_eq!(clock.due(at(now)), Some(due), "{now}");
             assert!(!clock.is_role_due(at(now)), "{now}");
         }
         assert_eq!(clock.unanswered, 4);

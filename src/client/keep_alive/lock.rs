@@ -1,0 +1,374 @@
+//! A held lock that is renewed.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::keeper::Key;
+use super::kept::{Kept, Place};
+use super::{KeepAliveError, KeepAliveErrorKind};
+use crate::client::crew::Limit;
+use crate::client::loop_work::{Order, Outcome};
+use crate::client::{LockGuard, Redlock};
+use crate::error::LockError;
+use crate::keep_alive::{KeepAlive, Loss, LossCause};
+use crate::moment::Moment;
+use crate::proto::{Lease, Released, Terms};
+use crate::resource::Resource;
+use crate::sys::clock::Clock;
+use crate::token::LockToken;
+use crate::validity::Ttl;
+
+/// A held lock that the client renews until you call `unlock` or `stop`, drop it, or the lock is
+/// lost.
+///
+/// It comes from [`LockGuard::keep_alive`]. Dropping it sends the release without waiting for the
+/// masters, as dropping a [`LockGuard`] does. To extend it yourself or to hand it over, first
+/// [`stop`](KeptLock::stop) the renewals. `examples/long_job.rs` is a whole program.
+///
+/// A loss is reported before the lock's validity ends: through [`on_loss`](KeepAlive::on_loss), and
+/// through [`is_lost`](KeptLock::is_lost), which reads the clock itself. As with every lock with a
+/// TTL, a process that is paused for longer than [`remaining`](KeptLock::remaining) notices the
+/// loss only afterwards.
+#[must_use = "if unused, the lock is released immediately"]
+#[clippy::has_significant_drop]
+pub struct KeptLock {
+    redlock: Redlock,
+    kept: Arc<Kept>,
+    key: Key,
+}
+
+impl KeptLock {
+    pub(in crate::client) fn start(
+        guard: LockGuard,
+        how: KeepAlive,
+    ) -> Result<KeptLock, KeepAliveError> {
+        let (redlock, lease) = guard.apart();
+        let now = Clock.now();
+        let (ttl, validity) = match check(&redlock, &lease, now) {
+            Ok(checked) => checked,
+            Err(error) => {
+                let kind = KeepAliveErrorKind::Lock(error.kind());
+                return Err(KeepAliveError::new(kind, LockGuard::new(redlock, lease)));
+            }
+        };
+        let terms = Terms::new(now, validity, &how, redlock.shared.config.node_timeout);
+        let kept = Arc::new(Kept::new(now, &lease, ttl, terms, how.on_loss.clone()));
+        let key = match redlock.shared.keeper.add(&redlock, &kept) {
+            Ok(key) => key,
+            Err(kind) => {
+                return Err(KeepAliveError::new(kind, LockGuard::new(redlock, lease)));
+            }
+        };
+        let until = lease.valid_until();
+        let order = Order::Keep(Box::new((lease, how, Arc::clone(&kept))));
+        // From here on it cleans up when it is dropped, as when a logger panics.
+        let lock = KeptLock { redlock: redlock.clone(), kept, key };
+        match redlock.shared.crew.run(order, Limit::At(until)) {
+            Some(Outcome::Kept(_)) => Ok(lock),
+            // The thread that runs the loop is delayed, and the lock has expired.
+            None => {
+                let kind = KeepAliveErrorKind::Lock(LockError::expired().kind());
+                Err(KeepAliveError::new(kind, LockGuard::new(redlock, lock.kept.over())))
+            }
+            Some(_) => unreachable!("the lock was to be kept"),
+        }
+    }
+
+    /// The locked resource.
+    pub fn resource(&self) -> &Resource {
+        &self.kept.resource
+    }
+
+    /// The lock's token, which is the key's value on the masters. It is enough to release or extend
+    /// the lock.
+    pub fn token(&self) -> &LockToken {
+        &self.kept.token
+    }
+
+    /// The TTL that each renewal requests.
+    pub fn ttl(&self) -> Duration {
+        self.kept.ttl.as_duration()
+    }
+
+    /// How often the lock was renewed; failed renewals do not count.
+    pub fn renewals(&self) -> u32 {
+        if !self.redlock.is_home() {
+            return 0;
+        }
+        self.kept.renewals()
+    }
+
+    /// The remaining validity; zero when it has ended.
+    ///
+    /// Each renewal raises it. Once it has been zero, it stays zero. It is zero in a process that
+    /// was forked from the one that holds the lock.
+    pub fn remaining(&self) -> Duration {
+        if !self.redlock.is_home() {
+            return Duration::ZERO;
+        }
+        self.kept.remaining()
+    }
+
+    /// Whether the lock is valid right now.
+    ///
+    /// This is a hint (R21): a thread may be paused right after the check. Once it is `false`, it
+    /// stays `false`. A lost lock usually remains valid for a short time, in which its holder can
+    /// stop.
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Whether the client no longer renews the lock. If so, stop the work before
+    /// [`remaining`](KeptLock::remaining) is zero. Once it is `true`, it stays `true`.
+    ///
+    /// If no renewal has succeeded by then, it becomes `true` at the [notice](KeepAlive::notice)
+    /// before the validity ends, even if no thread of the client is scheduled.
+    pub fn is_lost(&self) -> bool {
+        if !self.redlock.is_home() {
+            return true;
+        }
+        self.kept.loss().is_some()
+    }
+
+    /// Same as [`is_lost`](KeptLock::is_lost), but returns the reason.
+    pub fn loss(&self) -> Option<Loss> {
+        if !self.redlock.is_home() {
+            let (resource, cause) = (self.kept.resource.clone(), LossCause::Forked);
+            return Some(Loss { resource, cause, remaining: Duration::ZERO, error: None });
+        }
+        self.kept.loss()
+    }
+
+    /// Releases the lock and waits until a quorum has confirmed it, or no longer can. It does not
+    /// wait for a renewal in flight, and ignores its result.
+    ///
+    /// `Ok` means that a quorum has answered, not that the lock was held until now: **check
+    /// [`was_held`](Released::was_held)**.
+    ///
+    /// # Errors
+    /// The same errors as [`LockGuard::unlock`]. The lock is given up in any case.
+    pub fn unlock(self) -> Result<Released, LockError> {
+        let redlock = self.redlock.clone();
+        if !redlock.is_home() {
+            return Err(LockError::forked());
+        }
+        let until = redlock.round_ends();
+        redlock.release_until(self.take_until(until), until)
+    }
+
+    /// Turns this back into a lock that is not renewed. It does not wait for a renewal in flight,
+    /// and ignores its result.
+    ///
+    /// If the thread that runs the event loop is delayed and does not return the lock within
+    /// [`connect_timeout`](crate::Builder::connect_timeout) +
+    /// [`node_timeout`](crate::Builder::node_timeout), the client releases the lock and returns an
+    /// expired guard.
+    pub fn stop(self) -> LockGuard {
+        let redlock = self.redlock.clone();
+        if !redlock.is_home() {
+            // Another thread of the parent may have been using the lease.
+            return LockGuard::new(redlock, self.kept.over());
+        }
+        let until = redlock.round_ends();
+        let lease = self.take_until(until);
+        LockGuard::new(redlock, lease)
+    }
+
+    /// Takes the lease for good, without waiting for a renewal under way. If the thread that runs
+    /// the loop is delayed beyond `until`, the lock is given up, and this returns an expired lease.
+    fn take_until(&self, until: Moment) -> Lease {
+        let stopped = self.kept.renewed_by().and_then(|op| {
+            match self.redlock.shared.crew.run(Order::Stop(op), Limit::At(until))? {
+                Outcome::Stopped(lease) => lease,
+                _ => unreachable!("a lease was asked for"),
+            }
+        });
+        self.kept.take(stopped)
+    }
+}
+
+/// Checks that the lock can be kept alive. Returns its TTL, and the validity that a renewal gives.
+fn check(redlock: &Redlock, lease: &Lease, now: Moment) -> Result<(Ttl, Duration), LockError> {
+    if !redlock.is_home() {
+        return Err(LockError::forked());
+    }
+    let config = &redlock.shared.config;
+    let ttl = config.ttl(lease.ttl())?;
+    let validity = config.drift.validity(ttl).filter(|_| lease.is_valid_at(now));
+    validity.map(|validity| (ttl, validity)).ok_or_else(LockError::expired)
+}
+
+impl Drop for KeptLock {
+    fn drop(&mut self) {
+        if !self.redlock.is_home() {
+            return;
+        }
+        let (place, on_loss) = self.kept.give_up();
+        // Before what may panic: the thread waits for what it does not know to be over.
+        self.redlock.shared.keeper.remove(self.key);
+        match place {
+            Place::Here(lease) => self.redlock.abandon(lease),
+            Place::Engine(op) => self.redlock.shared.crew.leave(Order::Stop(op)),
+            Place::Gone => {}
+        }
+        drop(on_loss);
+    }
+}
+
+impl fmt::Debug for KeptLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeptLock")
+            .field("resource", self.resource())
+            .field("remaining", &self.remaining())
+            .field("is_lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RestartGuard;
+    use crate::error::LockErrorKind;
+    use crate::proto::OpId;
+    use crate::sys::process::Home;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A lock that is valid for `left`, of a client that has not connected. Its engine, which is
+    /// another one, has renewed it, and has not reported that yet.
+    fn kept(left: Duration, notice: Duration) -> KeptLock {
+        let builder = Redlock::builder().node("redis://127.0.0.1:1");
+        let redlock = builder.restart_guard(RestartGuard::Off).build().unwrap();
+        let now = Clock.now();
+        let how = KeepAlive::default().notice(notice);
+        let terms = Terms::new(now, 30 * SECOND, &how, SECOND);
+        let (lease, ttl) = (lease(now.after(left)), Ttl::new(30 * SECOND).unwrap());
+        let kept = Arc::new(Kept::new(now, &lease, ttl, terms, None));
+        kept.note_place(OpId::NONE);
+        let key = redlock.shared.keeper.add(&redlock, &kept).unwrap();
+        KeptLock { redlock, kept, key }
+    }
+
+    fn lease(deadline: Moment) -> Lease {
+        let ttl = Ttl::new(30 * SECOND).unwrap();
+        let resource = Resource::new("resource").unwrap();
+        Lease::restored(resource, LockToken::from_random([7; 20]), ttl, deadline)
+    }
+
+    /// The engine reports that the lock is valid for a minute.
+    fn succeed(kept: &KeptLock) -> bool {
+        kept.kept.renewed(Clock.now().after(60 * SECOND))
+    }
+
+    /// The engine gives back a lock that it has renewed.
+    fn give_back(kept: &Kept) -> Option<Lease> {
+        kept.lost(lease(Clock.now().after(60 * SECOND)), None)
+    }
+
+    fn wait_until(is_so: impl Fn() -> bool) {
+        while !is_so() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn renewal_that_is_reported_in_time_raises_the_deadline() {
+        let kept = kept(20 * SECOND, SECOND);
+        assert!(succeed(&kept));
+        assert!(kept.remaining() > 50 * SECOND && !kept.is_lost());
+        assert_eq!(kept.renewals(), 1);
+    }
+
+    /// R22: the renewal was judged in time, but the holder has seen the end since.
+    #[test]
+    fn renewal_that_is_reported_after_the_deadline_revives_nothing() {
+        let kept = kept(Duration::from_millis(20), Duration::ZERO);
+        wait_until(|| !kept.is_valid());
+        assert!(!succeed(&kept));
+        assert!(give_back(&kept.kept).is_none());
+        assert!(kept.remaining().is_zero() && kept.is_lost());
+        assert_eq!(kept.loss().unwrap().cause, LossCause::Late);
+        assert!(!kept.stop().is_valid());
+    }
+
+    /// R31: a loss that was reported is final.
+    #[test]
+    fn renewal_that_is_reported_after_the_notice_takes_no_loss_back() {
+        let kept = kept(20 * SECOND, 10 * SECOND);
+        kept.kept.tell_now();
+        assert_eq!(kept.loss().unwrap().cause, LossCause::Late);
+        assert!(!succeed(&kept));
+        assert!(give_back(&kept.kept).is_none());
+        assert!(kept.is_lost() && kept.is_valid() && kept.renewals() == 0);
+        assert!(kept.remaining() <= 20 * SECOND);
+        let left = kept.stop().remaining();
+        assert!(!left.is_zero() && left <= 20 * SECOND);
+    }
+
+    /// R24: a mutex that a thread of the parent has locked would never be released.
+    #[test]
+    fn lock_of_a_parent_process_is_not_waited_for() {
+        let now = Clock.now();
+        let builder = Redlock::builder().node("redis://127.0.0.1:1");
+        let mut redlock = builder.restart_guard(RestartGuard::Off).build().unwrap();
+        Arc::get_mut(&mut redlock.shared).unwrap().home = Home::Id(0);
+        let terms = Terms::new(now, 30 * SECOND, &KeepAlive::default(), SECOND);
+        let ttl = Ttl::new(30 * SECOND).unwrap();
+        let inner = Arc::new(Kept::new(now, &lease(now.after(SECOND)), ttl, terms, None));
+        let kept = KeptLock { redlock: redlock.clone(), kept: Arc::clone(&inner), key: 0 };
+        let (_state, _keeper) = (inner.hold(), redlock.shared.keeper.hold());
+        assert!(kept.is_lost() && !kept.is_valid() && kept.remaining().is_zero());
+        assert_eq!(kept.loss().unwrap().cause, LossCause::Forked);
+        assert!(kept.renewals() == 0 && format!("{kept:?}").contains("resource"));
+        let guard = kept.stop();
+        assert!(!guard.is_valid());
+        let error = guard.keep_alive(KeepAlive::default()).unwrap_err();
+        let forked = KeepAliveErrorKind::Lock(LockErrorKind::Forked);
+        assert_eq!(error.kind(), forked);
+    }
+
+    #[test]
+    fn given_up_before_the_engine_gives_it_back_it_is_released() {
+        let kept = kept(20 * SECOND, SECOND);
+        let inner = Arc::clone(&kept.kept);
+        drop(kept);
+        assert!(give_back(&inner).is_some(), "whoever has it must release it");
+    }
+
+    #[test]
+    fn stopped_after_the_engine_has_given_it_back_it_is_there() {
+        let kept = kept(20 * SECOND, SECOND);
+        assert!(give_back(&kept.kept).is_none());
+        assert!(kept.stop().remaining() > 50 * SECOND);
+    }
+
+    /// What a callback has captured goes with its lock, and so does the client.
+    #[test]
+    fn callback_that_has_captured_the_client_does_not_keep_it() {
+        let until = Clock.now().after(30 * SECOND);
+        for _ in 0..20 {
+            let redlock = Redlock::builder().node("redis://127.0.0.1:1").build().unwrap();
+            let shared = Arc::downgrade(&redlock.shared);
+            let again = redlock.clone();
+            let how = KeepAlive::default().on_loss(move |_| _ = &again);
+            let two = [(); 2].map(|()| {
+                let guard = LockGuard::new(redlock.clone(), lease(until));
+                guard.keep_alive(how.clone()).unwrap()
+            });
+            drop((how, two, redlock));
+            wait_until(|| shared.upgrade().is_none() || Clock.now() > until);
+            assert!(shared.upgrade().is_none());
+        }
+    }
+
+    /// The thread that waits for losses is not woken by what is over.
+    #[test]
+    fn lock_that_was_given_up_is_never_overdue() {
+        let kept = kept(Duration::ZERO, SECOND);
+        assert!(kept.kept.overdue_at().is_some());
+        let _ = kept.kept.give_up();
+        assert!(kept.kept.overdue_at().is_none());
+    }
+}

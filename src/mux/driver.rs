@@ -1,0 +1,675 @@
+//! The engine and the sockets of one group of masters. It is told the time, and counts no votes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use log::Level;
+use mio::{Registry, Token};
+
+use super::lookup::Search;
+use super::records::Records;
+use super::socket::{Socket, UNSENT_BYTES_MAX};
+use crate::config::{Config, Target};
+use crate::error::LockError;
+use crate::keep_alive::KeepAlive;
+use crate::moment::Moment;
+use crate::outcome::NodeOutcome;
+use crate::proto::{Action, Cancelled, Done, Engine, Lease, NodeSet, OpId, Patience};
+use crate::resource::Resource;
+use crate::resp;
+use crate::sys::clock::Clock;
+use crate::sys::entropy::SystemEntropy;
+
+/// Commands are gathered into one write up to about this many bytes.
+const BATCH_BYTES_MAX: usize = 64 * 1024;
+/// Most commands sent in one turn, each to all its nodes.
+const COMMANDS_PER_TURN_MAX: usize = 2_048;
+
+/// An engine, and a socket for each of its nodes. It carries out what the engine asks for, and
+/// passes on what comes in.
+///
+/// The owner waits for events, reads the clock, and writes the log records that are collected here.
+/// In a forked process the owner may only call [`leave_to_parent`](Driver::leave_to_parent) (R24).
+/// Several drivers may share one poll: each ignores the events of others.
+pub(crate) struct Driver {
+    pub(super) engine: Engine,
+    pub(super) config: Arc<Config>,
+    pub(super) registry: Registry,
+    /// The token of the first node; those of the others follow.
+    pub(super) first: Token,
+    pub(super) nodes: Vec<Connection>,
+    /// Whether some node's last turn ended before its socket was drained.
+    pub(super) unread: bool,
+    /// At this moment, every byte from nodes that owe no answer had been read.
+    pub(super) looked_at: Moment,
+    /// Whether announced replies may have waited in the sockets for a long time.
+    pub(super) was_away: bool,
+    /// The bytes about to be sent; `recipients` are their nodes.
+    batch: BytesMut,
+    recipients: NodeSet,
+    records: Records,
+}
+
+/// What is known here of one node.
+pub(super) struct Connection {
+    pub(super) socket: Option<Socket>,
+    pub(super) search: Search,
+    /// Whether the node is to be connected as soon as its name is resolved.
+    pub(super) is_awaited: bool,
+    /// The numeric address, or the last result of the lookup. Empty before that, and for a Unix
+    /// socket.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// The index of the current address, modulo their number.
+    pub(super) address: usize,
+    /// How many addresses failed since the engine asked for the connection.
+    tried: usize,
+    /// Whether the last turn ended before the socket was drained.
+    pub(super) unread: bool,
+    /// Since when readable bytes that no caller waits for are deferred, if any.
+    pub(super) deferred: Option<Moment>,
+    /// When the socket was last read.
+    pub(super) read_at: Moment,
+}
+
+impl Connection {
+    fn new(target: &Target) -> Connection {
+        let addresses = match target {
+            Target::Address(address) => vec![*address],
+            Target::Name { .. } | Target::Unix(_) => Vec::new(),
+        };
+        Connection {
+            socket: None,
+            search: Search::None,
+            is_awaited: false,
+            addresses,
+            address: 0,
+            tried: 0,
+            unread: false,
+            deferred: None,
+            read_at: Moment::START,
+        }
+    }
+}
+
+impl Driver {
+    /// A driver that uses the tokens of `registry` from `first` on, one for each node.
+    pub(crate) fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Driver> {
+        if first.0.checked_add(config.nodes()).is_none() {
+            let nodes = config.nodes();
+            let reason = format!("{first:?} leaves no room for a token of each of {nodes} nodes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        let config = Arc::new(config);
+        let engine = Engine::new(Arc::clone(&config), Box::new(SystemEntropy::new()));
+        let nodes = config.nodes.iter().map(|node| Connection::new(&node.target)).collect();
+        Ok(Driver {
+            engine,
+            config,
+            registry: registry.try_clone()?,
+            first,
+            nodes,
+            unread: false,
+            looked_at: Moment::START,
+            was_away: false,
+            batch: BytesMut::new(),
+            recipients: NodeSet::EMPTY,
+            records: Records::default(),
+        })
+    }
+
+    /// Starts one round of acquisition or more. As with all operations, the commands leave with the
+    /// next [`flush`](Driver::flush).
+    #[inline]
+    pub(crate) fn acquire(
+        &mut self,
+        now: Moment,
+        resource: Resource,
+        ttl: Duration,
+        patience: Patience,
+    ) -> Result<OpId, LockError> {
+        self.engine.acquire(now, resource, ttl, patience)
+    }
+
+    #[inline]
+    pub(crate) fn extend(&mut self, now: Moment, lease: Lease, ttl: Duration) -> OpId {
+        self.engine.extend(now, lease, ttl)
+    }
+
+    #[inline]
+    pub(crate) fn release(&mut self, now: Moment, lease: Lease) -> OpId {
+        self.engine.release(now, lease)
+    }
+
+    /// Renews the lock until it is cancelled or lost.
+    pub(crate) fn keep(&mut self, now: Moment, lease: Lease, how: &KeepAlive) -> OpId {
+        self.engine.keep(now, lease, how)
+    }
+
+    /// Releases without a report.
+    pub(crate) fn abandon(&mut self, now: Moment, lease: Lease) {
+        self.engine.abandon(now, lease);
+    }
+
+    /// Stops using the lease, which goes to another client.
+    pub(crate) fn let_go(&mut self, now: Moment, lease: &mut Lease) {
+        // Answers that have arrived by now resolve the doubt about their nodes.
+        (0..self.nodes.len()).for_each(|node| self.read_node(node, false));
+        self.engine.let_go(now, lease);
+    }
+
+    /// Starts to connect to every node that is not connected yet.
+    pub(crate) fn connect(&mut self, now: Moment) {
+        self.engine.connect(now);
+    }
+
+    /// Ends an operation at once, and returns what that leaves to the caller.
+    pub(crate) fn cancel(&mut self, now: Moment, id: OpId) -> Cancelled {
+        self.engine.cancel(now, id)
+    }
+
+    /// Cancels an operation that no caller waits for, and releases what it holds.
+    pub(crate) fn forsake(&mut self, now: Moment, id: OpId) {
+        if let Cancelled::Extension(lease) = self.cancel(now, id) {
+            self.abandon(now, lease);
+        }
+    }
+
+    /// Takes the next result. `read_clock` is called here, after the last reply was handled, if the
+    /// result depends on a validity (R2).
+    #[inline]
+    pub(crate) fn poll_done(
+        &mut self,
+        read_clock: impl FnOnce() -> Moment,
+    ) -> Option<(OpId, Done)> {
+        let now = match self.engine.is_release_next()? {
+            true => self.engine.last_now(),
+            false => read_clock(),
+        };
+        self.engine.poll_done(now)
+    }
+
+    /// As [`poll_done`](Driver::poll_done), for one operation.
+    #[inline]
+    pub(crate) fn take_done(
+        &mut self,
+        read_clock: impl FnOnce() -> Moment,
+        id: OpId,
+    ) -> Option<Done> {
+        if !self.engine.has_done() {
+            return None;
+        }
+        let now = match self.engine.is_release(id) {
+            true => self.engine.last_now(),
+            false => read_clock(),
+        };
+        self.engine.take_done(now, id)
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The records to be written; the caller must write them.
+    #[inline]
+    pub(crate) fn take_records(&mut self) -> Option<Records> {
+        self.records.take()
+    }
+
+    #[inline]
+    pub(crate) fn has_records(&self) -> bool {
+        !self.records.is_empty()
+    }
+
+    /// A record for the log, to be written with the others.
+    pub(crate) fn note(&mut self, level: Level, text: std::fmt::Arguments<'_>) {
+        self.records.note(level, text);
+    }
+
+    /// Updates the time.
+    pub(crate) fn advance(&mut self, now: Moment) {
+        self.engine.advance(now);
+    }
+
+    /// Updates the time, after a wait.
+    pub(crate) fn after_wait(&mut self, now: Moment) {
+        self.engine.advance(now);
+        self.engine.forget_randomness();
+    }
+
+    /// As [`after_wait`](Driver::after_wait), just after all sockets were polled. `was_away`: no
+    /// thread was waiting, so the announced replies may have waited for a long time.
+    pub(crate) fn after_poll(&mut self, now: Moment, was_away: bool) {
+        self.after_wait(now);
+        self.looked_at = self.engine.last_now();
+        self.was_away = was_away;
+    }
+
+    /// Does what is due: timeouts, retries, reconnects; then sends. Call it after each wait, when
+    /// the events have been handled.
+    pub(crate) fn handle_timeout(&mut self, now: Moment) {
+        #[cfg(not(unix))]
+        (0..self.nodes.len()).for_each(|node| self.ask_lookup(node));
+        let is_due = self.engine.is_due(now);
+        if std::mem::take(&mut self.unread) || is_due {
+            for node in 0..self.nodes.len() {
+                let connection = &mut self.nodes[node];
+                let unread = std::mem::take(&mut connection.unread);
+                let deferred = connection.deferred.is_some();
+                // The caller may not have polled for a long time, and the replies may be there.
+                if unread || self.engine.is_overdue(now, node) {
+                    self.read_node(node, true);
+                } else if deferred {
+                    self.read_node(node, false);
+                }
+            }
+        }
+        if is_due {
+            let mut unread = NodeSet::EMPTY;
+            let nodes = self.nodes.iter().enumerate().filter(|(_, connection)| connection.unread);
+            nodes.for_each(|(node, _)| unread.insert(node));
+            self.engine.handle_timeout_of_others(now, unread);
+        }
+        self.flush();
+    }
+
+    /// When the next wait has to end, if there are no results to take before.
+    pub(crate) fn due(&self) -> Option<Moment> {
+        let due =
+            if self.unread { Some(self.engine.last_now()) } else { self.engine.poll_timeout() };
+        #[cfg(not(unix))]
+        if self.nodes.iter().any(|connection| matches!(connection.search, Search::Running(_))) {
+            let look = self.engine.last_now().after(super::lookup::LOOK_INTERVAL);
+            return Some(due.map_or(look, |due| due.min(look)));
+        }
+        due
+    }
+
+    /// Sends what was started. It writes no log: if a logger panicked then, what the caller took
+    /// before would be lost.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        if self.engine.has_actions() || self.engine.has_notices() {
+            self.read_idle();
+            let unfinished = Unfinished { driver: self };
+            unfinished.driver.carry_out();
+            std::mem::forget(unfinished);
+        }
+        self.engine.forget_randomness();
+    }
+
+    /// Sends what the sockets accept, before the end; it does not wait.
+    pub(crate) fn finish(&mut self) {
+        // An action can fail a node, which adds actions. Each node fails at most once, since it is
+        // not connected again.
+        while self.engine.has_actions() {
+            self.flush();
+        }
+    }
+
+    /// Forgets the sockets, before this is dropped in a forked process: deregistering one there
+    /// would deregister it for the parent, which shares the poll.
+    pub(crate) fn leave_to_parent(&mut self) {
+        self.nodes.drain(..).for_each(std::mem::forget);
+    }
+
+    /// Ends every connection: some commands noted as sent may not have been.
+    fn start_over(&mut self) {
+        let now = self.engine.last_now();
+        self.engine.forget_randomness();
+        self.batch.clear();
+        self.recipients = NodeSet::EMPTY;
+        for node in 0..self.nodes.len() {
+            if let Some(socket) = self.nodes[node].socket.take() {
+                socket.abort();
+                let outcome = NodeOutcome::Disconnected(io::ErrorKind::Other);
+                self.engine.handle_disconnected(now, node, outcome);
+            }
+        }
+    }
+
+    fn carry_out(&mut self) {
+        // The rest leaves in the next turn, which is due immediately.
+        for _ in 0..COMMANDS_PER_TURN_MAX {
+            if !self.engine.has_actions() {
+                break;
+            }
+            match self.engine.poll_action() {
+                None => break,
+                Some(Action::Connect { node }) => {
+                    self.send_batch();
+                    self.open(node);
+                }
+                Some(Action::Close { node }) => {
+                    self.send_batch();
+                    self.close(node);
+                }
+                Some(Action::Send { nodes, command }) => {
+                    let start = self.batch.len();
+                    resp::encode(&command, &mut self.batch);
+                    if start > 0 && (nodes != self.recipients || start >= BATCH_BYTES_MAX) {
+                        self.send_bytes(start);
+                        self.batch.advance(start);
+                    }
+                    self.recipients = nodes;
+                }
+            }
+        }
+        self.send_batch();
+        while let Some((node, notice)) = self.engine.poll_notice() {
+            let address = &self.config.nodes[node].address;
+            self.records.note(Level::Warn, format_args!("{address}: {notice}"));
+        }
+    }
+
+    /// Consecutive commands to the same nodes leave in one write per node.
+    fn send_batch(&mut self) {
+        self.send_bytes(self.batch.len());
+        self.batch.clear();
+    }
+
+    /// Sends the first `count` bytes of the batch.
+    fn send_bytes(&mut self, count: usize) {
+        for node in std::mem::take(&mut self.recipients).iter() {
+            self.send(node, count);
+        }
+    }
+
+    #[inline(always)]
+    fn send(&mut self, node: usize, count: usize) {
+        // A missing socket has failed; the engine has not yet asked to close it.
+        let Some(socket) = &mut self.nodes[node].socket else {
+            return;
+        };
+        match socket.send(&self.batch[..count]) {
+            Ok(()) if socket.unsent() <= UNSENT_BYTES_MAX => {}
+            Ok(()) => self.engine.handle_blocked(node),
+            Err(error) => self.send_failed(node, &error),
+        }
+    }
+
+    #[cold]
+    fn send_failed(&mut self, node: usize, error: &io::Error) {
+        // Read again: what was written to this node before may have arrived as late as now, and no
+        // debt for it may end too early.
+        self.fail(Clock.now(), node, disconnected(error));
+    }
+
+    fn open(&mut self, node: usize) {
+        self.nodes[node].tried = 0;
+        let config = Arc::clone(&self.config);
+        match &config.nodes[node].target {
+            Target::Name { host, port } => self.look_up(node, host, *port),
+            Target::Address(_) | Target::Unix(_) => self.try_address(node),
+        }
+    }
+
+    /// Starts to connect to the node's current address, or to the next one that does not fail at
+    /// once.
+    pub(super) fn try_address(&mut self, node: usize) {
+        let token = Token(self.first.0 + node);
+        let connection = &mut self.nodes[node];
+        let opened = match &self.config.nodes[node].target {
+            Target::Address(_) | Target::Name { .. } => {
+                let addresses = &connection.addresses;
+                let address = addresses[connection.address % addresses.len()];
+                Socket::tcp(&self.registry, token, address)
+            }
+            Target::Unix(path) => Socket::unix(&self.registry, token, path),
+        };
+        match opened {
+            Ok(socket) => connection.socket = Some(socket),
+            Err(error) => self.connect_failed(self.engine.last_now(), node, &error),
+        }
+    }
+
+    /// The other addresses of a name are tried before the node fails. All of them together have one
+    /// connect timeout.
+    fn connect_failed(&mut self, now: Moment, node: usize, error: &io::Error) {
+        let connection = &mut self.nodes[node];
+        connection.socket = None;
+        connection.tried += 1;
+        connection.address = connection.address.wrapping_add(1);
+        if connection.tried < connection.addresses.len() {
+            // The recursion is as deep as the name has addresses, which is capped.
+            self.try_address(node);
+        } else {
+            self.fail(now, node, disconnected(error));
+        }
+    }
+
+    /// Finishes connecting, and sends what was kept. Returns whether there may be something to
+    /// read.
+    #[cold]
+    pub(super) fn finish_connect(&mut self, now: Moment, node: usize) -> bool {
+        let Some(socket) = &mut self.nodes[node].socket else {
+            return false;
+        };
+        if !socket.connected {
+            match socket.finish_connecting() {
+                Ok(true) => self.engine.handle_connected(now, node),
+                Ok(false) => return false,
+                Err(error) => {
+                    self.connect_failed(now, node, &error);
+                    return false;
+                }
+            }
+        }
+        if socket.unsent() > 0 {
+            if let Err(error) = socket.send_rest() {
+                self.fail(now, node, disconnected(&error));
+                return false;
+            }
+            if socket.unsent() == 0 {
+                self.engine.handle_writable(now, node);
+            }
+        }
+        true
+    }
+
+    fn close(&mut self, node: usize) {
+        let connection = &mut self.nodes[node];
+        (connection.unread, connection.deferred) = (false, None);
+        connection.is_awaited = false;
+        if let Some(socket) = connection.socket.take() {
+            if !socket.connected {
+                // This address did not answer: the next try uses the name's next address.
+                connection.address = connection.address.wrapping_add(1);
+            }
+            socket.abort();
+            let address = &self.config.nodes[node].address;
+            self.records.note(Level::Debug, format_args!("{address}: closed"));
+        }
+    }
+
+    pub(super) fn fail(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
+        // Dropped at once, so that nothing more is written to it. The engine asks to close it
+        // later.
+        if let Some(socket) = self.nodes[node].socket.take() {
+            socket.abort();
+        }
+        self.engine.handle_disconnected(now, node, outcome);
+        let address = &self.config.nodes[node].address;
+        self.records.note(Level::Debug, format_args!("{address}: {outcome}"));
+    }
+}
+
+/// Guards the execution of actions. A panic there, which takes a bug of ours, leaves commands noted
+/// as sent that were not. Every later reply would then be taken for the answer to the one before
+/// (R17).
+struct Unfinished<'a> {
+    driver: &'a mut Driver,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.driver.start_over();
+    }
+}
+
+pub(super) fn disconnected(error: &io::Error) -> NodeOutcome {
+    NodeOutcome::Disconnected(error.kind())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::JoinHandle;
+
+    use mio::{Events, Poll};
+
+    use super::*;
+    use crate::config::Builder;
+    use crate::outcome::ProtocolError;
+    use crate::token::Entropy;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    /// Name, id, four empty sections, time, two missing commands, and probe.
+    const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
+        *2\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n";
+
+    /// A server that completes the handshake and grants one lock, and an address without a server.
+    fn one_alive_one_dead() -> (SocketAddr, SocketAddr, JoinHandle<()>) {
+        let alive = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = alive.local_addr().unwrap();
+        let serve = move || {
+            let (mut client, _) = alive.accept().unwrap();
+            for answer in [GREETING, b"+OK\r\n"] {
+                assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
+                client.write_all(answer).unwrap();
+            }
+        };
+        (address, dead, std::thread::spawn(serve))
+    }
+
+    fn acquire(driver: &mut Driver) {
+        let resource = Resource::new("name").unwrap();
+        driver.acquire(Clock.now(), resource, TTL, Patience::OneRound).unwrap();
+    }
+
+    /// Waits for what happens next, and handles it.
+    fn turn(driver: &mut Driver, poll: &mut Poll, events: &mut Events) {
+        let timeout = driver.due().map(|due| due.since(Clock.now()));
+        poll.poll(events, timeout).unwrap();
+        let now = Clock.now();
+        driver.after_wait(now);
+        events.iter().for_each(|event| assert!(driver.handle_event(event)));
+        driver.handle_timeout(now);
+    }
+
+    /// Whether tokens may be left that were drawn in advance.
+    #[derive(Default, Clone)]
+    struct Draws(Arc<AtomicBool>);
+
+    impl Entropy for Draws {
+        fn token(&mut self, _: Moment) -> Option<[u8; 20]> {
+            self.0.store(true, Ordering::Relaxed);
+            Some([7; 20])
+        }
+
+        fn forget(&mut self) {
+            self.0.store(false, Ordering::Relaxed);
+        }
+
+        fn next_u64(&mut self) -> u64 {
+            7
+        }
+    }
+
+    /// R6: no token drawn in advance is left at the end of a turn, or at the beginning of one.
+    #[test]
+    fn tokens_are_forgotten_when_they_are_sent_and_when_something_was_waited_for() {
+        let poll = Poll::new().unwrap();
+        let config = Builder::default().node("redis://127.0.0.1").config().unwrap();
+        let mut driver = Driver::new(config, poll.registry(), Token(7)).unwrap();
+        let draws = Draws::default();
+        driver.engine = Engine::new(Arc::clone(&driver.config), Box::new(draws.clone()));
+        let ends: [fn(&mut Driver); 5] = [
+            |driver| driver.after_wait(Clock.now()),
+            |driver| driver.after_poll(Clock.now(), false),
+            |driver| driver.handle_timeout(Clock.now()),
+            Driver::flush,
+            Driver::start_over,
+        ];
+        for (nth, end) in ends.into_iter().enumerate() {
+            acquire(&mut driver);
+            assert!(draws.0.load(Ordering::Relaxed), "{nth}");
+            end(&mut driver);
+            assert!(!draws.0.load(Ordering::Relaxed), "{nth}");
+        }
+    }
+
+    /// R17: an answer may be read together with the next one; an unrequested reply must not.
+    #[test]
+    fn what_nobody_has_asked_for_is_read_at_once_also_if_nobody_waits() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = Builder::default().node(format!("redis://{address}?restart_guard=off"));
+        let mut poll = Poll::new().unwrap();
+        let mut events = Events::with_capacity(8);
+        let config = config.config().unwrap();
+        let mut driver = Driver::new(config, poll.registry(), Token(7)).unwrap();
+        let (go, told) = std::sync::mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
+            client.write_all(GREETING).unwrap();
+            told.recv().unwrap();
+            client.write_all(b"+OK\r\n").unwrap();
+            client
+        });
+        driver.connect(Clock.now());
+        let mut turns = 0..1_000;
+        while !driver.engine.is_idle(0) {
+            assert!(turns.next().is_some(), "the handshake ends");
+            turn(&mut driver, &mut poll, &mut events);
+        }
+        go.send(()).unwrap();
+        let _client = server.join().unwrap();
+        poll.poll(&mut events, None).unwrap();
+        events.iter().for_each(|event| driver.defer(event));
+        let surplus = NodeOutcome::Protocol(ProtocolError::Surplus);
+        assert_eq!(driver.engine.nodes().next().unwrap().last_failure, Some(surplus));
+    }
+
+    #[test]
+    fn tokens_that_would_exceed_their_range_are_refused_by_value() {
+        let poll = Poll::new().unwrap();
+        let urls = ["redis://127.0.0.1:7000", "redis://127.0.0.1:7001", "redis://127.0.0.1:7002"];
+        let new = |first| {
+            let config = Builder::default().nodes(urls).config().unwrap();
+            Driver::new(config, poll.registry(), Token(first)).map(|driver| driver.nodes.len())
+        };
+        for first in [usize::MAX, usize::MAX - 1, usize::MAX - 2] {
+            let error = new(first).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(&first.to_string()), "{error}");
+        }
+        assert_eq!(new(usize::MAX - 3).unwrap(), 3);
+    }
+
+    #[test]
+    fn refused_address_of_a_name_is_followed_by_its_next_within_the_same_attempt() {
+        let (alive, dead, server) = one_alive_one_dead();
+        let builder = Builder::default().node("redis://name?restart_guard=off");
+        let config = builder.resolver(move |_, _| Ok(vec![dead, alive])).config().unwrap();
+        let mut poll = Poll::new().unwrap();
+        let mut events = Events::with_capacity(8);
+        let mut driver = Driver::new(config, poll.registry(), Token(7)).unwrap();
+        acquire(&mut driver);
+        let done = loop {
+            if let Some((_, done)) = driver.poll_done(|| Clock.now()) {
+                break done;
+            }
+            turn(&mut driver, &mut poll, &mut events);
+        };
+        assert!(matches!(done, Done::Acquired(Ok(_))), "{done:?}");
+        server.join().unwrap();
+    }
+}

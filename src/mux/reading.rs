@@ -1,0 +1,263 @@
+//! What the driver reads from its sockets, when, and how much in one turn.
+
+use std::io;
+use std::time::Duration;
+
+use mio::event::Event;
+
+use super::driver::{Connection, Driver, disconnected};
+use super::socket::{Received, Socket};
+use crate::moment::Moment;
+use crate::outcome::{NodeOutcome, ProtocolError};
+use crate::proto::Engine;
+use crate::sys::clock::Clock;
+
+/// Reads from one node per turn; the rest follows in the next turn, so that no node starves others.
+/// The engine's share bounds the number of replies besides.
+const READS_PER_TURN_MAX: usize = 16;
+/// Before a command goes to a node that owes no answer, its socket is read if the last read is
+/// older than this. Bytes that arrived before a command cannot be its answer (R17).
+pub(crate) const UNREAD_MAX: Duration = Duration::from_millis(1);
+
+impl Driver {
+    /// Handles a readiness event, after [`after_wait`](Driver::after_wait); the caller flushes when
+    /// all are handled. Returns whether its token belongs to this driver.
+    pub(crate) fn handle_event(&mut self, event: &Event) -> bool {
+        let Some(node) = event.token().0.checked_sub(self.first.0) else {
+            return false;
+        };
+        if node >= self.nodes.len() {
+            return false;
+        }
+        self.read_node(node, event.is_read_closed() || event.is_error());
+        true
+    }
+
+    /// As [`handle_event`](Driver::handle_event), when no caller waits for anything. An answer that
+    /// is too late to matter is read with the next one, which will be announced. At the latest it
+    /// is read before the node fails for its silence. Bytes that are no answer are read at once.
+    pub(crate) fn defer(&mut self, event: &Event) {
+        // Other systems announce nothing again before all was read.
+        let is_announced_again = cfg!(any(target_os = "linux", target_os = "android"));
+        let node = event.token().0.wrapping_sub(self.first.0);
+        let is_over = event.is_read_closed() || event.is_error();
+        let can_wait = is_announced_again
+            && !is_over
+            && self.engine.is_open(node)
+            && !self.engine.is_idle(node);
+        match self.nodes.get_mut(node) {
+            Some(Connection { socket: Some(socket), deferred, .. })
+                if can_wait && socket.is_flowing() =>
+            {
+                deferred.get_or_insert(self.engine.last_now());
+            }
+            _ => {
+                self.handle_event(event);
+            }
+        }
+    }
+
+    /// Reads the deferred bytes.
+    pub(crate) fn catch_up(&mut self) {
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].deferred.is_some() {
+                self.read_node(node, false);
+            }
+        }
+    }
+
+    /// Reads the sockets of nodes that owe no answer, so that unrequested bytes are found before
+    /// they could be taken for the answer to the next command. Nodes that owe answers are skipped:
+    /// their bytes are answers first.
+    #[inline]
+    pub(super) fn read_idle(&mut self) {
+        let now = self.engine.last_now();
+        if self.unread || now.since(self.looked_at) > UNREAD_MAX {
+            self.read_all_idle(now);
+        }
+    }
+
+    #[inline(never)]
+    fn read_all_idle(&mut self, now: Moment) {
+        let mut looked_at = now;
+        for node in 0..self.nodes.len() {
+            if !self.engine.is_idle(node) {
+                continue;
+            }
+            let connection = &self.nodes[node];
+            match connection.unread || now.since(connection.read_at) > UNREAD_MAX {
+                true => self.read_node(node, false),
+                false => looked_at = looked_at.min(connection.read_at),
+            }
+        }
+        self.looked_at = looked_at;
+    }
+
+    /// Does what a node's socket is ready for. `to_the_end`: the poll may not announce the bytes
+    /// again, so a short read is not the end.
+    pub(super) fn read_node(&mut self, node: usize, to_the_end: bool) {
+        let connection = &mut self.nodes[node];
+        let deferred = connection.deferred.take();
+        let is_late = self.was_away || deferred.is_some();
+        if is_late {
+            self.engine.reading_late(node, deferred);
+        }
+        connection.read_at = self.engine.last_now();
+        match &mut connection.socket {
+            // The fast path: the socket has exactly the awaited replies.
+            Some(socket) if socket.is_flowing() && !to_the_end && !connection.unread => {
+                let mut replies_left = self.engine.replies_per_turn();
+                let received = socket.receive();
+                let is_usual =
+                    matches!(received, Ok(Received::Last)) && !self.engine.is_telling_time(node);
+                if is_usual {
+                    let next = || socket.reader.next_grant();
+                    replies_left = self.engine.handle_grants(node, replies_left, next);
+                }
+                if !is_usual || replies_left == 0 || !socket.reader.is_empty() {
+                    self.drain(node, received, false, replies_left);
+                }
+            }
+            Some(_) => self.read_slowly(node, to_the_end),
+            None => self.ask_lookup(node),
+        }
+        if is_late {
+            self.engine.reading_in_time(node);
+        }
+    }
+
+    #[inline(never)]
+    fn read_slowly(&mut self, node: usize, to_the_end: bool) {
+        let is_flowing =
+            |connection: &Connection| connection.socket.as_ref().is_some_and(Socket::is_flowing);
+        if is_flowing(&self.nodes[node]) || self.finish_connect(self.engine.last_now(), node) {
+            self.receive(node, to_the_end);
+        }
+    }
+
+    fn receive(&mut self, node: usize, to_the_end: bool) {
+        let mut replies_left = self.engine.replies_per_turn();
+        if to_the_end || self.nodes[node].unread {
+            replies_left = self.read_buffered(self.engine.last_now(), node, replies_left);
+            if replies_left == 0 {
+                return;
+            }
+        }
+        if let Some(socket) = &mut self.nodes[node].socket {
+            let received = socket.receive();
+            self.drain(node, received, to_the_end, replies_left);
+        }
+    }
+
+    /// Handles what was received, then reads and handles the rest.
+    #[inline(never)]
+    fn drain(
+        &mut self,
+        node: usize,
+        received: io::Result<Received>,
+        to_the_end: bool,
+        replies_left: usize,
+    ) {
+        let Some(socket) = &mut self.nodes[node].socket else {
+            return;
+        };
+        match drain(&mut self.engine, socket, node, received, to_the_end, replies_left) {
+            // A part of a reply that was not requested.
+            Ok(Drained::Enough) if self.engine.is_idle(node) && !socket.reader.is_empty() => {
+                let outcome = NodeOutcome::Protocol(ProtocolError::Surplus);
+                self.fail(self.engine.last_now(), node, outcome);
+            }
+            Ok(Drained::Enough) => {}
+            Ok(Drained::NotYet) => self.leave_unread(node),
+            Err(outcome) => self.fail(self.engine.last_now(), node, outcome),
+        }
+    }
+
+    /// Handles replies left by an earlier turn, at most `replies_max`. Returns how many more may be
+    /// handled; zero if the turn is over for this node.
+    #[cold]
+    fn read_buffered(&mut self, now: Moment, node: usize, replies_max: usize) -> usize {
+        let Driver { engine, nodes, .. } = self;
+        let Some(socket) = &mut nodes[node].socket else {
+            return 0;
+        };
+        for left in (1..=replies_max).rev() {
+            match socket.reader.next() {
+                Ok(Some(reply)) => engine.handle_reply(now, node, reply),
+                Ok(None) => return left,
+                Err(error) => {
+                    self.fail(now, node, NodeOutcome::Protocol(error));
+                    return 0;
+                }
+            }
+        }
+        self.leave_unread(node);
+        0
+    }
+
+    /// The announced sockets of the nodes were not read.
+    pub(crate) fn leave_all_unread(&mut self) {
+        (0..self.nodes.len()).for_each(|node| self.leave_unread(node));
+    }
+
+    #[cold]
+    fn leave_unread(&mut self, node: usize) {
+        self.nodes[node].unread = true;
+        self.unread = true;
+    }
+}
+
+/// Whether everything that is to be read in this turn was read.
+enum Drained {
+    Enough,
+    NotYet,
+}
+
+/// Handles what was read, then reads and handles the rest. An error ends the connection.
+#[inline(always)]
+fn drain(
+    engine: &mut Engine,
+    socket: &mut Socket,
+    node: usize,
+    mut next: io::Result<Received>,
+    to_the_end: bool,
+    mut replies_left: usize,
+) -> Result<Drained, NodeOutcome> {
+    for reads_left in (0..READS_PER_TURN_MAX).rev() {
+        let received = match next {
+            Ok(Received::Nothing) => return Ok(Drained::Enough),
+            Ok(Received::Ended) => {
+                return Err(NodeOutcome::Disconnected(io::ErrorKind::UnexpectedEof));
+            }
+            Ok(received) => received,
+            Err(error) => return Err(disconnected(&error)),
+        };
+        // The clock is read again: otherwise a time that the server sent after our last reading
+        // would look like a server clock that runs ahead.
+        if engine.is_telling_time(node) {
+            engine.advance(Clock.now_coarse());
+        }
+        loop {
+            replies_left = engine.handle_grants(node, replies_left, || socket.reader.next_grant());
+            if replies_left == 0 {
+                return Ok(Drained::NotYet);
+            }
+            if socket.reader.is_empty() {
+                break;
+            }
+            match socket.reader.next().map_err(NodeOutcome::Protocol)? {
+                Some(reply) => engine.handle_reply(engine.last_now(), node, reply),
+                None => break,
+            }
+            replies_left -= 1;
+        }
+        if received == Received::Last && !to_the_end {
+            return Ok(Drained::Enough);
+        }
+        if reads_left == 0 {
+            break;
+        }
+        next = socket.receive();
+    }
+    Ok(Drained::NotYet)
+}

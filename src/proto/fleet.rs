@@ -1,0 +1,579 @@
+//! All nodes, and what is known of several at once.
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::command::ReleaseWith;
+use super::lease::Lease;
+use super::node::{
+    Debt, Effect, InFlight, Kills, Node, NodeStatus, Notice, Process, Request, SILENCE_MAX, State,
+    Step, is_forbidden,
+};
+use super::round::{Claim, Kind};
+use super::{NodeSet, ROUNDS_USUAL};
+use crate::config::Config;
+use crate::moment::Moment;
+use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
+use crate::token::LockToken;
+use crate::validity::Ttl;
+
+/// The most pending notices; further ones are dropped.
+const NOTICES_MAX: usize = 64;
+/// The most departed processes that are remembered by name.
+const DEPARTED_MAX: usize = 64;
+
+/// What is to be sent, or done with a connection.
+pub(super) enum Outgoing {
+    Connect(usize),
+    Close(usize),
+    Handshake(usize, Step),
+    Kill(usize, i64),
+    Probe(usize, ReleaseWith),
+    Time(NodeSet),
+    Role(NodeSet),
+    Round(NodeSet, usize),
+}
+
+/// Processes that have left a node's address. Each is kept while a vote that it gave there may
+/// count, because it may reappear at another node's address.
+#[derive(Default)]
+struct Departed {
+    known: VecDeque<(Arc<str>, Moment)>,
+    /// Until then, any process may be a departed one whose name was dropped.
+    unknown_until: Option<Moment>,
+}
+
+impl Departed {
+    fn note(&mut self, now: Moment, run_id: Arc<str>, until: Moment) {
+        self.known.retain(|(_, until)| !now.is_certainly_past(*until));
+        if self.known.len() >= DEPARTED_MAX {
+            self.unknown_until = self.known.pop_front().map(|(_, until)| until);
+        }
+        self.known.push_back((run_id, until));
+    }
+
+    /// Until when the process must not vote at another address.
+    fn until(&self, now: Moment, run_id: &str) -> Option<Moment> {
+        let known = self.known.iter().rev().find(|(departed, _)| **departed == *run_id);
+        let until = known.map(|(_, until)| *until).or(self.unknown_until);
+        until.filter(|until| !now.is_certainly_past(*until))
+    }
+}
+
+/// All nodes, with what is to be sent to them.
+pub(super) struct Fleet {
+    config: Arc<Config>,
+    nodes: Vec<Node>,
+    outgoing: VecDeque<Outgoing>,
+    notices: VecDeque<(usize, Notice)>,
+    /// A lower bound on the next deadline. An answer may leave it too early; it is never too late.
+    due: Option<Moment>,
+    /// An unanswered command makes something due after this time.
+    answer_due_nanos: u64,
+    /// The nodes that are ready and whose sockets accept more.
+    open: NodeSet,
+    /// The overloaded nodes: too far behind to be sent a SET or an extension (R18).
+    overloaded: NodeSet,
+    /// The nodes that may be in quarantine.
+    maybe_quarantined: NodeSet,
+    /// The nodes that may have debts.
+    indebted: NodeSet,
+    /// The nodes on which this native release command was seen to work; the others get the script
+    /// (R19).
+    with_delex: NodeSet,
+    with_delifeq: NodeSet,
+    /// No node's clock or role is to be checked before this moment; `None` if that must be
+    /// recomputed.
+    next_check_at: Option<Moment>,
+    departed: Departed,
+    /// Times that a node was put into quarantine.
+    quarantines: u64,
+}
+
+impl Deref for Fleet {
+    type Target = [Node];
+
+    #[inline(always)]
+    fn deref(&self) -> &[Node] {
+        &self.nodes
+    }
+}
+
+impl DerefMut for Fleet {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [Node] {
+        &mut self.nodes
+    }
+}
+
+impl Fleet {
+    pub(super) fn new(config: Arc<Config>) -> Fleet {
+        let nodes = (0..config.nodes()).map(|node| Node::new(Arc::clone(&config), node)).collect();
+        let answer_due = config.node_timeout.min(SILENCE_MAX);
+        Fleet {
+            config,
+            nodes,
+            outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
+            notices: VecDeque::new(),
+            due: None,
+            answer_due_nanos: u64::try_from(answer_due.as_nanos()).unwrap_or(u64::MAX),
+            open: NodeSet::EMPTY,
+            overloaded: NodeSet::EMPTY,
+            maybe_quarantined: NodeSet::EMPTY,
+            indebted: NodeSet::EMPTY,
+            with_delex: NodeSet::EMPTY,
+            with_delifeq: NodeSet::EMPTY,
+            next_check_at: None,
+            departed: Departed::default(),
+            quarantines: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.due
+    }
+
+    /// Lowers the bound, if a deadline is sooner.
+    #[inline]
+    pub(super) fn note_due(&mut self, at: Option<Moment>) {
+        if let Some(at) = at.filter(|at| self.due.is_none_or(|due| *at < due)) {
+            self.due = Some(at);
+        }
+    }
+
+    /// The first deadline of a node.
+    pub(super) fn first_due(&self) -> Option<Moment> {
+        self.nodes.iter().filter_map(Node::poll_timeout).min()
+    }
+
+    /// Every deadline that was reached was handled: the bound is exact again.
+    pub(super) fn settle_due(&mut self) {
+        self.due = self.first_due();
+    }
+
+    pub(super) fn outgoing(&self) -> &VecDeque<Outgoing> {
+        &self.outgoing
+    }
+
+    #[inline]
+    pub(super) fn pop_outgoing(&mut self) -> Option<Outgoing> {
+        self.outgoing.pop_front()
+    }
+
+    /// Queues the command of a round to be sent next, after all others.
+    #[inline]
+    pub(super) fn send(&mut self, nodes: NodeSet, round: usize) {
+        self.outgoing.push_back(Outgoing::Round(nodes, round));
+    }
+
+    /// Records which request the next reply of each of these nodes answers.
+    #[inline(always)]
+    pub(super) fn hand_out(&mut self, now: Moment, nodes: NodeSet, request: Request) -> NodeSet {
+        for node in nodes.iter() {
+            self.nodes[node].sent(request, now);
+        }
+        self.note_due(Some(now.after_nanos(self.answer_due_nanos)));
+        nodes
+    }
+
+    /// Withdraws the commands for a node that were not handed out. Returns the rounds among them.
+    fn withdraw(&mut self, node: usize) -> Vec<usize> {
+        let mut unsent = Vec::new();
+        self.outgoing.retain_mut(|outgoing| match outgoing {
+            Outgoing::Connect(other)
+            | Outgoing::Handshake(other, _)
+            | Outgoing::Kill(other, _)
+            | Outgoing::Probe(other, _) => *other != node,
+            Outgoing::Close(_) => true,
+            Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
+                nodes.remove(node);
+                !nodes.is_empty()
+            }
+            Outgoing::Round(nodes, round) => {
+                if nodes.contains(node) {
+                    nodes.remove(node);
+                    unsent.push(*round);
+                }
+                !nodes.is_empty()
+            }
+        });
+        unsent
+    }
+
+    pub(super) fn notice(&mut self, node: usize, notice: Notice) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back((node, notice));
+        }
+    }
+
+    pub(super) fn has_notices(&self) -> bool {
+        !self.notices.is_empty()
+    }
+
+    pub(super) fn poll_notice(&mut self) -> Option<(usize, Notice)> {
+        self.notices.pop_front()
+    }
+
+    #[inline(always)]
+    pub(super) fn open(&self) -> NodeSet {
+        self.open
+    }
+
+    /// The nodes that a round's command can be sent to now.
+    #[inline(always)]
+    pub(super) fn ready_for(&self, kind: Kind) -> NodeSet {
+        let ready = self.open.without(self.overloaded);
+        match !self.indebted.is_empty() && kind.is_acquisition() {
+            true => ready.without(self.overdrawn()),
+            false => ready,
+        }
+    }
+
+    /// Whether nothing speaks against a grant of this node in time.
+    #[inline(always)]
+    pub(super) fn is_usual(&self, node: usize) -> bool {
+        self.nodes[node].is_usual()
+            && !self.maybe_quarantined.contains(node)
+            && !self.indebted.contains(node)
+    }
+}
+
+/// Connections, and the replies on them.
+impl Fleet {
+    /// Starts to connect, unless a connection exists or must wait.
+    pub(super) fn wake(&mut self, now: Moment, node: usize) {
+        if let Some(deadline) = self.nodes[node].connect(now) {
+            self.note_due(Some(deadline));
+            self.outgoing.push_back(Outgoing::Connect(node));
+        }
+    }
+
+    /// The node is connected: the handshake begins.
+    pub(super) fn greet(&mut self, node: usize) {
+        let steps = self.nodes[node].steps();
+        self.outgoing.extend(steps.map(|step| Outgoing::Handshake(node, step)));
+        self.next_check_at = None;
+    }
+
+    /// To be called when a node's state changes, or when its socket stops or resumes accepting
+    /// bytes.
+    pub(super) fn note_open(&mut self, node: usize) {
+        match self.nodes[node].is_open() {
+            true => self.open.insert(node),
+            false => self.open.remove(node),
+        }
+    }
+
+    /// Takes the request that a reply of the node answers.
+    #[inline]
+    pub(super) fn take_answered(&mut self, now: Moment, node: usize) -> Option<InFlight> {
+        let answered = self.nodes[node].take_answered(now);
+        // Not before every late command is answered: with a lower bar the node would stay just
+        // below it forever.
+        if !self.nodes[node].has_late() {
+            self.overloaded.remove(node);
+        }
+        answered
+    }
+
+    /// What a deadline of the node leaves to be done. Ask after its late commands.
+    #[inline]
+    pub(super) fn handle_timeout(&mut self, now: Moment, node: usize) -> Effect {
+        if self.nodes[node].is_far_behind(now) {
+            self.overloaded.insert(node);
+        }
+        self.nodes[node].handle_timeout(now)
+    }
+
+    /// The node's connection ends or fails.
+    pub(super) fn fail(&mut self, now: Moment, node: usize, outcome: NodeOutcome, random: u64) {
+        let unsent = self.withdraw(node);
+        let retry_at = self.nodes[node].fail(now, outcome, unsent, random);
+        self.note_due(Some(retry_at));
+        self.overloaded.remove(node);
+        self.open.remove(node);
+        self.release_with(node, ReleaseWith::Script);
+        self.outgoing.push_back(Outgoing::Close(node));
+    }
+
+    /// Something has happened that may make a check of a clock or role due earlier.
+    pub(super) fn check_anew(&mut self) {
+        self.next_check_at = None;
+    }
+
+    /// Checks the clocks and roles of these nodes again, where due, before they are sent a SET.
+    #[inline]
+    pub(super) fn check_again(&mut self, now: Moment, nodes: NodeSet) {
+        if self.next_check_at.is_none_or(|due| now >= due) {
+            self.check(now, nodes);
+        }
+    }
+
+    fn check(&mut self, now: Moment, nodes: NodeSet) {
+        let (mut clocks, mut roles) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        // If one is due, all nodes at once, so that these commands share one write with what
+        // follows.
+        let is_clock_due = nodes.iter().any(|node| self.nodes[node].is_clock_due(now));
+        let is_role_due = nodes.iter().any(|node| self.nodes[node].is_role_due(now));
+        for node in nodes.iter() {
+            if is_clock_due && self.nodes[node].ask_time(now) {
+                clocks.insert(node);
+            }
+            if is_role_due && self.nodes[node].ask_role(now) {
+                roles.insert(node);
+            }
+        }
+        if !clocks.is_empty() {
+            self.outgoing.push_back(Outgoing::Time(clocks));
+        }
+        if !roles.is_empty() {
+            self.outgoing.push_back(Outgoing::Role(roles));
+        }
+        let due = self.nodes.iter().filter_map(|node| node.check_due(now)).min();
+        self.next_check_at = Some(due.unwrap_or(Moment::END));
+    }
+}
+
+/// Which command releases on a node.
+impl Fleet {
+    /// Splits `nodes` by release command: returns one group and its command, and puts the others
+    /// back at the front of the queue. So the release keeps its place on their connections (R10).
+    pub(super) fn release_alike(&mut self, nodes: NodeSet, round: usize) -> (NodeSet, ReleaseWith) {
+        let (with_delex, with_delifeq) = (nodes.and(self.with_delex), nodes.and(self.with_delifeq));
+        let (alike, with) = if !with_delex.is_empty() {
+            (with_delex, ReleaseWith::Delex)
+        } else if !with_delifeq.is_empty() {
+            (with_delifeq, ReleaseWith::Delifeq)
+        } else {
+            (nodes, ReleaseWith::Script)
+        };
+        let others = nodes.without(alike);
+        if !others.is_empty() {
+            self.outgoing.push_front(Outgoing::Round(others, round));
+        }
+        (alike, with)
+    }
+
+    /// The release command for this node.
+    fn releases_with(&self, node: usize) -> ReleaseWith {
+        if self.with_delex.contains(node) {
+            ReleaseWith::Delex
+        } else if self.with_delifeq.contains(node) {
+            ReleaseWith::Delifeq
+        } else {
+            ReleaseWith::Script
+        }
+    }
+
+    /// Sets the release command for this node.
+    pub(super) fn release_with(&mut self, node: usize, with: ReleaseWith) {
+        self.with_delex.remove(node);
+        self.with_delifeq.remove(node);
+        match with {
+            ReleaseWith::Script => {}
+            ReleaseWith::Delex => self.with_delex.insert(node),
+            ReleaseWith::Delifeq => self.with_delifeq.insert(node),
+        }
+    }
+
+    /// A node refused a release. If it would refuse the same command again, the next try uses the
+    /// script. A node that accepts no writes refuses to delete even an absent key; the script finds
+    /// that the key is absent.
+    pub(super) fn note_refusal(&mut self, node: usize, kind: ServerErrorKind) {
+        let takes_no_writes =
+            matches!(kind, ServerErrorKind::Misconfigured | ServerErrorKind::NoReplicas);
+        if is_forbidden(kind) || takes_no_writes {
+            self.release_with(node, ReleaseWith::Script);
+        }
+    }
+
+    /// What is known of each node.
+    pub(super) fn statuses(&self, now: Moment) -> impl Iterator<Item = NodeStatus> + '_ {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.map(move |(node, at)| at.status(now, self.releases_with(node)))
+    }
+}
+
+/// What a lost connection may have left on the nodes.
+impl Fleet {
+    #[inline]
+    pub(super) fn may_owe(&self) -> bool {
+        !self.indebted.is_empty()
+    }
+
+    /// A command was lost with its connection, or its answer makes no sense.
+    pub(super) fn owe(&mut self, now: Moment, node: usize, token: LockToken, debt: Debt) {
+        self.indebted.insert(node);
+        if !self.nodes[node].owe(now, token, debt) {
+            // It is no longer known which copies do not count.
+            self.quarantine_anew(now, node, QuarantineCause::Flushed);
+        }
+        self.note_due(self.nodes[node].debts_due());
+    }
+
+    /// The lock is given up, and its release is about to be sent to those of these nodes that can
+    /// take it. What lost commands may have left there is released, too.
+    #[cold]
+    pub(super) fn wake_debts(&mut self, now: Moment, nodes: NodeSet, token: LockToken) {
+        for node in nodes.and(self.indebted).iter() {
+            if !self.nodes[node].has_debts() {
+                self.indebted.remove(node);
+            }
+            if let Some(kills) = self.nodes[node].wake_debt(now, token) {
+                self.kill(node, kills);
+                self.note_due(self.nodes[node].debts_due());
+            }
+        }
+    }
+
+    /// The lock was extended: debts that wait for its end are kept as long.
+    #[cold]
+    pub(super) fn keep_debts(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+        for node in self.indebted.iter() {
+            self.nodes[node].keep_debt(now, token, ttl);
+        }
+    }
+
+    /// The nodes with so many debts that they get no new SET.
+    #[cold]
+    fn overdrawn(&self) -> NodeSet {
+        let mut overdrawn = NodeSet::EMPTY;
+        let nodes = self.indebted.iter().filter(|node| self.nodes[*node].owes_too_much());
+        nodes.for_each(|node| overdrawn.insert(node));
+        overdrawn
+    }
+
+    pub(super) fn kill(&mut self, node: usize, connections: Kills) {
+        let kills = connections.into_iter().map(|connection| Outgoing::Kill(node, connection));
+        self.outgoing.extend(kills);
+    }
+
+    /// All that was due was sent. Returns whether the commands that waited for it can follow.
+    pub(super) fn finish_debts(&mut self, now: Moment, node: usize) -> bool {
+        self.note_due(self.nodes[node].debts_due());
+        let is_done = self.nodes[node].finish_debts(now);
+        if is_done {
+            self.note_open(node);
+        }
+        is_done
+    }
+
+    /// A lease arrives from another engine, with that engine's doubts.
+    #[cold]
+    pub(super) fn take_doubts(&mut self, now: Moment, lease: &Lease) {
+        let nodes = self.nodes.len();
+        for doubt in lease.doubts.iter().filter(|doubt| doubt.node < nodes) {
+            let key = lease.resource.clone().prefixed(&self.config.key_prefix);
+            let claim = Claim { key, token: lease.token, ttl: lease.longest };
+            let debt = self.nodes[doubt.node].debt_of_doubt(now, &claim, doubt);
+            self.owe(now, doubt.node, lease.token, debt);
+        }
+    }
+}
+
+/// Who the servers are, and whether their votes count.
+impl Fleet {
+    /// The handshake is complete: decides whether the server may vote.
+    pub(super) fn welcome(&mut self, now: Moment, node: usize) -> Result<(), Unfit> {
+        let twin = self.twin(node);
+        self.nodes[node].set_duplicate(twin);
+        if let Some(reason) = self.nodes[node].unfit() {
+            return Err(reason);
+        }
+        let recognised = self.nodes[node].become_ready(now);
+        if let Some(left) = recognised.left {
+            self.departed.note(now, left, now.after(self.config.quarantine));
+        }
+        match recognised.process {
+            Process::Unknown => self.notice(node, Notice::Unidentified),
+            Process::Same => {
+                let kills = self.nodes[node].kill_old_connections(now);
+                self.kill(node, kills);
+            }
+            Process::Other(run_id) => {
+                if let Some(until) = self.moved_until(now, node, &run_id) {
+                    self.quarantine(node, QuarantineCause::Moved, until);
+                }
+            }
+        }
+        if let Some((cause, until)) = recognised.quarantine {
+            self.quarantine(node, cause, until);
+        }
+        Ok(())
+    }
+
+    /// The node can be asked whether its native release command works.
+    pub(super) fn probe(&mut self, node: usize) {
+        let native = self.nodes[node].native_release();
+        if native != ReleaseWith::Script {
+            self.outgoing.push_back(Outgoing::Probe(node, native));
+        }
+    }
+
+    /// Another node with the same process. Only ready nodes are considered: a process may legally
+    /// have moved here from an address that is dead (R34).
+    fn twin(&self, node: usize) -> Option<usize> {
+        let run_id = self.nodes[node].run_id()?;
+        (0..self.nodes.len()).find(|other| {
+            let at = &self.nodes[*other];
+            *other != node && at.state() == State::Ready && at.run_id() == Some(run_id)
+        })
+    }
+
+    /// Until when a process that was at another node's address before must not vote at this one. It
+    /// must not be counted for both nodes in one round, nor for a lock that it was counted for
+    /// there; and its quarantine continues. It need not be the last process at that address.
+    fn moved_until(&self, now: Moment, node: usize, run_id: &str) -> Option<Moment> {
+        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
+        let own = now.after(self.config.quarantine);
+        others
+            .filter(|(_, at)| at.has_seen(run_id))
+            .map(|(_, at)| at.quarantined_until().unwrap_or(own))
+            .map(|until| if own.is_certainly_past(until) { own } else { until })
+            .chain(self.departed.until(now, run_id))
+            .max_by_key(|until| until.steady_nanos())
+    }
+
+    /// Two nodes that are the same server, if there are any: the one that was connected first, and
+    /// the other one.
+    pub(super) fn duplicates(&self) -> Option<(usize, usize)> {
+        let duplicate = |(node, at): (usize, &Node)| {
+            let is_duplicate = at.last_failure() == NodeOutcome::Unfit(Unfit::Duplicate);
+            at.duplicate_of().filter(|_| is_duplicate).map(|first| (first, node))
+        };
+        self.nodes.iter().enumerate().find_map(duplicate)
+    }
+
+    /// Stops counting the node's votes until then.
+    pub(super) fn quarantine(&mut self, node: usize, cause: QuarantineCause, until: Moment) {
+        if self.nodes[node].quarantine(cause, until) {
+            self.notice(node, Notice::Quarantined(cause));
+            self.quarantines += 1;
+            self.maybe_quarantined.insert(node);
+        }
+    }
+
+    /// As [`quarantine`](Fleet::quarantine), for the whole time.
+    pub(super) fn quarantine_anew(&mut self, now: Moment, node: usize, cause: QuarantineCause) {
+        self.quarantine(node, cause, now.after(self.config.quarantine));
+    }
+
+    pub(super) fn quarantines(&self) -> u64 {
+        self.quarantines
+    }
+
+    /// Those of these nodes that are in quarantine.
+    #[inline]
+    pub(super) fn quarantined_of(&mut self, now: Moment, nodes: NodeSet) -> NodeSet {
+        let mut quarantined = NodeSet::EMPTY;
+        for node in nodes.and(self.maybe_quarantined).iter() {
+            match self.nodes[node].is_quarantined(now) {
+                true => quarantined.insert(node),
+                false => self.maybe_quarantined.remove(node),
+            }
+        }
+        quarantined
+    }
+}

@@ -1,0 +1,937 @@
+//! What a lost connection may have left on a node (R12, R29).
+//!
+//! A SET or a healing extension that was not answered may have run, or may run later. As long as
+//! its lock may be held, nothing is released: a release that was lost in turn could delete a copy
+//! that counts. Such a debt is *dormant*: it kills the old connection but deletes nothing. When the
+//! lock is given up, the debt wakes up: the release is sent after the end of each old connection.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Effect, Node, State};
+use crate::moment::Moment;
+use crate::proto::OPERATIONS_MAX;
+use crate::proto::command::Reply;
+use crate::proto::lease::Doubt;
+use crate::proto::round::{Claim, Kind};
+use crate::resource::Resource;
+use crate::token::LockToken;
+use crate::validity::Ttl;
+
+/// Added to a TTL for the moment at which a key has certainly expired.
+const SLACK: Duration = Duration::from_secs(1);
+/// A release on a new connection is repeated after a round trip and this long.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// A release that a node refused is repeated after this long.
+const REFUSED_AFTER: Duration = Duration::from_millis(500);
+
+/// A node with this many debts gets no new SET: otherwise a caller in a tight loop, on a master
+/// that comes and goes, would add debts without limit.
+const DEBTS_MAX: usize = 8_192;
+/// Debts that are kept in any case: enough for all SETs that may be unanswered when the node
+/// reaches `DEBTS_MAX`. Beyond this, keys are left to expire.
+const DEBTS_KEPT_MAX: usize = 2 * OPERATIONS_MAX;
+/// The most connections that one debt names; the others are treated as unknown.
+pub(crate) const CONNECTIONS_MAX: usize = 4;
+/// The most `CLIENT KILL` commands per connection that are unanswered or were refused. For further
+/// old connections, the release is sent twice instead.
+const KILLS_MAX: usize = 8;
+
+/// A connection as its server knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// The `run_id` of the server's process. The connection ends when the process does.
+    pub(crate) process: Arc<str>,
+    /// The connection's `CLIENT ID`.
+    pub(crate) connection: i64,
+}
+
+/// The connections on which a command that may set the key may still arrive.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Origins {
+    known: Vec<Origin>,
+    /// Whether there is a connection that cannot be identified, and so cannot be killed.
+    has_unknown: bool,
+}
+
+impl Origins {
+    pub(crate) fn insert_unknown(&mut self) {
+        self.has_unknown = true;
+    }
+
+    pub(crate) fn insert(&mut self, origin: Origin) {
+        if self.known.contains(&origin) {
+            return;
+        }
+        match self.known.len() < CONNECTIONS_MAX {
+            true => self.known.push(origin),
+            false => self.insert_unknown(),
+        }
+    }
+
+    /// Adds other connections. Each of the two sets comes with a flag: all it may bring is one SET.
+    /// Returns the flag for the union.
+    pub(crate) fn add(&mut self, (others, is_one_set): (Origins, bool), was_one_set: bool) -> bool {
+        let is_one_set = match (self.is_empty(), others.is_empty()) {
+            (true, _) => is_one_set,
+            (_, true) => was_one_set,
+            // The same connections, reported twice.
+            _ => *self == others && is_one_set && was_one_set,
+        };
+        self.extend(others);
+        is_one_set
+    }
+
+    fn extend(&mut self, others: Origins) {
+        self.has_unknown |= others.has_unknown;
+        others.known.into_iter().for_each(|origin| self.insert(origin));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty() && !self.has_unknown
+    }
+
+    pub(crate) fn has_unknown(&self) -> bool {
+        self.has_unknown
+    }
+
+    pub(crate) fn known(&self) -> &[Origin] {
+        &self.known
+    }
+}
+
+/// A debt: what is owed for one token on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Debt {
+    key: Resource,
+    ttl: Ttl,
+    stage: Stage,
+    /// When the next step of its stage is due, if the node is ready.
+    due: Moment,
+    /// When the key has certainly expired.
+    expires: Moment,
+    /// This client's own connections.
+    origins: Origins,
+    /// Connections of a client that held the lock before; that client may still use them for other
+    /// locks.
+    foreign: Origins,
+    /// Whether one SET is all that may still arrive. Then a key that is there shows that it has
+    /// run.
+    is_one_set: bool,
+    /// Until when the node's copy must not be counted; `Moment::END` if that is not known.
+    uncounted_until: Option<Moment>,
+    /// The same, for extensions that do not heal: a healing extension checks the node itself.
+    unseen_until: Option<Moment>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The lock may still be held: nothing is released. The client's own old connections are killed
+    /// when the node is ready. At `due`, the debt is dropped.
+    Dormant,
+    /// The lock was given up: the release is to be sent.
+    Awake,
+    /// The release was sent, and must be sent once more: an old connection may not have ended
+    /// before it.
+    Again,
+}
+
+impl Stage {
+    fn is_awake(self) -> bool {
+        matches!(self, Stage::Awake | Stage::Again)
+    }
+
+    /// The stage that covers both.
+    fn and(self, other: Stage) -> Stage {
+        if self.is_awake() || other.is_awake() { Stage::Awake } else { Stage::Dormant }
+    }
+}
+
+/// What the next step of a debt depends on.
+struct Here {
+    now: Moment,
+    /// For how long copies of unknown age do not count.
+    quarantine: Duration,
+    /// When a command sent now has probably been answered.
+    answered_at: Moment,
+    /// The process behind the current connection, or the last one.
+    process: Option<Arc<str>>,
+    /// The `CLIENT ID` of that connection.
+    connection: Option<i64>,
+}
+
+impl Here {
+    fn origins(&self) -> Origins {
+        match (&self.process, self.connection) {
+            (Some(process), Some(connection)) => {
+                let origin = Origin { process: Arc::clone(process), connection };
+                Origins { known: vec![origin], has_unknown: false }
+            }
+            _ => Origins { known: Vec::new(), has_unknown: true },
+        }
+    }
+}
+
+/// Old connections to kill, by `CLIENT ID`.
+pub(crate) type Kills = Vec<i64>;
+
+/// A release to be sent, after the kills of old connections.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub(crate) claim: Claim,
+    /// When the key has certainly expired.
+    pub(crate) expires: Moment,
+    pub(crate) kills: Kills,
+}
+
+/// The debts of one node, by token: one key is owed once.
+#[derive(Default)]
+pub(super) struct Debts {
+    by_token: BTreeMap<LockToken, Debt>,
+    /// No debt is due before this moment.
+    due: Option<Moment>,
+    /// How many debts are awake: their releases are to follow.
+    awake: usize,
+    /// Old connections with an unanswered `CLIENT KILL`.
+    ending: Vec<i64>,
+    /// Old connections whose `CLIENT KILL` was refused.
+    refused: Vec<i64>,
+    /// Whether debts that were due when the node became ready are still unsent: new commands wait
+    /// for them (R12).
+    has_unsent: bool,
+}
+
+impl Debts {
+    /// A lower bound on the first due moment.
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.due
+    }
+
+    /// How many releases are to follow.
+    pub(super) fn awake(&self) -> usize {
+        self.awake
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        self.has_unsent
+    }
+
+    /// How many of these releases may still find a key at `now`.
+    pub(super) fn awake_at(&self, now: Moment) -> usize {
+        let is_over = |debt: &&Debt| now.is_certainly_past(debt.expires);
+        let awake = self.by_token.values().filter(|debt| debt.stage.is_awake());
+        awake.filter(|debt| !is_over(debt)).count()
+    }
+
+    /// Recomputes the totals after a change of many debts.
+    fn note_all(&mut self) {
+        self.due = self.by_token.values().map(|debt| debt.due).min();
+        self.awake = self.by_token.values().filter(|debt| debt.stage.is_awake()).count();
+    }
+
+    /// Adds a debt. Returns whether there was room.
+    fn add(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
+        let is_new = !self.by_token.contains_key(&token);
+        // Adopted debts are not limited: there are as many as the caller has leases.
+        if is_new && debt.foreign.is_empty() && self.by_token.len() >= DEBTS_KEPT_MAX {
+            let is_over = |debt: &Debt| now.is_certainly_past(debt.expires);
+            self.by_token.retain(|_, debt| debt.stage.is_awake() || !is_over(debt));
+            self.note_all();
+            if self.by_token.len() >= DEBTS_KEPT_MAX {
+                return false;
+            }
+        }
+        let Some(mut owed) = self.take(token) else {
+            self.put(token, debt);
+            return true;
+        };
+        // A SET and its release may be lost together: the SET's key lives longer.
+        owed.expires = owed.expires.max(debt.expires);
+        let mut all = owed.all();
+        owed.is_one_set = all.add((debt.all(), debt.is_one_set), owed.is_one_set);
+        owed.origins.extend(debt.origins);
+        owed.foreign.extend(debt.foreign);
+        owed.uncounted_until = later(owed.uncounted_until, debt.uncounted_until);
+        owed.unseen_until = later(owed.unseen_until, debt.unseen_until);
+        owed.due = match (owed.stage.is_awake(), debt.stage.is_awake()) {
+            (true, true) => owed.due.min(debt.due),
+            (true, false) => owed.due,
+            (false, true) => debt.due,
+            (false, false) => owed.due.max(debt.due),
+        };
+        owed.stage = owed.stage.and(debt.stage);
+        self.put(token, owed);
+        true
+    }
+
+    fn put(&mut self, token: LockToken, debt: Debt) {
+        self.due = Some(self.due.map_or(debt.due, |due| due.min(debt.due)));
+        self.awake += usize::from(debt.stage.is_awake());
+        self.by_token.insert(token, debt);
+    }
+
+    fn take(&mut self, token: LockToken) -> Option<Debt> {
+        let debt = self.by_token.remove(&token)?;
+        self.awake -= usize::from(debt.stage.is_awake());
+        Some(debt)
+    }
+
+    /// An old connection has ended: nothing that was sent on it runs any longer.
+    fn connection_killed(&mut self, here: &Here, connection: i64) {
+        self.ending.retain(|ending| *ending != connection);
+        let is_here = |origin: &Origin| here.process.as_ref() == Some(&origin.process);
+        let has_ended = |origin: &Origin| is_here(origin) && origin.connection == connection;
+        self.settle_origins(has_ended, here.now.after(here.quarantine));
+    }
+
+    /// The server refused to end a connection. The next connection asks again.
+    fn kill_refused(&mut self, connection: i64) {
+        self.ending.retain(|ending| *ending != connection);
+        self.refused.push(connection);
+    }
+
+    /// Whether the kill of one of its connections is unanswered. If the debt were settled now and
+    /// this connection were lost, that old connection would be forgotten.
+    fn is_ending(&self, debt: &Debt) -> bool {
+        debt.origins.known.iter().any(|origin| self.ending.contains(&origin.connection))
+    }
+
+    /// The node runs another process: the old connections ended with the old process, and whatever
+    /// that process saved was saved before. So one release is enough.
+    pub(super) fn other_processes_gone(&mut self, process: &str, countable_from: Moment) {
+        self.by_token.values_mut().for_each(|debt| debt.origins.has_unknown = false);
+        self.settle_origins(|origin| *origin.process != *process, countable_from);
+    }
+
+    /// Removes connections that have ended, and debts with nothing left to do.
+    fn settle_origins(&mut self, has_ended: impl Fn(&Origin) -> bool, countable_from: Moment) {
+        self.by_token.retain(|_, debt| {
+            debt.origins.known.retain(|origin| !has_ended(origin));
+            debt.foreign.known.retain(|origin| !has_ended(origin));
+            debt.is_open() || debt.is_kept(countable_from)
+        });
+        self.note_all();
+    }
+
+    /// The node has the key: if one SET is all that could still arrive, it has arrived.
+    fn observe(&mut self, token: LockToken, countable_from: Moment) {
+        let Some(mut debt) = self.take(token) else {
+            return;
+        };
+        // The waiting release was only needed in case the lock's own release came too early.
+        let is_over = debt.is_one_set && debt.waits_for_release();
+        if debt.is_one_set {
+            (debt.origins, debt.foreign) = (Origins::default(), Origins::default());
+        }
+        if debt.is_open() || !is_over && debt.is_kept(countable_from) {
+            self.put(token, debt);
+        }
+    }
+
+    /// A new connection: nothing was asked for on it yet.
+    pub(super) fn reconnect(&mut self) {
+        self.ending.clear();
+        self.refused.clear();
+    }
+
+    /// The connection is ready: what is owed precedes any new command (R12).
+    pub(super) fn start(&mut self) {
+        self.has_unsent = true;
+    }
+
+    /// The connection was lost.
+    pub(super) fn stop(&mut self) {
+        self.has_unsent = false;
+    }
+
+    /// The lock is given up. If `is_to_follow`, its release is about to be sent on this connection.
+    /// Returns the old connections to kill before that; `None` if nothing was owed.
+    fn wake(&mut self, here: &Here, token: LockToken, is_to_follow: bool) -> Option<Kills> {
+        let mut debt = self.take(token)?;
+        if is_to_follow && !self.has_unsent && debt.foreign.is_empty() {
+            return Some(self.end_and_repeat(here, token, debt));
+        }
+        debt.stage = Stage::Awake;
+        let is_to_wait = debt.waits_for_release() && debt.is_one_set;
+        debt.due = if is_to_wait { here.answered_at } else { here.now };
+        self.put(token, debt);
+        Some(Kills::new())
+    }
+
+    /// A release is about to follow: returns the old connections to kill before it, and schedules a
+    /// repetition if one of them may not have ended.
+    fn end_and_repeat(&mut self, here: &Here, token: LockToken, mut debt: Debt) -> Kills {
+        debt.origins.extend(std::mem::take(&mut debt.foreign));
+        let kills = self.kill_all(here, &debt.origins.known);
+        // Commands on the current connection run before what follows on it.
+        let own = here.origins();
+        debt.origins.known.retain(|origin| !own.known.contains(origin));
+        if !debt.origins.is_empty() {
+            (debt.due, debt.stage) = (here.answered_at, Stage::Again);
+            self.put(token, debt);
+        }
+        kills
+    }
+
+    /// The old connections to kill now. What the server has not read of them is discarded: a
+    /// delayed SET cannot run after its release (R12).
+    fn kill_old_connections(&mut self, here: &Here) -> Kills {
+        let mut old: Vec<Origin> = Vec::new();
+        for origin in self.by_token.values().flat_map(|debt| &debt.origins.known) {
+            if old.len() < KILLS_MAX && !old.contains(origin) {
+                old.push(origin.clone());
+            }
+        }
+        self.kill_all(here, &old)
+    }
+
+    /// Those of these connections that are to be killed, and were not asked for on this connection.
+    fn kill_all(&mut self, here: &Here, old: &[Origin]) -> Kills {
+        let mut kills = Kills::new();
+        for Origin { process, connection } in old {
+            let is_here = here.process.as_ref() == Some(process);
+            let is_own = here.connection == Some(*connection);
+            let is_asked = self.ending.contains(connection) || self.refused.contains(connection);
+            let has_room = self.ending.len() + self.refused.len() < KILLS_MAX;
+            if is_here && !is_own && !is_asked && has_room {
+                self.ending.push(*connection);
+                kills.push(*connection);
+            }
+        }
+        kills
+    }
+
+    /// The lock was extended: its debt is kept as long.
+    fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+        let expires = expiry(now, ttl);
+        if let Some(debt) = self.by_token.get_mut(&token) {
+            debt.expires = debt.expires.max(expires);
+            if debt.stage == Stage::Dormant {
+                debt.due = debt.due.max(expires);
+            }
+        }
+    }
+
+    /// Takes the next step of at most `share` debts that are due.
+    fn take_due(&mut self, here: &Here, share: usize) -> Vec<Due> {
+        let due = self.by_token.iter().filter(|(_, debt)| debt.due <= here.now);
+        let tokens: Vec<LockToken> = due.map(|(token, _)| *token).take(share).collect();
+        let due = tokens.into_iter().filter_map(|token| self.settle(here, token)).collect();
+        self.note_all();
+        due
+    }
+
+    fn settle(&mut self, here: &Here, token: LockToken) -> Option<Due> {
+        let (now, debt) = (here.now, self.take(token)?);
+        let is_over = now.is_certainly_past(debt.expires);
+        let (claim, expires) = (debt.claim(token), debt.expires);
+        let kills = match debt.stage {
+            Stage::Dormant => {
+                // The lock may have been extended since: then its copy is in doubt for longer.
+                let latest = debt.expires.after(here.quarantine);
+                let until = debt.doubtful_until();
+                let until = until.map(|until| if until == Moment::END { latest } else { until });
+                let until = until.filter(|until| !now.is_certainly_past(*until))?;
+                // A jump of this machine's wall clock is no reason to wait for less.
+                let due = now.after(until.steadily_since(now));
+                self.put(token, Debt { due, ..debt });
+                return None;
+            }
+            Stage::Again if is_over => return None,
+            Stage::Again if self.is_ending(&debt) => {
+                self.put(token, Debt { due: here.answered_at, ..debt });
+                return None;
+            }
+            // The release is sent at least once, even after the expiry. A frozen server may run at
+            // any time what it has not read, and a process that was paused learns too late when its
+            // connection ended.
+            Stage::Awake => self.end_and_repeat(here, token, debt),
+            Stage::Again => Kills::new(),
+        };
+        Some(Due { claim, expires, kills })
+    }
+
+    /// Whether the copy of this token's lock must not be counted: for a command that heals, or for
+    /// one that does not.
+    fn is_doubted(&self, now: Moment, token: LockToken, heals: bool) -> bool {
+        let Some(debt) = self.by_token.get(&token) else {
+            return false;
+        };
+        let until = if heals { debt.uncounted_until } else { debt.doubtful_until() };
+        until.is_some_and(|until| !now.is_certainly_past(until))
+    }
+
+    /// Adds what is known of a token's copy to what another engine is told.
+    pub(super) fn add_doubt(&self, now: Moment, token: LockToken, doubt: &mut Doubt) {
+        if let Some(debt) = self.by_token.get(&token) {
+            doubt.is_one_set = doubt.origins.add((debt.all(), debt.is_one_set), doubt.is_one_set);
+            let until = debt.doubtful_until().filter(|until| *until != Moment::END);
+            doubt.uncounted = until.map(|until| until.steadily_since(now)).unwrap_or_default();
+        }
+    }
+}
+
+impl Debt {
+    /// The lock of a command that may set the key may be held. `expires` is when the key has
+    /// certainly expired, if that is known.
+    fn dormant(now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
+        // An unanswered SET may run as late as now, and so may one that precedes this release.
+        let expires = expires.unwrap_or_else(|| expiry(now, claim.ttl));
+        Debt {
+            key: claim.key.clone(),
+            ttl: claim.ttl,
+            stage: Stage::Dormant,
+            due: expires,
+            expires,
+            origins: Origins::default(),
+            foreign: Origins::default(),
+            is_one_set: false,
+            uncounted_until: None,
+            unseen_until: None,
+        }
+    }
+
+    /// A release could not be sent, or was lost with its connection.
+    pub(crate) fn of_release(now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
+        Debt { stage: Stage::Awake, due: now, ..Debt::dormant(now, claim, expires) }
+    }
+
+    /// A node refused a release temporarily: it is repeated until the key has expired.
+    pub(crate) fn of_refused(now: Moment, claim: &Claim, expires: Option<Moment>) -> Option<Debt> {
+        let due = now.after(REFUSED_AFTER);
+        let debt = Debt { due, ..Debt::of_release(now, claim, expires) };
+        (!due.is_certainly_past(debt.expires)).then_some(debt)
+    }
+
+    fn claim(&self, token: LockToken) -> Claim {
+        Claim { key: self.key.clone(), token, ttl: self.ttl }
+    }
+
+    /// Until when the node's copy must not be counted for an extension that does not heal.
+    fn doubtful_until(&self) -> Option<Moment> {
+        later(self.uncounted_until, self.unseen_until)
+    }
+
+    /// All connections on which a command may still arrive.
+    fn all(&self) -> Origins {
+        let mut all = self.origins.clone();
+        all.extend(self.foreign.clone());
+        all
+    }
+
+    fn is_open(&self) -> bool {
+        !self.origins.is_empty() || !self.foreign.is_empty()
+    }
+
+    /// Whether the lock's own release comes first: if it finds the key, no connection of another
+    /// client must be killed.
+    fn waits_for_release(&self) -> bool {
+        self.stage.is_awake() && !self.foreign.is_empty()
+    }
+
+    /// No command can arrive from now on. Returns whether the debt must be kept anyway: its release
+    /// was not sent, or its copy must not be counted yet.
+    fn is_kept(&mut self, countable_from: Moment) -> bool {
+        for until in [&mut self.uncounted_until, &mut self.unseen_until] {
+            if *until == Some(Moment::END) {
+                *until = Some(countable_from);
+            }
+        }
+        match self.stage {
+            Stage::Dormant => self.uncounted_until.is_some() || self.unseen_until.is_some(),
+            Stage::Awake => true,
+            Stage::Again => false,
+        }
+    }
+}
+
+/// When a key that is set at `now` has certainly expired.
+fn expiry(now: Moment, ttl: Ttl) -> Moment {
+    now.after(ttl.as_duration()).after(SLACK)
+}
+
+fn later(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
+    one.into_iter().chain(other).max_by_key(|until| until.steady_nanos())
+}
+
+impl Node {
+    fn here(&self, now: Moment) -> Here {
+        let round_trip = self.pipeline.latency().unwrap_or_default();
+        Here {
+            now,
+            quarantine: self.config.quarantine,
+            answered_at: now.after(round_trip).after(AGAIN_AFTER),
+            process: self.identity.server.run_id.clone(),
+            connection: self.identity.client_id,
+        }
+    }
+
+    /// A command that may set the key was lost with this connection, or its answer makes no sense.
+    pub(in crate::proto) fn debt_of_set(
+        &self,
+        now: Moment,
+        claim: &Claim,
+        expires: Option<Moment>,
+    ) -> Debt {
+        let (origins, is_one_set) = (self.here(now).origins(), self.has_one_set());
+        // It may run while the node is in quarantine, and this client would not notice.
+        let unseen_until = self.is_distrusted().then_some(Moment::END);
+        Debt { origins, is_one_set, unseen_until, ..Debt::dormant(now, claim, expires) }
+    }
+
+    /// A lease arrives from another engine, with that engine's doubt about this node.
+    pub(in crate::proto) fn debt_of_doubt(
+        &self,
+        now: Moment,
+        claim: &Claim,
+        doubt: &Doubt,
+    ) -> Debt {
+        // As long as a command may arrive, its copy may be new.
+        let until = if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
+        Debt {
+            foreign: doubt.origins.clone(),
+            is_one_set: doubt.is_one_set && self.has_one_set(),
+            uncounted_until: (!doubt.uncounted.is_zero()).then_some(until),
+            ..Debt::dormant(now, claim, None)
+        }
+    }
+
+    /// Adds a debt. Returns whether it is still known which copies do not count.
+    pub(in crate::proto) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
+        let is_in_doubt = debt.unseen_until.is_some();
+        self.debts.add(now, token, debt) || !is_in_doubt
+    }
+
+    pub(in crate::proto) fn has_debts(&self) -> bool {
+        !self.debts.by_token.is_empty()
+    }
+
+    pub(in crate::proto) fn owes_too_much(&self) -> bool {
+        self.debts.awake >= DEBTS_MAX
+    }
+
+    /// A lower bound on the moment at which the first debt is due.
+    pub(in crate::proto) fn debts_due(&self) -> Option<Moment> {
+        self.debts.due
+    }
+
+    /// The lock is given up, and its release is about to be sent if the node can take it. Returns
+    /// the old connections to kill before that; `None` if nothing was owed.
+    pub(in crate::proto) fn wake_debt(
+        &mut self,
+        now: Moment,
+        token: LockToken,
+    ) -> Option<Vec<i64>> {
+        let here = self.here(now);
+        self.debts.wake(&here, token, self.state() == State::Ready)
+    }
+
+    /// The lock was extended: its debt is kept as long.
+    pub(in crate::proto) fn keep_debt(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+        self.debts.keep(now, token, ttl);
+    }
+
+    /// The node reported that it has the key of this lock.
+    pub(in crate::proto) fn observe_key(&mut self, now: Moment, token: LockToken) {
+        self.debts.observe(token, now.after(self.config.quarantine));
+    }
+
+    /// Whether the node's copy of this lock must not be counted for a command of this kind.
+    pub(in crate::proto) fn is_doubted(&self, now: Moment, token: LockToken, kind: Kind) -> bool {
+        kind.is_extension() && self.debts.is_doubted(now, token, kind.may_create())
+    }
+
+    /// The old connections to kill as soon as the node is ready.
+    pub(in crate::proto) fn kill_old_connections(&mut self, now: Moment) -> Kills {
+        let here = self.here(now);
+        self.debts.kill_old_connections(&here)
+    }
+
+    /// Returns whether the last debt that new commands had to wait for was sent just now.
+    pub(in crate::proto) fn finish_debts(&mut self, now: Moment) -> bool {
+        let is_all = self.debts.due.is_none_or(|due| now < due);
+        is_all && std::mem::take(&mut self.debts.has_unsent)
+    }
+
+    /// Takes the next step of at most `share` debts that are due. Returns the releases to send.
+    pub(in crate::proto) fn take_due_debts(&mut self, now: Moment, share: usize) -> Vec<Due> {
+        let here = self.here(now);
+        self.debts.take_due(&here, share)
+    }
+
+    /// The reply to the `CLIENT KILL` of an old connection.
+    pub(super) fn handle_killed(&mut self, now: Moment, connection: i64, reply: Reply) -> Effect {
+        match reply {
+            // 0: the connection had already ended.
+            Reply::Integer(_) => {
+                let here = self.here(now);
+                self.debts.connection_killed(&here, connection);
+                Effect::Killed
+            }
+            // The releases will be repeated instead.
+            Reply::Error(error) => {
+                self.debts.kill_refused(connection);
+                self.keep_error(error);
+                Effect::Nothing
+            }
+            _ => Effect::UNEXPECTED,
+        }
+    }
+
+    /// What is known here of a lock's copy on this node, and an engine that adopts the lease cannot
+    /// know. `may_set` says of a round whether its command may set the key.
+    pub(in crate::proto) fn doubt(
+        &self,
+        now: Moment,
+        token: LockToken,
+        may_set: impl Fn(usize) -> bool,
+    ) -> Option<Doubt> {
+        let is_open = self.pipeline.sent().any(may_set);
+        let origins = if is_open { self.here(now).origins() } else { Origins::default() };
+        let (is_one_set, uncounted) = (self.has_one_set(), Duration::ZERO);
+        let mut doubt = Doubt { node: self.index, origins, is_one_set, uncounted };
+        self.debts.add_doubt(now, token, &mut doubt);
+        // The copy may date from a time when this node was not trusted, and only this engine can
+        // find that out.
+        if !doubt.origins.is_empty() && self.is_distrusted() {
+            doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
+        }
+        let quarantine = self.quarantine_at(now).map(|quarantine| quarantine.ready_in);
+        doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
+        doubt.says_anything().then_some(doubt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happens to the one debt, with the time in milliseconds.
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        /// A SET was lost with this connection.
+        Set(i64),
+        /// A release was lost.
+        Release,
+        /// Another engine's lease arrives: a SET may arrive on this connection.
+        Adopted(i64),
+        /// The lock is given up, while its release can or cannot follow.
+        Woken {
+            follows: bool,
+        },
+        Due(u64),
+        Killed(i64),
+        KillRefused(i64),
+        Reconnected,
+        /// The node runs another process.
+        Gone,
+        Observed,
+        Extended,
+    }
+    use Event::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    fn token() -> LockToken {
+        LockToken::from_random([1; 20])
+    }
+
+    fn claim() -> Claim {
+        let (key, ttl) = (Resource::new("key").unwrap(), Duration::from_secs(1));
+        Claim { key, token: token(), ttl: Ttl::new(ttl).unwrap() }
+    }
+
+    fn here(now: Moment, connection: i64) -> Here {
+        let (quarantine, answered_at) = (Duration::from_secs(10), now.after(AGAIN_AFTER));
+        let (process, connection) = (Some(Arc::from("process")), Some(connection));
+        Here { now, quarantine, answered_at, process, connection }
+    }
+
+    fn origins(connection: i64) -> Origins {
+        here(at(0), connection).origins()
+    }
+
+    /// Runs the events on connection 9. Returns the stage of the debt that is left, when it is due
+    /// in milliseconds, and what was sent: kills, and zeros for releases.
+    fn run(events: &[Event]) -> (Option<(Stage, u64)>, Vec<i64>) {
+        let (now, claim, here) = (at(0), claim(), |millis| here(at(millis), 9));
+        let (mut debts, mut sent) = (Debts::default(), Vec::new());
+        for event in events {
+            match *event {
+                Set(connection) => {
+                    let (origins, is_one_set) = (origins(connection), true);
+                    let debt = Debt { origins, is_one_set, ..Debt::dormant(now, &claim, None) };
+                    assert!(debts.add(now, token(), debt));
+                }
+                Release => {
+                    let debt = Debt::of_release(now, &claim, None);
+                    assert!(debts.add(now, token(), debt));
+                }
+                Adopted(connection) => {
+                    let (foreign, is_one_set) = (origins(connection), true);
+                    let debt = Debt { foreign, is_one_set, ..Debt::dormant(now, &claim, None) };
+                    assert!(debts.add(now, token(), debt));
+                }
+                Woken { follows } => {
+                    sent.extend(debts.wake(&here(0), token(), follows).unwrap_or_default());
+                }
+                Due(millis) => {
+                    for due in debts.take_due(&here(millis), 10) {
+                        assert_eq!(due.claim, claim);
+                        sent.extend(due.kills.into_iter().chain([0]));
+                    }
+                }
+                Killed(connection) => {
+                    debts.connection_killed(&here(0), connection);
+                }
+                KillRefused(connection) => debts.kill_refused(connection),
+                Reconnected => debts.reconnect(),
+                Gone => debts.other_processes_gone("another", at(10_000)),
+                Observed => debts.observe(token(), at(10_000)),
+                Extended => debts.keep(now, token(), Ttl::new(Duration::from_secs(9)).unwrap()),
+            }
+            let awake = debts.by_token.values().filter(|debt| debt.stage.is_awake()).count();
+            assert_eq!(debts.awake(), awake, "{event:?}");
+        }
+        let left = debts.by_token.values().next();
+        let left = left.map(|debt| (debt.stage, debt.due.as_nanos() / 1_000_000));
+        (left, sent)
+    }
+
+    #[test]
+    fn each_event_takes_a_debt_to_its_next_stage() {
+        use Stage::{Again, Awake, Dormant};
+        let (woken, kept) = (Woken { follows: false }, Woken { follows: true });
+        let table: &[(&[Event], _, &[i64])] = &[
+            // A lock that may be held: nothing is sent, whatever comes.
+            (&[Set(1)], Some((Dormant, 2_000)), &[]),
+            (&[Set(1), Due(1_999)], Some((Dormant, 2_000)), &[]),
+            (&[Set(1), Due(2_000)], None, &[]),
+            (&[Set(1), Extended], Some((Dormant, 10_000)), &[]),
+            (&[Set(1), Gone], None, &[]),
+            (&[Set(1), Killed(1)], None, &[]),
+            (&[Set(1), Killed(2)], Some((Dormant, 2_000)), &[]),
+            (&[Set(1), Observed], None, &[]),
+            (&[Adopted(1), Due(1_999)], Some((Dormant, 2_000)), &[]),
+            // It was given up where the node cannot take the release.
+            (&[Set(1), woken], Some((Awake, 0)), &[]),
+            (&[Set(1), Release], Some((Awake, 0)), &[]),
+            (&[Release], Some((Awake, 0)), &[]),
+            (&[Release, Due(0)], None, &[0]),
+            (&[Release, Due(9_000)], None, &[0]),
+            (&[Set(1), woken, Gone], Some((Awake, 0)), &[]),
+            (&[Set(1), woken, Gone, Due(0)], None, &[0]),
+            (&[Set(1), woken, Killed(1)], Some((Awake, 0)), &[]),
+            // It was given up where the release follows: the old connection is killed before.
+            (&[Set(1), kept], Some((Again, 100)), &[1]),
+            (&[Set(9), kept], None, &[]),
+            (&[Set(1), woken, Due(0)], Some((Again, 100)), &[1, 0]),
+            (&[Set(9), woken, Due(0)], None, &[0]),
+            // Then once more, unless that connection has ended.
+            (&[Set(1), kept, Killed(1)], None, &[1]),
+            (&[Set(1), kept, Gone], None, &[1]),
+            (&[Set(1), kept, Observed], None, &[1]),
+            (&[Set(1), kept, Due(100)], Some((Again, 200)), &[1]),
+            (&[Set(1), kept, KillRefused(1), Due(100)], None, &[1, 0]),
+            (&[Set(1), kept, Reconnected, Due(100)], None, &[1, 0]),
+            (&[Set(1), kept, Due(2_001)], None, &[1]),
+            // Connections of another client are killed only after the lock's own release.
+            (&[Adopted(1), kept], Some((Awake, 100)), &[]),
+            (&[Adopted(1), kept, Observed], None, &[]),
+            (&[Adopted(1), kept, Due(100)], Some((Again, 200)), &[1, 0]),
+            (&[Adopted(1), Set(2), kept], Some((Awake, 0)), &[]),
+        ];
+        for (events, left, sent) in table {
+            assert_eq!(run(events), (*left, sent.to_vec()), "{events:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod bounds {
+    use super::*;
+
+    const NOW: Moment = Moment::from_nanos(1_000);
+    const SOON: Moment = Moment::from_nanos(2_000);
+    const LATER: Moment = Moment::from_nanos(3_000);
+
+    fn origin(connection: i64) -> Origin {
+        Origin { process: "process".into(), connection }
+    }
+
+    fn origins(connections: std::ops::Range<i64>) -> Origins {
+        Origins { known: connections.map(origin).collect(), has_unknown: false }
+    }
+
+    fn token(number: usize) -> LockToken {
+        let mut random = [0; 20];
+        random[..8].copy_from_slice(&number.to_be_bytes());
+        LockToken::from_random(random)
+    }
+
+    fn debt(stage: Stage, expires: Moment) -> Debt {
+        Debt {
+            key: Resource::new("key").unwrap(),
+            ttl: Ttl::new(Duration::from_secs(1)).unwrap(),
+            stage,
+            due: expires,
+            expires,
+            origins: Origins::default(),
+            foreign: Origins::default(),
+            is_one_set: false,
+            uncounted_until: None,
+            unseen_until: None,
+        }
+    }
+
+    #[test]
+    fn connections_beyond_the_most_are_unknown_ones() {
+        let most = CONNECTIONS_MAX as i64;
+        let mut all = origins(0..most);
+        all.insert(origin(0));
+        assert!(all == origins(0..most), "it is there already");
+        all.insert(origin(most));
+        assert!(all.known().len() == CONNECTIONS_MAX && all.has_unknown());
+        let mut one = origins(0..1);
+        one.extend(all);
+        assert!(one.known().len() == CONNECTIONS_MAX && one.has_unknown());
+        one.extend(origins(0..1));
+        assert!(one.has_unknown(), "it stays so");
+    }
+
+    /// R29: two SETs may be on their way if two connections may each bring one.
+    #[test]
+    fn one_set_is_all_that_may_arrive_if_both_say_so_of_the_same_connections() {
+        let (none, some, other) = (origins(0..0), origins(0..1), origins(1..2));
+        for is_one_set in [false, true] {
+            let (yes, no) = (is_one_set, !is_one_set);
+            assert_eq!(none.clone().add((some.clone(), yes), no), yes);
+            assert_eq!(some.clone().add((none.clone(), no), yes), yes);
+            assert!(!some.clone().add((some.clone(), yes), no));
+            assert_eq!(some.clone().add((some.clone(), yes), yes), yes);
+            assert!(!some.clone().add((other.clone(), yes), yes));
+        }
+    }
+
+    #[test]
+    fn debts_beyond_the_most_are_not_kept_unless_others_are_over() {
+        let mut debts = Debts::default();
+        // Each tenth lock was given up: its release has to follow, whatever the time.
+        let (awake, dormant) = (debt(Stage::Awake, SOON), debt(Stage::Dormant, SOON));
+        let one = |number| if number % 10 == 0 { awake.clone() } else { dormant.clone() };
+        debts.by_token = (0..DEBTS_KEPT_MAX).map(|number| (token(number), one(number))).collect();
+        debts.note_all();
+        assert!(!debts.add(NOW, token(DEBTS_KEPT_MAX), debt(Stage::Awake, LATER)));
+        assert!(debts.add(NOW, token(0), debt(Stage::Awake, LATER)), "it is no other debt");
+        let adopted = Debt { foreign: origins(0..1), ..debt(Stage::Dormant, SOON) };
+        assert!(debts.add(NOW, token(DEBTS_KEPT_MAX), adopted));
+        assert_eq!(debts.by_token.len(), DEBTS_KEPT_MAX + 1);
+        let awake = debts.awake();
+        assert_eq!(awake, DEBTS_KEPT_MAX.div_ceil(10));
+        assert!(debts.add(LATER, token(DEBTS_KEPT_MAX + 1), debt(Stage::Dormant, LATER)));
+        assert_eq!((debts.by_token.len(), debts.awake()), (awake + 1, awake));
+    }
+}

@@ -1,0 +1,86 @@
+//! The errors of a server, as they are counted and shown.
+
+use crate::outcome::ServerErrorKind;
+use crate::proto::command::ServerError;
+
+/// A run of this many hexadecimal digits could be a token and is redacted.
+const HEX_RUN_MAX: usize = 16;
+/// The longest error message that is kept.
+const MESSAGE_CHARS_MAX: usize = 160;
+
+/// The errors of a server.
+#[derive(Debug, Default)]
+pub(super) struct Errors {
+    pub(super) counts: ErrorCounts,
+    pub(super) last: Option<ServerError>,
+}
+
+impl Errors {
+    /// Keeps an error's message for reports, without secrets: some servers repeat what they were
+    /// sent.
+    pub(super) fn keep(&mut self, error: ServerError, password: Option<&str>) {
+        let message = match password {
+            Some(password) => error.message.replace(password, "***"),
+            None => error.message.to_string(),
+        };
+        let message = without_tokens(&message).into();
+        self.counts.0[error.kind as usize] += 1;
+        self.last = Some(ServerError { message, ..error });
+    }
+}
+
+/// The number of error replies of a server by kind, including those to handshakes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ErrorCounts([u64; ServerErrorKind::ALL.len()]);
+
+impl ErrorCounts {
+    /// How many errors of this kind.
+    pub fn of(&self, kind: ServerErrorKind) -> u64 {
+        self.0[kind as usize]
+    }
+
+    /// How many errors of any kind.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The kinds that occurred, with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (ServerErrorKind, u64)> {
+        ServerErrorKind::ALL.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
+    }
+}
+
+/// Whether the server would give the same answer again.
+pub(crate) fn is_forbidden(kind: ServerErrorKind) -> bool {
+    matches!(kind, ServerErrorKind::Permission | ServerErrorKind::UnknownCommand)
+}
+
+/// The text, printable, short, and without anything that looks like a token.
+fn without_tokens(text: &str) -> String {
+    let mut kept = String::new();
+    let mut run = 0;
+    for char in text.chars().filter(|char| !char.is_control()) {
+        run = if char.is_ascii_hexdigit() { run + 1 } else { 0 };
+        kept.push(char);
+        if run == HEX_RUN_MAX {
+            kept.truncate(kept.len() - HEX_RUN_MAX);
+            kept.push('…');
+        } else if run > HEX_RUN_MAX {
+            kept.pop();
+        }
+    }
+    kept.chars().take(MESSAGE_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_show_no_tokens_and_end_somewhere() {
+        let hex = "0123456789abcdef0123456789abcdef01234567";
+        assert_eq!(without_tokens(&format!("ERR bad {hex} there")), "ERR bad … there");
+        assert_eq!(without_tokens("ERR \u{0}odd"), "ERR odd");
+        assert_eq!(without_tokens(&"z".repeat(5_000)).len(), MESSAGE_CHARS_MAX);
+    }
+}

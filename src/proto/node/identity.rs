@@ -1,0 +1,258 @@
+//! Identity of a server: whether it may vote at all, and from when on (R32 to R35).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Node;
+use crate::config::{NodeConfig, RestartGuard};
+use crate::moment::Moment;
+use crate::outcome::{Quarantine, QuarantineCause, Unfit};
+use crate::proto::command::{History, ReleaseWith, Replication, ServerInfo};
+
+/// Something the operator of a node should know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// The node was refused.
+    Unfit(Unfit),
+    /// The node's votes do not count for now.
+    Quarantined(QuarantineCause),
+    /// The server does not report its role or its process, so the client cannot check either.
+    Unidentified,
+    /// The server does not report its time: jumps of its wall clock go unnoticed.
+    SecretClock,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::Unfit(reason) => reason.fmt(f),
+            Notice::Quarantined(cause) => write!(f, "quarantined: {cause}"),
+            Notice::Unidentified => {
+                f.write_str("INFO is forbidden: its role and its process are not checked")
+            }
+            Notice::SecretClock => {
+                f.write_str("TIME is forbidden: jumps of its wall clock go unnoticed")
+            }
+        }
+    }
+}
+
+/// A server process that this client was connected to, with the history of its data.
+#[derive(Debug)]
+struct Seen {
+    run_id: Arc<str>,
+    history: Option<History>,
+    /// When it last answered on a connection with a complete handshake.
+    last: Moment,
+}
+
+/// Which process a connection has reached, compared with the one before.
+pub(crate) enum Process {
+    /// The server does not say.
+    Unknown,
+    Same,
+    Other(Arc<str>),
+}
+
+/// What is found out about a server when its handshake is complete.
+pub(crate) struct Recognised {
+    /// The process that has left this address.
+    pub(crate) left: Option<Arc<str>>,
+    pub(crate) process: Process,
+    /// Why and until when its votes must not count, if it may have forgotten a lock.
+    pub(crate) quarantine: Option<(QuarantineCause, Moment)>,
+}
+
+/// Who answers at a node's address, on this connection and on those before.
+#[derive(Default)]
+pub(super) struct Identity {
+    /// What the server reported about itself on this connection.
+    pub(super) server: ServerInfo,
+    /// `CLIENT ID` of this connection, or of the last one.
+    pub(super) client_id: Option<i64>,
+    pub(super) runs_no_scripts: bool,
+    /// The node that is the same server.
+    pub(super) duplicate_of: Option<usize>,
+    /// The server process of the last connection.
+    seen: Option<Seen>,
+    /// Until when the node's votes do not count, and why.
+    quarantine: Option<(Moment, QuarantineCause)>,
+}
+
+impl Identity {
+    /// A new connection is established: the server behind it is not known yet.
+    pub(super) fn reconnect(&mut self) {
+        self.client_id = None;
+        self.server = ServerInfo::default();
+        self.runs_no_scripts = false;
+        self.duplicate_of = None;
+    }
+
+    /// The connection ends: records when the known process last answered. If the server did not
+    /// report its run_id, it may have been that process.
+    pub(super) fn note_last_reply(&mut self, last_reply_at: Moment) {
+        if let Some(seen) = &mut self.seen {
+            if self.server.run_id.as_ref().is_none_or(|run_id| seen.run_id == *run_id) {
+                seen.last = seen.last.max(last_reply_at);
+            }
+        }
+    }
+
+    /// Compares the process with the previous one, and finds out whether it may have forgotten a
+    /// lock.
+    pub(super) fn recognise(
+        &mut self,
+        now: Moment,
+        config: &NodeConfig,
+        quarantine: Duration,
+    ) -> Recognised {
+        let before = self.seen.take();
+        let server = &self.server;
+        let has_left = |seen: &&Seen| server.run_id.as_ref() != Some(&seen.run_id);
+        let left = before.as_ref().filter(has_left).map(|seen| Arc::clone(&seen.run_id));
+        // Without a run_id, each connection may reach another process.
+        let (Some(run_id), Some(_)) = (&server.run_id, server.replication.master) else {
+            let until = (QuarantineCause::Unidentified, now.after(quarantine));
+            let quarantine = (!config.durable).then_some(until);
+            return Recognised { left, process: Process::Unknown, quarantine };
+        };
+        let is_same_process = before.as_ref().is_some_and(|seen| seen.run_id == *run_id);
+        let is_same_data = is_same_process
+            && before
+                .as_ref()
+                .is_some_and(|seen| !server.replication.is_of_another_past(seen.history));
+        let process = match is_same_process {
+            true => Process::Same,
+            false => Process::Other(Arc::clone(run_id)),
+        };
+        let (cause, age) = match is_same_data {
+            true => (QuarantineCause::Restarted, Duration::MAX),
+            false => age(now, config, server, before.as_ref(), is_same_process),
+        };
+        let rest = quarantine.saturating_sub(age);
+        let quarantine = (!rest.is_zero()).then(|| (cause, now.after(rest)));
+        let (run_id, history) = (Arc::clone(run_id), server.replication.history);
+        self.seen = Some(Seen { run_id, history, last: now });
+        Recognised { left, process, quarantine }
+    }
+
+    /// The server's role was checked again. Since its handshake, it may have become a replica, and
+    /// have been promoted again, without ending our connection.
+    pub(super) fn role_said(&mut self, said: Replication) -> Option<Unfit> {
+        let known = self.server.replication;
+        match said {
+            said if said.master == Some(false) => Some(Unfit::Replica),
+            said if said.is_of_another_past(known.history) => Some(Unfit::Changed),
+            said => {
+                self.server.replication = said;
+                if let Some(seen) = &mut self.seen {
+                    seen.history = said.history;
+                }
+                None
+            }
+        }
+    }
+}
+
+impl Node {
+    pub(in crate::proto) fn run_id(&self) -> Option<&Arc<str>> {
+        self.identity.server.run_id.as_ref()
+    }
+
+    /// Whether the process of the last complete handshake was this one.
+    pub(in crate::proto) fn has_seen(&self, run_id: &str) -> bool {
+        self.identity.seen.as_ref().is_some_and(|seen| *seen.run_id == *run_id)
+    }
+
+    /// The native release command to try.
+    pub(in crate::proto) fn native_release(&self) -> ReleaseWith {
+        self.identity.server.native_release()
+    }
+
+    /// The node that is the same server, if one is.
+    pub(in crate::proto) fn duplicate_of(&self) -> Option<usize> {
+        self.identity.duplicate_of
+    }
+
+    pub(in crate::proto) fn set_duplicate(&mut self, of: Option<usize>) {
+        self.identity.duplicate_of = of;
+    }
+
+    /// Why the server must not vote, if so.
+    pub(in crate::proto) fn unfit(&self) -> Option<Unfit> {
+        let server = &self.identity.server;
+        let evicts =
+            server.memory_max.is_some_and(|max| max > 0) && server.evicts_nothing == Some(false);
+        if server.standalone == Some(false) {
+            Some(Unfit::Cluster)
+        } else if server.loading == Some(true) {
+            Some(Unfit::Loading)
+        } else if server.replication.master == Some(false) {
+            Some(Unfit::Replica)
+        } else if self.identity.duplicate_of.is_some() {
+            Some(Unfit::Duplicate)
+        } else if evicts {
+            Some(Unfit::Evicts)
+        } else if self.identity.runs_no_scripts {
+            Some(Unfit::NoScripts)
+        } else {
+            None
+        }
+    }
+
+    /// Stops counting the node's votes until then, if it is guarded. Returns whether they counted
+    /// sooner before.
+    pub(in crate::proto) fn quarantine(&mut self, cause: QuarantineCause, until: Moment) -> bool {
+        let is_longer = |(before, _): (Moment, _)| until.steady_nanos() > before.steady_nanos();
+        let is_news = self.is_guarded && self.identity.quarantine.is_none_or(is_longer);
+        if is_news {
+            self.identity.quarantine = Some((until, cause));
+        }
+        is_news
+    }
+
+    pub(in crate::proto) fn is_quarantined(&self, now: Moment) -> bool {
+        // A jump of this machine's wall clock must not shorten the quarantine.
+        let is_over = |until: Moment| now.is_certainly_past(until);
+        self.identity.quarantine.is_some_and(|(until, _)| !is_over(until))
+    }
+
+    pub(in crate::proto) fn quarantined_until(&self) -> Option<Moment> {
+        self.identity.quarantine.map(|(until, _)| until)
+    }
+
+    /// Why the node's votes do not count at `now`, and for how much longer.
+    pub(in crate::proto) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
+        let (until, cause) = self.identity.quarantine?;
+        let ready_in = until.steadily_since(now);
+        (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in))
+    }
+}
+
+/// For how long the process has certainly known its data, and the cause of a quarantine if that is
+/// too short.
+fn age(
+    now: Moment,
+    config: &NodeConfig,
+    server: &ServerInfo,
+    before: Option<&Seen>,
+    is_same_process: bool,
+) -> (QuarantineCause, Duration) {
+    if is_same_process || server.replication.promoted == Some(true) {
+        // The history of its data has changed since it was last seen, or it was a replica.
+        return (QuarantineCause::Promoted, Duration::ZERO);
+    }
+    let age = match (config.durable, config.restart_guard) {
+        (true, _) => Duration::MAX,
+        (false, RestartGuard::OwnObservation) => Duration::ZERO,
+        (false, RestartGuard::Uptime | RestartGuard::Off) => {
+            let uptime = server.uptime.unwrap_or_default();
+            // The wall clock behind its uptime may have jumped. But the process started after its
+            // predecessor last answered.
+            before.map_or(uptime, |seen| uptime.min(now.steadily_since(seen.last)))
+        }
+    };
+    (QuarantineCause::Restarted, age)
+}

@@ -1,0 +1,198 @@
+//! A node's connection: its state with its deadline, and the back-off after it was lost.
+
+use std::time::Duration;
+
+use super::{Node, NodeState};
+use crate::moment::Moment;
+use crate::outcome::{NodeOutcome, Phase};
+use crate::proto::timer::between;
+
+const BACK_OFF_MIN: Duration = Duration::from_millis(20);
+const BACK_OFF_MAX: Duration = Duration::from_secs(1);
+
+/// The state of a node's connection, with its deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// No operation has needed the node yet.
+    Idle,
+    Connecting {
+        deadline: Moment,
+        /// The step of connecting.
+        phase: Phase,
+    },
+    Handshaking {
+        deadline: Moment,
+    },
+    Ready,
+    BackOff {
+        retry_at: Moment,
+    },
+}
+
+impl From<State> for NodeState {
+    fn from(state: State) -> NodeState {
+        match state {
+            State::Idle => NodeState::Idle,
+            State::Connecting { .. } => NodeState::Connecting,
+            State::Handshaking { .. } => NodeState::Handshaking,
+            State::Ready => NodeState::Ready,
+            State::BackOff { .. } => NodeState::BackOff,
+        }
+    }
+}
+
+pub(super) struct Link {
+    state: State,
+    /// Whether the socket accepts no more bytes for now.
+    is_blocked: bool,
+    /// Failed connections in a row. A regular answer to a SET or an extension ends the row, and so
+    /// does a connection that lasted.
+    failures: u32,
+    /// When the last ready connection became ready.
+    ready_at: Moment,
+    /// When the last ready connection ended.
+    lost_at: Option<Moment>,
+    last_failure: NodeOutcome,
+    connect_timeout: Duration,
+}
+
+impl Link {
+    pub(super) fn new(connect_timeout: Duration) -> Link {
+        Link {
+            state: State::Idle,
+            is_blocked: false,
+            failures: 0,
+            ready_at: Moment::START,
+            lost_at: None,
+            last_failure: NodeOutcome::NotConnected,
+            connect_timeout,
+        }
+    }
+
+    /// The deadline of a connection that made progress. If it has passed, the caller has not called
+    /// since; the connection then gets a new deadline.
+    fn not_over(&self, now: Moment) -> Option<Moment> {
+        let State::Connecting { deadline, .. } = self.state else {
+            return None;
+        };
+        Some(if now < deadline { deadline } else { now.after(self.connect_timeout) })
+    }
+
+    pub(super) fn become_ready(&mut self, now: Moment) {
+        self.state = State::Ready;
+        self.ready_at = now;
+    }
+
+    /// The connection ends or fails: enters the back-off. Returns the end of its delay, which
+    /// doubles up to a cap. `random` spreads it, so that clients that lost a master together do not
+    /// return together.
+    pub(super) fn fail(&mut self, now: Moment, outcome: NodeOutcome, random: u64) -> Moment {
+        if self.state == State::Ready {
+            self.lost_at = Some(now);
+            // If it lasted for the longest back-off, it ends the row of failures.
+            if now.steadily_since(self.ready_at) >= BACK_OFF_MAX {
+                self.failures = 0;
+            }
+        }
+        self.last_failure = outcome;
+        self.is_blocked = false;
+        // The first reconnect after a working connection is immediate: a server may close idle
+        // connections, or be restarted.
+        let doubled = match self.failures {
+            0 => Duration::ZERO,
+            failures => BACK_OFF_MIN.saturating_mul(1 << (failures - 1).min(16)),
+        };
+        let delay = between(doubled.min(BACK_OFF_MAX) / 2, doubled.min(BACK_OFF_MAX), random);
+        self.failures = self.failures.saturating_add(1);
+        let retry_at = now.after(delay);
+        self.state = State::BackOff { retry_at };
+        retry_at
+    }
+}
+
+impl Node {
+    #[inline]
+    pub(in crate::proto) fn state(&self) -> State {
+        self.link.state
+    }
+
+    pub(in crate::proto) fn last_failure(&self) -> NodeOutcome {
+        self.link.last_failure
+    }
+
+    /// Whether it is ready, and nothing has spoken against it since its last answers.
+    #[inline(always)]
+    pub(in crate::proto) fn is_usual(&self) -> bool {
+        self.link.state == State::Ready && self.link.failures == 0 && !self.has_late()
+    }
+
+    /// Whether it can be sent commands now.
+    pub(in crate::proto) fn is_open(&self) -> bool {
+        self.link.state == State::Ready && !self.link.is_blocked && !self.debts.has_unsent()
+    }
+
+    /// Starts to connect, unless a connection exists or must wait. Returns the deadline if so.
+    pub(in crate::proto) fn connect(&mut self, now: Moment) -> Option<Moment> {
+        match self.link.state {
+            State::Idle => {}
+            State::BackOff { retry_at } if now >= retry_at && !self.has_lost() => {}
+            State::BackOff { .. }
+            | State::Connecting { .. }
+            | State::Handshaking { .. }
+            | State::Ready => return None,
+        }
+        let deadline = now.after(self.link.connect_timeout);
+        self.link.state = State::Connecting { deadline, phase: Phase::Connect };
+        Some(deadline)
+    }
+
+    /// The requested connection makes progress. Returns its deadline.
+    pub(in crate::proto) fn connecting(&mut self, now: Moment, phase: Phase) -> Option<Moment> {
+        let deadline = self.link.not_over(now)?;
+        self.link.state = State::Connecting { deadline, phase };
+        Some(deadline)
+    }
+
+    /// The requested connection is established: the server behind it is not known yet. Returns the
+    /// deadline of the handshake.
+    pub(in crate::proto) fn connected(&mut self, now: Moment) -> Option<Moment> {
+        // One deadline covers connection and handshake: a peer that accepts and stays silent costs
+        // no more than one that does not accept.
+        let deadline = self.link.not_over(now)?;
+        self.link.state = State::Handshaking { deadline };
+        self.identity.reconnect();
+        self.clock.reconnect(now);
+        self.debts.reconnect();
+        Some(deadline)
+    }
+
+    pub(in crate::proto) fn block(&mut self) {
+        self.link.is_blocked = true;
+    }
+
+    /// The socket accepts bytes. Returns whether it did not before.
+    pub(in crate::proto) fn unblock(&mut self) -> bool {
+        std::mem::take(&mut self.link.is_blocked)
+    }
+
+    /// A regular answer to a SET or an extension ends the row of failures.
+    pub(in crate::proto) fn note_answer(&mut self) {
+        self.link.failures = 0;
+    }
+
+    /// Whether the node was ready at any time since `started`, while it is not ready now. Only then
+    /// can it have been sent anything.
+    pub(in crate::proto) fn was_ready_since(&self, started: Moment) -> bool {
+        // For an adopted lock nothing is known about the time before, so the answer is yes.
+        started.as_nanos() == 0 || self.link.lost_at.is_some_and(|lost_at| lost_at >= started)
+    }
+
+    /// How far the node has got, for the report of a timeout.
+    pub(in crate::proto) fn phase(&self) -> Phase {
+        match self.link.state {
+            State::Connecting { phase, .. } => phase,
+            State::Handshaking { .. } => Phase::Handshake,
+            State::Idle | State::Ready | State::BackOff { .. } => Phase::Reply,
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! One master as the engine sees it. Its parts are in the files beside this one; here is what takes
+//! several of them.
+
+mod clock;
+mod debts;
+mod errors;
+mod handshake;
+mod identity;
+mod link;
+mod pipeline;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clock::ServerClock;
+use debts::Debts;
+pub(crate) use debts::{CONNECTIONS_MAX, Debt, Due, Kills, Origin, Origins};
+pub use errors::ErrorCounts;
+use errors::Errors;
+pub(super) use errors::is_forbidden;
+pub(crate) use handshake::Step;
+use identity::Identity;
+pub use identity::Notice;
+pub(crate) use identity::{Process, Recognised};
+use link::Link;
+pub(crate) use link::State;
+use pipeline::Pipeline;
+pub(crate) use pipeline::{InFlight, Request, SILENCE_MAX};
+
+use super::command::{ReleaseWith, Reply, ServerError};
+use super::round::Vote;
+use crate::config::{Config, Heal, NodeConfig, RestartGuard};
+use crate::moment::Moment;
+use crate::outcome::{NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, Unfit};
+
+/// What happens to a command for a node that cannot take it at once.
+pub(super) enum Route {
+    /// It waits for the connection.
+    Queue,
+    Fail(NodeOutcome),
+}
+
+/// What an input leaves to the engine.
+#[derive(Clone, Copy)]
+pub(super) enum Effect {
+    Nothing,
+    /// The last step of the handshake was answered.
+    Greeted,
+    /// The connection must end.
+    Fail(NodeOutcome),
+    /// An old connection has ended.
+    Killed,
+    /// The node is to be sent this release command from now on.
+    ReleasesWith(ReleaseWith),
+    /// What was lost with the connection is to be handled, and the node may be connected again.
+    Retry,
+    /// Debts are due.
+    DebtsDue,
+    /// The server's wall clock has jumped forward.
+    ClockJumped,
+    /// The server did not tell its time. The notice is for the operator.
+    TimeRefused(Option<Notice>),
+}
+
+impl Effect {
+    pub(super) const UNEXPECTED: Effect =
+        Effect::Fail(NodeOutcome::Protocol(ProtocolError::Unexpected));
+}
+
+pub(super) struct Node {
+    config: Arc<Config>,
+    index: usize,
+    link: Link,
+    pipeline: Pipeline,
+    debts: Debts,
+    identity: Identity,
+    clock: ServerClock,
+    errors: Errors,
+    last_vote: Vote,
+    /// Whether the restart guard is on.
+    is_guarded: bool,
+}
+
+impl Node {
+    pub(super) fn new(config: Arc<Config>, index: usize) -> Node {
+        let is_guarded = config.nodes[index].restart_guard != RestartGuard::Off;
+        Node {
+            link: Link::new(config.connect_timeout),
+            pipeline: Pipeline::new(config.node_timeout),
+            config,
+            index,
+            debts: Debts::default(),
+            identity: Identity::default(),
+            clock: ServerClock::default(),
+            errors: Errors::default(),
+            last_vote: Vote::PENDING,
+            is_guarded,
+        }
+    }
+
+    /// The handshake is complete, and the server may vote.
+    pub(super) fn become_ready(&mut self, now: Moment) -> Recognised {
+        self.link.become_ready(now);
+        // Debts of a lost connection are settled before any new command (R12).
+        self.debts.start();
+        let config = &self.config.nodes[self.index];
+        let recognised = self.identity.recognise(now, config, self.config.quarantine);
+        if let Process::Other(process) = &recognised.process {
+            self.debts.other_processes_gone(process, now.after(self.config.quarantine));
+        }
+        recognised
+    }
+
+    /// The connection ends or fails, if there is one. `unsent` are the rounds whose commands were
+    /// not handed out. Returns the end of the back-off.
+    pub(super) fn fail(
+        &mut self,
+        now: Moment,
+        outcome: NodeOutcome,
+        unsent: Vec<usize>,
+        random: u64,
+    ) -> Moment {
+        self.identity.note_last_reply(self.pipeline.last_reply_at);
+        self.pipeline.lose(unsent);
+        self.debts.stop();
+        self.link.fail(now, outcome, random)
+    }
+
+    /// The reply to a request that belongs to no round.
+    #[inline]
+    pub(super) fn handle_reply(&mut self, now: Moment, asked: InFlight, reply: Reply) -> Effect {
+        let InFlight { request, sent_at } = asked;
+        match request {
+            Request::Round(_) => unreachable!("the engine handles it"),
+            Request::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
+            Request::Time => self.handle_time(now, sent_at, reply),
+            Request::Role => self.handle_role(reply),
+            Request::Kill(connection) => self.handle_killed(now, connection, reply),
+            Request::Probe(with) => self.handle_probed(with, reply),
+        }
+    }
+
+    /// A server with too many clients sends an error before it is asked anything. Any other
+    /// unrequested reply would be taken for the answer to a later command.
+    pub(super) fn handle_unasked(&mut self, reply: Reply) -> Effect {
+        Effect::Fail(match (self.state(), reply) {
+            (State::Handshaking { .. }, Reply::Error(error)) => {
+                let kind = error.kind;
+                self.keep_error(error);
+                NodeOutcome::Server(kind)
+            }
+            _ => NodeOutcome::Protocol(ProtocolError::Surplus),
+        })
+    }
+
+    /// What a deadline that was reached leaves to be done. Ask after the late commands.
+    #[inline]
+    pub(super) fn handle_timeout(&mut self, now: Moment) -> Effect {
+        match self.state() {
+            State::Connecting { deadline, .. } | State::Handshaking { deadline }
+                if now >= deadline =>
+            {
+                Effect::Fail(NodeOutcome::TimedOut(self.phase()))
+            }
+            State::Idle | State::Connecting { .. } | State::Handshaking { .. } => Effect::Nothing,
+            State::BackOff { .. } => Effect::Retry,
+            State::Ready if self.is_overdue(now) => {
+                Effect::Fail(NodeOutcome::TimedOut(Phase::Reply))
+            }
+            State::Ready if self.debts.due().is_some_and(|due| now >= due) => Effect::DebtsDue,
+            State::Ready => Effect::Nothing,
+        }
+    }
+
+    /// Whether the node has been silent for too long.
+    pub(super) fn is_overdue(&self, now: Moment) -> bool {
+        let is_ready = self.state() == State::Ready;
+        is_ready && self.pipeline.silent_until().is_some_and(|until| now >= until)
+    }
+
+    /// When something is due for this node if no input arrives.
+    pub(super) fn poll_timeout(&self) -> Option<Moment> {
+        match self.state() {
+            State::Idle => None,
+            State::Connecting { deadline, .. } | State::Handshaking { deadline } => Some(deadline),
+            State::BackOff { .. } if self.has_lost() => Some(Moment::START),
+            State::BackOff { retry_at } => Some(retry_at),
+            State::Ready => self.pipeline.due().into_iter().chain(self.debts.due()).min(),
+        }
+    }
+
+    /// What happens to a command that cannot be sent at once.
+    pub(super) fn route(&self) -> Route {
+        match self.state() {
+            State::Ready if !self.debts.has_unsent() => Route::Fail(NodeOutcome::Backlogged),
+            State::Ready | State::Connecting { .. } | State::Handshaking { .. } => {
+                match self.pipeline.has_room() && !self.owes_too_much() {
+                    true => Route::Queue,
+                    false => Route::Fail(NodeOutcome::Backlogged),
+                }
+            }
+            // No queue for a node that is down: its vote is missing at once.
+            State::Idle | State::BackOff { .. } => Route::Fail(self.last_failure()),
+        }
+    }
+
+    pub(super) fn note_vote(&mut self, vote: Vote) {
+        self.last_vote = vote;
+    }
+
+    /// How many commands have not been answered, including releases that are owed.
+    pub(super) fn unanswered(&self, now: Moment) -> usize {
+        self.pipeline.unanswered() + self.debts.awake_at(now)
+    }
+
+    pub(super) fn report(&self, now: Moment, vote: Vote) -> NodeReport {
+        let message = match (vote.outcome, &self.errors.last, self.duplicate_of()) {
+            (NodeOutcome::Server(kind), Some(error), _) if error.kind == kind => {
+                Some(Arc::clone(&error.message))
+            }
+            (NodeOutcome::Unfit(Unfit::Duplicate), _, Some(first)) => {
+                Some(Arc::clone(&self.config.nodes[first].address))
+            }
+            _ => None,
+        };
+        NodeReport {
+            node: self.index,
+            address: Arc::clone(&self.settings().address),
+            outcome: vote.outcome,
+            latency: vote.latency(),
+            message,
+            quarantine: self.quarantine_at(now),
+        }
+    }
+
+    /// Its state as a report, for failures without a round.
+    pub(super) fn report_state(&self, now: Moment) -> NodeReport {
+        let outcome = match self.state() {
+            State::Ready => NodeOutcome::Connected,
+            State::Connecting { .. } | State::Handshaking { .. } => {
+                NodeOutcome::TimedOut(self.phase())
+            }
+            State::Idle | State::BackOff { .. } => self.last_failure(),
+        };
+        self.report(now, Vote::new(outcome, None))
+    }
+
+    pub(super) fn status(&self, now: Moment, release_with: ReleaseWith) -> NodeStatus {
+        let (vote, server) = (self.last_vote, &self.identity.server);
+        let failure = self.last_failure();
+        NodeStatus {
+            node: self.index,
+            address: Arc::clone(&self.settings().address),
+            state: match self.is_quarantined(now) {
+                true if self.state() == State::Ready => NodeState::Quarantined,
+                _ => self.state().into(),
+            },
+            last_outcome: (vote.outcome != NodeOutcome::Pending)
+                .then(|| (vote.outcome, vote.latency())),
+            last_failure: (failure != NodeOutcome::NotConnected).then_some(failure),
+            last_message: self.errors.last.as_ref().map(|error| Arc::clone(&error.message)),
+            latency: self.pipeline.latency(),
+            in_flight: self.pipeline.in_flight(),
+            debts: self.debts.awake(),
+            quarantine: self.quarantine_at(now),
+            server_version: server.version.clone(),
+            run_id: server.run_id.clone(),
+            release_with,
+            errors: self.errors.counts,
+        }
+    }
+}
+
+/// What may be left on the node.
+impl Node {
+    fn settings(&self) -> &NodeConfig {
+        &self.config.nodes[self.index]
+    }
+
+    /// Whether there may be times at which the node's votes do not count.
+    fn is_distrusted(&self) -> bool {
+        self.is_guarded || self.config.flush_marker.is_some()
+    }
+
+    /// Whether all that can still arrive for a lock is one SET: extensions set no keys.
+    fn has_one_set(&self) -> bool {
+        self.config.heal == Heal::Off
+    }
+}
+
+/// What the answers to questions about the server leave to be done.
+impl Node {
+    /// The reply to a repeated check of the role.
+    fn handle_role(&mut self, reply: Reply) -> Effect {
+        let said = match reply {
+            Reply::Info(info) => info.replication,
+            Reply::Replication(said) => said,
+            Reply::Error(error) => {
+                let kind = error.kind;
+                self.keep_error(error);
+                // A temporary error keeps the SET from being granted, too.
+                return match is_forbidden(kind) {
+                    true => Effect::Fail(NodeOutcome::Server(kind)),
+                    false => Effect::Nothing,
+                };
+            }
+            _ => return Effect::UNEXPECTED,
+        };
+        // Its next handshake will show its new state.
+        let fail = |reason| Effect::Fail(NodeOutcome::Unfit(reason));
+        self.identity.role_said(said).map_or(Effect::Nothing, fail)
+    }
+
+    /// The server may have a command that this user must not run: only a command that was seen to
+    /// work is used.
+    fn handle_probed(&mut self, with: ReleaseWith, reply: Reply) -> Effect {
+        match reply {
+            Reply::Integer(0) => return Effect::ReleasesWith(with),
+            // It deleted something that was not there: the command means something else on this
+            // server.
+            Reply::Integer(_) => {}
+            Reply::Error(error) => self.keep_error(error),
+            _ => return Effect::UNEXPECTED,
+        }
+        Effect::Nothing
+    }
+
+    /// Keeps an error's message for reports.
+    pub(super) fn keep_error(&mut self, error: ServerError) {
+        self.errors.keep(error, self.config.nodes[self.index].password.as_deref());
+    }
+}
+
+/// The state of a node, for monitoring.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct NodeStatus {
+    /// The node's index in the configuration, from 0.
+    pub node: usize,
+    /// Its address, without credentials.
+    pub address: Arc<str>,
+    /// The state of its connection.
+    pub state: NodeState,
+    /// Its result in the last round, and how long that took from the round's start. The time is
+    /// `None` if the node was not asked.
+    pub last_outcome: Option<(NodeOutcome, Option<Duration>)>,
+    /// Why its last connection ended or failed, if one did.
+    pub last_failure: Option<NodeOutcome>,
+    /// The last error message of the server, with the password and anything like a token masked.
+    pub last_message: Option<Arc<str>>,
+    /// Smoothed time from command to reply. Replies after the `node_timeout` are left out, and
+    /// replies that the client read late, without knowing when they arrived.
+    pub latency: Option<Duration>,
+    /// Commands sent and not answered.
+    pub in_flight: usize,
+    /// Releases that are still to be sent to this node: of failed attempts and of locks that were
+    /// released or dropped.
+    pub debts: usize,
+    /// Why and for how long its votes do not count, if it is in quarantine.
+    pub quarantine: Option<Quarantine>,
+    /// Product and version of the server, if it reports them.
+    pub server_version: Option<Arc<str>>,
+    /// The random id of the server process, if it reports one.
+    pub run_id: Option<Arc<str>>,
+    /// The command used for releases on this connection: the script, until a trial has shown that a
+    /// native command works.
+    pub release_with: ReleaseWith,
+    /// The errors of this server, by kind.
+    pub errors: ErrorCounts,
+}
+
+/// The state of a node's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeState {
+    /// No operation has needed the node yet.
+    Idle,
+    /// The host name is being looked up, or the connection is being established.
+    Connecting,
+    /// The connection is established; the handshake is in progress.
+    Handshaking,
+    /// The node votes.
+    Ready,
+    /// The node is connected, but may have forgotten a lock that is still held: its answers do not
+    /// count.
+    Quarantined,
+    /// The last connection failed or was lost, or the client refused the server. Until the next
+    /// connection, the node gives no vote.
+    BackOff,
+}

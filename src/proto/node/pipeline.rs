@@ -1,0 +1,274 @@
+//! The commands that a node has not answered. The order of the replies decides what each answers,
+//! since RESP has no request ids.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{Node, State, Step};
+use crate::moment::Moment;
+use crate::outcome::NodeOutcome;
+use crate::proto::command::ReleaseWith;
+use crate::proto::fifo::Fifo;
+use crate::proto::round::{Lost, Vote};
+use crate::proto::{ROUNDS_USUAL, smooth};
+
+/// A node with this many commands past their timeout is overloaded: it gets no new SET or extension
+/// until none is late (R18).
+const LATE_COMMANDS_MAX: usize = 512;
+/// So is a node that leaves a command unanswered for this long, or for twice its timeout if that is
+/// longer. TCP retransmissions and the fork of a large process take less.
+const LATE_FOR_MAX: Duration = Duration::from_secs(1);
+/// The most commands that wait for a connection.
+const QUEUED_COMMANDS_MAX: usize = 8_192;
+/// A connection that owes replies and is silent for this long is dropped (R5 keeps it so far).
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// What a reply answers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Request {
+    Handshake(Step),
+    Round(usize),
+    Time,
+    /// Whether the server is still a master, and of which history.
+    Role,
+    /// Whether this user may run the native release command.
+    Probe(ReleaseWith),
+    /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
+    Kill(i64),
+}
+
+impl Request {
+    /// The round that the request belongs to.
+    fn round(self) -> Option<usize> {
+        match self {
+            Request::Round(round) => Some(round),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InFlight {
+    pub(crate) request: Request,
+    pub(crate) sent_at: Moment,
+}
+
+pub(super) struct Pipeline {
+    /// Commands handed out and not answered, oldest first.
+    in_flight: Fifo<InFlight>,
+    /// How many at the front of `in_flight` are past their timeout: never more than there are.
+    late: usize,
+    /// Rounds whose command waits for the connection, or for room in the socket.
+    queue: VecDeque<usize>,
+    /// Commands lost with the last connection that were not handled yet. The node reconnects only
+    /// after that.
+    lost: VecDeque<(usize, Lost)>,
+    pub(super) last_reply_at: Moment,
+    /// Whether replies read now may have waited in the socket for a long time.
+    is_read_late: bool,
+    /// Smoothed time from command to reply.
+    latency_nanos: Option<u64>,
+    timeout: Duration,
+    timeout_nanos: u64,
+}
+
+impl Pipeline {
+    pub(super) fn new(timeout: Duration) -> Pipeline {
+        Pipeline {
+            in_flight: Fifo::with_room(ROUNDS_USUAL),
+            late: 0,
+            queue: VecDeque::new(),
+            lost: VecDeque::new(),
+            last_reply_at: Moment::from_nanos(0),
+            is_read_late: false,
+            latency_nanos: None,
+            timeout,
+            timeout_nanos: u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// How many commands have not been answered, those included that were not sent or are lost.
+    pub(super) fn unanswered(&self) -> usize {
+        self.in_flight.len() + self.queue.len() + self.lost.len()
+    }
+
+    pub(super) fn latency(&self) -> Option<Duration> {
+        self.latency_nanos.map(Duration::from_nanos)
+    }
+
+    /// Whether another command may wait for the connection.
+    pub(super) fn has_room(&self) -> bool {
+        self.queue.len() < QUEUED_COMMANDS_MAX
+    }
+
+    /// When something is due for these commands if no reply arrives.
+    pub(super) fn due(&self) -> Option<Moment> {
+        let next = self.in_flight.get(self.late).map(|next| next.sent_at.after(self.timeout));
+        next.into_iter().chain(self.silent_until()).min()
+    }
+
+    /// When the node will have been silent for too long.
+    pub(super) fn silent_until(&self) -> Option<Moment> {
+        let oldest = self.in_flight.first()?;
+        Some(oldest.sent_at.max(self.last_reply_at).after(SILENCE_MAX))
+    }
+
+    /// Adds a latency sample. An answer that may have waited in the socket gives none: its time
+    /// says when it was read, not when the node answered. Nor does one that exceeds the timeout.
+    #[inline]
+    fn note_latency(&mut self, nanos: u64) {
+        if !self.is_read_late && nanos <= self.timeout_nanos {
+            smooth(&mut self.latency_nanos, nanos);
+        }
+    }
+
+    /// The connection is lost, and with it all commands: those that were sent, `unsent` ones that
+    /// were not handed out, and those that waited for it.
+    pub(super) fn lose(&mut self, unsent: Vec<usize>) {
+        self.late = 0;
+        let sent = self.in_flight.take_all();
+        let sent = sent.into_iter().filter_map(|sent| sent.request.round());
+        let unsent = unsent.into_iter().chain(std::mem::take(&mut self.queue));
+        let sent = sent.map(|round| (round, Lost::Sent));
+        self.lost = sent.chain(unsent.map(|round| (round, Lost::Unsent))).collect();
+    }
+
+    pub(super) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// The rounds whose command may run on the current connection, or ran on the last one.
+    pub(super) fn sent(&self) -> impl Iterator<Item = usize> {
+        let rounds = self.in_flight.iter().filter_map(|sent| sent.request.round());
+        let may_have_run = |lost: &&(usize, Lost)| matches!(lost, (_, Lost::Sent));
+        rounds.chain(self.lost.iter().filter(may_have_run).map(|(round, _)| *round))
+    }
+}
+
+impl Node {
+    /// A command is handed out at `sent_at`.
+    #[inline(always)]
+    pub(in crate::proto) fn sent(&mut self, request: Request, sent_at: Moment) {
+        self.pipeline.in_flight.push(InFlight { request, sent_at });
+    }
+
+    /// The round that the next reply answers, if it answers one, and when its command was sent.
+    #[inline(always)]
+    pub(in crate::proto) fn next_round(&self) -> Option<(usize, Moment)> {
+        match self.pipeline.in_flight.first() {
+            Some(InFlight { request: Request::Round(round), sent_at }) => Some((round, sent_at)),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::proto) fn is_in_time(&self, nanos: u64) -> bool {
+        nanos <= self.pipeline.timeout_nanos
+    }
+
+    /// The next reply came, for the round that [`next_round`](Node::next_round) returned.
+    #[inline(always)]
+    pub(in crate::proto) fn drop_next(&mut self) {
+        self.pipeline.in_flight.drop_first();
+    }
+
+    /// Replies came in time; this is the last one's vote and its latency.
+    #[inline(always)]
+    pub(in crate::proto) fn note_in_time(&mut self, now: Moment, vote: Vote, nanos: u64) {
+        self.pipeline.last_reply_at = now;
+        self.last_vote = vote;
+        self.pipeline.note_latency(nanos);
+    }
+
+    /// Whether it is ready and has answered every command.
+    pub(in crate::proto) fn is_idle(&self) -> bool {
+        self.state() == State::Ready && self.pipeline.in_flight.is_empty()
+    }
+
+    /// Takes the request that a reply at `now` answers.
+    #[inline]
+    pub(in crate::proto) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
+        let answered = self.pipeline.in_flight.take_first()?;
+        self.pipeline.late = self.pipeline.late.saturating_sub(1);
+        self.pipeline.last_reply_at = now;
+        self.pipeline.note_latency(now.nanos_since(answered.sent_at));
+        Some(answered)
+    }
+
+    #[inline]
+    pub(in crate::proto) fn has_late(&self) -> bool {
+        self.pipeline.late > 0
+    }
+
+    /// The next request whose reply is past its timeout at `now`; counts it as late.
+    pub(in crate::proto) fn next_late(&mut self, now: Moment) -> Option<Request> {
+        if self.state() != State::Ready {
+            return None;
+        }
+        let Pipeline { in_flight, late, timeout, .. } = &mut self.pipeline;
+        let next = in_flight.get(*late)?;
+        (now >= next.sent_at.after(*timeout)).then(|| {
+            *late += 1;
+            next.request
+        })
+    }
+
+    /// Whether a command sent now would probably be answered much too late. Ask after the node's
+    /// replies were read.
+    pub(in crate::proto) fn is_far_behind(&self, now: Moment) -> bool {
+        let Pipeline { in_flight, late, timeout, .. } = &self.pipeline;
+        if *late == 0 {
+            return false;
+        }
+        let late_for_max = LATE_FOR_MAX.max(timeout.saturating_mul(2));
+        let is_old = |oldest: InFlight| now.steadily_since(oldest.sent_at) >= late_for_max;
+        *late >= LATE_COMMANDS_MAX || in_flight.first().is_some_and(is_old)
+    }
+
+    /// Until [`reading_in_time`](Node::reading_in_time), the age of a reply is no latency sample.
+    pub(in crate::proto) fn reading_late(&mut self, since: Option<Moment>) {
+        if let (Some(since), Some(first)) = (since, self.pipeline.in_flight.first()) {
+            if since >= first.sent_at {
+                self.pipeline.note_latency(since.nanos_since(first.sent_at));
+            }
+        }
+        self.pipeline.is_read_late = true;
+    }
+
+    pub(in crate::proto) fn reading_in_time(&mut self) {
+        self.pipeline.is_read_late = false;
+    }
+
+    /// A round's command has to wait for the connection, or for room in the socket.
+    pub(in crate::proto) fn wait(&mut self, round: usize) {
+        self.pipeline.queue.push_back(round);
+    }
+
+    /// Takes the rounds whose commands waited.
+    pub(in crate::proto) fn take_waiting(&mut self) -> VecDeque<usize> {
+        std::mem::take(&mut self.pipeline.queue)
+    }
+
+    /// Withdraws a round whose command waits.
+    pub(in crate::proto) fn retract(&mut self, is_it: impl Fn(&usize) -> bool) -> Option<usize> {
+        // Usually the wanted one is near the end; when many fail at once, each is the first.
+        let queue = &mut self.pipeline.queue;
+        let is_first = queue.front().is_some_and(&is_it);
+        let at = if is_first { Some(0) } else { queue.iter().rposition(is_it) };
+        queue.remove(at?)
+    }
+
+    /// The next command that was lost with the last connection, and how that ended.
+    pub(in crate::proto) fn next_lost(&mut self) -> Option<(usize, Lost, NodeOutcome)> {
+        let (round, lost) = self.pipeline.lost.pop_front()?;
+        Some((round, lost, self.last_failure()))
+    }
+
+    pub(in crate::proto) fn has_lost(&self) -> bool {
+        self.pipeline.has_lost()
+    }
+}

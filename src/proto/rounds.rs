@@ -1,0 +1,214 @@
+//! The rounds that are open, with what they are about and the votes on them.
+
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use slab::Slab;
+
+use super::command::Grant;
+use super::round::{Claim, Kind, Round, Vote};
+use super::{ROUNDS_USUAL, smooth};
+use crate::config::Config;
+use crate::moment::Moment;
+use crate::outcome::NodeOutcome;
+use crate::quorum::{NodeSet, Tally, Verdict};
+
+pub(super) struct Rounds {
+    config: Arc<Config>,
+    open: Slab<Round>,
+    /// One for each slot of `open`. An entry of an ended round is overwritten by the slot's next
+    /// round.
+    claims: Vec<Claim>,
+    /// One of each node for each slot, those of one slot in a row; stale where the round is still
+    /// undecided.
+    votes: Vec<Vote>,
+    /// Smoothed time from the start of a round to a quorum of answers.
+    round_trip_nanos: Option<u64>,
+}
+
+impl Index<usize> for Rounds {
+    type Output = Round;
+
+    #[inline(always)]
+    fn index(&self, round: usize) -> &Round {
+        &self.open[round]
+    }
+}
+
+impl IndexMut<usize> for Rounds {
+    #[inline(always)]
+    fn index_mut(&mut self, round: usize) -> &mut Round {
+        &mut self.open[round]
+    }
+}
+
+impl Rounds {
+    pub(super) fn new(config: Arc<Config>) -> Rounds {
+        Rounds {
+            votes: Vec::with_capacity(ROUNDS_USUAL * config.nodes()),
+            config,
+            open: Slab::with_capacity(ROUNDS_USUAL),
+            claims: Vec::with_capacity(ROUNDS_USUAL),
+            round_trip_nanos: None,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn start(
+        &mut self,
+        now: Moment,
+        kind: Kind,
+        claim: Claim,
+        owner: Option<usize>,
+    ) -> usize {
+        let count = self.config.nodes();
+        let deadline = match kind.is_release() {
+            true => Moment::END,
+            false => self.config.drift.deadline(now, claim.ttl),
+        };
+        let round = self.open.insert(Round {
+            kind,
+            grant: kind.plain_grant(self.config.flush_marker.is_some()),
+            started: now,
+            deadline,
+            expires: None,
+            tally: Tally::new(count),
+            undecided: NodeSet::all(count),
+            granted: NodeSet::EMPTY,
+            sent: NodeSet::EMPTY,
+            uncounted: NodeSet::EMPTY,
+            owner,
+            decided: false,
+            is_abandoned: false,
+            waited: false,
+            references: u32::from(owner.is_some()),
+        });
+        match self.claims.get_mut(round) {
+            Some(before) => *before = claim,
+            None => {
+                self.claims.push(claim);
+                self.votes.extend((0..count).map(|_| Vote::PENDING));
+            }
+        }
+        round
+    }
+
+    #[inline]
+    pub(super) fn claim(&self, round: usize) -> &Claim {
+        &self.claims[round]
+    }
+
+    /// Smoothed time from the start of a round to a quorum of answers, as far as it is known.
+    pub(super) fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip_nanos.unwrap_or(0))
+    }
+
+    /// The round's command is sent to so many nodes.
+    #[inline(always)]
+    pub(super) fn note_sent(&mut self, round: usize, nodes: NodeSet, how_many: usize) {
+        let sent = &mut self.open[round];
+        sent.references += how_many as u32;
+        sent.sent.extend(nodes);
+    }
+
+    /// The round's command has to wait for the node.
+    pub(super) fn note_waiting(&mut self, round: usize, node: usize) {
+        self.note_sent(round, NodeSet::one(node), 1);
+        self.open[round].waited = true;
+    }
+
+    pub(super) fn dereference(&mut self, round: usize) {
+        let references = &mut self.open[round].references;
+        *references -= 1;
+        if *references == 0 {
+            self.open.remove(round);
+        }
+    }
+
+    /// Ends the owner's part. The round lives until the last late reply is in.
+    pub(super) fn disown(&mut self, round: usize) {
+        if self.open[round].owner.take().is_some() {
+            self.dereference(round);
+        }
+    }
+
+    /// Counts a node's grant and ends its part in the round, if this reply is a plain grant that
+    /// counts. Returns the vote, and whether the round may be decided now.
+    #[inline(always)]
+    pub(super) fn grant(
+        &mut self,
+        now: Moment,
+        round: usize,
+        node: usize,
+        grant: Grant,
+    ) -> Option<(Vote, bool)> {
+        let voted = &mut self.open[round];
+        let is_usual = Grant::is_same(voted.grant, Some(grant))
+            && voted.undecided.without(voted.uncounted).contains(node);
+        if !is_usual {
+            return None;
+        }
+        let since_start = now.nanos_since(voted.started);
+        let vote = Vote::new(NodeOutcome::Granted, Some(since_start));
+        voted.undecided.remove(node);
+        voted.references -= 1;
+        if voted.owner.is_none() {
+            if voted.references == 0 {
+                self.open.remove(round);
+            }
+            return Some((vote, false));
+        }
+        voted.granted.insert(node);
+        voted.tally.grant();
+        let is_answered = voted.tally.is_quorum_answered_just_now();
+        if is_answered && voted.kind.is_acquisition() && !voted.waited {
+            smooth(&mut self.round_trip_nanos, since_start);
+        }
+        let is_decided = voted.tally.verdict() != Verdict::Pending && !voted.decided;
+        self.votes[round * self.config.nodes() + node] = vote;
+        Some((vote, is_decided))
+    }
+
+    /// Records a node's vote, once (R3), and counts it if the round has an owner. Returns the vote
+    /// if it is the first.
+    pub(super) fn record(
+        &mut self,
+        now: Moment,
+        round: usize,
+        node: usize,
+        outcome: NodeOutcome,
+    ) -> Option<Vote> {
+        let voted = &mut self.open[round];
+        if !voted.undecided.contains(node) {
+            return None;
+        }
+        voted.undecided.remove(node);
+        let since_start = now.nanos_since(voted.started);
+        let vote = Vote::new(outcome, voted.sent.contains(node).then_some(since_start));
+        if voted.owner.is_none() {
+            return Some(vote);
+        }
+        match outcome {
+            NodeOutcome::Granted => {
+                voted.granted.insert(node);
+                voted.tally.grant();
+            }
+            NodeOutcome::Held | NodeOutcome::Absent => voted.tally.refuse(),
+            _ => voted.tally.fail(),
+        }
+        let is_prompt = voted.kind.is_acquisition() && !voted.waited && !outcome.is_failure();
+        if is_prompt && voted.tally.is_quorum_answered_just_now() {
+            smooth(&mut self.round_trip_nanos, since_start);
+        }
+        self.votes[round * self.config.nodes() + node] = vote;
+        Some(vote)
+    }
+
+    /// The votes of all nodes in a round.
+    pub(super) fn votes(&self, round: usize) -> impl Iterator<Item = Vote> + '_ {
+        let (count, undecided) = (self.config.nodes(), self.open[round].undecided);
+        let votes = self.votes[round * count..].iter().take(count).enumerate();
+        votes.map(move |(node, vote)| if undecided.contains(node) { Vote::PENDING } else { *vote })
+    }
+}
