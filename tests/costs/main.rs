@@ -49,7 +49,7 @@ const INSTRUCTIONS: [(Kind, On, u64); 11] = [
     (Kind::DecodeReplies, On::Memory, 383),
     (Kind::Pair, On::OneMaster, 6_912),
     (Kind::Pair, On::Masters, 10_450),
-    (Kind::Extended, On::Masters, 18_131),
+    (Kind::Extended, On::Masters, 18_901),
     (Kind::Looking, On::Guarded, 19_479),
     (Kind::InLockstep, On::Servers, 10_670),
     (Kind::InFlight, On::Servers, 345_309),
