@@ -16,7 +16,7 @@ const NOTICE_PART_MAX: u32 = 4;
 
 pub(crate) type OnLoss = Arc<dyn Fn(&Loss) + Send + Sync>;
 
-/// Settings for [`LockGuard::keep_alive`].
+/// Settings for [`LockGuard::keep_alive`](crate::LockGuard::keep_alive).
 ///
 /// Both the number of renewals and their total time are limited: a process that is alive but makes
 /// no progress would otherwise lock all others out forever. The algorithm's own page ([Distributed
@@ -55,7 +55,8 @@ impl KeepAlive {
 
     /// The longest time for which the lock is renewed; one hour if not set.
     ///
-    /// No renewal starts later than this after [`LockGuard::keep_alive`]. So the lock is held for
+    /// No renewal starts later than this after
+    /// [`LockGuard::keep_alive`](crate::LockGuard::keep_alive). So the lock is held for
     /// at most this time plus one TTL. When the next renewal would be due, the client reports a
     /// loss ([`LossCause::LifetimeMax`]) instead. At least about two thirds of the validity are
     /// left then.

@@ -120,9 +120,9 @@
 //! for nothing.
 //!
 //! # Work that outlasts the TTL
-//! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] renews it on
-//! a thread that all such locks of a client share. If it cannot renew a lock, it notifies the
-//! holder before the lock expires; see [`KeepAlive`] and [`KeptLock`]. In an event loop,
+//! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] has it
+//! renewed. One thread, which all such locks of a client share, notifies the holder before a lock
+//! that cannot be renewed expires; see [`KeepAlive`] and [`KeptLock`]. In an event loop,
 //! [`Multiplexer::keep_alive`] needs no thread.
 //!
 //! # Rules

@@ -130,8 +130,9 @@ impl LockGuard {
         self.extend(self.ttl())
     }
 
-    /// Renews the lock from now on, until it is unlocked, stopped, dropped or lost. One thread
-    /// renews all kept locks of a client. Each renewal requests the lock's own TTL.
+    /// Renews the lock from now on, until it is unlocked, stopped, dropped or lost. The
+    /// client's event loop renews it; one thread runs the loop while no other does, and reports
+    /// losses. Each renewal requests the lock's own TTL.
     ///
     /// A renewal starts at the latest when a third of the validity has passed, the first one at the
     /// earliest after a sixth, so that many locks do not renew at the same moment. A failed renewal
