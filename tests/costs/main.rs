@@ -42,7 +42,7 @@ const COMPILER: &str = "rustc 1.95.0 (59807616e 2026-04-14), x86_64";
 /// counted, and a clock read is as good as free there. Of a pair on five masters, some 700 are
 /// glibc's care for the test harness's second thread.
 const INSTRUCTIONS: [(Kind, On, u64); 11] = [
-    (Kind::Engine, On::Memory, 7_570),
+    (Kind::Engine, On::Memory, 7_304),
     (Kind::EngineLooking, On::Memory, 11_639),
     (Kind::EncodeSet, On::Memory, 516),
     (Kind::EncodeRelease, On::Memory, 279),
