@@ -25,6 +25,7 @@ pub struct Heard {
     pub slot: usize,
     pub connection: usize,
     pub is_extension: bool,
+    pub is_flushed: bool,
     /// Whether the key was absent.
     pub is_healed: bool,
     /// When it was said, in true time.
@@ -407,7 +408,7 @@ impl World {
         let Some(attempt) = self.checker.attempts.get_mut(&yes.token) else {
             return;
         };
-        if attempt.is_decided && !yes.is_extension {
+        if attempt.is_decided && !yes.is_extension && !yes.is_flushed {
             self.rare.hit(Rare::Straggler);
         }
         if yes.memory == Trust::No && client >= self.plan.unguarded_clients {
@@ -417,11 +418,13 @@ impl World {
         self.rare.hit_if(is_after_jump, Rare::GrantAfterJump);
         let (memory, role) = (yes.memory, yes.role);
         let (is_extension, is_healed, at) = (yes.is_extension, yes.is_healed, yes.at);
+        let is_flushed = yes.is_flushed;
         let connection = id;
         attempt.heard.push(Heard {
             slot,
             connection,
             is_extension,
+            is_flushed,
             is_healed,
             at,
             memory,

@@ -136,6 +136,8 @@ pub struct Yes {
     pub token: [u8; 40],
     /// Whether it is an answer to an extension, and not to a SET.
     pub is_extension: bool,
+    /// The key was set, and the server must not vote: its marker was gone.
+    pub is_flushed: bool,
     pub is_healed: bool,
     /// When it was said, in true time.
     pub at: u64,

@@ -197,6 +197,12 @@ impl Node {
         Some(self.clock.when(expires - drift).min(now + ttl.saturating_sub(drift)))
     }
 
+    /// Whether the key holds this token.
+    pub fn has(&self, key: &Key, token: &[u8]) -> bool {
+        let held = self.redis.data.get(key).map(|entry| &entry.value);
+        matches!(held, Some(Value::Text(text)) if text == token)
+    }
+
     /// Whether a lock on this key may be held that the process does not know of, asked by somebody
     /// with this token who was told the role at `role_told_at`.
     pub fn memory(&self, now: u64, key: &Key, token: &[u8], role_told_at: u64) -> Trust {

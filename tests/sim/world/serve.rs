@@ -225,7 +225,7 @@ impl World {
     fn note_yes(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply, deletes: bool) {
         let (token, key, is_extension) = match (words, reply) {
             ([b"SET", key, token, ..], Reply::Status("OK")) => (token, key, false),
-            ([b"EVAL", script, b"2", key, _, token, ..], Reply::Integer(1 | 2)) => {
+            ([b"EVAL", script, b"2", key, _, token, ..], Reply::Integer(vote)) if *vote != 0 => {
                 (token, key, !is_set(script))
             }
             ([b"EVAL", _, b"1", key, token, ..], Reply::Integer(1 | 2)) if !deletes => {
@@ -237,13 +237,17 @@ impl World {
             return;
         };
         let key = (self.connections[id].session.db, key.to_vec());
+        let is_flushed = matches!(reply, Reply::Integer(..0));
+        if is_flushed && !self.nodes[node].has(&key, &token) {
+            return;
+        }
         let connection = &mut self.connections[id];
         let (index, told_at) = (connection.answered, connection.role_told_at);
         let known = self.nodes[node].memory(self.now, &key, &token, told_at);
         let memory = if connection.said_evicts { Trust::No } else { known };
         let role = self.nodes[node].role(told_at);
         let (is_healed, at) = (matches!(reply, Reply::Integer(2)), self.now);
-        let yes = Yes { index, token, is_extension, is_healed, at, memory, role };
+        let yes = Yes { index, token, is_extension, is_flushed, is_healed, at, memory, role };
         connection.yeses.push_back(yes);
     }
 

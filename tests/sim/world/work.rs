@@ -254,13 +254,21 @@ impl World {
             ) => {
                 let known = Known::of(&lease);
                 let is_extended = known.until > *deadline || known.granted != *granted;
+                let told = self.clients[client].told;
+                let is_gone = matches!(operation.kind, Kind::Keep { .. })
+                    && known.until < *deadline
+                    && known.until <= told;
                 let rare = match operation.kind {
                     Kind::Keep { .. } => Rare::KeptStopped,
                     _ => Rare::CancelledExtension,
                 };
                 self.rare.hit(rare);
                 self.rare.hit_if(is_extended, Rare::CancelledSuccess);
-                self.check_extended(client, &operation, &known, is_extended);
+                match is_gone {
+                    // A quorum had said so.
+                    true => self.checker.end(&token_of(&lease)),
+                    false => self.check_extended(client, &operation, &known, is_extended),
+                }
                 self.clients[client].leases.push(lease);
             }
             (Cancelled::Release, Kind::Release) => self.rare.hit(Rare::CancelledRelease),
