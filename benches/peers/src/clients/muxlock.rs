@@ -194,6 +194,7 @@ impl Flight for Guest {
                 }
                 Done::Released(Ok(_)) => false,
                 Done::Acquired(Err(_)) | Done::Extended(..) | Done::Released(Err(_)) => true,
+                Done::Renewed(_) | Done::Lost(..) => unreachable!("no lock is kept"),
             };
             turned.done += 1;
             turned.failed += u64::from(has_failed);
