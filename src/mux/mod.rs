@@ -187,29 +187,36 @@ impl Multiplexer {
     /// of [`KeepAlive::on_loss`] is not called.
     ///
     /// ```no_run
-    /// # use mio::{Poll, Token};
-    /// # use muxlock::{Cancelled, Done, KeepAlive, Multiplexer, Redlock};
-    /// # use std::time::Duration;
-    /// # let config = Redlock::builder().node("redis://127.0.0.1").config()?;
-    /// # let poll = Poll::new()?;
-    /// # let mut mux = Multiplexer::new(config, poll.registry(), Token(0))?;
-    /// # let lease: muxlock::Lease = unimplemented!();
-    /// let kept = mux.keep_alive(lease, &KeepAlive::default());
-    /// while let Some((id, done)) = mux.poll_done() {
-    ///     match done {
-    ///         Done::Renewed(valid_until) if id == kept => println!("until {valid_until:?}"),
-    ///         Done::Lost(lease, loss) if id == kept => {
-    ///             eprintln!("stop: {loss}");
-    ///             mux.unlock(lease);
+    /// use mio::{Events, Poll};
+    /// use muxlock::{Cancelled, Done, KeepAlive, Lease, Multiplexer};
+    ///
+    /// /// Works until `step` returns `false`, or the lock is lost.
+    /// fn work(
+    ///     poll: &mut Poll,
+    ///     mux: &mut Multiplexer,
+    ///     lease: Lease,
+    ///     step: fn() -> bool,
+    /// ) -> std::io::Result<()> {
+    ///     let kept = mux.keep_alive(lease, &KeepAlive::default());
+    ///     let mut events = Events::with_capacity(64);
+    ///     while step() {
+    ///         while let Some((id, done)) = mux.poll_done() {
+    ///             if let (true, Done::Lost(lease, loss)) = (id == kept, done) {
+    ///                 eprintln!("stopped: {loss}");
+    ///                 mux.abandon(lease);
+    ///                 mux.flush();
+    ///                 return Ok(());
+    ///             }
     ///         }
-    ///         _ => {}
+    ///         poll.poll(&mut events, mux.next_timeout())?;
+    ///         mux.handle_events(&events);
     ///     }
+    ///     if let Cancelled::Extension(lease) = mux.cancel(kept) {
+    ///         mux.abandon(lease);
+    ///         mux.flush();
+    ///     }
+    ///     Ok(())
     /// }
-    /// // The work is done.
-    /// if let Cancelled::Extension(lease) = mux.cancel(kept) {
-    ///     mux.unlock(lease);
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn keep_alive(&mut self, lease: Lease, how: &KeepAlive) -> OpId {
         match self.home.is_here() {
