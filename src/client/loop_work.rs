@@ -172,7 +172,8 @@ impl LoopWork {
     }
 
     fn take_from_engine(&mut self, op: OpId) -> Option<Lease> {
-        match self.driver.cancel(self.now, op) {
+        // A renewal that has succeeded is judged here (R2): replies may be younger than the turn.
+        match self.driver.cancel(Clock.now(), op) {
             Cancelled::Extension(lease) => Some(lease),
             _ => None,
         }
