@@ -59,7 +59,8 @@ const PAUSES_PART_MAX: u64 = 100;
 /// How far an instruction count may be from its number.
 const TOLERANCE_PERCENT: u64 = 3;
 
-/// How often clocks are read, each time.
+/// How often clocks are read, each time. A reply that the kernel delivers late is waited for, and
+/// the clock is read after that wait: that may add two reads in a hundred.
 const CLOCK_READS: [(Kind, On, u64); 2] =
     [(Kind::Pair, On::OneMaster, 8), (Kind::InLockstep, On::Servers, 12)];
 
@@ -436,16 +437,17 @@ fn clocks_are_read_as_often_as_noted() {
     let mut changed = String::new();
     for (kind, on, noted) in CLOCK_READS {
         let wanted = noted * kind.times() as u64;
+        let is_as_noted = |counted| (wanted..=wanted + wanted / 50).contains(&counted);
         let mut counted = 0;
         for _ in 0..TRIES {
             counted = count_on(on, kind, 1, clock_reads)[0];
-            if counted == wanted {
+            if is_as_noted(counted) {
                 break;
             }
         }
         let what = format!("clock reads, {kind:?} on {on:?}");
-        row(&what, each(kind, counted), format!("exactly {noted}"));
-        if counted != wanted {
+        row(&what, each(kind, counted), format!("{noted}, or 2 % more"));
+        if !is_as_noted(counted) {
             let each = counted as f64 / kind.times() as f64;
             changed += &format!("    (Kind::{kind:?}, On::{on:?}, {each}),\n");
         }
