@@ -1,9 +1,10 @@
 //! Acquisition: rounds of SET until a quorum grants, or the time to wait is over.
 
+use super::operation::{Failure, Last, OpId, Progress, Task};
 use super::release::Held;
 use super::round::{Claim, Kind};
 use super::timer::between;
-use super::{Done, Engine, Failure, Last, Lease, OPERATIONS_MAX, OpId, Patience, Progress, Task};
+use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
@@ -34,7 +35,7 @@ impl Engine {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
         let task = Task::Acquire { ttl, patience, attempts: 0, last: None };
-        let op = self.start_operation(task, Progress::Waiting);
+        let op = self.operations.start(task, Progress::Waiting);
         let key = resource.prefixed(&self.config.key_prefix);
         let is_its_turn = match patience {
             Patience::OneRound => true,
@@ -43,7 +44,7 @@ impl Engine {
         if is_its_turn {
             self.start_attempt(now, op, key);
         }
-        Ok(self.id_of(op))
+        Ok(self.operations.id_of(op))
     }
 
     /// A timer of a waiting acquisition fired: its retry delay, its wait in the queue, or its
@@ -56,7 +57,7 @@ impl Engine {
         if now >= give_up_at {
             let failure = self.failure_in_queue(op);
             self.count_failure(failure);
-            self.conclude(op, Progress::Failed(failure, None));
+            self.operations.conclude(op, Progress::Failed(failure, None));
         } else if !self.waits_longer(now, op, give_up_at) {
             self.start_again(now, op);
         }
@@ -65,7 +66,7 @@ impl Engine {
     /// Why an acquisition failed. If it never asked the nodes, the reason of the acquisition that
     /// asked for the queue.
     fn failure_in_queue(&mut self, op: usize) -> Failure {
-        let Some(Last { key, report: None }) = self.last_of(op) else {
+        let Some(Last { key, report: None }) = self.operations.last_of(op) else {
             return self.last_report(op).map_or(Failure::Contended, |(failure, _)| *failure);
         };
         let report = self.report_in_queue(key);
@@ -76,15 +77,8 @@ impl Engine {
         failure
     }
 
-    fn last_of(&self, op: usize) -> Option<&Last> {
-        match &self.operations[op].task {
-            Task::Acquire { last, .. } => last.as_deref(),
-            _ => None,
-        }
-    }
-
     fn last_report(&self, op: usize) -> Option<&(Failure, LockError)> {
-        self.last_of(op)?.report.as_ref()
+        self.operations.last_of(op)?.report.as_ref()
     }
 
     /// As [`last_report`](Engine::last_report), for other operations. If this one has failed, its
@@ -114,21 +108,21 @@ impl Engine {
     }
 
     pub(super) fn start_again(&mut self, now: Moment, op: usize) {
-        let last = self.last_of(op).expect("a waiting acquisition remembers its key");
+        let last = self.operations.last_of(op).expect("a waiting acquisition remembers its key");
         let key = last.key.clone();
         self.start_attempt(now, op, key);
     }
 
     /// The acquisition is about to end: the next one in its queue may start.
     pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
-        if !self.has_queues() || self.patience_of(self.id_of(op)).is_none() {
+        if !self.has_queues() || self.operations.patience_of(self.operations.id_of(op)).is_none() {
             return;
         }
         let key = match self.operations[op].progress {
             Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
                 Some(&self.rounds.claim(round).key)
             }
-            _ => self.last_of(op).map(|last| &last.key),
+            _ => self.operations.last_of(op).map(|last| &last.key),
         };
         if let Some(key) = key.cloned() {
             self.leave_line(now, op, &key, got);
@@ -160,7 +154,7 @@ impl Engine {
         let round = self.rounds.start(now, Kind::Acquire, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         if let Patience::Until(give_up_at) = patience {
-            self.set_timer(op, give_up_at);
+            self.operations.set_timer(op, give_up_at);
         }
         self.send_to_all(now, round);
     }
@@ -172,7 +166,7 @@ impl Engine {
         if let Task::Acquire { last, .. } = &mut self.operations[op].task {
             last.get_or_insert_with(|| Box::new(Last { key, report: None }));
         }
-        self.conclude(op, Progress::Failed(Failure::NoEntropy, None));
+        self.operations.conclude(op, Progress::Failed(Failure::NoEntropy, None));
     }
 
     /// Undoes a failed round on every node (R4, R10). Returns whether another round will follow.
@@ -195,7 +189,7 @@ impl Engine {
         }
         self.rounds.disown(round);
         self.operations[op].progress = Progress::Waiting;
-        self.set_timer(op, retry_at);
+        self.operations.set_timer(op, retry_at);
         true
     }
 
@@ -237,9 +231,9 @@ impl Engine {
         }
         if before.is_some() {
             self.rounds.disown(round);
-            self.conclude(op, Progress::Failed(failure, None));
+            self.operations.conclude(op, Progress::Failed(failure, None));
         } else {
-            self.conclude(op, Progress::Failed(failure, Some(round)));
+            self.operations.conclude(op, Progress::Failed(failure, Some(round)));
         }
     }
 
@@ -264,7 +258,7 @@ impl Engine {
                         deadline: won.deadline,
                         granted: won.granted,
                         sent: won.sent,
-                        engine: self.instance,
+                        engine: self.operations.instance(),
                         doubts: Box::default(),
                     })));
                 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::operation::{Failure, OpId, Progress, Task};
 use super::round::{Claim, Kind};
-use super::{Engine, Failure, Lease, OpId, Progress, Task};
+use super::{Engine, Lease};
 use crate::config::Heal;
 use crate::error::LockError;
 use crate::moment::Moment;
@@ -25,13 +26,13 @@ impl Engine {
         let deadline = lease.deadline;
         let lease = self.leases.insert(lease);
         let task = Task::Extend { lease, refused };
-        let op = self.start_operation(task, Progress::Waiting);
+        let op = self.operations.start(task, Progress::Waiting);
         match is_refused {
-            true => self.conclude(op, Progress::Refused),
+            true => self.operations.conclude(op, Progress::Refused),
             // After the old deadline, an answer is of no use.
             false => self.start_extension(now, op, lease, ttl, deadline),
         }
-        self.id_of(op)
+        self.operations.id_of(op)
     }
 
     /// Starts the round of an extension, or of a kept lock's renewal, which waits for answers until
@@ -57,7 +58,7 @@ impl Engine {
         }
         let round = self.rounds.start(now, kind, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
-        self.set_timer(op, until);
+        self.operations.set_timer(op, until);
         self.send_to_all(now, round);
         // However it ends, its nodes get the release too (R29): it may set copies there. And a
         // process with a copy may have moved to a node that was not sent the SET.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::operation::{Failure, OpId, Progress, Task};
 use super::timer::between;
-use super::{Done, Engine, Failure, Lease, OpId, Progress, Task};
+use super::{Done, Engine, Lease};
 use crate::error::LockError;
 use crate::keep_alive::{KeepAlive, Loss, LossCause};
 use crate::moment::Moment;
@@ -126,21 +127,21 @@ impl Engine {
             None => Some(LossCause::Late),
         };
         let lease = self.leases.insert(lease);
-        let op = self.start_operation(Task::Keep { lease, keep }, Progress::Waiting);
+        let op = self.operations.start(Task::Keep { lease, keep }, Progress::Waiting);
         match cause {
-            Some(cause) => self.conclude(op, Progress::Lost(cause, None)),
+            Some(cause) => self.operations.conclude(op, Progress::Lost(cause, None)),
             None => {
                 let random = self.entropy.next_u64();
                 let at = terms.first_renewal(now, deadline, random);
-                self.set_timer(op, at.min(tell_at));
+                self.operations.set_timer(op, at.min(tell_at));
             }
         }
-        self.id_of(op)
+        self.operations.id_of(op)
     }
 
     /// The lease of a lock that is kept here, as of its last renewal.
     pub fn kept(&self, id: OpId) -> Option<&Lease> {
-        match self.operations[self.lookup(id)?].task {
+        match self.operations[self.operations.lookup(id)?].task {
             Task::Keep { lease, .. } => Some(&self.leases[lease]),
             Task::Acquire { .. } | Task::Extend { .. } | Task::Release { .. } => None,
         }
@@ -167,9 +168,9 @@ impl Engine {
             (None, _) => self.start_extension(now, op, lease, held.ttl, tell_at),
             (Some(cause), Progress::Voting(round)) => {
                 self.rounds[round].decided = true;
-                self.conclude(op, Progress::Lost(cause, Some(round)));
+                self.operations.conclude(op, Progress::Lost(cause, Some(round)));
             }
-            (Some(cause), _) => self.conclude(op, Progress::Lost(cause, None)),
+            (Some(cause), _) => self.operations.conclude(op, Progress::Lost(cause, None)),
         }
     }
 
@@ -244,7 +245,7 @@ impl Engine {
     fn wait_again(&mut self, op: usize, round: usize, at: Moment) {
         self.rounds.disown(round);
         self.operations[op].progress = Progress::Waiting;
-        self.set_timer(op, at);
+        self.operations.set_timer(op, at);
     }
 }
 

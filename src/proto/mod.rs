@@ -30,15 +30,14 @@ mod fleet;
 mod keep;
 mod lease;
 mod node;
+mod operation;
 mod queue;
 mod release;
 mod round;
 mod rounds;
 mod timer;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slab::Slab;
@@ -50,26 +49,25 @@ pub use command::{
     Command, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply, Section,
     ServerError, ServerInfo,
 };
-use keep::Keep;
 pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
 pub(crate) use node::{CONNECTIONS_MAX, Origin, Origins};
 pub use node::{ErrorCounts, NodeState, NodeStatus, Notice};
+pub use operation::OpId;
 
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
-use crate::keep_alive::{Loss, LossCause};
+use crate::keep_alive::Loss;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase};
 use crate::quorum::Verdict;
-use crate::resource::Resource;
 use fleet::{Fleet, Outgoing};
 use node::{Node, Request, Route, State};
+use operation::{Failure, Operations, Progress, Task};
 use queue::Queues;
 use round::Kind;
 use rounds::Rounds;
-use timer::Timers;
 
 /// Initial capacity: a client with fewer open rounds than this allocates nothing. Rounds that a
 /// slow node has not answered count as open.
@@ -86,24 +84,6 @@ const REPLIES_PER_TURN_MAX: usize = 3_072;
 const SHARE_MIN: usize = 8;
 /// The most operations that may be in flight at once.
 pub const OPERATIONS_MAX: usize = 131_072;
-
-/// Identifies an operation in flight. An engine ignores the ids of other engines and of past
-/// operations; it does not use an id again within 2^32 operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OpId {
-    slot: u32,
-    generation: u32,
-    /// The number of the engine, unique in this process.
-    instance: u64,
-}
-
-impl OpId {
-    /// An id that no engine uses.
-    pub(crate) const NONE: OpId = OpId { slot: 0, generation: 0, instance: u64::MAX };
-}
-
-/// How many engines this process has made.
-static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
 /// How long an acquisition keeps trying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,81 +153,6 @@ pub enum Action<'a> {
     },
 }
 
-struct Operation {
-    generation: u32,
-    task: Task,
-    progress: Progress,
-    timer: Option<Moment>,
-}
-
-enum Task {
-    Acquire {
-        ttl: Ttl,
-        patience: Patience,
-        attempts: u32,
-        last: Option<Box<Last>>,
-    },
-    Extend {
-        lease: usize,
-        /// Why nothing was sent, if so.
-        refused: Option<LockError>,
-    },
-    /// Whether the lock was valid when its release began.
-    Release {
-        was_valid: bool,
-    },
-    /// The lock is renewed until it is stopped or lost.
-    Keep {
-        lease: usize,
-        keep: Box<Keep>,
-    },
-}
-
-/// What is remembered between two rounds, and before the first round if the acquisition has to
-/// wait.
-struct Last {
-    key: Resource,
-    /// The node reports of the last round that was not cut off.
-    report: Option<(Failure, LockError)>,
-}
-
-/// Why an operation did not succeed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Failure {
-    Contended,
-    Unavailable,
-    Expired,
-    NoEntropy,
-}
-
-impl From<Failure> for LockErrorKind {
-    fn from(failure: Failure) -> LockErrorKind {
-        match failure {
-            Failure::Contended => LockErrorKind::Contended,
-            Failure::Unavailable => LockErrorKind::Unavailable,
-            Failure::Expired => LockErrorKind::Expired,
-            Failure::NoEntropy => LockErrorKind::NoEntropy,
-        }
-    }
-}
-
-// Each operation is moved several times, so its size matters.
-const _: () = assert!(size_of::<Operation>() <= 128);
-
-#[derive(Clone, Copy)]
-enum Progress {
-    /// Between two rounds, or in a queue.
-    Waiting,
-    Voting(usize),
-    /// This round was won; its validity is not proved yet.
-    Won(usize),
-    Failed(Failure, Option<usize>),
-    /// Nothing was sent; the task has the reason.
-    Refused,
-    /// A kept lock is lost, maybe during this round.
-    Lost(LossCause, Option<usize>),
-}
-
 /// Counters since the engine was created. Of each acquisition, the result is counted once, however
 /// many rounds it took; failures of other kinds are not counted. Renewals of kept locks count as
 /// extensions.
@@ -304,15 +209,11 @@ pub struct Engine {
     last_now: Moment,
     nodes: Fleet,
     rounds: Rounds,
-    operations: Slab<Operation>,
+    operations: Operations,
     /// The leases of extensions in flight.
     leases: Slab<Lease>,
-    generation: u32,
-    instance: u64,
-    timers: Timers,
     share: usize,
     replies_share: usize,
-    done: VecDeque<usize>,
     queues: Queues,
     stats: Stats,
 }
@@ -330,14 +231,10 @@ impl Engine {
             last_now: Moment::from_nanos(0),
             nodes,
             rounds,
-            operations: Slab::with_capacity(ROUNDS_USUAL),
+            operations: Operations::new(),
             leases: Slab::new(),
-            generation: 0,
-            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
-            timers: Timers::default(),
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
-            done: VecDeque::with_capacity(ROUNDS_USUAL),
             queues,
             stats: Stats::default(),
         }
@@ -363,8 +260,7 @@ impl Engine {
             self.node_timeout(now, node);
         }
         let mut left = WORK_PER_TURN_MAX;
-        while let Some(op) = self.take_due(now) {
-            self.operations[op].timer = None;
+        while let Some(op) = self.operations.take_due(now) {
             match (self.operations[op].progress, &self.operations[op].task) {
                 (Progress::Waiting | Progress::Voting(_), Task::Keep { .. }) => {
                     self.handle_kept_due(now, op);
@@ -373,7 +269,7 @@ impl Engine {
                 (Progress::Voting(round), Task::Acquire { .. }) => self.give_up(now, op, round),
                 (Progress::Voting(round), Task::Extend { .. } | Task::Release { .. }) => {
                     self.rounds[round].decided = true;
-                    self.conclude(op, Progress::Failed(Failure::Expired, Some(round)));
+                    self.operations.conclude(op, Progress::Failed(Failure::Expired, Some(round)));
                 }
                 (
                     Progress::Won(_)
@@ -389,8 +285,7 @@ impl Engine {
             }
         }
         self.nodes.settle_due();
-        let operations = &self.operations;
-        self.timers.settle_due(|at, id| is_timer(operations, at, id));
+        self.operations.settle_due();
     }
 
     /// Updates the time.
@@ -408,16 +303,10 @@ impl Engine {
     /// A lower bound on the next deadline.
     #[inline]
     fn due(&self) -> Option<Moment> {
-        match (self.nodes.due(), self.timers.due()) {
+        match (self.nodes.due(), self.operations.due()) {
             (Some(node), Some(timer)) => Some(node.min(timer)),
             (node, timer) => node.or(timer),
         }
-    }
-
-    fn take_due(&mut self, now: Moment) -> Option<usize> {
-        let operations = &self.operations;
-        let id = self.timers.take_due(now, |at, id| is_timer(operations, at, id))?;
-        self.lookup(id)
     }
 
     /// The next action. Even after `None`, [`has_actions`](Engine::has_actions) may be true,
@@ -517,8 +406,8 @@ impl Engine {
     pub fn poll_done(&mut self, now: Moment) -> Option<(OpId, Done)> {
         // Each iteration takes one operation out of the queue, and none is put back.
         let now = self.clamp(now);
-        while let Some(op) = self.done.pop_front() {
-            let id = self.id_of(op);
+        while let Some(op) = self.operations.pop_ended() {
+            let id = self.operations.id_of(op);
             if let Some(done) = self.finish(now, op) {
                 return Some((id, done));
             }
@@ -531,13 +420,7 @@ impl Engine {
     #[inline(always)]
     pub fn take_done(&mut self, now: Moment, id: OpId) -> Option<Done> {
         let now = self.clamp(now);
-        let op = self.lookup(id)?;
-        if self.done.front() == Some(&op) {
-            self.done.pop_front();
-        } else {
-            let at = self.done.iter().position(|done| *done == op)?;
-            self.done.remove(at);
-        }
+        let op = self.operations.take_ended(id)?;
         self.finish(now, op)
     }
 
@@ -580,15 +463,12 @@ impl Engine {
     /// [`poll_done`](Engine::poll_done) no longer returns it.
     pub fn cancel(&mut self, now: Moment, id: OpId) -> Cancelled {
         let now = self.clamp(now);
-        let Some(op) = self.lookup(id) else {
+        let Some(op) = self.operations.lookup(id) else {
             return Cancelled::Nothing;
         };
         self.stats.cancelled += 1;
-        self.clear_timer(op);
-        self.done.retain(|done| *done != op);
-        let Operation { task, progress, .. } = &self.operations[op];
-        let progress = *progress;
-        let cancelled = match *task {
+        let progress = self.operations[op].progress;
+        let cancelled = match self.operations[op].task {
             Task::Acquire { .. } => {
                 if let Progress::Voting(round) | Progress::Won(round) = progress {
                     self.undo(now, round);
@@ -617,23 +497,16 @@ impl Engine {
             }
             Task::Release { .. } => Cancelled::Release,
         };
-        self.operations.remove(op);
-        match progress {
-            Progress::Voting(round)
-            | Progress::Won(round)
-            | Progress::Failed(_, Some(round))
-            | Progress::Lost(_, Some(round)) => self.rounds.disown(round),
-            Progress::Waiting
-            | Progress::Failed(_, None)
-            | Progress::Lost(_, None)
-            | Progress::Refused => {}
+        self.operations.cancel(op);
+        if let Some(round) = progress.round() {
+            self.rounds.disown(round);
         }
         cancelled
     }
 
     /// Whether there are results that were not taken yet.
     pub fn has_done(&self) -> bool {
-        !self.done.is_empty()
+        self.operations.ended().len() > 0
     }
 
     /// When to call [`handle_timeout`](Engine::handle_timeout) if nothing else happens; a past
@@ -647,7 +520,7 @@ impl Engine {
     /// [`poll_timeout`](Engine::poll_timeout): it is the timer of an operation, or the node timeout
     /// is below 10 ms.
     pub fn is_precise(&self) -> bool {
-        let is_timer = self.timers.due().is_some_and(|timer| self.due() == Some(timer));
+        let is_timer = self.operations.due().is_some_and(|timer| self.due() == Some(timer));
         is_timer || self.config.node_timeout < PRECISE_MAX
     }
 
@@ -668,7 +541,7 @@ impl Engine {
 
     /// The operations whose results were not taken yet.
     pub fn done(&self) -> impl Iterator<Item = OpId> + '_ {
-        self.done.iter().map(|op| self.id_of(*op))
+        self.operations.ended().map(|op| self.operations.id_of(op))
     }
 
     /// Whether the operation has ended and its result was not taken yet.
@@ -676,19 +549,19 @@ impl Engine {
         let is_concluded = |op: usize| {
             !matches!(self.operations[op].progress, Progress::Waiting | Progress::Voting(_))
         };
-        self.lookup(id).is_some_and(is_concluded)
+        self.operations.lookup(id).is_some_and(is_concluded)
     }
 
     /// Whether the operation is a release. Its result does not depend on the time.
     pub fn is_release(&self, id: OpId) -> bool {
         let is_release = |op: usize| matches!(self.operations[op].task, Task::Release { .. });
-        self.lookup(id).is_some_and(is_release)
+        self.operations.lookup(id).is_some_and(is_release)
     }
 
     /// Same as [`is_release`](Engine::is_release), for the operation that
     /// [`poll_done`](Engine::poll_done) returns next; `None` if there is none.
     pub fn is_release_next(&self) -> Option<bool> {
-        let op = *self.done.front()?;
+        let op = self.operations.ended().next()?;
         Some(matches!(self.operations[op].task, Task::Release { .. }))
     }
 
@@ -762,57 +635,12 @@ impl Engine {
         self.last_now
     }
 
-    #[inline]
-    fn start_operation(&mut self, task: Task, progress: Progress) -> usize {
-        self.generation = self.generation.wrapping_add(1);
-        let generation = self.generation;
-        self.operations.insert(Operation { generation, task, progress, timer: None })
-    }
-
-    fn id_of(&self, op: usize) -> OpId {
-        let generation = self.operations[op].generation;
-        OpId { slot: op as u32, generation, instance: self.instance }
-    }
-
-    fn lookup(&self, id: OpId) -> Option<usize> {
-        let op = id.slot as usize;
-        let is_known = self.operations.get(op)?.generation == id.generation;
-        (is_known && id.instance == self.instance).then_some(op)
-    }
-
-    fn set_timer(&mut self, op: usize, at: Moment) {
-        self.clear_timer(op);
-        self.operations[op].timer = Some(at);
-        self.timers.set(at, self.id_of(op));
-    }
-
-    #[inline]
-    fn clear_timer(&mut self, op: usize) {
-        if self.operations[op].timer.take().is_some() {
-            let operations = &self.operations;
-            self.timers.clear_one(|at, id| is_timer(operations, at, id));
-        }
-    }
-
-    /// Puts an operation with a known outcome into the queue of results.
-    #[inline]
-    fn conclude(&mut self, op: usize, progress: Progress) {
-        self.clear_timer(op);
-        self.operations[op].progress = progress;
-        self.done.push_back(op);
-    }
-
     #[inline(always)]
     fn end(&mut self, op: usize) {
-        let operation = self.operations.remove(op);
-        match operation.progress {
-            Progress::Won(round)
-            | Progress::Failed(_, Some(round))
-            | Progress::Lost(_, Some(round)) => self.rounds.disown(round),
-            Progress::Failed(_, None) | Progress::Lost(_, None) | Progress::Refused => {}
-            Progress::Waiting | Progress::Voting(_) => {
-                unreachable!("only a concluded operation ends")
-            }
+        let ended = self.operations.end(op);
+        debug_assert!(!matches!(ended.progress, Progress::Waiting | Progress::Voting(_)));
+        if let Some(round) = ended.progress.round() {
+            self.rounds.disown(round);
         }
     }
 
@@ -885,11 +713,11 @@ impl Engine {
         let (kind, tally) = (self.rounds[round].kind, self.rounds[round].tally);
         match (verdict, kind) {
             (Verdict::Pending, _) => unreachable!("nothing is decided"),
-            (Verdict::Won, _) => self.conclude(op, Progress::Won(round)),
+            (Verdict::Won, _) => self.operations.conclude(op, Progress::Won(round)),
             (Verdict::Lost, Kind::Acquire) => {
                 let failure = acquire::failure(tally);
                 if !self.attempt_failed(now, op, round, failure) {
-                    self.conclude(op, Progress::Failed(failure, Some(round)));
+                    self.operations.conclude(op, Progress::Failed(failure, Some(round)));
                 }
             }
             (Verdict::Lost, Kind::Release)
@@ -904,7 +732,7 @@ impl Engine {
                     true => Failure::Expired,
                     false => Failure::Unavailable,
                 };
-                self.conclude(op, Progress::Failed(failure, Some(round)));
+                self.operations.conclude(op, Progress::Failed(failure, Some(round)));
             }
         }
     }
@@ -919,12 +747,6 @@ impl Engine {
 /// first sample is taken whole.
 fn smooth(average: &mut Option<u64>, sample: u64) {
     *average = Some(average.map_or(sample, |old| old - old / 8 + sample / 8));
-}
-
-/// Whether the operation waits for this moment.
-fn is_timer(operations: &Slab<Operation>, at: Moment, id: OpId) -> bool {
-    let waits = |op: &Operation| op.generation == id.generation && op.timer == Some(at);
-    operations.get(id.slot as usize).is_some_and(waits)
 }
 
 impl std::fmt::Debug for Engine {

@@ -10,7 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::mem;
 
-use super::{Engine, Failure, Last, OpId, Patience, Progress, Task};
+use super::Engine;
+use super::operation::{Failure, Last, OpId, Progress, Task};
 use crate::error::LockError;
 use crate::moment::Moment;
 use crate::resource::Resource;
@@ -85,7 +86,7 @@ impl Engine {
         key: &Resource,
         give_up_at: Moment,
     ) -> bool {
-        let id = self.id_of(op);
+        let id = self.operations.id_of(op);
         self.queues.tidy(now);
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             let queue = Queue { first: Some(id), ..Queue::default() };
@@ -109,7 +110,7 @@ impl Engine {
         if let Task::Acquire { last, .. } = &mut self.operations[op].task {
             *last = Some(Box::new(Last { key: key.clone(), report: None }));
         }
-        self.set_timer(op, start_at);
+        self.operations.set_timer(op, start_at);
         false
     }
 
@@ -123,7 +124,7 @@ impl Engine {
         let Some(held_until) = queue.and_then(|queue| queue.held_until(now)) else {
             return false;
         };
-        self.set_timer(op, held_until.min(give_up_at));
+        self.operations.set_timer(op, held_until.min(give_up_at));
         true
     }
 
@@ -136,7 +137,7 @@ impl Engine {
         key: &Resource,
         got: Option<(LockToken, Moment)>,
     ) {
-        let id = self.id_of(op);
+        let id = self.operations.id_of(op);
         let has_others = |queue: &Queue| queue.first == Some(id) && !queue.others.is_empty();
         let has_report = got.is_none() && self.queues.by_key.get(key).is_some_and(has_others);
         let report = if has_report { self.report_of(op) } else { None };
@@ -155,7 +156,7 @@ impl Engine {
         if 2 * queue.gone > queue.others.len() {
             queue.gone = 0;
             let mut others = mem::take(&mut queue.others);
-            others.retain(|other| *other != id && self.lookup(*other).is_some());
+            others.retain(|other| *other != id && self.operations.lookup(*other).is_some());
             if let Some(queue) = self.queues.by_key.get_mut(key) {
                 queue.others = others;
             }
@@ -170,7 +171,7 @@ impl Engine {
         let held_until = queue.held_until(now);
         let mut others = mem::take(&mut queue.others);
         let next = std::iter::from_fn(|| others.pop_front()).find_map(|id| {
-            let (op, give_up_at) = self.patience_of(id)?;
+            let (op, give_up_at) = self.operations.patience_of(id)?;
             // An operation whose patience has ended will get its result without asking.
             (now < give_up_at).then_some((id, op, give_up_at))
         });
@@ -184,7 +185,7 @@ impl Engine {
             (queue.first, queue.others) = (Some(id), others);
         }
         match held_until {
-            Some(held_until) => self.set_timer(op, held_until.min(give_up_at)),
+            Some(held_until) => self.operations.set_timer(op, held_until.min(give_up_at)),
             None => self.start_again(now, op),
         }
     }
@@ -205,7 +206,7 @@ impl Engine {
             }
             return;
         };
-        if let (None, Some((op, give_up_at))) = (held_until, self.patience_of(first)) {
+        if let (None, Some((op, give_up_at))) = (held_until, self.operations.patience_of(first)) {
             let is_waiting = matches!(self.operations[op].progress, Progress::Waiting);
             if is_waiting && now < give_up_at {
                 self.start_again(now, op);
@@ -230,17 +231,9 @@ impl Engine {
     /// The last report of the acquisition that asks for this queue, or of one that asked before.
     pub(super) fn report_in_queue(&self, key: &Resource) -> Option<(Failure, LockError)> {
         let queue = self.queues.by_key.get(key)?;
-        let first = queue.first.and_then(|first| self.lookup(first));
+        let first = queue.first.and_then(|first| self.operations.lookup(first));
         let report = first.and_then(|first| self.report_of(first)).or_else(|| queue.report.clone());
         report.or_else(|| self.report_so_far(first?))
-    }
-
-    pub(super) fn patience_of(&self, id: OpId) -> Option<(usize, Moment)> {
-        let op = self.lookup(id)?;
-        match self.operations[op].task {
-            Task::Acquire { patience: Patience::Until(give_up_at), .. } => Some((op, give_up_at)),
-            _ => None,
-        }
     }
 }
 

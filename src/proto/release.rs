@@ -2,8 +2,9 @@
 
 use super::lease::NO_ENGINE;
 use super::node::State;
+use super::operation::{OpId, Progress, Task};
 use super::round::{Claim, Kind, Lost};
-use super::{Engine, Lease, NodeSet, OpId, Outgoing, Progress, Released, Task};
+use super::{Engine, Lease, NodeSet, Outgoing, Released};
 use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
@@ -29,7 +30,7 @@ impl Engine {
         let now = self.clamp(now);
         self.stats.released += 1;
         let task = Task::Release { was_valid: lease.is_valid_at(now) };
-        let op = self.start_operation(task, Progress::Waiting);
+        let op = self.operations.start(task, Progress::Waiting);
         let round = self.give_up_lease(now, lease, Some(op));
         // With every node down, the release may have ended already.
         if let Progress::Waiting = self.operations[op].progress {
@@ -37,10 +38,10 @@ impl Engine {
             if self.rounds[round].waited {
                 // Nothing else limits the wait for a node whose socket accepts no more.
                 let longest = self.config.connect_timeout + self.config.node_timeout;
-                self.set_timer(op, now.after(longest));
+                self.operations.set_timer(op, now.after(longest));
             }
         }
-        self.id_of(op)
+        self.operations.id_of(op)
     }
 
     /// Releases a lock without a result.
@@ -53,10 +54,10 @@ impl Engine {
     /// Makes another engine's lease one of this engine: that lease does not list the nodes to ask
     /// here.
     pub(super) fn adopt(&mut self, now: Moment, mut lease: Lease) -> Lease {
-        if lease.engine != self.instance {
+        if lease.engine != self.operations.instance() {
             self.nodes.take_doubts(now, &lease);
             lease = lease.adopted(self.nodes.len());
-            lease.engine = self.instance;
+            lease.engine = self.operations.instance();
         }
         lease
     }

@@ -1,0 +1,293 @@
+//! The operations in flight: their ids, their timers, and the results that were not taken yet.
+
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slab::Slab;
+
+use super::keep::Keep;
+use super::timer::Timers;
+use super::{Patience, ROUNDS_USUAL, Ttl};
+use crate::error::{LockError, LockErrorKind};
+use crate::keep_alive::LossCause;
+use crate::moment::Moment;
+use crate::resource::Resource;
+
+/// Identifies an operation in flight. An engine ignores the ids of other engines and of past
+/// operations; it does not use an id again within 2^32 operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    /// The number of the engine, unique in this process.
+    pub(super) instance: u64,
+}
+
+impl OpId {
+    /// An id that no engine uses.
+    pub(crate) const NONE: OpId = OpId { slot: 0, generation: 0, instance: u64::MAX };
+}
+
+/// How many engines this process has made.
+static INSTANCES: AtomicU64 = AtomicU64::new(0);
+
+pub(super) struct Operation {
+    generation: u32,
+    pub(super) task: Task,
+    pub(super) progress: Progress,
+    timer: Option<Moment>,
+}
+
+pub(super) enum Task {
+    Acquire {
+        ttl: Ttl,
+        patience: Patience,
+        attempts: u32,
+        last: Option<Box<Last>>,
+    },
+    Extend {
+        lease: usize,
+        /// Why nothing was sent, if so.
+        refused: Option<LockError>,
+    },
+    /// Whether the lock was valid when its release began.
+    Release {
+        was_valid: bool,
+    },
+    /// The lock is renewed until it is stopped or lost.
+    Keep {
+        lease: usize,
+        keep: Box<Keep>,
+    },
+}
+
+/// What is remembered between two rounds, and before the first round if the acquisition has to
+/// wait.
+pub(super) struct Last {
+    pub(super) key: Resource,
+    /// The node reports of the last round that was not cut off.
+    pub(super) report: Option<(Failure, LockError)>,
+}
+
+/// Why an operation did not succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    Contended,
+    Unavailable,
+    Expired,
+    NoEntropy,
+}
+
+impl From<Failure> for LockErrorKind {
+    fn from(failure: Failure) -> LockErrorKind {
+        match failure {
+            Failure::Contended => LockErrorKind::Contended,
+            Failure::Unavailable => LockErrorKind::Unavailable,
+            Failure::Expired => LockErrorKind::Expired,
+            Failure::NoEntropy => LockErrorKind::NoEntropy,
+        }
+    }
+}
+
+// Each operation is moved several times, so its size matters.
+const _: () = assert!(size_of::<Operation>() <= 128);
+
+#[derive(Clone, Copy)]
+pub(super) enum Progress {
+    /// Between two rounds, or in a queue.
+    Waiting,
+    Voting(usize),
+    /// This round was won; its validity is not proved yet.
+    Won(usize),
+    Failed(Failure, Option<usize>),
+    /// Nothing was sent; the task has the reason.
+    Refused,
+    /// A kept lock is lost, maybe during this round.
+    Lost(LossCause, Option<usize>),
+}
+
+impl Progress {
+    /// The round that the operation still owns.
+    pub(super) fn round(self) -> Option<usize> {
+        match self {
+            Progress::Voting(round) | Progress::Won(round) => Some(round),
+            Progress::Failed(_, round) | Progress::Lost(_, round) => round,
+            Progress::Waiting | Progress::Refused => None,
+        }
+    }
+}
+
+pub(super) struct Operations {
+    open: Slab<Operation>,
+    generation: u32,
+    instance: u64,
+    timers: Timers,
+    /// The operations whose results were not taken yet.
+    ended: VecDeque<usize>,
+}
+
+impl Index<usize> for Operations {
+    type Output = Operation;
+
+    #[inline(always)]
+    fn index(&self, op: usize) -> &Operation {
+        &self.open[op]
+    }
+}
+
+impl IndexMut<usize> for Operations {
+    #[inline(always)]
+    fn index_mut(&mut self, op: usize) -> &mut Operation {
+        &mut self.open[op]
+    }
+}
+
+impl Operations {
+    pub(super) fn new() -> Operations {
+        Operations {
+            open: Slab::with_capacity(ROUNDS_USUAL),
+            generation: 0,
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+            timers: Timers::default(),
+            ended: VecDeque::with_capacity(ROUNDS_USUAL),
+        }
+    }
+
+    /// The number of the engine, unique in this process.
+    pub(super) fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    #[inline]
+    pub(super) fn start(&mut self, task: Task, progress: Progress) -> usize {
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        self.open.insert(Operation { generation, task, progress, timer: None })
+    }
+
+    pub(super) fn id_of(&self, op: usize) -> OpId {
+        let generation = self.open[op].generation;
+        OpId { slot: op as u32, generation, instance: self.instance }
+    }
+
+    pub(super) fn lookup(&self, id: OpId) -> Option<usize> {
+        let op = id.slot as usize;
+        let is_known = self.open.get(op)?.generation == id.generation;
+        (is_known && id.instance == self.instance).then_some(op)
+    }
+
+    /// Forgets an operation whose result was taken.
+    #[inline(always)]
+    pub(super) fn end(&mut self, op: usize) -> Operation {
+        self.open.remove(op)
+    }
+
+    /// Forgets an operation, and its result if there is one.
+    pub(super) fn cancel(&mut self, op: usize) {
+        self.clear_timer(op);
+        self.ended.retain(|ended| *ended != op);
+        self.open.remove(op);
+    }
+}
+
+/// Timers.
+impl Operations {
+    pub(super) fn set_timer(&mut self, op: usize, at: Moment) {
+        self.clear_timer(op);
+        self.open[op].timer = Some(at);
+        self.timers.set(at, self.id_of(op));
+    }
+
+    #[inline]
+    fn clear_timer(&mut self, op: usize) {
+        if self.open[op].timer.take().is_some() {
+            let open = &self.open;
+            self.timers.clear_one(|at, id| is_timer(open, at, id));
+        }
+    }
+
+    /// A lower bound on the next timer.
+    #[inline]
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.timers.due()
+    }
+
+    /// Makes the bound exact.
+    pub(super) fn settle_due(&mut self) {
+        let open = &self.open;
+        self.timers.settle_due(|at, id| is_timer(open, at, id));
+    }
+
+    /// Takes the next operation whose timer has fired.
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<usize> {
+        let open = &self.open;
+        let id = self.timers.take_due(now, |at, id| is_timer(open, at, id))?;
+        let op = self.lookup(id)?;
+        self.open[op].timer = None;
+        Some(op)
+    }
+}
+
+/// Results.
+impl Operations {
+    /// Puts an operation with a known outcome into the queue of results.
+    #[inline]
+    pub(super) fn conclude(&mut self, op: usize, progress: Progress) {
+        self.clear_timer(op);
+        self.open[op].progress = progress;
+        self.ended.push_back(op);
+    }
+
+    /// Takes the operation that ended first.
+    pub(super) fn pop_ended(&mut self) -> Option<usize> {
+        self.ended.pop_front()
+    }
+
+    /// Takes this operation, if it has ended.
+    #[inline(always)]
+    pub(super) fn take_ended(&mut self, id: OpId) -> Option<usize> {
+        let op = self.lookup(id)?;
+        if self.ended.front() == Some(&op) {
+            self.ended.pop_front();
+        } else {
+            let at = self.ended.iter().position(|ended| *ended == op)?;
+            self.ended.remove(at);
+        }
+        Some(op)
+    }
+
+    pub(super) fn ended(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
+        self.ended.iter().copied()
+    }
+}
+
+/// Acquisitions.
+impl Operations {
+    /// What an acquisition remembers.
+    pub(super) fn last_of(&self, op: usize) -> Option<&Last> {
+        match &self.open[op].task {
+            Task::Acquire { last, .. } => last.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// An acquisition that is in flight and has patience, and how much.
+    pub(super) fn patience_of(&self, id: OpId) -> Option<(usize, Moment)> {
+        let op = self.lookup(id)?;
+        match self.open[op].task {
+            Task::Acquire { patience: Patience::Until(give_up_at), .. } => Some((op, give_up_at)),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the operation waits for this moment.
+fn is_timer(open: &Slab<Operation>, at: Moment, id: OpId) -> bool {
+    let waits = |op: &Operation| op.generation == id.generation && op.timer == Some(at);
+    open.get(id.slot as usize).is_some_and(waits)
+}
