@@ -63,44 +63,26 @@ impl Engine {
         }
     }
 
-    /// Why an acquisition failed. If it never asked the nodes, the reason of the acquisition that
-    /// asked for the queue.
+    /// Why an acquisition failed whose patience is over: what the nodes said last to its queue. It
+    /// is kept for the result.
     fn failure_in_queue(&mut self, op: usize) -> Failure {
-        let Some(Last { key, report: None }) = self.operations.last_of(op) else {
-            return self.last_report(op).map_or(Failure::Contended, |(failure, _)| *failure);
+        let Some(Last { key, .. }) = self.operations.last_of(op) else {
+            return Failure::Contended;
         };
-        let report = self.report_in_queue(key);
-        let failure = report.as_ref().map_or(Failure::Contended, |(failure, _)| *failure);
+        let report = self.report_in_queue(key).cloned().or_else(|| self.report_so_far(key));
+        let (failure, error) = report.unzip();
         if let Task::Acquire { last: Some(last), .. } = &mut self.operations[op].task {
-            last.report = report;
+            last.report = error;
         }
-        failure
+        failure.unwrap_or(Failure::Contended)
     }
 
-    fn last_report(&self, op: usize) -> Option<&(Failure, LockError)> {
-        self.operations.last_of(op)?.report.as_ref()
-    }
-
-    /// As [`last_report`](Engine::last_report), for other operations. If this one has failed, its
-    /// final report.
-    pub(super) fn report_of(&self, op: usize) -> Option<(Failure, LockError)> {
-        match self.operations[op].progress {
-            Progress::Failed(failure, Some(round)) => Some(self.report_in(op, round, failure)),
-            _ => self.last_report(op).cloned(),
-        }
-    }
-
-    /// The node reports of a round that is still open.
-    pub(super) fn report_so_far(&self, op: usize) -> Option<(Failure, LockError)> {
-        let Progress::Voting(round) = self.operations[op].progress else {
-            return None;
-        };
-        let is_refused = self.rounds[round].tally.refused() > 0;
-        let failure = if is_refused { Failure::Contended } else { Failure::Unavailable };
-        Some(self.report_in(op, round, failure))
-    }
-
-    fn report_in(&self, op: usize, round: usize, failure: Failure) -> (Failure, LockError) {
+    pub(super) fn report_in(
+        &self,
+        op: usize,
+        round: usize,
+        failure: Failure,
+    ) -> (Failure, LockError) {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("only acquisitions queue");
         };
@@ -182,10 +164,11 @@ impl Engine {
             self.count_failure(failure);
             return false;
         };
-        let (key, nodes) = (self.rounds.claim(round).key.clone(), self.reports(round));
-        if let Task::Acquire { last, attempts, .. } = &mut self.operations[op].task {
-            let error = LockError::new(failure.into(), *attempts, nodes);
-            *last = Some(Box::new(Last { key, report: Some((failure, error)) }));
+        let (key, report) =
+            (self.rounds.claim(round).key.clone(), self.report_in(op, round, failure));
+        self.note_report(&key, report);
+        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
+            *last = Some(Box::new(Last { key, report: None }));
         }
         self.rounds.disown(round);
         self.operations[op].progress = Progress::Waiting;
@@ -223,17 +206,21 @@ impl Engine {
             let phase = self.nodes[node].phase();
             self.record(now, round, node, NodeOutcome::TimedOut(phase));
         }
-        let cut_off = failure(self.rounds[round].tally);
-        let before = self.last_report(op).map(|(failure, _)| *failure);
-        let failure = before.unwrap_or(cut_off);
-        if self.attempt_failed(now, op, round, failure) {
+        let key = &self.rounds.claim(round).key;
+        let before = self.report_in_queue(key).cloned().map(|report| (key.clone(), report));
+        let Some((key, (failure, report))) = before else {
+            let failure = failure(self.rounds[round].tally);
+            if !self.attempt_failed(now, op, round, failure) {
+                self.operations.conclude(op, Progress::Failed(failure, Some(round)));
+            }
             return;
-        }
-        if before.is_some() {
+        };
+        if !self.attempt_failed(now, op, round, failure) {
             self.rounds.disown(round);
+            if let Task::Acquire { last, .. } = &mut self.operations[op].task {
+                *last = Some(Box::new(Last { key, report: Some(report) }));
+            }
             self.operations.conclude(op, Progress::Failed(failure, None));
-        } else {
-            self.operations.conclude(op, Progress::Failed(failure, Some(round)));
         }
     }
 
@@ -270,10 +257,10 @@ impl Engine {
                 Some(Done::Acquired(Err(error)))
             }
             Progress::Failed(failure, round) => {
-                let nodes = match (round, self.last_report(op)) {
-                    (Some(round), _) => self.reports(round),
-                    (None, Some((_, error))) => error.nodes().to_vec(),
-                    (None, None) => Vec::new(),
+                let kept = || self.operations.last_of(op)?.report.as_ref();
+                let nodes = match round {
+                    Some(round) => self.reports(round),
+                    None => kept().map_or_else(Vec::new, |error| error.nodes().to_vec()),
                 };
                 let error = LockError::new(failure.into(), attempts, nodes);
                 Some(Done::Acquired(Err(error)))

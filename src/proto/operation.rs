@@ -66,8 +66,8 @@ pub(super) enum Task {
 /// wait.
 pub(super) struct Last {
     pub(super) key: Resource,
-    /// The node reports of the last round that was not cut off.
-    pub(super) report: Option<(Failure, LockError)>,
+    /// What the nodes said last, once the acquisition has failed without a round of its own.
+    pub(super) report: Option<LockError>,
 }
 
 /// Why an operation did not succeed.

@@ -35,7 +35,8 @@ struct Queue {
     /// How many of `others` have ended: they are skipped when their turn comes, or removed when
     /// they are many.
     gone: usize,
-    /// The last report of an acquisition that asked for the others and has left.
+    /// What the nodes said to the acquisition that asks for the others, or to one before it, in the
+    /// last round that was not cut off.
     report: Option<(Failure, LockError)>,
 }
 
@@ -138,9 +139,12 @@ impl Engine {
         got: Option<(LockToken, Moment)>,
     ) {
         let id = self.operations.id_of(op);
-        let has_others = |queue: &Queue| queue.first == Some(id) && !queue.others.is_empty();
-        let has_report = got.is_none() && self.queues.by_key.get(key).is_some_and(has_others);
-        let report = if has_report { self.report_of(op) } else { None };
+        let report = match (got, self.operations[op].progress) {
+            (None, Progress::Failed(failure, Some(round))) if self.asks_for_others(id, key) => {
+                Some(self.report_in(op, round, failure))
+            }
+            _ => None,
+        };
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
@@ -228,12 +232,37 @@ impl Engine {
         self.queues.has_any()
     }
 
-    /// The last report of the acquisition that asks for this queue, or of one that asked before.
-    pub(super) fn report_in_queue(&self, key: &Resource) -> Option<(Failure, LockError)> {
-        let queue = self.queues.by_key.get(key)?;
-        let first = queue.first.and_then(|first| self.operations.lookup(first));
-        let report = first.and_then(|first| self.report_of(first)).or_else(|| queue.report.clone());
-        report.or_else(|| self.report_so_far(first?))
+    fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
+        let asks = |queue: &Queue| queue.first == Some(id) && !queue.others.is_empty();
+        self.queues.by_key.get(key).is_some_and(asks)
+    }
+
+    /// A round of the acquisition that asks has failed, and another follows.
+    pub(super) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
+        if let Some(queue) = self.queues.by_key.get_mut(key) {
+            queue.report = Some(report);
+        }
+    }
+
+    /// What the nodes have said to this queue in the last whole round.
+    pub(super) fn report_in_queue(&self, key: &Resource) -> Option<&(Failure, LockError)> {
+        self.queues.by_key.get(key)?.report.as_ref()
+    }
+
+    /// What the nodes have said so far to the acquisition that asks for this queue.
+    pub(super) fn report_so_far(&self, key: &Resource) -> Option<(Failure, LockError)> {
+        let op = self.operations.lookup(self.queues.by_key.get(key)?.first?)?;
+        match self.operations[op].progress {
+            Progress::Failed(failure, Some(round)) => Some(self.report_in(op, round, failure)),
+            Progress::Voting(round) => {
+                let failure = match self.rounds[round].tally.refused() {
+                    0 => Failure::Unavailable,
+                    _ => Failure::Contended,
+                };
+                Some(self.report_in(op, round, failure))
+            }
+            _ => None,
+        }
     }
 }
 
