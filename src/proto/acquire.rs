@@ -56,7 +56,7 @@ impl Engine {
         };
         if now >= give_up_at {
             let failure = self.failure_in_queue(op);
-            self.count_failure(failure);
+            self.stats.count_failure(failure);
             self.operations.conclude(op, Progress::Failed(failure, None));
         } else if !self.waits_longer(now, op, give_up_at) {
             self.start_again(now, op);
@@ -69,7 +69,7 @@ impl Engine {
         let Some(Last { key, .. }) = self.operations.last_of(op) else {
             return Failure::Contended;
         };
-        let report = self.report_in_queue(key).cloned().or_else(|| self.report_so_far(key));
+        let report = self.queues.report_of(key).cloned().or_else(|| self.report_so_far(key));
         let (failure, error) = report.unzip();
         if let Task::Acquire { last: Some(last), .. } = &mut self.operations[op].task {
             last.report = error;
@@ -97,7 +97,9 @@ impl Engine {
 
     /// The acquisition is about to end: the next one in its queue may start.
     pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
-        if !self.has_queues() || self.operations.patience_of(self.operations.id_of(op)).is_none() {
+        if !self.queues.has_any()
+            || self.operations.patience_of(self.operations.id_of(op)).is_none()
+        {
             return;
         }
         let key = match self.operations[op].progress {
@@ -108,15 +110,6 @@ impl Engine {
         };
         if let Some(key) = key.cloned() {
             self.leave_line(now, op, &key, got);
-        }
-    }
-
-    fn count_failure(&mut self, failure: Failure) {
-        match failure {
-            Failure::Contended => self.stats.contended += 1,
-            Failure::Unavailable => self.stats.unavailable += 1,
-            Failure::Expired => self.stats.expired += 1,
-            Failure::NoEntropy => {}
         }
     }
 
@@ -161,12 +154,12 @@ impl Engine {
     ) -> bool {
         self.undo(now, round);
         let Some(retry_at) = self.retry_at(now, op) else {
-            self.count_failure(failure);
+            self.stats.count_failure(failure);
             return false;
         };
         let (key, report) =
             (self.rounds.claim(round).key.clone(), self.report_in(op, round, failure));
-        self.note_report(&key, report);
+        self.queues.note_report(&key, report);
         if let Task::Acquire { last, .. } = &mut self.operations[op].task {
             *last = Some(Box::new(Last { key, report: None }));
         }
@@ -207,7 +200,7 @@ impl Engine {
             self.record(now, round, node, NodeOutcome::TimedOut(phase));
         }
         let key = &self.rounds.claim(round).key;
-        let before = self.report_in_queue(key).cloned().map(|report| (key.clone(), report));
+        let before = self.queues.report_of(key).cloned().map(|report| (key.clone(), report));
         let Some((key, (failure, report))) = before else {
             let failure = failure(self.rounds[round].tally);
             if !self.attempt_failed(now, op, round, failure) {

@@ -81,7 +81,7 @@ impl Engine {
         if self.queues.has_any() {
             let key = held.resource.clone().prefixed(&self.config.key_prefix);
             let (token, deadline) = (held.token, held.deadline);
-            self.hold_longer(&key, token, deadline);
+            self.queues.hold_longer(&key, token, deadline);
         }
         true
     }

@@ -198,6 +198,18 @@ pub struct Stats {
     pub connections_killed: u64,
 }
 
+impl Stats {
+    /// An acquisition has failed.
+    fn count_failure(&mut self, failure: Failure) {
+        match failure {
+            Failure::Contended => self.contended += 1,
+            Failure::Unavailable => self.unavailable += 1,
+            Failure::Expired => self.expired += 1,
+            Failure::NoEntropy => {}
+        }
+    }
+}
+
 /// The algorithm over all nodes, for any number of operations at once.
 ///
 /// Most methods are of four kinds: commands are plain verbs; inputs are `handle_*`; outputs are

@@ -56,6 +56,33 @@ impl Queues {
             self.tidy_at = (2 * self.by_key.len()).max(QUEUES_TIDY);
         }
     }
+
+    /// A lock was extended: no acquisition needs to ask before the new deadline.
+    pub(super) fn hold_longer(&mut self, key: &Resource, token: LockToken, deadline: Moment) {
+        let queue = self.by_key.get_mut(key);
+        if let Some((holder, until)) = queue.and_then(|queue| queue.holder.as_mut()) {
+            if *holder == token {
+                *until = deadline;
+            }
+        }
+    }
+
+    fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
+        let asks = |queue: &Queue| queue.first == Some(id) && !queue.others.is_empty();
+        self.by_key.get(key).is_some_and(asks)
+    }
+
+    /// A round of the acquisition that asks has failed, and another follows.
+    pub(super) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
+        if let Some(queue) = self.by_key.get_mut(key) {
+            queue.report = Some(report);
+        }
+    }
+
+    /// What the nodes have said to this queue in the last whole round.
+    pub(super) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
+        self.by_key.get(key)?.report.as_ref()
+    }
 }
 
 impl Queue {
@@ -140,7 +167,9 @@ impl Engine {
     ) {
         let id = self.operations.id_of(op);
         let report = match (got, self.operations[op].progress) {
-            (None, Progress::Failed(failure, Some(round))) if self.asks_for_others(id, key) => {
+            (None, Progress::Failed(failure, Some(round)))
+                if self.queues.asks_for_others(id, key) =>
+            {
                 Some(self.report_in(op, round, failure))
             }
             _ => None,
@@ -216,37 +245,6 @@ impl Engine {
                 self.start_again(now, op);
             }
         }
-    }
-
-    /// A lock was extended: no acquisition needs to ask before the new deadline.
-    pub(super) fn hold_longer(&mut self, key: &Resource, token: LockToken, deadline: Moment) {
-        let queue = self.queues.by_key.get_mut(key);
-        if let Some((holder, until)) = queue.and_then(|queue| queue.holder.as_mut()) {
-            if *holder == token {
-                *until = deadline;
-            }
-        }
-    }
-
-    pub(super) fn has_queues(&self) -> bool {
-        self.queues.has_any()
-    }
-
-    fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
-        let asks = |queue: &Queue| queue.first == Some(id) && !queue.others.is_empty();
-        self.queues.by_key.get(key).is_some_and(asks)
-    }
-
-    /// A round of the acquisition that asks has failed, and another follows.
-    pub(super) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
-        if let Some(queue) = self.queues.by_key.get_mut(key) {
-            queue.report = Some(report);
-        }
-    }
-
-    /// What the nodes have said to this queue in the last whole round.
-    pub(super) fn report_in_queue(&self, key: &Resource) -> Option<&(Failure, LockError)> {
-        self.queues.by_key.get(key)?.report.as_ref()
     }
 
     /// What the nodes have said so far to the acquisition that asks for this queue.

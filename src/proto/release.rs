@@ -84,7 +84,7 @@ impl Engine {
         lease.doubts = doubts.into();
         // Any engine that adopts it, even this one, adopts the doubts too.
         lease.engine = NO_ENGINE;
-        if self.has_queues() {
+        if self.queues.has_any() {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
             self.call_first(now, &key, token);
         }
@@ -108,7 +108,7 @@ impl Engine {
         // again.
         self.nodes.take_doubts(now, &lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
-        let awaited = self.has_queues().then(|| (key.clone(), lease.token));
+        let awaited = self.queues.has_any().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
         let (started, sent) = (lease.started, lease.sent);
         let held = Held { claim, started, sent, was_granted: true };
