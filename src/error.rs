@@ -154,60 +154,95 @@ impl LockError {
     }
 }
 
-impl fmt::Display for LockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl LockError {
+    /// What happened, without the outcomes of the nodes.
+    fn summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.nodes().len();
-        let count = |wanted: fn(&NodeOutcome) -> bool| {
-            self.nodes().iter().filter(|report| wanted(&report.outcome)).count()
-        };
         match self.kind() {
             LockErrorKind::Contended if total == 0 => {
-                f.write_str("contended: this client already holds the lock or is acquiring it")?;
+                f.write_str("contended: this client already holds the lock or is acquiring it")
             }
             LockErrorKind::Contended => {
-                let held = count(|outcome| matches!(outcome, NodeOutcome::Held));
-                write!(f, "contended: {held} of {total} nodes hold another token")?;
+                let held = self.count(|outcome| matches!(outcome, NodeOutcome::Held));
+                write!(
+                    f,
+                    "contended: {held} of {total} nodes say that another holder has it, maybe in this client"
+                )
             }
             LockErrorKind::Unavailable if total == 0 => {
-                f.write_str("unavailable: another thread of this client was delayed")?;
+                f.write_str("unavailable: another thread of this client was delayed")
             }
             LockErrorKind::Unavailable => {
-                let failed = count(NodeOutcome::is_failure);
-                write!(f, "unavailable: {failed} of {total} nodes gave no vote")?;
+                let failed = self.count(NodeOutcome::is_failure);
+                write!(f, "unavailable: {failed} of {total} nodes gave no vote")
             }
             LockErrorKind::Expired => {
-                let absent = count(|outcome| matches!(outcome, NodeOutcome::Absent));
-                match absent {
-                    0 => f.write_str("expired: no validity was left")?,
-                    _ => write!(f, "expired: {absent} of {total} nodes no longer hold our token")?,
+                let gone = |outcome: &NodeOutcome| {
+                    matches!(outcome, NodeOutcome::Absent | NodeOutcome::Held)
+                };
+                match self.count(gone) {
+                    // Otherwise it was the time, and not those nodes.
+                    gone if gone + quorum(total) > total && total > 0 => {
+                        write!(
+                            f,
+                            "expired: {gone} of {total} nodes no longer hold this lock's token"
+                        )
+                    }
+                    _ => f.write_str("expired: no validity was left"),
                 }
             }
             LockErrorKind::InvalidTtl { ttl, min, max } => {
-                write!(f, "the ttl is {ttl:?}: it must be from {min:?} to {max:?} (max_ttl)")?;
+                write!(f, "the ttl is {ttl:?}: it must be from {min:?} to {max:?} (max_ttl)")
             }
             LockErrorKind::InvalidResource { bytes } => write!(
                 f,
                 "the resource name has {bytes} bytes: it must have 1 to {RESOURCE_BYTES_MAX}"
-            )?,
-            LockErrorKind::Overloaded => f.write_str("too many operations are in flight")?,
+            ),
+            LockErrorKind::Overloaded => f.write_str("too many operations are in flight"),
             LockErrorKind::NoEntropy => {
-                f.write_str("the operating system returned no random bytes for a token")?;
+                f.write_str("the operating system returned no random bytes for a token")
             }
             LockErrorKind::Forked => {
-                f.write_str("this client belongs to the parent process: make a new one")?;
+                f.write_str("this client belongs to the parent process: make a new one")
             }
         }
+    }
+
+    fn count(&self, wanted: fn(&NodeOutcome) -> bool) -> usize {
+        self.nodes().iter().filter(|report| wanted(&report.outcome)).count()
+    }
+
+    /// What to do about a quarantine, if there is one.
+    fn hint(&self) -> &'static str {
+        match self.count(|outcome| matches!(outcome, NodeOutcome::Quarantined)) {
+            0 => "",
+            _ => QUARANTINE_HINT,
+        }
+    }
+}
+
+/// All on one line: what happened, the outcome of each node, and what to do about a quarantine.
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.summary(f)?;
         for (i, report) in self.nodes().iter().enumerate() {
             f.write_str(if i == 0 { " (" } else { "; " })?;
             report.fmt(f)?;
         }
-        if total > 0 {
+        if !self.nodes().is_empty() {
             f.write_str(")")?;
         }
-        if count(|outcome| matches!(outcome, NodeOutcome::Quarantined)) > 0 {
-            f.write_str(QUARANTINE_HINT)?;
-        }
-        Ok(())
+        f.write_str(self.hint())
+    }
+}
+
+/// The same as [`Display`](fmt::Display), with each node on a line of its own: a `main` that returns
+/// the error shows this.
+impl fmt::Debug for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.summary(f)?;
+        f.write_str(self.hint())?;
+        self.nodes().iter().try_for_each(|report| write!(f, "\n  {report}"))
     }
 }
 
@@ -215,16 +250,6 @@ impl fmt::Display for LockError {
 const QUARANTINE_HINT: &str = "; a master that may have forgotten a lock does not vote until that \
      lock has expired: wait, or in development switch the guard off with \
      restart_guard(RestartGuard::Off) or ?restart_guard=off";
-
-impl fmt::Debug for LockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockError")
-            .field("kind", &self.0.kind)
-            .field("attempts", &self.0.attempts)
-            .field("nodes", &self.0.nodes)
-            .finish()
-    }
-}
 
 impl std::error::Error for LockError {}
 

@@ -118,7 +118,7 @@ impl fmt::Debug for KeepAlive {
 }
 
 /// The client no longer renews this lock. Stop the work that it protects.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Loss {
     /// The locked resource.
@@ -132,9 +132,15 @@ pub struct Loss {
     pub error: Option<LockError>,
 }
 
+impl Loss {
+    fn summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lost {:?}, {:?} left: {}", self.resource, self.remaining, self.cause)
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lost {:?}, {:?} left: {}", self.resource, self.remaining, self.cause)?;
+        self.summary(f)?;
         match &self.error {
             Some(error) => write!(f, ": {error}"),
             None => Ok(()),
@@ -142,11 +148,19 @@ impl fmt::Display for Loss {
     }
 }
 
-impl std::error::Error for Loss {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.error.as_ref().map(|error| error as _)
+/// The same as [`Display`](fmt::Display), with each node on a line of its own.
+impl fmt::Debug for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.summary(f)?;
+        match &self.error {
+            Some(error) => write!(f, ": {error:?}"),
+            None => Ok(()),
+        }
     }
 }
+
+// Without a source: the text contains it.
+impl std::error::Error for Loss {}
 
 /// Why a lock is no longer renewed. In every case, stop the work. The client still releases the
 /// lock when you unlock or drop it.

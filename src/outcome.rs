@@ -107,9 +107,13 @@ impl fmt::Display for NodeOutcome {
         match self {
             NodeOutcome::Pending => f.write_str("no answer yet"),
             NodeOutcome::Granted => f.write_str("granted"),
-            NodeOutcome::Held => f.write_str("held by another token"),
+            NodeOutcome::Held => f.write_str("held by another holder"),
             NodeOutcome::Absent => f.write_str("does not hold our token"),
             NodeOutcome::TimedOut(phase) => write!(f, "timed out ({phase})"),
+            // Only a Unix socket's file is not found.
+            NodeOutcome::Disconnected(io::ErrorKind::NotFound) => {
+                f.write_str("disconnected (there is no such socket file)")
+            }
             NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
             NodeOutcome::Unresolved => f.write_str("host name does not resolve"),
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
@@ -149,13 +153,13 @@ pub enum Unfit {
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Unfit::Replica => "unfit (a replica)",
-            Unfit::Loading => "unfit (loading its data)",
-            Unfit::Cluster => "unfit (not a standalone master)",
+            Unfit::Replica => "unfit (a replica; list independent masters only)",
+            Unfit::Loading => "unfit (loading its data; wait)",
+            Unfit::Cluster => "unfit (a Cluster node or a Sentinel; list independent masters only)",
             Unfit::Evicts => "unfit (maxmemory-policy evicts locks; set noeviction)",
-            Unfit::Duplicate => "unfit (the same server as another node)",
-            Unfit::Changed => "unfit (its replication history changed)",
-            Unfit::NoScripts => "unfit (does not run the release script)",
+            Unfit::Duplicate => "unfit (the same server as another node; list it once)",
+            Unfit::Changed => "unfit (it was a replica meanwhile; wait, and do not fail over)",
+            Unfit::NoScripts => "unfit (does not run the release script; allow EVAL)",
         })
     }
 }

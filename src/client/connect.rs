@@ -39,7 +39,6 @@ impl Builder {
 }
 
 /// Why [`connect`](crate::Builder::connect) failed.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The configuration is wrong, or the event loop could not be set up. Nothing was sent, except
@@ -58,14 +57,18 @@ impl fmt::Display for ConnectError {
     }
 }
 
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+/// The same as [`Display`](fmt::Display), with each node on a line of its own.
+impl fmt::Debug for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ConnectError::Config(error) => error.source(),
-            ConnectError::Unavailable(_) => None,
+            ConnectError::Config(error) => fmt::Debug::fmt(error, f),
+            ConnectError::Unavailable(error) => fmt::Debug::fmt(error, f),
         }
     }
 }
+
+// Without a source: the text contains it.
+impl std::error::Error for ConnectError {}
 
 impl From<ConfigError> for ConnectError {
     fn from(error: ConfigError) -> ConnectError {

@@ -66,7 +66,8 @@ impl Default for Builder {
 
 impl Builder {
     /// Adds a master: `redis://[[user]:password@]host[:port][/db]` or `unix:///path[?db=n]`. A
-    /// client has 1 to [`NODES_MAX`](crate::NODES_MAX) of them.
+    /// client has 1 to [`NODES_MAX`](crate::NODES_MAX) of them. `valkey://` is the same as
+    /// `redis://`, and `redis+unix://` the same as `unix://`.
     ///
     /// The port is 6379 if not given. `redis://:password@host` authenticates the default user.
     /// User, password, host and path may be percent-encoded. An IPv6 address must be in brackets.
@@ -100,6 +101,22 @@ impl Builder {
     {
         self.nodes.extend(urls.into_iter().map(Into::into));
         self
+    }
+
+    /// Adds the masters of a list such as `"redis://10.0.0.1, redis://10.0.0.2"`, maybe from an
+    /// environment variable: separated by commas, semicolons or white space. In such a list, write
+    /// these characters of a password percent-encoded. See [`node`](Builder::node).
+    ///
+    /// ```
+    /// use muxlock::Redlock;
+    ///
+    /// let redlock = Redlock::builder().nodes_from("redis://10.0.0.1,redis://10.0.0.2").build()?;
+    /// assert_eq!(redlock.quorum(), 2);
+    /// # Ok::<(), muxlock::ConfigError>(())
+    /// ```
+    pub fn nodes_from(self, list: &str) -> Builder {
+        let parts = list.split([',', ';']).flat_map(str::split_whitespace);
+        self.nodes(parts.filter(|part| !part.is_empty()))
     }
 
     /// How long one node may take to answer before its vote counts as missing; 50 ms if not set.

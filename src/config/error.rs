@@ -8,7 +8,6 @@ use crate::quorum::NODES_MAX;
 use crate::validity::InvalidFactor;
 
 /// Why a configuration was refused. Every variant names the value and its bound, if any.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// No node is configured.
@@ -103,14 +102,15 @@ impl fmt::Display for ConfigError {
     }
 }
 
-impl std::error::Error for ConfigError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ConfigError::Os(source) => Some(source),
-            _ => None,
-        }
+/// The same as [`Display`](fmt::Display): a `main` that returns the error shows this.
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
+
+// Without a source: the text contains it.
+impl std::error::Error for ConfigError {}
 
 impl From<InvalidFactor> for ConfigError {
     fn from(error: InvalidFactor) -> ConfigError {

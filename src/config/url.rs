@@ -54,6 +54,9 @@ impl Parameters {
             let (name, value) = split_optional(parameter, '=');
             let value = value.unwrap_or_default();
             match name {
+                "db" if !known.contains(&name) => {
+                    return Err("write the database as the path: redis://host:port/db".to_owned());
+                }
                 _ if !known.contains(&name) => {
                     let known = known.join(", ");
                     return Err(format!("the parameter {name:?} is not known; known are {known}"));
@@ -90,17 +93,45 @@ impl NodeUrl {
     }
 }
 
+const LIST: &str = "it is a list; pass each address alone, or the whole list to nodes_from";
+
+const SCHEMES: [&str; 7] = [
+    "redis://",
+    "rediss://",
+    "valkey://",
+    "valkeys://",
+    "unix://",
+    "redis+unix://",
+    "valkey+unix://",
+];
+
+fn is_separator(char: char) -> bool {
+    matches!(char, ',' | ';') || char.is_whitespace()
+}
+
+/// Whether it is several addresses. Otherwise all but the last would be taken for a password.
+fn is_list(url: &str) -> bool {
+    let is_address = |part: &str| SCHEMES.iter().any(|scheme| part.starts_with(scheme));
+    url.split(is_separator).filter(|part| is_address(part)).count() > 1
+}
+
 fn parse(url: &str) -> Result<NodeUrl, String> {
     if url.len() > URL_BYTES_MAX {
         return Err(format!("it has {} bytes, more than {URL_BYTES_MAX}", url.len()));
+    }
+    if is_list(url) {
+        return Err(LIST.to_owned());
+    }
+    if url.trim() != url {
+        return Err("there is white space before or after it".to_owned());
     }
     let (scheme, rest) = url.split_once("://").ok_or_else(|| {
         "there is no \"://\" in it; write redis://host:port or unix:///path".to_owned()
     })?;
     match scheme {
-        "redis" => parse_tcp(rest),
-        "unix" => parse_unix(rest),
-        "rediss" => Err("rediss:// needs TLS, which muxlock does not have".to_owned()),
+        "redis" | "valkey" => parse_tcp(rest),
+        "unix" | "redis+unix" | "valkey+unix" => parse_unix(rest),
+        "rediss" | "valkeys" => Err(format!("{scheme}:// needs TLS, which muxlock does not have")),
         _ => Err(format!("the scheme is {scheme:?}; known are redis:// and unix://")),
     }
 }
@@ -148,7 +179,11 @@ fn split_optional(text: &str, separator: char) -> (&str, Option<&str>) {
 fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), String> {
     let (user, password) = match text.split_once(':') {
         Some((user, password)) => (user, password),
-        None => return Err("there is a user but no password; write user:password@".to_owned()),
+        None => {
+            return Err(
+                "there is a user but no password; write user:password@ or :password@".to_owned()
+            );
+        }
     };
     let user = decode("user", user)?;
     let password = decode("password", password)?;
@@ -181,6 +216,12 @@ fn parse_authority(text: &str) -> Result<(String, u16), String> {
     };
     if host.is_empty() {
         return Err("the host is empty".to_owned());
+    }
+    if host.contains([',', ';']) {
+        return Err(LIST.to_owned());
+    }
+    if host.contains(char::is_whitespace) {
+        return Err("there is white space in the host".to_owned());
     }
     let port = match port {
         None => PORT_DEFAULT,
@@ -232,10 +273,15 @@ fn redacted(url: &str) -> String {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), url),
     };
+    // Of a list, only the first part is certain to be an address.
+    let rest = match is_list(url) {
+        true => rest.split(is_separator).next().unwrap_or_default(),
+        false => rest,
+    };
     let shown = match (rest.rsplit_once('@'), rest.split_once(':')) {
         (Some((_, host)), _) => format!("{scheme}***@{host}"),
         // Without a host, the text in the port's place may be a password.
-        (None, Some((host, tail))) if scheme != "unix://" && !has_port(rest, tail) => {
+        (None, Some((host, tail))) if !scheme.ends_with("unix://") && !has_port(rest, tail) => {
             format!("{scheme}{host}:***")
         }
         (None, _) => format!("{scheme}{rest}"),
@@ -304,7 +350,9 @@ mod tests {
             ("redis://u:p%40%3a%2F@h", with(Some("u"), "p@:/", 0)),
             ("redis://u:p@ss/word@h", with(Some("u"), "p@ss/word", 0)),
             ("redis://u:p:q@h", with(Some("u"), "p:q", 0)),
+            ("valkey://h:7000", tcp("h", 7000)),
             ("unix:///run/redis.sock", unix("/run/redis.sock", 0)),
+            ("redis+unix:///run/redis.sock", unix("/run/redis.sock", 0)),
             ("unix:///run/a%20b?db=2", unix("/run/a b", 2)),
             ("redis://h?restart_guard=off", guarded(Some(RestartGuard::Off), false)),
             ("redis://h/?durable=yes", guarded(None, true)),
@@ -340,13 +388,23 @@ mod tests {
             ("redis://h/1/2", "the database is \"1/2\""),
             ("redis://h/-1", "the database is \"-1\""),
             ("redis://h?x=1", "the parameter \"x\" is not known"),
-            ("redis://h?db=1", "known are restart_guard, durable"),
+            ("redis://h?db=1", "write the database as the path: redis://host:port/db"),
+            (" redis://h", "there is white space before or after it"),
+            ("redis://h\n", "there is white space before or after it"),
+            ("redis://h g", "there is white space in the host"),
+            (
+                "redis://h,g",
+                "it is a list; pass each address alone, or the whole list to nodes_from",
+            ),
+            ("redis://h, redis://g", "cannot use the address redis://h: it is a list; pass each"),
+            ("redis://h redis://g", "it is a list"),
+            ("valkeys://h", "valkeys:// needs TLS"),
             ("redis://h?restart_guard=on", "must be uptime, own_observation or off"),
             ("redis://h?restart_guard", "restart_guard is \"\""),
             ("redis://h?durable=1", "must be yes or no"),
             ("redis://h?", "the parameter \"\" is not known"),
             ("redis://h#x", "a fragment is not allowed (write %23)"),
-            ("redis://u@h", "user but no password"),
+            ("redis://u@h", "there is a user but no password; write user:password@ or :password@"),
             ("redis://u:@h", "the password is empty"),
             ("redis://u:%zz@h", "the password has a %"),
             ("redis://u:%ff@h", "the password is not UTF-8"),
@@ -369,6 +427,8 @@ mod tests {
             "redis://u:pass?sesame@h:0",
             "redis://u:pass#sesame@h:0",
             "redis://u:sesame",
+            "redis://u:sesame@h:0,redis://g",
+            "redis://u:se,sesame@h redis://:sesame@g",
             "redis://:sesame",
             "redis://u:sesame/",
             "redis://h?password=sesame",

@@ -213,9 +213,9 @@ fn voting_refusals_that_deny_a_quorum_are_contention() {
     scenario.replies([0, 1, 2], Reply::Nil);
     let error = scenario.acquired().unwrap_err();
     assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, 1));
-    let expected = "contended: 3 of 5 nodes hold another token \
-        (node 0 127.0.0.1:1: held by another token; node 1 127.0.0.1:2: held by another token; \
-        node 2 127.0.0.1:3: held by another token; node 3 127.0.0.1:4: no answer yet; \
+    let expected = "contended: 3 of 5 nodes say that another holder has it, maybe in this client \
+        (node 0 127.0.0.1:1: held by another holder; node 1 127.0.0.1:2: held by another holder; \
+        node 2 127.0.0.1:3: held by another holder; node 3 127.0.0.1:4: no answer yet; \
         node 4 127.0.0.1:5: no answer yet)";
     assert_eq!(error.to_string(), expected);
 }

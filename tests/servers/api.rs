@@ -13,7 +13,7 @@ use muxlock::{
     NodeState, NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released,
     Resource, Retry, ServerErrorKind, Standalone, Stats, quorum,
 };
-use testbed::scripted::Scripted;
+use testbed::scripted::{Scripted, refused_addr};
 use testbed::{TTL, patient};
 
 const KEY: &str = "invoice:42";
@@ -193,6 +193,49 @@ fn address_that_cannot_be_used_is_refused_with_a_sentence() {
     let error = config_error(&Redlock::builder().node("rediss://user:sesame@127.0.0.1"));
     assert!(error.to_string().contains("rediss:// needs TLS"), "{error}");
     assert!(!format!("{error} {error:?}").contains("sesame"), "{error:?}");
+}
+
+/// What a `main` shows that returns the error: one line, then the nodes one a line; and nothing
+/// twice, however the sources are shown.
+#[test]
+fn errors_are_shown_in_lines_and_once() {
+    let refused = refused_addr();
+    let url = format!("redis://{refused}");
+    let error = Redlock::connect([&url]).unwrap_err();
+    let summary = "unavailable: 1 of 1 nodes gave no vote";
+    let node = format!("node 0 {refused}: disconnected (connection refused)");
+    assert_eq!(error.to_string(), format!("{summary} ({node})"));
+    assert_eq!(format!("{error:?}"), format!("{summary}\n  {node}"));
+    assert!(error.source().is_none());
+
+    let redlock = Redlock::builder().node(&url).build().unwrap();
+    let error = redlock.try_lock("resource", TTL).unwrap_err();
+    assert_eq!(format!("{error:?}"), format!("{summary}\n  {node}"));
+
+    let error = config_error(&Redlock::builder());
+    assert_eq!(format!("{error:?}"), "no node given: a lock needs at least one master");
+    assert!(error.source().is_none());
+}
+
+#[test]
+fn list_of_addresses_is_taken_apart() {
+    let list = " redis://10.0.0.1,redis://10.0.0.2 ; valkey://10.0.0.3\n";
+    let config = Redlock::builder().nodes_from(list).config().unwrap();
+    let shown = format!("{config:?}");
+    for address in ["10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"] {
+        assert!(shown.contains(address), "{shown}");
+    }
+    assert!(matches!(config_error(&Redlock::builder().nodes_from(" ,")), ConfigError::NoNodes));
+}
+
+/// A socket's file that is missing is named as that.
+#[cfg(unix)]
+#[test]
+fn missing_socket_file_is_called_so() {
+    let error = Redlock::connect(["unix:///nowhere/redis.sock"]).unwrap_err();
+    let expected = "unavailable: 1 of 1 nodes gave no vote (node 0 unix:/nowhere/redis.sock: \
+        disconnected (there is no such socket file))";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]

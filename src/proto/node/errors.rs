@@ -5,6 +5,9 @@ use crate::proto::command::ServerError;
 
 /// A run of this many hexadecimal digits could be a token and is redacted.
 const HEX_RUN_MAX: usize = 16;
+const MASK: &str = "***";
+/// A password of so many bytes is no part of a word by chance.
+const PASSWORD_LONG: usize = 8;
 /// The longest error message that is kept.
 const MESSAGE_CHARS_MAX: usize = 160;
 
@@ -20,7 +23,7 @@ impl Errors {
     /// sent.
     pub(super) fn keep(&mut self, error: ServerError, password: Option<&str>) {
         let message = match password {
-            Some(password) => error.message.replace(password, "***"),
+            Some(password) => without_password(&error.message, password),
             None => error.message.to_string(),
         };
         let message = without_tokens(&message).into();
@@ -55,6 +58,25 @@ pub(crate) fn is_forbidden(kind: ServerErrorKind) -> bool {
     matches!(kind, ServerErrorKind::Permission | ServerErrorKind::UnknownCommand)
 }
 
+/// The text with the password masked. A short password is masked only where it is a word: masked
+/// inside other words, it would give itself away.
+fn without_password(text: &str, password: &str) -> String {
+    if password.len() >= PASSWORD_LONG {
+        return text.replace(password, MASK);
+    }
+    let is_end = |char: Option<char>| char.is_none_or(|char| !char.is_alphanumeric());
+    let (mut masked, mut done) = (String::new(), 0);
+    for (at, _) in text.match_indices(password) {
+        let end = at + password.len();
+        if is_end(text[..at].chars().next_back()) && is_end(text[end..].chars().next()) {
+            masked += &text[done..at];
+            masked += MASK;
+            done = end;
+        }
+    }
+    masked + &text[done..]
+}
+
 /// The text, printable, short, and without anything that looks like a token.
 fn without_tokens(text: &str) -> String {
     let mut kept = String::new();
@@ -75,6 +97,19 @@ fn without_tokens(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_password_does_not_give_itself_away() {
+        let masked = |text, password| without_password(text, password);
+        assert_eq!(masked("NOPERM no permissions", "p"), "NOPERM no permissions");
+        assert_eq!(
+            masked("ERR bad 'pass' and pass, passed", "pass"),
+            "ERR bad '***' and ***, passed"
+        );
+        assert_eq!(masked("pass", "pass"), "***");
+        assert_eq!(masked("xsesame-openx", "sesame-open"), "x***x");
+        assert_eq!(masked("ERR äpä pä", "pä"), "ERR äpä ***");
+    }
 
     #[test]
     fn messages_show_no_tokens_and_end_somewhere() {
