@@ -21,6 +21,9 @@ pub enum LockErrorKind {
     /// [`ready_in`](LockError::ready_in). If it lists none, another thread of this client was
     /// delayed while it ran the client's event loop.
     Unavailable,
+    /// The wait ended before enough masters had answered. That says nothing about them: wait
+    /// longer.
+    TimedOut,
     /// For an acquisition: the quorum came too late, and no validity was left. For an extension:
     /// the old validity had ended, or too few masters still hold the key with this token. The lock
     /// is not held.
@@ -148,6 +151,12 @@ impl LockError {
         self.kind() == LockErrorKind::Unavailable
     }
 
+    /// Whether the kind is [`TimedOut`](LockErrorKind::TimedOut): the wait ended before enough
+    /// masters had answered.
+    pub fn is_timed_out(&self) -> bool {
+        self.kind() == LockErrorKind::TimedOut
+    }
+
     /// Whether the kind is [`Expired`](LockErrorKind::Expired): no validity is left.
     pub fn is_expired(&self) -> bool {
         self.kind() == LockErrorKind::Expired
@@ -173,8 +182,14 @@ impl LockError {
                 f.write_str("unavailable: another thread of this client was delayed")
             }
             LockErrorKind::Unavailable => {
-                let failed = self.count(NodeOutcome::is_failure);
+                let failed = match self.count(NodeOutcome::is_failure) {
+                    0 => self.count(|outcome| matches!(outcome, NodeOutcome::Pending)),
+                    failed => failed,
+                };
                 write!(f, "unavailable: {failed} of {total} nodes gave no vote")
+            }
+            LockErrorKind::TimedOut => {
+                f.write_str("timed out: the wait ended before enough nodes had answered")
             }
             LockErrorKind::Expired => {
                 let gone = |outcome: &NodeOutcome| {
@@ -271,15 +286,15 @@ impl Resource {
     }
 }
 
-/// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `Expired` becomes
-/// `TimedOut`, `InvalidTtl` and `InvalidResource` become `InvalidInput`, and the others become
+/// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `TimedOut` and
+/// `Expired` become `TimedOut`, `InvalidTtl` and `InvalidResource` become `InvalidInput`, and the others become
 /// `Other`.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> io::Error {
         let kind = match error.kind() {
             LockErrorKind::Contended => io::ErrorKind::WouldBlock,
             LockErrorKind::Unavailable => io::ErrorKind::NotConnected,
-            LockErrorKind::Expired => io::ErrorKind::TimedOut,
+            LockErrorKind::TimedOut | LockErrorKind::Expired => io::ErrorKind::TimedOut,
             LockErrorKind::InvalidTtl { .. } | LockErrorKind::InvalidResource { .. } => {
                 io::ErrorKind::InvalidInput
             }

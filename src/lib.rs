@@ -69,6 +69,7 @@
 //!     counter("lock_contended_total", "", stats.contended);
 //!     counter("lock_unavailable_total", "", stats.unavailable);
 //!     counter("lock_late_total", "", stats.expired);
+//!     counter("lock_timed_out_total", "", stats.timed_out);
 //!     for node in redlock.nodes() {
 //!         gauge("master_votes", &node.address, f64::from(node.state == NodeState::Ready));
 //!         gauge("master_debts", &node.address, node.debts as f64);

@@ -19,7 +19,9 @@ impl Builder {
 
     /// Creates a client and waits until a quorum of the masters is connected, for at most
     /// [`connect_timeout`](Builder::connect_timeout). It returns earlier if no quorum can be
-    /// reached.
+    /// reached: at once if a majority refuses the connection. If the masters start together with
+    /// this program, use [`build`](Builder::build), and let
+    /// [`try_lock_for`](Redlock::try_lock_for) wait for them.
     ///
     /// A master in quarantine counts as connected, so success does not mean that a lock can be
     /// taken now: see [`RestartGuard`](crate::RestartGuard) and [`LockError::ready_in`].

@@ -203,7 +203,9 @@ impl Redlock {
     ///
     /// `wait` is a hard limit. It includes connecting, all rounds and delays, and waiting for other
     /// threads of this client ([How long a call takes](Redlock#how-long-a-call-takes)). A wait
-    /// shorter than a round trip cannot succeed. The call also continues after rounds that fail
+    /// shorter than a round trip cannot succeed; it fails with
+    /// [`TimedOut`](crate::LockErrorKind::TimedOut). A wait of zero is no wait, and the same as
+    /// [`try_lock`](Redlock::try_lock). The call also continues after rounds that fail
     /// with `Unavailable` or `Expired`. Locks are not reentrant: if the calling thread already
     /// holds the lock, the call waits until that lock expires or `wait` has passed.
     ///
@@ -213,7 +215,9 @@ impl Redlock {
     /// other clients may never get it.
     ///
     /// # Errors
-    /// The same as [`try_lock`](Redlock::try_lock), with the node reports of the last round.
+    /// The same as [`try_lock`](Redlock::try_lock), with the node reports of the last round; and
+    /// [`TimedOut`](crate::LockErrorKind::TimedOut) if the wait ended in the first round, before
+    /// enough masters had answered: wait longer.
     pub fn try_lock_for(
         &self,
         resource: impl AsRef<[u8]>,
@@ -224,11 +228,11 @@ impl Redlock {
     }
 
     /// Same as [`try_lock_for`](Redlock::try_lock_for), but waits until `deadline`. The time from
-    /// now until then becomes the `wait`. So on Linux, time in suspend counts, although an
+    /// now until then becomes the `wait`, zero if `deadline` has passed. So on Linux, time in suspend counts, although an
     /// [`Instant`] does not count it.
     ///
     /// # Errors
-    /// The same as [`try_lock`](Redlock::try_lock), with the node reports of the last round.
+    /// The same as [`try_lock_for`](Redlock::try_lock_for).
     pub fn try_lock_until(
         &self,
         resource: impl AsRef<[u8]>,
@@ -340,12 +344,13 @@ impl Redlock {
         if !self.is_home() {
             return Err(LockError::forked());
         }
-        let (patience, limit) = match wait {
-            None => (Patience::OneRound, self.round_limit()),
-            Some(wait) => {
-                let until = Clock.now().after(wait);
-                (Patience::Until(until), Limit::At(until.after(SLACK)))
-            }
+        let patience = match wait {
+            None => Patience::OneRound,
+            Some(wait) => Patience::of_wait(Clock.now(), wait),
+        };
+        let limit = match patience {
+            Patience::OneRound => self.round_limit(),
+            Patience::Until(until) => Limit::At(until.after(SLACK)),
         };
         let order = Order::Acquire { resource, ttl, patience };
         self.acquired(self.shared.crew.run(order, limit))

@@ -133,7 +133,7 @@ impl Multiplexer {
     }
 
     /// Starts attempts to acquire a lock, which continue until `wait` has passed. The result is
-    /// [`Done::Acquired`].
+    /// [`Done::Acquired`]. A wait of zero is the same as [`try_lock`](Multiplexer::try_lock).
     ///
     /// Acquisitions of this multiplexer that wait for the same resource get it in the order of
     /// their start, and only the first of them asks the nodes.
@@ -149,7 +149,8 @@ impl Multiplexer {
         let resource = Resource::new(resource)?;
         self.check_home()?;
         let now = Clock.now();
-        self.driver.acquire(now, resource, ttl, Patience::Until(now.after(wait)))
+        let patience = Patience::of_wait(now, wait);
+        self.driver.acquire(now, resource, ttl, patience)
     }
 
     /// Starts an extension to `ttl` from now. The result is [`Done::Extended`], at the latest at

@@ -7,7 +7,6 @@ use super::timer::between;
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
-use crate::outcome::NodeOutcome;
 use crate::quorum::Tally;
 use crate::resource::Resource;
 use crate::token::LockToken;
@@ -191,18 +190,15 @@ impl Engine {
         (retry_at < give_up_at).then_some(retry_at)
     }
 
-    /// The patience ended during a round: a node that has not answered gives no vote. The report of
-    /// an earlier, complete round has more answers, and is returned instead.
+    /// The patience ended during a round. That says nothing about a node that has not answered: it
+    /// had less time than a node gets. The report of an earlier, complete round has more answers,
+    /// and is returned instead.
     pub(super) fn give_up(&mut self, now: Moment, op: usize, round: usize) {
         self.rounds[round].decided = true;
-        for node in self.rounds[round].undecided.iter() {
-            let phase = self.nodes[node].phase();
-            self.record(now, round, node, NodeOutcome::TimedOut(phase));
-        }
         let key = &self.rounds.claim(round).key;
         let before = self.queues.report_of(key).cloned().map(|report| (key.clone(), report));
         let Some((key, (failure, report))) = before else {
-            let failure = failure(self.rounds[round].tally);
+            let failure = self.rounds.cut_off(round);
             if !self.attempt_failed(now, op, round, failure) {
                 self.operations.conclude(op, Progress::Failed(failure, Some(round)));
             }

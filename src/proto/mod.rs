@@ -94,6 +94,16 @@ pub enum Patience {
     Until(Moment),
 }
 
+impl Patience {
+    /// For a caller that waits so long. No wait is one round.
+    pub(crate) fn of_wait(now: Moment, wait: Duration) -> Patience {
+        match wait {
+            Duration::ZERO => Patience::OneRound,
+            _ => Patience::Until(now.after(wait)),
+        }
+    }
+}
+
 /// The result of an operation.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
@@ -169,6 +179,8 @@ pub struct Stats {
     pub unavailable: u64,
     /// Acquisitions that ended because the quorum came too late.
     pub expired: u64,
+    /// Acquisitions whose wait ended in their first round, before enough masters had answered.
+    pub timed_out: u64,
     /// Operations that were cancelled before their result was taken.
     pub cancelled: u64,
     /// Extensions that succeeded.
@@ -205,6 +217,7 @@ impl Stats {
             Failure::Contended => self.contended += 1,
             Failure::Unavailable => self.unavailable += 1,
             Failure::Expired => self.expired += 1,
+            Failure::TimedOut => self.timed_out += 1,
             Failure::NoEntropy => {}
         }
     }

@@ -76,6 +76,8 @@ pub(super) enum Failure {
     Contended,
     Unavailable,
     Expired,
+    /// The patience ended before enough nodes had answered.
+    TimedOut,
     NoEntropy,
 }
 
@@ -85,6 +87,7 @@ impl From<Failure> for LockErrorKind {
             Failure::Contended => LockErrorKind::Contended,
             Failure::Unavailable => LockErrorKind::Unavailable,
             Failure::Expired => LockErrorKind::Expired,
+            Failure::TimedOut => LockErrorKind::TimedOut,
             Failure::NoEntropy => LockErrorKind::NoEntropy,
         }
     }

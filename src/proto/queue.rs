@@ -253,10 +253,7 @@ impl Engine {
         match self.operations[op].progress {
             Progress::Failed(failure, Some(round)) => Some(self.report_in(op, round, failure)),
             Progress::Voting(round) => {
-                let failure = match self.rounds[round].tally.refused() {
-                    0 => Failure::Unavailable,
-                    _ => Failure::Contended,
-                };
+                let failure = self.rounds.cut_off(round);
                 Some(self.report_in(op, round, failure))
             }
             _ => None,

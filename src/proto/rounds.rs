@@ -7,6 +7,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::command::Grant;
+use super::operation::Failure;
 use super::round::{Claim, Kind, Round, Vote};
 use super::{ROUNDS_USUAL, smooth};
 use crate::config::Config;
@@ -203,6 +204,14 @@ impl Rounds {
         }
         self.votes[round * self.config.nodes() + node] = vote;
         Some(vote)
+    }
+
+    /// Why an acquisition fails whose patience ends during this round.
+    pub(super) fn cut_off(&self, round: usize) -> Failure {
+        match self.open[round].tally.refused() {
+            0 => Failure::TimedOut,
+            _ => Failure::Contended,
+        }
     }
 
     /// The votes of all nodes in a round.

@@ -78,7 +78,7 @@ fn all_whose_patience_ends_at_the_same_moment_end_without_a_round_more() {
         assert!(scenario.engine.is_done(op));
     }
     assert_eq!(scenario.engine.stats().rounds, 1);
-    assert_eq!(scenario.engine.stats().unavailable, 3);
+    assert_eq!(scenario.engine.stats().timed_out, 3);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muxlock::LockErrorKind::{Contended, Unavailable};
+use muxlock::LockErrorKind::{Contended, TimedOut};
 use muxlock::proto::{Engine, Patience, Reply};
 use muxlock::{
     Cancelled, Done, Lease, LockErrorKind, Moment, NodeOutcome, OpId, Redlock, Resource,
@@ -188,13 +188,13 @@ fn nobody_is_told_that_somebody_holds_what_frozen_masters_keep() {
             kinds.push(error.kind());
         }
     }
-    assert_eq!(kinds, [Unavailable; 3]);
+    assert_eq!(kinds, [TimedOut; 3]);
 }
 
 /// What the nodes have said by then is all that is known.
 #[test]
 fn whose_patience_ends_before_any_round_does_is_told_what_was_said_so_far() {
-    for (said, kind) in [(None, Unavailable), (Some(Reply::Nil), Contended)] {
+    for (said, kind) in [(None, TimedOut), (Some(Reply::Nil), Contended)] {
         let mut scenario = Scenario::ready(3);
         wait(&mut scenario, SECOND);
         scenario.drain();

@@ -271,6 +271,32 @@ fn ensure_extends_only_a_lock_that_runs_low() {
 
 // ---- Contention ----
 
+/// A wait of nothing is no wait: one round, with the time that a round gets.
+#[test]
+fn wait_of_nothing_is_try_lock() {
+    let masters = start(3);
+    let redlock = all_ready(&patient(masters.urls()));
+    let watch = Stopwatch::start();
+    let before = watch.instant_after(Duration::ZERO);
+    for i in 0..20 {
+        let key = format!("{KEY}:{i}");
+        let waited = match i % 2 {
+            0 => redlock.try_lock_for(&key, TTL, Duration::ZERO),
+            _ => redlock.try_lock_until(&key, TTL, before),
+        };
+        let lock = waited.unwrap_or_else(|error| panic!("{error}"));
+        assert!(refused(redlock.try_lock_for(&key, TTL, Duration::ZERO)).is_contended());
+        drop(lock);
+    }
+    let stats = redlock.stats();
+    assert_eq!((stats.acquired, stats.contended, stats.rounds), (20, 20, 40));
+
+    // Too short for an answer: nothing is said against masters that had no time.
+    let error = refused(redlock.try_lock_for(KEY, TTL, Duration::from_nanos(1)));
+    assert!(error.is_timed_out() || error.is_expired(), "{error}");
+    assert!(!outcomes(&error).iter().any(NodeOutcome::is_failure), "{error}");
+}
+
 #[test]
 fn held_resource_second_client_is_contended() {
     let masters = start(5);
@@ -608,12 +634,13 @@ fn majority_frozen_waiter_gives_up_within_its_wait() {
     let wait = Duration::from_millis(300);
     let (took, result) = timed(|| redlock.try_lock_for(KEY, TTL, wait));
     let error = refused(result);
-    assert!(error.is_unavailable(), "{error}");
+    assert!(error.is_timed_out(), "{error}");
     assert!(took >= wait, "{took:?}");
     assert!(took < wait + Duration::from_secs(2), "{took:?}");
     gone_soon(masters.iter().skip(3), KEY);
-    // Those that were given up on gave no vote either, and the sentence must say so.
-    assert!(error.to_string().starts_with("unavailable: 3 of 5 nodes gave no vote ("), "{error}");
+    // They had less time than a node gets.
+    assert_eq!(count(&error, NodeOutcome::Pending), 3, "{error}");
+    assert!(error.to_string().starts_with("timed out: the wait ended before enough"), "{error}");
 }
 
 #[test]

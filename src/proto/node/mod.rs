@@ -237,6 +237,12 @@ impl Node {
     pub(super) fn report_state(&self, now: Moment) -> NodeReport {
         let outcome = match self.state() {
             State::Ready => NodeOutcome::Connected,
+            // Its own deadline has not come yet.
+            State::Connecting { deadline, .. } | State::Handshaking { deadline }
+                if now < deadline =>
+            {
+                NodeOutcome::Pending
+            }
             State::Connecting { .. } | State::Handshaking { .. } => {
                 NodeOutcome::TimedOut(self.phase())
             }

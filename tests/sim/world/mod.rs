@@ -345,7 +345,8 @@ impl World {
     fn count_stats(&mut self) {
         for client in 0..self.clients.len() {
             let stats = self.clients[client].engine.stats();
-            let ended = stats.acquired + stats.contended + stats.unavailable + stats.expired;
+            let failed = stats.contended + stats.unavailable + stats.expired + stats.timed_out;
+            let ended = stats.acquired + failed;
             if stats.rounds > ended {
                 self.rare.hit(Rare::Retry);
             }
