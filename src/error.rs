@@ -251,8 +251,8 @@ impl fmt::Display for LockError {
     }
 }
 
-/// The same as [`Display`](fmt::Display), with each node on a line of its own: a `main` that returns
-/// the error shows this.
+/// The same as [`Display`](fmt::Display), with each node on a line of its own: a `main` that
+/// returns the error shows this.
 impl fmt::Debug for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.summary(f)?;

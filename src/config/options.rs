@@ -76,8 +76,9 @@ pub enum RestartGuard {
     /// A master votes only after this client has seen its process for the whole quarantine. The
     /// client trusts no reported age. The price: after each of its own starts, it waits that long.
     OwnObservation,
-    /// No quarantine, whatever happened to a master. For development, where masters are used as
-    /// soon as they are started, and for masters that the operator knows to be safe.
+    /// No quarantine, whatever happened to a master, except after a flush that its
+    /// [`flush_marker`](crate::Builder::flush_marker) shows. For development, where masters are
+    /// used as soon as they are started, and for masters that the operator knows to be safe.
     Off,
 }
 

@@ -1,6 +1,8 @@
 //! The inputs about one node: its connection and the replies on it, and what follows from them for
 //! rounds and operations.
 
+use std::time::Duration;
+
 use super::command::{Grant, Reply, ServerError};
 use super::lease::Doubt;
 use super::node::{Debt, Due, Effect, InFlight, Notice, Request, State};
@@ -9,6 +11,7 @@ use super::{Engine, NodeSet};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::token::LockToken;
+use crate::validity::TTL_MS_MAX;
 
 /// Why the fast path stopped.
 enum FastPath {
@@ -299,6 +302,7 @@ impl Engine {
             // A flush deletes the marker with the locks. A copy that this command has set is
             // younger than what was deleted.
             Answer::Flushed(left) => {
+                let left = left.min(Duration::from_millis(2 * u64::from(TTL_MS_MAX)));
                 let until = now.after(left).after(self.config.drift.over(left));
                 self.nodes.quarantine(node, QuarantineCause::Flushed, until);
                 NodeOutcome::Quarantined

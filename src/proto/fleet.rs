@@ -493,6 +493,9 @@ impl Fleet {
                 self.kill(node, kills);
             }
             Process::Other(run_id) => {
+                // The last connection may not have been told its process.
+                let kills = self.nodes[node].kill_old_connections(now);
+                self.kill(node, kills);
                 if let Some(until) = self.moved_until(now, node, &run_id) {
                     self.quarantine(node, QuarantineCause::Moved, until);
                 }

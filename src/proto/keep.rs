@@ -328,4 +328,14 @@ mod tests {
             assert!(terms.retry_at(START, 0) >= START.after(RETRY_MIN));
         }
     }
+
+    /// Ticks are so close that they do not bring a renewal forward by much.
+    #[test]
+    fn ticks_of_a_short_validity_are_close() {
+        let terms = Terms { validity: Duration::from_millis(24), ..TERMS };
+        for i in 0..1_000 {
+            let next = terms.next_renewal(START, START.after(terms.validity), random(i));
+            assert!(next.since(START) >= Duration::from_micros(7_000 - 250), "{next:?}");
+        }
+    }
 }

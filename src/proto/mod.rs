@@ -692,8 +692,8 @@ impl Engine {
         if nodes.is_empty() {
             return;
         }
-        let may_create = self.rounds[round].kind.may_create();
-        if may_create {
+        // A replica that was promoted may have a key that it refused to set (R33).
+        if !self.rounds[round].kind.is_release() {
             self.nodes.check_again(self.last_now, nodes);
         }
         let count = self.nodes.len();
@@ -780,6 +780,8 @@ impl std::fmt::Debug for Engine {
             .field("nodes", &self.nodes.len())
             .field("ready", &self.ready())
             .field("operations", &self.operations.len())
+            .field("rounds", &self.rounds.len())
+            .field("queued", &self.queues.waiting())
             .finish_non_exhaustive()
     }
 }

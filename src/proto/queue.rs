@@ -49,6 +49,12 @@ impl Queues {
         !self.by_key.is_empty()
     }
 
+    /// How many acquisitions the queues list. Those that have ended count until they are removed.
+    pub(super) fn waiting(&self) -> usize {
+        let waiting = |queue: &Queue| usize::from(queue.first.is_some()) + queue.others.len();
+        self.by_key.values().map(waiting).sum()
+    }
+
     /// Locks that were handed on, dropped or not released leave empty queues.
     fn tidy(&mut self, now: Moment) {
         if self.by_key.len() >= self.tidy_at {
@@ -281,5 +287,12 @@ mod tests {
         queues.tidy_at = queues.by_key.len();
         queues.tidy(deadline);
         assert!(queues.by_key.is_empty());
+    }
+
+    /// Who does not know the seed does not know which names collide.
+    #[test]
+    fn hash_depends_on_the_seed() {
+        let hash = |seed| Keyed(seed).hash_one("invoice:42");
+        assert!(hash(1) == hash(1) && hash(1) != hash(2));
     }
 }

@@ -95,6 +95,11 @@ impl Rounds {
         round
     }
 
+    /// How many rounds are open.
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
     #[inline]
     pub(super) fn claim(&self, round: usize) -> &Claim {
         &self.claims[round]

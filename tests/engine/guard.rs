@@ -31,28 +31,10 @@ fn quarantine(scenario: &Scenario, node: usize) -> Option<(QuarantineCause, Dura
     status.quarantine.map(|quarantine| (quarantine.cause, quarantine.ready_in))
 }
 
-/// Says what it was asked in front of a SET: the time, the role, or nothing.
-fn answer_looks(scenario: &mut Scenario, acted: Vec<Acted>) {
-    for acted in acted {
-        match acted {
-            Acted::Time(nodes) => nodes.into_iter().for_each(|node| {
-                let time = scenario.time(node);
-                scenario.reply(node, time);
-            }),
-            Acted::Role(nodes) => nodes.into_iter().for_each(|node| {
-                let said = scenario.servers[node].replication;
-                scenario.reply(node, Reply::Replication(said));
-            }),
-            _ => {}
-        }
-    }
-}
-
 /// Whether the lock is granted if all nodes say OK to its SETs.
 fn is_granted(scenario: &mut Scenario, nodes: usize) -> bool {
     scenario.try_lock();
-    let acted = scenario.drain();
-    answer_looks(scenario, acted);
+    scenario.drain_looked();
     scenario.replies(0..nodes, Reply::Ok);
     let result = scenario.acquired();
     let is_granted = result.is_ok();
@@ -172,7 +154,7 @@ fn quarantined_extension_does_not_count_but_is_sent() {
         reconnect(&mut scenario, node);
     }
     scenario.engine.extend(scenario.now, lease, TTL);
-    assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    assert_eq!(scenario.drain_looked(), [Acted::Extend(vec![0, 1, 2], 1)]);
     scenario.replies(0..3, Reply::Integer(1));
     let (lease, result) = scenario.extended();
     let error = result.unwrap_err();
@@ -622,7 +604,7 @@ fn waiter_looks_at_the_clock_whatever_others_have_asked_since() {
         scenario.pass(pause);
         let acted = scenario.drain();
         assert_eq!(acted[0], Acted::Time(vec![0]), "{acted:?}");
-        answer_looks(&mut scenario, acted);
+        scenario.looked(acted);
         scenario.reply(0, Reply::Nil);
         scenario.drain();
         scenario.reply(0, Reply::Integer(0));
@@ -855,8 +837,7 @@ fn grant_without_its_marker_does_not_count_and_quarantines() {
 /// An attempt finds that the node is to be waited for, by its marker, for so many milliseconds.
 fn find_marker(scenario: &mut Scenario, millis: i64) {
     scenario.try_lock();
-    let acted = scenario.drain();
-    answer_looks(scenario, acted);
+    scenario.drain_looked();
     scenario.reply(0, Reply::Integer(-millis));
     let error = scenario.acquired().unwrap_err();
     assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
@@ -905,8 +886,7 @@ fn refusal_with_a_marker_is_a_refusal_and_an_error_is_no_vote() {
     scenario.drain();
     scenario.reply(0, Reply::Integer(0));
     scenario.try_lock();
-    let acted = scenario.drain();
-    answer_looks(&mut scenario, acted);
+    scenario.drain_looked();
     scenario.reply(0, server_error(ServerErrorKind::OutOfMemory));
     let error = scenario.acquired().unwrap_err();
     let expected = NodeOutcome::Server(ServerErrorKind::OutOfMemory);
@@ -948,7 +928,7 @@ fn copy_without_its_marker_is_not_counted_by_an_extension() {
     let mut is_counted = false;
     while !is_counted {
         scenario.engine.extend(scenario.now, lease, TTL);
-        assert_eq!(scenario.drain(), [Acted::Extend(vec![0, 1, 2], 1)], "nothing else");
+        assert_eq!(scenario.drain_looked(), [Acted::Extend(vec![0, 1, 2], 1)], "nothing else");
         scenario.replies([0, 1], Reply::Integer(1));
         is_counted = scenario.now >= ended_at.after(QUARANTINE);
         if !is_counted {

@@ -42,25 +42,6 @@ fn connect(scenario: &mut Scenario, node: usize) -> Vec<Acted> {
     scenario.drain()
 }
 
-/// What is left of it once the looks at clocks and roles are answered.
-fn looked(scenario: &mut Scenario, acted: Vec<Acted>) -> Vec<Acted> {
-    let looks = |acted: &Acted| matches!(acted, Acted::Time(_) | Acted::Role(_));
-    for acted in acted.iter().filter(|acted| looks(acted)) {
-        match acted {
-            Acted::Time(nodes) => nodes.iter().for_each(|node| {
-                let time = scenario.time(*node);
-                scenario.reply(*node, time);
-            }),
-            Acted::Role(nodes) => nodes.iter().for_each(|node| {
-                let said = scenario.servers[*node].replication;
-                scenario.reply(*node, Reply::Replication(said));
-            }),
-            _ => {}
-        }
-    }
-    acted.into_iter().filter(|acted| !looks(acted)).collect()
-}
-
 fn outcome(error: &LockError, node: usize) -> NodeOutcome {
     error.nodes()[node].outcome
 }
@@ -132,7 +113,7 @@ fn quarantined_node_is_healed_and_does_not_count_before_its_time() {
         connect(&mut scenario, node);
     }
     let acted = extend(&mut scenario, lease);
-    assert_eq!(looked(&mut scenario, acted), [Acted::Heal(vec![0, 1, 2], 1)]);
+    assert_eq!(scenario.looked(acted), [Acted::Heal(vec![0, 1, 2], 1)]);
     scenario.replies([0, 1], SET);
     scenario.reply(2, Reply::Integer(1));
     let (lease, result) = scenario.extended();
@@ -156,7 +137,7 @@ fn lock_that_is_extended_outlives_all_its_masters_in_turn() {
         while scenario.now.since(began) <= QUARANTINE {
             scenario.pass(TTL / 2);
             let acted = extend(&mut scenario, lease);
-            assert_eq!(looked(&mut scenario, acted), [Acted::Heal(vec![0, 1, 2], 1)]);
+            assert_eq!(scenario.looked(acted), [Acted::Heal(vec![0, 1, 2], 1)]);
             for at in 0..3 {
                 let is_new = at == node && std::mem::take(&mut is_absent);
                 scenario.reply(at, if is_new { SET } else { Reply::Integer(1) });
@@ -305,7 +286,7 @@ fn node_that_got_the_extension_and_never_the_set_is_released() {
         let mut scenario = Scenario::with(3, guarded).all_ready();
         let lease = locked_without_node_2(&mut scenario);
         let acted = extend(&mut scenario, lease);
-        looked(&mut scenario, acted);
+        scenario.looked(acted);
         scenario.replies([0, 1], Reply::Integer(1));
         let (lease, result) = scenario.extended();
         assert!(result.is_ok());
@@ -440,7 +421,7 @@ fn clock_and_role_are_looked_at_before_a_key_may_be_set() {
     scenario.ahead[0] += SECOND;
     let acted = extend(&mut scenario, lease);
     assert_eq!(acted[..2], [Acted::Time(vec![0, 1, 2]), Acted::Role(vec![0, 1, 2])]);
-    assert_eq!(looked(&mut scenario, acted), [Acted::Heal(vec![0, 1, 2], 1)]);
+    assert_eq!(scenario.looked(acted), [Acted::Heal(vec![0, 1, 2], 1)]);
     scenario.reply(0, SET);
     scenario.reply(1, Reply::Integer(0));
     scenario.reply(2, Reply::Integer(1));

@@ -235,7 +235,7 @@ fn taker_does_not_count_a_node_before_max_ttl_is_over_since_it_was_seen_to_have_
     for round in 0.. {
         taker.pass(TTL / 3);
         taker.engine.extend(taker.now, lease, TTL);
-        taker.drain();
+        taker.drain_looked();
         let has_key = round >= 30;
         taker.reply(2, Reply::Integer(has_key.into()));
         taker.replies([0, 1], Reply::Integer(1));

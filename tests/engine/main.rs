@@ -2,6 +2,7 @@
 
 #![allow(missing_docs)]
 
+mod any_order;
 mod corpora;
 mod doubts;
 mod edges;
@@ -11,5 +12,6 @@ mod keep;
 mod leases;
 mod lines;
 mod questions;
+mod schedules;
 mod spec;
 mod states;

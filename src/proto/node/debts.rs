@@ -234,7 +234,7 @@ impl Debts {
     fn add(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
         let is_new = !self.by_token.contains_key(&token);
         // Adopted debts are not limited: there are as many as the caller has leases.
-        if is_new && debt.foreign.is_empty() && self.by_token.len() >= DEBTS_KEPT_MAX {
+        if is_new && !debt.is_adopted() && self.by_token.len() >= DEBTS_KEPT_MAX {
             let is_over = |debt: &Debt| now.is_certainly_past(debt.expires);
             self.by_token.retain(|_, debt| debt.stage.is_awake() || !is_over(debt));
             self.note_all();
@@ -299,8 +299,15 @@ impl Debts {
 
     /// The node runs another process: the old connections ended with the old process, and whatever
     /// that process saved was saved before. So one release is enough.
-    pub(super) fn other_processes_gone(&mut self, process: &str, countable_from: Moment) {
-        self.by_token.values_mut().for_each(|debt| debt.origins.has_unknown = false);
+    pub(super) fn other_processes_gone(
+        &mut self,
+        process: &str,
+        countable_from: Moment,
+        was_named: bool,
+    ) {
+        if was_named {
+            self.by_token.values_mut().for_each(|debt| debt.origins.has_unknown = false);
+        }
         self.settle_origins(|origin| *origin.process != *process, countable_from);
     }
 
@@ -518,6 +525,11 @@ impl Debt {
         let mut all = self.origins.clone();
         all.extend(self.foreign.clone());
         all
+    }
+
+    /// Whether it tells of another engine's doubt.
+    fn is_adopted(&self) -> bool {
+        !self.foreign.is_empty() || self.uncounted_until.is_some()
     }
 
     fn is_open(&self) -> bool {
@@ -789,7 +801,7 @@ mod tests {
                 }
                 KillRefused(connection) => debts.kill_refused(connection),
                 Reconnected => debts.reconnect(),
-                Gone => debts.other_processes_gone("another", at(10_000)),
+                Gone => debts.other_processes_gone("another", at(10_000), true),
                 Observed => debts.observe(token(), at(10_000)),
                 Extended => debts.keep(now, token(), Ttl::new(Duration::from_secs(9)).unwrap()),
             }
@@ -847,6 +859,27 @@ mod tests {
         for (events, left, sent) in table {
             assert_eq!(run(events), (*left, sent.to_vec()), "{events:?}");
         }
+    }
+
+    /// What a lease brings from another engine must not be forgotten, however much is owed: the
+    /// node's copy does not count although no connection is named.
+    #[test]
+    fn adopted_doubt_without_connections_is_kept_by_a_node_that_owes_the_most() {
+        let builder = crate::config::Builder::default().node("redis://127.0.0.1:1");
+        let mut node = Node::new(Arc::new(builder.config().unwrap()), 0);
+        for i in 0..DEBTS_KEPT_MAX as u32 {
+            let mut random = [0; 20];
+            random[..4].copy_from_slice(&i.to_be_bytes());
+            let debt = Debt::of_release(at(0), &claim(), None);
+            assert!(node.owe(at(0), LockToken::from_random(random), debt));
+        }
+        let uncounted = Duration::from_secs(30);
+        let doubt = Doubt { node: 0, origins: Origins::default(), is_one_set: true, uncounted };
+        let adopted = LockToken::from_random([255; 20]);
+        let debt = node.debt_of_doubt(at(0), &claim(), &doubt);
+        let is_known = node.owe(at(0), adopted, debt);
+        // Either it is kept, or the caller is told to quarantine the node.
+        assert!(!is_known || node.is_doubted(at(1), adopted, Kind::Extend), "its copy counts");
     }
 }
 

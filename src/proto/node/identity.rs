@@ -206,7 +206,8 @@ impl Node {
     /// sooner before.
     pub(in crate::proto) fn quarantine(&mut self, cause: QuarantineCause, until: Moment) -> bool {
         let is_longer = |(before, _): (Moment, _)| until.steady_nanos() > before.steady_nanos();
-        let is_news = self.is_guarded && self.identity.quarantine.is_none_or(is_longer);
+        let is_due = self.is_guarded || cause == QuarantineCause::Flushed;
+        let is_news = is_due && self.identity.quarantine.is_none_or(is_longer);
         if is_news {
             self.identity.quarantine = Some((until, cause));
         }

@@ -106,7 +106,8 @@ impl Node {
         let config = &self.config.nodes[self.index];
         let recognised = self.identity.recognise(now, config, self.config.quarantine);
         if let Process::Other(process) = &recognised.process {
-            self.debts.other_processes_gone(process, now.after(self.config.quarantine));
+            let (until, was_named) = (now.after(self.config.quarantine), recognised.left.is_some());
+            self.debts.other_processes_gone(process, until, was_named);
         }
         recognised
     }

@@ -202,6 +202,33 @@ impl Scenario {
         }
     }
 
+    /// Says what of this the nodes were asked about their clocks and roles; returns the rest.
+    pub fn looked(&mut self, acted: Vec<Acted>) -> Vec<Acted> {
+        let (looks, others) = acted
+            .into_iter()
+            .partition::<Vec<_>, _>(|acted| matches!(acted, Acted::Time(_) | Acted::Role(_)));
+        for look in looks {
+            match look {
+                Acted::Time(nodes) => nodes.into_iter().for_each(|node| {
+                    let time = self.time(node);
+                    self.reply(node, time);
+                }),
+                Acted::Role(nodes) => nodes.into_iter().for_each(|node| {
+                    let said = self.servers[node].replication;
+                    self.reply(node, Reply::Replication(said));
+                }),
+                _ => {}
+            }
+        }
+        others
+    }
+
+    /// Carries out what is to be done, and answers what clocks and roles are asked; returns the rest.
+    pub fn drain_looked(&mut self) -> Vec<Acted> {
+        let acted = self.drain();
+        self.looked(acted)
+    }
+
     /// The node is restarted without its data: another process.
     pub fn restart(&mut self, node: usize, uptime: Duration) {
         let run_id = format!("{} again", self.servers[node].run_id.as_deref().unwrap_or_default());
