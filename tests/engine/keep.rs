@@ -6,8 +6,9 @@ use std::time::Duration;
 use muxlock::proto::{Patience, Reply};
 use muxlock::{
     Cancelled, Done, Heal, KeepAlive, Lease, Loss, LossCause, Moment, OpId, RestartGuard,
+    ServerErrorKind,
 };
-use testbed::memory::{Acted, Scenario, TTL};
+use testbed::memory::{Acted, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -373,4 +374,66 @@ fn stopped_after_a_quorum_lost_it_it_is_over() {
     let cancelled = kept.scenario.engine.cancel(kept.scenario.now, kept.id);
     let Cancelled::Extension(lease) = cancelled else { panic!("{cancelled:?}") };
     assert!(!lease.is_valid_at(kept.scenario.now), "{:?}", lease.remaining(kept.scenario.now));
+}
+
+/// What a loss is caused by, when the event loop was delayed until after the deadline: the delay,
+/// not the renewal that had failed before.
+#[test]
+fn loop_that_is_delayed_beyond_the_deadline_is_the_cause() {
+    let mut kept = kept(&how());
+    assert_eq!(kept.wait(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    kept.scenario.replies([0, 1, 2], server_error(ServerErrorKind::Busy));
+    kept.scenario.nothing_done();
+    kept.scenario.pass(TTL);
+    let (_, loss) = kept.lost();
+    assert_eq!(loss.cause, LossCause::Late);
+    assert!(loss.error.is_some_and(|error| error.is_unavailable()));
+    assert_eq!(kept.scenario.engine.stats().extensions_failed, 1);
+}
+
+/// Between the notice and the deadline: nothing was tried, so the masters are not the cause.
+#[test]
+fn loop_that_is_delayed_into_the_notice_is_the_cause_too() {
+    let mut kept = kept(&how());
+    let left = SECOND / 2;
+    let deadline = kept.lease().valid_until();
+    kept.scenario.pass(deadline.since(kept.scenario.now) - left);
+    let (lease, loss) = kept.lost();
+    assert_eq!((loss.cause, loss.remaining), (LossCause::Late, left));
+    assert!(lease.is_valid_at(kept.scenario.now) && loss.error.is_none());
+}
+
+/// A renewal fails when the time for another is over: the holder hears of it at once.
+#[test]
+fn renewal_that_fails_in_the_notice_is_the_last() {
+    for early in [Duration::ZERO, MS] {
+        let mut kept = kept_on(Scenario::ready(3), &how());
+        assert_eq!(kept.wait(), [Acted::Extend(vec![0, 1, 2], 1)]);
+        let deadline = kept.lease().valid_until();
+        let wait = deadline.since(kept.scenario.now) - SECOND - early;
+        kept.scenario.now = kept.scenario.now.after(wait);
+        kept.scenario.replies([0, 1, 2], server_error(ServerErrorKind::Busy));
+        match early {
+            Duration::ZERO => {
+                let (_, loss) = kept.lost();
+                assert_eq!((loss.cause, loss.remaining), (LossCause::Unavailable, SECOND));
+            }
+            _ => kept.scenario.nothing_done(),
+        }
+        assert_eq!(kept.scenario.engine.stats().extensions_failed, 1);
+    }
+}
+
+/// A quorum renewed it, and nobody asked before the old validity was over.
+#[test]
+fn renewal_that_is_taken_late_is_told_with_its_masters() {
+    let mut kept = kept(&how());
+    assert_eq!(kept.wait(), [Acted::Extend(vec![0, 1, 2], 1)]);
+    kept.scenario.replies([0, 1, 2], Reply::Integer(1));
+    kept.scenario.now = kept.lease().valid_until();
+    let (_, loss) = kept.lost();
+    assert_eq!(loss.cause, LossCause::Late);
+    let error = loss.error.expect("a renewal was under way");
+    assert!(error.is_expired() && error.nodes().len() == 3, "{error}");
+    assert_eq!(kept.scenario.engine.stats().extensions_failed, 1);
 }

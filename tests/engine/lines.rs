@@ -320,3 +320,38 @@ fn late_quorum_keeps_its_place() {
     let _ = won(&mut scenario, first);
     assert!(!scenario.engine.is_done(second));
 }
+
+/// The first fails, and the next one's time is over before it has an answer of its own.
+#[test]
+fn others_hear_what_the_nodes_said_to_the_first() {
+    let mut scenario = Scenario::ready(3);
+    let [first, second] = [(); 2].map(|()| wait(&mut scenario, MS));
+    assert_eq!(scenario.drain(), [set(1)]);
+    scenario.replies(ALL, Reply::Nil);
+    assert_eq!(lost(&mut scenario, first).kind(), Contended);
+    assert_eq!(scenario.drain(), [release(1), set(2)]);
+    scenario.pass(MS);
+    let error = lost(&mut scenario, second);
+    assert_eq!((error.kind(), error.attempts()), (Contended, 1));
+    assert!(error.nodes().iter().all(|node| node.outcome == NodeOutcome::Held), "{error}");
+}
+
+/// Those who have left a queue are not kept in it, however many there are.
+#[test]
+fn queue_is_not_full_of_those_who_have_left() {
+    let queued = |scenario: &Scenario| -> usize {
+        let shown = format!("{:?}", scenario.engine);
+        let (_, queued) = shown.split_once("queued: ").expect("it is shown");
+        queued.split([',', ' ']).next().and_then(|count| count.parse().ok()).expect("a number")
+    };
+    let mut scenario = Scenario::ready(3);
+    let ops: Vec<OpId> = (0..101).map(|_| wait(&mut scenario, SECOND)).collect();
+    assert_eq!(queued(&scenario), 101);
+    for (gone, op) in ops[1..].iter().enumerate() {
+        let _ = scenario.engine.cancel(scenario.now, *op);
+        let left = 99 - gone;
+        assert!(queued(&scenario) <= 1 + 2 * left + 1, "{left} are left: {}", queued(&scenario));
+    }
+    let _ = scenario.engine.cancel(scenario.now, ops[0]);
+    assert_eq!(queued(&scenario), 0);
+}

@@ -12,7 +12,11 @@ const ALL: [usize; 3] = [0, 1, 2];
 const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
 /// As in `proto/mod.rs`.
 const WORK_PER_TURN_MAX: usize = 512;
-/// As in `proto/identity.rs`.
+/// As in `proto/node/pipeline.rs`.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// As in `proto/node/pipeline.rs`.
+const QUEUED_COMMANDS_MAX: usize = 8_192;
+/// As in `proto/fleet.rs`.
 const NOTICES_MAX: usize = 64;
 
 #[test]
@@ -205,6 +209,109 @@ fn node_at_the_address_of_another_says_of_which() {
     let nodes: Vec<_> = scenario.engine.nodes().map(|node| node.address).collect();
     let error = scenario.engine.unavailable();
     assert_eq!(error.nodes()[1].message, Some(nodes[0].clone()));
+
+    let mut scenario = Scenario::ready(3);
+    scenario.engine.handle_duplicate(scenario.now, 2, 1);
+    assert_eq!(scenario.engine.duplicates(), Some((1, 2)));
+}
+
+/// R5: the connection of a silent node is closed only after a while.
+#[test]
+fn node_is_overdue_when_it_has_been_silent_for_long() {
+    let mut scenario = Scenario::ready(3);
+    assert!(!scenario.engine.is_overdue(scenario.now, 0), "nothing was asked");
+    scenario.try_lock();
+    scenario.drain();
+    let asked_at = scenario.now;
+    for node in ALL {
+        assert!(!scenario.engine.is_overdue(asked_at.after(SILENCE_MAX - MS), node));
+        assert!(scenario.engine.is_overdue(asked_at.after(SILENCE_MAX), node));
+    }
+    scenario.reply(0, Reply::Ok);
+    assert!(!scenario.engine.is_overdue(asked_at.after(SILENCE_MAX), 0));
+}
+
+/// What is not sent after all is taken back in portions, so that others have their turn.
+#[test]
+fn useless_commands_are_discarded_in_portions() {
+    let mut scenario = Scenario::ready(3);
+    let mut ops = Vec::new();
+    for i in 0..WORK_PER_TURN_MAX + 1 {
+        let name = Resource::new(i.to_string()).unwrap();
+        ops.push(scenario.engine.acquire(scenario.now, name, TTL, Patience::OneRound).unwrap());
+    }
+    for op in ops {
+        let _ = scenario.engine.cancel(scenario.now, op);
+    }
+    assert!(scenario.engine.poll_action().is_none(), "so many are looked at");
+    assert!(scenario.engine.has_actions(), "and more are left");
+    while scenario.engine.has_actions() {
+        scenario.drain();
+    }
+}
+
+/// What the status of a node says last, and what a report says of a node's answer.
+#[test]
+fn votes_are_shown_with_their_time() {
+    let mut scenario = Scenario::ready(3);
+    let at = |scenario: &Scenario| scenario.engine.nodes().next().unwrap().last_outcome;
+    scenario.try_lock();
+    scenario.drain();
+    scenario.pass(2 * MS);
+    scenario.reply(0, Reply::Nil);
+    assert_eq!(at(&scenario), Some((NodeOutcome::Held, Some(2 * MS))));
+    scenario.reply(1, Reply::Nil);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].latency, Some(2 * MS));
+    assert_eq!(error.nodes()[2].latency, None, "it has not answered");
+}
+
+#[test]
+fn errors_are_counted_by_kind() {
+    let mut scenario = Scenario::ready(3);
+    for _ in 0..2 {
+        scenario.try_lock();
+        scenario.drain();
+        scenario.replies(ALL, server_error(ServerErrorKind::Busy));
+        assert!(scenario.acquired().is_err());
+        scenario.drain();
+        scenario.replies(ALL, Reply::Integer(0));
+    }
+    let errors = scenario.engine.nodes().next().unwrap().errors;
+    assert_eq!((errors.of(ServerErrorKind::Busy), errors.of(ServerErrorKind::Auth)), (2, 0));
+}
+
+/// R11: what a node was never sent need not be released there.
+#[test]
+fn node_that_was_never_connected_owes_nothing() {
+    let mut scenario = Scenario::new(3);
+    scenario.try_lock();
+    scenario.drain();
+    for node in [0, 1] {
+        scenario.connect(node);
+        scenario.drain();
+        scenario.reply(node, Reply::Ok);
+    }
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(scenario.engine.nodes().map(|node| node.debts).collect::<Vec<_>>(), [0, 0, 0]);
+}
+
+/// A node that is being connected has so much room for commands.
+#[test]
+fn commands_wait_for_a_connection_up_to_a_bound() {
+    let mut scenario = Scenario::new(1);
+    let name = |i: usize| Resource::new(i.to_string()).unwrap();
+    for i in 0..QUEUED_COMMANDS_MAX {
+        scenario.engine.acquire(scenario.now, name(i), TTL, Patience::OneRound).unwrap();
+    }
+    scenario.nothing_done();
+    let beyond = name(QUEUED_COMMANDS_MAX);
+    scenario.engine.acquire(scenario.now, beyond, TTL, Patience::OneRound).unwrap();
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::Backlogged);
+    scenario.nothing_done();
 }
 
 #[test]
