@@ -165,13 +165,16 @@ impl World {
         self.may_resync(node);
     }
 
-    /// A replica may take over its master's data, which knows of no lock.
+    /// A replica may take over its master's data. That knows of no lock, or is another node's.
     pub fn may_resync(&mut self, node: usize) {
         if self.choices.chance(300) {
-            let it = &mut self.nodes[node];
-            let cause = Cause::Resynced(it.demoted_at());
-            self.timeline.note(self.now, || format!("node {node} loses its data to its master's"));
-            self.nodes[node].replace(self.now, Data::new(), cause);
+            let cause = Cause::Resynced(self.nodes[node].demoted_at());
+            let of = self.choices.chance(500).then(|| self.choices.below(self.nodes.len() as u32));
+            let data = of.map_or_else(Data::new, |of| self.nodes[of as usize].redis.data.clone());
+            self.timeline.note(self.now, || {
+                format!("node {node} loses its data to its master's: node {of:?}")
+            });
+            self.nodes[node].replace(self.now, data, cause);
         }
     }
 

@@ -1,8 +1,9 @@
 //! How clients look at servers' clocks and roles, and what they have to notice.
 //!
-//! Who guards looks at both before each SET whose last look is older than ten milliseconds, and at
-//! the clock in any case if the node has refused a SET within a second. What happens between a look
-//! and the SET behind it goes unnoticed, and so does what no look can see.
+//! Who guards looks at both before each SET or extension whose last look is older than ten
+//! milliseconds, and at the clock in any case if the node has refused a SET within a second. What
+//! happens between a look and the command behind it goes unnoticed, and so does what no look can
+//! see.
 
 use muxlock::LockToken;
 use muxlock::proto::{NodeSet, NodeState};
@@ -65,7 +66,7 @@ impl Looks {
     }
 }
 
-/// A SET, or an extension that may set a key, is about to be written: were the nodes looked at?
+/// A SET or an extension is about to be written: were the nodes looked at?
 pub fn check_looked(
     looks: &[Looks],
     (asked, told): (u64, u64),

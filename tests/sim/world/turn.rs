@@ -309,10 +309,11 @@ impl World {
                             failure = failure.or(late);
                             handed_out.push((nodes, *token, false));
                         }
-                        Command::Extend { token, .. } => self.checker.note_uncountable(token, of),
-                        Command::Heal { token, .. } => {
+                        Command::Extend { token, .. } | Command::Heal { token, .. } => {
                             self.checker.note_uncountable(token, of);
-                            failure = failure.or(self.checker.note_heal(it.told, token));
+                            if let Command::Heal { .. } = command {
+                                failure = failure.or(self.checker.note_heal(it.told, token));
+                            }
                             let asked = self.checker.asked_at(token);
                             if is_guarding {
                                 let looked =
