@@ -175,7 +175,8 @@ impl LockError {
                 let held = self.count(|outcome| matches!(outcome, NodeOutcome::Held));
                 write!(
                     f,
-                    "contended: {held} of {total} nodes say that another holder has it, maybe in this client"
+                    "contended: {held} of {total} nodes say that another holder has it, maybe in \
+                     this client"
                 )
             }
             LockErrorKind::Unavailable if total == 0 => {
@@ -286,9 +287,9 @@ impl Resource {
     }
 }
 
-/// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `TimedOut` and
-/// `Expired` become `TimedOut`, `InvalidTtl` and `InvalidResource` become `InvalidInput`, and the others become
-/// `Other`.
+/// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `TimedOut` and `Expired`
+/// become `TimedOut`, `InvalidTtl` and `InvalidResource` become `InvalidInput`, and the others
+/// become `Other`.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> io::Error {
         let kind = match error.kind() {

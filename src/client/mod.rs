@@ -228,8 +228,8 @@ impl Redlock {
     }
 
     /// Same as [`try_lock_for`](Redlock::try_lock_for), but waits until `deadline`. The time from
-    /// now until then becomes the `wait`, zero if `deadline` has passed. So on Linux, time in suspend counts, although an
-    /// [`Instant`] does not count it.
+    /// now until then becomes the `wait`, zero if `deadline` has passed. So on Linux, time in
+    /// suspend counts, although an [`Instant`] does not count it.
     ///
     /// # Errors
     /// The same as [`try_lock_for`](Redlock::try_lock_for).

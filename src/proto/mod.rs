@@ -531,7 +531,7 @@ impl Engine {
 
     /// Whether there are results that were not taken yet.
     pub fn has_done(&self) -> bool {
-        self.operations.ended().len() > 0
+        self.operations.has_ended()
     }
 
     /// When to call [`handle_timeout`](Engine::handle_timeout) if nothing else happens; a past
@@ -586,7 +586,7 @@ impl Engine {
     /// Same as [`is_release`](Engine::is_release), for the operation that
     /// [`poll_done`](Engine::poll_done) returns next; `None` if there is none.
     pub fn is_release_next(&self) -> Option<bool> {
-        let op = self.operations.ended().next()?;
+        let op = self.operations.first_ended()?;
         Some(matches!(self.operations[op].task, Task::Release { .. }))
     }
 

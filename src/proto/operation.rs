@@ -112,6 +112,7 @@ pub(super) enum Progress {
 
 impl Progress {
     /// The round that the operation still owns.
+    #[inline]
     pub(super) fn round(self) -> Option<usize> {
         match self {
             Progress::Voting(round) | Progress::Won(round) => Some(round),
@@ -158,26 +159,30 @@ impl Operations {
     }
 
     /// The number of the engine, unique in this process.
+    #[inline]
     pub(super) fn instance(&self) -> u64 {
         self.instance
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.open.len()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn start(&mut self, task: Task, progress: Progress) -> usize {
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         self.open.insert(Operation { generation, task, progress, timer: None })
     }
 
+    #[inline]
     pub(super) fn id_of(&self, op: usize) -> OpId {
         let generation = self.open[op].generation;
         OpId { slot: op as u32, generation, instance: self.instance }
     }
 
+    #[inline]
     pub(super) fn lookup(&self, id: OpId) -> Option<usize> {
         let op = id.slot as usize;
         let is_known = self.open.get(op)?.generation == id.generation;
@@ -239,7 +244,7 @@ impl Operations {
 /// Results.
 impl Operations {
     /// Puts an operation with a known outcome into the queue of results.
-    #[inline]
+    #[inline(always)]
     pub(super) fn conclude(&mut self, op: usize, progress: Progress) {
         self.clear_timer(op);
         self.open[op].progress = progress;
@@ -247,6 +252,7 @@ impl Operations {
     }
 
     /// Takes the operation that ended first.
+    #[inline]
     pub(super) fn pop_ended(&mut self) -> Option<usize> {
         self.ended.pop_front()
     }
@@ -264,7 +270,17 @@ impl Operations {
         Some(op)
     }
 
-    pub(super) fn ended(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn first_ended(&self) -> Option<usize> {
+        self.ended.front().copied()
+    }
+
+    pub(super) fn ended(&self) -> impl Iterator<Item = usize> + '_ {
         self.ended.iter().copied()
     }
 }

@@ -47,12 +47,12 @@ const INSTRUCTIONS: [(Kind, On, u64); 11] = [
     (Kind::EncodeSet, On::Memory, 516),
     (Kind::EncodeRelease, On::Memory, 279),
     (Kind::DecodeReplies, On::Memory, 383),
-    (Kind::Pair, On::OneMaster, 6_912),
-    (Kind::Pair, On::Masters, 10_450),
+    (Kind::Pair, On::OneMaster, 7_111),
+    (Kind::Pair, On::Masters, 10_805),
     (Kind::Extended, On::Masters, 18_901),
-    (Kind::Looking, On::Guarded, 19_479),
-    (Kind::InLockstep, On::Servers, 10_670),
-    (Kind::InFlight, On::Servers, 345_309),
+    (Kind::Looking, On::Guarded, 19_947),
+    (Kind::InLockstep, On::Servers, 10_915),
+    (Kind::InFlight, On::Servers, 352_630),
 ];
 /// At most this part of the reads may come from pauses.
 const PAUSES_PART_MAX: u64 = 100;

@@ -223,7 +223,8 @@ impl Scenario {
         others
     }
 
-    /// Carries out what is to be done, and answers what clocks and roles are asked; returns the rest.
+    /// Carries out what is to be done, and answers what clocks and roles are asked; returns the
+    /// rest.
     pub fn drain_looked(&mut self) -> Vec<Acted> {
         let acted = self.drain();
         self.looked(acted)
