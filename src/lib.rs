@@ -80,10 +80,10 @@
 //! }
 //! ```
 //!
-//! Records of the `log` crate have the target `muxlock`. Level `warn`: a master whose votes do not
-//! count, with the reason; a master that does not allow `INFO` or `TIME`; and how many records were
-//! dropped. Level `debug`: connections that end, and names that do not resolve. Level `error`: a
-//! system call failed. No record contains a token or a password.
+//! Records of the `log` crate have the target `muxlock`. Level `warn`: a master stops voting, with
+//! the reason; a master that does not allow `INFO` or `TIME`; and how many records were dropped.
+//! Level `info`: a master votes again. Level `debug`: connections that end, and names that do not
+//! resolve. Level `error`: a system call failed. No record contains a token or a password.
 //!
 //! # Limits
 //! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not notice that

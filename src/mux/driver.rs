@@ -360,7 +360,8 @@ impl Driver {
         self.send_batch();
         while let Some((node, notice)) = self.engine.poll_notice() {
             let address = &self.config.nodes[node].address;
-            self.records.note(Level::Warn, format_args!("{address}: {notice}"));
+            let level = if notice.is_good() { Level::Info } else { Level::Warn };
+            self.records.note(level, format_args!("{address}: {notice}"));
         }
     }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::command::{Grant, Reply, ServerError};
 use super::lease::Doubt;
-use super::node::{Debt, Due, Effect, InFlight, Notice, Request, State};
+use super::node::{Debt, Due, Effect, InFlight, Request, State};
+use super::notices::Notice;
 use super::round::{Answer, Kind, Left, Lost};
 use super::{Engine, NodeSet};
 use crate::moment::Moment;
@@ -59,7 +60,6 @@ impl Engine {
     pub fn handle_duplicate(&mut self, now: Moment, node: usize, of: usize) {
         let now = self.clamp(now);
         self.nodes[node].set_duplicate(Some(of));
-        self.nodes.notice(node, Notice::Unfit(Unfit::Duplicate));
         self.fail_node(now, node, NodeOutcome::Unfit(Unfit::Duplicate));
     }
 
@@ -215,7 +215,6 @@ impl Engine {
     /// The handshake is complete: the server votes from now on, if it may vote at all.
     fn finish_handshake(&mut self, now: Moment, node: usize) {
         if let Err(reason) = self.nodes.welcome(now, node) {
-            self.nodes.notice(node, Notice::Unfit(reason));
             return self.fail_node(now, node, NodeOutcome::Unfit(reason));
         }
         self.stats.connected += 1;
@@ -304,7 +303,7 @@ impl Engine {
             Answer::Flushed(left) => {
                 let left = left.min(Duration::from_millis(2 * u64::from(TTL_MS_MAX)));
                 let until = now.after(left).after(self.config.drift.over(left));
-                self.nodes.quarantine(node, QuarantineCause::Flushed, until);
+                self.nodes.quarantine(now, node, QuarantineCause::Flushed, until);
                 NodeOutcome::Quarantined
             }
         })

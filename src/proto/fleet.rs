@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::command::ReleaseWith;
 use super::lease::Lease;
 use super::node::{
-    Debt, Effect, InFlight, Kills, Node, NodeStatus, Notice, Process, Request, SILENCE_MAX, State,
-    Step, is_forbidden,
+    Debt, Effect, InFlight, Kills, Node, NodeStatus, Process, Request, SILENCE_MAX, State, Step,
+    is_forbidden,
 };
+use super::notices::{Notice, Notices};
 use super::round::{Claim, Kind};
 use super::{NodeSet, ROUNDS_USUAL};
 use crate::config::Config;
@@ -18,8 +19,6 @@ use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
-/// The most pending notices; further ones are dropped.
-const NOTICES_MAX: usize = 64;
 /// The most departed processes that are remembered by name.
 const DEPARTED_MAX: usize = 64;
 
@@ -66,7 +65,7 @@ pub(super) struct Fleet {
     config: Arc<Config>,
     nodes: Vec<Node>,
     outgoing: VecDeque<Outgoing>,
-    notices: VecDeque<(usize, Notice)>,
+    notices: Notices,
     /// A lower bound on the next deadline. An answer may leave it too early; it is never too late.
     due: Option<Moment>,
     /// An unanswered command makes something due after this time.
@@ -112,10 +111,10 @@ impl Fleet {
         let nodes = (0..config.nodes()).map(|node| Node::new(Arc::clone(&config), node)).collect();
         let answer_due = config.node_timeout.min(SILENCE_MAX);
         Fleet {
-            config,
             nodes,
             outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
-            notices: VecDeque::new(),
+            notices: Notices::new(config.nodes()),
+            config,
             due: None,
             answer_due_nanos: u64::try_from(answer_due.as_nanos()).unwrap_or(u64::MAX),
             open: NodeSet::EMPTY,
@@ -203,9 +202,7 @@ impl Fleet {
     }
 
     pub(super) fn notice(&mut self, node: usize, notice: Notice) {
-        if self.notices.len() < NOTICES_MAX {
-            self.notices.push_back((node, notice));
-        }
+        self.notices.note(node, notice);
     }
 
     pub(super) fn has_notices(&self) -> bool {
@@ -213,7 +210,7 @@ impl Fleet {
     }
 
     pub(super) fn poll_notice(&mut self) -> Option<(usize, Notice)> {
-        self.notices.pop_front()
+        self.notices.take()
     }
 
     #[inline(always)]
@@ -289,6 +286,10 @@ impl Fleet {
 
     /// The node's connection ends or fails.
     pub(super) fn fail(&mut self, now: Moment, node: usize, outcome: NodeOutcome, random: u64) {
+        // A server may close what has nothing to do. It is reported when it cannot be reached.
+        if !(self.nodes[node].is_idle() && matches!(outcome, NodeOutcome::Disconnected(_))) {
+            self.notices.stops(now, node, Notice::Silent(outcome));
+        }
         let unsent = self.withdraw(node);
         let retry_at = self.nodes[node].fail(now, outcome, unsent, random);
         self.note_due(Some(retry_at));
@@ -497,12 +498,15 @@ impl Fleet {
                 let kills = self.nodes[node].kill_old_connections(now);
                 self.kill(node, kills);
                 if let Some(until) = self.moved_until(now, node, &run_id) {
-                    self.quarantine(node, QuarantineCause::Moved, until);
+                    self.quarantine(now, node, QuarantineCause::Moved, until);
                 }
             }
         }
         if let Some((cause, until)) = recognised.quarantine {
-            self.quarantine(node, cause, until);
+            self.quarantine(now, node, cause, until);
+        }
+        if !self.nodes[node].is_quarantined(now) {
+            self.notices.votes(node);
         }
         Ok(())
     }
@@ -550,9 +554,15 @@ impl Fleet {
     }
 
     /// Stops counting the node's votes until then.
-    pub(super) fn quarantine(&mut self, node: usize, cause: QuarantineCause, until: Moment) {
+    pub(super) fn quarantine(
+        &mut self,
+        now: Moment,
+        node: usize,
+        cause: QuarantineCause,
+        until: Moment,
+    ) {
         if self.nodes[node].quarantine(cause, until) {
-            self.notice(node, Notice::Quarantined(cause));
+            self.notices.stops(now, node, Notice::Quarantined(cause));
             self.quarantines += 1;
             self.maybe_quarantined.insert(node);
         }
@@ -560,7 +570,7 @@ impl Fleet {
 
     /// As [`quarantine`](Fleet::quarantine), for the whole time.
     pub(super) fn quarantine_anew(&mut self, now: Moment, node: usize, cause: QuarantineCause) {
-        self.quarantine(node, cause, now.after(self.config.quarantine));
+        self.quarantine(now, node, cause, now.after(self.config.quarantine));
     }
 
     pub(super) fn quarantines(&self) -> u64 {
@@ -574,7 +584,10 @@ impl Fleet {
         for node in nodes.and(self.maybe_quarantined).iter() {
             match self.nodes[node].is_quarantined(now) {
                 true => quarantined.insert(node),
-                false => self.maybe_quarantined.remove(node),
+                false => {
+                    self.maybe_quarantined.remove(node);
+                    self.notices.votes(node);
+                }
             }
         }
         quarantined

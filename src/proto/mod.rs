@@ -30,6 +30,7 @@ mod fleet;
 mod keep;
 mod lease;
 mod node;
+mod notices;
 mod operation;
 mod queue;
 mod release;
@@ -53,7 +54,8 @@ pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
 pub(crate) use node::{CONNECTIONS_MAX, Origin, Origins};
-pub use node::{ErrorCounts, NodeState, NodeStatus, Notice};
+pub use node::{ErrorCounts, NodeState, NodeStatus};
+pub use notices::Notice;
 pub use operation::OpId;
 
 use crate::config::Config;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muxlock::proto::{Grant, Notice, Patience, Reply};
 use muxlock::{Done, NodeOutcome, NodeState, OpId, Resource, ServerErrorKind, Unfit};
-use testbed::memory::{NODE_TIMEOUT, Scenario, TTL, server_error};
+use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
 const ALL: [usize; 3] = [0, 1, 2];
@@ -16,8 +16,6 @@ const WORK_PER_TURN_MAX: usize = 512;
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// As in `proto/node/pipeline.rs`.
 const QUEUED_COMMANDS_MAX: usize = 8_192;
-/// As in `proto/fleet.rs`.
-const NOTICES_MAX: usize = 64;
 
 #[test]
 fn results_are_taken_one_by_one_in_any_order() {
@@ -197,15 +195,10 @@ fn node_at_the_address_of_another_says_of_which() {
     let status = scenario.engine.nodes().nth(1).unwrap();
     assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Duplicate)));
     assert_eq!(status.state, NodeState::BackOff);
-    assert_eq!(scenario.engine.poll_notice(), Some((1, Notice::Unfit(Unfit::Duplicate))));
-    assert_eq!(scenario.engine.poll_notice(), None);
-    assert!(!scenario.engine.has_notices());
-    for _ in 0..2 * NOTICES_MAX {
-        scenario.engine.handle_duplicate(scenario.now, 1, 0);
-    }
-    assert!(scenario.engine.has_notices());
-    let notices = std::iter::from_fn(|| scenario.engine.poll_notice());
-    assert_eq!(notices.count(), NOTICES_MAX);
+    let silent = Notice::Silent(NodeOutcome::Unfit(Unfit::Duplicate));
+    assert_eq!(scenario.engine.poll_notice(), Some((1, silent)));
+    (0..99).for_each(|_| scenario.engine.handle_duplicate(scenario.now, 1, 0));
+    assert!(!scenario.engine.has_notices() && scenario.engine.poll_notice().is_none());
     let nodes: Vec<_> = scenario.engine.nodes().map(|node| node.address).collect();
     let error = scenario.engine.unavailable();
     assert_eq!(error.nodes()[1].message, Some(nodes[0].clone()));
@@ -213,6 +206,42 @@ fn node_at_the_address_of_another_says_of_which() {
     let mut scenario = Scenario::ready(3);
     scenario.engine.handle_duplicate(scenario.now, 2, 1);
     assert_eq!(scenario.engine.duplicates(), Some((1, 2)));
+}
+
+/// The operator hears when a node stops voting and when it votes again, and nothing in between.
+#[test]
+fn node_that_stops_voting_is_reported_once() {
+    let mut scenario = Scenario::guarded(3).all_ready();
+    let notices = |scenario: &mut Scenario| -> Vec<(usize, Notice)> {
+        std::iter::from_fn(|| scenario.engine.poll_notice()).collect()
+    };
+    assert_eq!(notices(&mut scenario), [], "all is well from the start");
+    // A connection that is closed while nothing is asked is no news; that it cannot be made is.
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    assert_eq!(notices(&mut scenario), []);
+    let refused = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionRefused);
+    for _ in 0..9 {
+        while !scenario.drain().contains(&Acted::Connect(2)) {
+            scenario.pass(MS);
+        }
+        scenario.engine.handle_disconnected(scenario.now, 2, refused);
+    }
+    assert_eq!(notices(&mut scenario), [(2, Notice::Silent(refused))]);
+    // It comes back, without what it knew: its votes do not count yet.
+    scenario.restart(2, Duration::ZERO);
+    while !scenario.drain().contains(&Acted::Connect(2)) {
+        scenario.pass(MS);
+    }
+    scenario.connect(2);
+    scenario.drain();
+    assert_eq!(scenario.state(2), NodeState::Quarantined);
+    assert_eq!(notices(&mut scenario), []);
+    let left = scenario.engine.nodes().nth(2).unwrap().quarantine.unwrap().ready_in;
+    scenario.pass(left);
+    scenario.pass(MS);
+    scenario.try_lock();
+    scenario.drain_looked();
+    assert_eq!(notices(&mut scenario), [(2, Notice::Votes)]);
 }
 
 /// R5: the connection of a silent node is closed only after a while.

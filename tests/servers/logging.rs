@@ -4,11 +4,11 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Once, mpsc};
+use std::sync::{Arc, Mutex, Once, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use log::{LevelFilter, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 use muxlock::{KeepAlive, Redlock, Standalone};
 use testbed::scripted::{HANDSHAKE, Scripted, refused_addr};
 use testbed::{PATIENT, SOON, TTL, all_ready, alone, patient, pause, soon, timed, within};
@@ -29,6 +29,9 @@ const BLOCKED: &str = "blocked";
 static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
 static LET_GO: AtomicBool = AtomicBool::new(false);
 
+/// The records of level `warn` and `info`.
+static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 struct Logger;
 
 impl Log for Logger {
@@ -38,6 +41,9 @@ impl Log for Logger {
 
     fn log(&self, record: &Record<'_>) {
         RECORDS.set(RECORDS.get() + u32::from(record.target() == "muxlock"));
+        if record.level() <= Level::Info {
+            TOLD.lock().unwrap().push(format!("{} {}", record.level(), record.args()));
+        }
         if thread::current().name() == Some(BLOCKED) {
             IS_BLOCKED.store(true, Ordering::SeqCst);
             while !LET_GO.load(Ordering::SeqCst) {
@@ -233,5 +239,40 @@ fn logger_that_blocks_a_thread_blocks_no_other() {
         assert!(!blocked.is_finished());
         drop(let_go);
         blocked.join().unwrap();
+    });
+}
+
+/// One `warn` with address and reason when a master stops voting, one `info` when it votes again.
+#[test]
+fn operator_is_told_when_a_master_stops_and_when_it_votes_again() {
+    alone("operator_is_told_when_a_master_stops_and_when_it_votes_again", || {
+        install();
+        let refusing = Scripted::start(|peer| {
+            // As long as it is refused, it is asked again.
+            match peer.index() {
+                0..3 => {
+                    while peer.read_command()?.is_some() {
+                        peer.reply(b"-NOAUTH Authentication required.\r\n")?;
+                    }
+                    Ok(())
+                }
+                _ => peer.serve_normally(None),
+            }
+        });
+        let good = [Scripted::well_behaved(), Scripted::well_behaved()];
+        let urls: Vec<String> =
+            [&refusing, &good[0], &good[1]].into_iter().map(Scripted::url).collect();
+        let redlock = patient(&urls).build().unwrap();
+        soon("all vote", || {
+            drop(redlock.try_lock("resource", TTL));
+            redlock.nodes().iter().all(|node| node.state == muxlock::NodeState::Ready)
+        });
+        let address = urls[0].strip_prefix("redis://").unwrap();
+        let told = TOLD.lock().unwrap().clone();
+        let expected = [
+            format!("WARN {address}: does not vote: server error (not authenticated)"),
+            format!("INFO {address}: votes again"),
+        ];
+        assert_eq!(told, expected);
     });
 }

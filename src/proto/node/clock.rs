@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use super::{Effect, Node, Notice, is_forbidden};
+use super::{Effect, Node, is_forbidden};
 use crate::moment::Moment;
 use crate::proto::command::Reply;
+use crate::proto::notices::Notice;
 
 /// A SET is preceded by a check of the server's clock and role if the last check is older than
 /// this.

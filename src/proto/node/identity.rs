@@ -1,6 +1,5 @@
 //! Identity of a server: whether it may vote at all, and from when on (R32 to R35).
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,35 +8,6 @@ use crate::config::{NodeConfig, RestartGuard};
 use crate::moment::Moment;
 use crate::outcome::{Quarantine, QuarantineCause, Unfit};
 use crate::proto::command::{History, ReleaseWith, Replication, ServerInfo};
-
-/// Something the operator of a node should know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Notice {
-    /// The node was refused.
-    Unfit(Unfit),
-    /// The node's votes do not count for now.
-    Quarantined(QuarantineCause),
-    /// The server does not report its role or its process, so the client cannot check either.
-    Unidentified,
-    /// The server does not report its time: jumps of its wall clock go unnoticed.
-    SecretClock,
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Notice::Unfit(reason) => reason.fmt(f),
-            Notice::Quarantined(cause) => write!(f, "quarantined: {cause}"),
-            Notice::Unidentified => {
-                f.write_str("INFO is forbidden: its role and its process are not checked")
-            }
-            Notice::SecretClock => {
-                f.write_str("TIME is forbidden: jumps of its wall clock go unnoticed")
-            }
-        }
-    }
-}
 
 /// A server process that this client was connected to, with the history of its data.
 #[derive(Debug)]

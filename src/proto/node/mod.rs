@@ -20,7 +20,6 @@ use errors::Errors;
 pub(super) use errors::is_forbidden;
 pub(crate) use handshake::Step;
 use identity::Identity;
-pub use identity::Notice;
 pub(crate) use identity::{Process, Recognised};
 use link::Link;
 pub(crate) use link::State;
@@ -28,6 +27,7 @@ use pipeline::Pipeline;
 pub(crate) use pipeline::{InFlight, Request, SILENCE_MAX};
 
 use super::command::{ReleaseWith, Reply, ServerError};
+use super::notices::Notice;
 use super::round::Vote;
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
