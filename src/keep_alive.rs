@@ -1,6 +1,7 @@
 //! How locks are renewed while they are held, and how their loss is reported.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -161,6 +162,17 @@ impl fmt::Debug for Loss {
 
 // Without a source: the text contains it.
 impl std::error::Error for Loss {}
+
+/// `TimedOut`, or the kind of the last renewal's error.
+impl From<Loss> for io::Error {
+    fn from(loss: Loss) -> io::Error {
+        let kind = match &loss.error {
+            Some(error) => io::Error::from(error.clone()).kind(),
+            None => io::ErrorKind::TimedOut,
+        };
+        io::Error::new(kind, loss)
+    }
+}
 
 /// Why a lock is no longer renewed. In every case, stop the work. The client still releases the
 /// lock when you unlock or drop it.

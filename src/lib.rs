@@ -160,6 +160,8 @@ pub use client::{
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
 pub use error::{LockError, LockErrorKind};
 pub use keep_alive::{KeepAlive, Loss, LossCause};
+/// The version of mio whose types [`Multiplexer`] takes.
+pub use mio;
 pub use moment::Moment;
 pub use mux::{Multiplexer, Standalone};
 pub use outcome::{

@@ -1,5 +1,6 @@
 //! The name of a locked resource.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -10,7 +11,8 @@ pub const RESOURCE_BYTES_MAX: usize = 1024;
 /// Names up to this length are stored inline, so taking such a lock allocates nothing.
 const INLINE_BYTES_MAX: usize = 63;
 
-/// The name of a resource: 1 to [`RESOURCE_BYTES_MAX`] bytes with any values.
+/// The name of a resource: 1 to [`RESOURCE_BYTES_MAX`] bytes with any values. Together with the key
+/// prefix, up to 63 bytes are stored without an allocation.
 ///
 /// ```
 /// use muxlock::Resource;
@@ -94,6 +96,19 @@ impl PartialEq for Resource {
 
 impl Eq for Resource {}
 
+impl PartialOrd for Resource {
+    fn partial_cmp(&self, other: &Resource) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// By their bytes.
+impl Ord for Resource {
+    fn cmp(&self, other: &Resource) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
 impl Hash for Resource {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         self.as_bytes().hash(hasher);
@@ -135,6 +150,13 @@ mod tests {
             assert_eq!(resource.clone().prefixed(b""), resource);
             assert_eq!(resource.without_prefix(b""), resource);
         }
+    }
+
+    #[test]
+    fn order_is_that_of_the_bytes() {
+        let [short, long] = [[1_u8; 63].as_slice(), [1; 64].as_slice()].map(Resource::new);
+        let (short, long) = (short.unwrap(), long.unwrap());
+        assert!(short < long && long < Resource::new([2]).unwrap());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A held lock as text, for another process of the same machine.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -175,6 +176,17 @@ impl fmt::Display for HandOverError {
 }
 
 impl std::error::Error for HandOverError {}
+
+/// `NoClock` becomes `Unsupported`, and the others become `InvalidData`.
+impl From<HandOverError> for io::Error {
+    fn from(error: HandOverError) -> io::Error {
+        let kind = match error {
+            HandOverError::NoClock => io::ErrorKind::Unsupported,
+            _ => io::ErrorKind::InvalidData,
+        };
+        io::Error::new(kind, error)
+    }
+}
 
 /// The parsed text.
 struct Written<'a> {

@@ -23,6 +23,7 @@ pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock};
 
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;
+use crate::keep_alive::{KeepAlive, Loss};
 use crate::moment::Moment;
 use crate::mux::Driver;
 use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
@@ -240,6 +241,60 @@ impl Redlock {
         deadline: Instant,
     ) -> Result<LockGuard, LockError> {
         self.try_lock_for(resource, ttl, time_until(deadline))
+    }
+
+    /// Takes a lock as [`try_lock_for`](Redlock::try_lock_for) does, renews it while `work` runs,
+    /// and releases it. If `work` panics, the lock is released, too.
+    ///
+    /// `work` should call [`KeptLock::check`] between its steps, and stop if that fails. The lock
+    /// is renewed with the [default settings](KeepAlive), for at most an hour; for others, use
+    /// [`LockGuard::keep_alive`].
+    ///
+    /// `Ok` means that `work` succeeded, and that the lock was neither lost when it ended nor found
+    /// absent when it was released.
+    ///
+    /// # Errors
+    /// - The errors of `try_lock_for`, and of [`LockGuard::keep_alive`]: `work` was not called.
+    /// - The error of `work`.
+    /// - A [`Loss`], if the lock was lost before `work` ended, although `work` succeeded; or
+    ///   [`Expired`](crate::LockErrorKind::Expired), if the release found no lock: another holder
+    ///   may have worked at the same time.
+    ///
+    /// ```no_run
+    /// # use muxlock::Redlock;
+    /// # use std::time::Duration;
+    /// # fn step(_: u32) {}
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+    /// let (ttl, wait) = (Duration::from_secs(10), Duration::from_secs(5));
+    /// redlock.with_lock("report:yearly", ttl, wait, |held| {
+    ///     for i in 0..100 {
+    ///         held.check()?;
+    ///         step(i);
+    ///     }
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_lock<T, E>(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+        work: impl FnOnce(&KeptLock) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<LockError> + From<KeepAliveError> + From<Loss>,
+    {
+        let held = self.try_lock_for(resource, ttl, wait)?.keep_alive(KeepAlive::default())?;
+        let done = work(&held)?;
+        held.check()?;
+        match held.unlock() {
+            Ok(released) if !released.was_held() => Err(LockError::expired().into()),
+            // If no quorum confirms the release, the lock was held all the same.
+            _ => Ok(done),
+        }
     }
 
     /// Takes over a lock that [`LockGuard::into_parts`] gave up, in this client or in another one.

@@ -117,3 +117,13 @@ impl From<InvalidFactor> for ConfigError {
         ConfigError::DriftFactor { factor: error.0 }
     }
 }
+
+/// `Os` becomes its own error, and the others become `InvalidInput`.
+impl From<ConfigError> for io::Error {
+    fn from(error: ConfigError) -> io::Error {
+        match error {
+            ConfigError::Os(error) => error,
+            error => io::Error::new(io::ErrorKind::InvalidInput, error),
+        }
+    }
+}

@@ -53,6 +53,8 @@ pub(crate) struct Driver {
     records: Records,
 }
 
+const ONE_MASTER: &str = "one master: while it is down, no lock can be taken";
+
 /// What is known here of one node.
 pub(super) struct Connection {
     pub(super) socket: Option<Socket>,
@@ -105,6 +107,18 @@ impl Driver {
         let config = Arc::new(config);
         let engine = Engine::new(Arc::clone(&config), Box::new(SystemEntropy::new()));
         let nodes = config.nodes.iter().map(|node| Connection::new(&node.target)).collect();
+        let mut records = Records::default();
+        match config.nodes() {
+            1 => records.note(Level::Warn, format_args!("{ONE_MASTER}")),
+            even if even % 2 == 0 => {
+                let spared = (even - 1) / 2;
+                records.note(
+                    Level::Warn,
+                    format_args!("{even} masters: no more may fail than of {}: {spared}", even - 1),
+                );
+            }
+            _ => {}
+        }
         Ok(Driver {
             engine,
             config,
@@ -116,7 +130,7 @@ impl Driver {
             was_away: false,
             batch: BytesMut::new(),
             recipients: NodeSet::EMPTY,
-            records: Records::default(),
+            records,
         })
     }
 

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use muxlock::proto::{Grant, Notice, Patience, Reply};
-use muxlock::{Done, NodeOutcome, NodeState, OpId, Resource, ServerErrorKind, Unfit};
-use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
+use muxlock::{Done, NodeOutcome, NodeState, OpId, Phase, Resource, ServerErrorKind, Unfit};
+use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
 const ALL: [usize; 3] = [0, 1, 2];
@@ -242,6 +242,27 @@ fn node_that_stops_voting_is_reported_once() {
     scenario.try_lock();
     scenario.drain_looked();
     assert_eq!(notices(&mut scenario), [(2, Notice::Votes)]);
+}
+
+/// A connection that is being made is bad only when its time is over.
+#[test]
+fn connection_in_the_making_has_time() {
+    let mut scenario = Scenario::new(2);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.engine.handle_connected(scenario.now, 1);
+    let asked_at = scenario.now;
+    let outcomes = |scenario: &Scenario| {
+        let error = scenario.engine.unavailable();
+        [error.nodes()[0].outcome, error.nodes()[1].outcome]
+    };
+    scenario.engine.advance(asked_at.after(CONNECT_TIMEOUT - MS));
+    assert_eq!(outcomes(&scenario), [NodeOutcome::Pending; 2]);
+    let text = scenario.engine.unavailable().to_string();
+    assert!(text.starts_with("unavailable: 2 of 2 nodes gave no vote ("), "{text}");
+    scenario.engine.advance(asked_at.after(CONNECT_TIMEOUT));
+    let timed_out = [Phase::Connect, Phase::Handshake].map(NodeOutcome::TimedOut);
+    assert_eq!(outcomes(&scenario), timed_out);
 }
 
 /// R5: the connection of a silent node is closed only after a while.

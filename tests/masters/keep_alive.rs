@@ -14,7 +14,7 @@ use muxlock::{
     RestartGuard,
 };
 use testbed::{
-    SOON, Stopwatch, TTL, all_ready, alone, heavy, patient, pause, soon, status_figure,
+    PATIENT, SOON, Stopwatch, TTL, all_ready, alone, heavy, patient, pause, soon, status_figure,
     tell_parent, timed, within,
 };
 
@@ -529,4 +529,65 @@ fn calls_of_other_threads_mix_with_renewals() {
         assert!(kept.unlock().unwrap().was_held());
     }
     keys(&masters, 0);
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+/// The work runs while the lock is held and renewed, and not at the same time anywhere else.
+#[test]
+fn work_with_a_lock_is_renewed_and_its_lock_is_released() {
+    let (masters, redlock) = start(3);
+    let other = all_ready(&patient(masters.urls()));
+    let ttl = Duration::from_millis(600);
+    let done = redlock.with_lock(KEY, ttl, PATIENT, |held| -> Result<u32, Failure> {
+        within(PATIENT, "it is renewed", || held.renewals() >= 3);
+        held.check()?;
+        assert!(other.try_lock(KEY, TTL).unwrap_err().is_contended());
+        Ok(7)
+    });
+    assert_eq!(done.unwrap(), 7);
+    drop(other.try_lock_for(KEY, TTL, PATIENT).unwrap());
+
+    // The work's own error comes back, and the lock is released.
+    let failed =
+        redlock.with_lock(KEY, TTL, PATIENT, |_| -> Result<(), Failure> { Err("no".into()) });
+    assert_eq!(failed.unwrap_err().to_string(), "no");
+    drop(other.try_lock_for(KEY, TTL, PATIENT).unwrap());
+
+    // Somebody else has it: the work is not called.
+    let lock = other.try_lock(KEY, TTL).unwrap();
+    let wait = Duration::from_millis(50);
+    let refused = redlock.with_lock(KEY, TTL, wait, |_| -> Result<(), Failure> { unreachable!() });
+    assert!(refused.unwrap_err().downcast::<muxlock::LockError>().unwrap().is_contended());
+    drop(lock);
+}
+
+/// The masters are gone while the work runs: that it succeeds says nothing.
+#[test]
+fn work_whose_lock_is_lost_has_failed() {
+    let (masters, redlock) = start(3);
+    let ttl = Duration::from_millis(900);
+    let mut was_checked = false;
+    let done = redlock.with_lock(KEY, ttl, PATIENT, |held| -> Result<(), Failure> {
+        masters.iter().for_each(|master| master.freeze().unwrap());
+        within(PATIENT, "the loss is noticed", || held.check().is_err());
+        was_checked = true;
+        Ok(())
+    });
+    let loss = done.unwrap_err().downcast::<muxlock::Loss>().unwrap();
+    assert!(was_checked && loss.resource.as_bytes() == KEY.as_bytes(), "{loss}");
+    assert_ne!(std::io::Error::from(*loss).kind(), std::io::ErrorKind::Other);
+}
+
+/// The keys were deleted while the work ran, which no renewal has noticed yet.
+#[test]
+fn work_whose_lock_is_not_there_at_the_end_has_failed() {
+    let (masters, redlock) = start(3);
+    let done = redlock.with_lock(KEY, TTL, PATIENT, |_| -> Result<(), Failure> {
+        masters.iter().for_each(|master| {
+            master.query(&[b"DEL", KEY.as_bytes()]).unwrap();
+        });
+        Ok(())
+    });
+    assert!(done.unwrap_err().downcast::<muxlock::LockError>().unwrap().is_expired());
 }

@@ -217,6 +217,20 @@ fn errors_are_shown_in_lines_and_once() {
     assert!(error.source().is_none());
 }
 
+/// A program that returns `io::Result` can use `?` on all of them.
+#[test]
+fn every_error_becomes_an_io_error() {
+    let config = || config_error(&Redlock::builder());
+    assert_eq!(io::Error::from(config()).kind(), io::ErrorKind::InvalidInput);
+    let connect = ConnectError::Config(config());
+    assert_eq!(io::Error::from(connect).kind(), io::ErrorKind::InvalidInput);
+    let connect = Redlock::connect([format!("redis://{}", refused_addr())]).unwrap_err();
+    assert_eq!(io::Error::from(connect).kind(), io::ErrorKind::NotConnected);
+    assert_eq!(io::Error::from(HandOverError::NoClock).kind(), io::ErrorKind::Unsupported);
+    let text = "nothing".parse::<LockParts>().unwrap_err();
+    assert_eq!(io::Error::from(text).kind(), io::ErrorKind::InvalidData);
+}
+
 #[test]
 fn list_of_addresses_is_taken_apart() {
     let list = " redis://10.0.0.1,redis://10.0.0.2 ; valkey://10.0.0.3\n";

@@ -276,3 +276,22 @@ fn operator_is_told_when_a_master_stops_and_when_it_votes_again() {
         assert_eq!(told, expected);
     });
 }
+
+/// A number of masters that buys less than it could is named once.
+#[test]
+fn number_of_masters_is_told_what_it_costs() {
+    alone("number_of_masters_is_told_what_it_costs", || {
+        install();
+        let servers = [(); 4].map(|()| Scripted::well_behaved());
+        for count in 1..=4 {
+            let redlock = patient(servers[..count].iter().map(Scripted::url)).build().unwrap();
+            (0..3).for_each(|_| drop(redlock.try_lock("resource", TTL)));
+        }
+        let expected = [
+            "WARN one master: while it is down, no lock can be taken",
+            "WARN 2 masters: no more may fail than of 1: 0",
+            "WARN 4 masters: no more may fail than of 3: 1",
+        ];
+        assert_eq!(*TOLD.lock().unwrap(), expected);
+    });
+}

@@ -140,6 +140,14 @@ impl KeptLock {
         self.kept.loss()
     }
 
+    /// Same as [`loss`](KeptLock::loss), for the operator `?` between two steps of the work.
+    ///
+    /// # Errors
+    /// The [`Loss`], if the client no longer renews the lock: stop the work.
+    pub fn check(&self) -> Result<(), Loss> {
+        self.loss().map_or(Ok(()), Err)
+    }
+
     /// Releases the lock and waits until a quorum has confirmed it, or no longer can. It does not
     /// wait for a renewal in flight, and ignores its result.
     ///

@@ -83,8 +83,20 @@ impl fmt::Display for KeepAliveError {
 
 impl fmt::Debug for KeepAliveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeepAliveError").field("kind", &self.0.kind).finish_non_exhaustive()
+        fmt::Display::fmt(self, f)
     }
 }
 
 impl std::error::Error for KeepAliveError {}
+
+/// With the kind of the thread's error, or as the [`LockError`] of that kind; otherwise `Other`.
+/// The guard is dropped, which releases the lock.
+impl From<KeepAliveError> for io::Error {
+    fn from(error: KeepAliveError) -> io::Error {
+        match error.kind() {
+            KeepAliveErrorKind::Lock(kind) => LockError::new(kind, 0, Vec::new()).into(),
+            KeepAliveErrorKind::Thread(kind) => io::Error::new(kind, error.to_string()),
+            KeepAliveErrorKind::TooMany => io::Error::other(error.to_string()),
+        }
+    }
+}
