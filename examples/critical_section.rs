@@ -13,6 +13,10 @@ use muxlock::Redlock;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let urls: Vec<String> = std::env::args().skip(1).collect();
+    if urls.is_empty() {
+        eprintln!("usage: critical_section redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3");
+        std::process::exit(2);
+    }
     let redlock = Redlock::connect(urls)?;
 
     // Wait for the current holder for at most five seconds. Then hold the lock for at most ten.

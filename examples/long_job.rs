@@ -15,6 +15,10 @@ use muxlock::{KeepAlive, Redlock};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let urls: Vec<String> = std::env::args().skip(1).collect();
+    if urls.is_empty() {
+        eprintln!("usage: long_job redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3");
+        std::process::exit(2);
+    }
     let redlock = Redlock::connect(urls)?;
     let lock = redlock.try_lock("report:yearly", Duration::from_secs(2))?;
 
@@ -46,5 +50,5 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn do_step(step: u32) -> bool {
     println!("step {step}");
     thread::sleep(Duration::from_millis(500));
-    step < 19
+    step < 7
 }

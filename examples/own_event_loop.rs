@@ -8,6 +8,8 @@
 //! ```text
 //! cargo run --example own_event_loop -- redis://10.0.0.{1,2,3}
 //! ```
+//!
+//! `LISTEN` is another address to listen on.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -32,8 +34,14 @@ const TTL: Duration = Duration::from_secs(5);
 const WAIT: Duration = Duration::from_secs(2);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let config = Redlock::builder().nodes(std::env::args().skip(1)).config()?;
-    let mut server = Server::bind("127.0.0.1:7700".parse()?, config, wall_time)?;
+    let urls: Vec<String> = std::env::args().skip(1).collect();
+    if urls.is_empty() {
+        eprintln!("usage: own_event_loop redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3");
+        std::process::exit(2);
+    }
+    let config = Redlock::builder().nodes(urls).config()?;
+    let address = std::env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:7700".to_owned());
+    let mut server = Server::bind(address.parse()?, config, wall_time)?;
     println!("listening on {}", server.listener.local_addr()?);
     loop {
         server.turn()?;

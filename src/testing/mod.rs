@@ -28,7 +28,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/integration_test.rs` is a whole test. Put the feature under `[dev-dependencies]`, so
+//! `examples/testing.rs` is a whole test. Put the feature under `[dev-dependencies]`, so
 //! that your program is built without it:
 //!
 //! ```toml

@@ -9,6 +9,7 @@
 mod deletes;
 #[cfg(feature = "cli")]
 mod demo;
+mod examples;
 #[cfg(target_os = "linux")]
 mod fork;
 mod guest;

@@ -1,7 +1,7 @@
 //! A test of your own program, with real masters that fail.
 //!
 //! ```text
-//! cargo run --example integration_test --features testing
+//! cargo run --example testing --features testing
 //! ```
 //!
 //! In your crate, put the functions named `..._test` into `tests/` and mark them `#[test]`. They

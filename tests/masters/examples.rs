@@ -1,0 +1,99 @@
+//! The programs in `examples/`, as a reader of the README runs them. `cargo test` builds them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use muxlock::testing::Masters;
+
+const ALL: [&str; 3] = ["critical_section", "long_job", "own_event_loop"];
+
+/// A process that ends with its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Tests are in `deps`, beside which examples are.
+fn example(name: &str) -> Command {
+    let test = std::env::current_exe().expect("this is a program");
+    let folder = test.ancestors().nth(2).expect("it is in a folder of the profile");
+    let path: PathBuf = [folder.as_os_str(), "examples".as_ref(), name.as_ref()].iter().collect();
+    assert!(path.exists(), "build the examples first: cargo build --examples");
+    Command::new(path)
+}
+
+fn urls(masters: &Masters) -> Vec<String> {
+    masters.urls().into_iter().map(|url| url + "?restart_guard=off").collect()
+}
+
+fn run(command: &mut Command) -> (Output, String, String) {
+    let output = command.output().expect("the example is built");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    (output, out, err)
+}
+
+#[test]
+fn without_arguments_each_says_how_to_run_it() {
+    for name in ALL {
+        let (output, out, err) = run(&mut example(name));
+        assert_eq!(output.status.code(), Some(2), "{name}: {out}{err}");
+        assert!(err.starts_with(&format!("usage: {name} redis://")), "{err}");
+    }
+}
+
+#[test]
+fn critical_section_and_long_job_run_to_their_end() {
+    let masters = Masters::start(3).unwrap();
+    let (output, out, err) = run(example("critical_section").args(urls(&masters)));
+    assert!(output.status.success() && out.ends_with("writing\n"), "{out}{err}");
+    let (output, out, err) = run(example("long_job").args(urls(&masters)));
+    assert!(output.status.success(), "{out}{err}");
+    assert!(out.ends_with("done; held to the end: true\n"), "{out}");
+}
+
+/// On fresh masters, a newcomer reads in one line what to do.
+#[test]
+fn newcomer_with_fresh_masters_is_told_what_to_do() {
+    let masters = Masters::start(3).unwrap();
+    let (output, _, err) = run(example("critical_section").args(masters.urls()));
+    assert_eq!(output.status.code(), Some(1));
+    let lines: Vec<&str> = err.lines().collect();
+    // The third may not have answered when the other two deny a quorum.
+    let begin = lines[0].split("; a master").next().unwrap();
+    let counts =
+        ["2 of 3", "3 of 3"].map(|n| format!("Error: unavailable: {n} nodes gave no vote"));
+    let hint = "; a master that may have forgotten a lock does not vote until that lock has \
+        expired: wait, or in development switch the guard off with \
+        restart_guard(RestartGuard::Off) or ?restart_guard=off";
+    assert!(counts.iter().any(|count| *count == begin) && lines[0].ends_with(hint), "{err}");
+    assert_eq!(lines.len(), 4, "one for each node: {err}");
+    for (node, line) in lines[1..].iter().enumerate() {
+        let begin = format!("  node {node} {}: ", masters[node].addr());
+        let said = line.strip_prefix(&begin).unwrap_or_else(|| panic!("{line}"));
+        let is_waited_for = said.starts_with("quarantined for another ")
+            && said.ends_with(": started a short time ago");
+        assert!(is_waited_for || said == "no answer yet", "{line}");
+    }
+}
+
+#[test]
+fn own_event_loop_serves_a_client() {
+    let masters = Masters::start(3).unwrap();
+    let mut command = example("own_event_loop");
+    command.args(urls(&masters)).env("LISTEN", "127.0.0.1:0").stdout(Stdio::piped());
+    let mut server = Running(command.spawn().expect("the example is built"));
+    let mut said = BufReader::new(server.0.stdout.take().expect("it is piped")).lines();
+    let line = said.next().expect("it says where it listens").unwrap();
+    let address = line.strip_prefix("listening on ").expect("it says where it listens");
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"invoice:42\n").unwrap();
+    let answer = BufReader::new(client).lines().next().expect("there is an answer").unwrap();
+    assert!(answer.starts_with("held until "), "{answer}");
+}
