@@ -68,6 +68,13 @@ pub fn is_new_renewal(
     false
 }
 
+/// When a loss is told of a lock that was kept, or renewed, at `now`; never if no notice was asked
+/// for.
+fn tell_at(now: u64, deadline: u64, notice: Option<u64>) -> u64 {
+    let left = deadline.saturating_sub(now);
+    notice.map_or(u64::MAX, |notice| deadline - notice.min(left / 2))
+}
+
 impl World {
     /// Whether the application has a lock to do something with.
     pub fn is_holding(&mut self, client: usize) -> bool {
@@ -85,12 +92,16 @@ impl World {
         let ttl_ms = lease.ttl().as_millis() as u32;
         let renewals = self.choices.between(1, RENEWALS_MAX) as u32;
         let mut how = KeepAlive::default().renewals_max(renewals);
-        if self.choices.chance(500) {
-            how = how.notice(Duration::from_nanos(self.choices.magnitude(MILLI / 10, 50 * MILLI)));
+        let notice =
+            self.choices.chance(500).then(|| self.choices.magnitude(MILLI / 10, 50 * MILLI));
+        if let Some(notice) = notice {
+            how = how.notice(Duration::from_nanos(notice));
         }
         self.checker.start_extension(started, &token);
-        let id = self.clients[client].engine.keep(now, lease, &how);
-        let kind = Kind::Keep { token, deadline, granted, ttl_ms, sent: 0 };
+        let engine = &mut self.clients[client].engine;
+        let id = engine.keep(now, lease, &how);
+        let tell_at = tell_at(engine.last_now().as_nanos(), deadline, notice);
+        let kind = Kind::Keep { token, deadline, granted, ttl_ms, sent: 0, notice, tell_at };
         self.start(client, id, kind, u64::MAX);
         self.wake_client(client, self.now);
     }
@@ -115,19 +126,43 @@ impl World {
         self.rare.hit(Rare::Renewed);
         self.check_extended(client, &operation, &known, true);
         let now = self.now;
-        if let Some(operation) = self.clients[client].operations.get_mut(&id) {
+        let it = &mut self.clients[client];
+        let told = it.engine.last_now().as_nanos();
+        if let Some(operation) = it.operations.get_mut(&id) {
             operation.started_true = now;
-            if let Kind::Keep { deadline, granted, sent, .. } = &mut operation.kind {
+            if let Kind::Keep { deadline, granted, sent, notice, tell_at: at, .. } =
+                &mut operation.kind
+            {
+                *at = tell_at(told, known.until, *notice);
                 (*deadline, *granted, *sent) = (known.until, known.granted, 0);
             }
         }
     }
 
+    /// What was due was done: whose time to be told of a loss has come, is told (R31).
+    pub fn check_told(&mut self, client: usize) {
+        let it = &self.clients[client];
+        let now = it.engine.last_now().as_nanos();
+        let is_late = |(id, operation): &(&OpId, &Operation)| {
+            let is_due = matches!(operation.kind, Kind::Keep { tell_at, .. } if tell_at <= now);
+            is_due && !it.engine.is_done(**id)
+        };
+        if it.operations.iter().any(|kept| is_late(&kept)) {
+            self.fail("NOTICE", || format!("client {client} is not told of a loss in time"));
+        }
+    }
+
     /// The engine renews a lock no longer: its application gets it back.
     pub fn lost(&mut self, client: usize, operation: &Operation, lease: Lease, loss: &Loss) {
-        let Kind::Keep { token, deadline, .. } = operation.kind else {
+        let Kind::Keep { token, deadline, tell_at, notice, .. } = operation.kind else {
             return self.fail("TERMINATION", || "an operation changed its kind".into());
         };
+        let is_early = notice.is_some()
+            && matches!(loss.cause, LossCause::Late | LossCause::Unavailable)
+            && self.clients[client].engine.last_now().as_nanos() < tell_at;
+        if is_early {
+            self.fail("NOTICE", || format!("too early for a loss: {loss}"));
+        }
         let (until, told) = (lease.valid_until().as_nanos(), self.clients[client].told);
         let is_gone = loss.cause == LossCause::Gone;
         let least = if is_gone { deadline.min(told) } else { deadline };

@@ -51,6 +51,7 @@ impl World {
                     if engine.is_due(now) {
                         engine.handle_timeout(now);
                     }
+                    self.check_told(client);
                     self.clients[client].stage = Stage::Flush;
                 }
                 Stage::Flush => {

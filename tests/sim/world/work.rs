@@ -56,6 +56,10 @@ pub enum Kind {
         granted: Vec<usize>,
         ttl_ms: u32,
         sent: u64,
+        /// How long before the deadline a loss is told, if that was asked for.
+        notice: Option<u64>,
+        /// When it is told, unless the lock is renewed before; by the client's clock.
+        tell_at: u64,
     },
     Release,
 }
