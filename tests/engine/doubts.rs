@@ -40,21 +40,7 @@ fn pass<const N: usize>(scenarios: [&mut Scenario; N], time: Duration) {
 /// are stuck.
 fn looks(scenario: &mut Scenario, nodes: &[usize]) -> Vec<Acted> {
     let acted = scenario.drain();
-    for look in &acted {
-        for &node in nodes {
-            match look {
-                Acted::Time(asked) if asked.contains(&node) => {
-                    let time = scenario.time(node);
-                    scenario.reply(node, time);
-                }
-                Acted::Role(asked) if asked.contains(&node) => {
-                    let role = scenario.servers[node].replication;
-                    scenario.reply(node, Reply::Replication(role));
-                }
-                _ => {}
-            }
-        }
-    }
+    scenario.looked_by(nodes, acted.clone());
     acted
 }
 

@@ -9,23 +9,10 @@ use testbed::memory::{Acted, Scenario, TTL};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Answers the looks at clocks and roles of these nodes.
+/// These nodes answer what is asked about their clocks and roles.
 fn looks(scenario: &mut Scenario, nodes: &[usize]) {
-    for look in scenario.drain() {
-        for &node in nodes {
-            match &look {
-                Acted::Time(asked) if asked.contains(&node) => {
-                    let time = scenario.time(node);
-                    scenario.reply(node, time);
-                }
-                Acted::Role(asked) if asked.contains(&node) => {
-                    let role = scenario.servers[node].replication;
-                    scenario.reply(node, Reply::Replication(role));
-                }
-                _ => {}
-            }
-        }
-    }
+    let acted = scenario.drain();
+    scenario.looked_by(nodes, acted);
 }
 
 /// Two clients with the same settings; a flush of node 0 while one of them is about to win.

@@ -204,20 +204,22 @@ impl Scenario {
 
     /// Says what of this the nodes were asked about their clocks and roles; returns the rest.
     pub fn looked(&mut self, acted: Vec<Acted>) -> Vec<Acted> {
+        self.looked_by(&(0..self.nodes).collect::<Vec<_>>(), acted)
+    }
+
+    /// As [`looked`](Scenario::looked), but only some nodes answer.
+    pub fn looked_by(&mut self, answering: &[usize], acted: Vec<Acted>) -> Vec<Acted> {
         let (looks, others) = acted
             .into_iter()
             .partition::<Vec<_>, _>(|acted| matches!(acted, Acted::Time(_) | Acted::Role(_)));
         for look in looks {
-            match look {
-                Acted::Time(nodes) => nodes.into_iter().for_each(|node| {
-                    let time = self.time(node);
-                    self.reply(node, time);
-                }),
-                Acted::Role(nodes) => nodes.into_iter().for_each(|node| {
-                    let said = self.servers[node].replication;
-                    self.reply(node, Reply::Replication(said));
-                }),
-                _ => {}
+            let (Acted::Time(nodes) | Acted::Role(nodes)) = &look else { continue };
+            for node in nodes.iter().copied().filter(|node| answering.contains(node)) {
+                let said = match look {
+                    Acted::Time(_) => self.time(node),
+                    _ => Reply::Replication(self.servers[node].replication),
+                };
+                self.reply(node, said);
             }
         }
         others
