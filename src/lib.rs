@@ -182,6 +182,8 @@ mod pages {
     struct Readme;
     #[doc = include_str!("../docs/guarantees.md")]
     struct Guarantees;
+    #[doc = include_str!("../docs/migrating.md")]
+    struct Migrating;
     #[doc = include_str!("../docs/operating.md")]
     struct Operating;
 }
