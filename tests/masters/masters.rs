@@ -1129,6 +1129,18 @@ fn password_in_the_address_opens_the_master() {
     gone_soon(&masters, KEY);
 }
 
+/// A password for a server that has none: the server's own words are long, and begin with "ERR".
+#[test]
+fn password_for_a_server_that_has_none_is_named() {
+    let masters = start(1);
+    let address = masters[0].addr();
+    let redlock = patient([format!("redis://:sesame@{address}")]).build().unwrap();
+    let error = refused(redlock.try_lock(KEY, TTL)).to_string();
+    let reason = "server error (not authenticated): the server has no password; leave it out";
+    let expected = format!("unavailable: 1 of 1 nodes gave no vote (node 0 {address}: {reason})");
+    assert_eq!(error, expected);
+}
+
 #[test]
 fn wrong_password_is_unavailable_and_never_shown() {
     let secret = "sesame-sesame";

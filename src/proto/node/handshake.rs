@@ -92,8 +92,12 @@ impl Node {
         let is_foreign_key =
             kind == ServerErrorKind::Permission && error.message.contains(" access ");
         if step == Step::Authenticate {
+            let has_none = ["without any password", "no password is set"];
             // The code is enough, and the rest may contain the password in another form.
-            error.message = error.message.split(' ').next().unwrap_or_default().into();
+            error.message = match has_none.iter().any(|text| error.message.contains(text)) {
+                true => "the server has no password; leave it out".into(),
+                false => error.message.split(' ').next().unwrap_or_default().into(),
+            };
         }
         self.keep_error(error);
         match step {
