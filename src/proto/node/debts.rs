@@ -906,18 +906,9 @@ mod bounds {
     }
 
     fn debt(stage: Stage, expires: Moment) -> Debt {
-        Debt {
-            key: Resource::new("key").unwrap(),
-            ttl: Ttl::new(Duration::from_secs(1)).unwrap(),
-            stage,
-            due: expires,
-            expires,
-            origins: Origins::default(),
-            foreign: Origins::default(),
-            is_one_set: false,
-            uncounted_until: None,
-            unseen_until: None,
-        }
+        let (key, ttl) = (Resource::new("key").unwrap(), Ttl::new(Duration::from_secs(1)).unwrap());
+        let claim = Claim { key, token: token(0), ttl };
+        Debt { stage, ..Debt::dormant(NOW, &claim, Some(expires)) }
     }
 
     #[test]
