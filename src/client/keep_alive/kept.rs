@@ -2,7 +2,7 @@
 
 use std::mem::replace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::LockError;
@@ -25,6 +25,8 @@ pub(in crate::client) struct Kept {
     terms: Terms,
     /// A thread that holds this mutex does not block.
     state: Mutex<State>,
+    /// Notified when a loss is recorded.
+    lost: Condvar,
 }
 
 struct State {
@@ -37,6 +39,8 @@ struct State {
     deadline: Moment,
     tell_at: Moment,
     loss: Option<LossCause>,
+    #[cfg(unix)]
+    alarm: Option<super::alarm::Alarm>,
     /// Whether `on_loss` was called.
     is_told: bool,
     error: Option<LockError>,
@@ -67,7 +71,18 @@ impl State {
                 true => LossCause::Unavailable,
                 false => LossCause::Late,
             };
-            self.loss.get_or_insert(cause);
+            if self.loss.is_none() {
+                self.record(cause);
+            }
+        }
+    }
+
+    fn record(&mut self, cause: LossCause) {
+        if self.loss.replace(cause).is_none() {
+            #[cfg(unix)]
+            if let Some(alarm) = &self.alarm {
+                alarm.ring();
+            }
         }
     }
 }
@@ -92,10 +107,13 @@ impl Kept {
                 deadline,
                 tell_at: terms.tell_at(now, deadline),
                 loss: None,
+                #[cfg(unix)]
+                alarm: None,
                 is_told: false,
                 error: None,
                 renewals: 0,
             }),
+            lost: Condvar::new(),
         }
     }
 
@@ -114,6 +132,40 @@ impl Kept {
         let now = Clock.now();
         state.look(now);
         state.loss.map(|cause| self.report(&state, cause, now))
+    }
+
+    /// Waits for the loss, at most until then. Each iteration but the last waits until the notice
+    /// or that moment, or until it is notified.
+    pub(super) fn wait_for_loss(&self, until: Moment) -> Option<Loss> {
+        let mut state = self.lock();
+        loop {
+            let now = Clock.now();
+            state.look(now);
+            if let Some(cause) = state.loss {
+                return Some(self.report(&state, cause, now));
+            }
+            if now >= until {
+                return None;
+            }
+            let wait = state.tell_at.min(until).since(now);
+            let waited = self.lost.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A socket that can be read once the lock is lost or given up.
+    #[cfg(unix)]
+    pub(super) fn loss_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        let mut state = self.lock();
+        if state.alarm.is_none() {
+            let alarm = super::alarm::Alarm::new()?;
+            state.look(Clock.now());
+            if state.loss.is_some() {
+                alarm.ring();
+            }
+            state.alarm = Some(alarm);
+        }
+        state.alarm.as_ref().expect("it was set").listen()
     }
 
     /// The remaining validity. The clock is read under the mutex, here as in all that follows: a
@@ -137,6 +189,8 @@ impl Kept {
     /// The holder gives the lock up, wherever it is. The callback is the holder's to drop.
     pub(super) fn give_up(&self) -> (Place, Option<OnLoss>) {
         let mut state = self.lock();
+        #[cfg(unix)]
+        drop(state.alarm.take());
         (replace(&mut state.place, Place::Gone), state.on_loss.take())
     }
 
@@ -181,9 +235,10 @@ impl Kept {
         let mut state = self.lock();
         if let Some(loss) = loss {
             state.error = loss.error.or(state.error.take());
-            state.loss = Some(loss.cause);
+            state.record(loss.cause);
         }
         state.look(Clock.now());
+        self.lost.notify_all();
         // The masters may have said that it is over, whatever the clock says.
         state.deadline = state.deadline.min(lease.valid_until());
         match state.place {
@@ -208,6 +263,7 @@ impl Kept {
         let now = Clock.now();
         if now >= state.overdue_at() {
             state.look(now);
+            self.lost.notify_all();
         }
         let (Some(cause), false) = (state.loss, matches!(state.place, Place::Gone)) else {
             return;

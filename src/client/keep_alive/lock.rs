@@ -148,6 +148,35 @@ impl KeptLock {
         self.loss().map_or(Ok(()), Err)
     }
 
+    /// Waits until the lock is lost, for at most `timeout`. Returns the loss, or `None` if the lock
+    /// is still renewed.
+    ///
+    /// A thread that guards the work of others calls this. It returns at the latest at the
+    /// [notice](KeepAlive::notice) before the validity ends. After the machine was suspended, it
+    /// may return up to a second later.
+    pub fn wait_for_loss(&self, timeout: Duration) -> Option<Loss> {
+        if !self.redlock.is_home() {
+            return self.loss();
+        }
+        self.kept.wait_for_loss(Clock.now().after(timeout))
+    }
+
+    /// A file descriptor for your event loop: it becomes readable when the lock is lost or given
+    /// up, and stays readable. Do not read from it; ask [`loss`](KeptLock::loss). Each call returns
+    /// another descriptor of the same socket.
+    ///
+    /// # Errors
+    /// The operating system's error if it has no more descriptors; as
+    /// [`LockErrorKind::Forked`](crate::LockErrorKind::Forked), if the lock belongs to the parent
+    /// process.
+    #[cfg(unix)]
+    pub fn loss_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        if !self.redlock.is_home() {
+            return Err(LockError::forked().into());
+        }
+        self.kept.loss_fd()
+    }
+
     /// Releases the lock and waits until a quorum has confirmed it, or no longer can. It does not
     /// wait for a renewal in flight, and ignores its result.
     ///
@@ -352,6 +381,52 @@ mod tests {
         assert!(kept.stop().remaining() > 50 * SECOND);
     }
 
+    #[test]
+    fn loss_is_waited_for_until_the_notice_or_the_timeout() {
+        let kept = kept(20 * SECOND, Duration::ZERO);
+        assert!(kept.wait_for_loss(Duration::ZERO).is_none());
+        assert!(kept.wait_for_loss(Duration::from_millis(5)).is_none());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| kept.wait_for_loss(Duration::MAX));
+            assert!(give_back(&kept.kept).is_none());
+            kept.kept.tell_now();
+            kept.kept.tell();
+            assert_eq!(waiting.join().unwrap().unwrap().cause, LossCause::Late);
+        });
+        let late = self::kept(SECOND / 20, SECOND / 100);
+        let loss = late.wait_for_loss(60 * SECOND).expect("it is not renewed");
+        assert_eq!(loss.cause, LossCause::Late);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn descriptor_is_readable_from_the_loss_on() {
+        use std::io::Read;
+        use std::os::unix::net::UnixStream;
+
+        let read = |fd| {
+            let mut socket = UnixStream::from(fd);
+            socket.set_nonblocking(true).unwrap();
+            socket.read(&mut [0; 1]).map_err(|error| error.kind())
+        };
+        let lost = kept(20 * SECOND, SECOND);
+        let [before, closed] = [(); 2].map(|()| lost.loss_fd().unwrap());
+        drop(closed);
+        let again = before.try_clone().unwrap();
+        assert_eq!(read(again), Err(std::io::ErrorKind::WouldBlock));
+        lost.kept.tell_now();
+        assert!(lost.is_lost());
+        assert_eq!(read(before), Ok(1));
+        let late = kept(Duration::ZERO, Duration::ZERO);
+        assert!(late.is_lost());
+        assert_eq!(read(late.loss_fd().unwrap()), Ok(1));
+
+        let given_up = kept(20 * SECOND, SECOND);
+        let listener = given_up.loss_fd().unwrap();
+        drop(given_up);
+        assert_eq!(read(listener), Ok(0));
+    }
+
     /// What a callback has captured goes with its lock, and so does the client.
     #[test]
     fn callback_that_has_captured_the_client_does_not_keep_it() {
@@ -374,7 +449,7 @@ mod tests {
     /// The thread that waits for losses is not woken by what is over.
     #[test]
     fn lock_that_was_given_up_is_never_overdue() {
-        let kept = kept(Duration::ZERO, SECOND);
+        let kept = kept(20 * SECOND, SECOND);
         assert!(kept.kept.overdue_at().is_some());
         let _ = kept.kept.give_up();
         assert!(kept.kept.overdue_at().is_none());

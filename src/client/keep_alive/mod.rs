@@ -1,5 +1,7 @@
 //! Locks that are renewed while they are held.
 
+#[cfg(unix)]
+mod alarm;
 mod keeper;
 mod kept;
 mod lock;
