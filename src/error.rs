@@ -48,6 +48,10 @@ pub enum LockErrorKind {
     Overloaded,
     /// The operating system returned no random bytes for a token. Nothing was sent.
     NoEntropy,
+    /// The [`Waiter`](crate::Waiter) was cancelled. It acquires no more locks.
+    Cancelled,
+    /// [`Redlock::close`](crate::Redlock::close) was called. The client acquires no more locks.
+    Closed,
     /// The client was made before this process was forked, and belongs to the parent process.
     /// Nothing was sent. Make a new client in this process.
     Forked,
@@ -109,14 +113,14 @@ impl LockError {
     }
 
     /// The outcome on each node in the last round, in the order of configuration. Empty if no
-    /// master was asked. Also empty if the thread that ran the client's event loop was delayed for
-    /// so long that the outcome is unknown.
+    /// master was asked, the wait was cancelled, or the client was closed. Also empty if the thread
+    /// that ran the client's event loop was delayed for so long that the outcome is unknown.
     pub fn nodes(&self) -> &[NodeReport] {
         &self.0.nodes
     }
 
     /// How many rounds were started: 0 if nothing was sent, and at most 1 for extensions and
-    /// releases.
+    /// releases. Also 0 if the wait was cancelled, or the client closed.
     pub fn attempts(&self) -> u32 {
         self.0.attempts
     }
@@ -218,6 +222,8 @@ impl LockError {
             LockErrorKind::NoEntropy => {
                 f.write_str("the operating system returned no random bytes for a token")
             }
+            LockErrorKind::Cancelled => f.write_str("cancelled: the waiter acquires no more locks"),
+            LockErrorKind::Closed => f.write_str("closed: this client acquires no more locks"),
             LockErrorKind::Forked => {
                 f.write_str("this client belongs to the parent process: make a new one")
             }
@@ -299,9 +305,11 @@ impl From<LockError> for io::Error {
             LockErrorKind::InvalidTtl { .. } | LockErrorKind::InvalidResource { .. } => {
                 io::ErrorKind::InvalidInput
             }
-            LockErrorKind::Overloaded | LockErrorKind::NoEntropy | LockErrorKind::Forked => {
-                io::ErrorKind::Other
-            }
+            LockErrorKind::Overloaded
+            | LockErrorKind::NoEntropy
+            | LockErrorKind::Cancelled
+            | LockErrorKind::Closed
+            | LockErrorKind::Forked => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

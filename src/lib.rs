@@ -155,7 +155,7 @@ mod validity;
 
 pub use client::{
     ConnectError, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock, LockGuard,
-    LockParts, Redlock,
+    LockParts, Redlock, Waiter,
 };
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
 pub use error::{LockError, LockErrorKind};

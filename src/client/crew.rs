@@ -417,6 +417,13 @@ impl<W: Work> Crew<W> {
         move || _ = member.go()
     }
 
+    /// Looks at the work between two steps of other threads.
+    #[cfg(test)]
+    pub(super) fn look_at<T>(&self, look: impl FnOnce(&W) -> T) -> T {
+        let inbox = self.inbox_with_state();
+        look(&inbox.state.as_ref().expect("it waited for it").work)
+    }
+
     /// Waits until no other thread has the loop.
     #[cfg(test)]
     fn inbox_with_state(&self) -> MutexGuard<'_, Inbox<W>> {

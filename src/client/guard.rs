@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{KeepAliveError, KeptLock, Redlock};
 use crate::error::LockError;
-use crate::keep_alive::KeepAlive;
+use crate::keep_alive::{KeepAlive, Loss};
 use crate::moment::Moment;
 use crate::proto::{Lease, Released};
 use crate::resource::Resource;
@@ -173,6 +173,21 @@ impl LockGuard {
     ///   alive. Make another client.
     pub fn keep_alive(self, how: KeepAlive) -> Result<KeptLock, KeepAliveError> {
         KeptLock::start(self, how)
+    }
+
+    /// Renews the lock while `work` runs, and releases it: see [`Redlock::with_lock`].
+    pub(super) fn work<T, E>(self, work: impl FnOnce(&KeptLock) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<LockError> + From<KeepAliveError> + From<Loss>,
+    {
+        let held = self.keep_alive(KeepAlive::default())?;
+        let done = work(&held)?;
+        held.check()?;
+        match held.unlock() {
+            Ok(released) if !released.was_held() => Err(LockError::expired().into()),
+            // If no quorum confirms the release, the lock was held all the same.
+            _ => Ok(done),
+        }
     }
 
     pub(super) fn apart(mut self) -> (Redlock, Lease) {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connect::ConnectError;
-use super::crew::{Begun, Poll, Wake, Work};
+use super::crew::{Begun, Poll, Work};
 use super::keep_alive::Kept;
 use super::poller::{Poller, Precision};
+use super::signals::{Cancel, Signals};
 use crate::config::ConfigError;
-use crate::error::LockError;
+use crate::error::{LockError, LockErrorKind};
 use crate::keep_alive::{KeepAlive, Loss};
 use crate::moment::Moment;
 use crate::mux::{Driver, Records, UNREAD_MAX};
@@ -25,6 +26,7 @@ pub(super) enum Order {
         resource: Resource,
         ttl: Duration,
         patience: Patience,
+        cancel: Option<Arc<Cancel>>,
     },
     Extend(Lease, Duration),
     Release(Lease),
@@ -86,6 +88,11 @@ pub(super) struct LoopWork {
     driver: Driver,
     /// In any other process, nothing of the driver may be touched (R24).
     home: Home,
+    signals: Arc<Signals>,
+    /// The acquisitions in flight that can be cancelled.
+    cancellable: HashMap<OpId, Arc<Cancel>>,
+    /// The acquisitions that a signal has ended, with the reason, until their threads know it.
+    stopped: Vec<(OpId, LockErrorKind)>,
     watches: BTreeMap<u64, Watching>,
     watches_so_far: u64,
     kept: HashMap<OpId, Arc<Kept>>,
@@ -101,11 +108,14 @@ pub(super) struct LoopWork {
 }
 
 impl LoopWork {
-    pub(super) fn new(driver: Driver, home: Home) -> LoopWork {
+    pub(super) fn new(driver: Driver, home: Home, signals: Arc<Signals>) -> LoopWork {
         let now = Clock.now();
         LoopWork {
             driver,
             home,
+            signals,
+            cancellable: HashMap::new(),
+            stopped: Vec::new(),
             watches: BTreeMap::new(),
             watches_so_far: 0,
             kept: HashMap::new(),
@@ -114,6 +124,41 @@ impl LoopWork {
             last_turn: now,
             is_turning: false,
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn operations(&self) -> usize {
+        self.driver.engine().operations()
+    }
+
+    /// A waiter was cancelled, or the client closed.
+    #[cold]
+    fn stop_waits(&mut self) {
+        let mut ops: Vec<(OpId, LockErrorKind)> = match self.signals.is_closed() {
+            true => {
+                let ops = self.driver.engine().acquisitions();
+                ops.map(|op| (op, LockErrorKind::Closed)).collect()
+            }
+            false => {
+                let cancelled = self.cancellable.iter().filter(|(_, cancel)| cancel.is_cancelled());
+                cancelled.map(|(op, _)| (*op, LockErrorKind::Cancelled)).collect()
+            }
+        };
+        // The youngest first: so none of them is called to ask in place of one before it.
+        ops.sort_unstable_by_key(|(op, _)| std::cmp::Reverse(op.number()));
+        for (op, kind) in ops {
+            self.driver.forsake(self.now, op);
+            self.cancellable.remove(&op);
+            self.stopped.push((op, kind));
+        }
+    }
+
+    /// The outcome of an acquisition that a signal has ended.
+    #[cold]
+    fn take_stopped(&mut self, op: OpId) -> Option<Outcome> {
+        let at = self.stopped.iter().position(|(stopped, _)| *stopped == op)?;
+        let (_, kind) = self.stopped.swap_remove(at);
+        Some(Outcome::Done(Done::Acquired(Err(LockError::new(kind, 0, Vec::new())))))
     }
 
     /// The outcome of a watch, as far as it is known now.
@@ -243,10 +288,20 @@ impl Work for LoopWork {
     #[inline]
     fn begin(&mut self, order: Order) -> Begun<LoopWork> {
         let op = match order {
-            Order::Acquire { resource, ttl, patience } => {
-                match self.driver.acquire(self.now, resource, ttl, patience) {
-                    Ok(op) => op,
-                    Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
+            Order::Acquire { resource, ttl, patience, cancel } => {
+                let begun = match self.signals.verdict(cancel.as_deref()) {
+                    None => self.driver.acquire(self.now, resource, ttl, patience),
+                    Some(kind) => Err(LockError::new(kind, 0, Vec::new())),
+                };
+                match (begun, cancel) {
+                    (Ok(op), None) => op,
+                    (Ok(op), Some(cancel)) => {
+                        self.cancellable.insert(op, cancel);
+                        op
+                    }
+                    (Err(error), _) => {
+                        return Begun::Now(Outcome::Done(Done::Acquired(Err(error))));
+                    }
                 }
             }
             Order::Extend(lease, ttl) => self.driver.extend(self.now, lease, ttl),
@@ -313,6 +368,10 @@ impl Work for LoopWork {
         if was_away || !self.watches.is_empty() {
             self.driver.catch_up();
         }
+        if self.signals.take_raised() {
+            self.now = now;
+            self.stop_waits();
+        }
         self.driver.handle_timeout(now);
         (self.now, self.last_turn) = (now, now);
         self.collect_renewals();
@@ -367,6 +426,7 @@ impl Work for LoopWork {
     fn has_ended(&self) -> bool {
         let is_over = |watching: &Watching| watching.outcome.is_some();
         self.driver.engine().has_done()
+            || !self.stopped.is_empty()
             || !self.watches.is_empty() && self.watches.values().any(is_over)
     }
 
@@ -374,6 +434,7 @@ impl Work for LoopWork {
         self.collect_renewals();
         self.check_losses();
         to.extend(self.driver.engine().done().map(Id::Op));
+        to.extend(self.stopped.iter().map(|(op, _)| Id::Op(*op)));
         let over = self.watches.iter().filter(|(_, watching)| watching.outcome.is_some());
         to.extend(over.map(|(key, _)| Id::Watch(*key)));
     }
@@ -381,7 +442,16 @@ impl Work for LoopWork {
     #[inline]
     fn take(&mut self, id: Id) -> Option<Outcome> {
         match id {
-            Id::Op(op) => self.driver.take_done(|| Clock.now(), op).map(Outcome::Done),
+            Id::Op(op) => {
+                let done = self.driver.take_done(|| Clock.now(), op).map(Outcome::Done);
+                if done.is_some() && !self.cancellable.is_empty() {
+                    self.cancellable.remove(&op);
+                }
+                if done.is_some() || self.stopped.is_empty() {
+                    return done;
+                }
+                self.take_stopped(op)
+            }
             Id::Watch(key) => {
                 let outcome = self.watches.get_mut(&key)?.outcome.take()?;
                 self.watches.remove(&key);
@@ -424,7 +494,11 @@ impl Work for LoopWork {
 
     fn cancel(&mut self, id: Id) {
         match id {
-            Id::Op(op) => self.driver.forsake(Clock.now(), op),
+            Id::Op(op) => {
+                self.driver.forsake(Clock.now(), op);
+                self.cancellable.remove(&op);
+                self.stopped.retain(|(stopped, _)| *stopped != op);
+            }
             Id::Watch(key) => {
                 if let Some(Watching { outcome: Some(outcome), .. }) = self.watches.remove(&key) {
                     self.give_up(outcome);
@@ -489,7 +563,7 @@ impl Drop for LoopWork {
 }
 
 impl Poll for Poller {
-    type Waker = mio::Waker;
+    type Waker = Arc<Signals>;
 
     #[inline]
     fn wait(&mut self) {
@@ -498,14 +572,6 @@ impl Poll for Poller {
 
     fn look(&mut self) {
         Poller::look(self);
-    }
-}
-
-impl Wake for mio::Waker {
-    fn wake(&self) {
-        // It fails only if the kernel's counter is full, and then the waiting thread is awake
-        // already.
-        let _ = mio::Waker::wake(self);
     }
 }
 
@@ -553,9 +619,8 @@ mod tests {
     const GREETING: &[u8] = b"+OK\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n\
         *2\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n";
 
-    /// R2: the turn in which it was granted is long past when it is handed out.
-    #[test]
-    fn lock_is_judged_by_the_clock_and_not_by_the_last_turn() {
+    /// A master that grants one lock. Returns its connection, to be read by the test.
+    fn granting_server() -> (String, std::thread::JoinHandle<std::net::TcpStream>) {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}?restart_guard=off", server.local_addr().unwrap());
         let serve = std::thread::spawn(move || {
@@ -566,15 +631,23 @@ mod tests {
             }
             client
         });
+        (url, serve)
+    }
+
+    /// The loop of a client to which the server has granted a lock that was not handed out yet.
+    fn granted(url: String, cancel: Option<Arc<Cancel>>) -> (LoopWork, Poller, Id) {
         let mut poller = Poller::new(Duration::ZERO).unwrap();
         let patient = Duration::from_secs(20);
         let builder = Redlock::builder().node(url).node_timeout(patient).connect_timeout(patient);
         let config = builder.config().unwrap();
         let driver = Driver::new(config, poller.registry(), Token(0)).unwrap();
-        let mut loop_work = LoopWork::new(driver, Home::here());
+        let waker = mio::Waker::new(poller.registry(), Token(1)).unwrap();
+        let signals = Arc::new(Signals::new(waker));
+        let mut loop_work = LoopWork::new(driver, Home::here(), signals);
         loop_work.get_ready();
         let resource = Resource::new("resource").unwrap();
-        let order = Order::Acquire { resource, ttl: TTL, patience: Patience::OneRound };
+        let patience = Patience::OneRound;
+        let order = Order::Acquire { resource, ttl: TTL, patience, cancel };
         let Begun::Later(id) = loop_work.begin(order) else {
             panic!("it takes an answer");
         };
@@ -585,6 +658,14 @@ mod tests {
             poller.wait();
             loop_work.turn(&mut poller, Some(id));
         }
+        (loop_work, poller, id)
+    }
+
+    /// R2: the turn in which it was granted is long past when it is handed out.
+    #[test]
+    fn lock_is_judged_by_the_clock_and_not_by_the_last_turn() {
+        let (url, serve) = granting_server();
+        let (mut loop_work, _poller, id) = granted(url, None);
         let granted = Clock.now();
         while Clock.now().since(granted) < TTL {
             std::thread::yield_now();
@@ -593,6 +674,45 @@ mod tests {
             panic!("it has ended");
         };
         assert!(result.is_err_and(|error| error.is_expired()));
+        drop(serve.join().unwrap());
+    }
+
+    #[test]
+    fn lock_that_was_granted_to_a_cancelled_waiter_is_released() {
+        let (url, serve) = granting_server();
+        let cancel = Arc::new(Cancel::default());
+        let (mut loop_work, mut poller, id) = granted(url, Some(Arc::clone(&cancel)));
+        loop_work.signals.cancel(&cancel, Home::here());
+        poller.look();
+        loop_work.turn(&mut poller, None);
+        let mut ended = Vec::new();
+        loop_work.ended(&mut ended);
+        assert!(ended == [id] && loop_work.has_ended());
+        let Some(Outcome::Done(Done::Acquired(Err(error)))) = loop_work.take(id) else {
+            panic!("it was cancelled");
+        };
+        assert_eq!(error.kind(), LockErrorKind::Cancelled);
+        assert!(!loop_work.has_ended() && loop_work.cancellable.is_empty());
+        loop_work.send();
+        let mut server = serve.join().unwrap();
+        let mut sent = vec![0; 4_096];
+        let length = server.read(&mut sent).unwrap();
+        assert!(sent[..length].windows(4).any(|word| word == b"EVAL"), "it is released");
+    }
+
+    /// The order was on its way when the client was closed.
+    #[test]
+    fn nothing_is_begun_after_the_end() {
+        let (url, serve) = granting_server();
+        let (mut loop_work, _poller, _) = granted(url, None);
+        loop_work.signals.close();
+        let resource = Resource::new("other").unwrap();
+        let patience = Patience::OneRound;
+        let begun = loop_work.begin(Order::Acquire { resource, ttl: TTL, patience, cancel: None });
+        let Begun::Now(Outcome::Done(Done::Acquired(Err(error)))) = begun else {
+            panic!("it is closed");
+        };
+        assert_eq!(error.kind(), LockErrorKind::Closed);
         drop(serve.join().unwrap());
     }
 }

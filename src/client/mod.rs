@@ -7,9 +7,11 @@ mod hand_over;
 mod keep_alive;
 mod loop_work;
 mod poller;
+mod signals;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod waiter;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +22,11 @@ pub use connect::ConnectError;
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
 pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock};
+pub use waiter::Waiter;
 
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;
-use crate::keep_alive::{KeepAlive, Loss};
+use crate::keep_alive::Loss;
 use crate::moment::Moment;
 use crate::mux::Driver;
 use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
@@ -35,6 +38,7 @@ use crew::{Crew, Limit};
 use keep_alive::Keeper;
 use loop_work::{LoopWork, Order, Outcome, Watch};
 use poller::Poller;
+use signals::{Cancel, Signals};
 
 /// The waker's token: above the tokens of the nodes.
 const WAKER: Token = Token(NODES_MAX);
@@ -100,6 +104,7 @@ pub struct Redlock {
 
 struct Shared {
     crew: Crew<LoopWork>,
+    signals: Arc<Signals>,
     config: Config,
     /// Checked first: in a forked process, a mutex held by another thread of the parent is never
     /// released.
@@ -135,10 +140,12 @@ impl Redlock {
         let settings = config.clone();
         let driver = Driver::new(config, poller.registry(), Token(0)).map_err(ConfigError::Os)?;
         let home = Home::here();
-        let crew = Crew::new(LoopWork::new(driver, home), poller, waker);
+        let signals = Arc::new(Signals::new(waker));
+        let work = LoopWork::new(driver, home, Arc::clone(&signals));
+        let crew = Crew::new(work, poller, Arc::clone(&signals));
         let keeper = Arc::new(Keeper::new());
         let round_limit = settings.connect_timeout + settings.node_timeout + SLACK;
-        let shared = Shared { crew, config: settings, home, keeper, round_limit };
+        let shared = Shared { crew, signals, config: settings, home, keeper, round_limit };
         Ok(Redlock { shared: Arc::new(shared) })
     }
 
@@ -169,6 +176,7 @@ impl Redlock {
     ///   flight; wait until some have completed.
     /// - [`NoEntropy`](crate::LockErrorKind::NoEntropy): the operating system returned no random
     ///   bytes.
+    /// - [`Closed`](crate::LockErrorKind::Closed): [`close`](Redlock::close) was called.
     /// - [`Forked`](crate::LockErrorKind::Forked): this process was forked from the one that made
     ///   the client; make a new client in this process.
     ///
@@ -196,7 +204,7 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, None)
+        self.acquire(resource.as_ref(), ttl, None, None)
     }
 
     /// Tries for at most `wait` to take a lock for `ttl`, in as many rounds as fit, with random
@@ -225,7 +233,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, Some(wait))
+        self.acquire(resource.as_ref(), ttl, Some(wait), None)
     }
 
     /// Same as [`try_lock_for`](Redlock::try_lock_for), but waits until `deadline`. The time from
@@ -247,8 +255,8 @@ impl Redlock {
     /// and releases it. If `work` panics, the lock is released, too.
     ///
     /// `work` should call [`KeptLock::check`] between its steps, and stop if that fails. The lock
-    /// is renewed with the [default settings](KeepAlive), for at most an hour; for others, use
-    /// [`LockGuard::keep_alive`].
+    /// is renewed with the [default settings](crate::KeepAlive), for at most an hour; for others,
+    /// use [`LockGuard::keep_alive`].
     ///
     /// `Ok` means that `work` succeeded, and that the lock was neither lost when it ended nor found
     /// absent when it was released.
@@ -287,14 +295,30 @@ impl Redlock {
     where
         E: From<LockError> + From<KeepAliveError> + From<Loss>,
     {
-        let held = self.try_lock_for(resource, ttl, wait)?.keep_alive(KeepAlive::default())?;
-        let done = work(&held)?;
-        held.check()?;
-        match held.unlock() {
-            Ok(released) if !released.was_held() => Err(LockError::expired().into()),
-            // If no quorum confirms the release, the lock was held all the same.
-            _ => Ok(done),
+        self.try_lock_for(resource, ttl, wait)?.work(work)
+    }
+
+    /// Waits that another thread, or a signal handler, can end: see [`Waiter`].
+    pub fn waiter(&self) -> Waiter {
+        Waiter::new(self.clone())
+    }
+
+    /// Ends all waits for locks, of all clones and threads, with
+    /// [`Closed`](crate::LockErrorKind::Closed). From then on, this client acquires no lock. Locks
+    /// that are held stay: they can be extended, kept alive and released.
+    ///
+    /// Call it when a service shuts down, then finish the work that holds locks, then call
+    /// [`shutdown`](Redlock::shutdown). It waits for nothing, closes no connection, and may be
+    /// called in a signal handler, like [`Waiter::cancel`]. In a forked process it does nothing.
+    pub fn close(&self) {
+        if self.is_home() {
+            self.shared.signals.close();
         }
+    }
+
+    /// Whether [`close`](Redlock::close) was called.
+    pub fn is_closed(&self) -> bool {
+        self.shared.signals.is_closed()
     }
 
     /// Takes over a lock that [`LockGuard::into_parts`] gave up, in this client or in another one.
@@ -372,6 +396,10 @@ impl Redlock {
         }
     }
 
+    fn cancel(&self, cancel: &Cancel) {
+        self.shared.signals.cancel(cancel, self.shared.home);
+    }
+
     /// Whether this process may touch the connections (R24).
     pub(crate) fn is_home(&self) -> bool {
         self.shared.home.is_here()
@@ -392,6 +420,7 @@ impl Redlock {
         resource: &[u8],
         ttl: Duration,
         wait: Option<Duration>,
+        cancel: Option<&Arc<Cancel>>,
     ) -> Result<LockGuard, LockError> {
         let resource = Resource::new(resource)?;
         // Checked before anything else: a forked process must not even read the clock, whose mutex
@@ -407,7 +436,7 @@ impl Redlock {
             Patience::OneRound => self.round_limit(),
             Patience::Until(until) => Limit::At(until.after(SLACK)),
         };
-        let order = Order::Acquire { resource, ttl, patience };
+        let order = Order::Acquire { resource, ttl, patience, cancel: cancel.cloned() };
         self.acquired(self.shared.crew.run(order, limit))
     }
 

@@ -1,15 +1,17 @@
 //! A client whose threads are late, or delayed.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use super::Redlock;
 use super::loop_work::Outcome;
+use super::{LockGuard, Redlock};
 use crate::config::RestartGuard;
+use crate::error::{LockError, LockErrorKind};
 use crate::keep_alive::KeepAlive;
 use crate::proto::NodeState;
 use crate::sys::clock::Clock;
+use crate::sys::process::Home;
 use testbed::scripted::Scripted;
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -47,6 +49,11 @@ fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Clock.now() < until, "not soon: {what}");
         thread::yield_now();
     }
+}
+
+/// The operations of all threads.
+fn in_flight(redlock: &Redlock) -> usize {
+    redlock.shared.crew.look_at(|work| work.operations())
 }
 
 /// No key is left, and none is still to be released.
@@ -189,4 +196,95 @@ fn loss_is_told_in_time_when_another_thread_is_held_up_with_the_loop() {
     let_go();
     drop(guard);
     is_clean(&redlock, &servers);
+}
+
+/// Another client holds the resource for as long as the test runs.
+fn held_by_another(servers: &[Scripted], resource: &str) -> LockGuard {
+    client(servers).try_lock(resource, TTL).unwrap()
+}
+
+/// Longer than a test takes.
+const LONG: Duration = Duration::from_secs(25);
+
+fn kind<T>(result: Result<T, LockError>) -> Option<LockErrorKind> {
+    result.err().map(|error| error.kind())
+}
+
+#[test]
+fn cancelled_waiter_ends_its_waits_and_no_others() {
+    let servers = servers();
+    let redlock = client(&servers);
+    let held = held_by_another(&servers, "held");
+    let (waiter, other) = (redlock.waiter(), redlock.waiter());
+    thread::scope(|scope| {
+        // One of them runs the loop, the others sleep; some wait for their turn in the queue.
+        let wait = |waiter: &super::Waiter, resource: &'static str| {
+            let waiter = waiter.clone();
+            scope.spawn(move || kind(waiter.try_lock_for(resource, TTL, LONG)))
+        };
+        let mine: Vec<_> = (0..4).map(|_| wait(&waiter, "held")).collect();
+        let others: Vec<_> = (0..2).map(|_| wait(&other, "held")).collect();
+        soon("all wait", || redlock.nodes().len() == 3 && in_flight(&redlock) == 6);
+        waiter.cancel();
+        for waiting in mine {
+            assert_eq!(waiting.join().unwrap(), Some(LockErrorKind::Cancelled));
+        }
+        assert!(others.iter().all(|waiting| !waiting.is_finished()) && !other.is_cancelled());
+        assert_eq!(kind(waiter.try_lock_for("free", TTL, LONG)), Some(LockErrorKind::Cancelled));
+        assert_eq!(kind(redlock.waiter().try_lock_for("free", TTL, LONG)), None);
+        assert!(held.unlock().unwrap().was_held());
+        for waiting in others {
+            assert_eq!(waiting.join().unwrap(), None);
+        }
+    });
+    is_clean(&redlock, &servers);
+}
+
+#[test]
+fn closed_client_ends_all_waits_and_keeps_what_is_held() {
+    let servers = servers();
+    let redlock = client(&servers);
+    let held = held_by_another(&servers, "held");
+    let mut mine = redlock.try_lock("mine", TTL).unwrap();
+    let kept = redlock.try_lock("kept", TTL).unwrap().keep_alive(KeepAlive::default()).unwrap();
+    let before = redlock.stats().rounds;
+    thread::scope(|scope| {
+        let wait = |resource: &'static str| {
+            let redlock = redlock.clone();
+            scope.spawn(move || kind(redlock.try_lock_for(resource, TTL, LONG)))
+        };
+        let waiting: Vec<_> = (0..16).map(|i| wait(["held", "mine"][i % 2])).collect();
+        soon("all wait", || in_flight(&redlock) == 16 + 1);
+        assert!(!redlock.is_closed());
+        redlock.close();
+        for waiting in waiting {
+            assert_eq!(waiting.join().unwrap(), Some(LockErrorKind::Closed));
+        }
+    });
+    let asked = redlock.stats().rounds - before;
+    assert!(redlock.is_closed());
+    let error = redlock.try_lock("free", TTL).unwrap_err();
+    assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Closed, 0));
+    assert_eq!(error.to_string(), "closed: this client acquires no more locks");
+    assert_eq!(kind(redlock.clone().try_lock_for("free", TTL, LONG)), Some(LockErrorKind::Closed));
+    assert_eq!(redlock.stats().rounds - before, asked, "nothing was sent");
+    mine.extend(TTL).unwrap();
+    assert!(mine.unlock().unwrap().was_held() && !kept.is_lost());
+    assert!(kept.unlock().unwrap().was_held());
+    soon("all is answered", || redlock.shutdown(GENEROUS) == 0);
+    drop(held);
+    soon("no key is left", || servers.iter().all(|server| server.store().is_empty()));
+}
+
+/// R24: the loop of the parent is not woken, and waits of the parent do not end.
+#[test]
+fn forked_process_closes_nothing_of_its_parent() {
+    let builder = Redlock::builder().node("redis://127.0.0.1:1");
+    let mut redlock = builder.restart_guard(RestartGuard::Off).build().unwrap();
+    Arc::get_mut(&mut redlock.shared).unwrap().home = Home::Id(0);
+    let waiter = redlock.waiter();
+    redlock.close();
+    waiter.cancel();
+    assert!(!redlock.is_closed() && waiter.is_cancelled());
+    assert!(!redlock.shared.signals.take_raised());
 }

@@ -571,6 +571,11 @@ impl Engine {
         self.operations.ended().map(|op| self.operations.id_of(op))
     }
 
+    /// The acquisitions whose results were not taken yet.
+    pub fn acquisitions(&self) -> impl Iterator<Item = OpId> + '_ {
+        self.operations.acquisitions()
+    }
+
     /// Whether the operation has ended and its result was not taken yet.
     pub fn is_done(&self, id: OpId) -> bool {
         let is_concluded = |op: usize| {

@@ -27,6 +27,11 @@ pub struct OpId {
 impl OpId {
     /// An id that no engine uses.
     pub(crate) const NONE: OpId = OpId { slot: 0, generation: 0, instance: u64::MAX };
+
+    /// Grows with each operation of an engine, until it starts again after 2^32 of them.
+    pub(crate) fn number(self) -> u32 {
+        self.generation
+    }
 }
 
 /// How many engines this process has made.
@@ -293,6 +298,13 @@ impl Operations {
             Task::Acquire { last, .. } => last.as_deref(),
             _ => None,
         }
+    }
+
+    /// The acquisitions whose results were not taken yet.
+    pub(super) fn acquisitions(&self) -> impl Iterator<Item = OpId> + '_ {
+        let is_acquisition =
+            |(_, op): &(usize, &Operation)| matches!(op.task, Task::Acquire { .. });
+        self.open.iter().filter(is_acquisition).map(|(op, _)| self.id_of(op))
     }
 
     /// An acquisition that is in flight and has patience, and how much.

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 use muxlock::testing::Masters;
+use testbed::{TTL, soon};
 
-const ALL: [&str; 3] = ["critical_section", "long_job", "own_event_loop"];
+const ALL: [&str; 4] = ["cancel", "critical_section", "long_job", "own_event_loop"];
 
 /// A process that ends with its test.
 struct Running(Child);
@@ -81,6 +82,34 @@ fn newcomer_with_fresh_masters_is_told_what_to_do() {
             && said.ends_with(": started a short time ago");
         assert!(is_waited_for || said == "no answer yet", "{line}");
     }
+}
+
+#[test]
+fn cancel_waits_until_enter_is_pressed() {
+    let masters = Masters::start(3).unwrap();
+    let holder = muxlock::Redlock::connect(urls(&masters)).unwrap();
+    let lock = holder.try_lock("report:daily", TTL).unwrap();
+    let start = || {
+        let mut command = example("cancel");
+        command.args(urls(&masters)).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut waiting = Running(command.spawn().expect("the example is built"));
+        let said = BufReader::new(waiting.0.stdout.take().expect("it is piped"));
+        (waiting, said.lines().map(|line| line.expect("it is a text")))
+    };
+    let (mut waiting, mut said) = start();
+    assert_eq!(said.next().unwrap(), "waiting; press Enter to give up");
+    waiting.0.stdin.take().expect("it is piped").write_all(b"\n").unwrap();
+    assert_eq!(said.next().unwrap(), "gave up");
+    assert!(waiting.0.wait().unwrap().success() && lock.is_valid());
+
+    let (mut waiting, mut said) = start();
+    assert!(said.next().is_some());
+    assert!(lock.unlock().unwrap().was_held());
+    let line = said.next().unwrap();
+    assert!(line.starts_with("held for another "), "{line}");
+    assert!(waiting.0.wait().unwrap().success());
+    let are_free = || masters.iter().all(|master| master.dbsize().unwrap() == 0);
+    soon("no key is left", are_free);
 }
 
 #[test]

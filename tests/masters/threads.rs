@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use muxlock::testing::Masters;
-use muxlock::{Redlock, RestartGuard};
+use muxlock::{LockErrorKind, Redlock, RestartGuard};
 use testbed::{Stopwatch, TTL, all_ready, heavy, is_child, patient, re_execute, run_child, soon};
 
 const THREADS: usize = 64;
@@ -93,6 +93,42 @@ fn threads_that_want_one_resource_get_it_in_turn() {
     assert!(each <= 3.0, "{each}");
     // Between its ticket and the line, a thread may be interrupted.
     assert!(overtaken <= THREADS / 4, "{overtaken}");
+}
+
+/// Waits end at any moment, also of the thread that runs the loop for the others.
+#[test]
+fn cancelled_waits_leave_no_second_holder_and_no_key() {
+    let _turn = heavy();
+    let (masters, redlock) = start();
+    let waiters: Vec<_> = (0..THREADS).map(|_| Mutex::new(redlock.waiter())).collect();
+    let (holder, next) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+    let counts = [(); 2].map(|()| AtomicU64::new(0));
+    on_all(Duration::from_secs(3), |thread| {
+        let waiter = waiters[thread].lock().unwrap().clone();
+        // One in four cancels another one, which then takes a new waiter.
+        let call = next.fetch_add(1, Ordering::Relaxed) as usize;
+        if call % 4 == 0 {
+            waiters[call / 4 * 7 % THREADS].lock().unwrap().cancel();
+        }
+        match waiter.try_lock_for("resource", TTL, WAIT) {
+            Ok(lock) => {
+                assert_eq!(holder.swap(thread as u64, Ordering::SeqCst), u64::MAX);
+                assert_eq!(holder.swap(u64::MAX, Ordering::SeqCst), thread as u64);
+                assert!(lock.unlock().unwrap().was_held());
+                counts[0].fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), LockErrorKind::Cancelled, "{error}");
+                counts[1].fetch_add(1, Ordering::Relaxed);
+                *waiters[thread].lock().unwrap() = redlock.waiter();
+            }
+        }
+    });
+    let [acquired, cancelled] = counts.map(AtomicU64::into_inner);
+    println!("{acquired} acquired, {cancelled} cancelled");
+    assert!(acquired > 0 && cancelled > 0);
+    assert_eq!(redlock.shutdown(WAIT), 0);
+    assert!(masters.iter().all(|master| master.dbsize().unwrap() == 0));
 }
 
 /// With resources of their own, what many want at once leaves together.
