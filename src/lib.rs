@@ -154,8 +154,8 @@ mod token;
 mod validity;
 
 pub use client::{
-    ConnectError, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock, LockGuard,
-    LockParts, Redlock, Waiter,
+    ConnectError, Error, ErrorKind, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock,
+    LockGuard, LockParts, Redlock, Waiter,
 };
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
 pub use error::{LockError, LockErrorKind};

@@ -2,6 +2,7 @@
 
 mod connect;
 mod crew;
+mod error;
 mod guard;
 mod hand_over;
 mod keep_alive;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 use mio::{Token, Waker};
 
 pub use connect::ConnectError;
+pub use error::{Error, ErrorKind};
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
 pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock};

@@ -44,6 +44,10 @@ pub use standalone::Standalone;
 /// Every operation ends on its own. Use [`cancel`](Multiplexer::cancel) to end one earlier. An
 /// [`OpId`] of another multiplexer has no effect here.
 ///
+/// To find what belongs to a result, keep it in a map by [`OpId`], or in a `Vec` by
+/// [`OpId::index`]. To start an operation from another thread, send it to the thread of your loop,
+/// and wake that with your own [`mio::Waker`].
+///
 /// In a forked child, a multiplexer does no I/O and returns no results.
 /// [`try_lock`](Multiplexer::try_lock) fails, and other operations that are started there never
 /// end. A [`Lease`] that is passed to it is dropped; the parent still has its own.

@@ -28,6 +28,13 @@ impl OpId {
     /// An id that no engine uses.
     pub(crate) const NONE: OpId = OpId { slot: 0, generation: 0, instance: u64::MAX };
 
+    /// Its place among the operations in flight of its engine, less than
+    /// [`OPERATIONS_MAX`](super::OPERATIONS_MAX): for data of your own in a `Vec`. The place is
+    /// used again after the result was taken, or the operation was cancelled.
+    pub fn index(self) -> usize {
+        self.slot as usize
+    }
+
     /// Grows with each operation of an engine, until it starts again after 2^32 of them.
     pub(crate) fn number(self) -> u32 {
         self.generation

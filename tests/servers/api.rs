@@ -7,11 +7,11 @@ use std::io;
 use std::time::Duration;
 
 use muxlock::{
-    Builder, Cancelled, Config, ConfigError, ConnectError, Done, HandOverError, KeepAlive,
-    KeepAliveError, KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind, LockGuard,
-    LockParts, LockToken, Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport,
-    NodeState, NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released,
-    Resource, Retry, ServerErrorKind, Standalone, Stats, quorum,
+    Builder, Cancelled, Config, ConfigError, ConnectError, Done, ErrorKind, HandOverError,
+    KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind,
+    LockGuard, LockParts, LockToken, Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome,
+    NodeReport, NodeState, NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock,
+    Released, Resource, Retry, ServerErrorKind, Standalone, Stats, quorum,
 };
 use testbed::scripted::{Scripted, refused_addr};
 use testbed::{TTL, patient};
@@ -229,6 +229,53 @@ fn every_error_becomes_an_io_error() {
     assert_eq!(io::Error::from(HandOverError::NoClock).kind(), io::ErrorKind::Unsupported);
     let text = "nothing".parse::<LockParts>().unwrap_err();
     assert_eq!(io::Error::from(text).kind(), io::ErrorKind::InvalidData);
+}
+
+/// Data of an operation can be in a `Vec`.
+#[test]
+fn operations_in_flight_have_small_numbers_of_their_own() {
+    let config = Redlock::builder().node(format!("redis://{}", refused_addr())).config().unwrap();
+    let poll = mio::Poll::new().unwrap();
+    let mut mux = Multiplexer::new(config, poll.registry(), mio::Token(0)).unwrap();
+    let ops = [(); 3].map(|()| mux.try_lock("resource", TTL).unwrap());
+    assert_eq!(ops.map(OpId::index), [0, 1, 2]);
+    assert!(matches!(mux.cancel(ops[1]), Cancelled::Acquisition));
+    let again = mux.try_lock("resource", TTL).unwrap();
+    assert_eq!(again.index(), 1);
+    assert_ne!(again, ops[1]);
+}
+
+/// One error to match: each says what the caller can do, with the text of the error that it was.
+#[test]
+fn every_error_becomes_the_one_error_of_the_crate() {
+    let refused = [format!("redis://{}?restart_guard=off", refused_addr())];
+    let redlock = Redlock::builder().nodes(refused.clone()).build().unwrap();
+    let check = |error: muxlock::Error, kind: ErrorKind, io_kind: io::ErrorKind, text: &str| {
+        assert_eq!((error.kind(), error.to_string().as_str()), (kind, text));
+        assert!(format!("{error:?}").starts_with(text.split(" (").next().unwrap()), "{error:?}");
+        assert!(error.source().is_none());
+        assert_eq!(io::Error::from(error).kind(), io_kind);
+    };
+    let config = config_error(&Redlock::builder());
+    let text = "no node given: a lock needs at least one master";
+    check(config.into(), ErrorKind::InvalidInput, io::ErrorKind::InvalidInput, text);
+    let error = Redlock::connect(refused).unwrap_err();
+    let text = error.to_string();
+    check(error.into(), ErrorKind::Unavailable, io::ErrorKind::NotConnected, &text);
+    let error = redlock.try_lock("", TTL).unwrap_err();
+    let text = "the resource name has 0 bytes: it must have 1 to 1024";
+    check(error.into(), ErrorKind::InvalidInput, io::ErrorKind::InvalidInput, text);
+    let error = "nothing".parse::<LockParts>().unwrap_err();
+    let text = "cannot hand the lock over: the text does not begin like a lock";
+    check(error.into(), ErrorKind::InvalidInput, io::ErrorKind::InvalidData, text);
+    let waiter = redlock.waiter();
+    waiter.cancel();
+    let error = waiter.try_lock_for("report", TTL, TTL).unwrap_err();
+    let text = "cancelled: the waiter acquires no more locks";
+    check(error.into(), ErrorKind::Cancelled, io::ErrorKind::Other, text);
+    let kind = KeepAliveErrorKind::TooMany;
+    let text = "cannot keep the lock alive: too many locks are kept alive";
+    check(muxlock::Error::KeepAlive(kind), ErrorKind::Other, io::ErrorKind::Other, text);
 }
 
 #[test]

@@ -56,6 +56,17 @@ pub enum KeepAliveErrorKind {
     Lock(LockErrorKind),
 }
 
+impl fmt::Display for KeepAliveErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot keep the lock alive: ")?;
+        match self {
+            KeepAliveErrorKind::Thread(kind) => write!(f, "no thread could be started ({kind})"),
+            KeepAliveErrorKind::TooMany => f.write_str("too many locks are kept alive"),
+            KeepAliveErrorKind::Lock(kind) => LockError::new(*kind, 0, Vec::new()).fmt(f),
+        }
+    }
+}
+
 impl KeepAliveError {
     fn new(kind: KeepAliveErrorKind, guard: LockGuard) -> KeepAliveError {
         KeepAliveError(Box::new(Refused { kind, guard }))
@@ -74,12 +85,7 @@ impl KeepAliveError {
 
 impl fmt::Display for KeepAliveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("cannot keep the lock alive: ")?;
-        match self.kind() {
-            KeepAliveErrorKind::Thread(kind) => write!(f, "no thread could be started ({kind})"),
-            KeepAliveErrorKind::TooMany => f.write_str("too many locks are kept alive"),
-            KeepAliveErrorKind::Lock(kind) => LockError::new(kind, 0, Vec::new()).fmt(f),
-        }
+        self.kind().fmt(f)
     }
 }
 
@@ -95,10 +101,17 @@ impl std::error::Error for KeepAliveError {}
 /// The guard is dropped, which releases the lock.
 impl From<KeepAliveError> for io::Error {
     fn from(error: KeepAliveError) -> io::Error {
-        match error.kind() {
+        error.kind().into()
+    }
+}
+
+/// With the kind of the thread's error, or as the [`LockError`] of that kind; otherwise `Other`.
+impl From<KeepAliveErrorKind> for io::Error {
+    fn from(kind: KeepAliveErrorKind) -> io::Error {
+        match kind {
             KeepAliveErrorKind::Lock(kind) => LockError::new(kind, 0, Vec::new()).into(),
-            KeepAliveErrorKind::Thread(kind) => io::Error::new(kind, error.to_string()),
-            KeepAliveErrorKind::TooMany => io::Error::other(error.to_string()),
+            KeepAliveErrorKind::Thread(thread) => io::Error::new(thread, kind.to_string()),
+            KeepAliveErrorKind::TooMany => io::Error::other(kind.to_string()),
         }
     }
 }

@@ -1,0 +1,201 @@
+//! One type for the errors of all calls.
+
+use std::fmt;
+use std::io;
+
+use super::{ConnectError, HandOverError, KeepAliveError, KeepAliveErrorKind};
+use crate::config::ConfigError;
+use crate::error::{LockError, LockErrorKind};
+use crate::keep_alive::Loss;
+
+/// Any error of this crate. Every other error converts into it, so a function that makes several
+/// calls can return it with the operator `?`. [`kind`](Error::kind) says what the caller can do.
+///
+/// ```no_run
+/// use muxlock::{Error, ErrorKind, Redlock};
+/// use std::time::Duration;
+///
+/// fn write_report() -> Result<(), Error> {
+///     let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+///     let (ttl, wait) = (Duration::from_secs(10), Duration::from_secs(5));
+///     redlock.with_lock("report:daily", ttl, wait, |held| {
+///         held.check()?;
+///         Ok(())
+///     })
+/// }
+///
+/// match write_report() {
+///     Err(error) if error.kind() == ErrorKind::Contended => println!("another process writes it"),
+///     result => result?,
+/// }
+/// # Ok::<(), Error>(())
+/// ```
+#[non_exhaustive]
+pub enum Error {
+    /// The client could not be made.
+    Config(ConfigError),
+    /// A lock could not be acquired, extended or released, or no quorum was reached.
+    Lock(LockError),
+    /// A lock could not be kept alive. The guard was dropped, which released the lock.
+    KeepAlive(KeepAliveErrorKind),
+    /// A lock that was kept alive is lost.
+    Lost(Loss),
+    /// A lock could not be handed over.
+    HandOver(HandOverError),
+}
+
+/// What the caller can do about an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another holder has the lock: try again later, or wait longer.
+    Contended,
+    /// Too few masters gave a vote: check the masters.
+    Unavailable,
+    /// The wait ended before enough masters had answered: wait longer.
+    TimedOut,
+    /// The lock is not held, or soon no longer: stop the work.
+    Lost,
+    /// The wait was cancelled, or the client was closed.
+    Cancelled,
+    /// A setting or an argument is wrong: correct it. The error names the value.
+    InvalidInput,
+    /// A limit of the client or of the system is reached, or this process was forked from the one
+    /// that made the client.
+    Other,
+}
+
+impl Error {
+    /// What the caller can do.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Config(ConfigError::Os(_)) => ErrorKind::Other,
+            Error::Config(_) | Error::HandOver(_) => ErrorKind::InvalidInput,
+            Error::Lost(_) => ErrorKind::Lost,
+            Error::Lock(error) => kind_of(error.kind()),
+            Error::KeepAlive(KeepAliveErrorKind::Lock(kind)) => kind_of(*kind),
+            Error::KeepAlive(KeepAliveErrorKind::Thread(_) | KeepAliveErrorKind::TooMany) => {
+                ErrorKind::Other
+            }
+        }
+    }
+}
+
+fn kind_of(kind: LockErrorKind) -> ErrorKind {
+    match kind {
+        LockErrorKind::Contended => ErrorKind::Contended,
+        LockErrorKind::Unavailable => ErrorKind::Unavailable,
+        LockErrorKind::TimedOut => ErrorKind::TimedOut,
+        LockErrorKind::Expired => ErrorKind::Lost,
+        LockErrorKind::Cancelled | LockErrorKind::Closed => ErrorKind::Cancelled,
+        LockErrorKind::InvalidTtl { .. } | LockErrorKind::InvalidResource { .. } => {
+            ErrorKind::InvalidInput
+        }
+        LockErrorKind::Overloaded | LockErrorKind::NoEntropy | LockErrorKind::Forked => {
+            ErrorKind::Other
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Config(error) => error.fmt(f),
+            Error::Lock(error) => error.fmt(f),
+            Error::KeepAlive(kind) => kind.fmt(f),
+            Error::Lost(loss) => loss.fmt(f),
+            Error::HandOver(error) => error.fmt(f),
+        }
+    }
+}
+
+/// The same as [`Display`](fmt::Display), with each node on a line of its own: a `main` that
+/// returns the error shows this.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Config(error) => fmt::Debug::fmt(error, f),
+            Error::Lock(error) => fmt::Debug::fmt(error, f),
+            Error::Lost(loss) => fmt::Debug::fmt(loss, f),
+            Error::KeepAlive(_) | Error::HandOver(_) => fmt::Display::fmt(self, f),
+        }
+    }
+}
+
+// Without a source: the text contains it.
+impl std::error::Error for Error {}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Error {
+        Error::Config(error)
+    }
+}
+
+impl From<LockError> for Error {
+    fn from(error: LockError) -> Error {
+        Error::Lock(error)
+    }
+}
+
+impl From<ConnectError> for Error {
+    fn from(error: ConnectError) -> Error {
+        match error {
+            ConnectError::Config(error) => Error::Config(error),
+            ConnectError::Unavailable(error) => Error::Lock(error),
+        }
+    }
+}
+
+/// Drops the guard, which releases the lock.
+impl From<KeepAliveError> for Error {
+    fn from(error: KeepAliveError) -> Error {
+        Error::KeepAlive(error.kind())
+    }
+}
+
+impl From<Loss> for Error {
+    fn from(loss: Loss) -> Error {
+        Error::Lost(loss)
+    }
+}
+
+impl From<HandOverError> for Error {
+    fn from(error: HandOverError) -> Error {
+        Error::HandOver(error)
+    }
+}
+
+/// As the error that it contains.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        match error {
+            Error::Config(error) => error.into(),
+            Error::Lock(error) => error.into(),
+            Error::KeepAlive(kind) => kind.into(),
+            Error::Lost(loss) => loss.into(),
+            Error::HandOver(error) => error.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::keep_alive::LossCause;
+    use crate::resource::Resource;
+
+    #[test]
+    fn loss_says_that_the_lock_is_lost_whatever_the_last_renewal_met() {
+        let unavailable = LockError::new(LockErrorKind::Unavailable, 1, Vec::new());
+        for error in [None, Some(unavailable)] {
+            let resource = Resource::new("report").unwrap();
+            let (cause, remaining) = (LossCause::Gone, Duration::from_secs(1));
+            let error = Error::from(Loss { resource, cause, remaining, error });
+            assert_eq!(error.kind(), ErrorKind::Lost);
+            let text = "lost Resource(\"report\"), 1s left: too few masters still hold our token";
+            assert!(error.to_string().starts_with(text), "{error}");
+        }
+    }
+}
