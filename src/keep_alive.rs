@@ -135,7 +135,7 @@ pub struct Loss {
 
 impl Loss {
     fn summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lost {:?}, {:?} left: {}", self.resource, self.remaining, self.cause)
+        write!(f, "lost \"{}\", {:?} left: {}", self.resource, self.remaining, self.cause)
     }
 }
 

@@ -31,6 +31,11 @@ pub const LATE_ANSWERS_CAP: Duration = Duration::from_millis(5);
 const DRAIN_CAP: Duration = Duration::from_secs(1);
 /// How long it may take until every master is connected: the back-off is 1 s at most.
 pub const CONNECT_CAP: Duration = Duration::from_secs(5);
+/// In the chapter on the restart guard: the TTL, which is also the guarded client's `max_ttl`. The
+/// masters are started again before it ends.
+const GUARDED_TTL: Duration = Duration::from_secs(3);
+/// The guarded client waits for `max_ttl`, plus about 1.3 s; the rest is for a busy machine.
+const GUARDED_WAIT: Duration = Duration::from_secs(15);
 /// How long the holder works under the lock.
 const WORK: Duration = Duration::from_millis(250);
 
@@ -54,7 +59,7 @@ pub struct Args {
     #[arg(value_parser = clap::value_parser!(u8).range(3..=9))]
     masters: u8,
 
-    /// The most seconds for the 2,000 pairs of chapter 10 [default: no limit]
+    /// The most seconds for the 2,000 pairs of chapter 11 [default: no limit]
     #[arg(long, value_name = "S")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
@@ -67,7 +72,7 @@ pub struct Args {
 /// Runs the demo. An error means that it could not start.
 pub fn run(args: &Args) -> io::Result<ExitCode> {
     let masters = Masters::start(usize::from(args.masters))?;
-    let redlock = client(&masters)?;
+    let redlock = client(&masters, RestartGuard::Off)?;
     let mut demo = Demo { page: Page::new(args.no_color), masters, redlock };
     let told = demo.tell(args.seconds.map(Duration::from_secs));
     let told = match told {
@@ -82,14 +87,13 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     }
 }
 
-fn client(masters: &Masters) -> io::Result<Redlock> {
-    Redlock::builder()
-        .nodes(masters.urls())
-        .node_timeout(NODE_TIMEOUT)
-        // These masters were started a moment ago: with the guard on, they would not vote yet.
-        .restart_guard(RestartGuard::Off)
-        .connect()
-        .map_err(io::Error::other)
+fn client(masters: &Masters, guard: RestartGuard) -> io::Result<Redlock> {
+    let builder = Redlock::builder().nodes(masters.urls()).node_timeout(NODE_TIMEOUT);
+    let builder = match guard {
+        RestartGuard::Off => builder,
+        _ => builder.max_ttl(GUARDED_TTL),
+    };
+    builder.restart_guard(guard).connect().map_err(io::Error::other)
 }
 
 /// The output, and the masters that the demo runs on.
@@ -105,7 +109,7 @@ impl Demo {
         let Some(mut lock) = self.acquire()? else {
             return self.page.say("Without a lock, the demo ends here.");
         };
-        let rival = client(&self.masters)?;
+        let rival = client(&self.masters, RestartGuard::Off)?;
         self.contend(&rival, &lock)?;
         self.extend(&mut lock)?;
         self.unlock(lock, &rival)?;
@@ -116,6 +120,7 @@ impl Demo {
         let sets_before = self.freeze_one(healthy)?;
         self.lose_the_quorum()?;
         self.recover(sets_before)?;
+        self.forget()?;
         self.measure(limit)?;
         self.leave()
     }
@@ -140,6 +145,10 @@ impl Demo {
                 Cell::left(0, format!("pid {}", master.pid())).ink(Ink::Faint),
             ])?;
         }
+        self.page.say(
+            "They were started a moment ago. So the restart guard, which is on by default, is \
+             switched off here (restart_guard=off); chapter 10 shows what it is for.",
+        )?;
         self.check_connected()
     }
 
@@ -400,6 +409,84 @@ impl Demo {
             capital(&names_are(&restarted))
         ))?;
         self.check_connected()
+    }
+
+    fn forget(&mut self) -> Result<(), Stop> {
+        self.page.chapter("Masters forget the lock")?;
+        let restarted: Vec<usize> = (0..self.quorum()).collect();
+        self.page.say(format_args!(
+            "The client holds the lock for {}. Meanwhile {} killed and started again, without \
+             their data.",
+            whole_seconds(GUARDED_TTL),
+            names_are(&restarted)
+        ))?;
+        let held = ask_again(|| self.redlock.try_lock(RESOURCE, GUARDED_TTL));
+        let held = match held {
+            Ok(held) => held,
+            Err(error) => {
+                return self.page.check("a quorum grants the lock", Err(error.to_string()));
+            }
+        };
+        for i in &restarted {
+            self.masters[*i].kill()?;
+            self.masters[*i].restart()?;
+        }
+        self.without_the_guard(&held)?;
+        self.with_the_guard(&restarted, held)?;
+        self.check_connected()
+    }
+
+    /// The control: what the guard prevents happens.
+    fn without_the_guard(&mut self, held: &LockGuard) -> Result<(), Stop> {
+        let rival = client(&self.masters, RestartGuard::Off)?;
+        let second = ask_again(|| rival.try_lock(RESOURCE, GUARDED_TTL));
+        let both = held.is_valid();
+        self.page.check(
+            "without the restart guard, a second client is granted the lock: two holders",
+            second.map_err(|error| error.to_string()).and_then(|second| {
+                truth(both && second.is_valid(), || "the first lock is over".to_owned())?;
+                release(second)
+            }),
+        )?;
+        rival.shutdown(DRAIN_CAP);
+        Ok(())
+    }
+
+    fn with_the_guard(&mut self, restarted: &[usize], held: LockGuard) -> Result<(), Stop> {
+        let guarded = client(&self.masters, RestartGuard::default())?;
+        let watch = Stopwatch::start();
+        match guarded.try_lock(RESOURCE, GUARDED_TTL) {
+            Ok(_) => {
+                let happened = "a quorum of masters that have forgotten the lock granted it";
+                return self.page.check("the guarded client waits", Err(happened.to_owned()));
+            }
+            Err(error) => {
+                self.show_report(&error)?;
+                let ready_in = error.ready_in().map(time).unwrap_or_default();
+                self.page.check(
+                    format_args!(
+                        "with it, {} in quarantine, and the client has to wait for {ready_in}",
+                        names_are(restarted)
+                    ),
+                    truth(error.ready_in().is_some(), || error.to_string()),
+                )?;
+            }
+        }
+        let attempt = guarded.try_lock_for(RESOURCE, GUARDED_TTL, GUARDED_WAIT);
+        let (took, is_over) = (watch.elapsed(), !held.is_valid());
+        drop(held);
+        self.page.check(
+            format_args!(
+                "it is granted the lock after {}, when the first one has ended: one holder",
+                time(took)
+            ),
+            attempt.map_err(|error| error.to_string()).and_then(|lock| {
+                truth(is_over, || "the first lock is still valid".to_owned())?;
+                release(lock)
+            }),
+        )?;
+        guarded.shutdown(DRAIN_CAP);
+        Ok(())
     }
 
     fn measure(&mut self, limit: Option<Duration>) -> Result<(), Stop> {

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-const CHAPTERS: [&str; 11] = [
+const CHAPTERS: [&str; 12] = [
     "The masters",
     "Acquire",
     "A second client wants it, too",
@@ -12,6 +12,7 @@ const CHAPTERS: [&str; 11] = [
     "Another one freezes",
     "No quorum",
     "The masters come back",
+    "Masters forget the lock",
     "Acquire and release, 2,000 times",
     "Nothing is left",
 ];
