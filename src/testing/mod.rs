@@ -41,6 +41,7 @@
 //! methods block: starting a server takes up to 10 s for each of up to 5 ports that are tried, and
 //! the others up to 10 s. It adds no dependency.
 
+mod errors;
 mod masters;
 mod process;
 mod query;
