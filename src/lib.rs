@@ -132,7 +132,8 @@
 //! settings.
 //!
 //! # Features
-//! - `testing`: starts real `redis-server` processes for your tests. It adds no dependency.
+//! - `testing`: fake masters for your tests, which need no Redis, and real `redis-server`
+//!   processes. It adds no dependency.
 //! - `cli`: the command-line tool. The library needs none of its dependencies.
 
 mod client;

@@ -9,12 +9,13 @@ use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 use crate::proto::{Command, FlushMarker, ReleaseWith, Section};
 use crate::token::{LockToken, TOKEN_BYTES};
 
-const RELEASE: &str = include_str!("../scripts/release.lua").trim_ascii_end();
-const EXTEND: &str = include_str!("../scripts/extend.lua").trim_ascii_end();
-const EXTEND_OR_SET: &str = include_str!("../scripts/extend_or_set.lua").trim_ascii_end();
-const SET_MARKED: &str =
+pub(crate) const RELEASE: &str = include_str!("../scripts/release.lua").trim_ascii_end();
+pub(crate) const EXTEND: &str = include_str!("../scripts/extend.lua").trim_ascii_end();
+pub(crate) const EXTEND_OR_SET: &str =
+    include_str!("../scripts/extend_or_set.lua").trim_ascii_end();
+pub(crate) const SET_MARKED: &str =
     concat!(include_str!("../scripts/marker.lua"), include_str!("../scripts/set_marked.lua"));
-const EXTEND_OR_SET_MARKED: &str = concat!(
+pub(crate) const EXTEND_OR_SET_MARKED: &str = concat!(
     include_str!("../scripts/marker.lua"),
     include_str!("../scripts/extend_or_set_marked.lua"),
 );

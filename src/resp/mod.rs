@@ -12,6 +12,9 @@ mod info;
 mod reader;
 
 pub use encode::encode;
+/// The scripts, by which a fake master recognises them.
+#[cfg(feature = "testing")]
+pub(crate) use encode::{EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, RELEASE, SET_MARKED};
 pub use reader::ReplyReader;
 
 /// The longest line of a reply: error messages are the longest lines that are expected.

@@ -612,6 +612,6 @@ fn now() -> Instant {
 }
 
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
-fn pause(interval: Duration) {
+pub(super) fn pause(interval: Duration) {
     std::thread::sleep(interval);
 }

@@ -1,5 +1,56 @@
-//! Real Redis masters for tests: feature `testing`.
+//! Masters for tests, real ones and fake ones: feature `testing`.
 //!
+//! # Fake masters
+//! [`FakeMasters`] are servers in the process of the test, on free loopback ports. They need no
+//! `redis-server` and run on every system. They do for this library what masters do, and they fail
+//! on order: they [refuse](FakeMaster::refuse) commands, [freeze](FakeMaster::freeze),
+//! [forget](FakeMaster::forget) their data, [stop](FakeMaster::stop), [answer
+//! late](FakeMaster::answer_after), or say that [another holder](FakeMasters::hold) has a lock. All
+//! of that takes milliseconds, with the settings that your program has in production: they say that
+//! they have run for long, so the [restart guard](crate::RestartGuard) can stay on.
+//!
+//! ```
+//! use muxlock::Redlock;
+//! use muxlock::testing::FakeMasters;
+//! use std::time::Duration;
+//!
+//! const TTL: Duration = Duration::from_secs(10);
+//!
+//! let mut masters = FakeMasters::start(3)?;
+//! let redlock = Redlock::connect(masters.urls())?;
+//!
+//! // One master down: the other two are a quorum.
+//! masters[0].stop();
+//! let lock = redlock.try_lock("invoice:42", TTL)?;
+//! assert!(lock.unlock()?.was_held());
+//!
+//! // Another holder has the lock.
+//! masters.hold("invoice:43", TTL);
+//! let error = redlock.try_lock("invoice:43", TTL).unwrap_err();
+//! assert!(error.is_contended());
+//!
+//! // No quorum, and no lock; and then there is one again.
+//! masters[1].refuse("OOM command not allowed when used memory > 'maxmemory'.");
+//! let error = redlock.try_lock("invoice:44", TTL).unwrap_err();
+//! assert!(error.is_unavailable());
+//! masters[1].obey();
+//! drop(redlock.try_lock("invoice:44", TTL)?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! They show which paths *your program* takes. They prove nothing about Redis: they persist
+//! nothing, replicate nothing, evict nothing, and know the few commands that this library sends. So
+//! keep a test with real masters. With [`flush_marker`](crate::Builder::flush_marker), a new fake
+//! master has no marker, as a new real one has none: before the client connects, set it to a time
+//! long ago, with `master.query(&[b"SET", b"the marker's key", b"0"])`.
+//!
+//! For a function that only gets an error, no server is needed: [`LockError::for_test`] and
+//! [`Loss::for_test`] return what an operation returns.
+//!
+//! [`LockError::for_test`]: crate::LockError::for_test
+//! [`Loss::for_test`]: crate::Loss::for_test
+//!
+//! # Real masters
 //! [`Masters`] starts `redis-server` processes on free loopback ports. A test kills, freezes, thaws
 //! and restarts them, to see how the program under test behaves when masters fail. Each process has
 //! its own temporary folder and no persistence. Dropping a [`Master`] kills its process, by its id,
@@ -36,16 +87,18 @@
 //! muxlock = { version = "0.1", features = ["testing"] }
 //! ```
 //!
-//! `redis-server` must be on `PATH`; otherwise the environment variable `MUXLOCK_REDIS_SERVER`
-//! ([`SERVER_VARIABLE`]) must name it. The module sends signals with `sh`, so it needs Unix. Its
-//! methods block: starting a server takes up to 10 s for each of up to 5 ports that are tried, and
-//! the others up to 10 s. It adds no dependency.
+//! For real masters, `redis-server` must be on `PATH`; otherwise the environment variable
+//! `MUXLOCK_REDIS_SERVER` ([`SERVER_VARIABLE`]) must name it. They are sent signals with `sh`, so
+//! they need Unix. Their methods block: starting a server takes up to 10 s for each of up to 5
+//! ports that are tried, and the others up to 10 s. The module adds no dependency.
 
 mod errors;
+mod fake;
 mod masters;
 mod process;
 mod query;
 
+pub use fake::{FakeMaster, FakeMasters};
 pub use masters::{Master, Masters};
 pub use process::SERVER_VARIABLE;
 pub use query::Value;

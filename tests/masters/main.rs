@@ -10,6 +10,7 @@ mod deletes;
 #[cfg(feature = "cli")]
 mod demo;
 mod examples;
+mod fakes;
 #[cfg(target_os = "linux")]
 mod fork;
 mod guest;

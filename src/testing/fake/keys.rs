@@ -1,0 +1,257 @@
+//! Keys that expire, and what muxlock's scripts do with them.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::super::query::Value;
+use super::clock::Now;
+use crate::resp::{EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, RELEASE, SET_MARKED};
+
+/// Most keys of a database. More are refused like those of a server that is out of memory.
+const KEYS_MAX: usize = 20_000;
+
+pub(super) const SYNTAX: &str = "ERR syntax error";
+pub(super) const NO_INTEGER: &str = "ERR value is not an integer or out of range";
+const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
+#[derive(Debug)]
+struct Entry {
+    value: Vec<u8>,
+    /// `None` if it stays.
+    expires: Option<Instant>,
+}
+
+impl Entry {
+    fn is_over(&self, now: Now) -> bool {
+        self.expires.is_some_and(|expires| now.steady >= expires)
+    }
+}
+
+/// The keys of one database.
+#[derive(Debug, Default)]
+pub(super) struct Keys(HashMap<Vec<u8>, Entry>);
+
+impl Keys {
+    /// How many there are.
+    pub(super) fn count(&self, now: Now) -> usize {
+        self.0.values().filter(|entry| !entry.is_over(now)).count()
+    }
+
+    /// The value of a key.
+    pub(super) fn get(&mut self, now: Now, key: &[u8]) -> Option<Vec<u8>> {
+        self.live(now, key).map(|entry| entry.value.clone())
+    }
+
+    /// Sets a key, whatever it holds.
+    pub(super) fn put(&mut self, now: Now, key: &[u8], value: &[u8], ttl: Duration) {
+        let expires = now.steady.checked_add(ttl);
+        self.0.insert(key.to_vec(), Entry { value: value.to_vec(), expires });
+    }
+
+    /// A key that has not expired.
+    fn live(&mut self, now: Now, key: &[u8]) -> Option<&mut Entry> {
+        let database = &mut self.0;
+        if database.get(key).is_some_and(|entry| entry.is_over(now)) {
+            database.remove(key);
+        }
+        database.get_mut(key)
+    }
+
+    fn holds(&mut self, now: Now, key: &[u8], value: &[u8]) -> bool {
+        self.live(now, key).is_some_and(|entry| entry.value == value)
+    }
+
+    /// Whether there was such a key.
+    pub(super) fn delete(&mut self, now: Now, key: &[u8]) -> bool {
+        self.live(now, key).is_some() && self.0.remove(key).is_some()
+    }
+
+    /// In milliseconds; -1 for a key that stays, -2 for none.
+    pub(super) fn pttl(&mut self, now: Now, key: &[u8]) -> i64 {
+        match self.live(now, key).map(|entry| entry.expires) {
+            Some(Some(expires)) => {
+                i64::try_from((expires - now.steady).as_millis()).unwrap_or(i64::MAX)
+            }
+            Some(None) => -1,
+            None => -2,
+        }
+    }
+
+    fn set(
+        &mut self,
+        now: Now,
+        key: &[u8],
+        value: &[u8],
+        expires: Option<Instant>,
+    ) -> Result<(), &'static str> {
+        let database = &mut self.0;
+        if database.len() >= KEYS_MAX && !database.contains_key(key) {
+            database.retain(|_, entry| !entry.is_over(now));
+            if database.len() >= KEYS_MAX {
+                return Err(OUT_OF_MEMORY);
+            }
+        }
+        database.insert(key.to_vec(), Entry { value: value.to_vec(), expires });
+        Ok(())
+    }
+
+    /// `SET key value [NX] [PX ttl]`.
+    pub(super) fn set_with(
+        &mut self,
+        now: Now,
+        key: &[u8],
+        value: &[u8],
+        options: &[&[u8]],
+    ) -> Result<Value, &'static str> {
+        let (mut only_if_absent, mut ttl) = (false, None);
+        let mut options = options.iter().map(|option| option.to_ascii_uppercase());
+        while let Some(option) = options.next() {
+            match option.as_slice() {
+                b"NX" => only_if_absent = true,
+                b"PX" => ttl = Some(options.next().ok_or(SYNTAX)?),
+                _ => return Err(SYNTAX),
+            }
+        }
+        let expires = ttl.map(|ttl| expiry(now, &ttl)).transpose()?;
+        if only_if_absent && self.live(now, key).is_some() {
+            return Ok(Value::Nil);
+        }
+        self.set(now, key, value, expires)?;
+        Ok(Value::Status("OK".into()))
+    }
+
+    /// `EVAL script numkeys key... arg...`, of a script that muxlock sends.
+    pub(super) fn eval(
+        &mut self,
+        now: Now,
+        script: &[u8],
+        keys: &[u8],
+        words: &[&[u8]],
+    ) -> Result<Value, &'static str> {
+        let keys = integer(keys).ok_or(NO_INTEGER)?;
+        let keys = usize::try_from(keys).map_err(|_| "ERR Number of keys can't be negative")?;
+        let (keys, args) = words
+            .split_at_checked(keys)
+            .ok_or("ERR Number of keys can't be greater than number of args")?;
+        let vote = match (std::str::from_utf8(script), keys, args) {
+            (Ok(RELEASE), [key, ..], [token, ..]) => {
+                i64::from(self.holds(now, key, token) && self.delete(now, key))
+            }
+            (Ok(EXTEND), [key, ..], [token, ttl, ..]) => self.extend(now, key, token, ttl)?,
+            (Ok(EXTEND_OR_SET), [key, ..], [token, ttl, ..]) => {
+                self.extend_or_set(now, key, token, ttl)?
+            }
+            (Ok(SET_MARKED), [key, marker, ..], [token, ttl, wait, ..]) => {
+                let wait = self.look_at_marker(now, marker, wait)?;
+                let set = self.set_with(now, key, token, &[b"NX", b"PX", ttl])?;
+                if wait > 0 { -wait } else { i64::from(set != Value::Nil) }
+            }
+            (Ok(EXTEND_OR_SET_MARKED), [key, marker, ..], [token, ttl, wait, ..]) => {
+                let wait = self.look_at_marker(now, marker, wait)?;
+                let vote = self.extend_or_set(now, key, token, ttl)?;
+                if wait > 0 { -wait } else { vote }
+            }
+            (Ok(RELEASE | EXTEND | EXTEND_OR_SET | SET_MARKED | EXTEND_OR_SET_MARKED), ..) => {
+                return Err("ERR the script lacks keys or arguments");
+            }
+            _ => return Err("ERR unknown command: a fake master runs only scripts of muxlock"),
+        };
+        Ok(Value::Integer(vote))
+    }
+
+    /// Raises a time to live, and never lowers it.
+    fn extend(
+        &mut self,
+        now: Now,
+        key: &[u8],
+        token: &[u8],
+        ttl: &[u8],
+    ) -> Result<i64, &'static str> {
+        let Some(entry) = self.live(now, key).filter(|entry| entry.value == token) else {
+            return Ok(0);
+        };
+        let expires = expiry(now, ttl)?;
+        entry.expires = Some(entry.expires.map_or(expires, |before| before.max(expires)));
+        Ok(1)
+    }
+
+    fn extend_or_set(
+        &mut self,
+        now: Now,
+        key: &[u8],
+        token: &[u8],
+        ttl: &[u8],
+    ) -> Result<i64, &'static str> {
+        if self.live(now, key).is_some() {
+            return self.extend(now, key, token, ttl);
+        }
+        self.set(now, key, token, Some(expiry(now, ttl)?))?;
+        Ok(2)
+    }
+
+    /// How many milliseconds the master must still not vote for; sets a marker that is missing.
+    fn look_at_marker(
+        &mut self,
+        now: Now,
+        marker: &[u8],
+        wait: &[u8],
+    ) -> Result<i64, &'static str> {
+        let wait = integer(wait).ok_or(NO_INTEGER)?;
+        let wall = i64::try_from(now.wall.as_millis()).unwrap_or(i64::MAX);
+        let ready_at = self.live(now, marker).and_then(|entry| integer(&entry.value));
+        let rest = ready_at.map(|ready_at| ready_at.saturating_sub(wall));
+        match rest.filter(|rest| *rest <= wait) {
+            Some(rest) => Ok(rest.max(0)),
+            None => {
+                let ready_at = wall.saturating_add(wait).to_string();
+                self.set(now, marker, ready_at.as_bytes(), None)?;
+                Ok(wait)
+            }
+        }
+    }
+}
+
+/// When a key expires that is given this many milliseconds.
+fn expiry(now: Now, millis: &[u8]) -> Result<Instant, &'static str> {
+    let millis = integer(millis).ok_or(NO_INTEGER)?;
+    // A server adds it to its wall clock, in a number of this size.
+    let wall = i64::try_from(now.wall.as_millis()).unwrap_or(i64::MAX);
+    let is_possible = millis > 0 && millis.checked_add(wall).is_some();
+    let ttl = is_possible.then(|| Duration::from_millis(millis.unsigned_abs()));
+    ttl.and_then(|ttl| now.steady.checked_add(ttl))
+        .ok_or("ERR invalid expire time in 'set' command")
+}
+
+/// A number in its one usual form, as servers want it.
+pub(super) fn integer(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clock::now;
+    use super::*;
+
+    fn filled(now: Now, ttl: Duration) -> Keys {
+        let mut keys = Keys::default();
+        (0..KEYS_MAX).for_each(|i| keys.put(now, &i.to_ne_bytes(), b"v", ttl));
+        keys
+    }
+
+    #[test]
+    fn a_database_that_is_full_takes_no_other_key() {
+        let now = now();
+        let mut keys = filled(now, Duration::from_secs(60));
+        let is_set = |keys: &mut Keys, key: &[u8]| keys.set_with(now, key, b"v", &[]).is_ok();
+        let known = 7_usize.to_ne_bytes();
+        assert_eq!(keys.set_with(now, b"new", b"v", &[]), Err(OUT_OF_MEMORY));
+        assert!(is_set(&mut keys, &known));
+        assert!(keys.delete(now, &known) && is_set(&mut keys, b"new"));
+        assert!(!is_set(&mut keys, &known));
+        // What has expired takes no room.
+        let mut keys = filled(now, Duration::ZERO);
+        assert!(is_set(&mut keys, b"new"));
+        assert_eq!((keys.count(now), keys.0.len()), (1, 1));
+    }
+}

@@ -1,0 +1,350 @@
+//! Masters in the process of the test, which answer what muxlock asks, and fail on order.
+
+mod clock;
+mod commands;
+mod info;
+mod keys;
+mod request;
+mod server;
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use self::clock::now;
+use self::commands::{Data, Outcome, Session};
+use self::server::Shared;
+use super::masters::pause;
+use super::query::Value;
+
+/// The value of a key that [`FakeMaster::hold`] sets. No client draws it as its token.
+const OTHER_HOLDER: &[u8; 40] = b"ffffffffffffffffffffffffffffffffffffffff";
+/// How long the thread that accepts connections may take to be woken.
+const WAKE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a port is tried again that another process has taken for the moment, and the interval.
+const BIND_ATTEMPTS_MAX: u32 = 1_000;
+const BIND_INTERVAL: Duration = Duration::from_millis(2);
+
+/// A server in this process, on a loopback port of its own, that does for muxlock what a master
+/// does. Dropping it ends it.
+///
+/// It needs no `redis-server`, and starts and fails within a millisecond. It says that it has run
+/// for long, so that it votes at once: the [restart guard](crate::RestartGuard) can stay on.
+///
+/// It knows the commands that muxlock sends, and `GET`, `DEL`, `EXISTS`, `PTTL`, `DBSIZE` and
+/// `FLUSHALL`; it runs muxlock's own scripts and no others. It has up to 128 connections, and
+/// closes one that sends something else than commands.
+///
+/// What a method orders is in effect for every command that arrives after the call.
+pub struct FakeMaster {
+    shared: Arc<Shared>,
+    addr: SocketAddr,
+    /// `None` while it is stopped.
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl FakeMaster {
+    /// Starts a server on a free port.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no free port, or no thread can be started.
+    pub fn start() -> io::Result<FakeMaster> {
+        FakeMaster::start_as(None)
+    }
+
+    /// Starts a server that requires this password of the user `default`.
+    ///
+    /// [`url`](FakeMaster::url) does not contain it: a client needs `redis://:secret@` and the
+    /// address.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`FakeMaster::start`].
+    pub fn start_with_password(password: &str) -> io::Result<FakeMaster> {
+        FakeMaster::start_as(Some(password.to_owned()))
+    }
+
+    fn start_as(password: Option<String>) -> io::Result<FakeMaster> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let addr = listener.local_addr()?;
+        let shared = Arc::new(Shared::new(Data::new(now(), addr.port(), password)));
+        let mut master = FakeMaster { shared, addr, acceptor: None };
+        master.listen(listener)?;
+        Ok(master)
+    }
+
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        self.shared.change(|state| state.is_listening = true);
+        let shared = Arc::clone(&self.shared);
+        let name = format!("fake master {}", self.port());
+        let accept = move || shared.accept_all(&listener);
+        let started = thread::Builder::new().name(name).spawn(accept);
+        let started = started.inspect_err(|_| self.shared.lock().is_listening = false);
+        self.acceptor = Some(started?);
+        Ok(())
+    }
+
+    /// The TCP port; it stays the same when the master is stopped and started again.
+    pub fn port(&self) -> u16 {
+        self.addr.port()
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn addr(&self) -> String {
+        self.addr.to_string()
+    }
+
+    /// `redis://127.0.0.1:PORT`, without the password if there is one.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr)
+    }
+
+    /// Answers each command that takes, extends or releases a lock with this error, such as `OOM
+    /// command not allowed`, until [`obey`](FakeMaster::obey).
+    ///
+    /// A client tries such a command when it connects, so one that connects meanwhile gets no vote.
+    pub fn refuse(&self, error: &str) {
+        self.shared.change(|state| state.refusal = Some(error.to_owned()));
+    }
+
+    /// Ends what [`refuse`](FakeMaster::refuse) ordered.
+    pub fn obey(&self) {
+        self.shared.change(|state| state.refusal = None);
+    }
+
+    /// Executes and answers nothing more, until [`thaw`](FakeMaster::thaw). Connections stay, and
+    /// new ones can be made.
+    pub fn freeze(&self) {
+        self.shared.change(|state| state.is_frozen = true);
+    }
+
+    /// Executes and answers what has arrived since [`freeze`](FakeMaster::freeze), and what
+    /// follows.
+    pub fn thaw(&self) {
+        self.shared.change(|state| state.is_frozen = false);
+    }
+
+    /// Sends each answer this long after its command has arrived and been executed, as over a slow
+    /// network. With zero, it sends them at once, as it does at the start.
+    pub fn answer_after(&self, delay: Duration) {
+        self.shared.change(|state| state.delay = delay);
+    }
+
+    /// Does what a restart without data does: all keys are gone, connections end, and it is another
+    /// process, which has just been started. So the restart guard of a client does not count its
+    /// votes for the time being; see [`LockError::ready_in`](crate::LockError::ready_in).
+    pub fn forget(&self) {
+        self.shared.change(|state| {
+            state.end_connections();
+            state.data.restart(now());
+        });
+    }
+
+    /// Ends all connections and refuses new ones, until
+    /// [`start_again`](FakeMaster::start_again). A frozen master is thawed.
+    pub fn stop(&mut self) {
+        let Some(acceptor) = self.acceptor.take() else {
+            return;
+        };
+        self.shared.change(|state| {
+            (state.is_listening, state.is_frozen) = (false, false);
+            state.end_connections();
+        });
+        // If even this fails, the next connection wakes that thread, and is refused.
+        if TcpStream::connect_timeout(&self.addr, WAKE_TIMEOUT).is_ok() {
+            // It panics for no reason that is not a bug of its own, which a test has seen then.
+            let _ = acceptor.join();
+        }
+    }
+
+    /// Accepts connections again, on the same port, as after a failure of the network: it is the
+    /// same process and has its data, and its votes count at once. For a restart, also call
+    /// [`forget`](FakeMaster::forget). Does nothing if the master was not stopped.
+    ///
+    /// # Errors
+    ///
+    /// Fails if another process has taken the port and keeps it for 2 s, or if no thread can be
+    /// started.
+    pub fn start_again(&mut self) -> io::Result<()> {
+        if self.acceptor.is_some() {
+            return Ok(());
+        }
+        let mut attempts = 1;
+        let listener = loop {
+            match TcpListener::bind(self.addr) {
+                Err(error)
+                    if error.kind() == ErrorKind::AddrInUse && attempts < BIND_ATTEMPTS_MAX =>
+                {
+                    attempts += 1;
+                    pause(BIND_INTERVAL);
+                }
+                bound => break bound?,
+            }
+        };
+        self.listen(listener)
+    }
+
+    /// Gives a key to another holder for this long, whoever has it: locks of that name are
+    /// contended, and one that is held is lost. A client with a
+    /// [`key_prefix`](crate::Builder::key_prefix) uses keys that begin with it.
+    pub fn hold(&self, key: impl AsRef<[u8]>, ttl: Duration) {
+        self.shared.lock().data.first().put(now(), key.as_ref(), OTHER_HOLDER, ttl);
+    }
+
+    /// Executes a command and returns the reply, in whatever state the master is: no connection is
+    /// needed, no fault applies, and no password. Databases cannot be selected; keys are those of
+    /// the first one.
+    pub fn query(&self, args: &[&[u8]]) -> Value {
+        if args.is_empty() {
+            return Value::Error("ERR there is no command".into());
+        }
+        let mut session = Session::new(0);
+        session.is_authenticated = true;
+        match self.shared.lock().data.execute(now(), &mut session, args) {
+            Outcome::Reply(value) => value,
+            Outcome::Kill(_) => Value::Error("ERR this needs a connection".into()),
+        }
+    }
+
+    /// The time to live of a key in milliseconds: -2 if there is no such key, -1 if it never
+    /// expires.
+    pub fn pttl(&self, key: &[u8]) -> i64 {
+        match self.query(&[b"PTTL", key]) {
+            Value::Integer(millis) => millis,
+            other => unreachable!("PTTL is answered with a number, not with {other:?}"),
+        }
+    }
+
+    /// The value of a key; `None` if there is no such key.
+    pub fn value_of(&self, key: &[u8]) -> Option<Vec<u8>> {
+        match self.query(&[b"GET", key]) {
+            Value::Bulk(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// How many keys there are in the first database.
+    pub fn dbsize(&self) -> u64 {
+        self.shared.lock().data.first().count(now()) as u64
+    }
+
+    /// Removes every key.
+    pub fn flush(&self) {
+        self.query(&[b"FLUSHALL"]);
+    }
+}
+
+impl Drop for FakeMaster {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl fmt::Debug for FakeMaster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut state = self.shared.lock();
+        let keys = state.data.first().count(now());
+        f.debug_struct("FakeMaster")
+            .field("addr", &self.addr)
+            .field("is_listening", &state.is_listening)
+            .field("is_frozen", &state.is_frozen)
+            .field("refuses", &state.refusal)
+            .field("answers_after", &state.delay)
+            .field("connections", &state.connections())
+            .field("keys", &keys)
+            .finish()
+    }
+}
+
+/// Several fake masters that were started together.
+///
+/// `masters[0]` is the first one. Dropping the value ends all of them.
+#[derive(Debug)]
+pub struct FakeMasters {
+    all: Vec<FakeMaster>,
+}
+
+impl FakeMasters {
+    /// Starts `n` fake masters.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`FakeMaster::start`].
+    pub fn start(n: usize) -> io::Result<FakeMasters> {
+        let all = (0..n).map(|_| FakeMaster::start()).collect::<io::Result<_>>()?;
+        Ok(FakeMasters { all })
+    }
+
+    /// Gives a key to another holder on each of them; see [`FakeMaster::hold`].
+    pub fn hold(&self, key: impl AsRef<[u8]>, ttl: Duration) {
+        self.all.iter().for_each(|master| master.hold(&key, ttl));
+    }
+
+    /// The URL of each master, in order.
+    pub fn urls(&self) -> Vec<String> {
+        self.all.iter().map(FakeMaster::url).collect()
+    }
+
+    /// The number of masters, stopped or not.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there are no masters.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Each master, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, FakeMaster> {
+        self.all.iter()
+    }
+
+    /// Each master, in order, for stopping it or starting it again.
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, FakeMaster> {
+        self.all.iter_mut()
+    }
+}
+
+impl Index<usize> for FakeMasters {
+    type Output = FakeMaster;
+
+    /// # Panics
+    ///
+    /// Panics if `index` is out of range.
+    fn index(&self, index: usize) -> &FakeMaster {
+        &self.all[index]
+    }
+}
+
+impl IndexMut<usize> for FakeMasters {
+    /// # Panics
+    ///
+    /// Panics if `index` is out of range.
+    fn index_mut(&mut self, index: usize) -> &mut FakeMaster {
+        &mut self.all[index]
+    }
+}
+
+impl<'a> IntoIterator for &'a FakeMasters {
+    type Item = &'a FakeMaster;
+    type IntoIter = std::slice::Iter<'a, FakeMaster>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a mut FakeMasters {
+    type Item = &'a mut FakeMaster;
+    type IntoIter = std::slice::IterMut<'a, FakeMaster>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}

@@ -1,0 +1,719 @@
+//! Fake masters: they answer like real ones, they do to locks what real ones do, and they fail on
+//! order. Tests with a client have its default settings.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use muxlock::proto::{Reply, ServerInfo};
+use muxlock::resp::ReplyReader;
+use muxlock::testing::{FakeMaster, FakeMasters, Master, Value};
+use muxlock::{
+    Heal, KeepAlive, LockError, LockErrorKind, Loss, LossCause, NodeOutcome, QuarantineCause,
+    Redlock, ServerErrorKind,
+};
+use testbed::{PATIENT, TTL, all_ready, count, outcomes, soon, timed};
+
+const RELEASE: &str = include_str!("../../src/scripts/release.lua").trim_ascii_end();
+const EXTEND: &str = include_str!("../../src/scripts/extend.lua").trim_ascii_end();
+const EXTEND_OR_SET: &str = include_str!("../../src/scripts/extend_or_set.lua").trim_ascii_end();
+const SET_MARKED: &str = concat!(
+    include_str!("../../src/scripts/marker.lua"),
+    include_str!("../../src/scripts/set_marked.lua"),
+);
+const EXTEND_OR_SET_MARKED: &str = concat!(
+    include_str!("../../src/scripts/marker.lua"),
+    include_str!("../../src/scripts/extend_or_set_marked.lua"),
+);
+
+/// Random commands for a fake master and a real one.
+const COMMANDS: usize = 3_000;
+/// How far numbers may be apart that tell a time in milliseconds.
+const TOLERANCE_MS: i64 = 5_000;
+/// Most connections of a fake master.
+const CONNECTIONS_MAX: usize = 128;
+
+fn fakes() -> (FakeMasters, Redlock) {
+    let masters = FakeMasters::start(3).unwrap();
+    let redlock = all_ready(&Redlock::builder().nodes(masters.urls()));
+    (masters, redlock)
+}
+
+fn words(text: &str) -> Vec<&[u8]> {
+    text.split(' ').map(str::as_bytes).collect()
+}
+
+/// A connection that shows replies byte for byte.
+struct Wire(BufReader<TcpStream>);
+
+impl Wire {
+    fn open(addr: &str) -> Wire {
+        let stream = TcpStream::connect(addr).unwrap();
+        stream.set_read_timeout(Some(PATIENT)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Wire(BufReader::new(stream))
+    }
+
+    fn send(&mut self, args: &[&[u8]]) {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            request.extend(format!("${}\r\n", arg.len()).bytes());
+            request.extend_from_slice(arg);
+            request.extend_from_slice(b"\r\n");
+        }
+        self.0.get_mut().write_all(&request).unwrap();
+    }
+
+    fn read(&mut self) -> Vec<u8> {
+        let mut reply = Vec::new();
+        self.0.read_until(b'\n', &mut reply).unwrap();
+        let number = || std::str::from_utf8(&reply[1..]).unwrap().trim().parse().unwrap();
+        match reply.first() {
+            Some(b'$') if reply != b"$-1\r\n" => {
+                let length: usize = number();
+                let mut text = vec![0; length + 2];
+                self.0.read_exact(&mut text).unwrap();
+                reply.extend(text);
+            }
+            Some(b'*') => {
+                let length: usize = number();
+                (0..length).for_each(|_| reply.extend(self.read()));
+            }
+            _ => {}
+        }
+        reply
+    }
+
+    fn ask(&mut self, args: &[&[u8]]) -> Vec<u8> {
+        self.send(args);
+        self.read()
+    }
+
+    fn ask_text(&mut self, command: &str) -> String {
+        String::from_utf8(self.ask(&words(command))).unwrap()
+    }
+
+    #[track_caller]
+    fn is_ended(&mut self) {
+        let mut rest = Vec::new();
+        match self.0.read_to_end(&mut rest) {
+            Ok(_) => assert_eq!(rest, b"", "it is ended without a word"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+    }
+}
+
+/// A fake master and a real one, each with a connection.
+struct Pair {
+    fake: Wire,
+    real: Wire,
+    _masters: (FakeMaster, Master),
+}
+
+impl Pair {
+    fn start() -> Pair {
+        let fake = FakeMaster::start().unwrap();
+        Pair::of(fake, Master::start().unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn of(fake: FakeMaster, real: Master) -> Pair {
+        let wires = (Wire::open(&fake.addr()), Wire::open(&real.addr()));
+        Pair { fake: wires.0, real: wires.1, _masters: (fake, real) }
+    }
+
+    /// Both answer the same, as far as muxlock can tell; returns what the fake answered.
+    #[track_caller]
+    fn ask(&mut self, args: &[&[u8]]) -> Vec<u8> {
+        let (fake, real) = (self.fake.ask(args), self.real.ask(args));
+        let text = |reply: &[u8]| reply.escape_ascii().to_string();
+        let command: Vec<_> = args.iter().map(|arg| text(arg)).collect();
+        assert!(is_same(&fake, &real), "{command:?}: {} {}", text(&fake), text(&real));
+        fake
+    }
+
+    #[track_caller]
+    fn ask_text(&mut self, command: &str) {
+        self.ask(&words(command));
+    }
+}
+
+fn is_same(fake: &[u8], real: &[u8]) -> bool {
+    let number = |reply: &[u8]| {
+        let digits = reply.strip_prefix(b":")?;
+        std::str::from_utf8(digits).ok()?.trim().parse::<i64>().ok()
+    };
+    match (number(fake), number(real)) {
+        // A vote, or a time that passes.
+        (Some(fake), Some(real)) if fake.abs().min(real.abs()) > 10 => {
+            (fake - real).abs() < TOLERANCE_MS
+        }
+        _ => {
+            // What a server adds about the arguments, and to subcommands, is its own matter.
+            let end = |reply: &[u8]| {
+                let marks = [", with args", ". Try "];
+                let text = String::from_utf8_lossy(reply).into_owned();
+                marks.iter().fold(text, |text, mark| {
+                    text.split(mark).next().unwrap_or_default().trim_end().to_owned()
+                })
+            };
+            end(fake) == end(real)
+        }
+    }
+}
+
+/// A sequence that is the same each time (xorshift).
+struct Choices(u64);
+
+impl Choices {
+    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a [u8] {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        from[(self.0 % from.len() as u64) as usize].as_bytes()
+    }
+}
+
+#[test]
+fn random_commands_have_the_replies_of_a_real_master() {
+    const KEYS: [&str; 4] = ["a", "b", "locks:c", "marker"];
+    const TOKENS: [&str; 3] = ["0123456789abcdef0123456789abcdef01234567", "x", ""];
+    const TTLS: [&str; 4] = ["20000", "60000", "600000", "3000000"];
+    const ODD_TTLS: [&str; 9] =
+        ["0", "-1", "007", "+5", "nan", "", "20000", "9223372036854775807", "-9223372036854775808"];
+    const KINDS: [&str; 18] = [
+        "set",
+        "set",
+        "set nx px",
+        "set nx px",
+        "nx",
+        "px",
+        "release",
+        "extend",
+        "heal",
+        "marked",
+        "heal marked",
+        "get",
+        "pttl",
+        "exists",
+        "del",
+        "select",
+        "marker",
+        "none",
+    ];
+    let (mut pair, mut choices) = (Pair::start(), Choices(42));
+    for _ in 0..COMMANDS {
+        let (key, token) = (choices.pick(&KEYS), choices.pick(&TOKENS));
+        let (ttl, odd) = (choices.pick(&TTLS), choices.pick(&ODD_TTLS));
+        let other = choices.pick(&KEYS);
+        let wait = choices.pick(&["0", "31000", "1000000"]);
+        let eval = |script: &'static str| [b"EVAL", script.as_bytes()];
+        let [heal, marked] = [eval(EXTEND_OR_SET), eval(SET_MARKED)];
+        let args: Vec<&[u8]> = match choices.pick(&KINDS) {
+            b"set" => vec![b"SET", key, token],
+            b"set nx px" => vec![b"SET", key, token, b"NX", b"PX", ttl],
+            b"nx" => vec![b"set", key, token, b"px", odd, b"nx"],
+            b"px" => vec![b"SET", key, token, b"PX", odd],
+            b"release" => vec![b"EVAL", RELEASE.as_bytes(), b"1", key, token],
+            b"extend" => vec![b"EVAL", EXTEND.as_bytes(), b"1", key, token, ttl],
+            b"heal" => vec![heal[0], heal[1], b"1", key, token, ttl],
+            b"marked" => vec![marked[0], marked[1], b"2", key, b"marker", token, ttl, wait],
+            b"heal marked" => {
+                let script = EXTEND_OR_SET_MARKED.as_bytes();
+                vec![b"EVAL", script, b"2", key, b"marker", token, ttl, wait]
+            }
+            b"get" => vec![b"GET", key],
+            b"pttl" => vec![b"PTTL", key],
+            b"exists" => vec![b"EXISTS", key, other, key],
+            b"del" => vec![b"DEL", key, other],
+            b"select" => vec![b"SELECT", choices.pick(&["0", "0", "15"])],
+            b"marker" => vec![b"DEL", b"marker"],
+            _ => vec![b"DBSIZE"],
+        };
+        // A marker is a wall clock's time, which both servers read for themselves.
+        if args != [b"GET", b"marker".as_slice()] {
+            pair.ask(&args);
+        }
+    }
+}
+
+#[test]
+fn wrong_commands_have_the_errors_of_a_real_master() {
+    let mut pair = Pair::start();
+    for command in [
+        "NOSUCH",
+        "nosuch a b",
+        "GET",
+        "GET a b",
+        "SET",
+        "SET a",
+        "SET a b PX",
+        "SET a b NX PX",
+        "SET a b PX 1 PX 1",
+        "SET a b NOSUCH",
+        "PTTL",
+        "DEL",
+        "EXISTS",
+        "TIME now",
+        "PING a b",
+        "DBSIZE a",
+        "SELECT",
+        "SELECT 16",
+        "SELECT -1",
+        "SELECT x",
+        "SELECT 1 2",
+        "CLIENT",
+        "CLIENT ID x",
+        "CLIENT SETNAME",
+        "CLIENT SETNAME a b",
+        "CLIENT NOSUCH",
+        "CLIENT KILL",
+        "CLIENT KILL ID 0",
+        "CLIENT KILL ID -1",
+        "CLIENT KILL ID 1000000",
+        "EVAL",
+        "EVAL s",
+        "EVAL s x",
+        "EVAL s -1",
+        "EVAL s 1",
+        "AUTH",
+        "AUTH x",
+        "AUTH default x",
+        "AUTH other x",
+        "AUTH a b c",
+    ] {
+        pair.ask_text(command);
+    }
+    for command in ["PING", "ping hello", "CLIENT SETNAME name", "SELECT 15", "FLUSHALL"] {
+        pair.ask_text(command);
+    }
+}
+
+#[test]
+fn scripts_of_others_are_unknown_commands() {
+    let master = FakeMaster::start().unwrap();
+    for args in
+        [vec![b"EVAL".as_slice(), b"return 1", b"0"], vec![b"EVAL", RELEASE.as_bytes(), b"0"]]
+    {
+        let Value::Error(text) = master.query(&args) else { panic!("{args:?}") };
+        assert_eq!(text.contains("unknown command"), args[1] == b"return 1", "{text}");
+    }
+    assert!(matches!(master.query(&[b"MULTI"]), Value::Error(_)));
+}
+
+#[test]
+fn password_is_asked_for_as_by_a_real_master() {
+    let fake = FakeMaster::start_with_password("secret").unwrap();
+    let real = Master::start_with(&["--requirepass", "secret"]).unwrap();
+    let mut pair = Pair::of(fake, real);
+    for command in [
+        "PING",
+        "SET a b",
+        "CLIENT ID",
+        "NOSUCH",
+        "AUTH wrong",
+        "AUTH other secret",
+        "PING",
+        "AUTH default secret",
+        "AUTH wrong",
+        "PING",
+        "AUTH secret",
+        "SET a b",
+        "GET a",
+    ] {
+        pair.ask_text(command);
+    }
+}
+
+#[test]
+fn info_says_what_a_real_master_says_of_itself() {
+    /// What the client reads of a section.
+    fn read(bytes: &[u8]) -> ServerInfo {
+        let mut reader = ReplyReader::new();
+        reader.room()[..bytes.len()].copy_from_slice(bytes);
+        reader.filled(bytes.len());
+        match reader.next().unwrap().unwrap() {
+            Reply::Info(info) => *info,
+            Reply::Replication(replication) => ServerInfo { replication, ..ServerInfo::default() },
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut pair = Pair::start();
+    for section in ["server", "replication", "memory", "persistence"] {
+        let args: [&[u8]; 2] = [b"INFO", section.as_bytes()];
+        let (fake, real) = (read(&pair.fake.ask(&args)), read(&pair.real.ask(&args)));
+        let is_there = |info: &ServerInfo| {
+            [info.version.is_some(), info.run_id.is_some(), info.replication.history.is_some()]
+        };
+        assert_eq!(is_there(&fake), is_there(&real), "{section}");
+        let length = |info: &ServerInfo| info.run_id.as_ref().map(|id| id.len());
+        assert_eq!(length(&fake), length(&real));
+        assert_eq!(fake.uptime.is_some(), section == "server");
+        // What differs from one real master to the next.
+        let common = |info: ServerInfo| {
+            let mut replication = info.replication;
+            replication.history = None;
+            ServerInfo { version: None, run_id: None, uptime: None, replication, ..info }
+        };
+        assert_eq!(common(fake), common(real), "{section}");
+    }
+    assert_eq!(pair.ask(&[b"INFO", b"nosuch"]), b"$0\r\n\r\n");
+    let all = pair.fake.ask_text("INFO");
+    for section in ["# Server", "# Memory", "# Persistence", "# Replication"] {
+        assert!(all.contains(section), "{all}");
+    }
+    let time = |wire: &mut Wire| {
+        let reply = wire.ask_text("TIME");
+        let seconds = reply.lines().nth(2).map(|line| line.parse::<i64>().unwrap());
+        (reply.lines().count(), seconds.unwrap())
+    };
+    let (fake, real) = (time(&mut pair.fake), time(&mut pair.real));
+    assert!(fake.0 == real.0 && (fake.1 - real.1).abs() <= 5, "{fake:?} {real:?}");
+}
+
+#[test]
+fn locks_are_taken_by_one_and_released() {
+    let (masters, redlock) = fakes();
+    let other = Redlock::connect(masters.urls()).unwrap();
+    let lock = redlock.try_lock("invoice:42", TTL).unwrap();
+    let error = other.try_lock("invoice:42", TTL).unwrap_err();
+    assert!(error.is_contended() && count(&error, NodeOutcome::Held) >= 2, "{error}");
+    assert!(masters.iter().any(|master| master.pttl(b"invoice:42") > 0));
+    assert!(lock.unlock().unwrap().was_held());
+    drop(other.try_lock("invoice:42", TTL).unwrap());
+    assert_eq!((other.shutdown(PATIENT), redlock.shutdown(PATIENT)), (0, 0));
+    assert!(masters.iter().all(|master| master.dbsize() == 0));
+}
+
+#[test]
+fn foreign_holder_counts_where_a_quorum_says_so() {
+    let (masters, redlock) = fakes();
+    masters[1].hold("a", TTL);
+    drop(redlock.try_lock("a", TTL).unwrap());
+    masters.hold("b", TTL);
+    let error = redlock.try_lock("b", TTL).unwrap_err();
+    assert!(error.is_contended(), "{error}");
+    let mut lock = redlock.try_lock("c", TTL).unwrap();
+    masters.hold("c", TTL);
+    let error = lock.extend(TTL).unwrap_err();
+    assert!(error.is_expired(), "{error}");
+}
+
+#[test]
+fn key_is_gone_when_its_time_is_over() {
+    let master = FakeMaster::start().unwrap();
+    let mut wire = Wire::open(&master.addr());
+    assert_eq!(wire.ask_text("SET k v NX PX 30"), "+OK\r\n");
+    assert_eq!(wire.ask_text("SET k v NX PX 30"), "$-1\r\n");
+    soon("it has expired", || master.value_of(b"k").is_none());
+    assert_eq!((master.pttl(b"k"), master.dbsize()), (-2, 0));
+    assert_eq!(wire.ask_text("SET k v NX PX 30000"), "+OK\r\n");
+    assert_eq!(wire.ask_text("EXISTS k"), ":1\r\n");
+}
+
+#[test]
+fn locks_are_kept_alive_until_they_are_lost() {
+    let (masters, redlock) = fakes();
+    let keep = |name: &str| {
+        let lock = redlock.try_lock(name, Duration::from_millis(600)).unwrap();
+        lock.keep_alive(KeepAlive::default()).unwrap()
+    };
+    let (kept, lost) = (keep("kept"), keep("lost"));
+    masters.hold("lost", TTL);
+    soon("it is lost", || lost.is_lost());
+    let loss = lost.loss().unwrap();
+    let like = Loss::for_test(LossCause::Gone);
+    assert_eq!((loss.cause, loss.remaining), (like.cause, like.remaining));
+    let kinds = [loss, like].map(|loss| loss.error.map(|error| error.kind()));
+    assert_eq!(kinds[0], kinds[1]);
+    soon("the other is renewed", || kept.renewals() >= 2);
+    assert!(kept.unlock().unwrap().was_held());
+}
+
+#[test]
+fn stopped_masters_refuse_connections_and_come_back_with_their_data() {
+    let (mut masters, redlock) = fakes();
+    masters[0].query(&[b"SET", b"k", b"v"]);
+    for master in masters.iter_mut().take(2) {
+        master.stop();
+        master.stop();
+        let refused = TcpStream::connect(master.addr()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    }
+    let error = redlock.try_lock("a", TTL).unwrap_err();
+    assert!(error.is_unavailable() && error.ready_in().is_none(), "{error}");
+    for master in &mut masters {
+        master.start_again().unwrap();
+    }
+    let lock = redlock.try_lock_for("a", TTL, PATIENT).unwrap();
+    assert!(lock.unlock().unwrap().was_held());
+    assert_eq!(masters[0].value_of(b"k").as_deref(), Some(b"v".as_slice()));
+    masters[0].freeze();
+    masters[0].stop();
+    masters[0].start_again().unwrap();
+    masters[0].start_again().unwrap();
+    assert_eq!(Wire::open(&masters[0].addr()).ask_text("GET k"), "$1\r\nv\r\n");
+}
+
+#[test]
+fn frozen_master_answers_when_it_is_thawed() {
+    let master = FakeMaster::start().unwrap();
+    let mut wire = Wire::open(&master.addr());
+    assert_eq!(wire.ask_text("SET before v"), "+OK\r\n");
+    master.freeze();
+    wire.send(&words("SET meanwhile v"));
+    let mut new = Wire::open(&master.addr());
+    new.send(&words("PING"));
+    let short = Some(Duration::from_millis(20));
+    for wire in [&wire, &new] {
+        wire.0.get_ref().set_read_timeout(short).unwrap();
+        let error = wire.0.get_ref().read(&mut [0]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+        wire.0.get_ref().set_read_timeout(Some(PATIENT)).unwrap();
+    }
+    assert_eq!((master.value_of(b"meanwhile"), master.dbsize()), (None, 1));
+    master.thaw();
+    assert_eq!((wire.read(), new.read()), (b"+OK\r\n".to_vec(), b"+PONG\r\n".to_vec()));
+    assert_eq!(master.dbsize(), 2);
+    // Frozen again: it can be stopped all the same.
+    master.freeze();
+    wire.send(&words("SET lost v"));
+    let (time, ()) = timed(|| drop(master));
+    assert!(time < testbed::SOON, "{time:?}");
+    wire.is_ended();
+}
+
+#[test]
+fn without_answers_a_lock_is_waited_for_in_vain() {
+    let (masters, redlock) = fakes();
+    masters[2].freeze();
+    drop(redlock.try_lock("a", TTL).unwrap());
+    masters[1].freeze();
+    let error = redlock.try_lock_for("a", TTL, Duration::from_millis(10)).unwrap_err();
+    assert!(error.is_timed_out(), "{error}");
+    let error = redlock.try_lock("a", TTL).unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    masters.iter().for_each(FakeMaster::thaw);
+    drop(redlock.try_lock_for("a", TTL, PATIENT).unwrap());
+}
+
+#[test]
+fn refused_commands_are_no_votes() {
+    let (masters, redlock) = fakes();
+    for master in masters.iter().take(2) {
+        master.refuse("OOM command\r\nnot allowed");
+    }
+    let error = redlock.try_lock("a", TTL).unwrap_err();
+    let refused = NodeOutcome::Server(ServerErrorKind::OutOfMemory);
+    assert!(error.is_unavailable() && count(&error, refused) == 2, "{error}");
+    assert!(error.to_string().contains("OOM command  not allowed"), "{error}");
+    let mut wire = Wire::open(&masters[0].addr());
+    assert_eq!(wire.ask_text("SET a b"), "-OOM command  not allowed\r\n");
+    assert_eq!(wire.ask_text("GET a"), "$-1\r\n");
+    let error = Redlock::connect(masters.urls()).unwrap_err();
+    assert!(error.to_string().contains("out of memory"), "{error}");
+    masters.iter().for_each(FakeMaster::obey);
+    drop(redlock.try_lock_for("a", TTL, PATIENT).unwrap());
+}
+
+#[test]
+fn master_that_forgets_is_in_quarantine() {
+    let (masters, redlock) = fakes();
+    let mut wire = Wire::open(&masters[0].addr());
+    let before = wire.ask_text("INFO replication");
+    let mut lock = redlock.try_lock("a", TTL).unwrap();
+    // Held on the third as well, or its late copy could be taken for the one that is lost.
+    soon("all have it", || masters.iter().all(|master| master.dbsize() == 1));
+    masters[0].forget();
+    masters[1].forget();
+    assert_eq!((masters[0].dbsize(), masters[2].dbsize()), (0, 1));
+    wire.is_ended();
+    assert_ne!(Wire::open(&masters[0].addr()).ask_text("INFO replication"), before);
+    let mut error = LockError::for_test(LockErrorKind::Unavailable);
+    soon("it is known", || {
+        error = redlock.try_lock("b", TTL).unwrap_err();
+        count(&error, NodeOutcome::Quarantined) == 2
+    });
+    // So it is for a client that did not know the process before.
+    let newcomer = Redlock::connect(masters.urls()).unwrap();
+    let new = newcomer.try_lock("b", TTL).unwrap_err();
+    assert!(new.ready_in().is_some(), "{new}");
+    let like = LockError::quarantined_for_test(error.ready_in().unwrap());
+    assert_eq!(error.kind(), like.kind());
+    for error in [&error, &like] {
+        assert_eq!(count(error, NodeOutcome::Quarantined), 2, "{error}");
+        let cause = error.nodes()[1].quarantine.unwrap().cause;
+        assert_eq!(cause, QuarantineCause::Restarted);
+    }
+    assert!(like.ready_in().unwrap() > Duration::from_secs(20), "{like}");
+    assert!(lock.extend(TTL).is_err());
+}
+
+#[test]
+fn late_answers_are_late_and_complete() {
+    let delay = Duration::from_millis(30);
+    let masters = FakeMasters::start(3).unwrap();
+    let redlock = all_ready(&Redlock::builder().nodes(masters.urls()).node_timeout(PATIENT));
+    masters.iter().for_each(|master| master.answer_after(delay));
+    let (time, lock) = timed(|| redlock.try_lock("a", TTL).unwrap());
+    assert!(time >= delay, "{time:?}");
+    drop(lock);
+    let error = redlock.try_lock("b", Duration::from_millis(20)).unwrap_err();
+    assert!(error.is_expired(), "{error}");
+    masters.iter().for_each(|master| master.answer_after(Duration::from_secs(600)));
+    let mut wire = Wire::open(&masters[0].addr());
+    wire.send(&words("SET k v"));
+    soon("it is executed at once", || masters[0].value_of(b"k").is_some());
+    // Whoever waits for that answer does not keep the master from ending.
+    drop(masters);
+    wire.is_ended();
+}
+
+#[test]
+fn marked_and_healing_clients_are_served() {
+    let masters = FakeMasters::start(3).unwrap();
+    let builder = Redlock::builder().nodes(masters.urls()).flush_marker("marker").heal(Heal::On);
+    let redlock = all_ready(&builder);
+    let error = redlock.try_lock("a", TTL).unwrap_err();
+    assert!(error.is_unavailable() && error.ready_in().is_some(), "{error}");
+    // The marker is older than this client.
+    for master in &masters {
+        assert_eq!(master.query(&[b"SET", b"marker", b"0"]), Value::Status("OK".into()));
+    }
+    let redlock = all_ready(&builder);
+    let mut lock = redlock.try_lock("b", TTL).unwrap();
+    soon("all have it", || masters.iter().all(|master| master.pttl(b"b") > 0));
+    assert_eq!(masters[0].query(&[b"DEL", b"b"]), Value::Integer(1));
+    lock.extend(TTL).unwrap();
+    soon("it is healed", || masters[0].pttl(b"b") > 0);
+}
+
+#[test]
+fn password_and_database_are_those_of_the_url() {
+    let master = FakeMaster::start_with_password("secret").unwrap();
+    let url = |rest: &str| format!("redis://{rest}");
+    let error = Redlock::connect([master.url()]).unwrap_err();
+    assert!(error.to_string().contains("not authenticated"), "{error}");
+    let (first, third) = (url(&format!(":secret@{}", master.addr())), master.addr() + "/3");
+    let first = Redlock::connect([first]).unwrap();
+    let third = Redlock::connect([url(&format!("default:secret@{third}"))]).unwrap();
+    let locks = [&first, &third].map(|redlock| redlock.try_lock("a", TTL).unwrap());
+    assert_eq!(master.dbsize(), 1);
+    master.flush();
+    assert!(locks.into_iter().all(|lock| !lock.unlock().unwrap().was_held()));
+}
+
+#[test]
+fn connection_ends_another() {
+    let master = FakeMaster::start().unwrap();
+    let [mut one, mut other] = [(); 2].map(|()| Wire::open(&master.addr()));
+    let id = one.ask_text("CLIENT ID").trim_start_matches(':').trim().to_owned();
+    let kill = format!("CLIENT KILL ID {id}");
+    assert_eq!(one.ask_text(&kill), ":0\r\n", "not itself");
+    assert_eq!((other.ask_text(&kill), other.ask_text(&kill)), (":1\r\n".into(), ":0\r\n".into()));
+    one.is_ended();
+    assert!(matches!(master.query(&words(&kill)), Value::Error(_)));
+    assert!(matches!(master.query(&[]), Value::Error(_)));
+}
+
+#[test]
+fn what_is_no_command_ends_its_connection_only() {
+    let master = FakeMaster::start().unwrap();
+    let mut good = Wire::open(&master.addr());
+    let long = [b"*1\r\n$65530\r\n".as_slice(), &[b'x'; 65_540]].concat();
+    for bytes in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), b"*99\r\n", b"*1\r\n$9999999\r\n", &long] {
+        let mut bad = Wire::open(&master.addr());
+        // It may be ended before all is sent.
+        let _ = bad.0.get_mut().write_all(bytes);
+        bad.is_ended();
+    }
+    // What comes before it is answered.
+    let mut bad = Wire::open(&master.addr());
+    bad.0.get_mut().write_all(b"*1\r\n$4\r\nPING\r\nnonsense").unwrap();
+    assert_eq!(bad.read(), b"+PONG\r\n");
+    bad.is_ended();
+    assert_eq!(good.ask_text("PING"), "+PONG\r\n");
+}
+
+#[test]
+fn many_answers_to_one_write_are_complete() {
+    let master = FakeMaster::start().unwrap();
+    let mut wire = Wire::open(&master.addr());
+    let (value, times) = ([b'v'; 10_000], 500);
+    assert_eq!(wire.ask(&[b"SET", b"k", &value]), b"+OK\r\n");
+    wire.0.get_mut().write_all(&b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(times)).unwrap();
+    for _ in 0..times {
+        assert_eq!(wire.read().len(), b"$10000\r\n\r\n".len() + value.len());
+    }
+}
+
+#[test]
+fn connections_are_counted() {
+    let master = FakeMaster::start().unwrap();
+    let mut wires: Vec<_> = (0..CONNECTIONS_MAX).map(|_| Wire::open(&master.addr())).collect();
+    for wire in &mut wires {
+        assert_eq!(wire.ask_text("PING"), "+PONG\r\n");
+    }
+    let refused = Wire::open(&master.addr()).read();
+    assert_eq!(refused, b"-ERR max number of clients reached\r\n");
+    wires.pop();
+    soon("there is room again", || {
+        let mut wire = Wire::open(&master.addr());
+        let mut byte = [0];
+        wire.send(&words("PING"));
+        matches!(wire.0.read(&mut byte), Ok(1) if byte == *b"+")
+    });
+    let shown = format!("{master:?}");
+    assert!(shown.contains(&master.addr()) && shown.contains("is_frozen: false"), "{shown}");
+}
+
+#[test]
+fn errors_for_tests_are_like_those_of_an_operation() {
+    let (mut masters, redlock) = fakes();
+    masters.hold("held", TTL);
+    let contended = redlock.try_lock("held", TTL).unwrap_err();
+    let mut lock = redlock.try_lock("gone", TTL).unwrap();
+    masters.hold("gone", TTL);
+    let expired = lock.extend(TTL).unwrap_err();
+    masters.iter().for_each(FakeMaster::freeze);
+    let timed_out = redlock.try_lock_for("a", TTL, Duration::from_millis(10)).unwrap_err();
+    masters.iter_mut().for_each(FakeMaster::stop);
+    let unavailable = redlock.try_lock("a", TTL).unwrap_err();
+    let none = redlock.try_lock("", TTL).unwrap_err();
+    let too_long = redlock.try_lock("a", Duration::from_secs(3_600)).unwrap_err();
+    let begin = |error: &LockError| error.to_string().split(':').next().unwrap().to_owned();
+    for real in [contended, expired, timed_out, unavailable, none, too_long] {
+        let ours = LockError::for_test(real.kind());
+        assert_eq!(ours.kind(), real.kind());
+        assert_eq!(begin(&ours), begin(&real));
+        assert_eq!(ours.nodes().len(), real.nodes().len(), "{real}");
+        // The first round is enough for either.
+        assert_eq!(ours.attempts(), real.attempts().min(1), "{real}");
+        assert_eq!(ours.ready_in(), real.ready_in());
+        for node in ours.nodes() {
+            assert_eq!(node.latency.is_some(), node.outcome != NodeOutcome::Pending);
+        }
+    }
+    let waited = LockError::for_test(LockErrorKind::TimedOut);
+    assert_eq!(count(&waited, NodeOutcome::Granted), 1, "no quorum");
+    let held = LockError::for_test(LockErrorKind::Contended);
+    assert_eq!(outcomes(&held)[..2], [NodeOutcome::Held; 2]);
+    assert!(held.to_string().contains("2 of 3 nodes say that another holder has it"), "{held}");
+}
+
+#[test]
+fn losses_for_tests_have_what_their_cause_brings() {
+    for (cause, is_left, kind) in [
+        (LossCause::Unavailable, true, Some(LockErrorKind::Unavailable)),
+        (LossCause::Gone, false, Some(LockErrorKind::Expired)),
+        (LossCause::Late, false, None),
+        (LossCause::RenewalsMax, true, None),
+        (LossCause::LifetimeMax, true, None),
+        (LossCause::Forked, false, None),
+    ] {
+        let loss = Loss::for_test(cause);
+        assert_eq!((loss.cause, !loss.remaining.is_zero()), (cause, is_left));
+        assert_eq!(loss.error.map(|error| error.kind()), kind, "{cause}");
+    }
+    let refused = Loss::for_test(LossCause::Refused).error.unwrap();
+    assert!(matches!(refused.kind(), LockErrorKind::InvalidTtl { ttl, max, .. } if ttl > max));
+}
