@@ -1,16 +1,16 @@
-//! A test of your own program, with real masters that fail.
+//! A test of your own program, with masters that fail: fake ones, and then real ones.
 //!
 //! ```text
 //! cargo run --example testing --features testing
 //! ```
 //!
-//! In your crate, put the functions named `..._test` into `tests/` and mark them `#[test]`. They
-//! need `redis-server` on PATH.
+//! In your crate, put the functions named `..._test` into `tests/` and mark them `#[test]`. Those
+//! named `fake_...` take milliseconds and need nothing. The others need `redis-server` on PATH.
 
 use std::error::Error;
 use std::time::Duration;
 
-use muxlock::testing::Masters;
+use muxlock::testing::{FakeMasters, Masters};
 use muxlock::{LockError, Redlock, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -20,6 +20,27 @@ fn write_report(redlock: &Redlock, written: &mut u32) -> Result<(), LockError> {
     let lock = redlock.try_lock("report:daily", TTL)?;
     *written += 1;
     assert!(lock.unlock()?.was_held(), "no other process wrote meanwhile");
+    Ok(())
+}
+
+/// Each fault is over in milliseconds, and the client has the settings of the program.
+fn fake_masters_show_each_path_of_the_program_test() -> Result<(), Box<dyn Error>> {
+    let mut masters = FakeMasters::start(3)?;
+    let redlock = Redlock::connect(masters.urls())?;
+    let mut written = 0;
+    masters[2].stop();
+    write_report(&redlock, &mut written)?;
+    assert_eq!(written, 1, "two of three masters are enough");
+
+    masters[1].refuse("MISCONF Redis is configured to save RDB snapshots");
+    let error = write_report(&redlock, &mut written).expect_err("one of three masters is left");
+    assert!(error.is_unavailable(), "{error}");
+    masters[1].obey();
+
+    masters.hold("report:daily", TTL);
+    let error = write_report(&redlock, &mut written).expect_err("another holder has the lock");
+    assert!(error.is_contended(), "{error}");
+    assert_eq!(written, 1);
     Ok(())
 }
 
@@ -78,6 +99,7 @@ fn taken_lock_keeps_others_out_test() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
+    fake_masters_show_each_path_of_the_program_test()?;
     one_frozen_master_is_not_noticed_test()?;
     without_a_quorum_nothing_is_written_test()?;
     taken_lock_keeps_others_out_test()?;
