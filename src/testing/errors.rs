@@ -54,6 +54,8 @@ impl LockError {
             | LockErrorKind::InvalidResource { .. }
             | LockErrorKind::Overloaded
             | LockErrorKind::NoEntropy
+            | LockErrorKind::Cancelled
+            | LockErrorKind::Closed
             | LockErrorKind::Forked => return LockError::new(kind, 0, Vec::new()),
         };
         LockError::new(kind, 1, reports(outcomes))
