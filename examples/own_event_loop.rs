@@ -160,9 +160,8 @@ impl Server {
                     format!("held until {until:?}")
                 }
                 Done::Acquired(Err(error)) => error.to_string(),
-                Done::Extended(..) | Done::Released(_) | Done::Renewed(_) | Done::Lost(..) => {
-                    continue;
-                }
+                // This program starts no operation of another kind.
+                _ => continue,
             };
             let token = self.waiting.remove(&op).expect("hang_up removes the operation");
             let client = self.clients.get_mut(&token).expect("hang_up removes both");

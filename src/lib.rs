@@ -139,6 +139,7 @@
 mod client;
 mod config;
 mod error;
+mod inspection;
 mod keep_alive;
 mod moment;
 mod mux;
@@ -160,6 +161,7 @@ pub use client::{
 };
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
 pub use error::{LockError, LockErrorKind};
+pub use inspection::{Holding, Inspection, NodeInspection};
 pub use keep_alive::{KeepAlive, Loss, LossCause};
 /// The version of mio whose types [`Multiplexer`] takes.
 pub use mio;
@@ -174,7 +176,7 @@ pub use proto::{
 };
 pub use quorum::{NODES_MAX, quorum};
 pub use resource::{RESOURCE_BYTES_MAX, Resource};
-pub use token::LockToken;
+pub use token::{Fingerprint, LockToken};
 
 /// The examples of the README and of `docs` compile.
 #[cfg(doctest)]

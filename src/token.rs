@@ -45,6 +45,12 @@ impl LockToken {
         &self.0
     }
 
+    /// Its beginning, which may be logged: it identifies the holder, and is not enough to release
+    /// or extend the lock.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::new(&self.0)
+    }
+
     /// Same as [`as_bytes`](LockToken::as_bytes), of known length.
     pub(crate) fn as_array(&self) -> &[u8; TOKEN_BYTES] {
         &self.0
@@ -54,6 +60,47 @@ impl LockToken {
 impl fmt::Debug for LockToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LockToken(..)")
+    }
+}
+
+/// Most bytes of a fingerprint.
+pub(crate) const FINGERPRINT_BYTES_MAX: usize = 8;
+
+/// The beginning of a lock's token: enough to tell holders apart, and too little to release or
+/// extend the lock. It may be logged.
+///
+/// Of a token of this crate it is the first 8 of 40 hexadecimal digits; 128 random bits stay
+/// secret. Of another client's value it is at most a third.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    bytes: [u8; FINGERPRINT_BYTES_MAX],
+    len: u8,
+}
+
+impl Fingerprint {
+    /// Of the beginning of a key's value: the first 8 bytes count.
+    pub fn new(text: &[u8]) -> Fingerprint {
+        let len = text.len().min(FINGERPRINT_BYTES_MAX);
+        let mut bytes = [0; FINGERPRINT_BYTES_MAX];
+        bytes[..len].copy_from_slice(&text[..len]);
+        Fingerprint { bytes, len: len as u8 }
+    }
+
+    /// The bytes, as they are in the key's value.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_bytes().escape_ascii().fmt(f)
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint(\"{self}\")")
     }
 }
 
@@ -84,5 +131,14 @@ mod tests {
         let token = LockToken::from_random(random);
         assert_eq!(token.as_bytes(), b"f00000000000000000000000000000000000000f");
         assert_eq!(format!("{token:?}"), "LockToken(..)");
+        assert_eq!(token.fingerprint().to_string(), "f0000000");
+    }
+
+    #[test]
+    fn fingerprint_is_short_and_shows_no_control_character() {
+        let fingerprint = Fingerprint::new(b"0123456789");
+        assert_eq!(format!("{fingerprint} {fingerprint:?}"), "01234567 Fingerprint(\"01234567\")");
+        assert_eq!(Fingerprint::new(b"\r\n").to_string(), "\\r\\n");
+        assert_eq!(Fingerprint::new(b"").as_bytes(), b"");
     }
 }

@@ -33,6 +33,8 @@ impl Ttl {
         (1..=TTL_MS_MAX).contains(&ms).then_some(Ttl(ms))
     }
 
+    pub(crate) const LONGEST: Ttl = Ttl(TTL_MS_MAX);
+
     /// In milliseconds.
     pub fn as_millis(self) -> u32 {
         self.0

@@ -30,6 +30,7 @@ pub(super) enum Order {
     },
     Extend(Lease, Duration),
     Release(Lease),
+    Inspect(Resource),
     /// A release that is not waited for.
     Abandon(Lease),
     /// The lease goes to another client.
@@ -66,6 +67,8 @@ pub(super) enum Outcome {
     /// The lock expired before its thread woke up.
     ExpiredBeforeWake(Lease),
     LetGo(Lease),
+    /// Nothing was asked.
+    Refused(LockError),
     Stats(Stats),
     Nodes(Vec<NodeStatus>),
     Ready(Result<(), ConnectError>),
@@ -306,6 +309,10 @@ impl Work for LoopWork {
             }
             Order::Extend(lease, ttl) => self.driver.extend(self.now, lease, ttl),
             Order::Release(lease) => self.driver.release(self.now, lease),
+            Order::Inspect(resource) => match self.driver.inspect(self.now, resource) {
+                Ok(op) => op,
+                Err(error) => return Begun::Now(Outcome::Refused(error)),
+            },
             Order::Abandon(lease) => {
                 self.driver.abandon(self.now, lease);
                 return Begun::Unattended;
@@ -509,7 +516,7 @@ impl Work for LoopWork {
 
     fn withdraw(order: Order) -> Option<Order> {
         match order {
-            Order::Acquire { .. } | Order::Stats | Order::Watch(_) => None,
+            Order::Acquire { .. } | Order::Inspect(_) | Order::Stats | Order::Watch(_) => None,
             Order::Extend(lease, _) | Order::Release(lease) => Some(Order::Abandon(lease)),
             Order::Keep(new) => Some(Order::Abandon(new.0)),
             Order::Abandon(_) | Order::LetGo(_) | Order::Stop(_) => Some(order),

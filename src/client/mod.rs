@@ -28,6 +28,7 @@ pub use waiter::Waiter;
 
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;
+use crate::inspection::Inspection;
 use crate::keep_alive::Loss;
 use crate::moment::Moment;
 use crate::mux::Driver;
@@ -341,6 +342,44 @@ impl Redlock {
         }
         let guard = LockGuard::new(self.clone(), parts.into_lease(self.shared.config.nodes()));
         if guard.is_valid() { Ok(guard) } else { Err(LockError::expired()) }
+    }
+
+    /// Asks every master who holds the resource, without taking the lock: for people and for
+    /// monitoring. It waits until each has answered or failed, at most
+    /// [`connect_timeout`](crate::Builder::connect_timeout) +
+    /// [`node_timeout`](crate::Builder::node_timeout), also if most have answered.
+    ///
+    /// The answer is past when you read it. Do not work because a resource is free: take the lock.
+    /// It shows a [fingerprint](crate::LockToken::fingerprint) of the holder's token, never the
+    /// token. Masters in quarantine answer, too.
+    ///
+    /// ```no_run
+    /// # let redlock = muxlock::Redlock::connect(["redis://10.0.0.1"])?;
+    /// let inspection = redlock.inspect("invoice:42")?;
+    /// println!("{inspection}");
+    /// if let Some(holder) = inspection.holder() {
+    ///     println!("{holder} has it for at most {:?} more", inspection.free_in());
+    /// }
+    /// # Ok::<(), muxlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidResource`](crate::LockErrorKind::InvalidResource),
+    /// [`Overloaded`](crate::LockErrorKind::Overloaded),
+    /// [`Forked`](crate::LockErrorKind::Forked); and
+    /// [`Unavailable`](crate::LockErrorKind::Unavailable) if another thread of this client was
+    /// delayed. If masters did not answer, that is no error: the inspection says it for each.
+    pub fn inspect(&self, resource: impl AsRef<[u8]>) -> Result<Inspection, LockError> {
+        let resource = Resource::new(resource)?;
+        if !self.is_home() {
+            return Err(LockError::forked());
+        }
+        match self.shared.crew.run(Order::Inspect(resource), self.round_limit()) {
+            Some(Outcome::Done(Done::Inspected(inspection))) => Ok(inspection),
+            Some(Outcome::Refused(error)) => Err(error),
+            None => Err(LockError::unserved()),
+            _ => unreachable!("an inspection was ordered"),
+        }
     }
 
     /// The status of each master, in the order of configuration. The client first handles the

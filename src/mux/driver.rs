@@ -179,6 +179,10 @@ impl Driver {
         self.engine.connect(now);
     }
 
+    pub(crate) fn inspect(&mut self, now: Moment, resource: Resource) -> Result<OpId, LockError> {
+        self.engine.inspect(now, resource)
+    }
+
     /// Ends an operation at once, and returns what that leaves to the caller.
     pub(crate) fn cancel(&mut self, now: Moment, id: OpId) -> Cancelled {
         self.engine.cancel(now, id)

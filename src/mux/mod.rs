@@ -176,6 +176,18 @@ impl Multiplexer {
         }
     }
 
+    /// Starts to ask all nodes who holds the resource, without taking it. The result is
+    /// [`Done::Inspected`], when each node has answered or failed; see
+    /// [`Redlock::inspect`](crate::Redlock::inspect).
+    ///
+    /// # Errors
+    /// `InvalidResource`, `Overloaded` or `Forked`. Nothing was started.
+    pub fn inspect(&mut self, resource: impl AsRef<[u8]>) -> Result<OpId, LockError> {
+        let resource = Resource::new(resource)?;
+        self.check_home()?;
+        self.driver.inspect(Clock.now(), resource)
+    }
+
     /// Keeps a lock alive: renews it, to its TTL each time, before each third of its validity ends.
     ///
     /// Each renewal is reported as [`Done::Renewed`], with the end of the new validity, and the
@@ -361,6 +373,7 @@ impl Multiplexer {
     ///   longer; a release deletes them anyway.
     /// - A lock that is kept alive is no longer renewed; its lease is returned as for an extension.
     /// - A release: it continues, and its result is not reported.
+    /// - An inspection ends.
     ///
     /// If the operation is not in flight in this multiplexer, nothing happens, and it returns
     /// [`Nothing`](Cancelled::Nothing). The same holds in a forked process.

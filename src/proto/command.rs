@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::inspection::Holding;
 use crate::outcome::ServerErrorKind;
 use crate::token::LockToken;
 use crate::validity::Ttl;
@@ -69,6 +70,11 @@ pub enum Command<'a> {
         ttl: Ttl,
         /// What is checked in the same step.
         marker: Option<FlushMarker<'a>>,
+    },
+    /// Asks for the beginning of the key's value, and its remaining time to live.
+    Inspect {
+        /// The key.
+        key: &'a [u8],
     },
     /// Deletes the key if it holds `token`.
     Release {
@@ -244,6 +250,8 @@ pub enum Reply {
     Replication(Replication),
     /// The server's wall clock, since the Unix epoch.
     Time(Duration),
+    /// What the server has for a key.
+    Holding(Holding),
     /// An error.
     Error(ServerError),
 }

@@ -255,7 +255,7 @@ impl Engine {
         if !kind.is_release() {
             self.nodes[node].note_answer();
         }
-        if outcome == NodeOutcome::Held {
+        if kind.is_acquisition() && outcome == NodeOutcome::Held {
             self.nodes[node].set_refused(now);
             self.nodes.check_anew();
         }
@@ -298,6 +298,10 @@ impl Engine {
                 NodeOutcome::Granted
             }
             Answer::Refused => kind.refusal(),
+            Answer::Holding(holding) => {
+                self.note_holding(node, round, holding);
+                if holding.is_some() { NodeOutcome::Held } else { NodeOutcome::Absent }
+            }
             // A flush deletes the marker with the locks. A copy that this command has set is
             // younger than what was deleted.
             Answer::Flushed(left) => {
@@ -310,12 +314,13 @@ impl Engine {
     }
 
     /// Counts a node's answer, unless the node is or was in quarantine, or its copy is in doubt.
+    /// What it says of a key is no vote, and always counts.
     fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         let (claim, kind) = (self.rounds.claim(round), self.rounds[round].kind);
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.nodes[node].is_quarantined(now)
             && !self.nodes[node].is_doubted(now, claim.token, kind);
-        if is_counted || outcome.is_failure() {
+        if is_counted || kind.is_inspection() || outcome.is_failure() {
             return self.vote(now, round, node, outcome);
         }
         self.stats.uncounted += 1;

@@ -93,7 +93,7 @@ impl Engine {
         let healing = &self.rounds[round];
         let lease = healing.owner.map(|op| &self.operations[op].task).and_then(|task| match task {
             Task::Extend { lease, .. } | Task::Keep { lease, .. } => Some(&self.leases[*lease]),
-            Task::Acquire { .. } | Task::Release { .. } => None,
+            Task::Acquire { .. } | Task::Release { .. } | Task::Inspect { .. } => None,
         });
         healing.decided || lease.is_none_or(|lease| !lease.is_valid_at(self.last_now))
     }

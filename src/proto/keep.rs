@@ -143,7 +143,10 @@ impl Engine {
     pub fn kept(&self, id: OpId) -> Option<&Lease> {
         match self.operations[self.operations.lookup(id)?].task {
             Task::Keep { lease, .. } => Some(&self.leases[lease]),
-            Task::Acquire { .. } | Task::Extend { .. } | Task::Release { .. } => None,
+            Task::Acquire { .. }
+            | Task::Extend { .. }
+            | Task::Release { .. }
+            | Task::Inspect { .. } => None,
         }
     }
 

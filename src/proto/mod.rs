@@ -27,6 +27,7 @@ mod connection;
 mod extend;
 mod fifo;
 mod fleet;
+mod inspect;
 mod keep;
 mod lease;
 mod node;
@@ -60,6 +61,7 @@ pub use operation::OpId;
 
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};
+use crate::inspection::Inspection;
 use crate::keep_alive::Loss;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase};
@@ -106,9 +108,10 @@ impl Patience {
     }
 }
 
-/// The result of an operation.
+/// The result of an operation. An operation of a kind that you do not start has no result.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Done {
     /// An acquisition ended.
     Acquired(Result<Lease, LockError>),
@@ -117,6 +120,8 @@ pub enum Done {
     /// A release ended. An error means that fewer nodes than a quorum gave an answer that counts.
     /// Without one, check [`Released::was_held`].
     Released(Result<Released, LockError>),
+    /// An inspection ended.
+    Inspected(Inspection),
     /// A kept lock was renewed, and is valid until then. It is still kept.
     Renewed(Moment),
     /// A kept lock is no longer renewed. The lease may be valid for a while: release it when the
@@ -127,6 +132,7 @@ pub enum Done {
 /// What was cancelled, and what the caller has to do next.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Cancelled {
     /// An acquisition. It holds no lock: the engine releases what it acquired, or may still
     /// acquire, on every node that it was meant for.
@@ -137,6 +143,8 @@ pub enum Cancelled {
     Extension(Lease),
     /// A release. It continues, and its result is not reported.
     Release,
+    /// An inspection. Its result is not reported.
+    Inspection,
     /// Nothing: the operation's result had been taken, or it was cancelled before, or it belongs to
     /// another engine.
     Nothing,
@@ -298,6 +306,10 @@ impl Engine {
                     self.rounds[round].decided = true;
                     self.operations.conclude(op, Progress::Failed(Failure::Expired, Some(round)));
                 }
+                (Progress::Voting(round), Task::Inspect { .. }) => {
+                    self.rounds[round].decided = true;
+                    self.operations.conclude(op, Progress::Won(round));
+                }
                 (
                     Progress::Won(_)
                     | Progress::Failed(..)
@@ -412,6 +424,7 @@ impl Engine {
             Kind::Acquire => unsent.is_abandoned || self.last_now >= unsent.deadline,
             Kind::Heal => self.is_healing_over(round),
             Kind::Extend => unsent.is_abandoned,
+            Kind::Inspect => unsent.owner.is_none(),
             Kind::Release => false,
         }
     }
@@ -476,6 +489,11 @@ impl Engine {
                 self.end(op);
                 Some(Done::Released(released))
             }
+            Task::Inspect { .. } => {
+                let inspection = self.finish_inspect(op);
+                self.end(op);
+                Some(Done::Inspected(inspection))
+            }
             Task::Keep { .. } => {
                 let done = self.finish_kept(now, op);
                 if let Some(Done::Lost(..)) = done {
@@ -523,6 +541,7 @@ impl Engine {
                 Cancelled::Extension(lease)
             }
             Task::Release { .. } => Cancelled::Release,
+            Task::Inspect { .. } => Cancelled::Inspection,
         };
         self.operations.cancel(op);
         if let Some(round) = progress.round() {
@@ -700,7 +719,7 @@ impl Engine {
             return;
         }
         // A replica that was promoted may have a key that it refused to set (R33).
-        if !self.rounds[round].kind.is_release() {
+        if self.rounds[round].kind.is_about_holding() {
             self.nodes.check_again(self.last_now, nodes);
         }
         let count = self.nodes.len();
@@ -734,7 +753,11 @@ impl Engine {
         let (Some(op), false) = (voted.owner, voted.decided) else {
             return;
         };
-        let verdict = voted.tally.verdict();
+        let verdict = match voted.kind.is_inspection() {
+            true if voted.undecided.is_empty() => Verdict::Won,
+            true => Verdict::Pending,
+            false => voted.tally.verdict(),
+        };
         if verdict != Verdict::Pending {
             voted.decided = true;
             self.decide(now, op, round, verdict);
@@ -759,6 +782,7 @@ impl Engine {
                 // open.
                 self.rounds[round].decided = false;
             }
+            (Verdict::Lost, Kind::Inspect) => unreachable!("it waits for all nodes"),
             (Verdict::Lost, Kind::Extend | Kind::Heal | Kind::Release) => {
                 let failure = match tally.refusals_deny_quorum() {
                     true => Failure::Expired,

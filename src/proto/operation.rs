@@ -10,6 +10,7 @@ use super::keep::Keep;
 use super::timer::Timers;
 use super::{Patience, ROUNDS_USUAL, Ttl};
 use crate::error::{LockError, LockErrorKind};
+use crate::inspection::Holding;
 use crate::keep_alive::LossCause;
 use crate::moment::Moment;
 use crate::resource::Resource;
@@ -62,6 +63,10 @@ pub(super) enum Task {
         lease: usize,
         /// Why nothing was sent, if so.
         refused: Option<LockError>,
+    },
+    /// What each node has said.
+    Inspect {
+        found: Vec<Option<Holding>>,
     },
     /// Whether the lock was valid when its release began.
     Release {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::command::{Command, FlushMarker, Grant, ReleaseWith, Reply};
+use crate::inspection::Holding;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::quorum::{NodeSet, Tally};
@@ -17,6 +18,8 @@ pub(super) enum Kind {
     /// An extension that sets the key where it is absent (R29).
     Heal,
     Release,
+    /// A question about the key, and no vote.
+    Inspect,
 }
 
 /// What a round's command refers to.
@@ -38,6 +41,8 @@ pub(super) enum Answer {
     Present,
     /// The key is there with another token, or absent; see [`Kind::refusal`].
     Refused,
+    /// What the server has for the key.
+    Holding(Option<Holding>),
     /// The flush marker was gone: the server must not vote for so long. The key may have been set.
     Flushed(Duration),
 }
@@ -83,13 +88,23 @@ impl Kind {
         matches!(self, Kind::Release)
     }
 
+    /// Whether its command takes a lock, or keeps it.
+    #[inline]
+    pub(super) fn is_about_holding(self) -> bool {
+        matches!(self, Kind::Acquire | Kind::Extend | Kind::Heal)
+    }
+
+    pub(super) fn is_inspection(self) -> bool {
+        matches!(self, Kind::Inspect)
+    }
+
     /// The reply that is a plain grant; `None` if replies need more checks.
     #[inline]
     pub(super) fn plain_grant(self, is_marked: bool) -> Option<Grant> {
         match self {
             Kind::Acquire if !is_marked => Some(Grant::Ok),
             Kind::Acquire | Kind::Release => Some(Grant::One),
-            Kind::Extend | Kind::Heal => None,
+            Kind::Extend | Kind::Heal | Kind::Inspect => None,
         }
     }
 
@@ -108,14 +123,18 @@ impl Kind {
             (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(0)) => Answer::Refused,
             // Another token would have been left alone (R29).
             (Kind::Heal, Reply::Integer(2)) => Answer::Healed,
-            (Kind::Acquire | Kind::Extend | Kind::Heal | Kind::Release, _) => return None,
+            (Kind::Inspect, Reply::Holding(holding)) => Answer::Holding(Some(*holding)),
+            (Kind::Inspect, Reply::Integer(0)) => Answer::Holding(None),
+            (Kind::Acquire | Kind::Extend | Kind::Heal | Kind::Release | Kind::Inspect, _) => {
+                return None;
+            }
         })
     }
 
-    /// The vote of a node that refuses.
+    /// The vote of a node that refuses, or that has a key of another type.
     pub(super) fn refusal(self) -> NodeOutcome {
         match self {
-            Kind::Acquire => NodeOutcome::Held,
+            Kind::Acquire | Kind::Inspect => NodeOutcome::Held,
             Kind::Extend | Kind::Heal | Kind::Release => NodeOutcome::Absent,
         }
     }
@@ -125,7 +144,9 @@ impl Kind {
     pub(super) fn left(self, lost: Lost) -> Left {
         match (self, lost) {
             (Kind::Acquire | Kind::Heal, Lost::Sent) => Left::Key,
-            (Kind::Acquire | Kind::Heal, Lost::Unsent) | (Kind::Extend, _) => Left::Nothing,
+            (Kind::Acquire | Kind::Heal, Lost::Unsent) | (Kind::Extend | Kind::Inspect, _) => {
+                Left::Nothing
+            }
             (Kind::Release, Lost::Sent | Lost::Unsent) => Left::Release,
         }
     }
@@ -145,6 +166,7 @@ impl Claim {
             Kind::Extend => Command::Extend { key, token, ttl },
             Kind::Heal => Command::Heal { key, token, ttl, marker },
             Kind::Release => Command::Release { key, token, with },
+            Kind::Inspect => Command::Inspect { key },
         }
     }
 }
@@ -212,7 +234,7 @@ mod tests {
 
     #[test]
     fn only_a_set_and_what_heals_may_create() {
-        let creating = [Kind::Acquire, Kind::Extend, Kind::Heal, Kind::Release];
-        assert_eq!(creating.map(Kind::may_create), [true, false, true, false]);
+        let kinds = [Kind::Acquire, Kind::Extend, Kind::Heal, Kind::Release, Kind::Inspect];
+        assert_eq!(kinds.map(Kind::may_create), [true, false, true, false, false]);
     }
 }

@@ -19,6 +19,7 @@ pub(crate) const EXTEND_OR_SET_MARKED: &str = concat!(
     include_str!("../scripts/marker.lua"),
     include_str!("../scripts/extend_or_set_marked.lua"),
 );
+pub(crate) const INSPECT: &str = include_str!("../scripts/inspect.lua").trim_ascii_end();
 const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
 
 /// The beginning of the commands that every lock uses, up to the key's length.
@@ -88,6 +89,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             out.put_slice(b"\r\n");
         }
+        Command::Inspect { key } => append(out, &[b"EVAL", INSPECT.as_bytes(), b"1", key]),
         // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
         Command::Release { key, token, with: ReleaseWith::Script } => {
             append_owned(out, &RELEASE_HEAD, key, token, b"\r\n");

@@ -7,8 +7,13 @@ use redis_protocol::resp2::types::RangeFrame;
 
 use super::info::{replication, server_error, server_info};
 use super::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::inspection::Holding;
 use crate::outcome::ProtocolError;
 use crate::proto::Reply;
+use crate::token::Fingerprint;
+
+/// The only array that is expected.
+const PAIR: &[u8] = b"*2\r\n";
 
 /// The length of the first frame; `None` if it is not complete. It fails at the first byte that
 /// cannot belong to an expected reply.
@@ -17,15 +22,12 @@ pub(super) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError>
     match bytes.first() {
         None => Ok(None),
         Some(b'+' | b'-') => Ok(line(bytes, LINE_BYTES_MAX)?.map(|line| line.len() + 3)),
-        Some(b':') => match line(bytes, NUMBER_BYTES_MAX)? {
-            Some(number) if !is_integer(number) => Err(ProtocolError::Malformed),
-            number => Ok(number.map(|number| number.len() + 3)),
-        },
+        Some(b':') => number_length(bytes),
         Some(b'$') => match line(bytes, NUMBER_BYTES_MAX)? {
             Some(b"-1") => Ok(Some(b"$-1\r\n".len())),
             _ => text_length(bytes, TEXT_BYTES_MAX),
         },
-        Some(b'*') => time_length(bytes),
+        Some(b'*') => pair_length(bytes),
         Some(_) => Err(ProtocolError::Malformed),
     }
 }
@@ -65,25 +67,36 @@ fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolEr
     }
 }
 
-/// The length of the time reply: an array of two numbers as text.
-fn time_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
-    const HEADER: &[u8] = b"*2\r\n";
-    let common = bytes.len().min(HEADER.len());
-    if bytes[..common] != HEADER[..common] {
+/// The length of an array of a short text and a second one, as in a time reply, or a number, as in
+/// what a server has for a key.
+fn pair_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    let common = bytes.len().min(PAIR.len());
+    if bytes[..common] != PAIR[..common] {
         return Err(ProtocolError::Unexpected);
     }
-    let mut length = HEADER.len();
-    for _ in 0..2 {
-        let rest = bytes.get(length..).unwrap_or_default();
-        if !matches!(rest.first(), None | Some(b'$')) {
-            return Err(ProtocolError::Unexpected);
-        }
-        let Some(text) = text_length(rest, NUMBER_BYTES_MAX)? else {
-            return Ok(None);
-        };
-        length += text;
+    let rest = bytes.get(PAIR.len()..).unwrap_or_default();
+    if !matches!(rest.first(), None | Some(b'$')) {
+        return Err(ProtocolError::Unexpected);
     }
-    Ok(Some(length))
+    let Some(first) = text_length(rest, NUMBER_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    let rest = rest.get(first..).unwrap_or_default();
+    let second = match rest.first() {
+        Some(b'$') => text_length(rest, NUMBER_BYTES_MAX)?,
+        Some(b':') => number_length(rest)?,
+        None => None,
+        Some(_) => return Err(ProtocolError::Unexpected),
+    };
+    Ok(second.map(|second| PAIR.len() + first + second))
+}
+
+/// The length of an integer, including its type and line end.
+fn number_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    match line(bytes, NUMBER_BYTES_MAX)? {
+        Some(number) if !is_integer(number) => Err(ProtocolError::Malformed),
+        number => Ok(number.map(|number| number.len() + 3)),
+    }
 }
 
 fn is_integer(text: &[u8]) -> bool {
@@ -93,7 +106,7 @@ fn is_integer(text: &[u8]) -> bool {
 
 pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
     if frame[0] == b'*' {
-        return decode_time(frame);
+        return decode_pair(frame);
     }
     match decode_range(frame) {
         Ok(Some((_, length))) if length != frame.len() => Err(ProtocolError::Malformed),
@@ -121,6 +134,22 @@ pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
         }
         Ok(None) | Err(_) => Err(ProtocolError::Malformed),
     }
+}
+
+fn decode_pair(frame: &[u8]) -> Result<Reply, ProtocolError> {
+    let rest = &frame[PAIR.len()..];
+    let Some(first) = text_length(rest, NUMBER_BYTES_MAX)? else {
+        return Err(ProtocolError::Malformed);
+    };
+    let (holder, left) = rest.split_at(first);
+    if left.first() != Some(&b':') {
+        return decode_time(frame);
+    }
+    let left = std::str::from_utf8(&left[1..]).ok().and_then(|left| left.trim_end().parse().ok());
+    let begin = holder.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let holder = Fingerprint::new(&holder[begin..first - 2]);
+    let left_ms = left.ok_or(ProtocolError::Malformed)?;
+    Ok(Reply::Holding(Holding::new(holder, left_ms)))
 }
 
 /// Parses the frame's lines: the third is seconds and the fifth microseconds. The decoder would

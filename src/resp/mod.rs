@@ -3,8 +3,8 @@
 //!
 //! Everything that a peer can make large is limited here, before the decoder sees it. The decoder
 //! itself has no limit on depth or length, does not check the line end of bulk strings, and
-//! accepts malformed numbers. A lock client asks for scalars, for sections of `INFO`, and for the
-//! time. Only these pass.
+//! accepts malformed numbers. A lock client asks for scalars, for sections of `INFO`, for the time,
+//! and for what a server has for a key. Only these pass.
 
 mod encode;
 mod frame;
@@ -14,7 +14,9 @@ mod reader;
 pub use encode::encode;
 /// The scripts, by which a fake master recognises them.
 #[cfg(feature = "testing")]
-pub(crate) use encode::{EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, RELEASE, SET_MARKED};
+pub(crate) use encode::{
+    EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT, RELEASE, SET_MARKED,
+};
 pub use reader::ReplyReader;
 
 /// The longest line of a reply: error messages are the longest lines that are expected.

@@ -170,8 +170,10 @@ fn usual_time(bytes: &[u8]) -> Option<(Reply, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inspection::Holding;
     use crate::proto::ServerInfo;
     use crate::resp::{LINE_BYTES_MAX, TEXT_BYTES_MAX};
+    use crate::token::Fingerprint;
 
     fn replies(bytes: &[u8]) -> Result<Vec<Reply>, ProtocolError> {
         let mut reader = ReplyReader::new();
@@ -243,12 +245,15 @@ mod tests {
 
     #[test]
     fn what_was_not_asked_for_is_refused_at_its_first_byte() {
-        let table: [(&[u8], ProtocolError); 23] = [
+        let table: [(&[u8], ProtocolError); 26] = [
             (b"*1", ProtocolError::Unexpected),
             (b"*-1\r\n", ProtocolError::Unexpected),
             (b"*2\r\n:", ProtocolError::Unexpected),
             (b"*2\r\n+", ProtocolError::Unexpected),
             (b"*3\r\n*", ProtocolError::Unexpected),
+            (b"*2\r\n$1\r\nx\r\n+", ProtocolError::Unexpected),
+            (b"*2\r\n$1\r\nx\r\n:x\r\n", ProtocolError::Malformed),
+            (b"*2\r\n$1\r\nx\r\n:99999999999999999999\r\n", ProtocolError::Malformed),
             (b"*2\r\n$25\r\n", ProtocolError::TooLarge),
             (b"*2\r\n$1\r\n1\r\n$1\r\nx\r\n", ProtocolError::Malformed),
             (b"*2\r\n$1\r\n1\r\n$7\r\n1000000\r\n", ProtocolError::Malformed),
@@ -316,6 +321,23 @@ mod tests {
         }
         let time = Duration::from_secs(1_700_000_000) + Duration::from_micros(42);
         assert_eq!(replies(frame), Ok(vec![Reply::Time(time)]));
+    }
+
+    #[test]
+    fn a_server_says_what_it_has() {
+        let table: [(&[u8], &[u8], i64); 4] = [
+            (b"*2\r\n$8\r\n3f9a1c02\r\n:8412\r\n", b"3f9a1c02", 8_412),
+            (b"*2\r\n$0\r\n\r\n:-1\r\n", b"", -1),
+            (b"*2\r\n$4\r\n\r\n\r\n\r\n:0\r\n", b"\r\n\r\n", 0),
+            (b"*2\r\n$9\r\n123456789\r\n:1\r\n", b"12345678", 1),
+        ];
+        for (frame, holder, left_ms) in table {
+            for end in 0..frame.len() {
+                assert_eq!(replies(&frame[..end]), Ok(vec![]), "{end}");
+            }
+            let holding = Holding::new(Fingerprint::new(holder), left_ms);
+            assert_eq!(replies(frame), Ok(vec![Reply::Holding(holding)]));
+        }
     }
 
     #[test]

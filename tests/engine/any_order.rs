@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use muxlock::proto::{Action, Engine, Patience, Reply, ServerError};
 use muxlock::{
-    Cancelled, Done, Heal, KeepAlive, Lease, Moment, NodeOutcome, OpId, Phase, Redlock,
-    ReleaseWith, Resource, RestartGuard, ServerErrorKind,
+    Cancelled, Done, Fingerprint, Heal, Holding, KeepAlive, Lease, Moment, NodeOutcome, OpId,
+    Phase, Redlock, ReleaseWith, Resource, RestartGuard, ServerErrorKind,
 };
 use testbed::memory::{About, Asked, Counted, aged_master};
 
@@ -137,6 +137,13 @@ impl Side {
                         .clone()
                 }
                 Asked::Set(_) => [Reply::Ok, Reply::Nil][usize::from(random.below(4) == 0)].clone(),
+                Asked::Inspect => match random.below(3) {
+                    0 => Reply::Integer(0),
+                    left => {
+                        let holder = Fingerprint::new([b"one", b"two"][left - 1]);
+                        Reply::Holding(Holding::new(holder, [-1, 700][random.below(2)]))
+                    }
+                },
                 Asked::Heal(_) => [Reply::Integer(1), Reply::Integer(2)][random.below(2)].clone(),
                 _ => Reply::Integer(i64::from(random.below(4) > 0)),
             })
@@ -197,7 +204,7 @@ fn run(seed: u64) {
         let side = &mut sides[which];
         let lease = |side: &mut Side| stolen.or_else(|| side.leases.pop());
         let name = Resource::new(["a", "b"][random.below(2)]).unwrap();
-        match random.below(30) {
+        match random.below(31) {
             0..4 => {
                 let patience = match random.below(4) {
                     0 => Patience::OneRound,
@@ -262,6 +269,7 @@ fn run(seed: u64) {
                     }
                 }
             }
+            30 => side.ops.extend(side.engine.inspect(early, name).ok()),
             15 => side.engine.handle_connecting(now, node, Phase::Lookup),
             16..18 => (0..NODES).for_each(|node| side.engine.handle_connected(now, node)),
             18 if random.below(4) == 0 => side.engine.handle_duplicate(now, node, other),

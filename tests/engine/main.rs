@@ -8,6 +8,7 @@ mod doubts;
 mod edges;
 mod guard;
 mod heal;
+mod inspect;
 mod keep;
 mod leases;
 mod lines;

@@ -16,6 +16,7 @@ mod fork;
 mod guest;
 #[cfg(target_os = "linux")]
 mod hand_over;
+mod inspect;
 #[cfg(target_os = "linux")]
 mod keep_alive;
 mod masters;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::super::query::Value;
 use super::clock::Now;
-use crate::resp::{EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, RELEASE, SET_MARKED};
+use crate::resp::{EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT, RELEASE, SET_MARKED};
+use crate::token::FINGERPRINT_BYTES_MAX;
 
 /// Most keys of a database. More are refused like those of a server that is out of memory.
 const KEYS_MAX: usize = 20_000;
@@ -134,6 +135,7 @@ impl Keys {
             .split_at_checked(keys)
             .ok_or("ERR Number of keys can't be greater than number of args")?;
         let vote = match (std::str::from_utf8(script), keys, args) {
+            (Ok(INSPECT), [key, ..], _) => return Ok(self.inspect(now, key)),
             (Ok(RELEASE), [key, ..], [token, ..]) => {
                 i64::from(self.holds(now, key, token) && self.delete(now, key))
             }
@@ -151,12 +153,27 @@ impl Keys {
                 let vote = self.extend_or_set(now, key, token, ttl)?;
                 if wait > 0 { -wait } else { vote }
             }
-            (Ok(RELEASE | EXTEND | EXTEND_OR_SET | SET_MARKED | EXTEND_OR_SET_MARKED), ..) => {
+            (
+                Ok(INSPECT | RELEASE | EXTEND | EXTEND_OR_SET | SET_MARKED | EXTEND_OR_SET_MARKED),
+                ..,
+            ) => {
                 return Err("ERR the script lacks keys or arguments");
             }
             _ => return Err("ERR unknown command: a fake master runs only scripts of muxlock"),
         };
         Ok(Value::Integer(vote))
+    }
+
+    /// The beginning of a value, and its time to live.
+    fn inspect(&mut self, now: Now, key: &[u8]) -> Value {
+        let Some(value) = self.get(now, key) else {
+            return Value::Integer(0);
+        };
+        let length = (value.len() / 3).min(FINGERPRINT_BYTES_MAX);
+        Value::Array(vec![
+            Value::Bulk(value[..length].to_vec()),
+            Value::Integer(self.pttl(now, key)),
+        ])
     }
 
     /// Raises a time to live, and never lowers it.

@@ -389,6 +389,7 @@ impl World {
                 self.leases.push(lease);
             }
             Done::Acquired(Err(_)) | Done::Released(_) | Done::Renewed(_) => {}
+            other => unreachable!("no such operation was started: {other:?}"),
         }
     }
 

@@ -30,6 +30,7 @@ pub enum Asked {
     Extend(LockToken),
     Heal(LockToken),
     Release(LockToken, ReleaseWith),
+    Inspect,
 }
 
 impl From<&Command<'_>> for Asked {
@@ -47,6 +48,7 @@ impl From<&Command<'_>> for Asked {
             Command::Extend { token, .. } => Asked::Extend(**token),
             Command::Heal { token, .. } => Asked::Heal(**token),
             Command::Release { token, with, .. } => Asked::Release(**token, *with),
+            Command::Inspect { .. } => Asked::Inspect,
         }
     }
 }
@@ -72,7 +74,11 @@ impl About<'_> {
             Asked::Info(section) => self.section(section),
             Asked::Time => Reply::Time(self.time),
             Asked::Probe(_) | Asked::Kill(_) => Reply::Integer(0),
-            Asked::Set(_) | Asked::Extend(_) | Asked::Heal(_) | Asked::Release(..) => return None,
+            Asked::Set(_)
+            | Asked::Extend(_)
+            | Asked::Heal(_)
+            | Asked::Release(..)
+            | Asked::Inspect => return None,
         })
     }
 

@@ -31,6 +31,7 @@ pub enum Acted {
     Role(Vec<usize>),
     /// The end of an old connection.
     Kill(usize, i64),
+    Inspect(Vec<usize>),
     Set(Vec<usize>, u32),
     Extend(Vec<usize>, u32),
     Heal(Vec<usize>, u32),
@@ -379,7 +380,8 @@ fn is_of_a_handshake(asked: Asked) -> bool {
         | Asked::Set(_)
         | Asked::Extend(_)
         | Asked::Heal(_)
-        | Asked::Release(..) => false,
+        | Asked::Release(..)
+        | Asked::Inspect => false,
     }
 }
 
@@ -396,6 +398,7 @@ fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
         Asked::Release(token, with) => Acted::ReleaseWith(with, nodes, number(token)),
         Asked::Probe(with) => Acted::TryOut(with, nodes[0]),
         Asked::Kill(connection) => Acted::Kill(nodes[0], connection),
+        Asked::Inspect => Acted::Inspect(nodes),
         other => unreachable!("{other:?} belongs to a handshake"),
     }
 }

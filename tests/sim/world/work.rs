@@ -342,7 +342,7 @@ impl World {
                     Err(_) => self.rare.hit(Rare::ReleaseUnconfirmed),
                 },
                 Done::Lost(lease, loss) => self.lost(client, &operation, lease, &loss),
-                Done::Renewed(_) => unreachable!("it goes on"),
+                other => unreachable!("it goes on, or was not started: {other:?}"),
             }
         }
     }

@@ -194,7 +194,7 @@ impl Flight for Guest {
                 }
                 Done::Released(Ok(_)) => false,
                 Done::Acquired(Err(_)) | Done::Extended(..) | Done::Released(Err(_)) => true,
-                Done::Renewed(_) | Done::Lost(..) => unreachable!("no lock is kept"),
+                other => unreachable!("no such operation was started: {other:?}"),
             };
             turned.done += 1;
             turned.failed += u64::from(has_failed);

@@ -1,0 +1,204 @@
+//! Who holds a lock, as the masters see it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::outcome::NodeOutcome;
+use crate::quorum::quorum;
+use crate::token::Fingerprint;
+
+/// What a node has for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holding {
+    holder: Fingerprint,
+    /// Negative if the key never expires.
+    left_ms: i64,
+}
+
+impl Holding {
+    /// What a server said: the beginning of the key's value, and its time to live in milliseconds,
+    /// negative if it has none.
+    pub fn new(holder: Fingerprint, left_ms: i64) -> Holding {
+        Holding { holder, left_ms }
+    }
+
+    /// The beginning of the key's value.
+    pub fn holder(&self) -> Fingerprint {
+        self.holder
+    }
+
+    /// The time until the key expires. `None` if it never does, because another program has set it
+    /// without a TTL.
+    pub fn expires_in(&self) -> Option<Duration> {
+        u64::try_from(self.left_ms).ok().map(Duration::from_millis)
+    }
+}
+
+/// What the masters said about a resource, when they were asked: see
+/// [`Redlock::inspect`](crate::Redlock::inspect).
+///
+/// It is past when you read it, and no permission to do anything: only a lock is.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    nodes: Vec<NodeInspection>,
+}
+
+/// What one node said about a resource.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct NodeInspection {
+    /// The node's index in the configuration, from 0.
+    pub node: usize,
+    /// Its address, without credentials.
+    pub address: Arc<str>,
+    /// [`Held`](NodeOutcome::Held) if the key exists, [`Absent`](NodeOutcome::Absent) if not, and
+    /// otherwise why the node did not say. A node in quarantine answers, although it has no vote.
+    pub outcome: NodeOutcome,
+    /// What the node has, if it said that the key exists. `None` if its value has another type.
+    pub holding: Option<Holding>,
+}
+
+impl Inspection {
+    pub(crate) fn new(nodes: Vec<NodeInspection>) -> Inspection {
+        Inspection { nodes }
+    }
+
+    /// What each node said, in the order of configuration.
+    pub fn nodes(&self) -> &[NodeInspection] {
+        &self.nodes
+    }
+
+    /// The holder whose value a quorum has. `None` if there is none: the resource is free, an
+    /// attempt is under way or was left behind, or too few nodes answered.
+    pub fn holder(&self) -> Option<Fingerprint> {
+        let holders = || self.nodes.iter().filter_map(|node| Some(node.holding?.holder));
+        let has_quorum = |holder: &Fingerprint| {
+            holders().filter(|other| other == holder).count() >= quorum(self.nodes.len())
+        };
+        holders().find(has_quorum)
+    }
+
+    /// When a quorum of nodes will have no key, unless a holder renews or releases it before; zero
+    /// if that is so now. `None` if too few nodes answered, or too many have a key that never
+    /// expires.
+    pub fn free_in(&self) -> Option<Duration> {
+        let mut waits: Vec<Duration> = self
+            .nodes
+            .iter()
+            .filter_map(|node| match (node.outcome, node.holding) {
+                (NodeOutcome::Absent, _) => Some(Duration::ZERO),
+                (NodeOutcome::Held, Some(holding)) => holding.expires_in(),
+                _ => None,
+            })
+            .collect();
+        waits.sort_unstable();
+        waits.get(quorum(self.nodes.len()) - 1).copied()
+    }
+}
+
+impl fmt::Display for NodeInspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {} {}: ", self.node, self.address)?;
+        match (self.outcome, self.holding) {
+            (NodeOutcome::Held, Some(holding)) => match holding.expires_in() {
+                Some(left) => write!(f, "held by {} for another {left:.1?}", holding.holder),
+                None => write!(f, "held by {}, without a TTL", holding.holder),
+            },
+            (NodeOutcome::Held, None) => f.write_str("the key has a value of another type"),
+            (NodeOutcome::Absent, _) => f.write_str("free"),
+            (outcome, _) => outcome.fmt(f),
+        }
+    }
+}
+
+/// All on one line: who holds the resource, or that it is free, and what each node said.
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has = |outcome| self.nodes.iter().filter(|node| node.outcome == outcome).count();
+        let (total, held) = (self.nodes.len(), has(NodeOutcome::Held));
+        match (self.holder(), self.free_in()) {
+            (Some(holder), Some(left)) => {
+                write!(f, "held by {holder}; free in {left:.1?} at the latest, unless renewed")?;
+            }
+            (Some(holder), None) => write!(f, "held by {holder}")?,
+            (None, Some(Duration::ZERO)) if held == 0 => f.write_str("free")?,
+            (None, _) if held + has(NodeOutcome::Absent) < quorum(total) => {
+                write!(f, "unknown: fewer than {} of {total} nodes answered", quorum(total))?;
+            }
+            (None, _) => write!(f, "no holder has a quorum; {held} of {total} nodes have a key")?,
+        }
+        for (i, node) in self.nodes.iter().enumerate() {
+            write!(f, "{}{node}", if i == 0 { " (" } else { "; " })?;
+        }
+        f.write_str(")")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An outcome, and the holder with its seconds.
+    type Said = (NodeOutcome, Option<(&'static str, Option<u64>)>);
+
+    fn inspection(nodes: &[Said]) -> Inspection {
+        let nodes = nodes.iter().enumerate().map(|(node, (outcome, holding))| NodeInspection {
+            node,
+            address: format!("10.0.0.{node}").into(),
+            outcome: *outcome,
+            holding: holding.map(|(holder, left)| {
+                let left_ms = left.map_or(-1, |seconds| 1_000 * i64::try_from(seconds).unwrap());
+                Holding::new(Fingerprint::new(holder.as_bytes()), left_ms)
+            }),
+        });
+        Inspection::new(nodes.collect())
+    }
+
+    const FREE: Said = (NodeOutcome::Absent, None);
+    const DOWN: Said = (NodeOutcome::NotConnected, None);
+
+    fn held(holder: &'static str, left: impl Into<Option<u64>>) -> Said {
+        (NodeOutcome::Held, Some((holder, left.into())))
+    }
+
+    #[test]
+    fn quorum_of_one_value_is_a_holder() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let table: [(&[_], Option<&str>, Option<Duration>, &str); 8] = [
+            (&[FREE, FREE, DOWN], None, seconds(0), "free ("),
+            (&[FREE, DOWN, DOWN], None, None, "unknown: fewer than 2 of 3 nodes answered ("),
+            (
+                &[held("aa", 9), held("aa", 5), FREE],
+                Some("aa"),
+                seconds(5),
+                "held by aa; free in 5.0s at the latest, unless renewed (",
+            ),
+            (
+                &[held("aa", 9), held("aa", 5), held("bb", 20)],
+                Some("aa"),
+                seconds(9),
+                "held by aa; free in 9.0s",
+            ),
+            (
+                &[held("aa", 9), held("bb", 5), FREE],
+                None,
+                seconds(5),
+                "no holder has a quorum; 2 of 3 nodes have a key (",
+            ),
+            (&[held("aa", None), held("aa", None), FREE], Some("aa"), None, "held by aa ("),
+            (&[held("aa", 9), held("aa", 5), DOWN], Some("aa"), seconds(9), "held by aa; free"),
+            (&[FREE, FREE, held("aa", 3)], None, seconds(0), "no holder has a quorum; 1 of 3"),
+        ];
+        for (nodes, holder, free_in, text) in table {
+            let inspection = inspection(nodes);
+            let found = inspection.holder().map(|holder| holder.to_string());
+            assert_eq!((found.as_deref(), inspection.free_in()), (holder, free_in), "{nodes:?}");
+            assert!(inspection.to_string().starts_with(text), "{inspection}");
+        }
+        let shown = inspection(&[held("a\n", None), (NodeOutcome::Held, None), DOWN]).to_string();
+        let nodes = "(node 0 10.0.0.0: held by a\\n, without a TTL; node 1 10.0.0.1: the key has \
+             a value of another type; node 2 10.0.0.2: not connected yet)";
+        assert!(shown.ends_with(nodes), "{shown}");
+    }
+}

@@ -1,0 +1,63 @@
+//! Inspection: who holds a resource, without taking it. It waits for every node, not for a quorum.
+
+use super::operation::{Progress, Task};
+use super::round::{Claim, Kind};
+use super::{Engine, OPERATIONS_MAX, OpId, Ttl};
+use crate::error::{LockError, LockErrorKind};
+use crate::inspection::{Holding, Inspection, NodeInspection};
+use crate::moment::Moment;
+use crate::resource::Resource;
+use crate::token::LockToken;
+
+impl Engine {
+    /// Starts to ask all nodes who holds the resource. It ends as
+    /// [`Done::Inspected`](super::Done::Inspected), when every node has answered or failed.
+    ///
+    /// # Errors
+    /// [`LockErrorKind::Overloaded`]: nothing was sent.
+    pub fn inspect(&mut self, now: Moment, resource: Resource) -> Result<OpId, LockError> {
+        let now = self.clamp(now);
+        if self.operations.len() >= OPERATIONS_MAX {
+            return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
+        }
+        let task = Task::Inspect { found: vec![None; self.nodes.len()] };
+        let op = self.operations.start(task, Progress::Waiting);
+        let key = resource.prefixed(&self.config.key_prefix);
+        // The command has neither token nor TTL.
+        let (token, ttl) = (LockToken::from_random([0; 20]), Ttl::LONGEST);
+        let round = self.rounds.start(now, Kind::Inspect, Claim { key, token, ttl }, Some(op));
+        self.operations[op].progress = Progress::Voting(round);
+        // Nothing else limits the wait for a node whose socket accepts no more.
+        let longest = self.config.connect_timeout + self.config.node_timeout;
+        self.operations.set_timer(op, now.after(longest));
+        self.send_to_all(now, round);
+        Ok(self.operations.id_of(op))
+    }
+
+    /// A node has said what it has.
+    pub(super) fn note_holding(&mut self, node: usize, round: usize, holding: Option<Holding>) {
+        let round = &self.rounds[round];
+        let (Some(owner), true) = (round.owner, round.undecided.contains(node)) else {
+            return;
+        };
+        if let Task::Inspect { found } = &mut self.operations[owner].task {
+            found[node] = holding;
+        }
+    }
+
+    pub(super) fn finish_inspect(&self, op: usize) -> Inspection {
+        let (Task::Inspect { found }, Progress::Won(round)) =
+            (&self.operations[op].task, self.operations[op].progress)
+        else {
+            unreachable!("an inspection always ends with its round");
+        };
+        let reports = self.reports(round).into_iter().zip(found);
+        let nodes = reports.map(|(report, holding)| NodeInspection {
+            node: report.node,
+            address: report.address,
+            outcome: report.outcome,
+            holding: *holding,
+        });
+        Inspection::new(nodes.collect())
+    }
+}

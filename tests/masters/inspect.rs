@@ -1,0 +1,86 @@
+//! Who holds a resource, asked of real masters and of fake ones.
+
+use std::time::Duration;
+
+use muxlock::testing::{FakeMasters, Masters, Value};
+use muxlock::{LockErrorKind, NodeOutcome, Redlock, RestartGuard};
+use testbed::{TTL, all_ready, patient, timed};
+
+const PREFIX: &str = "locks:";
+const NODE_TIMEOUT: Duration = Duration::from_millis(400);
+
+fn client(urls: Vec<String>) -> Redlock {
+    let builder = patient(urls).restart_guard(RestartGuard::Off).node_timeout(NODE_TIMEOUT);
+    all_ready(&builder.key_prefix(PREFIX))
+}
+
+/// Runs a command on each master.
+type Run<'a> = &'a dyn Fn(usize, &[&[u8]]) -> Value;
+
+/// What real masters and fake ones answer alike.
+fn holders_are_told(redlock: &Redlock, run: Run<'_>) {
+    let free = redlock.inspect("report").unwrap();
+    assert!(free.holder().is_none() && free.free_in() == Some(Duration::ZERO));
+    assert!(free.to_string().starts_with("free (node 0 127.0.0.1:"), "{free}");
+
+    let lock = redlock.try_lock("report", TTL).unwrap();
+    assert_eq!(redlock.shutdown(TTL), 0, "all three have it");
+    let held = redlock.inspect("report").unwrap();
+    assert_eq!(held.holder(), Some(lock.token().fingerprint()));
+    let free_in = held.free_in().unwrap();
+    assert!(free_in <= TTL && free_in > TTL / 2, "{free_in:?}");
+    assert!(held.nodes().iter().all(|node| node.holding.is_some()), "{held}");
+    let (token, shown) = (lock.token().as_bytes(), format!("{held} {held:?}"));
+    let secret = std::str::from_utf8(&token[8..]).unwrap();
+    assert!(!shown.contains(secret) && !shown.contains(&secret[..8]), "{shown}");
+    assert!(lock.unlock().unwrap().was_held(), "nothing was changed");
+
+    // Values of other clients: at most a third of them is shown.
+    for node in 0..3 {
+        run(node, &[b"SET", b"locks:other", b"0123456789ab"]);
+        run(node, &[b"SET", b"locks:short", b"ab", b"PX", b"20000"]);
+    }
+    let other = redlock.inspect("other").unwrap();
+    assert_eq!(other.holder().unwrap().as_bytes(), b"0123");
+    assert!(other.free_in().is_none(), "it never expires");
+    assert!(other.to_string().contains("held by 0123, without a TTL"), "{other}");
+    let short = redlock.inspect("short").unwrap();
+    assert_eq!(short.holder().unwrap().as_bytes(), b"");
+    assert_eq!(run(0, &[b"GET", b"locks:other"]), Value::Bulk(b"0123456789ab".to_vec()));
+
+    // Left behind on a minority.
+    run(2, &[b"SET", b"locks:left", b"0123456789ab", b"PX", b"20000"]);
+    let left = redlock.inspect("left").unwrap();
+    assert!(left.holder().is_none() && left.free_in() == Some(Duration::ZERO));
+    let text = "no holder has a quorum; 1 of 3 nodes have a key (";
+    assert!(left.to_string().starts_with(text), "{left}");
+
+    let error = redlock.inspect("").unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::InvalidResource { bytes: 0 });
+    redlock.close();
+    assert!(redlock.inspect("other").is_ok(), "it takes no lock");
+}
+
+#[test]
+fn real_masters_tell_who_holds_a_lock() {
+    let masters = Masters::start(3).unwrap();
+    let redlock = client(masters.urls());
+    holders_are_told(&redlock, &|node, args| masters[node].query(args).unwrap());
+
+    masters[0].query(&[b"LPUSH", b"locks:list", b"x"]).unwrap();
+    masters[1].freeze().unwrap();
+    let (took, list) = timed(|| redlock.inspect("list").unwrap());
+    assert!(took >= NODE_TIMEOUT, "it waits for each: {took:?}");
+    let outcomes: Vec<_> = list.nodes().iter().map(|node| node.outcome).collect();
+    assert_eq!((outcomes[0], outcomes[2]), (NodeOutcome::Held, NodeOutcome::Absent));
+    assert!(outcomes[1].is_failure() && list.free_in().is_none(), "{list}");
+    assert!(list.to_string().contains("the key has a value of another type"), "{list}");
+    masters[1].thaw().unwrap();
+}
+
+#[test]
+fn fake_masters_tell_who_holds_a_lock() {
+    let masters = FakeMasters::start(3).unwrap();
+    let redlock = client(masters.urls());
+    holders_are_told(&redlock, &|node, args| masters[node].query(args));
+}
