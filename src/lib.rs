@@ -157,7 +157,7 @@ mod validity;
 
 pub use client::{
     ConnectError, Error, ErrorKind, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock,
-    LockGuard, LockParts, Redlock, Waiter,
+    LockGuard, LockParts, LossWatch, Redlock, Waiter,
 };
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
 pub use error::{LockError, LockErrorKind};

@@ -23,7 +23,7 @@ pub use connect::ConnectError;
 pub use error::{Error, ErrorKind};
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
-pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock};
+pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock, LossWatch};
 pub use waiter::Waiter;
 
 use crate::config::{Builder, Config, ConfigError};

@@ -410,6 +410,27 @@ fn key_is_gone_when_its_time_is_over() {
     assert_eq!(wire.ask_text("EXISTS k"), ":1\r\n");
 }
 
+/// Whoever asks first, and however: masters that do not answer are the cause, with their answers.
+#[test]
+fn loss_to_silent_masters_names_them_as_the_cause() {
+    let (masters, redlock) = fakes();
+    let notice = Duration::from_millis(1_600);
+    let ttl = Duration::from_millis(2_500);
+    let lock = redlock.try_lock("report", ttl).unwrap();
+    let kept = lock.keep_alive(KeepAlive::default().notice(notice)).unwrap();
+    masters.iter().take(2).for_each(FakeMaster::freeze);
+    let watch = kept.watch();
+    let watchdog = std::thread::spawn(move || watch.wait_for_loss(PATIENT));
+    let loss = kept.wait_for_loss(PATIENT).expect("no quorum answers");
+    assert!(kept.is_valid() && !loss.remaining.is_zero(), "there is time left to stop");
+    for loss in [loss, watchdog.join().unwrap().unwrap(), kept.loss().unwrap()] {
+        assert_eq!(loss.cause, LossCause::Unavailable, "{loss}");
+        let error = loss.error.expect("it says what the masters answered");
+        assert_eq!(error.nodes().len(), 3, "{error}");
+    }
+    masters.iter().for_each(FakeMaster::thaw);
+}
+
 #[test]
 fn locks_are_kept_alive_until_they_are_lost() {
     let (masters, redlock) = fakes();

@@ -63,17 +63,14 @@ impl State {
         self.tell_at.after(self.deadline.since(self.tell_at) / OVERDUE_PART)
     }
 
-    /// Records a loss, if it is due and was not recorded.
+    /// Records a loss, if it is due and was not recorded. Until it is overdue, the loop is not late:
+    /// then it is the masters that have not answered. What the loop says later counts more.
     fn look(&mut self, now: Moment) {
-        if now >= self.tell_at {
-            // The engine knows better, if it is asked in time.
-            let cause = match self.error.is_some() && now < self.deadline {
+        if now >= self.tell_at && self.loss.is_none() {
+            self.record(match now < self.overdue_at() {
                 true => LossCause::Unavailable,
                 false => LossCause::Late,
-            };
-            if self.loss.is_none() {
-                self.record(cause);
-            }
+            });
         }
     }
 
@@ -126,6 +123,12 @@ impl Kept {
         Loss { resource, cause, remaining: state.deadline.since(now), error }
     }
 
+    /// In a forked process.
+    pub(super) fn forked(&self) -> Loss {
+        let (resource, cause) = (self.resource.clone(), LossCause::Forked);
+        Loss { resource, cause, remaining: Duration::ZERO, error: None }
+    }
+
     /// The loss of the lock, if it is recorded or due.
     pub(super) fn loss(&self) -> Option<Loss> {
         let mut state = self.lock();
@@ -134,20 +137,24 @@ impl Kept {
         state.loss.map(|cause| self.report(&state, cause, now))
     }
 
-    /// Waits for the loss, at most until then. Each iteration but the last waits until the notice
-    /// or that moment, or until it is notified.
+    /// Waits for the loss, at most until then, or until the holder gives the lock up. The loop knows
+    /// the cause, so it has until the loss is overdue to report it. Each iteration but the last
+    /// waits for one of these moments, or until it is notified.
     pub(super) fn wait_for_loss(&self, until: Moment) -> Option<Loss> {
         let mut state = self.lock();
         loop {
             let now = Clock.now();
-            state.look(now);
+            let overdue_at = state.overdue_at();
+            if now >= overdue_at {
+                state.look(now);
+            }
             if let Some(cause) = state.loss {
                 return Some(self.report(&state, cause, now));
             }
-            if now >= until {
+            if now >= until || matches!(state.place, Place::Gone) {
                 return None;
             }
-            let wait = state.tell_at.min(until).since(now);
+            let wait = overdue_at.min(until).since(now);
             let waited = self.lost.wait_timeout(state, wait);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -191,6 +198,7 @@ impl Kept {
         let mut state = self.lock();
         #[cfg(unix)]
         drop(state.alarm.take());
+        self.lost.notify_all();
         (replace(&mut state.place, Place::Gone), state.on_loss.take())
     }
 
@@ -225,7 +233,6 @@ impl Kept {
         }
         state.deadline = until;
         state.tell_at = self.terms.tell_at(now, until);
-        state.error = None;
         state.renewals = state.renewals.saturating_add(1);
         true
     }
@@ -234,7 +241,7 @@ impl Kept {
     pub(in crate::client) fn lost(&self, lease: Lease, loss: Option<Loss>) -> Option<Lease> {
         let mut state = self.lock();
         if let Some(loss) = loss {
-            state.error = loss.error.or(state.error.take());
+            state.error = loss.error;
             state.record(loss.cause);
         }
         state.look(Clock.now());
@@ -280,10 +287,10 @@ impl Kept {
         let _ = catch_unwind(AssertUnwindSafe(|| on_loss(&loss)));
     }
 
-    /// The notice has come.
+    /// Sets the moment of the notice.
     #[cfg(test)]
-    pub(super) fn tell_now(&self) {
-        self.lock().tell_at = Moment::START;
+    pub(super) fn tell_at(&self, at: Moment) {
+        self.lock().tell_at = at;
     }
 
     /// Acts like a thread that holds the mutex.

@@ -11,11 +11,12 @@ use crate::client::crew::Limit;
 use crate::client::loop_work::{Order, Outcome};
 use crate::client::{LockGuard, Redlock};
 use crate::error::LockError;
-use crate::keep_alive::{KeepAlive, Loss, LossCause};
+use crate::keep_alive::{KeepAlive, Loss};
 use crate::moment::Moment;
 use crate::proto::{Lease, Released, Terms};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
+use crate::sys::process::Home;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -132,10 +133,12 @@ impl KeptLock {
     }
 
     /// Same as [`is_lost`](KeptLock::is_lost), but returns the reason.
+    ///
+    /// Between the notice and the client's own report, which follows at once, the cause is
+    /// [`Unavailable`](LossCause::Unavailable), without the masters' answers.
     pub fn loss(&self) -> Option<Loss> {
         if !self.redlock.is_home() {
-            let (resource, cause) = (self.kept.resource.clone(), LossCause::Forked);
-            return Some(Loss { resource, cause, remaining: Duration::ZERO, error: None });
+            return Some(self.kept.forked());
         }
         self.kept.loss()
     }
@@ -151,14 +154,39 @@ impl KeptLock {
     /// Waits until the lock is lost, for at most `timeout`. Returns the loss, or `None` if the lock
     /// is still renewed.
     ///
-    /// A thread that guards the work of others calls this. It returns at the latest at the
-    /// [notice](KeepAlive::notice) before the validity ends. After the machine was suspended, it
-    /// may return up to a second later.
+    /// It returns at the latest when an eighth of the [notice](KeepAlive::notice) has passed; after
+    /// the machine was suspended, up to a second later. For a thread that guards the work of
+    /// another one, see [`watch`](KeptLock::watch).
     pub fn wait_for_loss(&self, timeout: Duration) -> Option<Loss> {
-        if !self.redlock.is_home() {
-            return self.loss();
-        }
-        self.kept.wait_for_loss(Clock.now().after(timeout))
+        self.watch().wait_for_loss(timeout)
+    }
+
+    /// For another thread that waits for the loss: its wait also ends when the lock is given up.
+    ///
+    /// ```no_run
+    /// # use muxlock::{Error, KeepAlive, Redlock};
+    /// # use std::time::Duration;
+    /// # fn stop_the_work() {}
+    /// # fn work() {}
+    /// # fn main() -> Result<(), Error> {
+    /// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+    /// let lock = redlock.try_lock("report:7", Duration::from_secs(10))?;
+    /// let kept = lock.keep_alive(KeepAlive::default())?;
+    /// let watch = kept.watch();
+    /// let watchdog = std::thread::spawn(move || {
+    ///     if let Some(loss) = watch.wait_for_loss(Duration::MAX) {
+    ///         eprintln!("{loss}");
+    ///         stop_the_work();
+    ///     }
+    /// });
+    /// work();
+    /// kept.unlock()?; // the watchdog ends, too
+    /// # drop(watchdog);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn watch(&self) -> LossWatch {
+        LossWatch { kept: Arc::clone(&self.kept), home: self.redlock.shared.home }
     }
 
     /// A file descriptor for your event loop: it becomes readable when the lock is lost or given
@@ -225,6 +253,31 @@ impl KeptLock {
     }
 }
 
+/// Waits for the loss of a [`KeptLock`], without the lock: see [`KeptLock::watch`]. It does not keep
+/// the lock.
+#[derive(Clone)]
+pub struct LossWatch {
+    kept: Arc<Kept>,
+    home: Home,
+}
+
+impl LossWatch {
+    /// Waits until the lock is lost, for at most `timeout`. Returns the loss, or `None` if the lock
+    /// is still renewed, or was unlocked, stopped or dropped.
+    pub fn wait_for_loss(&self, timeout: Duration) -> Option<Loss> {
+        if !self.home.is_here() {
+            return Some(self.kept.forked());
+        }
+        self.kept.wait_for_loss(Clock.now().after(timeout))
+    }
+}
+
+impl fmt::Debug for LossWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LossWatch").field("resource", &self.kept.resource).finish_non_exhaustive()
+    }
+}
+
 /// Checks that the lock can be kept alive. Returns its TTL, and the validity that a renewal gives.
 fn check(redlock: &Redlock, lease: &Lease, now: Moment) -> Result<(Ttl, Duration), LockError> {
     if !redlock.is_home() {
@@ -268,8 +321,8 @@ mod tests {
     use super::*;
     use crate::config::RestartGuard;
     use crate::error::LockErrorKind;
+    use crate::keep_alive::LossCause;
     use crate::proto::OpId;
-    use crate::sys::process::Home;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -334,7 +387,7 @@ mod tests {
     #[test]
     fn renewal_that_is_reported_after_the_notice_takes_no_loss_back() {
         let kept = kept(20 * SECOND, 10 * SECOND);
-        kept.kept.tell_now();
+        kept.kept.tell_at(Moment::START);
         assert_eq!(kept.loss().unwrap().cause, LossCause::Late);
         assert!(!succeed(&kept));
         assert!(give_back(&kept.kept).is_none());
@@ -356,6 +409,7 @@ mod tests {
         let inner = Arc::new(Kept::new(now, &lease(now.after(SECOND)), ttl, terms, None));
         let kept = KeptLock { redlock: redlock.clone(), kept: Arc::clone(&inner), key: 0 };
         let (_state, _keeper) = (inner.hold(), redlock.shared.keeper.hold());
+        assert_eq!(kept.wait_for_loss(SECOND).unwrap().cause, LossCause::Forked);
         assert!(kept.is_lost() && !kept.is_valid() && kept.remaining().is_zero());
         assert_eq!(kept.loss().unwrap().cause, LossCause::Forked);
         assert!(kept.renewals() == 0 && format!("{kept:?}").contains("resource"));
@@ -389,13 +443,52 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| kept.wait_for_loss(Duration::MAX));
             assert!(give_back(&kept.kept).is_none());
-            kept.kept.tell_now();
+            kept.kept.tell_at(Moment::START);
             kept.kept.tell();
             assert_eq!(waiting.join().unwrap().unwrap().cause, LossCause::Late);
         });
         let late = self::kept(SECOND / 20, SECOND / 100);
         let loss = late.wait_for_loss(60 * SECOND).expect("it is not renewed");
         assert_eq!(loss.cause, LossCause::Late);
+    }
+
+    /// Until the loop is overdue, it is the masters that have not answered.
+    #[test]
+    fn cause_depends_on_whether_the_loop_is_overdue() {
+        let due = kept(60 * SECOND, SECOND);
+        due.kept.tell_at(Clock.now());
+        assert_eq!(due.loss().unwrap().cause, LossCause::Unavailable);
+        let expired = LockError::expired();
+        let resource = due.kept.resource.clone();
+        let gone = Loss {
+            resource,
+            cause: LossCause::Gone,
+            remaining: Duration::ZERO,
+            error: Some(expired),
+        };
+        assert!(due.kept.lost(lease(Clock.now()), Some(gone)).is_none());
+        let loss = due.loss().unwrap();
+        assert_eq!(loss.cause, LossCause::Gone, "what the loop says counts more");
+        assert!(loss.error.is_some());
+
+        let overdue = kept(SECOND / 20, SECOND / 20);
+        wait_until(|| Clock.now() >= overdue.kept.overdue_at().unwrap_or(Moment::START));
+        assert_eq!(overdue.loss().unwrap().cause, LossCause::Late);
+    }
+
+    /// A watchdog does not hold up the holder, and ends with the lock.
+    #[test]
+    fn wait_for_a_loss_ends_when_the_lock_is_given_up() {
+        let give_up: [fn(KeptLock); 2] = [drop, |kept| drop(kept.stop())];
+        for give_up in give_up {
+            let kept = kept(20 * SECOND, SECOND);
+            let watch = kept.watch();
+            assert!(format!("{watch:?}").contains("resource"));
+            let waiting = std::thread::spawn(move || watch.wait_for_loss(Duration::MAX));
+            std::thread::yield_now();
+            give_up(kept);
+            assert!(waiting.join().unwrap().is_none());
+        }
     }
 
     #[cfg(unix)]
@@ -414,7 +507,7 @@ mod tests {
         drop(closed);
         let again = before.try_clone().unwrap();
         assert_eq!(read(again), Err(std::io::ErrorKind::WouldBlock));
-        lost.kept.tell_now();
+        lost.kept.tell_at(Moment::START);
         assert!(lost.is_lost());
         assert_eq!(read(before), Ok(1));
         let late = kept(Duration::ZERO, Duration::ZERO);

@@ -11,7 +11,7 @@ use std::io;
 
 pub(super) use keeper::Keeper;
 pub(super) use kept::Kept;
-pub use lock::KeptLock;
+pub use lock::{KeptLock, LossWatch};
 
 use super::LockGuard;
 use crate::error::{LockError, LockErrorKind};
