@@ -212,7 +212,10 @@ impl LockError {
                 }
             }
             LockErrorKind::InvalidTtl { ttl, min, max } => {
-                write!(f, "the ttl is {ttl:?}: it must be from {min:?} to {max:?} (max_ttl)")
+                write!(
+                    f,
+                    "the ttl is {ttl:?}: it must be from {min:?} to {max:?}, which max_ttl sets"
+                )
             }
             LockErrorKind::InvalidResource { bytes } => write!(
                 f,
@@ -235,11 +238,21 @@ impl LockError {
     }
 
     /// What to do about a quarantine, if there is one.
-    fn hint(&self) -> &'static str {
-        match self.count(|outcome| matches!(outcome, NodeOutcome::Quarantined)) {
-            0 => "",
-            _ => QUARANTINE_HINT,
+    fn hint(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.count(|outcome| matches!(outcome, NodeOutcome::Quarantined)) == 0 {
+            return Ok(());
         }
+        f.write_str(
+            "; a master that may have forgotten a lock does not vote until that lock has expired: \
+             wait",
+        )?;
+        if let Some(ready_in) = self.ready_in() {
+            write!(f, " for {ready_in:.1?}")?;
+        }
+        f.write_str(
+            ", or in development switch the guard off with restart_guard(RestartGuard::Off) or \
+             ?restart_guard=off",
+        )
     }
 }
 
@@ -254,7 +267,7 @@ impl fmt::Display for LockError {
         if !self.nodes().is_empty() {
             f.write_str(")")?;
         }
-        f.write_str(self.hint())
+        self.hint(f)
     }
 }
 
@@ -263,15 +276,10 @@ impl fmt::Display for LockError {
 impl fmt::Debug for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.summary(f)?;
-        f.write_str(self.hint())?;
+        self.hint(f)?;
         self.nodes().iter().try_for_each(|report| write!(f, "\n  {report}"))
     }
 }
-
-/// Tells the user what to do about a quarantine.
-const QUARANTINE_HINT: &str = "; a master that may have forgotten a lock does not vote until that \
-     lock has expired: wait, or in development switch the guard off with \
-     restart_guard(RestartGuard::Off) or ?restart_guard=off";
 
 impl std::error::Error for LockError {}
 

@@ -120,7 +120,7 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
             NodeOutcome::Quarantined => f.write_str("quarantined"),
             NodeOutcome::Unfit(reason) => reason.fmt(f),
-            NodeOutcome::Backlogged => f.write_str("backlogged"),
+            NodeOutcome::Backlogged => f.write_str("backlogged (earlier commands are unanswered)"),
             NodeOutcome::NotConnected => f.write_str("not connected yet"),
             NodeOutcome::Connected => f.write_str("connected"),
         }

@@ -2,14 +2,23 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use super::{ConnectError, HandOverError, KeepAliveError, KeepAliveErrorKind};
 use crate::config::ConfigError;
 use crate::error::{LockError, LockErrorKind};
 use crate::keep_alive::Loss;
+use crate::outcome::NodeReport;
 
 /// Any error of this crate. Every other error converts into it, so a function that makes several
 /// calls can return it with the operator `?`. [`kind`](Error::kind) says what the caller can do.
+///
+/// For an error type of yours, implement `From<muxlock::Error>`. [`Redlock::with_lock`] and
+/// [`KeptLock::check`] then need nothing else; after other calls, write
+/// `.map_err(muxlock::Error::from)?`.
+///
+/// [`Redlock::with_lock`]: crate::Redlock::with_lock
+/// [`KeptLock::check`]: crate::KeptLock::check
 ///
 /// ```no_run
 /// use muxlock::{Error, ErrorKind, Redlock};
@@ -42,6 +51,8 @@ pub enum Error {
     Lost(Loss),
     /// A lock could not be handed over.
     HandOver(HandOverError),
+    /// A call to the operating system failed.
+    Os(io::Error),
 }
 
 /// What the caller can do about an [`Error`].
@@ -54,8 +65,9 @@ pub enum ErrorKind {
     Unavailable,
     /// The wait ended before enough masters had answered: wait longer.
     TimedOut,
-    /// The lock is not held, or soon no longer: stop the work.
-    Lost,
+    /// The lock is not held, or soon no longer. If it was held, stop the work. If it was to be
+    /// acquired, the quorum came too late: use a longer TTL.
+    NotHeld,
     /// The wait was cancelled, or the client was closed.
     Cancelled,
     /// A setting or an argument is wrong: correct it. The error names the value.
@@ -69,9 +81,9 @@ impl Error {
     /// What the caller can do.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Config(ConfigError::Os(_)) => ErrorKind::Other,
+            Error::Config(ConfigError::Os(_)) | Error::Os(_) => ErrorKind::Other,
             Error::Config(_) | Error::HandOver(_) => ErrorKind::InvalidInput,
-            Error::Lost(_) => ErrorKind::Lost,
+            Error::Lost(_) => ErrorKind::NotHeld,
             Error::Lock(error) => kind_of(error.kind()),
             Error::KeepAlive(KeepAliveErrorKind::Lock(kind)) => kind_of(*kind),
             Error::KeepAlive(KeepAliveErrorKind::Thread(_) | KeepAliveErrorKind::TooMany) => {
@@ -81,12 +93,45 @@ impl Error {
     }
 }
 
+impl Error {
+    /// The outcome on each node, as in [`LockError::nodes`]. Empty if no master was asked.
+    pub fn nodes(&self) -> &[NodeReport] {
+        match self {
+            Error::Lock(error) | Error::Lost(Loss { error: Some(error), .. }) => error.nodes(),
+            _ => &[],
+        }
+    }
+
+    /// The time until enough nodes have left quarantine, as in [`LockError::ready_in`].
+    pub fn ready_in(&self) -> Option<Duration> {
+        match self {
+            Error::Lock(error) => error.ready_in(),
+            _ => None,
+        }
+    }
+}
+
+/// Short, and without an address: for the users of a service.
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ErrorKind::Contended => "another holder has the lock",
+            ErrorKind::Unavailable => "too few masters gave a vote",
+            ErrorKind::TimedOut => "the wait ended before enough masters had answered",
+            ErrorKind::NotHeld => "the lock is not held",
+            ErrorKind::Cancelled => "the wait was cancelled",
+            ErrorKind::InvalidInput => "a setting or an argument is wrong",
+            ErrorKind::Other => "a limit is reached",
+        })
+    }
+}
+
 fn kind_of(kind: LockErrorKind) -> ErrorKind {
     match kind {
         LockErrorKind::Contended => ErrorKind::Contended,
         LockErrorKind::Unavailable => ErrorKind::Unavailable,
         LockErrorKind::TimedOut => ErrorKind::TimedOut,
-        LockErrorKind::Expired => ErrorKind::Lost,
+        LockErrorKind::Expired => ErrorKind::NotHeld,
         LockErrorKind::Cancelled | LockErrorKind::Closed => ErrorKind::Cancelled,
         LockErrorKind::InvalidTtl { .. } | LockErrorKind::InvalidResource { .. } => {
             ErrorKind::InvalidInput
@@ -105,6 +150,7 @@ impl fmt::Display for Error {
             Error::KeepAlive(kind) => kind.fmt(f),
             Error::Lost(loss) => loss.fmt(f),
             Error::HandOver(error) => error.fmt(f),
+            Error::Os(error) => error.fmt(f),
         }
     }
 }
@@ -117,7 +163,7 @@ impl fmt::Debug for Error {
             Error::Config(error) => fmt::Debug::fmt(error, f),
             Error::Lock(error) => fmt::Debug::fmt(error, f),
             Error::Lost(loss) => fmt::Debug::fmt(loss, f),
-            Error::KeepAlive(_) | Error::HandOver(_) => fmt::Display::fmt(self, f),
+            Error::KeepAlive(_) | Error::HandOver(_) | Error::Os(_) => fmt::Display::fmt(self, f),
         }
     }
 }
@@ -165,6 +211,12 @@ impl From<HandOverError> for Error {
     }
 }
 
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        Error::Os(error)
+    }
+}
+
 /// As the error that it contains.
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
@@ -174,14 +226,13 @@ impl From<Error> for io::Error {
             Error::KeepAlive(kind) => kind.into(),
             Error::Lost(loss) => loss.into(),
             Error::HandOver(error) => error.into(),
+            Error::Os(error) => error,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::keep_alive::LossCause;
     use crate::resource::Resource;
@@ -193,7 +244,7 @@ mod tests {
             let resource = Resource::new("report").unwrap();
             let (cause, remaining) = (LossCause::Gone, Duration::from_secs(1));
             let error = Error::from(Loss { resource, cause, remaining, error });
-            assert_eq!(error.kind(), ErrorKind::Lost);
+            assert_eq!(error.kind(), ErrorKind::NotHeld);
             let text = "lost \"report\", 1s left: too few masters still hold our token";
             assert!(error.to_string().starts_with(text), "{error}");
         }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{KeepAliveError, KeptLock, Redlock};
+use super::{Error, KeepAliveError, KeptLock, Redlock};
 use crate::error::LockError;
-use crate::keep_alive::{KeepAlive, Loss};
+use crate::keep_alive::{KeepAlive, Loss, LossCause};
 use crate::moment::Moment;
 use crate::proto::{Lease, Released};
 use crate::resource::Resource;
@@ -178,13 +178,18 @@ impl LockGuard {
     /// Renews the lock while `work` runs, and releases it: see [`Redlock::with_lock`].
     pub(super) fn work<T, E>(self, work: impl FnOnce(&KeptLock) -> Result<T, E>) -> Result<T, E>
     where
-        E: From<LockError> + From<KeepAliveError> + From<Loss>,
+        E: From<Error>,
     {
-        let held = self.keep_alive(KeepAlive::default())?;
+        let held = self.keep_alive(KeepAlive::default()).map_err(Error::from)?;
         let done = work(&held)?;
         held.check()?;
+        let resource = held.resource().clone();
         match held.unlock() {
-            Ok(released) if !released.was_held() => Err(LockError::expired().into()),
+            Ok(released) if !released.was_held() => {
+                let cause = if released.absent > 0 { LossCause::Gone } else { LossCause::Late };
+                let loss = Loss { resource, cause, remaining: Duration::ZERO, error: None };
+                Err(Error::Lost(loss).into())
+            }
             // If no quorum confirms the release, the lock was held all the same.
             _ => Ok(done),
         }
@@ -249,7 +254,8 @@ impl Drop for LockGuard {
 }
 
 /// A held lock without a guard. Dropping this value does **not** release the lock:
-/// [adopt](Redlock::adopt) it, or the keys remain until their TTL ends.
+/// [adopt](Redlock::adopt) it, or the keys remain until their TTL ends. That may be wanted: a job
+/// that must not run twice within the TTL drops `lock.into_parts()` when it is done.
 ///
 /// Pass this value to another thread or client, or its text to another process of the same machine.
 #[must_use = "a lock in parts is not released; it only expires"]

@@ -29,7 +29,6 @@ pub use waiter::Waiter;
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;
 use crate::inspection::Inspection;
-use crate::keep_alive::Loss;
 use crate::moment::Moment;
 use crate::mux::Driver;
 use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
@@ -266,10 +265,10 @@ impl Redlock {
     ///
     /// # Errors
     /// - The errors of `try_lock_for`, and of [`LockGuard::keep_alive`]: `work` was not called.
-    /// - The error of `work`.
-    /// - A [`Loss`], if the lock was lost before `work` ended, although `work` succeeded; or
-    ///   [`Expired`](crate::LockErrorKind::Expired), if the release found no lock: another holder
-    ///   may have worked at the same time.
+    /// - The error of `work`. It can be [`Error`], [`std::io::Error`], a box, or a type of yours
+    ///   that is `From<muxlock::Error>`.
+    /// - [`Error::Lost`], if the lock was lost before `work` ended, although `work` succeeded, or
+    ///   if the release found no lock: another holder may have worked at the same time.
     ///
     /// ```no_run
     /// # use muxlock::Redlock;
@@ -296,9 +295,9 @@ impl Redlock {
         work: impl FnOnce(&KeptLock) -> Result<T, E>,
     ) -> Result<T, E>
     where
-        E: From<LockError> + From<KeepAliveError> + From<Loss>,
+        E: From<Error>,
     {
-        self.try_lock_for(resource, ttl, wait)?.work(work)
+        self.try_lock_for(resource, ttl, wait).map_err(Error::from)?.work(work)
     }
 
     /// Waits that another thread, or a signal handler, can end: see [`Waiter`].

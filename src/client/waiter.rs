@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::signals::Cancel;
-use super::{KeepAliveError, KeptLock, LockGuard, Redlock};
+use super::{Error, KeptLock, LockGuard, Redlock};
 use crate::error::LockError;
-use crate::keep_alive::Loss;
 use crate::sys::clock::time_until;
 
 /// Waits for locks until it is cancelled. It comes from [`Redlock::waiter`].
@@ -86,9 +85,9 @@ impl Waiter {
         work: impl FnOnce(&KeptLock) -> Result<T, E>,
     ) -> Result<T, E>
     where
-        E: From<LockError> + From<KeepAliveError> + From<Loss>,
+        E: From<Error>,
     {
-        self.try_lock_for(resource, ttl, wait)?.work(work)
+        self.try_lock_for(resource, ttl, wait).map_err(Error::from)?.work(work)
     }
 
     /// Ends every wait of this waiter and its clones with

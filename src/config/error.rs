@@ -79,6 +79,9 @@ impl fmt::Display for ConfigError {
                 write!(f, "{nodes} nodes given: at most {NODES_MAX} are allowed")
             }
             ConfigError::Url { url, reason } => write!(f, "cannot use the address {url}: {reason}"),
+            ConfigError::Duplicate { first, second } if first == second => {
+                write!(f, "{first} is listed twice: its vote would count twice")
+            }
             ConfigError::Duplicate { first, second } => {
                 write!(f, "{first} and {second} are the same server: its vote would count twice")
             }

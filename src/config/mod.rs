@@ -345,7 +345,7 @@ mod tests {
             assert_eq!(config.ttl(ttl).is_ok(), valid, "{ttl:?}");
         }
         let error = config.ttl(millis(30_001)).unwrap_err().to_string();
-        assert_eq!(error, "the ttl is 30.001s: it must be from 4ms to 30s (max_ttl)");
+        assert_eq!(error, "the ttl is 30.001s: it must be from 4ms to 30s, which max_ttl sets");
     }
 
     #[test]

@@ -93,7 +93,8 @@ impl NodeUrl {
     }
 }
 
-const LIST: &str = "it is a list; pass each address alone, or the whole list to nodes_from";
+const LIST: &str = "more addresses follow in the same text; pass each alone, or the whole list to \
+     Redlock::builder().nodes_from(..)";
 
 const SCHEMES: [&str; 7] = [
     "redis://",
@@ -394,10 +395,11 @@ mod tests {
             ("redis://h g", "there is white space in the host"),
             (
                 "redis://h,g",
-                "it is a list; pass each address alone, or the whole list to nodes_from",
+                "more addresses follow in the same text; pass each alone, or the whole list to \
+                 Redlock::builder().nodes_from(..)",
             ),
-            ("redis://h, redis://g", "cannot use the address redis://h: it is a list; pass each"),
-            ("redis://h redis://g", "it is a list"),
+            ("redis://h, redis://g", "cannot use the address redis://h: more addresses follow"),
+            ("redis://h redis://g", "more addresses follow"),
             ("valkeys://h", "valkeys:// needs TLS"),
             ("redis://h?restart_guard=on", "must be uptime, own_observation or off"),
             ("redis://h?restart_guard", "restart_guard is \"\""),

@@ -114,7 +114,11 @@ impl Driver {
                 let spared = (even - 1) / 2;
                 records.note(
                     Level::Warn,
-                    format_args!("{even} masters: no more may fail than of {}: {spared}", even - 1),
+                    format_args!(
+                        "{even} masters: of so many, only {spared} may fail, as of {}; list an odd \
+                         number",
+                        even - 1
+                    ),
                 );
             }
             _ => {}

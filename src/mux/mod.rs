@@ -248,7 +248,7 @@ impl Multiplexer {
     }
 
     /// Releases the lock without a result: [`poll_done`](Multiplexer::poll_done) returns nothing
-    /// for it.
+    /// for it. The commands leave with the next [`flush`](Multiplexer::flush).
     pub fn abandon(&mut self, lease: Lease) {
         if self.home.is_here() {
             self.driver.abandon(Clock.now(), lease);
@@ -384,6 +384,13 @@ impl Multiplexer {
             true => self.driver.cancel(Clock.now(), id),
             false => Cancelled::Nothing,
         }
+    }
+
+    /// How many commands have not been answered, including releases that wait for nodes that cannot
+    /// be reached. Run the loop until it is zero before the process ends, or for as long as you
+    /// like: what was not released ends with its TTL.
+    pub fn unanswered(&self) -> usize {
+        if self.home.is_here() { self.driver.engine().unanswered() } else { 0 }
     }
 
     /// The status of each node; empty in a forked process.

@@ -44,6 +44,11 @@
 //! master has no marker, as a new real one has none: before the client connects, set it to a time
 //! long ago, with `master.query(&[b"SET", b"the marker's key", b"0"])`.
 //!
+//! A fault meets the client at its next call, as with real masters: right after
+//! [`forget`](FakeMaster::forget), a call may still fail because the connection has ended. Before
+//! you look for keys on the masters, call [`Redlock::shutdown`](crate::Redlock::shutdown): a release
+//! returns when a quorum has confirmed it.
+//!
 //! For a function that only gets an error, no server is needed: [`LockError::for_test`] and
 //! [`Loss::for_test`] return what an operation returns.
 //!

@@ -70,10 +70,16 @@ fn newcomer_with_fresh_masters_is_told_what_to_do() {
     let begin = lines[0].split("; a master").next().unwrap();
     let counts =
         ["2 of 3", "3 of 3"].map(|n| format!("Error: unavailable: {n} nodes gave no vote"));
-    let hint = "; a master that may have forgotten a lock does not vote until that lock has \
-        expired: wait, or in development switch the guard off with \
-        restart_guard(RestartGuard::Off) or ?restart_guard=off";
-    assert!(counts.iter().any(|count| *count == begin) && lines[0].ends_with(hint), "{err}");
+    let (before, after) = (
+        "; a master that may have forgotten a lock does not vote until that lock has expired: \
+         wait for ",
+        "s, or in development switch the guard off with restart_guard(RestartGuard::Off) or \
+         ?restart_guard=off",
+    );
+    let hint = lines[0].strip_prefix(begin).and_then(|hint| hint.strip_prefix(before));
+    let seconds = hint.and_then(|hint| hint.strip_suffix(after)).expect(&err);
+    assert!((20.0..32.0).contains(&seconds.parse::<f64>().unwrap()), "{seconds}");
+    assert!(counts.iter().any(|count| *count == begin), "{err}");
     assert_eq!(lines.len(), 4, "one for each node: {err}");
     for (node, line) in lines[1..].iter().enumerate() {
         let begin = format!("  node {node} {}: ", masters[node].addr());

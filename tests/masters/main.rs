@@ -20,6 +20,7 @@ mod inspect;
 #[cfg(target_os = "linux")]
 mod keep_alive;
 mod masters;
+mod messages;
 mod names;
 mod testing;
 #[cfg(target_os = "linux")]

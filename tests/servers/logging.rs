@@ -289,8 +289,8 @@ fn number_of_masters_is_told_what_it_costs() {
         }
         let expected = [
             "WARN one master: while it is down, no lock can be taken",
-            "WARN 2 masters: no more may fail than of 1: 0",
-            "WARN 4 masters: no more may fail than of 3: 1",
+            "WARN 2 masters: of so many, only 0 may fail, as of 1; list an odd number",
+            "WARN 4 masters: of so many, only 1 may fail, as of 3; list an odd number",
         ];
         assert_eq!(*TOLD.lock().unwrap(), expected);
     });

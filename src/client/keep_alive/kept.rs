@@ -63,8 +63,8 @@ impl State {
         self.tell_at.after(self.deadline.since(self.tell_at) / OVERDUE_PART)
     }
 
-    /// Records a loss, if it is due and was not recorded. Until it is overdue, the loop is not late:
-    /// then it is the masters that have not answered. What the loop says later counts more.
+    /// Records a loss, if it is due and was not recorded. Until it is overdue, the loop is not
+    /// late: then it is the masters that have not answered. What the loop says later counts more.
     fn look(&mut self, now: Moment) {
         if now >= self.tell_at && self.loss.is_none() {
             self.record(match now < self.overdue_at() {

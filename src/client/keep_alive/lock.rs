@@ -9,7 +9,7 @@ use super::kept::{Kept, Place};
 use super::{KeepAliveError, KeepAliveErrorKind};
 use crate::client::crew::Limit;
 use crate::client::loop_work::{Order, Outcome};
-use crate::client::{LockGuard, Redlock};
+use crate::client::{Error, LockGuard, Redlock};
 use crate::error::LockError;
 use crate::keep_alive::{KeepAlive, Loss};
 use crate::moment::Moment;
@@ -146,9 +146,9 @@ impl KeptLock {
     /// Same as [`loss`](KeptLock::loss), for the operator `?` between two steps of the work.
     ///
     /// # Errors
-    /// The [`Loss`], if the client no longer renews the lock: stop the work.
-    pub fn check(&self) -> Result<(), Loss> {
-        self.loss().map_or(Ok(()), Err)
+    /// [`Error::Lost`], if the client no longer renews the lock: stop the work.
+    pub fn check(&self) -> Result<(), Error> {
+        self.loss().map_or(Ok(()), |loss| Err(Error::Lost(loss)))
     }
 
     /// Waits until the lock is lost, for at most `timeout`. Returns the loss, or `None` if the lock
@@ -253,8 +253,8 @@ impl KeptLock {
     }
 }
 
-/// Waits for the loss of a [`KeptLock`], without the lock: see [`KeptLock::watch`]. It does not keep
-/// the lock.
+/// Waits for the loss of a [`KeptLock`] from another thread: see [`KeptLock::watch`]. It does not
+/// keep the lock.
 #[derive(Clone)]
 pub struct LossWatch {
     kept: Arc<Kept>,

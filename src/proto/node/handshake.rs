@@ -94,9 +94,13 @@ impl Node {
         if step == Step::Authenticate {
             let has_none = ["without any password", "no password is set"];
             // The code is enough, and the rest may contain the password in another form.
+            let code = error.message.split(' ').next().unwrap_or_default();
             error.message = match has_none.iter().any(|text| error.message.contains(text)) {
                 true => "the server has no password; leave it out".into(),
-                false => error.message.split(' ').next().unwrap_or_default().into(),
+                false if code == "WRONGPASS" => {
+                    "WRONGPASS: the user or the password is wrong".into()
+                }
+                false => code.into(),
             };
         }
         self.keep_error(error);
