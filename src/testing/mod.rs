@@ -46,8 +46,8 @@
 //!
 //! A fault meets the client at its next call, as with real masters: right after
 //! [`forget`](FakeMaster::forget), a call may still fail because the connection has ended. Before
-//! you look for keys on the masters, call [`Redlock::shutdown`](crate::Redlock::shutdown): a release
-//! returns when a quorum has confirmed it.
+//! you look for keys on the masters, call [`Redlock::shutdown`](crate::Redlock::shutdown): a
+//! release returns when a quorum has confirmed it.
 //!
 //! For a function that only gets an error, no server is needed: [`LockError::for_test`] and
 //! [`Loss::for_test`] return what an operation returns.

@@ -137,9 +137,9 @@ impl Kept {
         state.loss.map(|cause| self.report(&state, cause, now))
     }
 
-    /// Waits for the loss, at most until then, or until the holder gives the lock up. The loop knows
-    /// the cause, so it has until the loss is overdue to report it. Each iteration but the last
-    /// waits for one of these moments, or until it is notified.
+    /// Waits for the loss, at most until then, or until the holder gives the lock up. The loop
+    /// knows the cause, so it has until the loss is overdue to report it. Each iteration but the
+    /// last waits for one of these moments, or until it is notified.
     pub(super) fn wait_for_loss(&self, until: Moment) -> Option<Loss> {
         let mut state = self.lock();
         loop {
