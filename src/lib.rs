@@ -131,6 +131,11 @@
 //! with its tests. `docs/guarantees.md` and `docs/operating.md` explain the guarantees and the
 //! settings.
 //!
+//! # Versions
+//! Semantic versioning covers everything at the root of the crate, also what is defined in
+//! [`proto`] and exported here, such as [`Done`] and [`Lease`], and the module `testing`. Until
+//! version 1.0, it does not cover the other items of [`proto`]: they may change in any release.
+//!
 //! # Features
 //! - `testing`: fake masters for your tests, which need no Redis, and real `redis-server`
 //!   processes. It adds no dependency.

@@ -18,7 +18,8 @@
 //! virtual time, and under a fuzzer.
 //!
 //! This module is public for programs with their own event loop, and for tests of the algorithm.
-//! Until version 1.0 of the crate, it may change incompatibly in any release. Most methods with a
+//! Until version 1.0 of the crate, it may change incompatibly in any release, except for what the
+//! crate's root exports, too. Most methods with a
 //! `node` panic if there is no such node.
 
 mod acquire;

@@ -1255,6 +1255,37 @@ fn user_with_few_rights_can_lock_and_no_more() {
     assert!(!format!("{error} {error:?}").contains("se:cret"), "{error}");
 }
 
+/// The user of docs/operating.md can do all that the client does: the servers log no denial.
+#[test]
+fn documented_user_is_denied_nothing() {
+    let page = include_str!("../../docs/operating.md");
+    let rights = page.split("| ACL user: `").nth(1).and_then(|rest| rest.split("`, `~").next());
+    let rights = rights.expect("the page lists the commands").replace("\\|", "|");
+    let masters = start(3);
+    for master in &masters {
+        let mut command = vec!["ACL", "SETUSER", "locker", "on", ">se:cret", "~app:*"];
+        command.extend(rights.split(' '));
+        tell(master, &command);
+    }
+    let url = |master: &Master| format!("redis://locker:se%3Acret@{}/1", master.addr());
+    let redlock = all_ready(&patient(masters.iter().map(url)).key_prefix("app:"));
+    let mut lock = redlock.try_lock(KEY, TTL).unwrap();
+    lock.extend(TTL).unwrap();
+    assert!(redlock.inspect(KEY).unwrap().holder().is_some());
+    assert!(lock.unlock().unwrap().was_held());
+    // The connections are killed and made again, and clock and role are looked at.
+    for master in &masters {
+        let killed = master.query(&[b"CLIENT", b"KILL", b"USER", b"locker"]).unwrap();
+        assert_eq!(killed, Value::Integer(1));
+    }
+    drop(redlock.try_lock_for(KEY, TTL, SOON).unwrap());
+    assert_eq!(redlock.shutdown(SOON), 0);
+    for master in &masters {
+        let denied = master.query(&[b"ACL", b"LOG"]).unwrap();
+        assert_eq!(denied, Value::Array(Vec::new()), "{denied:?}");
+    }
+}
+
 #[test]
 fn masters_out_of_memory_give_no_vote_but_release_and_extend() {
     let masters = start(5);
