@@ -135,7 +135,7 @@ impl KeptLock {
     /// Same as [`is_lost`](KeptLock::is_lost), but returns the reason.
     ///
     /// Between the notice and the client's own report, which follows at once, the cause is
-    /// [`Unavailable`](LossCause::Unavailable), without the masters' answers.
+    /// [`Unavailable`](crate::LossCause::Unavailable), without the masters' answers.
     pub fn loss(&self) -> Option<Loss> {
         if !self.redlock.is_home() {
             return Some(self.kept.forked());
