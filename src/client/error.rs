@@ -70,7 +70,7 @@ pub enum ErrorKind {
     NotHeld,
     /// The wait was cancelled, or the client was closed.
     Cancelled,
-    /// A setting or an argument is wrong: correct it. The error names the value.
+    /// A setting or an argument is wrong: correct it. The error says which.
     InvalidInput,
     /// A limit of the client or of the system is reached, or this process was forked from the one
     /// that made the client.
@@ -82,6 +82,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Config(ConfigError::Os(_)) | Error::Os(_) => ErrorKind::Other,
+            Error::HandOver(HandOverError::NoClock) => ErrorKind::Other,
             Error::Config(_) | Error::HandOver(_) => ErrorKind::InvalidInput,
             Error::Lost(_) => ErrorKind::NotHeld,
             Error::Lock(error) => kind_of(error.kind()),
@@ -236,6 +237,28 @@ mod tests {
     use super::*;
     use crate::keep_alive::LossCause;
     use crate::resource::Resource;
+
+    #[test]
+    fn kinds_of_inner_errors_are_seen() {
+        let os = || io::Error::from(io::ErrorKind::OutOfMemory);
+        assert_eq!(Error::Config(ConfigError::Os(os())).kind(), ErrorKind::Other);
+        assert_eq!(Error::from(os()).kind(), ErrorKind::Other);
+        assert_eq!(io::Error::from(Error::from(os())).kind(), io::ErrorKind::OutOfMemory);
+        let table = [
+            (LockErrorKind::Contended, ErrorKind::Contended),
+            (LockErrorKind::Unavailable, ErrorKind::Unavailable),
+            (LockErrorKind::TimedOut, ErrorKind::TimedOut),
+            (LockErrorKind::Expired, ErrorKind::NotHeld),
+            (LockErrorKind::Closed, ErrorKind::Cancelled),
+            (LockErrorKind::Overloaded, ErrorKind::Other),
+        ];
+        for (inner, kind) in table {
+            assert_eq!(Error::KeepAlive(KeepAliveErrorKind::Lock(inner)).kind(), kind);
+            assert_eq!(Error::from(LockError::new(inner, 0, Vec::new())).kind(), kind);
+            assert!(!kind.to_string().is_empty());
+        }
+        assert_eq!(Error::from(HandOverError::NoClock).kind(), ErrorKind::Other);
+    }
 
     #[test]
     fn loss_says_that_the_lock_is_lost_whatever_the_last_renewal_met() {

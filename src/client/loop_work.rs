@@ -129,9 +129,11 @@ impl LoopWork {
         }
     }
 
+    /// How many operations there are, how many can be cancelled, and how many of the others are
+    /// to be told to their threads.
     #[cfg(test)]
-    pub(super) fn operations(&self) -> usize {
-        self.driver.engine().operations()
+    pub(super) fn counts(&self) -> (usize, usize, usize) {
+        (self.driver.engine().operations(), self.cancellable.len(), self.stopped.len())
     }
 
     /// A waiter was cancelled, or the client closed.
@@ -254,6 +256,20 @@ impl LoopWork {
         self.watches = watches;
     }
 
+    /// A lock is kept whose loss is overdue then. Ends the watch for losses, without any, if it
+    /// would end later: the thread that reports them has to look in time.
+    fn hasten_losses(&mut self, overdue_at: Option<Moment>) {
+        let Some(overdue_at) = overdue_at else {
+            return;
+        };
+        for watching in self.watches.values_mut() {
+            let is_late = matches!(watching.watch, Watch::Losses(until) if overdue_at < until);
+            if is_late && watching.outcome.is_none() {
+                watching.outcome = Some(Outcome::Losses(Vec::new()));
+            }
+        }
+    }
+
     /// Updates the watch for losses without a poll. Here its deadline does not end it: with always
     /// something to begin, the sockets would otherwise never be polled.
     fn check_losses(&mut self) {
@@ -325,6 +341,7 @@ impl Work for LoopWork {
                 let (lease, how, kept) = *new;
                 let op = self.driver.keep(self.now, lease, &how);
                 kept.note_place(op);
+                self.hasten_losses(kept.overdue_at());
                 self.kept.insert(op, kept);
                 return Begun::Now(Outcome::Kept(op));
             }

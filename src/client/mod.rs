@@ -260,8 +260,8 @@ impl Redlock {
     /// is renewed with the [default settings](crate::KeepAlive), for at most an hour; for others,
     /// use [`LockGuard::keep_alive`].
     ///
-    /// `Ok` means that `work` succeeded, and that the lock was neither lost when it ended nor found
-    /// absent when it was released.
+    /// `Ok` means that `work` succeeded, and that the lock was neither known to be lost when it
+    /// ended nor found absent by a quorum when it was released.
     ///
     /// # Errors
     /// - The errors of `try_lock_for`, and of [`LockGuard::keep_alive`]: `work` was not called.
@@ -306,8 +306,9 @@ impl Redlock {
     }
 
     /// Ends all waits for locks, of all clones and threads, with
-    /// [`Closed`](crate::LockErrorKind::Closed). From then on, this client acquires no lock. Locks
-    /// that are held stay: they can be extended, kept alive and released.
+    /// [`Closed`](crate::LockErrorKind::Closed). From then on, this client begins no acquisition. A
+    /// lock that was granted, but not returned yet, is released, or returned. Locks that are held
+    /// stay: they can be extended, kept alive, handed over and released.
     ///
     /// Call it when a service shuts down, then finish the work that holds locks, then call
     /// [`shutdown`](Redlock::shutdown). It waits for nothing, closes no connection, and may be

@@ -53,7 +53,7 @@ fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// The operations of all threads.
 fn in_flight(redlock: &Redlock) -> usize {
-    redlock.shared.crew.look_at(|work| work.operations())
+    redlock.shared.crew.look_at(|work| work.counts().0)
 }
 
 /// No key is left, and none is still to be released.
@@ -237,7 +237,88 @@ fn cancelled_waiter_ends_its_waits_and_no_others() {
             assert_eq!(waiting.join().unwrap(), None);
         }
     });
+    assert_eq!(redlock.shared.crew.look_at(|work| work.counts()), (0, 0, 0));
     is_clean(&redlock, &servers);
+    redlock.close();
+    let both = waiter.try_lock_for("free", TTL, LONG);
+    assert_eq!(kind(both), Some(LockErrorKind::Closed), "nobody else gets a lock either");
+}
+
+/// This client has the lock, so nothing else is due in its loop.
+#[test]
+fn cancelled_wait_ends_at_once_though_nothing_else_wakes_the_loop() {
+    let servers = servers();
+    let redlock = client(&servers);
+    let own = redlock.try_lock_for("own", TTL, LONG).unwrap();
+    for count in [1, 4] {
+        let waiter = redlock.waiter();
+        thread::scope(|scope| {
+            let wait = || kind(waiter.try_lock_for("own", TTL, LONG));
+            let waiting: Vec<_> = (0..count).map(|_| scope.spawn(wait)).collect();
+            soon("all wait", || in_flight(&redlock) == count);
+            let start = Clock.now();
+            waiter.cancel();
+            for waiting in waiting {
+                assert_eq!(waiting.join().unwrap(), Some(LockErrorKind::Cancelled));
+            }
+            let took = Clock.now().since(start);
+            assert!(took < GENEROUS, "{took:?}");
+        });
+        assert_eq!(redlock.shared.crew.look_at(|work| work.counts()), (0, 0, 0));
+    }
+    assert!(own.unlock().unwrap().was_held());
+    is_clean(&redlock, &servers);
+}
+
+/// None of a queue is called to ask in place of one before it that ends with it.
+#[test]
+fn end_of_a_whole_queue_asks_no_master() {
+    let servers = servers();
+    let (redlock, closed) = (client(&servers), client(&servers));
+    let held = held_by_another(&servers, "held");
+    let waiter = redlock.waiter();
+    let other = closed.waiter();
+    let ends: [(&Redlock, &super::Waiter, &dyn Fn()); 2] =
+        [(&redlock, &waiter, &|| waiter.cancel()), (&closed, &other, &|| closed.close())];
+    for (redlock, waiter, end) in ends {
+        thread::scope(|scope| {
+            let wait = || waiter.try_lock_for("held", TTL, LONG).map(drop);
+            let waiting: Vec<_> = (0..64).map(|_| scope.spawn(wait)).collect();
+            soon("all wait", || in_flight(redlock) == 64);
+            let before = redlock.stats().rounds;
+            end();
+            for waiting in waiting {
+                assert!(waiting.join().unwrap().is_err());
+            }
+            // The first one may have begun another round just before.
+            let asked = redlock.stats().rounds - before;
+            assert!(asked <= 4, "{asked}");
+        });
+        assert_eq!(redlock.shared.crew.look_at(|work| work.counts()), (0, 0, 0));
+    }
+    drop(held);
+}
+
+/// A thread that takes its order back leaves nothing of its waiter.
+#[test]
+fn cancelled_order_that_is_taken_back_leaves_nothing() {
+    let servers = servers();
+    let redlock = client(&servers);
+    let held = held_by_another(&servers, "held");
+    let waiter = redlock.waiter();
+    let let_go = redlock.shared.crew.hold_poller();
+    thread::scope(|scope| {
+        let wait = || kind(waiter.try_lock_for("held", TTL, 5 * WAIT));
+        let waiting = scope.spawn(wait);
+        soon("it is begun", || in_flight(&redlock) == 1);
+        let let_desk_go = redlock.shared.crew.hold_desk();
+        assert!(waiting.join().unwrap().is_some(), "it was delayed");
+        let_desk_go();
+    });
+    waiter.cancel();
+    let_go();
+    soon("nothing is left", || redlock.shared.crew.look_at(|work| work.counts()) == (0, 0, 0));
+    drop(held);
 }
 
 #[test]
@@ -287,4 +368,29 @@ fn forked_process_closes_nothing_of_its_parent() {
     waiter.cancel();
     assert!(!redlock.is_closed() && waiter.is_cancelled());
     assert!(!redlock.shared.signals.take_raised());
+}
+
+/// R31: the thread that reports losses looks in time, though it already waits for another lock.
+#[test]
+fn loss_of_a_short_lock_is_told_in_time_after_a_long_one() {
+    let servers = servers();
+    let redlock = client(&servers);
+    let how = KeepAlive::default();
+    let long = redlock.try_lock("long", TTL).unwrap().keep_alive(how.clone()).unwrap();
+    let (sender, losses) = mpsc::channel();
+    let short = Duration::from_millis(900);
+    let how = how.notice(2 * short / 3);
+    let how = how.on_loss(move |loss| sender.send(loss.remaining).unwrap());
+    let short = redlock.try_lock("short", short).unwrap().keep_alive(how).unwrap();
+    // The keeper's thread takes its outcome and waits anew, long before the notice.
+    let until = Clock.now().after(WAIT);
+    while Clock.now() < until {
+        thread::yield_now();
+    }
+    let let_go = redlock.shared.crew.hold_desk();
+    let left = losses.recv_timeout(GENEROUS).expect("the loss is reported");
+    assert!(!left.is_zero() && short.is_lost() && !long.is_lost());
+    let_go();
+    drop((long, short));
+    is_clean(&redlock, &servers);
 }

@@ -104,8 +104,9 @@ impl Builder {
     }
 
     /// Adds the masters of a list such as `"redis://10.0.0.1, redis://10.0.0.2"`, maybe from an
-    /// environment variable: separated by commas, semicolons or white space. In such a list, write
-    /// these characters of a password percent-encoded. See [`node`](Builder::node).
+    /// environment variable: separated by commas, semicolons or white space. Each begins with its
+    /// scheme; what does not belongs to the address before, because it may be the rest of a
+    /// password. See [`node`](Builder::node).
     ///
     /// ```
     /// use muxlock::Redlock;
@@ -115,8 +116,7 @@ impl Builder {
     /// # Ok::<(), muxlock::ConfigError>(())
     /// ```
     pub fn nodes_from(self, list: &str) -> Builder {
-        let parts = list.split([',', ';']).flat_map(str::split_whitespace);
-        self.nodes(parts.filter(|part| !part.is_empty()))
+        self.nodes(super::url::addresses(list))
     }
 
     /// How long one node may take to answer before its vote counts as missing; 50 ms if not set.

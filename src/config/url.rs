@@ -58,6 +58,8 @@ impl Parameters {
                     return Err("write the database as the path: redis://host:port/db".to_owned());
                 }
                 _ if !known.contains(&name) => {
+                    // Without a value, it may be a password.
+                    let name = if parameter.contains('=') { name } else { "" };
                     let known = known.join(", ");
                     return Err(format!("the parameter {name:?} is not known; known are {known}"));
                 }
@@ -108,6 +110,22 @@ const SCHEMES: [&str; 7] = [
 
 fn is_separator(char: char) -> bool {
     matches!(char, ',' | ';') || char.is_whitespace()
+}
+
+/// The addresses of a list.
+pub(super) fn addresses(list: &str) -> impl Iterator<Item = &str> {
+    let mut rest = list;
+    std::iter::from_fn(move || {
+        rest = rest.trim_start_matches(is_separator);
+        let next = rest.char_indices().skip(1).find(|(at, _)| {
+            let (before, from) = rest.split_at(*at);
+            before.ends_with(is_separator) && SCHEMES.iter().any(|scheme| from.starts_with(scheme))
+        });
+        let (address, others) = rest.split_at(next.map_or(rest.len(), |(at, _)| at));
+        rest = others;
+        let address = address.trim_end_matches(is_separator);
+        (!address.is_empty()).then_some(address)
+    })
 }
 
 /// Whether it is several addresses. Otherwise all but the last would be taken for a password.
@@ -405,6 +423,7 @@ mod tests {
             ("redis://h?restart_guard", "restart_guard is \"\""),
             ("redis://h?durable=1", "must be yes or no"),
             ("redis://h?", "the parameter \"\" is not known"),
+            ("redis://h?odd=1", "the parameter \"odd\" is not known"),
             ("redis://h#x", "a fragment is not allowed (write %23)"),
             ("redis://u@h", "there is a user but no password; write user:password@ or :password@"),
             ("redis://u:@h", "the password is empty"),
@@ -419,6 +438,22 @@ mod tests {
         }
     }
 
+    /// What does not begin like an address may be the rest of a password.
+    #[test]
+    fn list_is_cut_only_before_an_address() {
+        let table: [(&str, &[&str]); 6] = [
+            ("", &[]),
+            (" ,; ", &[]),
+            ("redis://a", &["redis://a"]),
+            (" redis://a,valkey://b ;\nunix:///c\t", &["redis://a", "valkey://b", "unix:///c"]),
+            ("redis://u:p,se;sa me@a, redis://b", &["redis://u:p,se;sa me@a", "redis://b"]),
+            ("a, redis://b,c", &["a", "redis://b,c"]),
+        ];
+        for (list, expected) in table {
+            assert_eq!(addresses(list).collect::<Vec<_>>(), expected, "{list:?}");
+        }
+    }
+
     #[test]
     fn no_error_shows_a_password() {
         for url in [
@@ -429,6 +464,7 @@ mod tests {
             "redis://u:pass?sesame@h:0",
             "redis://u:pass#sesame@h:0",
             "redis://u:sesame",
+            "redis://h?sesame",
             "redis://u:sesame@h:0,redis://g",
             "redis://u:se,sesame@h redis://:sesame@g",
             "redis://:sesame",

@@ -81,7 +81,10 @@ impl Notices {
     pub(super) fn stops(&mut self, now: Moment, node: usize, notice: Notice) {
         let reported = &mut self.nodes[node];
         let is_recent = reported.silent_at.is_some_and(|at| now.since(at) < INTERVAL);
-        if !reported.is_silent && !is_recent {
+        // A quarantine begins once; what keeps a node silent otherwise is said again.
+        let is_said_again = !matches!(notice, Notice::Quarantined(_));
+        let is_known = reported.is_silent || is_recent && is_said_again;
+        if !is_known {
             *reported = Reported { is_silent: true, silent_at: Some(now) };
             self.note(node, notice);
         }
@@ -144,6 +147,22 @@ mod tests {
         assert_eq!(taken(&mut notices), []);
         notices.stops(now.after(INTERVAL), 0, SILENT);
         assert_eq!(taken(&mut notices), [(0, SILENT)]);
+    }
+
+    /// A quarantine is not said again, so it is said at once.
+    #[test]
+    fn quarantine_is_reported_soon_after_another_silence() {
+        let mut notices = Notices::new(1);
+        let start = Moment::from_nanos(1);
+        notices.stops(start, 0, SILENT);
+        notices.votes(0);
+        taken(&mut notices);
+        notices.stops(start, 0, SILENT);
+        assert_eq!(taken(&mut notices), []);
+        let quarantined = Notice::Quarantined(QuarantineCause::Restarted);
+        notices.stops(start, 0, quarantined);
+        notices.stops(start, 0, quarantined);
+        assert_eq!(taken(&mut notices), [(0, quarantined)]);
     }
 
     #[test]

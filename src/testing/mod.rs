@@ -30,7 +30,7 @@
 //! assert!(error.is_contended());
 //!
 //! // No quorum, and no lock; and then there is one again.
-//! masters[1].refuse("OOM command not allowed when used memory > 'maxmemory'.");
+//! masters[1].refuse("MISCONF Errors writing to the AOF file: No space left on device");
 //! let error = redlock.try_lock("invoice:44", TTL).unwrap_err();
 //! assert!(error.is_unavailable());
 //! masters[1].obey();

@@ -18,9 +18,9 @@ impl Alarm {
         Ok(Alarm { bell, listener })
     }
 
-    /// Makes the listeners' sockets readable. To be called once.
+    /// Makes the listeners' sockets readable. To be called at most twice.
     pub(super) fn ring(&self) {
-        // It cannot fail: the buffer of a socket has room for a byte.
+        // It cannot fail: the buffer of a socket has room for two bytes.
         let _ = (&self.bell).write(&[0]);
     }
 

@@ -103,7 +103,13 @@ impl Keeper {
         }
         let watch = Order::Watch(Watch::Losses(*look_at));
         let losses: Vec<Arc<Kept>> = match redlock.shared.crew.run(watch, Limit::At(*look_at)) {
-            Some(Outcome::Losses(losses)) => losses,
+            Some(Outcome::Losses(losses)) => {
+                // Without a loss, the time is up, or a lock was added that is overdue earlier.
+                if losses.is_empty() {
+                    *look_at = Moment::START;
+                }
+                losses
+            }
             None => Vec::new(),
             Some(_) => unreachable!("the losses were asked for"),
         };

@@ -196,16 +196,25 @@ impl Kept {
     /// The holder gives the lock up, wherever it is. The callback is the holder's to drop.
     pub(super) fn give_up(&self) -> (Place, Option<OnLoss>) {
         let mut state = self.lock();
-        #[cfg(unix)]
-        drop(state.alarm.take());
-        self.lost.notify_all();
+        self.let_go(&mut state);
         (replace(&mut state.place, Place::Gone), state.on_loss.take())
+    }
+
+    /// Those who wait for a loss need not wait longer. A forked process may have the socket's other
+    /// end, so closing it here would not be noticed.
+    fn let_go(&self, state: &mut State) {
+        #[cfg(unix)]
+        if let Some(alarm) = state.alarm.take() {
+            alarm.ring();
+        }
+        self.lost.notify_all();
     }
 
     /// The holder takes the lease for good: this one, which the engine has returned, or the one of
     /// a lost lock. An expired one, if there is none.
     pub(super) fn take(&self, stopped: Option<Lease>) -> Lease {
         let mut state = self.lock();
+        self.let_go(&mut state);
         let lease = match (stopped, replace(&mut state.place, Place::Gone)) {
             (Some(lease), _) | (None, Place::Here(lease)) => lease,
             (None, Place::Engine(_) | Place::Gone) => return self.over(),
@@ -258,7 +267,7 @@ impl Kept {
     }
 
     /// When a loss is overdue, if none was reported.
-    pub(super) fn overdue_at(&self) -> Option<Moment> {
+    pub(in crate::client) fn overdue_at(&self) -> Option<Moment> {
         let state = self.lock();
         let is_over = state.is_told || matches!(state.place, Place::Gone);
         (!is_over).then(|| state.overdue_at())

@@ -189,14 +189,12 @@ impl KeptLock {
         LossWatch { kept: Arc::clone(&self.kept), home: self.redlock.shared.home }
     }
 
-    /// A file descriptor for your event loop: it becomes readable when the lock is lost or given
-    /// up, and stays readable. Do not read from it; ask [`loss`](KeptLock::loss). Each call returns
-    /// another descriptor of the same socket.
+    /// A file descriptor for your event loop: it becomes readable when the lock is lost, stopped or
+    /// given up, and stays readable. Do not read from it; ask [`loss`](KeptLock::loss). Each call
+    /// returns another descriptor of the same socket.
     ///
     /// # Errors
-    /// The operating system's error if it has no more descriptors; as
-    /// [`LockErrorKind::Forked`](crate::LockErrorKind::Forked), if the lock belongs to the parent
-    /// process.
+    /// The operating system has no more descriptors, or the lock belongs to the parent process.
     #[cfg(unix)]
     pub fn loss_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
         if !self.redlock.is_home() {
@@ -452,6 +450,33 @@ mod tests {
         assert_eq!(loss.cause, LossCause::Late);
     }
 
+    /// What the loop reports, and what the keeper's thread finds, ends a wait at once.
+    #[test]
+    fn report_of_a_loss_ends_the_wait() {
+        let of_the_loop = |kept: &Kept| {
+            let (resource, cause) = (kept.resource.clone(), LossCause::Gone);
+            let loss = Loss { resource, cause, remaining: Duration::ZERO, error: None };
+            kept.lost(lease(Clock.now()), Some(loss));
+        };
+        let of_the_keeper = |kept: &Kept| {
+            kept.tell_at(Moment::START);
+            kept.tell();
+        };
+        type Report<'a> = &'a dyn Fn(&Kept);
+        let table: [(Report<'_>, _); 2] =
+            [(&of_the_loop, LossCause::Gone), (&of_the_keeper, LossCause::Late)];
+        for (report, cause) in table {
+            let kept = kept(60 * SECOND, SECOND);
+            let watch = kept.watch();
+            let waiting = std::thread::spawn(move || watch.wait_for_loss(Duration::MAX));
+            std::thread::yield_now();
+            let start = Clock.now();
+            report(&kept.kept);
+            assert_eq!(waiting.join().unwrap().unwrap().cause, cause);
+            assert!(Clock.now().since(start) < 20 * SECOND);
+        }
+    }
+
     /// Until the loop is overdue, it is the masters that have not answered.
     #[test]
     fn cause_depends_on_whether_the_loop_is_overdue() {
@@ -517,7 +542,11 @@ mod tests {
         let given_up = kept(20 * SECOND, SECOND);
         let listener = given_up.loss_fd().unwrap();
         drop(given_up);
-        assert_eq!(read(listener), Ok(0));
+        assert_eq!(read(listener), Ok(1), "also while a forked process has the other end");
+        let stopped = kept(20 * SECOND, SECOND);
+        let listener = stopped.loss_fd().unwrap();
+        drop(stopped.stop());
+        assert_eq!(read(listener), Ok(1));
     }
 
     /// What a callback has captured goes with its lock, and so does the client.

@@ -104,8 +104,9 @@ impl FakeMaster {
         format!("redis://{}", self.addr)
     }
 
-    /// Answers each command that takes, extends or releases a lock with this error, such as `OOM
-    /// command not allowed`, until [`obey`](FakeMaster::obey).
+    /// Answers each command that takes, extends or releases a lock with this error, such as
+    /// `MISCONF Errors writing to the AOF file`, until [`obey`](FakeMaster::obey). (A real server
+    /// that is out of memory, `OOM`, refuses only to take locks; it extends and releases them.)
     ///
     /// A client tries such a command when it connects, so one that connects meanwhile gets no vote.
     pub fn refuse(&self, error: &str) {
