@@ -35,6 +35,7 @@ impl Engine {
     }
 
     /// A node has said what it has.
+    #[cold]
     pub(super) fn note_holding(&mut self, node: usize, round: usize, holding: Option<Holding>) {
         let round = &self.rounds[round];
         let (Some(owner), true) = (round.owner, round.undecided.contains(node)) else {
@@ -45,6 +46,7 @@ impl Engine {
         }
     }
 
+    #[cold]
     pub(super) fn finish_inspect(&self, op: usize) -> Inspection {
         let (Task::Inspect { found }, Progress::Won(round)) =
             (&self.operations[op].task, self.operations[op].progress)
