@@ -69,6 +69,14 @@ impl Inspection {
         &self.nodes
     }
 
+    /// Whether a quorum of nodes has said whether the key exists.
+    pub fn is_answered(&self) -> bool {
+        let has_said = |node: &&NodeInspection| {
+            matches!(node.outcome, NodeOutcome::Held | NodeOutcome::Absent)
+        };
+        self.nodes.iter().filter(has_said).count() >= quorum(self.nodes.len())
+    }
+
     /// The holder whose value a quorum has. `None` if there is none: the resource is free, an
     /// attempt is under way or was left behind, or too few nodes answered.
     pub fn holder(&self) -> Option<Fingerprint> {
@@ -123,7 +131,7 @@ impl fmt::Display for Inspection {
             }
             (Some(holder), None) => write!(f, "held by {holder}")?,
             (None, Some(Duration::ZERO)) if held == 0 => f.write_str("free")?,
-            (None, _) if held + has(NodeOutcome::Absent) < quorum(total) => {
+            (None, _) if !self.is_answered() => {
                 write!(f, "unknown: fewer than {} of {total} nodes answered", quorum(total))?;
             }
             (None, _) => write!(f, "no holder has a quorum; {held} of {total} nodes have a key")?,

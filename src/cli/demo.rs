@@ -45,14 +45,14 @@ const PAIRS: usize = 2_000;
 const VICTIM: usize = 0;
 pub const SLEEPER: usize = 1;
 
-/// Take a lock on real masters, break them one by one, and check every claim
+/// Break real masters one by one, and check what becomes of a lock
 ///
 /// It starts redis-servers on free ports, and ends them in any case. The server
 /// is the one on PATH, or the one that MUXLOCK_REDIS_SERVER names.
 ///
 /// Exit status: 0 if all checks passed, 1 if a check failed, 2 if it could not start.
 #[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
     /// How many masters to start, from 3 to 9
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
-    /// Use no colours; without a terminal, or with NO_COLOR set, there are none
+    /// Use no colours, as without a terminal or with NO_COLOR set
     #[arg(long)]
     no_color: bool,
 }

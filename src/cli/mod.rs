@@ -2,6 +2,9 @@
 
 mod demo;
 mod histogram;
+mod inspect;
+mod manual;
+mod options;
 mod page;
 mod paint;
 mod stage;
@@ -26,6 +29,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Demo(demo::Args),
+    Inspect(inspect::Args),
+    Completions(manual::CompletionsArgs),
+    Man(manual::ManArgs),
 }
 
 /// Parses the arguments and runs the command. Bad usage ends the process here, with code 2.
@@ -33,6 +39,9 @@ pub fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let result = match command {
         Command::Demo(args) => demo::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     };
     result.unwrap_or_else(|error| {
         // If this fails too, there is no way to report it.

@@ -6,6 +6,8 @@
 
 #![allow(missing_docs)]
 
+#[cfg(feature = "cli")]
+mod cli;
 mod deletes;
 #[cfg(feature = "cli")]
 mod demo;

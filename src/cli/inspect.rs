@@ -1,0 +1,206 @@
+//! `muxlock inspect`: who holds a lock, on each master.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use muxlock::{Inspection, NodeInspection, NodeOutcome, Redlock};
+use serde_json::{Value, json};
+
+use super::options::{Options, duration};
+use super::stopwatch::pause;
+
+/// No holder has a quorum.
+const NOT_HELD: u8 = 1;
+/// Too few masters answered.
+const UNKNOWN: u8 = 3;
+
+const WATCH_DEFAULT: &str = "1s";
+const WATCH_MIN: Duration = Duration::from_millis(100);
+
+/// Show who holds a lock, and for how long, without taking it
+///
+/// It shows the beginning of the holder's token, which is enough to tell holders
+/// apart, and too little to release the lock. The answer is past when you read
+/// it.
+///
+/// Exit status: 0 if a quorum of masters has one holder, 1 if none has, 2 if it
+/// could not start, 3 if too few masters answered.
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment, next_line_help = true)]
+pub struct Args {
+    /// The name of the lock
+    resource: String,
+
+    /// Ask again and again: redraw a terminal, or write each change
+    #[arg(long, value_name = "D", value_parser = duration)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = WATCH_DEFAULT)]
+    watch: Option<Duration>,
+
+    /// Write JSON, a line for each time
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Runs the command. An error means that it could not start.
+pub fn run(args: &Args) -> io::Result<ExitCode> {
+    let settings = args.options.settings().map_err(io::Error::other)?;
+    for warning in &settings.warnings {
+        let _ = writeln!(io::stderr(), "muxlock: {warning}");
+    }
+    let redlock = settings.builder.build().map_err(io::Error::other)?;
+    let mut out = io::stdout();
+    let Some(period) = args.watch else {
+        let inspection = redlock.inspect(&args.resource).map_err(io::Error::other)?;
+        // If nobody reads it, the code says it all the same.
+        let _ = out.write_all(args.show(&inspection).as_bytes());
+        return Ok(code(&inspection));
+    };
+    watch(args, &redlock, period.max(WATCH_MIN), &mut out)
+}
+
+/// Until the output is closed.
+fn watch(
+    args: &Args,
+    redlock: &Redlock,
+    period: Duration,
+    out: &mut io::Stdout,
+) -> io::Result<ExitCode> {
+    let redraws = out.is_terminal() && !args.json;
+    let (mut before, mut lines) = (String::new(), 0);
+    loop {
+        let inspection = redlock.inspect(&args.resource).map_err(io::Error::other)?;
+        let state = state(&inspection);
+        let text = match redraws {
+            true => format!("\x1b[{lines}A\x1b[J{}", args.show(&inspection)),
+            false if state == before => String::new(),
+            false if args.json => args.show(&inspection),
+            false => format!("{}\n", summary(&args.resource, &inspection)),
+        };
+        let text = if redraws && lines == 0 { args.show(&inspection) } else { text };
+        lines = text.lines().count();
+        before = state;
+        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+            return Ok(code(&inspection));
+        }
+        pause(period);
+    }
+}
+
+impl Args {
+    fn show(&self, inspection: &Inspection) -> String {
+        match self.json {
+            true => format!("{}\n", as_json(&self.resource, inspection)),
+            false => as_text(&self.resource, inspection),
+        }
+    }
+}
+
+fn code(inspection: &Inspection) -> ExitCode {
+    match (inspection.holder(), inspection.is_answered()) {
+        (Some(_), _) => ExitCode::SUCCESS,
+        (None, true) => ExitCode::from(NOT_HELD),
+        (None, false) => ExitCode::from(UNKNOWN),
+    }
+}
+
+/// What a change is: not the time that passes.
+fn state(inspection: &Inspection) -> String {
+    let of = |node: &NodeInspection| match node.holding {
+        Some(holding) => format!("{:?} {}", node.outcome, holding.holder()),
+        None => format!("{:?}", node.outcome),
+    };
+    inspection.nodes().iter().map(of).collect::<Vec<_>>().join(",")
+}
+
+fn as_text(resource: &str, inspection: &Inspection) -> String {
+    let address = |node: &NodeInspection| node.address.chars().count();
+    let width = inspection.nodes().iter().map(address).max().unwrap_or(0);
+    let mut text = String::new();
+    for node in inspection.nodes() {
+        let (holder, left) = match node.holding {
+            Some(holding) => {
+                let left = holding.expires_in().map_or("no TTL".to_owned(), seconds);
+                (holding.holder().to_string(), left)
+            }
+            None => (said(node), String::new()),
+        };
+        let line = format!("{:width$}  {holder:8}  {left}", node.address);
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text.push_str(&summary(resource, inspection));
+    text.push('\n');
+    text
+}
+
+/// What a node said, if it has no value to show.
+fn said(node: &NodeInspection) -> String {
+    match node.outcome {
+        NodeOutcome::Absent => "free".to_owned(),
+        NodeOutcome::Held => "a value of another type".to_owned(),
+        outcome => outcome.to_string(),
+    }
+}
+
+/// Who holds it, in one line.
+fn summary(resource: &str, inspection: &Inspection) -> String {
+    let nodes = inspection.nodes();
+    let total = nodes.len();
+    let keys = nodes.iter().filter(|node| node.outcome == NodeOutcome::Held).count();
+    if let Some(holder) = inspection.holder() {
+        let has_it =
+            |node: &&NodeInspection| node.holding.is_some_and(|holding| holding.holder() == holder);
+        let count = nodes.iter().filter(has_it).count();
+        let free = match inspection.free_in() {
+            Some(left) => {
+                format!("free for others in {} at the latest unless renewed", seconds(left))
+            }
+            None => "when it will be free is not known".to_owned(),
+        };
+        return format!("{resource} is held by {holder} on {count} of {total}; {free}");
+    }
+    if !inspection.is_answered() {
+        let answered = keys + nodes.iter().filter(|it| it.outcome == NodeOutcome::Absent).count();
+        return format!("unknown: only {answered} of {total} masters answered");
+    }
+    let left = nodes.iter().filter_map(|node| node.holding?.expires_in()).max();
+    match (keys, inspection.free_in(), left) {
+        (0, ..) => format!("{resource} is free"),
+        (_, Some(Duration::ZERO), Some(left)) => {
+            format!("{resource} is free; leftovers on {keys} of {total}, gone in {}", seconds(left))
+        }
+        _ => format!("{resource} is split: {keys} of {total} have a key, and no holder a quorum"),
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+fn as_json(resource: &str, inspection: &Inspection) -> Value {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let node = |node: &NodeInspection| {
+        json!({
+            "node": node.node,
+            "address": &*node.address,
+            "state": match node.outcome {
+                NodeOutcome::Held => "held",
+                NodeOutcome::Absent => "free",
+                _ => "unknown",
+            },
+            "holder": node.holding.map(|holding| holding.holder().to_string()),
+            "expires_in_ms": node.holding.and_then(|it| it.expires_in()).map(millis),
+            "said": node.outcome.to_string(),
+        })
+    };
+    json!({
+        "resource": resource,
+        "holder": inspection.holder().map(|holder| holder.to_string()),
+        "free_in_ms": inspection.free_in().map(millis),
+        "nodes": inspection.nodes().iter().map(node).collect::<Vec<_>>(),
+    })
+}

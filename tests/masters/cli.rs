@@ -1,0 +1,264 @@
+//! The command-line tool on real masters: what it prints, and its exit codes.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use muxlock::testing::Masters;
+use muxlock::{Redlock, RestartGuard};
+use serde_json::Value;
+use testbed::{Folder, TTL, all_ready, patient, soon};
+
+/// The tool, without the settings of the user who runs the test.
+fn muxlock(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_muxlock"));
+    let mine = std::env::vars_os().map(|(name, _)| name);
+    mine.filter(|name| name.to_string_lossy().starts_with("MUXLOCK_")).for_each(|name| {
+        command.env_remove(name);
+    });
+    command.args(args).env("XDG_CONFIG_HOME", "/nonexistent").stdin(Stdio::null());
+    command
+}
+
+#[track_caller]
+fn run(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().expect("the binary runs");
+    let text = |bytes| String::from_utf8(bytes).expect("it writes UTF-8");
+    (status.code().expect("it exits"), text(stdout), text(stderr))
+}
+
+fn start() -> (Masters, Redlock, String) {
+    let masters = Masters::start(3).unwrap();
+    let redlock = all_ready(&patient(masters.urls()).restart_guard(RestartGuard::Off));
+    let list = masters.urls().join(",");
+    (masters, redlock, list)
+}
+
+#[test]
+fn inspect_shows_who_holds_a_lock_and_exits_accordingly() {
+    let (mut masters, redlock, list) = start();
+    let inspect =
+        |more: &[&str]| run(muxlock(&["inspect", "deploy"]).args(more).env("MUXLOCK_NODES", &list));
+    let (code, out, err) = inspect(&[]);
+    assert_eq!((code, err.as_str()), (1, ""), "{out}");
+    assert!(out.ends_with("\ndeploy is free\n") && out.lines().count() == 4, "{out}");
+
+    let lock = redlock.try_lock("deploy", TTL).unwrap();
+    assert_eq!(redlock.shutdown(TTL), 0);
+    let holder = lock.token().fingerprint().to_string();
+    let (code, out, _) = inspect(&[]);
+    assert_eq!(code, 0, "{out}");
+    let held = format!("deploy is held by {holder} on 3 of 3; free for others in ");
+    let last = out.lines().last().unwrap();
+    assert!(last.starts_with(&held), "{out}");
+    assert!(last.ends_with(" s at the latest unless renewed"), "{out}");
+    for (line, master) in out.lines().zip(masters.iter()) {
+        assert!(line.starts_with(&format!("{}  {holder}  ", master.addr())), "{line}");
+    }
+    let secret = std::str::from_utf8(&lock.token().as_bytes()[8..]).unwrap();
+    assert!(!out.contains(secret));
+
+    let (code, out, _) = inspect(&["--json"]);
+    let json: Value = serde_json::from_str(&out).expect("it is JSON");
+    assert_eq!((code, json["holder"].as_str()), (0, Some(holder.as_str())));
+    assert!(json["free_in_ms"].as_u64().is_some_and(|ms| ms > 0), "{json}");
+    assert_eq!(json["nodes"].as_array().unwrap().len(), 3);
+    assert_eq!(json["nodes"][2]["state"], "held");
+    assert!(lock.unlock().unwrap().was_held());
+
+    masters[0].query(&[b"SET", b"deploy", b"0123456789ab", b"PX", b"20000"]).unwrap();
+    let (code, out, _) = inspect(&[]);
+    let last = out.lines().last().unwrap();
+    assert!(
+        code == 1 && last.starts_with("deploy is free; leftovers on 1 of 3, gone in "),
+        "{out}"
+    );
+    masters[1].query(&[b"SET", b"deploy", b"ab0123456789", b"PX", b"20000"]).unwrap();
+    let (code, out, _) = inspect(&[]);
+    let last = out.lines().last().unwrap();
+    let split = "deploy is split: 2 of 3 have a key, and no holder a quorum";
+    assert_eq!((code, last), (1, split));
+
+    masters[1].kill().unwrap();
+    masters[2].kill().unwrap();
+    let (code, out, _) = inspect(&[]);
+    let last = out.lines().last().unwrap();
+    assert_eq!((code, last), (3, "unknown: only 1 of 3 masters answered"), "{out}");
+    assert!(out.contains("  disconnected (connection refused)\n"), "{out}");
+}
+
+#[test]
+fn inspect_watches_and_writes_a_line_for_each_change() {
+    let (_masters, redlock, list) = start();
+    let mut command = muxlock(&["inspect", "--watch=100ms", "deploy"]);
+    let mut child = command.env("MUXLOCK_NODES", &list).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "deploy is free");
+    let lock = redlock.try_lock("deploy", TTL).unwrap();
+    let line = lines.find(|line| line.contains(" on 3 of 3")).unwrap();
+    assert!(line.contains(&lock.token().fingerprint().to_string()), "{line}");
+    assert!(lock.unlock().unwrap().was_held());
+    assert!(lines.any(|line| line == "deploy is free"));
+    // Closing the output ends it.
+    drop(lines);
+    drop(redlock.try_lock("deploy", TTL).unwrap());
+    drop(redlock.try_lock_for("deploy", TTL, TTL).unwrap());
+    let _keep = redlock.try_lock_for("deploy", TTL, TTL).unwrap();
+    soon("it ends", || child.try_wait().unwrap().is_some());
+}
+
+/// Flag, variable, file: the first that has a value counts. Nodes without credentials get those of
+/// the file.
+#[test]
+fn settings_come_from_flags_variables_and_a_file() {
+    let masters = Masters::start_with(3, &["--requirepass", "se cret"]).unwrap();
+    let folder = Folder::create("cli");
+    let (file, secret) = (folder.0.join("config.toml"), folder.0.join("secret"));
+    let url = |i: usize| format!("redis://{}", masters[i].addr());
+    fs::write(&secret, "se cret\n").unwrap();
+    let text = format!(
+        "nodes = [{:?}, {:?}, {:?}]\npassword_file = {:?}\nprefix = \"app:\"\nmax_ttl = \"1m\"\n\
+         drift_factor = 0.02\nrestart_guard = \"off\"\n",
+        url(0),
+        url(1),
+        url(2),
+        secret
+    );
+    fs::write(&file, text).unwrap();
+    for i in 0..3 {
+        masters[i].query(&[b"SET", b"app:deploy", b"0123456789ab"]).unwrap();
+        masters[i].query(&[b"SET", b"other:deploy", b"ab0123456789"]).unwrap();
+    }
+    let file = file.to_str().unwrap();
+    let inspect = |command: &mut Command| {
+        let (code, out, err) = run(command);
+        assert_eq!((code, err.as_str()), (0, ""), "{out}{err}");
+        out.lines().last().unwrap().to_owned()
+    };
+    let with_file = || muxlock(&["inspect", "deploy", "--config", file]);
+    assert!(inspect(&mut with_file()).starts_with("deploy is held by 0123 on 3 of 3"));
+    let mut command = muxlock(&["inspect", "deploy"]);
+    assert!(inspect(command.env("MUXLOCK_CONFIG", file)).contains("held by 0123 "));
+    let mut command = with_file();
+    assert!(inspect(command.env("MUXLOCK_PREFIX", "other:")).contains("held by ab01 "));
+    let mut command = with_file();
+    command.env("MUXLOCK_PREFIX", "none:").args(["--prefix", "app:"]);
+    assert!(inspect(&mut command).contains("held by 0123 "));
+}
+
+#[test]
+fn bad_input_is_named_and_nothing_is_done() {
+    let folder = Folder::create("cli-bad");
+    let file = |name: &str, text: &str| {
+        let path = folder.0.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let node = ["--node", "redis://127.0.0.1:1"];
+    let unknown = file("unknown.toml", "nodes = []\n\nnode_timout = \"1s\"\n");
+    let broken = file("broken.toml", "nodes = [\n\"redis://h\"\nprefix = 1\n");
+    let number = file("number.toml", "nodes = [\"redis://127.0.0.1:1\"]\nnode_timeout = 50\n");
+    let unit = file("unit.toml", "nodes = [\"redis://127.0.0.1:1\"]\nnode_timeout = \"50\"\n");
+    let user = file("user.toml", "nodes = [\"redis://127.0.0.1:1\"]\nuser = \"u\"\n");
+    let path = |text: &str| text.replace("DIR", folder.0.to_str().unwrap());
+    let table: [(Vec<&str>, String); 11] = [
+        (
+            vec!["deploy"],
+            "muxlock: no masters: give --node, MUXLOCK_NODES or a file (/etc/muxlock.toml)\n"
+                .into(),
+        ),
+        (vec!["deploy", "--node", "redis://u:sesame@h:x"], "the port is not a number".into()),
+        (
+            vec!["", node[0], node[1]],
+            "the resource name has 0 bytes: it must have 1 to 1024".into(),
+        ),
+        (
+            vec!["deploy", node[0], node[1], "--node-timeout", "10"],
+            "it has no unit: write 10s or 10ms".into(),
+        ),
+        (
+            vec!["deploy", node[0], node[1], "--max-ttl", "1000h"],
+            "max_ttl is 3600000s: it must be from".into(),
+        ),
+        (
+            vec!["deploy", "--config", &unknown],
+            path("muxlock: DIR/unknown.toml, line 3: node_timout is not known; known are nodes, "),
+        ),
+        (vec!["deploy", "--config", &broken], path("muxlock: DIR/broken.toml, line 3: ")),
+        (
+            vec!["deploy", "--config", &number],
+            path("muxlock: DIR/number.toml: node_timeout is not a text\n"),
+        ),
+        (
+            vec!["deploy", "--config", &unit],
+            path(
+                "muxlock: DIR/unit.toml: node_timeout is \"50\": it has no unit: write 50s or 50ms\n",
+            ),
+        ),
+        (vec!["deploy", "--config", &user], path("DIR/user.toml: user needs password_file")),
+        (vec!["deploy", "--config", "/nonexistent"], "muxlock: /nonexistent: No such file".into()),
+    ];
+    for (args, text) in table {
+        let (code, out, err) = run(muxlock(&["inspect"]).args(&args));
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");
+        assert!(err.contains(&text), "{args:?}: {err}");
+        assert!(!err.contains("sesame"), "{err}");
+    }
+    let mut command = muxlock(&["inspect", "deploy"]);
+    let (code, _, err) = run(command.args(node).env("MUXLOCK_RESTART_GUARD", "on"));
+    let text = "MUXLOCK_RESTART_GUARD is \"on\": it must be uptime, own_observation or off";
+    assert!(code == 2 && err.contains(text), "{err}");
+}
+
+#[test]
+fn passwords_that_others_can_read_are_warned_of() {
+    let folder = Folder::create("cli-warn");
+    let path = folder.0.join("config.toml");
+    fs::write(&path, "nodes = [\"redis://:sesame@127.0.0.1:1\"]\nconnect_timeout = \"1ms\"\n")
+        .unwrap();
+    let file = path.to_str().unwrap();
+    let inspect = || run(&mut muxlock(&["inspect", "deploy", "--config", file]));
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, out, err) = inspect();
+    assert_eq!(err, format!("muxlock: {file} has a password, and others may read it: chmod 600\n"));
+    assert!(code == 3 && !out.contains("sesame"), "{out}");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(inspect().2, "");
+    let url = ["--node", "redis://:sesame@127.0.0.1:1", "--connect-timeout", "1ms"];
+    let (_, out, err) = run(muxlock(&["inspect", "deploy"]).args(url));
+    let text =
+        "muxlock: --node has a password, which ps shows to others: use MUXLOCK_NODES or a file\n";
+    assert_eq!(err, text, "{out}");
+}
+
+#[test]
+fn completions_and_the_manual_name_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, out, err) = run(&mut muxlock(&["completions", shell]));
+        assert_eq!((code, err.as_str()), (0, ""));
+        assert!(out.contains("inspect") && out.contains("demo"), "{shell}: {out}");
+    }
+    let folder = Folder::create("cli-man");
+    let (code, out, err) = run(&mut muxlock(&["man", folder.0.to_str().unwrap()]));
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    for page in ["muxlock.1", "muxlock-inspect.1", "muxlock-demo.1"] {
+        let text = fs::read_to_string(folder.0.join(page)).expect(page);
+        assert!(text.contains(".TH"), "{page}");
+    }
+}
+
+/// Each fits a terminal of 80 columns.
+#[test]
+fn help_fits_a_terminal() {
+    for command in [vec![], vec!["inspect"], vec!["demo"], vec!["completions"], vec!["man"]] {
+        for flag in ["-h", "--help"] {
+            let mut args = command.clone();
+            args.push(flag);
+            let (code, out, _) = run(&mut muxlock(&args));
+            assert_eq!(code, 0);
+            let long: Vec<_> = out.lines().filter(|line| line.chars().count() > 80).collect();
+            assert_eq!(long, [""; 0], "{args:?}");
+        }
+    }
+}
