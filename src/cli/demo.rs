@@ -50,7 +50,8 @@ pub const SLEEPER: usize = 1;
 /// It starts redis-servers on free ports, and ends them in any case. The server
 /// is the one on PATH, or the one that MUXLOCK_REDIS_SERVER names.
 ///
-/// Exit status: 0 if all checks passed, 1 if a check failed, 2 if it could not start.
+/// Exit status: 0 if all checks passed, 1 if a check failed, 2 if it could not
+/// start.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
