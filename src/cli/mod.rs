@@ -1,6 +1,7 @@
 //! The command-line tool: its arguments and exit codes.
 
 mod demo;
+mod evict;
 mod histogram;
 mod inspect;
 mod manual;
@@ -9,6 +10,7 @@ mod page;
 mod paint;
 mod stage;
 mod stopwatch;
+mod wire;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -30,6 +32,7 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Inspect(inspect::Args),
+    Evict(evict::Args),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
 }
@@ -40,6 +43,7 @@ pub fn main() -> ExitCode {
     let result = match command {
         Command::Demo(args) => demo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Evict(args) => evict::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     };

@@ -2,6 +2,8 @@
 
 mod connect;
 mod crew;
+#[cfg(feature = "cli")]
+mod dial;
 mod error;
 mod guard;
 mod hand_over;
