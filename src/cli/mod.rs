@@ -1,7 +1,6 @@
 //! The command-line tool: its arguments and exit codes.
 
 mod demo;
-mod evict;
 mod histogram;
 mod inspect;
 mod manual;
@@ -10,7 +9,6 @@ mod page;
 mod paint;
 mod stage;
 mod stopwatch;
-mod wire;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -32,7 +30,6 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Inspect(inspect::Args),
-    Evict(evict::Args),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
 }
@@ -43,7 +40,6 @@ pub fn main() -> ExitCode {
     let result = match command {
         Command::Demo(args) => demo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
-        Command::Evict(args) => evict::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     };

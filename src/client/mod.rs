@@ -2,8 +2,6 @@
 
 mod connect;
 mod crew;
-#[cfg(feature = "cli")]
-mod dial;
 mod error;
 mod guard;
 mod hand_over;

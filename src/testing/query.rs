@@ -32,27 +32,12 @@ pub enum Value {
 }
 
 /// A connection to one server, for one query at a time.
-#[doc(hidden)]
-pub struct Connection {
-    stream: BufReader<Box<dyn Stream>>,
-}
-
-trait Stream: Read + Write + Send {}
-
-impl<T: Read + Write + Send> Stream for T {}
-
-impl std::fmt::Debug for Connection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").finish_non_exhaustive()
-    }
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: BufReader<TcpStream>,
 }
 
 impl Connection {
-    /// A connection that was made already.
-    pub fn over(stream: impl Read + Write + Send + 'static) -> Connection {
-        Connection { stream: BufReader::new(Box::new(stream)) }
-    }
-
     /// Connects to a server, and authenticates if there is a password. Connecting, each write and
     /// each read may take as long as `timeout`.
     pub(super) fn open(
@@ -64,7 +49,7 @@ impl Connection {
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;
-        let mut connection = Connection::over(stream);
+        let mut connection = Connection { stream: BufReader::new(stream) };
         if let Some(password) = password {
             match connection.ask(&[b"AUTH", password.as_bytes()])? {
                 Value::Status(_) => {}
@@ -75,7 +60,7 @@ impl Connection {
     }
 
     /// Sends one command and waits for its reply. A reply such as `-ERR` is a [`Value::Error`].
-    pub fn ask(&mut self, args: &[&[u8]]) -> io::Result<Value> {
+    pub(super) fn ask(&mut self, args: &[&[u8]]) -> io::Result<Value> {
         let mut request = format!("*{}\r\n", args.len()).into_bytes();
         for arg in args {
             request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());

@@ -3,10 +3,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use muxlock::testing::Masters;
-use muxlock::{KeepAlive, LossCause, Redlock, RestartGuard};
+use muxlock::{Redlock, RestartGuard};
 use serde_json::Value;
 use testbed::{Folder, TTL, all_ready, patient, soon};
 
@@ -243,7 +242,7 @@ fn completions_and_the_manual_name_every_command() {
     let folder = Folder::create("cli-man");
     let (code, out, err) = run(&mut muxlock(&["man", folder.0.to_str().unwrap()]));
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    for page in ["muxlock.1", "muxlock-inspect.1", "muxlock-evict.1", "muxlock-demo.1"] {
+    for page in ["muxlock.1", "muxlock-inspect.1", "muxlock-demo.1"] {
         let text = fs::read_to_string(folder.0.join(page)).expect(page);
         assert!(text.contains(".TH"), "{page}");
     }
@@ -252,9 +251,7 @@ fn completions_and_the_manual_name_every_command() {
 /// Each fits a terminal of 80 columns.
 #[test]
 fn help_fits_a_terminal() {
-    for command in
-        [vec![], vec!["inspect"], vec!["evict"], vec!["demo"], vec!["completions"], vec!["man"]]
-    {
+    for command in [vec![], vec!["inspect"], vec!["demo"], vec!["completions"], vec!["man"]] {
         for flag in ["-h", "--help"] {
             let mut args = command.clone();
             args.push(flag);
@@ -264,78 +261,4 @@ fn help_fits_a_terminal() {
             assert_eq!(long, [""; 0], "{args:?}");
         }
     }
-}
-
-/// The holder learns it before its lock ends, and the next one gets it only then.
-#[test]
-fn evicted_holder_is_told_and_the_next_one_waits_for_its_end() {
-    let (masters, redlock, list) = start();
-    let ttl = Duration::from_secs(3);
-    let keep = || {
-        let lock = redlock.try_lock_for("deploy", ttl, TTL).unwrap();
-        assert_eq!(redlock.shutdown(TTL), 0);
-        lock.keep_alive(KeepAlive::default()).unwrap()
-    };
-    let evict =
-        |more: &[&str]| run(muxlock(&["evict", "deploy"]).args(more).env("MUXLOCK_NODES", &list));
-    let other = all_ready(&patient(masters.urls()).restart_guard(RestartGuard::Off));
-
-    let kept = keep();
-    let holder = kept.token().fingerprint().to_string();
-    let (code, out, err) = evict(&[]);
-    let text = format!("muxlock: refused: say --holder {holder}, which inspect shows\n");
-    assert_eq!((code, out.as_str(), err), (1, "", text));
-    let (code, out, _) = evict(&["--holder", "00000000"]);
-    let text = "another holder has it\n00000000 does not hold deploy\n";
-    assert!(code == 1 && out.ends_with(text), "{out}");
-    assert!(!kept.is_lost());
-
-    let (code, out, err) = evict(&["--holder", &holder]);
-    assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    let last = out.lines().last().unwrap();
-    let text = format!("deploy was taken from {holder} on 3 of 3; free for others in ");
-    assert!(last.starts_with(&text), "{out}");
-    let loss = kept.wait_for_loss(TTL).expect("it is told at its next renewal");
-    assert_eq!(loss.cause, LossCause::Gone);
-    let next = other.try_lock_for("deploy", ttl, TTL).unwrap();
-    assert!(!kept.is_valid(), "one holder at a time");
-    assert!(next.unlock().unwrap().was_held());
-    drop(kept);
-
-    // The control: with --now there are two.
-    let kept = keep();
-    let holder = kept.token().fingerprint().to_string();
-    let (code, out, err) = evict(&["--holder", &holder, "--now"]);
-    assert!(
-        code == 0 && out.ends_with(&format!("deploy was taken from {holder} on 3 of 3\n")),
-        "{out}"
-    );
-    assert!(err.contains("while it may believe for another "), "{err}");
-    let next = other.try_lock("deploy", ttl).unwrap();
-    assert!(kept.is_valid() && next.is_valid(), "what the warning says");
-    drop((kept, next));
-}
-
-#[test]
-fn nothing_is_evicted_that_nobody_holds_or_that_cannot_be_asked() {
-    let (mut masters, _redlock, list) = start();
-    let evict =
-        |more: &[&str]| run(muxlock(&["evict", "deploy"]).args(more).env("MUXLOCK_NODES", &list));
-    let (code, out, err) = evict(&[]);
-    assert!(
-        code == 1 && out.is_empty() && err.contains("refused: no holder has a quorum: free ("),
-        "{err}"
-    );
-    for master in masters.iter() {
-        master.query(&[b"SET", b"deploy", b"0123456789ab"]).unwrap();
-    }
-    let (code, out, _) = evict(&["--holder", "0123"]);
-    assert!(code == 1 && out.contains("its key never expires: use --now\n"), "{out}");
-    assert!(out.ends_with("\n0123 still holds deploy\n"), "{out}");
-    let (code, ..) = evict(&["--holder", "0123", "--now"]);
-    assert_eq!((code, masters[0].value_of(b"deploy").unwrap()), (0, None));
-    masters[0].kill().unwrap();
-    masters[1].kill().unwrap();
-    let (code, out, _) = evict(&["--holder", "0123"]);
-    assert!(code == 3 && out.ends_with("\nunknown: only 1 of 3 masters answered\n"), "{out}");
 }

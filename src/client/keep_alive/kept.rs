@@ -145,7 +145,7 @@ impl Kept {
         loop {
             let now = Clock.now();
             let overdue_at = state.overdue_at();
-            if now >= overdue_at || now >= until {
+            if now >= overdue_at {
                 state.look(now);
             }
             if let Some(cause) = state.loss {
