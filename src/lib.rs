@@ -120,6 +120,11 @@
 //! example). [`LockGuard`] is `Send` and `Sync`, so it may move to another task; dropping it waits
 //! for nothing.
 //!
+//! # Ending waits, and errors
+//! [`Redlock::waiter`] waits until another thread, or a signal handler, cancels it;
+//! [`Redlock::close`] ends all waits of a client. Every error converts into [`Error`], whose
+//! [`kind`](Error::kind) says what to do. [`Redlock::inspect`] shows who holds a lock.
+//!
 //! # Work that outlasts the TTL
 //! [`LockGuard::ensure`] extends a lock between small steps. [`LockGuard::keep_alive`] has it
 //! renewed. One thread, which all such locks of a client share, notifies the holder before a lock

@@ -16,6 +16,8 @@ const NOT_HELD: u8 = 1;
 const UNKNOWN: u8 = 3;
 
 const WATCH_DEFAULT: &str = "1s";
+/// Clears a terminal, and begins at its top.
+const CLEAR: &str = "\x1b[H\x1b[2J";
 const WATCH_MIN: Duration = Duration::from_millis(100);
 
 /// Show who holds a lock, and for how long, without taking it
@@ -37,7 +39,7 @@ pub struct Args {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = WATCH_DEFAULT)]
     watch: Option<Duration>,
 
-    /// Write JSON, a line for each time
+    /// Write JSON, a line for each answer, or for each change
     #[arg(long)]
     json: bool,
 
@@ -62,7 +64,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     watch(args, &redlock, period.max(WATCH_MIN), &mut out)
 }
 
-/// Until the output is closed.
+/// Until it is interrupted, or a change cannot be written.
 fn watch(
     args: &Args,
     redlock: &Redlock,
@@ -70,18 +72,16 @@ fn watch(
     out: &mut io::Stdout,
 ) -> io::Result<ExitCode> {
     let redraws = out.is_terminal() && !args.json;
-    let (mut before, mut lines) = (String::new(), 0);
+    let mut before = String::new();
     loop {
         let inspection = redlock.inspect(&args.resource).map_err(io::Error::other)?;
         let state = state(&inspection);
         let text = match redraws {
-            true => format!("\x1b[{lines}A\x1b[J{}", args.show(&inspection)),
+            true => format!("{CLEAR}{}", args.show(&inspection)),
             false if state == before => String::new(),
             false if args.json => args.show(&inspection),
             false => format!("{}\n", summary(&args.resource, &inspection)),
         };
-        let text = if redraws && lines == 0 { args.show(&inspection) } else { text };
-        lines = text.lines().count();
         before = state;
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
             return Ok(code(&inspection));
@@ -141,6 +141,7 @@ fn as_text(resource: &str, inspection: &Inspection) -> String {
 fn said(node: &NodeInspection) -> String {
     match node.outcome {
         NodeOutcome::Absent => "free".to_owned(),
+        NodeOutcome::Held if node.holding.is_some() => "held".to_owned(),
         NodeOutcome::Held => "a value of another type".to_owned(),
         outcome => outcome.to_string(),
     }
@@ -167,11 +168,17 @@ fn summary(resource: &str, inspection: &Inspection) -> String {
         let answered = keys + nodes.iter().filter(|it| it.outcome == NodeOutcome::Absent).count();
         return format!("unknown: only {answered} of {total} masters answered");
     }
-    let left = nodes.iter().filter_map(|node| node.holding?.expires_in()).max();
+    // Without one of them, a key never expires.
+    let held = nodes.iter().filter(|node| node.outcome == NodeOutcome::Held);
+    let left: Option<Vec<_>> = held.map(|node| node.holding?.expires_in()).collect();
+    let left = left.map(|all| all.into_iter().max().unwrap_or_default());
     match (keys, inspection.free_in(), left) {
         (0, ..) => format!("{resource} is free"),
         (_, Some(Duration::ZERO), Some(left)) => {
             format!("{resource} is free; leftovers on {keys} of {total}, gone in {}", seconds(left))
+        }
+        (_, Some(Duration::ZERO), None) => {
+            format!("{resource} is free; leftovers on {keys} of {total}, one without a TTL")
         }
         _ => format!("{resource} is split: {keys} of {total} have a key, and no holder a quorum"),
     }
@@ -194,7 +201,7 @@ fn as_json(resource: &str, inspection: &Inspection) -> Value {
             },
             "holder": node.holding.map(|holding| holding.holder().to_string()),
             "expires_in_ms": node.holding.and_then(|it| it.expires_in()).map(millis),
-            "said": node.outcome.to_string(),
+            "said": said(node),
         })
     };
     json!({

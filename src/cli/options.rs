@@ -5,6 +5,7 @@
 
 use std::env;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -117,6 +118,13 @@ struct File {
 impl Options {
     /// The settings of the command line, the environment and the file.
     pub fn settings(&self) -> Result<Settings, String> {
+        let odd = env::vars_os().find(|(name, value)| {
+            name.to_string_lossy().starts_with("MUXLOCK_") && value.to_str().is_none()
+        });
+        if let Some((name, _)) = odd {
+            return Err(format!("{} is not UTF-8", name.to_string_lossy()));
+        }
+        // An empty variable counts as not set.
         self.settings_from(&|name| env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
@@ -229,22 +237,25 @@ impl Sources<'_> {
         let Some((name, text)) = self.named(setting)? else {
             return Ok(None);
         };
-        duration(&text).map(Some).map_err(|why| format!("{name} is {text:?}: {why}"))
+        duration(&text).map(Some).map_err(|why| format!("{name} is {:?}: {why}", shown(&text)))
     }
 
     fn factor(&self, flag: Option<f64>) -> Result<Option<f64>, String> {
         if flag.is_some() {
             return Ok(flag);
         }
-        if let Some((_, Value::Float(factor))) = self.in_file("drift_factor") {
-            if self.variable("drift_factor").is_none() {
-                return Ok(Some(*factor));
+        if self.variable("drift_factor").is_none() {
+            match self.in_file("drift_factor") {
+                Some((_, Value::Float(factor))) => return Ok(Some(*factor)),
+                Some((_, Value::Integer(factor))) => return Ok(Some(*factor as f64)),
+                _ => {}
             }
         }
         let Some((name, text)) = self.named("drift_factor")? else {
             return Ok(None);
         };
-        let factor = text.parse().map_err(|_| format!("{name} is {text:?}: it is not a number"))?;
+        let why = || format!("{name} is {:?}: it is not a number", shown(&text));
+        let factor = text.parse().map_err(|_| why())?;
         Ok(Some(factor))
     }
 
@@ -257,7 +268,7 @@ impl Sources<'_> {
         };
         let guard = Guard::from_str(&text, false);
         let known = "uptime, own_observation or off";
-        guard.map(Some).map_err(|_| format!("{name} is {text:?}: it must be {known}"))
+        guard.map(Some).map_err(|_| format!("{name} is {:?}: it must be {known}", shown(&text)))
     }
 }
 
@@ -272,12 +283,21 @@ impl File {
         if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
             let line = line_of(&text, key);
             let known = KEYS.join(", ");
+            let key = self::shown(key);
             return Err(format!("{shown}, line {line}: {key} is not known; known are {known}"));
         }
         let file = File { path, table };
-        if is_open(&file.path) && file.urls()?.iter().any(|url| has_password(url)) {
-            let shown = file.path.display();
-            warnings.push(format!("{shown} has a password, and others may read it: chmod 600"));
+        let mut warn = |path: &Path| {
+            if is_open(path) {
+                let shown = path.display();
+                warnings.push(format!("{shown} has a password, and others may read it: chmod 600"));
+            }
+        };
+        if file.urls()?.iter().any(|url| has_password(url)) {
+            warn(&file.path);
+        }
+        if let Some(path) = file.table.get("password_file").and_then(Value::as_str) {
+            warn(&file.path.parent().unwrap_or(Path::new("")).join(path));
         }
         Ok(file)
     }
@@ -312,14 +332,16 @@ impl File {
             }
             return Ok(self.urls()?.into_iter().map(str::to_owned).collect());
         };
-        let password = read(Path::new(&path))?;
+        // A relative path begins at the folder of this file.
+        let path = self.path.parent().unwrap_or(Path::new("")).join(path);
+        let password = read(&path)?;
         let password = password.trim_end_matches(['\r', '\n']);
         if password.is_empty() {
-            return Err(format!("{path} is empty: it should have the password"));
+            return Err(format!("{} is empty: it should have the password", path.display()));
         }
         let credentials = format!("{}:{}@", encoded(&user), encoded(password));
         let with = |url: &str| match url.split_once("://") {
-            Some((scheme, rest)) if !rest.contains('@') => {
+            Some((scheme, rest)) if !scheme.ends_with("unix") && !rest.contains('@') => {
                 format!("{scheme}://{credentials}{rest}")
             }
             _ => url.to_owned(),
@@ -331,11 +353,13 @@ impl File {
 /// The text of a small file.
 fn read(path: &Path) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    let length = fs::metadata(path).map_err(failed)?.len();
-    if length > FILE_BYTES_MAX {
+    let mut text = String::new();
+    let file = fs::File::open(path).map_err(failed)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("{}: it has more than {FILE_BYTES_MAX} bytes", path.display()));
     }
-    fs::read_to_string(path).map_err(failed)
+    Ok(text)
 }
 
 fn line_at(text: &str, at: usize) -> usize {
@@ -348,9 +372,15 @@ fn line_of(text: &str, key: &str) -> usize {
     1 + text.lines().position(has_it).unwrap_or(0)
 }
 
+/// A value that may be an address by mistake is not shown.
+fn shown(text: &str) -> &str {
+    if text.contains('@') || text.contains("://") { "***" } else { text }
+}
+
 fn has_password(url: &str) -> bool {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    rest.rsplit_once('@').is_some_and(|(credentials, _)| credentials.contains(':'))
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    !scheme.ends_with("unix")
+        && rest.rsplit_once('@').is_some_and(|(credentials, _)| credentials.contains(':'))
 }
 
 /// Whether other users may read it.

@@ -351,7 +351,8 @@ impl Redlock {
     ///
     /// The answer is past when you read it. Do not work because a resource is free: take the lock.
     /// It shows a [fingerprint](crate::LockToken::fingerprint) of the holder's token, never the
-    /// token. Masters in quarantine answer, too.
+    /// token. Masters in quarantine answer, too. Each master reads the key's whole value, so do not
+    /// ask for keys with large values of other programs.
     ///
     /// ```no_run
     /// # let redlock = muxlock::Redlock::connect(["redis://10.0.0.1"])?;

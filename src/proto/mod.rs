@@ -736,7 +736,8 @@ impl Engine {
 
     /// Records a node's vote, once (R3).
     fn record(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
-        if let Some(vote) = self.rounds.record(now, round, node, outcome) {
+        let is_vote = !self.rounds[round].kind.is_inspection();
+        if let Some(vote) = self.rounds.record(now, round, node, outcome).filter(|_| is_vote) {
             self.nodes[node].note_vote(vote);
         }
     }

@@ -1,2 +1,3 @@
 local value=redis.call("GET",KEYS[1]) if not value then return 0 end
-return {string.sub(value,1,math.min(8,math.floor(#value/3))),redis.call("PTTL",KEYS[1])}
+if #value<24 then value=redis.sha1hex(value) end
+return {string.sub(value,1,8),redis.call("PTTL",KEYS[1])}

@@ -55,6 +55,9 @@ fn every_node_is_waited_for() {
     assert_eq!(left, Some(Duration::from_millis(700)));
     assert!(inspection.nodes()[1].holding.is_none());
     assert_eq!(scenario.drain(), [], "there is nothing to release");
+    let mut nodes = scenario.engine.nodes();
+    assert!(nodes.all(|node| node.last_outcome.is_none()), "it was no vote");
+    drop(nodes);
     is_over(&scenario);
 }
 

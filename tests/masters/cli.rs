@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
 use muxlock::testing::Masters;
@@ -63,17 +65,18 @@ fn inspect_shows_who_holds_a_lock_and_exits_accordingly() {
     assert_eq!((code, json["holder"].as_str()), (0, Some(holder.as_str())));
     assert!(json["free_in_ms"].as_u64().is_some_and(|ms| ms > 0), "{json}");
     assert_eq!(json["nodes"].as_array().unwrap().len(), 3);
-    assert_eq!(json["nodes"][2]["state"], "held");
+    let node = &json["nodes"][2];
+    assert_eq!((&node["state"], &node["said"]), (&"held".into(), &"held".into()));
     assert!(lock.unlock().unwrap().was_held());
 
-    masters[0].query(&[b"SET", b"deploy", b"0123456789ab", b"PX", b"20000"]).unwrap();
+    masters[0].query(&[b"SET", b"deploy", b"0123456789abcdef01234567", b"PX", b"20000"]).unwrap();
     let (code, out, _) = inspect(&[]);
     let last = out.lines().last().unwrap();
     assert!(
         code == 1 && last.starts_with("deploy is free; leftovers on 1 of 3, gone in "),
         "{out}"
     );
-    masters[1].query(&[b"SET", b"deploy", b"ab0123456789", b"PX", b"20000"]).unwrap();
+    masters[1].query(&[b"SET", b"deploy", b"ab0123456789abcdef012345", b"PX", b"20000"]).unwrap();
     let (code, out, _) = inspect(&[]);
     let last = out.lines().last().unwrap();
     let split = "deploy is split: 2 of 3 have a key, and no holder a quorum";
@@ -116,6 +119,7 @@ fn settings_come_from_flags_variables_and_a_file() {
     let (file, secret) = (folder.0.join("config.toml"), folder.0.join("secret"));
     let url = |i: usize| format!("redis://{}", masters[i].addr());
     fs::write(&secret, "se cret\n").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     let text = format!(
         "nodes = [{:?}, {:?}, {:?}]\npassword_file = {:?}\nprefix = \"app:\"\nmax_ttl = \"1m\"\n\
          drift_factor = 0.02\nrestart_guard = \"off\"\n",
@@ -126,8 +130,8 @@ fn settings_come_from_flags_variables_and_a_file() {
     );
     fs::write(&file, text).unwrap();
     for i in 0..3 {
-        masters[i].query(&[b"SET", b"app:deploy", b"0123456789ab"]).unwrap();
-        masters[i].query(&[b"SET", b"other:deploy", b"ab0123456789"]).unwrap();
+        masters[i].query(&[b"SET", b"app:deploy", b"0123456789abcdef01234567"]).unwrap();
+        masters[i].query(&[b"SET", b"other:deploy", b"ab0123456789abcdef012345"]).unwrap();
     }
     let file = file.to_str().unwrap();
     let inspect = |command: &mut Command| {
@@ -136,14 +140,14 @@ fn settings_come_from_flags_variables_and_a_file() {
         out.lines().last().unwrap().to_owned()
     };
     let with_file = || muxlock(&["inspect", "deploy", "--config", file]);
-    assert!(inspect(&mut with_file()).starts_with("deploy is held by 0123 on 3 of 3"));
+    assert!(inspect(&mut with_file()).starts_with("deploy is held by 01234567 on 3 of 3"));
     let mut command = muxlock(&["inspect", "deploy"]);
-    assert!(inspect(command.env("MUXLOCK_CONFIG", file)).contains("held by 0123 "));
+    assert!(inspect(command.env("MUXLOCK_CONFIG", file)).contains("held by 01234567 "));
     let mut command = with_file();
-    assert!(inspect(command.env("MUXLOCK_PREFIX", "other:")).contains("held by ab01 "));
+    assert!(inspect(command.env("MUXLOCK_PREFIX", "other:")).contains("held by ab012345 "));
     let mut command = with_file();
     command.env("MUXLOCK_PREFIX", "none:").args(["--prefix", "app:"]);
-    assert!(inspect(&mut command).contains("held by 0123 "));
+    assert!(inspect(&mut command).contains("held by 01234567 "));
 }
 
 #[test]
@@ -161,7 +165,9 @@ fn bad_input_is_named_and_nothing_is_done() {
     let unit = file("unit.toml", "nodes = [\"redis://127.0.0.1:1\"]\nnode_timeout = \"50\"\n");
     let user = file("user.toml", "nodes = [\"redis://127.0.0.1:1\"]\nuser = \"u\"\n");
     let path = |text: &str| text.replace("DIR", folder.0.to_str().unwrap());
-    let table: [(Vec<&str>, String); 11] = [
+    let secret = file("secret.toml", "\"redis://:sesame@h\" = 1\n");
+    let guard = file("guard.toml", "restart_guard = \"redis://:sesame@h\"\n");
+    let table: [(Vec<&str>, String); 14] = [
         (
             vec!["deploy"],
             "muxlock: no masters: give --node, MUXLOCK_NODES or a file (/etc/muxlock.toml)\n"
@@ -196,6 +202,12 @@ fn bad_input_is_named_and_nothing_is_done() {
             ),
         ),
         (vec!["deploy", "--config", &user], path("DIR/user.toml: user needs password_file")),
+        (vec!["deploy", "--config", "/dev/zero"], "/dev/zero: it has more than 65536 bytes".into()),
+        (vec!["deploy", "--config", &secret], path("DIR/secret.toml, line 1: *** is not known")),
+        (
+            vec!["deploy", node[0], node[1], "--config", &guard],
+            path("DIR/guard.toml: restart_guard is \"***\": it must be uptime,"),
+        ),
         (vec!["deploy", "--config", "/nonexistent"], "muxlock: /nonexistent: No such file".into()),
     ];
     for (args, text) in table {
@@ -208,6 +220,26 @@ fn bad_input_is_named_and_nothing_is_done() {
     let (code, _, err) = run(command.args(node).env("MUXLOCK_RESTART_GUARD", "on"));
     let text = "MUXLOCK_RESTART_GUARD is \"on\": it must be uptime, own_observation or off";
     assert!(code == 2 && err.contains(text), "{err}");
+    let mut command = muxlock(&["inspect", "deploy"]);
+    let odd = std::ffi::OsStr::from_bytes(b"\xff");
+    let (code, _, err) = run(command.args(node).env("MUXLOCK_PREFIX", odd));
+    assert_eq!((code, err.as_str()), (2, "muxlock: MUXLOCK_PREFIX is not UTF-8\n"));
+}
+
+/// They have no place for credentials.
+#[test]
+fn sockets_of_a_file_keep_their_paths() {
+    let folder = Folder::create("cli-socket");
+    let (path, secret) = (folder.0.join("config.toml"), folder.0.join("secret"));
+    fs::write(&secret, "sesame").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let text =
+        "nodes = [\"unix:///nonexistent/a.sock\"]\npassword_file = \"secret\"\ndrift_factor = 0\n";
+    fs::write(&path, text).unwrap();
+    let (code, out, err) =
+        run(&mut muxlock(&["inspect", "deploy", "--config", path.to_str().unwrap()]));
+    assert_eq!((code, err.as_str()), (3, ""), "{out}");
+    assert!(out.contains("there is no such socket file"), "{out}");
 }
 
 #[test]
@@ -218,7 +250,6 @@ fn passwords_that_others_can_read_are_warned_of() {
         .unwrap();
     let file = path.to_str().unwrap();
     let inspect = || run(&mut muxlock(&["inspect", "deploy", "--config", file]));
-    use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let (code, out, err) = inspect();
     assert_eq!(err, format!("muxlock: {file} has a password, and others may read it: chmod 600\n"));

@@ -37,19 +37,27 @@ fn holders_are_told(redlock: &Redlock, run: Run<'_>) {
 
     // Values of other clients: at most a third of them is shown.
     for node in 0..3 {
-        run(node, &[b"SET", b"locks:other", b"0123456789ab"]);
+        run(node, &[b"SET", b"locks:other", b"0123456789abcdef01234567"]);
         run(node, &[b"SET", b"locks:short", b"ab", b"PX", b"20000"]);
     }
     let other = redlock.inspect("other").unwrap();
-    assert_eq!(other.holder().unwrap().as_bytes(), b"0123");
+    assert_eq!(other.holder().unwrap().as_bytes(), b"01234567");
     assert!(other.free_in().is_none(), "it never expires");
-    assert!(other.to_string().contains("held by 0123, without a TTL"), "{other}");
-    let short = redlock.inspect("short").unwrap();
-    assert_eq!(short.holder().unwrap().as_bytes(), b"");
-    assert_eq!(run(0, &[b"GET", b"locks:other"]), Value::Bulk(b"0123456789ab".to_vec()));
+    assert!(other.to_string().contains("held by 01234567, without a TTL"), "{other}");
+    let short = redlock.inspect("short").unwrap().holder().unwrap();
+    assert!(short.as_bytes().len() == 8 && short.as_bytes() != b"ab", "{short}");
+    for node in 0..3 {
+        let value = format!("worker-{node}");
+        run(node, &[b"SET", b"locks:workers", value.as_bytes(), b"PX", b"20000"]);
+    }
+    assert!(redlock.inspect("workers").unwrap().holder().is_none(), "each is another");
+    assert_eq!(
+        run(0, &[b"GET", b"locks:other"]),
+        Value::Bulk(b"0123456789abcdef01234567".to_vec())
+    );
 
     // Left behind on a minority.
-    run(2, &[b"SET", b"locks:left", b"0123456789ab", b"PX", b"20000"]);
+    run(2, &[b"SET", b"locks:left", b"0123456789abcdef01234567", b"PX", b"20000"]);
     let left = redlock.inspect("left").unwrap();
     assert!(left.holder().is_none() && left.free_in() == Some(Duration::ZERO));
     let text = "no holder has a quorum; 1 of 3 nodes have a key (";

@@ -145,13 +145,14 @@ impl Kept {
         loop {
             let now = Clock.now();
             let overdue_at = state.overdue_at();
-            if now >= overdue_at {
+            let is_gone = matches!(state.place, Place::Gone);
+            if !is_gone && (now >= overdue_at || now >= until) {
                 state.look(now);
             }
             if let Some(cause) = state.loss {
                 return Some(self.report(&state, cause, now));
             }
-            if now >= until || matches!(state.place, Place::Gone) {
+            if now >= until || is_gone {
                 return None;
             }
             let wait = overdue_at.min(until).since(now);
@@ -294,6 +295,12 @@ impl Kept {
         drop(state);
         // The callback is the caller's; the panic hook has reported the panic.
         let _ = catch_unwind(AssertUnwindSafe(|| on_loss(&loss)));
+    }
+
+    /// When its validity ends.
+    #[cfg(test)]
+    pub(super) fn end(&self) -> Moment {
+        self.lock().deadline
     }
 
     /// Sets the moment of the notice.

@@ -506,13 +506,17 @@ mod tests {
     fn wait_for_a_loss_ends_when_the_lock_is_given_up() {
         let give_up: [fn(KeptLock); 2] = [drop, |kept| drop(kept.stop())];
         for give_up in give_up {
-            let kept = kept(20 * SECOND, SECOND);
+            let kept = kept(SECOND / 2, SECOND / 100);
             let watch = kept.watch();
             assert!(format!("{watch:?}").contains("resource"));
             let waiting = std::thread::spawn(move || watch.wait_for_loss(Duration::MAX));
             std::thread::yield_now();
+            let again = kept.watch();
+            kept.kept.tell_at(Clock.now().after(SECOND / 20));
             give_up(kept);
             assert!(waiting.join().unwrap().is_none());
+            wait_until(|| Clock.now() >= again.kept.end());
+            assert!(again.wait_for_loss(Duration::ZERO).is_none(), "it was not lost");
         }
     }
 

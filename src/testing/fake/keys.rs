@@ -1,6 +1,7 @@
 //! Keys that expire, and what muxlock's scripts do with them.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
 use std::time::{Duration, Instant};
 
 use super::super::query::Value;
@@ -26,6 +27,12 @@ impl Entry {
     fn is_over(&self, now: Now) -> bool {
         self.expires.is_some_and(|expires| now.steady >= expires)
     }
+}
+
+fn hash(value: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(value);
+    hasher.finish()
 }
 
 /// The keys of one database.
@@ -169,11 +176,13 @@ impl Keys {
         let Some(value) = self.get(now, key) else {
             return Value::Integer(0);
         };
-        let length = (value.len() / 3).min(FINGERPRINT_BYTES_MAX);
-        Value::Array(vec![
-            Value::Bulk(value[..length].to_vec()),
-            Value::Integer(self.pttl(now, key)),
-        ])
+        // A real server hashes a short value with SHA-1.
+        let value = match value.len() {
+            ..24 => format!("{:016x}", hash(&value)).into_bytes(),
+            _ => value,
+        };
+        let head = value[..FINGERPRINT_BYTES_MAX].to_vec();
+        Value::Array(vec![Value::Bulk(head), Value::Integer(self.pttl(now, key))])
     }
 
     /// Raises a time to live, and never lowers it.
