@@ -70,8 +70,8 @@ pub(crate) const FINGERPRINT_BYTES_MAX: usize = 8;
 /// extend the lock. It may be logged.
 ///
 /// Of a token of this crate it is the first 8 of 40 hexadecimal digits; 128 random bits stay
-/// secret. Of another client's value it is the first 8 bytes, at most a third; of one with less than
-/// 24 bytes, the first 8 hexadecimal digits of its SHA-1.
+/// secret. Of another client's value it is the first 8 bytes, at most a third; if the value has
+/// less than 24 bytes, the first 8 hexadecimal digits of its SHA-1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     bytes: [u8; FINGERPRINT_BYTES_MAX],
