@@ -264,7 +264,7 @@ fn ensure_extends_only_a_lock_that_runs_low() {
     assert_eq!(redlock.stats().extended, 1);
     // What its TTL cannot give is refused rather than pretended.
     let error = lock.ensure(TTL).unwrap_err();
-    let expected = "the ttl is 30s: it must be from 30.004s to 30s (max_ttl)";
+    let expected = "the ttl is 30s: it must be from 30.004s to 30s, which max_ttl sets";
     assert_eq!(error.to_string(), expected);
     assert!(lock.is_valid());
 }
