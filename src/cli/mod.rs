@@ -7,11 +7,17 @@ mod manual;
 mod options;
 mod page;
 mod paint;
+#[cfg(target_os = "linux")]
+mod run;
+#[cfg(not(target_os = "linux"))]
+#[path = "run/elsewhere.rs"]
+mod run;
 mod stage;
 mod stopwatch;
 
+use std::env;
 use std::io::{self, Write};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -28,16 +34,30 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(run::Args),
     Demo(demo::Args),
     Inspect(inspect::Args),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
 }
 
-/// Parses the arguments and runs the command. Bad usage ends the process here, with code 2.
+/// Parses the arguments and runs the command. Bad usage ends the process here.
 pub fn main() -> ExitCode {
-    let Cli { command } = Cli::parse();
+    let mut args = env::args_os();
+    let name = args.nth(1);
+    if let Some(code) = name.as_ref().and_then(|name| run::own(name, args)) {
+        return code;
+    }
+    let Cli { command } = Cli::try_parse().unwrap_or_else(|error| {
+        if error.use_stderr() && name.is_some_and(|name| name == "run") {
+            let _ = error.print();
+            // Any other code may be the command's.
+            process::exit(i32::from(run::FAILED));
+        }
+        error.exit()
+    });
     let result = match command {
+        Command::Run(args) => Ok(run::run(&args)),
         Command::Demo(args) => demo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Completions(args) => manual::completions(&args),

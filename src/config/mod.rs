@@ -153,6 +153,16 @@ impl Config {
         quorum::quorum(self.nodes.len())
     }
 
+    /// How long one node may take to answer; see [`Builder::node_timeout`].
+    pub fn node_timeout(&self) -> Duration {
+        self.node_timeout
+    }
+
+    /// The longest TTL of any client; see [`Builder::max_ttl`].
+    pub fn max_ttl(&self) -> Duration {
+        self.max_ttl
+    }
+
     /// Checks that an extension to `ttl` can leave a validity of `min`.
     pub(crate) fn ensured(&self, ttl: Duration, min: Duration) -> Result<(), LockError> {
         let validity = Ttl::new(ttl).and_then(|ttl| self.drift.validity(ttl));

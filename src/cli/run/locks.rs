@@ -1,0 +1,228 @@
+//! The event loop: a multiplexer as its guest, signals, and a timer.
+
+use std::fs;
+use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
+use std::time::Duration;
+
+use muxlock::mio::unix::SourceFd;
+use muxlock::mio::{Events, Interest, Poll, Token};
+use muxlock::{
+    Cancelled, Done, Inspection, Lease, LockError, LockErrorKind, Moment, Multiplexer, OpId,
+};
+use nix::sys::signal::Signal;
+use signal_hook_mio::v1_0::Signals;
+
+use super::command::code_of;
+use super::timer::Timer;
+use super::{Plan, UNAVAILABLE, say, seconds};
+
+const SIGNALS: Token = Token(0);
+const TIMER: Token = Token(1);
+const FIRST_NODE: Token = Token(2);
+const EVENTS: usize = 64;
+/// While the tool waits for the lock, they end it; later, the command gets them.
+const FORWARDED: [Signal; 6] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+/// How often a wait for the lock is shown on a terminal.
+const PROGRESS: Duration = Duration::from_secs(1);
+/// How long releases are waited for that the result does not need.
+const DRAIN_MAX: Duration = Duration::from_millis(100);
+const CLEAR_LINE: &str = "\r\x1b[K";
+
+pub struct Locks<'a> {
+    pub plan: &'a Plan<'a>,
+    // Dropped before the poll: its sockets are registered there.
+    pub mux: Multiplexer,
+    signals: Signals,
+    timer: Timer,
+    poll: Poll,
+    events: Events,
+}
+
+impl<'a> Locks<'a> {
+    pub fn new(plan: &'a Plan<'a>) -> io::Result<Locks<'a>> {
+        let poll = Poll::new()?;
+        let registry = poll.registry();
+        let ignored = ignored()?;
+        let handled = FORWARDED.map(|signal| signal as i32);
+        let handled = handled.iter().filter(|signal| ignored & (1 << (**signal - 1)) == 0);
+        let mut signals = Signals::new(handled.chain([&(Signal::SIGCHLD as i32)]))?;
+        registry.register(&mut signals, SIGNALS, Interest::READABLE)?;
+        let timer = Timer::new()?;
+        registry.register(&mut SourceFd(&timer.fd()), TIMER, Interest::READABLE)?;
+        let mux = Multiplexer::new(plan.config.clone(), registry, FIRST_NODE)?;
+        let events = Events::with_capacity(EVENTS);
+        Ok(Locks { plan, mux, signals, timer, poll, events })
+    }
+
+    /// Waits until something has happened, at most until then, and handles it.
+    pub fn turn(&mut self, until: Option<Moment>) -> io::Result<()> {
+        let own = until.map_or(Duration::MAX, |until| until.since(self.mux.now()));
+        let left = self.mux.next_timeout().map_or(own, |next| next.min(own));
+        self.timer.set(left)?;
+        let at_once = left.is_zero().then_some(Duration::ZERO);
+        match self.poll.poll(&mut self.events, at_once) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => self.events.clear(),
+            other => other?,
+        }
+        self.mux.handle_events(&self.events);
+        Ok(())
+    }
+
+    /// The signals that came, for the command.
+    pub fn signals(&mut self) -> Vec<Signal> {
+        let to_forward = |signal| Signal::try_from(signal).ok().filter(|it| FORWARDED.contains(it));
+        self.signals.pending().filter_map(to_forward).collect()
+    }
+
+    /// Acquires the lock, or returns the exit status.
+    pub fn acquire(&mut self) -> io::Result<Result<Lease, u8>> {
+        let args = self.plan.args;
+        let op = match args.wait {
+            Some(wait) => self.mux.try_lock_for(&args.resource, args.ttl, wait),
+            None => self.mux.try_lock(&args.resource, args.ttl),
+        };
+        let op = op.map_err(io::Error::other)?;
+        self.mux.flush();
+        let mut progress = Progress::start(self.plan, self.mux.now());
+        let result = loop {
+            if let Some(signal) = self.signals().first() {
+                break Err(code_of(*signal as i32));
+            }
+            match self.done(op) {
+                Some(Done::Acquired(Ok(lease))) => break Ok(lease),
+                Some(Done::Acquired(Err(error))) => {
+                    drop(progress);
+                    return self.not_acquired(&error).map(Err);
+                }
+                _ => {}
+            }
+            let show_at = progress.show(&args.resource, self.mux.now());
+            self.turn(show_at)?;
+        };
+        drop(progress);
+        if result.is_err() {
+            // Whatever was granted is released.
+            let _: Cancelled = self.mux.cancel(op);
+            self.drain()?;
+        }
+        Ok(result)
+    }
+
+    /// The last result of an operation that has one.
+    pub fn done(&mut self, op: OpId) -> Option<Done> {
+        let mut last = None;
+        // Bounded by the operations that were started.
+        while let Some((id, done)) = self.mux.poll_done() {
+            if id == op {
+                last = Some(done);
+            }
+        }
+        last
+    }
+
+    /// Waits for the result of an operation that ends by itself.
+    pub fn finish(&mut self, op: OpId) -> io::Result<Done> {
+        self.mux.flush();
+        loop {
+            if let Some(done) = self.done(op) {
+                return Ok(done);
+            }
+            self.turn(None)?;
+        }
+    }
+
+    /// Sends what is to be sent, and waits a little for the masters.
+    pub fn drain(&mut self) -> io::Result<()> {
+        self.mux.flush();
+        let until = self.mux.now().after(DRAIN_MAX);
+        while self.mux.unanswered() > 0 && self.mux.now() < until {
+            self.turn(Some(until))?;
+        }
+        Ok(())
+    }
+
+    /// Says why there is no lock, and returns the exit status.
+    fn not_acquired(&mut self, error: &LockError) -> io::Result<u8> {
+        let args = self.plan.args;
+        self.drain()?;
+        match error.kind() {
+            LockErrorKind::Contended => {
+                let op = self.mux.inspect(&args.resource).map_err(io::Error::other)?;
+                let holder = match self.finish(op)? {
+                    Done::Inspected(inspection) => holder(&args.resource, &inspection),
+                    _ => None,
+                };
+                let why = holder.map_or_else(|| error.to_string(), |it| format!("contended: {it}"));
+                let hint = if args.wait.is_none() { " (--wait 30s would wait)" } else { "" };
+                say(&format!("{why}{hint}"));
+                Ok(args.conflict_exit_code)
+            }
+            LockErrorKind::Unavailable | LockErrorKind::TimedOut | LockErrorKind::Expired => {
+                say(&error.to_string());
+                Ok(UNAVAILABLE)
+            }
+            _ => Err(io::Error::other(error.to_string())),
+        }
+    }
+}
+
+/// Who holds it, in words; nothing if no holder has a quorum.
+fn holder(resource: &str, inspection: &Inspection) -> Option<String> {
+    let holder = inspection.holder()?;
+    let nodes = inspection.nodes();
+    let has_it = nodes.iter().filter(|it| it.holding.is_some_and(|it| it.holder() == holder));
+    let (count, total) = (has_it.count(), nodes.len());
+    let free = inspection.free_in().map_or_else(String::new, |left| {
+        format!("; free in {} at the latest unless it is renewed", seconds(left))
+    });
+    Some(format!("{holder} holds {resource} on {count} of {total} masters{free}"))
+}
+
+/// One line on a terminal that shows how long the tool has waited. It disappears when dropped.
+struct Progress {
+    start: Moment,
+    /// `None` where it is not shown.
+    show_at: Option<Moment>,
+    is_shown: bool,
+}
+
+impl Progress {
+    fn start(plan: &Plan<'_>, now: Moment) -> Progress {
+        let is_wanted = !plan.args.quiet && stderr().is_terminal();
+        let show_at = is_wanted.then(|| now.after(PROGRESS));
+        Progress { start: now, show_at, is_shown: false }
+    }
+
+    /// Shows it if that is due. Returns when it is due next.
+    fn show(&mut self, resource: &str, now: Moment) -> Option<Moment> {
+        if self.show_at? <= now {
+            let waited = now.since(self.start).as_secs();
+            let _ = write!(stderr(), "{CLEAR_LINE}waiting for {resource}: {waited} s");
+            (self.show_at, self.is_shown) = (Some(now.after(PROGRESS)), true);
+        }
+        self.show_at
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_shown {
+            let _ = write!(stderr(), "{CLEAR_LINE}");
+        }
+    }
+}
+
+/// The signals that are ignored, as the bits of a mask: `nohup` asks for that, and the command is
+/// to ignore them too.
+fn ignored() -> io::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    Ok(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0))
+}

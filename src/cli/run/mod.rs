@@ -1,0 +1,215 @@
+//! `muxlock run`: a command that runs only while a lock is held.
+//!
+//! Three processes: this one, which acquires and renews the lock; the [guard](guard), which ends
+//! the command before the lock is over, also if this process cannot; and the [stub](stub), which
+//! becomes the command.
+
+mod command;
+mod guard;
+mod locks;
+mod records;
+mod stub;
+mod supervise;
+mod terminal;
+mod timer;
+
+use std::env::ArgsOs;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use muxlock::{Config, ConfigError, Heal};
+
+use super::options::{Options, duration};
+
+/// Runs what this program is when it has started itself, under these names.
+pub fn own(name: &OsStr, args: ArgsOs) -> Option<ExitCode> {
+    match name.to_str()? {
+        guard::NAME => Some(guard::main(args)),
+        stub::NAME => Some(stub::main(args)),
+        _ => None,
+    }
+}
+
+/// The lock was lost, and the command was ended.
+const LOST: u8 = 120;
+/// Another holder has the lock.
+const CONTENDED: u8 = 121;
+/// Too few masters answered.
+const UNAVAILABLE: u8 = 122;
+/// `--max-time` is over, as `timeout(1)` says it.
+const TIMED_OUT: u8 = 124;
+/// Nothing was run, as `timeout(1)` says it.
+pub const FAILED: u8 = 125;
+
+const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(2);
+
+/// Run a command while a lock is held
+///
+/// The lock is renewed while the command runs, and released when it ends. If
+/// the lock is lost, or muxlock is killed or stopped, the command and what it
+/// started get SIGTERM, then SIGKILL, before another client can get the lock. A
+/// process that leaves the command's process group (setsid) is not ended.
+///
+/// Exit status: the command's own; 128+n if signal n ended it, or muxlock while
+/// it waited; 120 if the lock was lost, also if that was found only after the
+/// command had ended; 121 if another holder has the lock; 122 if too few
+/// masters answered; 124 if --max-time was over; 125 if muxlock failed; 126 if
+/// the command cannot be run; 127 if it was not found.
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment, next_line_help = true)]
+#[command(override_usage = "muxlock run [OPTIONS] RESOURCE [--] COMMAND [ARG]...
+       muxlock run [OPTIONS] RESOURCE -c STRING")]
+pub struct Args {
+    /// The name of the lock
+    resource: String,
+
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required_unless_present = "shell_command", conflicts_with = "shell_command")]
+    command: Vec<OsString>,
+
+    /// Run STRING with a shell, in place of COMMAND
+    #[arg(short = 'c', long = "command", value_name = "STRING")]
+    shell_command: Option<OsString>,
+
+    /// The shell for -c
+    #[arg(long, value_name = "PATH", default_value = "/bin/sh", requires = "shell_command")]
+    shell: PathBuf,
+
+    /// How long the lock outlives its last renewal
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "10s")]
+    ttl: Duration,
+
+    /// Wait so long for the lock [default: not at all]
+    #[arg(short, long, value_name = "D", value_parser = duration)]
+    wait: Option<Duration>,
+
+    /// Do not wait for the lock, which is the default
+    #[arg(short, long, conflicts_with = "wait")]
+    nonblock: bool,
+
+    /// The exit status if another holder has the lock
+    #[arg(short = 'E', long, value_name = "N", default_value_t = CONTENDED)]
+    conflict_exit_code: u8,
+
+    /// From SIGTERM to SIGKILL [default: 2s, or less if the TTL is short]
+    #[arg(long, value_name = "D", value_parser = duration)]
+    kill_after: Option<Duration>,
+
+    /// End the command after this time
+    #[arg(long, value_name = "D", value_parser = duration)]
+    max_time: Option<Duration>,
+
+    /// Keep the resource locked so long, even if the command ends earlier
+    #[arg(long, value_name = "D", value_parser = duration)]
+    at_least: Option<Duration>,
+
+    /// Do without the process that ends the command if muxlock cannot
+    #[arg(long)]
+    no_guard: bool,
+
+    /// Say nothing but why the command was not run, or was ended
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+
+    /// Say what happens to the lock
+    #[arg(short, long)]
+    verbose: bool,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// What was asked for, checked.
+struct Plan<'a> {
+    args: &'a Args,
+    config: Config,
+    kill_after: Duration,
+    program: Vec<OsString>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> ExitCode {
+    if args.verbose {
+        records::show();
+    }
+    let code = Plan::new(args).and_then(|plan| {
+        supervise::run(&plan).map_err(|error| match error.kind() {
+            io::ErrorKind::Other => error.to_string(),
+            _ => format!("muxlock failed: {error}"),
+        })
+    });
+    code.map(ExitCode::from).unwrap_or_else(|why| {
+        say(&why);
+        ExitCode::from(FAILED)
+    })
+}
+
+/// One line for the user.
+fn say(text: &str) {
+    // At once, because three processes may write. If it fails, there is no way to report it.
+    let _ = io::stderr().write_all(format!("muxlock: {text}\n").as_bytes());
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+impl<'a> Plan<'a> {
+    fn new(args: &'a Args) -> Result<Plan<'a>, String> {
+        let settings = args.options.settings()?;
+        if !args.quiet {
+            settings.warnings.iter().for_each(|warning| say(warning));
+        }
+        // A long command outlives restarts of masters, one after the other.
+        let config = match settings.builder.clone().heal(Heal::On).config() {
+            Err(ConfigError::HealUnguarded { .. }) => settings.builder.config(),
+            config => config,
+        };
+        let config = config.map_err(|error| error.to_string())?;
+        let max_ttl = config.max_ttl();
+        check_ttl("ttl", args.ttl, max_ttl)?;
+        if let Some(at_least) = args.at_least {
+            check_ttl("at-least", at_least, max_ttl)?;
+        }
+        let kill_after = kill_after(args, config.node_timeout())?;
+        let program = match &args.shell_command {
+            Some(text) => vec![args.shell.clone().into(), "-c".into(), text.clone()],
+            None => args.command.clone(),
+        };
+        Ok(Plan { args, config, kill_after, program })
+    }
+}
+
+fn check_ttl(name: &str, given: Duration, max_ttl: Duration) -> Result<(), String> {
+    if given <= max_ttl {
+        return Ok(());
+    }
+    let [given, most] = [given, max_ttl].map(humantime::format_duration);
+    let all = "all clients must have the same";
+    Err(format!("{name} is {given}: at most max-ttl, which is {most}; {all} (--max-ttl {given})"))
+}
+
+/// The time from SIGTERM to SIGKILL. Both must fit into what is left after a renewal has failed.
+fn kill_after(args: &Args, node_timeout: Duration) -> Result<Duration, String> {
+    let most = (args.ttl / 2).checked_sub(2 * node_timeout).filter(|most| !most.is_zero());
+    let shown = humantime::format_duration;
+    let Some(most) = most else {
+        let least = shown(4 * node_timeout);
+        let given = shown(args.ttl);
+        return Err(format!("ttl is {given}: more than {least}, four times node-timeout"));
+    };
+    match args.kill_after {
+        None => Ok(KILL_AFTER_DEFAULT.min(most)),
+        Some(given) if given <= most => Ok(given),
+        Some(given) => {
+            let (ttl, needed) = (shown(args.ttl), shown(2 * (given + 2 * node_timeout)));
+            let (given, most) = (shown(given), shown(most));
+            let bound = format!("at most {most} with a ttl of {ttl}");
+            Err(format!("kill-after is {given}: {bound}; it needs --ttl {needed}"))
+        }
+    }
+}
