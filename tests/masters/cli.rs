@@ -12,7 +12,7 @@ use serde_json::Value;
 use testbed::{Folder, TTL, all_ready, patient, soon};
 
 /// The tool, without the settings of the user who runs the test.
-fn muxlock(args: &[&str]) -> Command {
+pub fn muxlock(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_muxlock"));
     let mine = std::env::vars_os().map(|(name, _)| name);
     mine.filter(|name| name.to_string_lossy().starts_with("MUXLOCK_")).for_each(|name| {
@@ -23,13 +23,13 @@ fn muxlock(args: &[&str]) -> Command {
 }
 
 #[track_caller]
-fn run(command: &mut Command) -> (i32, String, String) {
+pub fn run(command: &mut Command) -> (i32, String, String) {
     let Output { status, stdout, stderr } = command.output().expect("the binary runs");
     let text = |bytes| String::from_utf8(bytes).expect("it writes UTF-8");
     (status.code().expect("it exits"), text(stdout), text(stderr))
 }
 
-fn start() -> (Masters, Redlock, String) {
+pub fn start() -> (Masters, Redlock, String) {
     let masters = Masters::start(3).unwrap();
     let redlock = all_ready(&patient(masters.urls()).restart_guard(RestartGuard::Off));
     let list = masters.urls().join(",");

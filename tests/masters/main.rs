@@ -24,6 +24,12 @@ mod keep_alive;
 mod masters;
 mod messages;
 mod names;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod run;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod run_faults;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod run_terminal;
 mod testing;
 #[cfg(target_os = "linux")]
 mod threads;

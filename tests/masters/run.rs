@@ -1,0 +1,316 @@
+//! `muxlock run` on real masters: exit codes, words, signals, and what the command gets.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use testbed::scripted::refused_addr;
+use testbed::{Folder, TTL, soon, timed};
+
+use super::cli::{muxlock, run, start};
+
+/// `muxlock run` on these masters.
+pub fn guarded(list: &str, args: &[&str]) -> Command {
+    let mut command = muxlock(&["run"]);
+    command.args(args).env("MUXLOCK_NODES", list).env("MUXLOCK_RESTART_GUARD", "off");
+    command
+}
+
+/// The first line that the command writes.
+pub fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+pub fn signal(name: &str, pid: u32) {
+    let sent = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status();
+    assert!(sent.unwrap().success(), "kill -{name} {pid}");
+}
+
+/// A piped standard output, and a process that is ended with the test.
+pub struct Running(pub Child);
+
+impl Running {
+    pub fn start(command: &mut Command) -> Running {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(command.spawn().expect("the binary runs"))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Its exit status, and what else it has written.
+    pub fn end(mut self) -> (i32, String, String) {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.0.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        self.0.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        (self.0.wait().unwrap().code().expect("it exits"), out, err)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn exit_status_is_that_of_the_command_or_says_why_there_is_none() {
+    let (_masters, redlock, list) = start();
+    let code = |args: &[&str]| run(&mut guarded(&list, args));
+    let none = String::new;
+    assert_eq!(code(&["r", "true"]), (0, none(), none()));
+    assert_eq!(code(&["r", "--", "sh", "-c", "echo out; exit 3"]), (3, "out\n".into(), none()));
+    assert_eq!(code(&["r", "-c", "kill -9 $$"]), (137, none(), none()));
+    assert_eq!(code(&["r", "--shell", "/bin/echo", "-c", "word"]), (0, "-c word\n".into(), none()));
+
+    let (status, _, err) = code(&["r", "/no/such"]);
+    assert_eq!(status, 127);
+    assert_eq!(err, "muxlock: cannot run /no/such: No such file or directory (os error 2)\n");
+    let (status, _, err) = code(&["r", "/etc/passwd"]);
+    assert_eq!(status, 126);
+    assert_eq!(err, "muxlock: cannot run /etc/passwd: Permission denied (os error 13)\n");
+
+    let lock = redlock.try_lock("r", TTL).unwrap();
+    assert_eq!(redlock.shutdown(TTL), 0);
+    let (status, _, err) = code(&["r", "true"]);
+    let holder = lock.token().fingerprint();
+    let words = format!("muxlock: contended: {holder} holds r on 3 of 3 masters; free in ");
+    assert!(status == 121 && err.starts_with(&words), "{err}");
+    assert!(
+        err.ends_with(" s at the latest unless it is renewed (--wait 30s would wait)\n"),
+        "{err}"
+    );
+    assert_eq!(code(&["-E", "0", "r", "true"]).0, 0);
+    let (status, _, err) = code(&["-w", "50ms", "r", "true"]);
+    assert!(status == 121 && err.ends_with("unless it is renewed\n"), "{err}");
+    assert!(lock.unlock().unwrap().was_held());
+
+    let (status, _, err) = code(&["--max-time", "100ms", "r", "sleep", "60"]);
+    assert_eq!(status, 124);
+    let words = "muxlock: --max-time is over; the command gets SIGTERM now and SIGKILL in 2.0 s\n";
+    assert_eq!(err, words);
+    assert_eq!(code(&["r", "true"]).0, 0, "every lock was released");
+
+    let list = [(); 3].map(|()| format!("redis://{}", refused_addr())).join(",");
+    let (status, _, err) = run(&mut guarded(&list, &["r", "true"]));
+    assert_eq!(status, 122);
+    assert!(
+        err.starts_with("muxlock: unavailable: ") && err.contains("connection refused"),
+        "{err}"
+    );
+}
+
+#[test]
+fn wrong_usage_is_told_from_the_codes_of_a_command() {
+    let list = "redis://127.0.0.1:1";
+    let table: [(&[&str], &str); 9] = [
+        (&["--ttl", "1m", "r", "true"], "muxlock: ttl is 1m: at most max-ttl, which is 30s; all "),
+        (&["--at-least", "1m", "r", "true"], "muxlock: at-least is 1m: at most max-ttl, which is "),
+        (
+            &["--kill-after", "9s", "r", "true"],
+            "muxlock: kill-after is 9s: at most 4s 900ms with a ttl of 10s; it needs --ttl 18s 200ms\n",
+        ),
+        (&["--ttl", "200ms", "r", "true"], "muxlock: ttl is 200ms: more than 200ms, four times "),
+        (
+            &["--ttl", "10", "r", "true"],
+            "error: invalid value '10' for '--ttl <D>': it has no unit",
+        ),
+        (&["-E", "300", "r", "true"], "error: invalid value '300' for '--conflict-exit-code <N>'"),
+        (&["-n", "-w", "1s", "r", "true"], "error: the argument '--nonblock' cannot be used with"),
+        (&["r"], "error: the following required arguments were not provided:\n  <COMMAND>..."),
+        (&["r", "-c", "true", "false"], "error: the argument '--command <STRING>' cannot be used"),
+    ];
+    for (args, words) in table {
+        let (code, out, err) = run(&mut guarded(list, args));
+        assert_eq!((code, out.as_str()), (125, ""), "{args:?}");
+        assert!(err.starts_with(words), "{args:?}: {err}");
+    }
+    let long = "r".repeat(2_000);
+    let (code, _, err) = run(&mut guarded(list, &[&long, "true"]));
+    assert!(code == 125 && err.contains("the resource name has 2000 bytes"), "{err}");
+    let (code, _, err) = run(muxlock(&["run", "r", "true"]).env("MUXLOCK_CONFIG", "/dev/null"));
+    assert_eq!(code, 125);
+    assert!(err.starts_with("muxlock: no masters: give --node, MUXLOCK_NODES or a file"), "{err}");
+    let (code, out, _) = run(&mut muxlock(&["run", "--help"]));
+    assert!(code == 0 && out.contains("Usage: muxlock run [OPTIONS] RESOURCE [--] COMMAND"));
+}
+
+#[test]
+fn command_gets_the_input_and_the_names_but_not_the_token() {
+    let (masters, redlock, list) = start();
+    let script = "cat; echo $MUXLOCK_RESOURCE $MUXLOCK_HOLDER; tr '\\0' '\\n' < /proc/$$/environ;
+        exec ls /proc/self/fd";
+    let mut child = Running::start(guarded(&list, &["r", "-c", script]).stdin(Stdio::piped()));
+    soon("the lock is held", || masters[0].value_of(b"r").unwrap().is_some());
+    let value = String::from_utf8(masters[0].value_of(b"r").unwrap().unwrap()).unwrap();
+    child.0.stdin.take().unwrap().write_all(b"some input\n").unwrap();
+    let (code, out, err) = child.end();
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with(&format!("some input\nr {}\n", &value[..8])), "{out}");
+    assert!(out.contains("\nMUXLOCK_RESOURCE=r\n") && !out.contains(&value), "{out}");
+    let (_, own, _) = run(Command::new("ls").arg("/proc/self/fd").stdin(Stdio::null()));
+    assert!(out.ends_with(&format!("\n{own}")), "as without a lock: {own} {out}");
+    assert!(redlock.try_lock("r", TTL).is_ok());
+}
+
+/// What the command leaves behind does not keep the lock.
+#[test]
+fn lock_ends_with_the_command() {
+    let (_masters, redlock, list) = start();
+    let script = "sleep 60 > /dev/null 2>&1 & echo $!";
+    let (code, out, _) = run(&mut guarded(&list, &["r", "-c", script]));
+    assert_eq!(code, 0);
+    assert!(redlock.try_lock("r", TTL).is_ok());
+    signal("KILL", out.trim().parse().expect("it still runs"));
+}
+
+#[test]
+fn signals_reach_everything_that_the_command_has_started() {
+    let (_masters, redlock, list) = start();
+    let script = "sh -c \"trap 'echo grandchild; exit' TERM; echo ready; sleep 60 & wait\" & wait";
+    let mut child = Running::start(&mut guarded(&list, &["r", "-c", script]));
+    assert_eq!(first_line(&mut child.0), "ready");
+    signal("TERM", child.id());
+    let (code, out, err) = child.end();
+    assert_eq!((code, out.as_str(), err.as_str()), (143, "grandchild\n", ""));
+    assert!(redlock.try_lock("r", TTL).is_ok());
+
+    // The user wants no SIGHUP: neither does the command.
+    let mut nohup = guarded(&list, &["r", "-c", "echo ready; sleep 0.3; echo end"]);
+    let own: Vec<_> = nohup.get_args().map(ToOwned::to_owned).collect();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(nohup.get_program()).args(own);
+    nohup.get_envs().for_each(|(name, value)| match value {
+        Some(value) => drop(shell.env(name, value)),
+        None => drop(shell.env_remove(name)),
+    });
+    nohup.stdin(Stdio::null());
+    let mut child = Running::start(&mut shell);
+    assert_eq!(first_line(&mut child.0), "ready");
+    signal("HUP", child.id());
+    assert_eq!(child.end().1, "end\n");
+}
+
+/// A service manager may signal all processes: the guard stays.
+#[test]
+fn signal_to_all_processes_ends_the_command_only() {
+    let (_masters, redlock, list) = start();
+    let script = "trap 'echo end; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
+    let mut child = Running::start(&mut guarded(&list, &["r", "-c", script]));
+    assert_eq!(first_line(&mut child.0), "ready");
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let all = fs::read_to_string(children).unwrap();
+    assert_eq!(all.split_whitespace().count(), 2, "the guard and the command");
+    let all = format!("kill -TERM {} {all}", child.id());
+    assert!(Command::new("sh").args(["-c", &all]).status().unwrap().success());
+    let (code, out, err) = child.end();
+    assert_eq!((code, out.as_str()), (5, "end\n"));
+    assert!(!err.contains("guard"), "{err}");
+    assert!(redlock.try_lock("r", TTL).is_ok());
+}
+
+#[test]
+fn signal_while_it_waits_ends_the_wait_and_leaves_no_key() {
+    let (masters, redlock, list) = start();
+    let lock = redlock.try_lock("r", TTL).unwrap();
+    for (name, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
+        let mut waiting = guarded(&list, &["-w", "60s", "r", "echo", "never"]);
+        let before = masters[0].command_calls("set").unwrap();
+        let child = Running::start(&mut waiting);
+        soon("it asks", || masters[0].command_calls("set").unwrap() > before);
+        signal(name, child.id());
+        let (took, (status, out, err)) = timed(|| child.end());
+        assert_eq!((status, out.as_str(), err.as_str()), (code, "", ""));
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    }
+    assert!(lock.unlock().unwrap().was_held());
+    assert_eq!(redlock.shutdown(TTL), 0);
+    assert_eq!(masters.iter().map(|it| it.dbsize().unwrap()).sum::<u64>(), 0);
+}
+
+#[test]
+fn lock_lasts_for_at_least() {
+    let (masters, redlock, list) = start();
+    let args = ["--ttl", "2s", "--at-least", "6s", "r", "true"];
+    let (took, (code, ..)) = timed(|| run(&mut guarded(&list, &args)));
+    assert_eq!(code, 0);
+    let left = masters.iter().map(|it| it.pttl(b"r").unwrap()).min().unwrap();
+    let least = 5_900 - i64::try_from(took.as_millis()).unwrap();
+    assert!(left > least && left <= 6_000, "{left} of {least}");
+    assert!(redlock.try_lock("r", TTL).unwrap_err().is_contended());
+    // A command that takes longer leaves nothing.
+    let args = ["--at-least", "50ms", "s", "sleep", "0.1"];
+    assert_eq!(run(&mut guarded(&list, &args)).0, 0);
+    assert!(redlock.try_lock("s", TTL).is_ok());
+}
+
+/// As 20 machines with the same cron table.
+#[test]
+fn of_many_at_once_one_runs() {
+    let (_masters, _redlock, list) = start();
+    let folder = Folder::create("of_many_at_once");
+    let path = folder.0.join("runs");
+    let script = format!("echo run >> {}", path.display());
+    let args = ["-E", "0", "--at-least", "20s", "cron", "-c", &script];
+    let all: Vec<_> = (0..20).map(|_| Running::start(&mut guarded(&list, &args))).collect();
+    for child in all {
+        let (code, _, err) = child.end();
+        assert!(code == 0 || code == 122, "{code} {err}");
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), "run\n");
+}
+
+#[test]
+fn lock_that_is_evicted_ends_the_command() {
+    let (masters, _redlock, list) = start();
+    let args =
+        ["--ttl", "3s", "r", "-c", "trap 'echo term; exit' TERM; while :; do sleep 0.1; done"];
+    let child = Running::start(&mut guarded(&list, &args));
+    soon("the lock is held", || masters[2].value_of(b"r").unwrap().is_some());
+    for master in masters.iter() {
+        master
+            .query(&[b"SET", b"r", b"evicted:by-an-operator-of-the-site", b"PX", b"20000"])
+            .unwrap();
+    }
+    let (code, out, err) = child.end();
+    assert_eq!((code, out.as_str()), (120, "term\n"));
+    assert!(err.starts_with("muxlock: lost r: too few masters still hold our token ("), "{err}");
+    assert!(err.contains("; the command gets SIGTERM now and SIGKILL in "), "{err}");
+}
+
+/// The work was done without protection: its success does not count.
+#[test]
+fn lock_that_was_taken_before_the_end_is_told() {
+    let (masters, _redlock, list) = start();
+    let mut child = guarded(&list, &["--ttl", "20s", "r", "-c", "echo ready; read x"]);
+    let mut child = Running::start(child.stdin(Stdio::piped()));
+    assert_eq!(first_line(&mut child.0), "ready");
+    for master in masters.iter() {
+        master.query(&[b"DEL", b"r"]).unwrap();
+    }
+    child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let (code, _, err) = child.end();
+    let words = "muxlock: lost r: too few masters still had it; the command had ended with 0\n";
+    assert_eq!((code, err.as_str()), (120, words));
+}
+
+#[test]
+fn verbose_tells_of_the_lock_and_quiet_does_not_warn() {
+    let (_masters, _redlock, list) = start();
+    let (code, _, err) = run(&mut guarded(&list, &["-v", "r", "true"]));
+    assert_eq!(code, 0);
+    assert!(
+        err.contains("muxlock: granted r on ") && err.contains("muxlock: let go of r"),
+        "{err}"
+    );
+    let url = list.split(',').next().unwrap().replace("redis://", "redis://:secret@");
+    let warned = run(&mut guarded(&list, &["--node", &url, "r", "true"])).2;
+    assert!(warned.contains("--node has a password"), "{warned}");
+    let quiet = run(&mut guarded(&list, &["-q", "--node", &url, "r", "true"])).2;
+    assert!(!quiet.contains("--node has a password"), "{quiet}");
+}

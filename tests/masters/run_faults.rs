@@ -1,0 +1,162 @@
+//! `muxlock run` under faults: the command is over before another client's begins.
+//!
+//! More repetitions than by default: `scripts/guard`.
+
+use std::env;
+use std::fs;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use testbed::{Folder, heavy, pause, soon};
+
+use super::cli::start;
+use super::run::{Running, guarded, signal};
+
+/// How many commands meet each fault, if the environment does not say.
+const TIMES: usize = 6;
+/// As many at the same time.
+const AT_ONCE: usize = 6;
+const TTL: &str = "2s";
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    /// SIGSTOP of muxlock.
+    Stop,
+    /// SIGKILL of muxlock.
+    Kill,
+    /// Two of three masters say nothing.
+    Freeze,
+}
+
+/// Two commands for one lock. The first has started; it ignores SIGTERM, and so does what it has
+/// started.
+struct Pair {
+    first: Running,
+    second: Running,
+    folder: Folder,
+}
+
+impl Pair {
+    fn start(list: &str, name: &str, options: &[&str]) -> Pair {
+        let folder = Folder::create(name);
+        let [first, second, group] = ["first", "second", "group"].map(|file| folder.0.join(file));
+        let signs = format!("while :; do date +%s%N >> {}; sleep 0.01; done", first.display());
+        let script = format!("trap '' TERM; echo $$ > {}; sh -c '{signs}'", group.display());
+        let own = ["--ttl", TTL, "--kill-after", "300ms", name, "-c", &script];
+        let running = Running::start(&mut guarded(list, &[options, &own].concat()));
+        soon("the command runs", || first.exists());
+        let script = format!("date +%s%N > {}", second.display());
+        let waits = Running::start(&mut guarded(list, &["-w", "60s", name, "-c", &script]));
+        Pair { first: running, second: waits, folder }
+    }
+
+    fn last_number(&self, file: &str) -> i64 {
+        let text = fs::read_to_string(self.folder.0.join(file)).unwrap();
+        text.lines().last().and_then(|line| line.parse().ok()).expect("a number")
+    }
+
+    /// Waits for the second command. Returns the exit status of the first, if it has one, and the
+    /// time from its last sign of life to the start of the second; less than zero if they overlap.
+    fn end(mut self) -> (Option<i32>, i64) {
+        assert!(self.second.0.wait().unwrap().success());
+        // An overlap shows in the next signs.
+        pause(Duration::from_millis(100));
+        let margin = (self.last_number("second") - self.last_number("first")) / 1_000_000;
+        let _ = Command::new("kill").args(["-CONT", &self.first.id().to_string()]).status();
+        let group = self.last_number("group");
+        if margin < 0 {
+            // Without a guard, nobody else does it.
+            let kill = format!("kill -KILL -{group}");
+            assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        }
+        (self.first.0.wait().unwrap().code(), margin)
+    }
+}
+
+/// Lets commands meet a fault. Returns their exit status and margins.
+fn margins(fault: Fault, options: &[&str]) -> Vec<(Option<i32>, i64)> {
+    let times = env::var("MUXLOCK_GUARD_TIMES").map_or(TIMES, |times| times.parse().unwrap());
+    let (masters, _redlock, list) = start();
+    let mut found = Vec::new();
+    while found.len() < times {
+        let of = |i| {
+            let (list, name) = (&list, format!("{fault:?}-{}-{}", options.len(), found.len() + i));
+            move || Pair::start(list, &name, options)
+        };
+        let pairs: Vec<Pair> = thread::scope(|scope| {
+            let all: Vec<_> = (0..AT_ONCE).map(|i| scope.spawn(of(i))).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        match fault {
+            Fault::Stop => pairs.iter().for_each(|pair| signal("STOP", pair.first.id())),
+            Fault::Kill => pairs.iter().for_each(|pair| signal("KILL", pair.first.id())),
+            Fault::Freeze => masters.iter().take(2).for_each(|it| it.freeze().unwrap()),
+        }
+        if matches!(fault, Fault::Freeze) {
+            // Until the locks of the first commands are over.
+            pause(Duration::from_millis(2_500));
+            masters.iter().take(2).for_each(|it| it.thaw().unwrap());
+        }
+        found.extend(pairs.into_iter().map(Pair::end));
+    }
+    let all = || found.iter().map(|one| one.1);
+    let (least, most) = (all().min().unwrap(), all().max().unwrap());
+    let of = format!("{fault:?} {options:?}, {} times", found.len());
+    println!("{of}: {least} to {most} ms from the last sign of life to the next start");
+    found
+}
+
+/// The first command's whole group is over before the second begins.
+fn never_overlap(fault: Fault, code: Option<i32>) {
+    let _alone = heavy();
+    let found = margins(fault, &[]);
+    assert!(found.iter().all(|one| one.0 == code && one.1 > 0), "{found:?}");
+}
+
+#[test]
+fn command_of_a_stopped_muxlock_is_over_before_the_next_begins() {
+    never_overlap(Fault::Stop, Some(120));
+}
+
+#[test]
+fn command_of_a_killed_muxlock_is_over_before_the_next_begins() {
+    never_overlap(Fault::Kill, None);
+}
+
+#[test]
+fn command_whose_masters_freeze_is_over_before_the_next_begins() {
+    never_overlap(Fault::Freeze, Some(120));
+}
+
+/// The control: these faults do overlap where nothing guards.
+#[test]
+fn without_the_guard_commands_overlap() {
+    let _alone = heavy();
+    for fault in [Fault::Stop, Fault::Kill] {
+        let found = margins(fault, &["--no-guard"]);
+        assert!(found.iter().all(|one| one.1 < 0), "{found:?}");
+    }
+}
+
+/// Nothing else ends its command when the guard is killed, and the user is told so. muxlock still
+/// does.
+#[test]
+fn end_of_the_guard_is_told() {
+    let (masters, _redlock, list) = start();
+    let mut child = Running::start(&mut guarded(
+        &list,
+        &["--ttl", TTL, "r", "-c", "echo ready; exec sleep 60"],
+    ));
+    assert_eq!(super::run::first_line(&mut child.0), "ready");
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let guard = fs::read_to_string(children).unwrap();
+    signal("KILL", guard.split_whitespace().next().unwrap().parse().unwrap());
+    masters.iter().take(2).for_each(|it| it.freeze().unwrap());
+    let (code, _, err) = child.end();
+    assert_eq!(code, 120, "{err}");
+    let told = "muxlock: the guard process has ended: if muxlock is killed, the command goes on\n";
+    assert_eq!(err.matches(told).count(), 1, "{err}");
+    assert!(err.contains("muxlock: lost r with "), "{err}");
+    masters.iter().take(2).for_each(|it| it.thaw().unwrap());
+}
