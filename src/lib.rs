@@ -165,6 +165,9 @@ pub mod testing;
 mod token;
 mod validity;
 
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub use client::{CommonSettings, Dialled, MasterSettings, Place};
 pub use client::{
     ConnectError, Error, ErrorKind, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock,
     LockGuard, LockParts, LossWatch, Redlock, Waiter,

@@ -2,6 +2,8 @@
 
 mod connect;
 mod crew;
+#[cfg(feature = "cli")]
+mod dial;
 mod error;
 mod guard;
 mod hand_over;
@@ -20,6 +22,8 @@ use std::time::{Duration, Instant};
 use mio::{Token, Waker};
 
 pub use connect::ConnectError;
+#[cfg(feature = "cli")]
+pub use dial::{CommonSettings, Dialled, MasterSettings, Place};
 pub use error::{Error, ErrorKind};
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;

@@ -106,4 +106,6 @@ mod query;
 pub use fake::{FakeMaster, FakeMasters};
 pub use masters::{Master, Masters};
 pub use process::SERVER_VARIABLE;
+#[doc(hidden)]
+pub use query::Connection;
 pub use query::Value;

@@ -1,13 +1,16 @@
 //! A blocking client of one server, just enough for queries.
 
+use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// The longest line of a reply: an error message, a number, a length.
-const MAX_LINE: u64 = 64 * 1024;
+const MAX_LINE: usize = 64 * 1024;
 /// The longest bulk string of a reply.
 const MAX_BULK: usize = 64 * 1024 * 1024;
+/// The most bytes of a whole reply, with what it consists of.
+const MAX_REPLY: usize = 128 * 1024 * 1024;
 /// The longest array of a reply.
 const MAX_ARRAY: usize = 1024 * 1024;
 /// How deep the arrays of a reply may nest.
@@ -32,12 +35,29 @@ pub enum Value {
 }
 
 /// A connection to one server, for one query at a time.
-#[derive(Debug)]
-pub(super) struct Connection {
-    stream: BufReader<TcpStream>,
+#[doc(hidden)]
+pub struct Connection {
+    stream: BufReader<Box<dyn Stream>>,
+    max_reply: usize,
+}
+
+trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
 }
 
 impl Connection {
+    /// A connection that was made already. A reply with more bytes than `max_reply` is refused as
+    /// malformed.
+    pub fn over(stream: impl Read + Write + Send + 'static, max_reply: usize) -> Connection {
+        Connection { stream: BufReader::new(Box::new(stream)), max_reply }
+    }
+
     /// Connects to a server, and authenticates if there is a password. Connecting, each write and
     /// each read may take as long as `timeout`.
     pub(super) fn open(
@@ -49,7 +69,7 @@ impl Connection {
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;
-        let mut connection = Connection { stream: BufReader::new(stream) };
+        let mut connection = Connection::over(stream, MAX_REPLY);
         if let Some(password) = password {
             match connection.ask(&[b"AUTH", password.as_bytes()])? {
                 Value::Status(_) => {}
@@ -60,28 +80,34 @@ impl Connection {
     }
 
     /// Sends one command and waits for its reply. A reply such as `-ERR` is a [`Value::Error`].
-    pub(super) fn ask(&mut self, args: &[&[u8]]) -> io::Result<Value> {
+    pub fn ask(&mut self, args: &[&[u8]]) -> io::Result<Value> {
         let mut request = format!("*{}\r\n", args.len()).into_bytes();
         for arg in args {
             request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
             request.extend_from_slice(arg);
             request.extend_from_slice(b"\r\n");
         }
-        self.stream.get_mut().write_all(&request)?;
-        self.read_value(MAX_DEPTH)
+        let stream = self.stream.get_mut();
+        stream.write_all(&request)?;
+        stream.flush()?;
+        let mut left = self.max_reply;
+        self.read_value(MAX_DEPTH, &mut left)
     }
 
-    fn read_value(&mut self, depth: usize) -> io::Result<Value> {
-        let line = self.read_line()?;
+    /// `left` is how many more bytes the reply may have.
+    fn read_value(&mut self, depth: usize, left: &mut usize) -> io::Result<Value> {
+        let line = self.read_line(left)?;
         let rest = line.get(1..).unwrap_or_default();
         match line.as_bytes().first() {
             Some(b'+') => Ok(Value::Status(rest.to_owned())),
             Some(b'-') => Ok(Value::Error(rest.to_owned())),
             Some(b':') => rest.parse().map(Value::Integer).map_err(|_| malformed(&line)),
             Some(b'$') => {
-                let Some(length) = length(rest, MAX_BULK).ok_or_else(|| malformed(&line))? else {
+                let cap = MAX_BULK.min(*left);
+                let Some(length) = length(rest, cap).ok_or_else(|| malformed(&line))? else {
                     return Ok(Value::Nil);
                 };
+                *left -= length;
                 let mut bytes = vec![0; length + 2];
                 self.stream.read_exact(&mut bytes)?;
                 bytes.truncate(length);
@@ -92,7 +118,7 @@ impl Connection {
                     return Ok(Value::Nil);
                 };
                 (0..length)
-                    .map(|_| self.read_value(depth - 1))
+                    .map(|_| self.read_value(depth - 1, left))
                     .collect::<io::Result<_>>()
                     .map(Value::Array)
             }
@@ -100,9 +126,14 @@ impl Connection {
         }
     }
 
-    fn read_line(&mut self) -> io::Result<String> {
+    fn read_line(&mut self, left: &mut usize) -> io::Result<String> {
+        if *left == 0 {
+            return Err(malformed("too long"));
+        }
         let mut line = Vec::new();
-        (&mut self.stream).take(MAX_LINE).read_until(b'\n', &mut line)?;
+        let cap = MAX_LINE.min(*left) as u64;
+        (&mut self.stream).take(cap).read_until(b'\n', &mut line)?;
+        *left -= line.len();
         if line.is_empty() {
             return Err(ErrorKind::UnexpectedEof.into());
         }
