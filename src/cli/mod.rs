@@ -1,6 +1,7 @@
 //! The command-line tool: its arguments and exit codes.
 
 mod demo;
+mod doctor;
 mod histogram;
 mod inspect;
 mod manual;
@@ -14,6 +15,7 @@ mod run;
 mod run;
 mod stage;
 mod stopwatch;
+mod wire;
 
 use std::env;
 use std::io::{self, Write};
@@ -37,6 +39,7 @@ enum Command {
     Run(run::Args),
     Demo(demo::Args),
     Inspect(inspect::Args),
+    Doctor(doctor::Args),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
 }
@@ -60,6 +63,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => Ok(run::run(&args)),
         Command::Demo(args) => demo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     };

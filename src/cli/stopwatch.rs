@@ -1,7 +1,7 @@
 //! Time for display. Locks use a clock of their own.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The polling interval for conditions without an event.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -20,6 +20,13 @@ impl Stopwatch {
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
+}
+
+/// The wall clock of this machine, in microseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "compares it with others; no lock depends on it")]
+pub fn wall_micros() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// Sleeps.

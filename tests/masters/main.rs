@@ -11,6 +11,8 @@ mod cli;
 mod deletes;
 #[cfg(feature = "cli")]
 mod demo;
+#[cfg(feature = "cli")]
+mod doctor;
 mod examples;
 mod fakes;
 #[cfg(target_os = "linux")]

@@ -1,0 +1,368 @@
+//! The questions to a master. They change nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use muxlock::Config;
+use muxlock::testing::Value;
+
+use super::clocks::{ADVANCES_WITHIN, Sample, Times};
+use crate::cli::stopwatch::{Stopwatch, pause, wall_micros};
+use crate::cli::wire::{Failure, RefusalKind, Wire};
+
+/// How long all questions to a master may take, beside what the user asks for.
+const QUESTIONS_WITHIN: Duration = Duration::from_secs(10);
+/// How often, and for how long, a master is asked for its time.
+const TIMES: usize = 64;
+const TIMES_WITHIN: Duration = Duration::from_secs(3);
+/// How often at the end of a watch.
+const LATER_TIMES: usize = 16;
+/// No connection has this number.
+const NO_CLIENT: &[u8] = b"9223372036854775807";
+const RELEASE: &[u8] = include_bytes!("../../scripts/release.lua");
+
+const SETTINGS: [&str; 12] = [
+    "maxmemory",
+    "maxmemory-policy",
+    "appendonly",
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
+    "save",
+    "stop-writes-on-bgsave-error",
+    "min-replicas-to-write",
+    "timeout",
+    "client-output-buffer-limit",
+    "protected-mode",
+    "bind",
+];
+
+/// What to ask beside the usual.
+pub struct Plan {
+    /// For how long to watch the clocks.
+    pub watch: Duration,
+    /// The user of the locks, if it is another one.
+    pub lock_user: Option<String>,
+    /// A key that nothing has.
+    pub key: Vec<u8>,
+}
+
+/// Why a master cannot be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It did not answer, or something else answers.
+    Unreachable(Failure),
+    /// It needs a password, and there is none.
+    NeedsPassword,
+    /// It refused the user or the password.
+    Auth(Failure),
+    MaxClients,
+}
+
+/// What was refused to the user of the locks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The right, as an ACL names it.
+    pub right: &'static str,
+    pub failure: Failure,
+}
+
+/// What may not be known, because a right is missing, or the server does not know the question.
+pub type Known<T> = Result<T, RefusalKind>;
+
+/// What a master says.
+#[derive(Debug, Clone)]
+pub struct Said {
+    /// The fields of `INFO`.
+    pub info: Known<BTreeMap<String, String>>,
+    /// The settings of the server.
+    pub settings: Known<BTreeMap<String, String>>,
+    /// The addresses of this library's clients.
+    pub clients: Known<BTreeSet<IpAddr>>,
+    pub times: Times,
+    /// Whether it answers without a password.
+    pub is_open: bool,
+    /// Whether it has the flush marker.
+    pub has_marker: Option<bool>,
+    /// What the user of this command may not do, or cannot.
+    pub refused: Vec<Refused>,
+    /// What the user of the locks may not do, if that is another one.
+    pub refused_other: Option<Known<Vec<Refused>>>,
+}
+
+impl Said {
+    pub fn info(&self, name: &str) -> Option<&str> {
+        self.info.as_ref().ok()?.get(name).map(String::as_str)
+    }
+
+    pub fn figure(&self, name: &str) -> Option<u64> {
+        self.info(name)?.parse().ok()
+    }
+
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.as_ref().ok()?.get(name).map(String::as_str)
+    }
+}
+
+/// Asks a master everything.
+pub fn ask(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> {
+    let door = door(config, node)?;
+    if door == Door::Closed && config.master(node).password.is_none() {
+        return Err(Obstacle::NeedsPassword);
+    }
+    let is_open = door == Door::Open;
+    let mut wire = Wire::greet(config, node, QUESTIONS_WITHIN.saturating_add(plan.watch)).map_err(
+        |failure| match failure.refusal() {
+            Some(RefusalKind::MaxClients) => Obstacle::MaxClients,
+            Some(RefusalKind::Auth | RefusalKind::NoPassword) => Obstacle::Auth(failure),
+            _ => Obstacle::Unreachable(failure),
+        },
+    )?;
+    let marker = config.common().flush_marker.map(<[u8]>::to_vec);
+    questions(&mut wire, plan, marker.as_deref(), is_open).map_err(Obstacle::Unreachable)
+}
+
+/// What a master does for those who give no password.
+#[derive(PartialEq, Eq)]
+enum Door {
+    Open,
+    Closed,
+    /// It allows little, or is loading.
+    Other,
+}
+
+/// Asks without a password. This connection has the limit of the locks' own.
+fn door(config: &Config, node: usize) -> Result<Door, Obstacle> {
+    let opened = Wire::open(config, node, config.common().connect_timeout);
+    match opened.and_then(|mut wire| wire.ask(&[b"PING"])) {
+        Ok(Value::Status(_)) => Ok(Door::Open),
+        Ok(_) => Err(Obstacle::Unreachable(Failure::Strange)),
+        Err(failure) => match failure.refusal() {
+            None => Err(Obstacle::Unreachable(failure)),
+            Some(RefusalKind::MaxClients) => Err(Obstacle::MaxClients),
+            Some(RefusalKind::Auth) => Ok(Door::Closed),
+            Some(_) => Ok(Door::Other),
+        },
+    }
+}
+
+fn questions(
+    wire: &mut Wire,
+    plan: &Plan,
+    marker: Option<&[u8]>,
+    is_open: bool,
+) -> Result<Said, Failure> {
+    let info = known(wire.ask(&[b"INFO"]))?.map(|reply| fields(&text(reply)));
+    let mode = info.as_ref().ok().and_then(|info| info.get("redis_mode"));
+    if mode.is_some_and(|mode| mode == "sentinel") {
+        return Ok(Said { info, ..Said::nothing(is_open) });
+    }
+    let settings = settings(wire)?;
+    let trials = trials(&plan.key, marker);
+    let refused = refused(&trials, |words| wire.ask(words).map(drop))?;
+    let refused_other = match &plan.lock_user {
+        Some(user) => Some(refused_other(wire, user, &trials)?),
+        None => None,
+    };
+    let clients = known(wire.ask(&[b"CLIENT", b"LIST"]))?.map(|reply| clients(&text(reply)));
+    let has_marker = match marker {
+        Some(key) => known(wire.ask(&[b"GET", key]))?.ok().map(|reply| reply != Value::Nil),
+        None => None,
+    };
+    let times = times(wire, plan.watch)?;
+    Ok(Said { info, settings, clients, times, is_open, has_marker, refused, refused_other })
+}
+
+impl Said {
+    fn nothing(is_open: bool) -> Said {
+        Said {
+            info: Err(RefusalKind::Unknown),
+            settings: Err(RefusalKind::Unknown),
+            clients: Err(RefusalKind::Unknown),
+            times: Times::default(),
+            is_open,
+            has_marker: None,
+            refused: Vec::new(),
+            refused_other: None,
+        }
+    }
+}
+
+/// A refusal is an answer; a lost connection is none.
+fn known<T>(answer: Result<T, Failure>) -> Result<Known<T>, Failure> {
+    match answer {
+        Ok(reply) => Ok(Ok(reply)),
+        Err(failure) => failure.refusal().map(Err).ok_or(failure),
+    }
+}
+
+fn text(reply: Value) -> String {
+    match reply {
+        Value::Bulk(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Value::Status(text) => text,
+        _ => String::new(),
+    }
+}
+
+fn fields(info: &str) -> BTreeMap<String, String> {
+    let fields = info.lines().filter_map(|line| line.split_once(':'));
+    fields.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect()
+}
+
+/// One after the other: servers before 7.0 know no list.
+fn settings(wire: &mut Wire) -> Result<Known<BTreeMap<String, String>>, Failure> {
+    let mut settings = BTreeMap::new();
+    for name in SETTINGS {
+        match known(wire.ask(&[b"CONFIG", b"GET", name.as_bytes()]))? {
+            Err(kind) => return Ok(Err(kind)),
+            Ok(Value::Array(pair)) => {
+                if let Some(value) = pair.into_iter().nth(1) {
+                    settings.insert(name.to_owned(), text(value));
+                }
+            }
+            Ok(_) => {}
+        }
+    }
+    Ok(Ok(settings))
+}
+
+/// A right, and a command that shows whether the user has it.
+type Trial<'a> = (&'static str, Vec<&'a [u8]>);
+
+/// The commands of the locks, on a key that nothing has.
+fn trials<'a>(key: &'a [u8], marker: Option<&'a [u8]>) -> Vec<Trial<'a>> {
+    let mut trials: Vec<Trial<'_>> = vec![
+        ("set", vec![b"SET", key, b"x", b"XX", b"PX", b"1"]),
+        ("get", vec![b"GET", key]),
+        ("pttl", vec![b"PTTL", key]),
+        ("pexpire", vec![b"PEXPIRE", key, b"1"]),
+        ("del", vec![b"DEL", key]),
+        ("eval", vec![b"EVAL", RELEASE, b"1", key, b"x"]),
+        ("time", vec![b"TIME"]),
+        ("info", vec![b"INFO", b"server"]),
+        ("client|id", vec![b"CLIENT", b"ID"]),
+        ("client|setname", vec![b"CLIENT", b"SETNAME", b""]),
+        ("client|kill", vec![b"CLIENT", b"KILL", b"ID", NO_CLIENT]),
+        ("delex", vec![b"DELEX", key, b"IFEQ", b"x"]),
+        ("delifeq", vec![b"DELIFEQ", key, b"x"]),
+    ];
+    if let Some(marker) = marker {
+        trials.push(("marker", vec![b"EVAL", b"return 0", b"1", marker]));
+    }
+    trials
+}
+
+fn refused(
+    trials: &[Trial<'_>],
+    mut run: impl FnMut(&[&[u8]]) -> Result<(), Failure>,
+) -> Result<Vec<Refused>, Failure> {
+    let mut refused = Vec::new();
+    for (right, words) in trials {
+        match run(words) {
+            Ok(()) => {}
+            Err(failure) if failure.refusal().is_some() => {
+                refused.push(Refused { right, failure });
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(refused)
+}
+
+/// What another user may not do. It says so instead of doing it.
+fn refused_other(
+    wire: &mut Wire,
+    user: &str,
+    trials: &[Trial<'_>],
+) -> Result<Known<Vec<Refused>>, Failure> {
+    let dry_run = |words: &[&[u8]], wire: &mut Wire| {
+        let words = [&[b"ACL".as_slice(), b"DRYRUN", user.as_bytes()], words].concat();
+        wire.ask(&words)
+    };
+    // Whether the question is known, and the user.
+    if let Err(kind) = known(dry_run(&[b"PING"], wire))? {
+        return Ok(Err(kind));
+    }
+    let answer = |words: &[&[u8]]| match dry_run(words, wire) {
+        Ok(Value::Status(_)) => Ok(()),
+        Ok(refusal) => Err(Failure::refused_by(&text(refusal))),
+        // The server does not know the command.
+        Err(failure) => Err(failure),
+    };
+    refused(trials, answer).map(Ok)
+}
+
+/// The addresses of this library's clients. Those on a Unix socket have none.
+fn clients(list: &str) -> BTreeSet<IpAddr> {
+    let field = |line: &str, name: &str| {
+        line.split(' ').find_map(|field| Some(field.strip_prefix(name)?.to_owned()))
+    };
+    let is_ours = |line: &&str| field(line, "name=").is_some_and(|it| it.starts_with("muxlock/"));
+    let address = |line| {
+        let address = field(line, "addr=")?;
+        let (host, _) = address.rsplit_once(':')?;
+        host.trim_matches(['[', ']']).parse().ok()
+    };
+    list.lines().filter(is_ours).filter_map(address).collect()
+}
+
+fn times(wire: &mut Wire, watch: Duration) -> Result<Times, Failure> {
+    let started = Stopwatch::start();
+    let mut times = Times::default();
+    for _ in 0..TIMES {
+        match sample(wire, started)? {
+            Some(sample) => times.first.push(sample),
+            // It is forbidden, or says nothing that is a time.
+            None => return Ok(times),
+        }
+        if started.elapsed() >= TIMES_WITHIN {
+            break;
+        }
+    }
+    pause(watch.max(ADVANCES_WITHIN));
+    let count = if watch.is_zero() { 1 } else { LATER_TIMES };
+    for _ in 0..count {
+        times.later.extend(sample(wire, started)?);
+    }
+    Ok(times)
+}
+
+fn sample(wire: &mut Wire, started: Stopwatch) -> Result<Option<Sample>, Failure> {
+    let asked = Stopwatch::start();
+    let (before, since_first) = (wall_micros(), started.elapsed());
+    let reply = known(wire.ask(&[b"TIME"]))?;
+    let round_trip = asked.elapsed();
+    let half = i64::try_from(round_trip.as_micros() / 2).unwrap_or(i64::MAX);
+    let Ok(Value::Array(parts)) = reply else { return Ok(None) };
+    let parts: Option<Vec<i64>> = parts.into_iter().map(|part| text(part).parse().ok()).collect();
+    Ok(match parts.as_deref() {
+        Some([seconds, micros]) => {
+            let master = seconds.saturating_mul(1_000_000).saturating_add(*micros);
+            Some(Sample { round_trip, master, here: before.saturating_add(half), since_first })
+        }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_this_library_are_found_by_their_name() {
+        let list = "id=3 addr=10.0.0.1:5000 name=muxlock/0.1.0 db=0\r\n\
+                    id=4 addr=10.0.0.2:5000 name= db=0\n\
+                    id=5 addr=[2001:db8::1]:5000 laddr=x name=muxlock/9 db=0\n\
+                    id=6 addr=/run/redis.sock:0 name=muxlock/9\n\
+                    strange\n";
+        let found: Vec<_> = clients(list).into_iter().map(|ip| ip.to_string()).collect();
+        assert_eq!(found, ["10.0.0.1", "2001:db8::1"]);
+    }
+
+    #[test]
+    fn fields_of_info_are_its_lines() {
+        let fields = fields("# Server\r\nredis_version:7.0.15\r\nrole:master\r\n\r\n");
+        assert_eq!(fields["redis_version"], "7.0.15");
+        assert_eq!(fields.len(), 2);
+    }
+}

@@ -1,0 +1,479 @@
+//! What is wrong with one master, by its answers. One cause is one finding.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use muxlock::{CommonSettings, MasterSettings, Place, RestartGuard};
+
+use super::ask::{Obstacle, Refused, Said};
+use super::finding::Severity::{Error, Note, Warning};
+use super::finding::{By, Finding, Id, redis_cli};
+use crate::cli::paint::time;
+use crate::cli::wire::{Failure, RefusalKind};
+
+/// Servers before this one get no corrections any more.
+const VERSION_MIN: (u32, u32) = (6, 2);
+/// From which part of a limit on it is warned of.
+const NEARLY_FULL_PERCENT: u64 = 80;
+/// A smaller buffer for answers may be full while the client is paused.
+const OUTPUT_BUFFER_MIN: u64 = 1024 * 1024;
+/// A right that releases need not have.
+const DELETES: [&str; 2] = ["delex", "delifeq"];
+
+/// Whether the locks of a new client can count on a master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    Votes,
+    /// It will, after a time.
+    Waits,
+    /// Not before something is mended.
+    Fails,
+}
+
+/// A master, and what it is part of.
+pub struct Subject<'a> {
+    pub node: usize,
+    pub master: MasterSettings<'a>,
+    pub common: &'a CommonSettings<'a>,
+    /// The user of the locks, if it is not that of this command.
+    pub lock_user: Option<&'a str>,
+}
+
+/// The findings of a master, and what they mean for its vote.
+pub struct Checked {
+    pub findings: Vec<Finding>,
+    pub standing: Standing,
+}
+
+struct Findings<'a> {
+    subject: &'a Subject<'a>,
+    /// Who may change settings.
+    setter: By,
+    all: Vec<Finding>,
+    standing: Standing,
+}
+
+/// Checks the answers of one master.
+pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
+    // A user who may not read settings may not change them.
+    let may_set = said.as_ref().is_ok_and(|said| said.settings.is_ok());
+    let setter = if may_set { By::User } else { By::Administrator };
+    let mut findings = Findings { subject, setter, all: Vec::new(), standing: Standing::Votes };
+    match said {
+        Err(obstacle) => findings.obstacle(obstacle),
+        // What has the wrong role is not asked for the rest.
+        Ok(said) => {
+            if !findings.role(said) {
+                findings.memory(said);
+                findings.age(said);
+                findings.persistence(said);
+                findings.connections(said);
+                findings.rights(said);
+                findings.clock(said);
+                findings.unknown(said);
+            }
+        }
+    }
+    Checked { findings: findings.all, standing: findings.standing }
+}
+
+impl Findings<'_> {
+    fn add(&mut self, finding: Finding) {
+        self.all.push(finding.of(self.subject.node));
+    }
+
+    /// The master has no vote because of it.
+    fn fail(&mut self, finding: Finding) {
+        self.standing = Standing::Fails;
+        self.add(finding);
+    }
+
+    fn wait(&mut self) {
+        if self.standing == Standing::Votes {
+            self.standing = Standing::Waits;
+        }
+    }
+
+    /// A line that sets settings of the server.
+    fn config_set(&self, settings: &[(&str, &str)]) -> String {
+        let line = |(name, value): &(&str, &str)| {
+            redis_cli(&self.subject.master, self.setter, &["CONFIG", "SET", name, value])
+        };
+        settings.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    fn obstacle(&mut self, obstacle: &Obstacle) {
+        let timeout = time(self.subject.common.connect_timeout);
+        let (id, why) = match obstacle {
+            Obstacle::Unreachable(Failure::Lost(std::io::ErrorKind::TimedOut)) => {
+                (Id::Unreachable, format!("it did not answer within {timeout} of connecting"))
+            }
+            Obstacle::Unreachable(failure) => (Id::Unreachable, failure.to_string()),
+            Obstacle::NeedsPassword => {
+                (Id::Auth, "it needs a password, and its address has none".to_owned())
+            }
+            Obstacle::Auth(failure) => match failure.refusal() {
+                Some(RefusalKind::NoPassword) => {
+                    (Id::Auth, "it has no password: leave out the one of its address".to_owned())
+                }
+                _ => (Id::Auth, "the user or the password is wrong".to_owned()),
+            },
+            Obstacle::MaxClients => {
+                let why = "it accepts no more clients: raise maxclients, or end some";
+                (Id::Maxclients, why.to_owned())
+            }
+        };
+        self.fail(Finding::new(Error, id, why));
+    }
+
+    /// Whether it is no master on its own.
+    fn role(&mut self, said: &Said) -> bool {
+        let mode = said.info("server_mode").or(said.info("redis_mode"));
+        let is_loading = ["loading", "async_loading"]
+            .iter()
+            .any(|name| said.info(name).is_some_and(|value| value != "0"));
+        let (id, why) = if mode == Some("sentinel") {
+            (Id::Sentinel, "it is a sentinel: list independent masters")
+        } else if mode == Some("cluster") {
+            (Id::Cluster, "it is a node of a cluster: list independent masters")
+        } else if said.info("role").is_some_and(|role| role != "master") {
+            (Id::Replica, "it is a replica: list independent masters only")
+        } else if is_loading {
+            (Id::Loading, "it is loading its data: wait")
+        } else {
+            return false;
+        };
+        self.fail(Finding::new(Error, id, why));
+        true
+    }
+
+    fn memory(&mut self, said: &Said) {
+        let max = said.figure("maxmemory").unwrap_or(0);
+        let policy = said.info("maxmemory_policy").unwrap_or("noeviction");
+        if max > 0 && policy != "noeviction" {
+            let why = "its maxmemory-policy may evict locks that are held";
+            let fix = self.config_set(&[("maxmemory-policy", "noeviction")]);
+            self.fail(Finding::new(Error, Id::Evicts, why).mended_by(fix));
+        }
+        let used = said.figure("used_memory").unwrap_or(0);
+        if max > 0 && is_nearly_full(used, max) {
+            let why = format!(
+                "{} of its maxmemory is used: a full server refuses locks",
+                percent(used, max)
+            );
+            if used >= max && policy == "noeviction" {
+                self.fail(Finding::new(Error, Id::Memory, why));
+            } else {
+                self.add(Finding::new(Warning, Id::Memory, why));
+            }
+        }
+    }
+
+    /// For how long its data is known.
+    fn age(&mut self, said: &Said) {
+        let (master, common) = (&self.subject.master, self.subject.common);
+        let is_guarded = master.restart_guard != RestartGuard::Off;
+        let was_replica = said.info("second_repl_offset").is_some_and(|offset| offset != "-1");
+        if was_replica {
+            let why = "it was a replica since its last start: a failover loses locks, and new \
+                       clients ignore it for a while";
+            self.add(Finding::new(Warning, Id::Promoted, why));
+        }
+        if said.figure("connected_slaves").is_some_and(|replicas| replicas > 0) {
+            let why = "it has replicas: a failover to one of them loses locks";
+            self.add(Finding::new(Warning, Id::Replicas, why));
+        }
+        if !is_guarded {
+            return;
+        }
+        let uptime = said.figure("uptime_in_seconds").map(Duration::from_secs);
+        let left = uptime.map(|uptime| common.quarantine.saturating_sub(uptime));
+        // A client that has just started trusts nothing.
+        let is_unknown = master.restart_guard == RestartGuard::OwnObservation || said.info.is_err();
+        if was_replica || (is_unknown && !master.durable) {
+            self.wait();
+        } else if let Some(left) = left.filter(|left| !left.is_zero() && !master.durable) {
+            self.wait();
+            let why = format!(
+                "it was started a short time ago, and may have lost locks: clients ignore it for \
+                 another {} s",
+                left.as_secs_f64().ceil()
+            );
+            self.add(Finding::new(Note, Id::Young, why));
+        }
+    }
+
+    fn persistence(&mut self, said: &Said) {
+        let is = |name: &str, value: &str| said.setting(name) == Some(value);
+        let needed =
+            [("appendonly", "yes"), ("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no")];
+        let missing: Vec<_> = needed.into_iter().filter(|(name, value)| !is(name, value)).collect();
+        if self.subject.master.durable && said.settings.is_ok() && !missing.is_empty() {
+            let names: Vec<_> =
+                missing.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            let why = format!(
+                "its address says durable=yes, which needs {}: a restart may lose locks, and \
+                 nobody waits for it",
+                names.join(", ")
+            );
+            let fix = self.config_set(&missing);
+            self.add(Finding::new(Error, Id::DurableClaim, why).mended_by(fix));
+        }
+        let saves = said.setting("save").is_some_and(|save| !save.is_empty());
+        if saves && is("stop-writes-on-bgsave-error", "yes") {
+            let fix = self.config_set(&[("stop-writes-on-bgsave-error", "no")]);
+            let failed = said.info("rdb_last_bgsave_status").is_some_and(|status| status != "ok");
+            let id = Id::BgsaveStopsWrites;
+            if failed {
+                let why = "a snapshot failed, so it refuses locks";
+                self.fail(Finding::new(Error, id, why).mended_by(fix));
+            } else {
+                let why = "when a snapshot fails, it refuses locks";
+                self.add(Finding::new(Warning, id, why).mended_by(fix));
+            }
+        }
+        let replicas = said.setting("min-replicas-to-write").and_then(|it| it.parse().ok());
+        if let Some(replicas @ 1_u64..) = replicas {
+            let why = format!("it refuses locks while it has fewer replicas than {replicas}");
+            let fix = self.config_set(&[("min-replicas-to-write", "0")]);
+            let finding = Finding::new(Error, Id::MinReplicas, why).mended_by(fix);
+            match said.figure("min_slaves_good_slaves").is_some_and(|good| good >= replicas) {
+                true => self.add(finding),
+                false => self.fail(finding),
+            }
+        }
+    }
+
+    fn connections(&mut self, said: &Said) {
+        let figure = |name: &str| said.setting(name).and_then(|value| value.parse::<u64>().ok());
+        if let Some(seconds @ 1..) = figure("timeout") {
+            let why = format!("it closes a connection that was idle for {seconds} s");
+            let fix = self.config_set(&[("timeout", "0")]);
+            self.add(Finding::new(Warning, Id::Timeout, why).mended_by(fix));
+        }
+        let limits = said.setting("client-output-buffer-limit").and_then(normal_limits);
+        if limits.is_some_and(|limits| limits.into_iter().any(is_small)) {
+            let why = "its client-output-buffer-limit closes connections that wait for few answers";
+            let fix = self.config_set(&[("client-output-buffer-limit", "normal 0 0 0")]);
+            self.add(Finding::new(Warning, Id::OutputBuffer, why).mended_by(fix));
+        }
+        if let (Some(clients), Some(max)) =
+            (said.figure("connected_clients"), said.figure("maxclients"))
+        {
+            if is_nearly_full(clients, max) {
+                let why = format!("{} of its maxclients are connected", percent(clients, max));
+                let fix = self.config_set(&[("maxclients", &max.saturating_mul(2).to_string())]);
+                self.add(Finding::new(Warning, Id::Maxclients, why).mended_by(fix));
+            }
+        }
+        if said.is_open {
+            self.open(said);
+        }
+        if said.info("redis_version").and_then(version).is_some_and(|it| it < VERSION_MIN) {
+            let why = "it is older than 6.2, and gets no corrections any more: upgrade it";
+            self.add(Finding::new(Warning, Id::Version, why));
+        }
+    }
+
+    /// It answers without a password.
+    fn open(&mut self, said: &Said) {
+        let Place::Tcp { host, .. } = &self.subject.master.place else {
+            return;
+        };
+        if !is_loopback(host) {
+            let why = "everybody who reaches it may take and delete locks: give it a password";
+            return self.add(Finding::new(Warning, Id::Open, why));
+        }
+        // It was asked from its own machine, which protected mode allows.
+        let is_bound = said.setting("bind").is_some_and(|bind| {
+            !bind.is_empty() && bind.split(' ').all(|it| is_loopback(it.trim_start_matches('-')))
+        });
+        if said.setting("protected-mode") == Some("no") && !is_bound {
+            let why = "other machines reach it without a password: protected-mode is off";
+            let fix = self.config_set(&[("protected-mode", "yes")]);
+            self.add(Finding::new(Warning, Id::Open, why).mended_by(fix));
+        }
+    }
+
+    fn rights(&mut self, said: &Said) {
+        let refused = match &said.refused_other {
+            Some(Ok(refused)) => refused,
+            Some(Err(_)) => return,
+            None => &said.refused,
+        };
+        let is = |kinds: &[RefusalKind], it: &&Refused| {
+            it.failure.refusal().is_some_and(|kind| kinds.contains(&kind))
+        };
+        let forbidden = [RefusalKind::Command, RefusalKind::Key];
+        let missing: Vec<_> = refused.iter().filter(|it| is(&forbidden, it)).collect();
+        let (deletes, missing): (Vec<_>, Vec<_>) =
+            missing.into_iter().partition(|it| DELETES.contains(&it.right));
+        let user = self.subject.lock_user.or(self.subject.master.user).unwrap_or("default");
+        if !missing.is_empty() {
+            let (rights, fix) = self.grant(user, &missing);
+            let why = format!("the user {user:?} lacks {rights}");
+            let votes = match self.subject.common.flush_marker {
+                None => &["set", "get", "eval"][..],
+                Some(_) => &["set", "get", "eval", "time", "marker"],
+            };
+            let has_no_vote = missing.iter().any(|it| votes.contains(&it.right));
+            let finding = Finding::new(Error, Id::Permission, why).mended_by(fix);
+            match has_no_vote {
+                true => self.fail(finding),
+                false => self.add(finding),
+            }
+        } else if !deletes.is_empty() {
+            let (rights, fix) = self.grant(user, &deletes);
+            let why = format!("the user {user:?} lacks {rights}: a release then costs a script");
+            self.add(Finding::new(Note, Id::PermissionDelete, why).mended_by(fix));
+        }
+        self.refusals(said);
+    }
+
+    /// The rights that are missing, and the command that grants them.
+    fn grant(&self, user: &str, missing: &[&Refused]) -> (String, String) {
+        let mut rights = Vec::new();
+        let mut add = |right: String| {
+            if !rights.contains(&right) {
+                rights.push(right);
+            }
+        };
+        for Refused { right, failure } in missing {
+            match failure.refusal() {
+                Some(RefusalKind::Key) if *right == "marker" => {
+                    let marker = self.subject.common.flush_marker.unwrap_or_default();
+                    add(format!("~{}", pattern(marker)));
+                }
+                Some(RefusalKind::Key) => {
+                    add(format!("~{}*", pattern(self.subject.common.key_prefix)));
+                }
+                _ if *right == "marker" => {}
+                _ => add(format!("+{right}")),
+            }
+        }
+        let words: Vec<&str> =
+            ["ACL", "SETUSER", user].into_iter().chain(rights.iter().map(String::as_str)).collect();
+        (rights.join(" "), redis_cli(&self.subject.master, By::Administrator, &words))
+    }
+
+    /// What no right is missing for.
+    fn refusals(&mut self, said: &Said) {
+        let of = |right: &str, kinds: &[RefusalKind]| {
+            let found = said.refused.iter().find(|it| it.right == right)?;
+            let is_one = found.failure.refusal().is_some_and(|kind| kinds.contains(&kind));
+            is_one.then_some(&found.failure)
+        };
+        let unknown = [RefusalKind::Unknown, RefusalKind::Other];
+        if self.standing == Standing::Fails {
+            // What is found already explains it.
+        } else if let Some(failure) = of("set", &unknown) {
+            let why = format!("SET failed: {failure}");
+            self.fail(Finding::new(Error, Id::RefusesWrites, why));
+        } else if let Some(failure) = of("eval", &unknown) {
+            let why = match failure.refusal() {
+                Some(RefusalKind::Unknown) => "it does not know EVAL".to_owned(),
+                _ => format!("the script of a release failed: {failure}"),
+            };
+            self.fail(Finding::new(Error, Id::Script, why));
+        }
+    }
+
+    fn clock(&mut self, said: &Said) {
+        let common = self.subject.common;
+        if said.times.is_frozen() {
+            let why = "its clock stands still, so no lock expires: restart or upgrade it";
+            self.add(Finding::new(Error, Id::ClockFrozen, why));
+        } else if let Some(rate) = said.times.rate() {
+            if rate.gain.abs() - rate.doubt > common.drift_factor / 2.0 {
+                let why = format!(
+                    "its clock gains {:+.2} % on this machine's, and drift_factor allows for {:.2} %: \
+                     slew slower (chrony: maxslewrate 1000), or raise drift_factor",
+                    rate.gain * 100.0,
+                    common.drift_factor * 100.0
+                );
+                self.add(Finding::new(Error, Id::ClockRate, why));
+            }
+        }
+        let latencies = said.times.latencies();
+        let (p50, p99) = (latencies.median(), latencies.percentile(99));
+        let (shown, limit) = (time(common.node_timeout), common.node_timeout);
+        if p50 > limit {
+            let why =
+                format!("half of its answers take over {}: node_timeout is {shown}", time(p50));
+            self.fail(Finding::new(Error, Id::Latency, why));
+        } else if p99 > limit / 2 {
+            let why = format!("some answers take {}: node_timeout is {shown}", time(p99));
+            self.add(Finding::new(Warning, Id::Latency, why));
+        }
+    }
+
+    /// What could not be asked. What the locks need themselves is another finding.
+    fn unknown(&mut self, said: &Said) {
+        let lacks = |kind: RefusalKind, right: &str| match kind {
+            RefusalKind::Command => format!("{right} is forbidden"),
+            RefusalKind::Unknown => format!("the server does not know {right}"),
+            _ => format!("{right} is refused"),
+        };
+        let mut missing = Vec::new();
+        if let Err(kind) = said.settings {
+            missing.push(format!("its settings ({})", lacks(kind, "config|get")));
+        }
+        if let Err(kind) = said.clients {
+            missing.push(format!("its clients ({})", lacks(kind, "client|list")));
+        }
+        if let Some(Err(kind)) = said.refused_other {
+            let why = match kind {
+                RefusalKind::Other => "there is no such user".to_owned(),
+                kind => lacks(kind, "acl|dryrun"),
+            };
+            missing.push(format!("the rights of the locks' user ({why})"));
+        }
+        let is_own = said.refused_other.is_none();
+        if !is_own && said.info.is_err() {
+            missing.push("its state (info is forbidden)".to_owned());
+        }
+        if !is_own && said.times.first.is_empty() {
+            missing.push("its clock (time is forbidden)".to_owned());
+        }
+        if !missing.is_empty() {
+            let why = format!("not checked: {}", missing.join(", "));
+            self.add(Finding::new(Note, Id::NotChecked, why));
+        }
+    }
+}
+
+/// Escaped for an ACL.
+fn pattern(key: &[u8]) -> String {
+    let escape = |char: char| match char {
+        '*' | '?' | '[' | ']' | '\\' => format!("\\{char}"),
+        _ => char.to_string(),
+    };
+    String::from_utf8_lossy(key).chars().map(escape).collect()
+}
+
+fn is_nearly_full(used: u64, max: u64) -> bool {
+    used.saturating_mul(100) > max.saturating_mul(NEARLY_FULL_PERCENT)
+}
+
+fn percent(used: u64, max: u64) -> String {
+    format!("{} %", used.saturating_mul(100) / max.max(1))
+}
+
+/// The hard and the soft limit of usual clients.
+fn normal_limits(setting: &str) -> Option<[u64; 2]> {
+    let mut words = setting.split(' ').skip_while(|word| *word != "normal").skip(1);
+    Some([words.next()?.parse().ok()?, words.next()?.parse().ok()?])
+}
+
+fn is_small(limit: u64) -> bool {
+    (1..OUTPUT_BUFFER_MIN).contains(&limit)
+}
+
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+pub fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}

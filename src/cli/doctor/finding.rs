@@ -1,0 +1,171 @@
+//! What is wrong, and the command that mends it.
+
+use clap::ValueEnum;
+use muxlock::{MasterSettings, Place};
+
+/// The kinds of findings. Their names are stable: scripts look for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Id {
+    Unreachable,
+    Auth,
+    Quorum,
+    Replica,
+    Cluster,
+    Sentinel,
+    Loading,
+    Duplicate,
+    SameHost,
+    Replicas,
+    Promoted,
+    Evicts,
+    Memory,
+    Young,
+    DurableClaim,
+    BgsaveStopsWrites,
+    MinReplicas,
+    RefusesWrites,
+    ClockOffset,
+    ClockRate,
+    ClockFrozen,
+    Permission,
+    PermissionDelete,
+    Script,
+    Latency,
+    Timeout,
+    OutputBuffer,
+    Maxclients,
+    Open,
+    Even,
+    Single,
+    Version,
+    ListsDiffer,
+    Marker,
+    Lock,
+    NotChecked,
+}
+
+impl Id {
+    pub fn name(self) -> String {
+        let value = self.to_possible_value().expect("no value is skipped");
+        value.get_name().to_owned()
+    }
+}
+
+/// How bad it is. The worst is the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Locks fail, or are not safe.
+    Error,
+    /// They may be, later.
+    Warning,
+    Note,
+}
+
+impl Severity {
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub id: Id,
+    pub severity: Severity,
+    /// `None` if it concerns all of them.
+    pub master: Option<usize>,
+    pub why: String,
+    /// Commands for a shell, one a line.
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    pub fn new(severity: Severity, id: Id, why: impl Into<String>) -> Finding {
+        Finding { id, severity, master: None, why: why.into(), fix: None }
+    }
+
+    pub fn of(self, master: usize) -> Finding {
+        Finding { master: Some(master), ..self }
+    }
+
+    pub fn mended_by(self, fix: String) -> Finding {
+        Finding { fix: Some(fix), ..self }
+    }
+}
+
+/// Who may run a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The user of the locks.
+    User,
+    /// Another one: users do not change their own rights.
+    Administrator,
+}
+
+/// A line for a shell, without a password: `redis-cli` takes that from `REDISCLI_AUTH`.
+pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String {
+    let mut line = vec!["redis-cli".to_owned()];
+    let mut add = |option: &str, value: &str| line.extend([option.to_owned(), quoted(value)]);
+    match &master.place {
+        Place::Tcp { host, port } => {
+            add("-h", host);
+            add("-p", &port.to_string());
+        }
+        Place::Unix(path) => add("-s", &path.to_string_lossy()),
+    }
+    if let (By::User, Some(user)) = (by, master.user) {
+        add("--user", user);
+    }
+    line.extend(words.iter().map(|word| quoted(word)));
+    line.join(" ")
+}
+
+/// A word for a POSIX shell.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:@%+-".contains(&byte);
+    match !word.is_empty() && word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muxlock::Redlock;
+
+    use super::*;
+
+    fn line(url: &str, by: By, words: &[&str]) -> String {
+        let config = Redlock::builder().node(url).config().unwrap();
+        redis_cli(&config.master(0), by, words)
+    }
+
+    #[test]
+    fn commands_can_be_pasted_and_have_no_password() {
+        let set = ["CONFIG", "SET", "save", ""];
+        assert_eq!(
+            line("redis://10.0.0.1", By::User, &set),
+            "redis-cli -h 10.0.0.1 -p 6379 CONFIG SET save ''"
+        );
+        let url = "redis://app:sesame@[2001:db8::1]:7000/3";
+        assert_eq!(
+            line(url, By::User, &["ACL", "SETUSER", "app", "~a:*"]),
+            "redis-cli -h 2001:db8::1 -p 7000 --user app ACL SETUSER app '~a:*'"
+        );
+        assert_eq!(
+            line(url, By::Administrator, &["PING"]),
+            "redis-cli -h 2001:db8::1 -p 7000 PING"
+        );
+        assert_eq!(line("unix:///run/a b", By::User, &["PING"]), "redis-cli -s '/run/a b' PING");
+        assert_eq!(quoted("it's $(x)"), r"'it'\''s $(x)'");
+    }
+
+    #[test]
+    fn names_are_in_kebab_case() {
+        assert_eq!(Id::BgsaveStopsWrites.name(), "bgsave-stops-writes");
+        assert_eq!(Id::Maxclients.name(), "maxclients");
+    }
+}

@@ -1,0 +1,438 @@
+//! What is wrong with the masters together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use muxlock::{Config, Place, quorum};
+
+use super::ask::{Obstacle, Said};
+use super::checks::{Checked, Standing, Subject, check, is_loopback};
+use super::clocks::agreed;
+use super::finding::Severity::{Error, Note, Warning};
+use super::finding::{Finding, Id};
+
+/// Clocks may differ by this much, in microseconds.
+const OFFSET_MAX: i64 = 250_000;
+/// Most clients that are named.
+const CLIENTS_SHOWN_MAX: usize = 8;
+
+/// Everything that was found.
+pub struct Report {
+    pub findings: Vec<Finding>,
+    /// Of each master, in order.
+    pub standings: Vec<Standing>,
+}
+
+impl Report {
+    pub fn count(&self, standing: Standing) -> usize {
+        self.standings.iter().filter(|it| **it == standing).count()
+    }
+
+    fn quorum(&self) -> usize {
+        quorum(self.standings.len())
+    }
+
+    pub fn can_lock(&self) -> bool {
+        self.count(Standing::Votes) >= self.quorum()
+    }
+
+    fn add(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+}
+
+/// Checks the answers of all masters.
+pub fn examine(
+    config: &Config,
+    answers: &[Result<Said, Obstacle>],
+    lock_user: Option<&str>,
+) -> Report {
+    let common = config.common();
+    let mut report = Report { findings: Vec::new(), standings: Vec::new() };
+    for (node, said) in answers.iter().enumerate() {
+        let subject = Subject { node, master: config.master(node), common: &common, lock_user };
+        let Checked { findings, standing } = check(&subject, said);
+        report.findings.extend(findings);
+        report.standings.push(standing);
+    }
+    same_servers(config, answers, &mut report);
+    same_hosts(config, &mut report);
+    marker(config, answers, &mut report);
+    clock_offsets(answers, &mut report);
+    lists(config, answers, &mut report);
+    votes(&mut report);
+    report
+}
+
+/// A server's vote must not count twice.
+fn same_servers(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Report) {
+    let mut first = BTreeMap::new();
+    for (node, said) in answers.iter().enumerate() {
+        let run_id = said.as_ref().ok().and_then(|said| said.info("run_id"));
+        let Some(run_id) = run_id.filter(|run_id| !run_id.is_empty()) else {
+            continue;
+        };
+        let before = *first.entry(run_id).or_insert(node);
+        if before != node {
+            let other = config.master(before).address;
+            let why = format!("it is the same server as {other}: list it once");
+            report.add(Finding::new(Error, Id::Duplicate, why).of(node));
+            report.standings[node] = Standing::Fails;
+        }
+    }
+}
+
+/// Masters of one machine fail together. Those of a developer's own machine are meant to.
+fn same_hosts(config: &Config, report: &mut Report) {
+    let host = |node| match config.master(node).place {
+        Place::Tcp { host, .. } => Some(host),
+        Place::Unix(_) => None,
+    };
+    let hosts: Vec<_> = (0..config.nodes()).map(host).collect();
+    if hosts.iter().all(|host| host.as_deref().is_none_or(is_loopback)) {
+        return;
+    }
+    for (node, host) in hosts.iter().enumerate().filter(|(_, host)| host.is_some()) {
+        if let Some(before) = hosts[..node].iter().position(|before| before == host) {
+            let other = config.master(before).address;
+            let why = format!("it is on the same machine as {other}, and fails with it");
+            report.add(Finding::new(Warning, Id::SameHost, why).of(node));
+        }
+    }
+}
+
+fn marker(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Report) {
+    if config.common().flush_marker.is_none() {
+        let why = "there is no flush marker (--flush-marker): a flush loses locks unnoticed";
+        return report.add(Finding::new(Note, Id::Marker, why));
+    }
+    let seconds = config.common().quarantine.as_secs_f64().ceil();
+    for (node, said) in answers.iter().enumerate() {
+        if said.as_ref().is_ok_and(|said| said.has_marker == Some(false)) {
+            let why = format!(
+                "it has no flush marker yet: from the first lock on, clients with the marker \
+                 ignore it for {seconds} s"
+            );
+            report.add(Finding::new(Note, Id::Marker, why).of(node));
+            if report.standings[node] == Standing::Votes {
+                report.standings[node] = Standing::Waits;
+            }
+        }
+    }
+}
+
+fn clock_offsets(answers: &[Result<Said, Obstacle>], report: &mut Report) {
+    let offsets: Vec<_> = answers
+        .iter()
+        .enumerate()
+        .filter_map(|(node, said)| Some((node, said.as_ref().ok()?.times.offset()?)))
+        .collect();
+    let all: Vec<_> = offsets.iter().map(|(_, offset)| *offset).collect();
+    let time = agreed(&all);
+    let doubt = all.iter().map(|offset| offset.doubt).max().unwrap_or(0);
+    let seconds = |micros: i64| micros as f64 / 1e6;
+    if time.abs() - doubt > OFFSET_MAX {
+        let why = format!(
+            "the clock of this machine differs by {:.3} s from those of most masters: slew it \
+             (chronyc tracking)",
+            seconds(-time)
+        );
+        report.add(Finding::new(Warning, Id::ClockOffset, why));
+    }
+    let what = if offsets.len() > 2 { "the others" } else { "this machine's" };
+    for (node, offset) in offsets {
+        let apart = offset.ahead.saturating_sub(time);
+        if apart.abs() - offset.doubt > OFFSET_MAX {
+            let why = format!(
+                "its clock differs by {:+.3} s from {what}: slew it there (chronyc tracking), \
+                 never step it",
+                seconds(apart)
+            );
+            report.add(Finding::new(Warning, Id::ClockOffset, why).of(node));
+        }
+    }
+}
+
+/// A client that is connected to some masters only may have another list than the rest.
+fn lists(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Report) {
+    let known = |(node, said)| {
+        let said: &Result<Said, Obstacle> = said;
+        Some((node, said.as_ref().ok()?.clients.as_ref().ok()?))
+    };
+    let known: Vec<(usize, &BTreeSet<IpAddr>)> =
+        answers.iter().enumerate().filter_map(known).collect();
+    let all: BTreeSet<IpAddr> =
+        known.iter().flat_map(|(_, clients)| clients.iter().copied()).collect();
+    let mut shown = 0;
+    for client in all {
+        let without: Vec<_> = known
+            .iter()
+            .filter(|(_, clients)| !clients.contains(&client))
+            .map(|(node, _)| config.master(*node).address)
+            .collect();
+        if !without.is_empty() && shown < CLIENTS_SHOWN_MAX {
+            shown += 1;
+            let why = format!(
+                "a client at {client} is connected to other masters, and not to {}: all clients \
+                 must list the same masters",
+                without.join(", ")
+            );
+            report.add(Finding::new(Warning, Id::ListsDiffer, why));
+        }
+    }
+}
+
+fn votes(report: &mut Report) {
+    let total = report.standings.len();
+    if total == 1 {
+        let why = "there is one master: without it, there are no locks";
+        report.add(Finding::new(Note, Id::Single, why));
+    } else if total % 2 == 0 {
+        let why = format!("{total} masters tolerate no more failures than {}", total - 1);
+        report.add(Finding::new(Note, Id::Even, why));
+    }
+    let (quorum, possible) = (report.quorum(), total - report.count(Standing::Fails));
+    if possible < quorum {
+        let why = format!("{possible} of {total} masters can vote, and a lock needs {quorum}");
+        report.add(Finding::new(Error, Id::Quorum, why));
+    } else if !report.can_lock() {
+        for finding in report.findings.iter_mut().filter(|finding| finding.id == Id::Young) {
+            finding.severity = Warning;
+            finding.why.push_str(", and until then the others are no quorum");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use muxlock::Redlock;
+
+    use super::*;
+    use crate::cli::doctor::ask::Refused;
+    use crate::cli::doctor::clocks::{Sample, Times};
+    use crate::cli::wire::{Failure, RefusalKind};
+
+    const HEALTHY: &str = "redis_version:7.0.15\nrole:master\nredis_mode:standalone\n\
+                           uptime_in_seconds:86400\nloading:0\nsecond_repl_offset:-1\n\
+                           maxmemory:0\nmaxmemory_policy:noeviction\nused_memory:1000\n\
+                           connected_slaves:0\nconnected_clients:1\nmaxclients:10000\n";
+
+    /// What a master says, by the fields of `INFO` that it has beside the usual ones.
+    fn said(run_id: usize, info: &str) -> Said {
+        let info = format!("{HEALTHY}run_id:{run_id}\n{info}");
+        let info = info.lines().filter_map(|line| line.split_once(':'));
+        Said {
+            info: Ok(info.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
+            settings: Ok(BTreeMap::new()),
+            clients: Ok(BTreeSet::new()),
+            times: Times::default(),
+            is_open: false,
+            has_marker: None,
+            refused: Vec::new(),
+            refused_other: None,
+        }
+    }
+
+    /// The master's clock, that many milliseconds after this machine's, now and ten seconds later.
+    fn with_clock(said: Said, ahead_ms: [i64; 2]) -> Said {
+        let sample = |i: usize| {
+            let since_first = Duration::from_secs(10 * i as u64);
+            let here = 1_700_000_000_000_000 + i64::try_from(since_first.as_micros()).unwrap();
+            let master = here + 1_000 * ahead_ms[i];
+            Sample { round_trip: Duration::from_millis(2), master, here, since_first }
+        };
+        Said { times: Times { first: vec![sample(0)], later: vec![sample(1)] }, ..said }
+    }
+
+    fn config(urls: &[&str]) -> Config {
+        Redlock::builder().nodes(urls.iter().copied()).config().unwrap()
+    }
+
+    /// The findings as `severity id master`, without the note on the marker.
+    fn found(config: &Config, answers: &[Result<Said, Obstacle>]) -> Vec<String> {
+        let report = examine(config, answers, None);
+        let one = |it: &Finding| {
+            let at = it.master.map_or(String::new(), |node| format!(" {node}"));
+            format!("{} {}{at}", it.severity.name(), it.id.name())
+        };
+        let is_other = |it: &&Finding| it.id != Id::Marker;
+        report.findings.iter().filter(is_other).map(one).collect()
+    }
+
+    const THREE: [&str; 3] = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+
+    /// Three masters, of which the last says this.
+    fn last(said_last: Said) -> Vec<String> {
+        found(&config(&THREE), &[Ok(said(0, "")), Ok(said(1, "")), Ok(said_last)])
+    }
+
+    #[test]
+    fn one_cause_is_one_finding() {
+        let table = [
+            ("", ""),
+            ("role:slave\nsecond_repl_offset:7", "error replica 2"),
+            ("redis_mode:cluster", "error cluster 2"),
+            ("server_mode:cluster", "error cluster 2"),
+            ("redis_mode:sentinel\nrole:sentinel", "error sentinel 2"),
+            ("loading:1\nmaxmemory:9\nmaxmemory_policy:allkeys-lru", "error loading 2"),
+            ("async_loading:1", "error loading 2"),
+            ("connected_slaves:1", "warning replicas 2"),
+            ("second_repl_offset:7\nuptime_in_seconds:1", "warning promoted 2"),
+            ("maxmemory:9000\nmaxmemory_policy:volatile-ttl", "error evicts 2"),
+            ("maxmemory_policy:volatile-ttl", ""),
+            ("maxmemory:1250", ""),
+            ("maxmemory:1249", "warning memory 2"),
+            ("maxmemory:1000", "error memory 2"),
+            ("uptime_in_seconds:31", "note young 2"),
+            ("uptime_in_seconds:32", ""),
+            ("connected_clients:8000", ""),
+            ("connected_clients:8001", "warning maxclients 2"),
+            ("redis_version:6.0.16", "warning version 2"),
+            ("redis_version:6.2.0", ""),
+            ("redis_version:10.0.1", ""),
+            ("run_id:0", "error duplicate 2"),
+        ];
+        for (info, expected) in table {
+            let expected = [expected].map(str::to_owned).into_iter().filter(|it| !it.is_empty());
+            assert_eq!(last(said(2, info)), expected.collect::<Vec<_>>(), "{info}");
+        }
+    }
+
+    #[test]
+    fn settings_of_a_server_are_checked() {
+        let table = [
+            ("save=", ""),
+            ("save=60 1;stop-writes-on-bgsave-error=no", ""),
+            ("save=60 1;stop-writes-on-bgsave-error=yes", "warning bgsave-stops-writes 2"),
+            ("min-replicas-to-write=0", ""),
+            ("min-replicas-to-write=1", "error min-replicas 2"),
+            ("timeout=0", ""),
+            ("timeout=1", "warning timeout 2"),
+            ("client-output-buffer-limit=normal 0 0 0 slave 9 9 9", ""),
+            ("client-output-buffer-limit=slave 9 9 9 normal 1048576 0 0", ""),
+            ("client-output-buffer-limit=normal 0 1048575 60", "warning output-buffer 2"),
+        ];
+        for (settings, expected) in table {
+            let pairs = settings.split(';').filter_map(|pair| pair.split_once('='));
+            let settings = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            let found = last(Said { settings: Ok(settings), ..said(2, "") });
+            assert_eq!(found.concat(), expected);
+        }
+        let refused = |right, kind| Refused { right, failure: Failure::refused_by_kind(kind) };
+        let table = [
+            (refused("set", RefusalKind::Other), "error refuses-writes 2"),
+            (refused("eval", RefusalKind::Other), "error script 2"),
+            (refused("eval", RefusalKind::Unknown), "error script 2"),
+            (refused("time", RefusalKind::Command), "error permission 2"),
+            (refused("delex", RefusalKind::Command), "note permission-delete 2"),
+            (refused("delex", RefusalKind::Unknown), ""),
+            (refused("client|kill", RefusalKind::Other), ""),
+        ];
+        for (refused, expected) in table {
+            let found = last(Said { refused: vec![refused.clone()], ..said(2, "") });
+            assert_eq!(found.concat(), expected, "{refused:?}");
+        }
+        // A snapshot that failed is the reason for what it refuses.
+        let settings = [("save", "60 1"), ("stop-writes-on-bgsave-error", "yes")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let refused = vec![refused("set", RefusalKind::Other)];
+        let failed = Said {
+            settings: Ok(settings.into()),
+            refused,
+            ..said(2, "rdb_last_bgsave_status:err")
+        };
+        assert_eq!(last(failed), ["error bgsave-stops-writes 2"]);
+    }
+
+    #[test]
+    fn clocks_are_compared_with_most_of_them() {
+        let clocks = |ahead: &[[i64; 2]], urls: &[&str]| {
+            let said = |(i, ahead): (usize, &[i64; 2])| Ok(with_clock(said(i, ""), *ahead));
+            found(&config(urls), &ahead.iter().enumerate().map(said).collect::<Vec<_>>())
+        };
+        assert_eq!(clocks(&[[0, 0], [251, 251], [-251, -251]], &THREE), [""; 0]);
+        let found = clocks(&[[0, 0], [252, 252], [0, 0]], &THREE);
+        assert_eq!(found, ["warning clock-offset 1"]);
+        let found = clocks(&[[900, 900], [900, 900], [900, 900]], &THREE);
+        assert_eq!(found, ["warning clock-offset"], "this machine is wrong");
+        let found = clocks(&[[0, 0], [300, 300]], &THREE[..2]);
+        assert_eq!(found, ["warning clock-offset 1", "note even"]);
+        // 0.5 % in ten seconds are 50 ms, and the round trips leave a doubt of 2 ms.
+        assert_eq!(clocks(&[[0, 0], [0, 52], [0, -52]], &THREE), [""; 0]);
+        let found = clocks(&[[0, 0], [0, 53], [0, -53]], &THREE);
+        assert_eq!(found, ["error clock-rate 1", "error clock-rate 2"]);
+        let frozen = clocks(&[[0, 0], [0, -10_000], [0, 0]], &THREE);
+        assert_eq!(frozen, ["error clock-frozen 1"]);
+    }
+
+    #[test]
+    fn slow_answers_are_compared_with_the_timeout() {
+        let slow = |micros: &[u64]| {
+            let sample = |micros: &u64| Sample {
+                round_trip: Duration::from_micros(*micros),
+                master: 1,
+                here: 0,
+                since_first: Duration::ZERO,
+            };
+            let first = micros.iter().map(sample).collect();
+            last(Said { times: Times { first, later: Vec::new() }, ..said(2, "") }).concat()
+        };
+        assert_eq!(slow(&[25_000; 3]), "");
+        assert_eq!(slow(&[10, 10, 25_001]), "warning latency 2");
+        assert_eq!(slow(&[10, 50_001, 50_001]), "error latency 2");
+    }
+
+    #[test]
+    fn votes_are_counted() {
+        let young = || Ok(said(2, "uptime_in_seconds:2"));
+        let down = || Err(Obstacle::Unreachable(Failure::Strange));
+        let well = |i| Ok(said(i, ""));
+        let three = config(&THREE);
+        let report = |answers: &[_]| {
+            let report = examine(&three, answers, None);
+            (found(&three, answers), report.count(Standing::Votes), report.can_lock())
+        };
+        let table = [
+            (vec![well(0), well(1), young()], vec!["note young 2"], 2),
+            (vec![well(0), down(), young()], vec!["error unreachable 1", "warning young 2"], 1),
+            (
+                vec![down(), down(), well(2)],
+                vec!["error unreachable 0", "error unreachable 1", "error quorum"],
+                1,
+            ),
+        ];
+        for (answers, findings, votes) in table {
+            let (found, count, can_lock) = report(&answers);
+            assert_eq!((found, count), (findings.iter().map(|it| it.to_string()).collect(), votes));
+            assert_eq!(can_lock, votes >= 2);
+        }
+    }
+
+    #[test]
+    fn masters_of_one_machine_are_told_unless_all_are_here() {
+        let said = || vec![Ok(said(0, "")), Ok(said(1, "")), Ok(said(2, ""))];
+        let local = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://localhost:3"];
+        assert_eq!(found(&config(&local), &said()), [""; 0]);
+        let mixed = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://10.0.0.1"];
+        assert_eq!(found(&config(&mixed), &said()), ["warning same-host 1"]);
+    }
+
+    #[test]
+    fn open_doors_are_told_by_where_they_are_reached_from() {
+        let door = |url: &str, settings: &[(&str, &str)]| {
+            let settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            let said = Said { is_open: true, settings: Ok(settings.collect()), ..said(0, "") };
+            let found = found(&config(&[url]), &[Ok(said)]);
+            found.contains(&"warning open 0".to_owned())
+        };
+        let (off, on) = (("protected-mode", "no"), ("protected-mode", "yes"));
+        assert!(door("redis://10.0.0.1", &[on, ("bind", "10.0.0.1")]));
+        assert!(!door("redis://127.0.0.1", &[on, ("bind", "")]));
+        assert!(!door("redis://127.0.0.1", &[off, ("bind", "127.0.0.1 -::1")]));
+        assert!(door("redis://127.0.0.1", &[off, ("bind", "")]));
+        assert!(door("redis://[::1]", &[off, ("bind", "* -::*")]));
+        assert!(!door("unix:///run/redis.sock", &[off, ("bind", "*")]));
+    }
+}

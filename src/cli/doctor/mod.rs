@@ -1,0 +1,171 @@
+//! `muxlock doctor`: what is wrong with the masters, and how to mend it.
+
+mod ask;
+mod checks;
+mod clocks;
+mod finding;
+mod group;
+mod page;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use muxlock::{Builder, Config, LockError, RestartGuard};
+
+use self::ask::Plan;
+use self::clocks::RATE_OVER_MIN;
+use self::finding::{Finding, Id, Severity};
+use self::group::{Report, examine};
+use super::options::{Options, duration};
+use super::wire::ask_each;
+
+/// There are errors.
+const UNHEALTHY: u8 = 1;
+/// The longest TTL of the lock that is tried.
+const TTL_MAX: Duration = Duration::from_secs(10);
+/// How long to wait for that lock, beside connecting.
+const LOCK_WITHIN: Duration = Duration::from_secs(2);
+/// The longest watch.
+const WATCH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Check the masters, and say what is wrong and how to mend it
+///
+/// It asks all masters at once, changes nothing on them, and then takes and
+/// releases a lock. Each finding has an id that stays the same, and many have the
+/// command that mends it. No password is shown.
+///
+/// Exit status: 0 if there are no errors, 1 if there are, 2 if it could not
+/// start.
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment, next_line_help = true)]
+pub struct Args {
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Exit with 1 for warnings too
+    #[arg(long)]
+    strict: bool,
+
+    /// Watch the rate of the clocks for so long; 30s or more tell most
+    #[arg(long = "for", value_name = "D", value_parser = duration)]
+    watch: Option<Duration>,
+
+    /// Take no lock
+    #[arg(long)]
+    read_only: bool,
+
+    /// The user of the locks, if not that of the addresses (Redis 7.0)
+    #[arg(long, value_name = "NAME")]
+    lock_user: Option<String>,
+
+    /// Leave out the findings with this id; once for each
+    #[arg(long, value_name = "ID", hide_possible_values = true)]
+    allow: Vec<Id>,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Runs the command. An error means that it could not start.
+pub fn run(args: &Args) -> io::Result<ExitCode> {
+    let settings = args.options.settings().map_err(io::Error::other)?;
+    for warning in &settings.warnings {
+        let _ = writeln!(io::stderr(), "muxlock: {warning}");
+    }
+    let watch = args.watch.unwrap_or_default();
+    if args.watch.is_some() && !(RATE_OVER_MIN..=WATCH_MAX).contains(&watch) {
+        return Err(io::Error::other(format!("--for is {watch:?}: it must be from 1s to 24h")));
+    }
+    let config = settings.builder.config().map_err(io::Error::other)?;
+    let resource = format!("muxlock:doctor:{:016x}", random());
+    let key = [config.common().key_prefix, resource.as_bytes()].concat();
+    let plan = Plan { watch, lock_user: args.lock_user.clone(), key };
+    let nodes: Vec<usize> = (0..config.nodes()).collect();
+    let answers = ask_each(&nodes, |node| ask::ask(&config, node, &plan));
+    let mut report = examine(&config, &answers, args.lock_user.as_deref());
+    if !args.read_only && report.can_lock() {
+        report.findings.extend(try_lock(&config, &settings.builder, &resource));
+    } else if !args.read_only {
+        report.findings.extend(untried(&config, &report));
+    }
+    report.findings.retain(|finding| !args.allow.contains(&finding.id));
+    report.findings.sort_by_key(|finding| (finding.severity, finding.master, finding.id));
+    let text = match args.json {
+        true => format!("{}\n", page::json(&config, &answers, &report)),
+        false => page::text(&config, &answers, &report),
+    };
+    // If nobody reads it, the code says it all the same.
+    let _ = io::stdout().write_all(text.as_bytes());
+    Ok(code(args, &report))
+}
+
+fn code(args: &Args, report: &Report) -> ExitCode {
+    let bad = |finding: &Finding| match finding.severity {
+        Severity::Error => true,
+        Severity::Warning => args.strict,
+        Severity::Note => false,
+    };
+    match report.findings.iter().any(bad) {
+        true => ExitCode::from(UNHEALTHY),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+/// So that nothing has this name by chance. It is no secret.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Takes and releases a lock, as any client does.
+fn try_lock(config: &Config, builder: &Builder, resource: &str) -> Option<Finding> {
+    let common = config.common();
+    let failed = |error: LockError| match error.ready_in() {
+        // It can, later.
+        Some(wait) => {
+            let seconds = wait.as_secs_f64().ceil();
+            let why = format!("no lock was taken: masters are ignored for another {seconds} s");
+            Finding::new(Severity::Note, Id::NotChecked, why)
+        }
+        None => Finding::new(Severity::Error, Id::Lock, format!("a lock failed: {error}")),
+    };
+    let redlock = match builder.build() {
+        Ok(redlock) => redlock,
+        Err(error) => return Some(Finding::new(Severity::Error, Id::Lock, error.to_string())),
+    };
+    let wait = common.connect_timeout.saturating_add(LOCK_WITHIN);
+    let lock = match redlock.try_lock_for(resource, common.max_ttl.min(TTL_MAX), wait) {
+        Ok(lock) => lock,
+        Err(error) => return Some(failed(error)),
+    };
+    let released = lock.unlock();
+    redlock.shutdown(LOCK_WITHIN);
+    match released {
+        Ok(released) if released.was_held() => None,
+        Ok(_) => {
+            let why = "a lock was gone before its release";
+            Some(Finding::new(Severity::Error, Id::Lock, why))
+        }
+        Err(error) => Some(failed(error)),
+    }
+}
+
+/// Why no lock was tried, if no other finding says so.
+fn untried(config: &Config, report: &Report) -> Option<Finding> {
+    let says_so = |finding: &Finding| match finding.id {
+        Id::Quorum | Id::Young | Id::Promoted | Id::Permission => true,
+        Id::Marker => finding.master.is_some(),
+        _ => false,
+    };
+    if report.findings.iter().any(says_so) {
+        return None;
+    }
+    let is_strict = |node| config.master(node).restart_guard == RestartGuard::OwnObservation;
+    let why = match (0..config.nodes()).any(is_strict) {
+        true => "no lock was taken: with own_observation, a client that has just started waits",
+        false => "no lock was taken: too few masters can vote",
+    };
+    Some(Finding::new(Severity::Note, Id::NotChecked, why))
+}

@@ -1,0 +1,219 @@
+//! The report, for people and for programs.
+
+use std::time::Duration;
+
+use muxlock::{Config, quorum};
+use serde_json::{Value, json};
+
+use super::ask::{Obstacle, Said};
+use super::checks::Standing;
+use super::finding::{Finding, Severity};
+use super::group::Report;
+use crate::cli::paint::{Ink, Paint, count, time, wrap};
+
+/// Fits a terminal of 80 columns.
+const WIDTH: usize = 78;
+const INDENT: &str = "    ";
+/// The longest text of a server that is shown.
+const WORD_CHARS_MAX: usize = 24;
+
+/// What is shown of a master in one line.
+struct Row {
+    address: String,
+    version: String,
+    role: &'static str,
+    uptime: Option<Duration>,
+    /// In microseconds, with its doubt.
+    clock: Option<(i64, i64)>,
+    latency: Option<[Duration; 2]>,
+    standing: Standing,
+}
+
+impl Row {
+    fn new(address: &str, said: &Result<Said, Obstacle>, standing: Standing) -> Row {
+        let mut row = Row {
+            address: address.to_owned(),
+            version: "-".to_owned(),
+            role: "-",
+            uptime: None,
+            clock: None,
+            latency: None,
+            standing,
+        };
+        let Ok(said) = said else { return row };
+        let version = said.info("valkey_version").or(said.info("redis_version"));
+        row.version = version.and_then(word).unwrap_or("-").to_owned();
+        row.role = match said.info("role") {
+            Some("master") => "master",
+            Some("slave") => "replica",
+            Some("sentinel") => "sentinel",
+            _ => "-",
+        };
+        row.uptime = said.figure("uptime_in_seconds").map(Duration::from_secs);
+        row.clock = said.times.offset().map(|offset| (offset.ahead, offset.doubt));
+        let latencies = said.times.latencies();
+        row.latency = (latencies.len() > 0).then(|| [latencies.median(), latencies.percentile(99)]);
+        row
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let latency = |i: usize| or_dash(self.latency.map(|latency| time(latency[i])));
+        [
+            self.address.clone(),
+            self.version.clone(),
+            self.role.to_owned(),
+            or_dash(self.uptime.map(age)),
+            or_dash(self.clock.map(|(ahead, _)| format!("{:+.1} ms", ahead as f64 / 1e3))),
+            format!("{} / {}", latency(0), latency(1)),
+            standing(self.standing).to_owned(),
+        ]
+    }
+}
+
+fn standing(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Votes => "votes",
+        Standing::Waits => "waits",
+        Standing::Fails => "no vote",
+    }
+}
+
+/// A word that a server chose, if it looks like a version.
+fn word(text: &str) -> Option<&str> {
+    let is_plain = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    (!text.is_empty() && text.len() <= WORD_CHARS_MAX && text.bytes().all(is_plain)).then_some(text)
+}
+
+fn age(uptime: Duration) -> String {
+    match uptime.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// The worst of the findings, in a word.
+fn verdict(findings: &[Finding]) -> &'static str {
+    match findings.iter().map(|finding| finding.severity).min() {
+        Some(Severity::Error) => "errors",
+        Some(Severity::Warning) => "warnings",
+        Some(Severity::Note) => "notes",
+        None => "healthy",
+    }
+}
+
+fn rows(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report) -> Vec<Row> {
+    let row = |(node, said)| Row::new(config.master(node).address, said, report.standings[node]);
+    answers.iter().enumerate().map(row).collect()
+}
+
+/// For people.
+pub fn text(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report) -> String {
+    let paint = Paint::new(false);
+    let head = ["master", "version", "role", "up", "clock", "p50 / p99", ""].map(str::to_owned);
+    let mut table = vec![head];
+    table.extend(rows(config, answers, report).iter().map(Row::cells));
+    let width = |i: usize| table.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..7).map(width).collect();
+    let mut text = String::new();
+    for (i, row) in table.iter().enumerate() {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let ink = if i == 0 { Ink::Faint } else { Ink::Plain };
+        text.push_str(&paint.ink(ink, line.trim_end()));
+        text.push('\n');
+    }
+    for finding in &report.findings {
+        text.push('\n');
+        show(&mut text, paint, config, finding);
+    }
+    text.push('\n');
+    let mut tail = Vec::new();
+    if report.findings.iter().any(|finding| finding.fix.is_some()) {
+        if (0..config.nodes()).any(|node| config.master(node).password.is_some()) {
+            tail.push("The commands have no password: set REDISCLI_AUTH to it.");
+        }
+        if report.findings.iter().any(|it| it.fix.as_ref().is_some_and(|fix| is_setting(fix))) {
+            tail.push(
+                "What CONFIG SET and ACL SETUSER change ends with a restart: write it into \
+                       the server's file too.",
+            );
+        }
+    }
+    for line in wrap(&tail.join(" "), WIDTH) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    let of = |severity| report.findings.iter().filter(|it| it.severity == severity).count();
+    let parts = [Severity::Error, Severity::Warning, Severity::Note]
+        .map(|severity| (of(severity), severity.name()))
+        .into_iter()
+        .filter(|(found, _)| *found > 0)
+        .map(|(found, name)| count(found, name));
+    let parts = parts.collect::<Vec<_>>().join(", ");
+    let found = if parts.is_empty() { "nothing to mend".to_owned() } else { parts };
+    let (votes, total) = (report.count(Standing::Votes), config.nodes());
+    text.push_str(&format!(
+        "{found}; {votes} of {} can vote now, a lock needs {}\n",
+        count(total, "master"),
+        quorum(total)
+    ));
+    text
+}
+
+fn is_setting(fix: &str) -> bool {
+    fix.contains(" CONFIG SET ") || fix.contains(" ACL SETUSER ")
+}
+
+fn show(text: &mut String, paint: Paint, config: &Config, finding: &Finding) {
+    let ink = match finding.severity {
+        Severity::Error => Ink::Bad,
+        Severity::Warning => Ink::Doubtful,
+        Severity::Note => Ink::Faint,
+    };
+    let place = finding.master.map_or("all masters", |node| config.master(node).address);
+    let severity = paint.ink(ink, &format!("{:7}", finding.severity.name()));
+    text.push_str(&format!("{severity}  {}  {place}\n", finding.id.name()));
+    for line in wrap(&finding.why, WIDTH - INDENT.len()) {
+        text.push_str(&format!("{INDENT}{line}\n"));
+    }
+    // As they are: they are to be pasted.
+    for line in finding.fix.iter().flat_map(|fix| fix.lines()) {
+        text.push_str(&format!("{INDENT}  {}\n", paint.ink(Ink::Strong, line)));
+    }
+}
+
+/// For programs.
+pub fn json(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report) -> Value {
+    let master = |row: &Row| {
+        json!({
+            "address": row.address,
+            "version": (row.version != "-").then_some(&row.version),
+            "role": (row.role != "-").then_some(row.role),
+            "uptime_s": row.uptime.map(|uptime| uptime.as_secs()),
+            "clock_ahead_us": row.clock.map(|(ahead, _)| ahead),
+            "clock_doubt_us": row.clock.map(|(_, doubt)| doubt),
+            "p50_us": row.latency.map(|[p50, _]| p50.as_micros() as u64),
+            "p99_us": row.latency.map(|[_, p99]| p99.as_micros() as u64),
+            "vote": standing(row.standing),
+        })
+    };
+    let finding = |finding: &Finding| {
+        json!({
+            "id": finding.id.name(),
+            "severity": finding.severity.name(),
+            "master": finding.master.map(|node| config.master(node).address),
+            "why": finding.why,
+            "fix": finding.fix,
+        })
+    };
+    json!({
+        "masters": rows(config, answers, report).iter().map(master).collect::<Vec<_>>(),
+        "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
+        "votes": report.count(Standing::Votes),
+        "quorum": quorum(config.nodes()),
+        "verdict": verdict(&report.findings),
+    })
+}

@@ -1,0 +1,208 @@
+//! Questions to single masters, at the addresses of the locks.
+//!
+//! Whatever answers there may repeat what it was sent, also passwords. So errors have fixed texts,
+//! and of a server's error at most its code.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use muxlock::Config;
+use muxlock::testing::{Connection, Value};
+
+/// The most bytes of a reply: the longest is the list of a server's clients.
+const REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// A connection to a master, for one question at a time.
+pub struct Wire(Connection);
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// There is no connection, or it ended.
+    Lost(ErrorKind),
+    /// The host name does not resolve.
+    Unresolved,
+    /// What answers does not speak the protocol.
+    Strange,
+    /// The server refused.
+    Refused(Refusal),
+}
+
+/// An error that a server returned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    /// Its code, such as `NOPERM`.
+    code: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// The password is missing or wrong.
+    Auth,
+    /// The server has no password, and was given one.
+    NoPassword,
+    /// The user may not run the command.
+    Command,
+    /// The user may not use the key.
+    Key,
+    /// The server does not know the command.
+    Unknown,
+    /// The server accepts no more clients.
+    MaxClients,
+    Other,
+}
+
+impl Wire {
+    /// Connects to a master, and sends nothing. Everything on the connection ends `within` this
+    /// time.
+    pub fn open(config: &Config, node: usize, within: Duration) -> Result<Wire, Failure> {
+        match config.dial(node, within) {
+            Ok(stream) => Ok(Wire(Connection::over(stream, REPLY_BYTES_MAX))),
+            Err(error) if error.get_ref().is_some() => Err(Failure::Unresolved),
+            Err(error) => Err(Failure::Lost(error.kind())),
+        }
+    }
+
+    /// Connects as the locks do: authenticated, and to their database.
+    pub fn greet(config: &Config, node: usize, within: Duration) -> Result<Wire, Failure> {
+        let mut wire = Wire::open(config, node, within)?;
+        let master = config.master(node);
+        if let Some(password) = master.password {
+            let words = [Some("AUTH"), master.user, Some(password)];
+            let words: Vec<_> = words.into_iter().flatten().map(str::as_bytes).collect();
+            wire.ask_for_ok(&words)?;
+        }
+        if master.db != 0 {
+            wire.ask_for_ok(&[b"SELECT", master.db.to_string().as_bytes()])?;
+        }
+        Ok(wire)
+    }
+
+    /// Sends a command and waits for its reply, which is no error.
+    pub fn ask(&mut self, words: &[&[u8]]) -> Result<Value, Failure> {
+        match self.0.ask(words).map_err(failure)? {
+            Value::Error(text) => Err(Failure::Refused(Refusal::of(&text))),
+            reply => Ok(reply),
+        }
+    }
+
+    fn ask_for_ok(&mut self, words: &[&[u8]]) -> Result<(), Failure> {
+        match self.ask(words)? {
+            Value::Status(_) => Ok(()),
+            _ => Err(Failure::Strange),
+        }
+    }
+}
+
+fn failure(error: io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::InvalidData => Failure::Strange,
+        kind => Failure::Lost(kind),
+    }
+}
+
+impl Refusal {
+    fn of(text: &str) -> Refusal {
+        let code = text.split([' ', '\r', '\n']).next().unwrap_or_default();
+        let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        let kind = match code {
+            "NOAUTH" | "WRONGPASS" | "DENIED" => RefusalKind::Auth,
+            "NOPERM" if has(&[" access "]) => RefusalKind::Key,
+            "NOPERM" => RefusalKind::Command,
+            "ERR" if has(&["unknown command", "nknown subcommand"]) => RefusalKind::Unknown,
+            "ERR" if has(&["max number of clients"]) => RefusalKind::MaxClients,
+            "ERR" if has(&["without any password", "no password is set"]) => {
+                RefusalKind::NoPassword
+            }
+            "ERR" if has(&["invalid password"]) => RefusalKind::Auth,
+            _ => RefusalKind::Other,
+        };
+        let is_code =
+            (2..=24).contains(&code.len()) && code.bytes().all(|byte| byte.is_ascii_uppercase());
+        let code = if is_code { code } else { "an error without a code" };
+        Refusal { kind, code: code.to_owned() }
+    }
+}
+
+impl Failure {
+    /// What `ACL DRYRUN` answers if a user may not run a command.
+    pub fn refused_by(text: &str) -> Failure {
+        Failure::Refused(Refusal::of(&format!("NOPERM {text}")))
+    }
+
+    #[cfg(test)]
+    pub fn refused_by_kind(kind: RefusalKind) -> Failure {
+        Failure::Refused(Refusal { kind, code: "CODE".to_owned() })
+    }
+
+    /// The kind of refusal, if it is one.
+    pub fn refusal(&self) -> Option<RefusalKind> {
+        match self {
+            Failure::Refused(refusal) => Some(refusal.kind),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Lost(ErrorKind::TimedOut) => f.write_str("it did not answer in time"),
+            Failure::Lost(ErrorKind::NotFound) => f.write_str("there is no such socket file"),
+            Failure::Lost(ErrorKind::UnexpectedEof) => f.write_str("it closed the connection"),
+            Failure::Lost(kind) => kind.fmt(f),
+            Failure::Unresolved => f.write_str("the host name does not resolve"),
+            Failure::Strange => f.write_str("what answers is no Redis server"),
+            Failure::Refused(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it refused: {}", self.code)
+    }
+}
+
+/// Asks several masters at the same time, each on a thread. The answers have the order of `nodes`.
+pub fn ask_each<T: Send>(nodes: &[usize], ask: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let ask = &ask;
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = nodes.iter().map(|node| scope.spawn(move || ask(*node))).collect();
+        let answer = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        asked.into_iter().map(answer).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_show_at_most_a_code() {
+        let table = [
+            ("NOPERM this user has no permissions to run the 'set' command", RefusalKind::Command),
+            ("NOPERM No permissions to access a key", RefusalKind::Key),
+            ("ERR ACL failure in script: No permissions to access the 'k' key", RefusalKind::Other),
+            ("ERR max number of clients reached", RefusalKind::MaxClients),
+            ("WRONGPASS invalid username-password pair", RefusalKind::Auth),
+            (
+                "ERR unknown command 'EVAL', with args beginning with: 'sesame'",
+                RefusalKind::Unknown,
+            ),
+            ("ERR Client sent AUTH, but no password is set sesame", RefusalKind::NoPassword),
+            ("sesame", RefusalKind::Other),
+            ("", RefusalKind::Other),
+        ];
+        for (text, kind) in table {
+            let refusal = Refusal::of(text);
+            assert_eq!(refusal.kind, kind, "{text}");
+            assert!(!refusal.to_string().contains("sesame"), "{refusal}");
+        }
+        assert_eq!(Refusal::of("LOADING Redis is").to_string(), "it refused: LOADING");
+    }
+}

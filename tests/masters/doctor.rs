@@ -1,0 +1,504 @@
+//! `muxlock doctor` on real masters: each finding, and that it is gone when it is mended.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use muxlock::Redlock;
+use muxlock::testing::{Master, Masters, Value as Reply};
+use serde_json::Value;
+use testbed::{TTL, all_ready, patient, pause, soon, timed, within};
+
+use crate::cli::{muxlock, run};
+
+/// What a busy machine needs.
+const SLOW: [&str; 6] =
+    ["--node-timeout", "20s", "--connect-timeout", "10s", "--restart-guard", "off"];
+
+struct Seen {
+    code: i32,
+    json: Value,
+}
+
+/// Runs it, without the findings that every master of a test has.
+#[track_caller]
+fn doctor(urls: &[String], args: &[&str]) -> Seen {
+    let mut command = muxlock(&["doctor", "--json", "--allow", "marker"]);
+    let (code, out, err) = run(command.args(args).env("MUXLOCK_NODES", urls.join(" ")));
+    let json = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{code} {out}{err}"));
+    Seen { code, json }
+}
+
+#[track_caller]
+fn usual(urls: &[String]) -> Seen {
+    doctor(urls, &SLOW)
+}
+
+impl Seen {
+    fn findings(&self) -> &[Value] {
+        self.json["findings"].as_array().expect("a list")
+    }
+
+    /// The ids of all findings, sorted, with the number of the master's URL.
+    fn found(&self, urls: &[String]) -> Vec<String> {
+        let one = |finding: &Value| {
+            let id = finding["id"].as_str().expect("an id");
+            let at = finding["master"].as_str();
+            let at = at.and_then(|at| urls.iter().position(|url| url.contains(at)));
+            at.map_or(id.to_owned(), |at| format!("{id} {at}"))
+        };
+        let mut found: Vec<_> = self.findings().iter().map(one).collect();
+        found.sort();
+        found
+    }
+
+    #[track_caller]
+    fn fix_of(&self, id: &str) -> String {
+        let finding = self.findings().iter().find(|finding| finding["id"] == id);
+        let fix = finding.and_then(|finding| finding["fix"].as_str());
+        fix.unwrap_or_else(|| panic!("{id} has no fix: {}", self.json)).to_owned()
+    }
+}
+
+/// As a user would.
+#[track_caller]
+fn paste(fix: &str, password: Option<&str>) {
+    let mut shell = Command::new("sh");
+    shell.args(["-ec", fix]).env_remove("REDISCLI_AUTH");
+    if let Some(password) = password {
+        shell.env("REDISCLI_AUTH", password);
+    }
+    let output = shell.output().expect("sh runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{fix}: {said}");
+    assert!(said.lines().all(|line| line == "OK"), "{fix}: {said}");
+}
+
+/// `redis-cli` is what the fixes call.
+fn can_paste() -> bool {
+    let can = Command::new("redis-cli").arg("--version").output().is_ok();
+    if !can {
+        eprintln!("SKIPPED: redis-cli is not on PATH");
+    }
+    can
+}
+
+#[track_caller]
+fn tell(master: &Master, words: &[&str]) {
+    let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
+    let reply = master.query(&words).unwrap();
+    assert!(!matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");
+}
+
+/// Each setting is a finding, which its fix mends.
+#[test]
+fn settings_are_found_and_mended() {
+    if !can_paste() {
+        return;
+    }
+    let masters = Masters::start(3).unwrap();
+    let mut urls = masters.urls();
+    let healthy = usual(&urls);
+    assert_eq!((healthy.code, healthy.found(&urls)), (0, vec![]), "{}", healthy.json);
+    assert_eq!((&healthy.json["verdict"], &healthy.json["votes"]), (&"healthy".into(), &3.into()));
+    let master = &masters[1];
+    let table: [(&str, &str, &[[&str; 2]]); 7] = [
+        ("evicts", "error", &[["maxmemory", "100mb"], ["maxmemory-policy", "allkeys-lru"]]),
+        ("min-replicas", "error", &[["min-replicas-to-write", "1"]]),
+        ("bgsave-stops-writes", "warning", &[["save", "3600 1"]]),
+        ("timeout", "warning", &[["timeout", "300"]]),
+        ("output-buffer", "warning", &[["client-output-buffer-limit", "normal 1000 0 0"]]),
+        // No address of this machine: the server does not listen there.
+        ("open", "warning", &[["bind", "127.0.0.1 -192.0.2.1"], ["protected-mode", "no"]]),
+        ("durable-claim", "error", &[]),
+    ];
+    for (id, severity, settings) in table {
+        for [name, value] in settings {
+            tell(master, &["CONFIG", "SET", name, value]);
+        }
+        if id == "durable-claim" {
+            urls[1].push_str("?durable=yes");
+        }
+        let seen = usual(&urls);
+        let found = seen.findings();
+        assert_eq!(found.len(), 1, "{id}: {}", seen.json);
+        assert_eq!((&found[0]["id"], &found[0]["severity"]), (&id.into(), &severity.into()));
+        assert_eq!(found[0]["master"], master.addr(), "{id}");
+        assert_eq!(seen.code, i32::from(severity == "error"), "{id}");
+        paste(&seen.fix_of(id), None);
+        let mended = usual(&urls);
+        assert_eq!(mended.found(&urls), [""; 0], "{id}");
+    }
+    // A warning counts only if it is asked for.
+    tell(master, &["CONFIG", "SET", "timeout", "300"]);
+    let strict = [&SLOW[..], &["--strict"]].concat();
+    assert_eq!((usual(&urls).code, doctor(&urls, &strict).code), (0, 1));
+    let allowed = [&strict[..], &["--allow", "timeout"]].concat();
+    assert_eq!(doctor(&urls, &allowed).code, 0);
+}
+
+#[test]
+fn memory_and_clients_that_are_nearly_used_up_are_found() {
+    let masters = Masters::start_with(3, &["--maxclients", "20"]).unwrap();
+    let urls = masters.urls();
+    tell(&masters[0], &["SET", "big", &"x".repeat(60_000_000)]);
+    tell(&masters[0], &["CONFIG", "SET", "maxmemory", "70mb"]);
+    let crowd: Vec<_> = (0..16).map(|_| connect(&masters[2])).collect();
+    let seen = usual(&urls);
+    assert_eq!(seen.found(&urls), ["maxclients 2", "memory 0"], "{}", seen.json);
+    paste(&seen.fix_of("maxclients"), None);
+    tell(&masters[0], &["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(usual(&urls).found(&urls), [""; 0]);
+    tell(&masters[0], &["CONFIG", "SET", "maxmemory", "10mb"]);
+    let full: Vec<_> = (0..20).map(|_| connect(&masters[1])).collect();
+    let seen = usual(&urls);
+    assert_eq!(seen.found(&urls), ["maxclients 1", "memory 0", "quorum"], "{}", seen.json);
+    assert_eq!(seen.code, 1);
+    drop((crowd, full));
+}
+
+fn connect(master: &Master) -> TcpStream {
+    let mut stream = TcpStream::connect(master.addr()).unwrap();
+    // It has accepted the connection when it answers.
+    stream.write_all(b"PING\r\n").unwrap();
+    let mut answer = [0; 1];
+    stream.read_exact(&mut answer).unwrap();
+    stream
+}
+
+#[test]
+fn masters_that_cannot_be_asked_are_found() {
+    let mut masters = Masters::start(5).unwrap();
+    let locked = Master::start_with(&["--requirepass", "sesame"]).unwrap();
+    let mut urls = masters.urls();
+    urls[4] = locked.url();
+    masters[0].kill().unwrap();
+    masters[1].freeze().unwrap();
+    urls[2] = urls[2].replace("redis://", "redis://:swordfish@");
+    let args = ["--restart-guard", "off", "--connect-timeout", "1s", "--node-timeout", "20s"];
+    let seen = doctor(&urls, &args);
+    let found = ["auth 2", "auth 4", "quorum", "unreachable 0", "unreachable 1"];
+    let by_address: Vec<String> = masters.urls();
+    let mut places = by_address.clone();
+    places[4] = urls[4].clone();
+    assert_eq!(seen.found(&places), found, "{}", seen.json);
+    assert_eq!((seen.code, &seen.json["verdict"]), (1, &"errors".into()));
+    let text = seen.json.to_string();
+    assert!(text.contains("connection refused") && text.contains("did not answer within 1"));
+    assert!(text.contains("leave out") && text.contains("its address has none"), "{text}");
+    assert!(!text.contains("swordfish"));
+
+    urls[4] = urls[4].replace("redis://", "redis://:swordfish@");
+    let seen = doctor(&urls, &args);
+    assert!(seen.json.to_string().contains("the user or the password is wrong"));
+    assert!(!seen.json.to_string().contains("swordfish"));
+    urls[4] = locked.url().replace("redis://", "redis://:sesame@");
+    urls[2] = by_address[2].clone();
+    masters[0].restart().unwrap();
+    masters[1].thaw().unwrap();
+    assert_eq!(usual(&urls).found(&urls), [""; 0]);
+}
+
+#[test]
+fn servers_that_are_no_masters_of_their_own_are_found() {
+    let masters = Masters::start(5).unwrap();
+    let urls = masters.urls();
+    let port = masters[0].port().to_string();
+    tell(&masters[1], &["REPLICAOF", "127.0.0.1", &port]);
+    within(TTL, "it is a replica", || {
+        let info = masters[0].query(&[b"INFO", b"replication"]).unwrap();
+        matches!(info, Reply::Bulk(text) if text.windows(12).any(|it| it == b"state=online"))
+    });
+    let cluster = Master::start_with(&["--cluster-enabled", "yes"]).unwrap();
+    let mut all = urls.clone();
+    all[2] = cluster.url();
+    // The same server twice.
+    all[3] = format!("redis://localhost:{}", masters[4].port());
+    let seen = usual(&all);
+    let found = ["cluster 2", "duplicate 4", "quorum", "replica 1", "replicas 0"];
+    assert_eq!(seen.found(&all), found, "{}", seen.json);
+    tell(&masters[1], &["REPLICAOF", "NO", "ONE"]);
+    let guarded = ["--node-timeout", "20s", "--connect-timeout", "10s", "--max-ttl", "10ms"];
+    soon("the replica is gone", || !usual(&urls).found(&urls).contains(&"replicas 0".into()));
+    within(TTL, "they are old enough", || {
+        !doctor(&urls, &guarded).found(&urls).contains(&"young 3".into())
+    });
+    let seen = doctor(&urls, &guarded);
+    assert_eq!(seen.found(&urls), ["promoted 1"], "{}", seen.json);
+    assert_eq!((seen.code, &seen.json["votes"]), (0, &4.into()));
+}
+
+#[test]
+fn masters_that_were_just_started_are_told_once() {
+    let masters = Masters::start(3).unwrap();
+    let urls = masters.urls();
+    let patient = ["--node-timeout", "20s", "--connect-timeout", "10s", "--max-ttl", "10m"];
+    let seen = doctor(&urls, &patient);
+    assert_eq!(seen.found(&urls), ["young 0", "young 1", "young 2"], "{}", seen.json);
+    assert_eq!((seen.code, &seen.json["verdict"]), (0, &"warnings".into()));
+    let one: Vec<String> = urls.iter().map(|url| format!("{url}?restart_guard=off")).collect();
+    let mixed = [one[0].clone(), one[1].clone(), urls[2].clone()];
+    let seen = doctor(&mixed, &patient);
+    assert_eq!(seen.found(&urls), ["young 2"]);
+    assert_eq!((&seen.json["verdict"], &seen.json["votes"]), (&"notes".into(), &2.into()));
+    let own = [&patient[..], &["--restart-guard", "own_observation"]].concat();
+    let seen = doctor(&urls, &own);
+    assert!(seen.json.to_string().contains("with own_observation, a client"), "{}", seen.json);
+}
+
+const LOCKER: &str = "+select +client|setname +client|id +client|kill +info +time +set +eval +get \
+                      +del +pttl +pexpire";
+
+/// A user with the rights of the documentation lacks nothing; of what is missing, all is named.
+#[test]
+fn rights_are_found_and_granted() {
+    if !can_paste() {
+        return;
+    }
+    let masters = Masters::start(3).unwrap();
+    for master in masters.iter() {
+        let words = ["ACL", "SETUSER", "locker", "on", ">sesame", "~app:*"];
+        tell(master, &[&words[..], &LOCKER.split(' ').collect::<Vec<_>>()].concat());
+    }
+    let with = |user: &str| -> Vec<String> {
+        let login = format!("redis://{user}:sesame@");
+        masters.urls().iter().map(|url| url.replace("redis://", &login)).collect()
+    };
+    let urls = with("locker");
+    let places = masters.urls();
+    let prefixed = [&SLOW[..], &["--prefix", "app:"]].concat();
+    let seen = doctor(&urls, &prefixed);
+    assert_eq!(seen.found(&places), ["not-checked 0", "not-checked 1", "not-checked 2"]);
+    let text = seen.json.to_string();
+    assert!(text.contains("config|get is forbidden") && seen.code == 0, "{text}");
+
+    let rights = ["-set", "-get", "-eval", "-time", "-client|kill", "-info", "resetkeys"];
+    tell(&masters[0], &[&["ACL", "SETUSER", "locker"][..], &rights].concat());
+    let allowed = [&prefixed[..], &["--allow", "not-checked"]].concat();
+    let seen = doctor(&urls, &allowed);
+    assert_eq!(seen.found(&places), ["permission 0"], "{}", seen.json);
+    let fix = seen.fix_of("permission");
+    let expected = format!(
+        "redis-cli -h 127.0.0.1 -p {} ACL SETUSER locker +set +get '~app:*' +eval +time +info \
+         '+client|kill'",
+        masters[0].port()
+    );
+    assert_eq!(fix, expected);
+    assert_eq!((seen.code, &seen.json["votes"]), (1, &2.into()));
+    paste(&fix, None);
+    assert_eq!(doctor(&urls, &allowed).found(&places), [""; 0]);
+
+    // An administrator asks for the user of the locks.
+    let other = [&allowed[..], &["--lock-user", "locker"]].concat();
+    assert_eq!(doctor(&places, &other).found(&places), [""; 0]);
+    tell(&masters[2], &["ACL", "SETUSER", "locker", "-del"]);
+    let seen = doctor(&places, &other);
+    assert_eq!(seen.found(&places), ["permission 2"], "{}", seen.json);
+    paste(&seen.fix_of("permission"), None);
+    assert_eq!(doctor(&places, &other).found(&places), [""; 0]);
+    let unknown = [&prefixed[..], &["--lock-user", "nobody"]].concat();
+    let seen = doctor(&places, &unknown);
+    assert!(seen.json.to_string().contains("there is no such user"), "{}", seen.json);
+}
+
+#[test]
+fn what_refuses_locks_for_other_reasons_is_found() {
+    let masters = Masters::start(2).unwrap();
+    let odd = Master::start_with(&["--rename-command", "EVAL", ""]).unwrap();
+    let urls = [masters.urls(), vec![odd.url()]].concat();
+    let seen = usual(&urls);
+    assert_eq!(seen.found(&urls), ["script 2"], "{}", seen.json);
+    let odd = Master::start_with(&["--rename-command", "SET", ""]).unwrap();
+    let urls = [masters.urls(), vec![odd.url()]].concat();
+    assert_eq!(usual(&urls).found(&urls), ["refuses-writes 2"]);
+    let two = masters.urls();
+    assert_eq!(usual(&two).found(&two), ["even"]);
+    assert_eq!(usual(&two[..1]).found(&two), ["single"]);
+    // Locks of others are in the way of none of the questions.
+    let slow = ["--node-timeout", "100us", "--connect-timeout", "10s", "--restart-guard", "off"];
+    let found = doctor(&two[..1], &[&slow[..], &["--read-only"]].concat()).found(&two);
+    assert!(found.contains(&"single".into()) && !found.contains(&"lock".into()), "{found:?}");
+    for master in masters.iter() {
+        assert_eq!(master.dbsize().unwrap(), 0, "nothing is left");
+    }
+}
+
+#[test]
+fn marker_that_is_missing_is_a_note_until_a_client_has_set_it() {
+    let masters = Masters::start(3).unwrap();
+    let urls = masters.urls();
+    let run = |args: &[&str]| {
+        let mut command = muxlock(&["doctor", "--json"]);
+        let (code, out, _) =
+            run(command.args(SLOW).args(args).env("MUXLOCK_NODES", urls.join(",")));
+        (code, Seen { code, json: serde_json::from_str(&out).unwrap() }.found(&urls))
+    };
+    assert_eq!(run(&[]), (0, vec!["marker".into()]));
+    let with = ["--flush-marker", "mark", "--max-ttl", "10ms"];
+    assert_eq!(run(&with), (0, vec!["marker 0".into(), "marker 1".into(), "marker 2".into()]));
+    for master in masters.iter() {
+        assert_eq!(master.dbsize().unwrap(), 0, "it is not set by looking");
+        tell(master, &["SET", "mark", "0"]);
+    }
+    assert_eq!(run(&with), (0, vec![]));
+}
+
+#[test]
+fn clients_with_another_list_are_found() {
+    let masters = Masters::start(3).unwrap();
+    let urls = masters.urls();
+    let some: Redlock = all_ready(&patient(urls[..2].to_vec()));
+    let seen = usual(&urls);
+    assert_eq!(seen.found(&urls), ["lists-differ"], "{}", seen.json);
+    let why = seen.findings()[0]["why"].as_str().unwrap();
+    assert!(why.contains("127.0.0.1 ") && why.contains(&masters[2].addr()), "{why}");
+    drop(some);
+    let all = all_ready(&patient(urls.clone()));
+    assert_eq!(usual(&urls).found(&urls), [""; 0]);
+    drop(all);
+}
+
+/// It repeats what it is sent, as an error or as the beginning of an answer that never ends.
+fn strange(answer: fn(&[u8]) -> Vec<u8>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut sent = [0; 4096];
+                while let Ok(length @ 1..) = stream.read(&mut sent) {
+                    let answer = answer(&sent[..length]);
+                    // A byte now and then, so that no read is late.
+                    let mut bytes = answer.chunks(answer.len().div_ceil(8).max(1));
+                    while bytes.next().is_some_and(|some| stream.write_all(some).is_ok()) {
+                        pause(Duration::from_millis(50));
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn strange_servers_are_told_without_what_they_say() {
+    let [errors, lines, endless] = [
+        strange(|_| b"-sesame is what I was sent\r\n".to_vec()),
+        strange(|_| b"sesame\r\n".to_vec()),
+        strange(|_| b"$1000000\r\nsesame".to_vec()),
+    ];
+    let urls: Vec<String> =
+        [errors, lines, endless].iter().map(|at| format!("redis://:sesame@{at}")).collect();
+    let seen = doctor(&urls, &["--connect-timeout", "2s"]);
+    let text = seen.json.to_string();
+    assert!(!text.contains("sesame"), "{text}");
+    let found = ["quorum", "unreachable 0", "unreachable 1", "unreachable 2"];
+    let places: Vec<_> = [errors, lines, endless].iter().map(|at| at.to_string()).collect();
+    assert_eq!(seen.found(&places), found, "{text}");
+    assert!(text.contains("an error without a code") && text.contains("no Redis server"), "{text}");
+    assert!(text.contains("did not answer within 2"), "{text}");
+}
+
+#[test]
+fn clocks_are_watched_for_as_long_as_asked() {
+    let masters = Masters::start(3).unwrap();
+    let urls = masters.urls();
+    let (took, seen) = timed(|| doctor(&urls, &[&SLOW[..], &["--for", "1s"]].concat()));
+    assert_eq!((seen.code, seen.found(&urls)), (0, vec![]), "{}", seen.json);
+    assert!(took >= Duration::from_secs(1));
+    assert!(seen.json["masters"][0]["clock_doubt_us"].as_u64().is_some(), "{}", seen.json);
+}
+
+/// The text has all that the JSON has.
+#[test]
+fn page_shows_the_findings_and_fits_a_terminal() {
+    let mut masters = Masters::start(3).unwrap();
+    tell(&masters[0], &["CONFIG", "SET", "timeout", "300"]);
+    masters[1].kill().unwrap();
+    let mut command = muxlock(&["doctor"]);
+    let (code, out, err) = run(command.args(SLOW).env("MUXLOCK_NODES", masters.urls().join(",")));
+    assert_eq!((code, err.as_str()), (1, ""), "{out}");
+    let at = |i: usize| masters[i].addr();
+    assert!(out.contains(&format!("\nerror    unreachable  {}\n    connection refused\n", at(1))));
+    assert!(out.contains(&format!("\nwarning  timeout  {}\n", at(0))), "{out}");
+    assert!(out.contains(&format!(" -p {} CONFIG SET timeout 0\n", masters[0].port())), "{out}");
+    let last = out.lines().last().unwrap();
+    let expected = "1 error, 1 warning, 1 note; 2 of 3 masters can vote now, a lock needs 2";
+    assert_eq!(last, expected);
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+    let node = ["--node", "redis://127.0.0.1:1"];
+    for (args, text) in [
+        (&["--for", "10ms"][..], "--for is 10ms: it must be from 1s to 24h"),
+        (&["--for", "10"], "it has no unit"),
+        (&["--allow", "evict"], "evicts"),
+    ] {
+        let (code, _, err) = run(muxlock(&["doctor"]).args(node).args(args));
+        assert!(code == 2 && err.contains(text), "{err}");
+    }
+}
+
+/// Twelve defects of five masters, and nothing else; then what the fixes say.
+#[test]
+fn twelve_defects_are_found_and_the_fixes_mend_them() {
+    if !can_paste() {
+        return;
+    }
+    let masters = Masters::start_with(5, &["--requirepass", "se same"]).unwrap();
+    let login = |user: &str| format!("redis://{user}:se%20same@");
+    let mut urls: Vec<String> =
+        masters.urls().iter().map(|url| url.replace("redis://", &login(""))).collect();
+    let set = |i: usize, settings: &[[&str; 2]]| {
+        for [name, value] in settings {
+            tell(&masters[i], &["CONFIG", "SET", name, value]);
+        }
+    };
+    set(0, &[["maxmemory", "100mb"], ["maxmemory-policy", "volatile-lru"], ["save", "60 1"]]);
+    set(1, &[["min-replicas-to-write", "2"], ["timeout", "60"]]);
+    set(2, &[["client-output-buffer-limit", "normal 0 4096 5"]]);
+    set(
+        2,
+        &[["appendonly", "yes"], ["appendfsync", "always"], ["no-appendfsync-on-rewrite", "yes"]],
+    );
+    urls[2].push_str("?durable=yes");
+    tell(&masters[3], &["ACL", "SETUSER", "default", "nopass"]);
+    set(3, &[["bind", "127.0.0.1 -192.0.2.1"], ["protected-mode", "no"], ["maxclients", "20"]]);
+    urls[3] = urls[3].replace(&login(""), &login("default")) + "?durable=yes";
+    let _crowd: Vec<_> = (0..16).map(|_| connect(&masters[3])).collect();
+    let app = ["ACL", "SETUSER", "app", "on", ">se same", "+@all"];
+    tell(&masters[1], &[&app[..], &["~other:*"]].concat());
+    tell(&masters[4], &[&app[..], &["~*", "-client|id", "-pttl"]].concat());
+    for i in [1, 4] {
+        urls[i] = urls[i].replace(&login(""), &login("app"));
+    }
+    set(4, &[["client-output-buffer-limit", "normal 100 0 0"]]);
+    let places = masters.urls();
+    let prefixed = [&SLOW[..], &["--prefix", "app:"]].concat();
+    let seen = doctor(&urls, &prefixed);
+    let expected = [
+        "bgsave-stops-writes 0",
+        "durable-claim 2",
+        "durable-claim 3",
+        "evicts 0",
+        "maxclients 3",
+        "min-replicas 1",
+        "open 3",
+        "output-buffer 2",
+        "output-buffer 4",
+        "permission 1",
+        "permission 4",
+        "timeout 1",
+    ];
+    assert_eq!(seen.found(&places), expected, "{}", seen.json);
+    assert_eq!((seen.code, &seen.json["votes"]), (1, &3.into()));
+    let fixes: BTreeSet<&str> =
+        seen.findings().iter().filter_map(|it| it["fix"].as_str()).collect();
+    assert_eq!(fixes.len(), 12);
+    for fix in fixes {
+        assert!(!fix.contains("same"), "{fix}");
+        paste(fix, Some("se same"));
+    }
+    let mended = doctor(&urls, &prefixed);
+    assert_eq!((mended.code, mended.found(&places)), (0, vec![]), "{}", mended.json);
+}
