@@ -2,6 +2,7 @@
 
 mod demo;
 mod doctor;
+mod evict;
 mod histogram;
 mod inspect;
 mod manual;
@@ -40,6 +41,7 @@ enum Command {
     Demo(demo::Args),
     Inspect(inspect::Args),
     Doctor(doctor::Args),
+    Evict(evict::Args),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
 }
@@ -64,6 +66,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Evict(args) => evict::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     };

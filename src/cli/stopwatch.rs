@@ -1,5 +1,6 @@
-//! Time for display. Locks use a clock of their own.
+//! Time for display, and names by chance. Locks have a clock and random numbers of their own.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -27,6 +28,11 @@ impl Stopwatch {
 pub fn wall_micros() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// A number that nothing else has by chance. It is no secret.
+pub fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Sleeps.

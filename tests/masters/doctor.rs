@@ -337,7 +337,7 @@ fn marker_that_is_missing_is_a_note_until_a_client_has_set_it() {
     };
     assert_eq!(run(&[]), (0, vec!["marker".into()]));
     let with = ["--flush-marker", "mark", "--max-ttl", "10ms"];
-    assert_eq!(run(&with), (0, vec!["marker 0".into(), "marker 1".into(), "marker 2".into()]));
+    assert_eq!(run(&with), (0, vec!["marker".into()]));
     for master in masters.iter() {
         assert_eq!(master.dbsize().unwrap(), 0, "it is not set by looking");
         tell(master, &["SET", "mark", "0"]);

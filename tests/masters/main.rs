@@ -13,6 +13,8 @@ mod deletes;
 mod demo;
 #[cfg(feature = "cli")]
 mod doctor;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod evict;
 mod examples;
 mod fakes;
 #[cfg(target_os = "linux")]

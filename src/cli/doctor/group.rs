@@ -106,18 +106,23 @@ fn marker(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Repo
         let why = "there is no flush marker (--flush-marker): a flush loses locks unnoticed";
         return report.add(Finding::new(Note, Id::Marker, why));
     }
-    let seconds = config.common().quarantine.as_secs_f64().ceil();
+    let mut without = Vec::new();
     for (node, said) in answers.iter().enumerate() {
         if said.as_ref().is_ok_and(|said| said.has_marker == Some(false)) {
-            let why = format!(
-                "it has no flush marker yet: from the first lock on, clients with the marker \
-                 ignore it for {seconds} s"
-            );
-            report.add(Finding::new(Note, Id::Marker, why).of(node));
+            without.push(config.master(node).address);
             if report.standings[node] == Standing::Votes {
                 report.standings[node] = Standing::Waits;
             }
         }
+    }
+    if !without.is_empty() {
+        let seconds = config.common().quarantine.as_secs_f64().ceil();
+        let why = format!(
+            "there is no flush marker yet on {}: from the first lock on, clients with the marker \
+             ignore these masters for {seconds} s",
+            without.join(", ")
+        );
+        report.add(Finding::new(Note, Id::Marker, why));
     }
 }
 

@@ -7,7 +7,6 @@ mod finding;
 mod group;
 mod page;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,6 +18,7 @@ use self::clocks::RATE_OVER_MIN;
 use self::finding::{Finding, Id, Severity};
 use self::group::{Report, examine};
 use super::options::{Options, duration};
+use super::stopwatch::random;
 use super::wire::ask_each;
 
 /// There are errors.
@@ -114,11 +114,6 @@ fn code(args: &Args, report: &Report) -> ExitCode {
     }
 }
 
-/// So that nothing has this name by chance. It is no secret.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
-}
-
 /// Takes and releases a lock, as any client does.
 fn try_lock(config: &Config, builder: &Builder, resource: &str) -> Option<Finding> {
     let common = config.common();
@@ -156,7 +151,7 @@ fn try_lock(config: &Config, builder: &Builder, resource: &str) -> Option<Findin
 fn untried(config: &Config, report: &Report) -> Option<Finding> {
     let says_so = |finding: &Finding| match finding.id {
         Id::Quorum | Id::Young | Id::Promoted | Id::Permission => true,
-        Id::Marker => finding.master.is_some(),
+        Id::Marker => config.common().flush_marker.is_some(),
         _ => false,
     };
     if report.findings.iter().any(says_so) {

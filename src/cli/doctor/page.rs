@@ -64,7 +64,7 @@ impl Row {
             self.version.clone(),
             self.role.to_owned(),
             or_dash(self.uptime.map(age)),
-            or_dash(self.clock.map(|(ahead, _)| format!("{:+.1} ms", ahead as f64 / 1e3))),
+            or_dash(self.clock.map(|(ahead, doubt)| offset(ahead, doubt))),
             format!("{} / {}", latency(0), latency(1)),
             standing(self.standing).to_owned(),
         ]
@@ -76,6 +76,15 @@ fn standing(standing: Standing) -> &'static str {
         Standing::Votes => "votes",
         Standing::Waits => "waits",
         Standing::Fails => "no vote",
+    }
+}
+
+/// No figure that the round trip makes doubtful.
+fn offset(ahead: i64, doubt: i64) -> String {
+    let ahead = if ahead.abs() <= doubt { 0 } else { ahead };
+    match ahead {
+        0 => "0 ms".to_owned(),
+        _ => format!("{:+.1} ms", ahead as f64 / 1e3),
     }
 }
 

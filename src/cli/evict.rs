@@ -1,0 +1,338 @@
+//! `muxlock evict`: takes a lock from its holder.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use muxlock::testing::Value;
+use muxlock::{Config, Holding, Inspection, NodeOutcome, quorum};
+
+use super::options::Options;
+use super::stopwatch::random;
+use super::wire::{Failure, Wire, ask_each};
+
+/// It is not gone, or was not asked for well enough.
+const NOT_GONE: u8 = 1;
+/// Too few masters answered.
+const UNKNOWN: u8 = 3;
+
+/// How long all masters together may take, beside connecting.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// The same as of `Fingerprint`.
+const FINGERPRINT_BYTES_MAX: usize = 8;
+/// With `--now`: how much longer than a renewal takes to come the value stays.
+const RENEWAL_SLACK: Duration = Duration::from_millis(250);
+
+/// Returns what it found, and the milliseconds until the key expires: 1 if the holder lost its key,
+/// 0 if there is none, -1 if it is another's, -2 if it never expires.
+///
+/// The fingerprint is made as `inspect` makes it. A holder renews its lock when a third of the
+/// validity is over. So the next renewal comes within a third of the key's remaining time, finds
+/// another value, and the holder learns the loss, even one that sets a missing key again.
+const EVICT: &str = r#"
+local value=redis.call("GET",KEYS[1]) if not value then return {0,0} end
+local left,print=redis.call("PTTL",KEYS[1]),value
+if #value<24 then print=redis.sha1hex(value) end
+if string.sub(print,1,8)~=ARGV[1] then return {-1,left} end
+local slack=tonumber(ARGV[3])
+if slack==0 then if left<0 then return {-2,left} end
+else if left<0 then left=tonumber(ARGV[4]) end left=math.min(left,math.floor(left/3)+slack) end
+left=math.max(left,1) redis.call("SET",KEYS[1],ARGV[2],"PX",left) return {1,left}"#;
+
+/// Take a lock from its holder
+///
+/// On each master, the holder's value is replaced by another one, with the same
+/// time to live. The holder learns it at its next renewal or release. No other
+/// client gets the lock before the validity of the holder has ended.
+///
+/// With --now, the keys stay only until the holder's next renewal, a third of the
+/// time: a holder that does not renew may work beside the next one.
+///
+/// Exit status: 0 if the holder is gone from a quorum of masters, 1 if it is not,
+/// 2 if it could not start, 3 if too few masters answered.
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment, next_line_help = true)]
+pub struct Args {
+    /// The name of the lock
+    resource: String,
+
+    /// Whom to take it from, as inspect shows it; else you are asked
+    #[arg(long, value_name = "FINGERPRINT", value_parser = fingerprint)]
+    holder: Option<Holder>,
+
+    /// Free it sooner: there may be two holders for a while
+    #[arg(long)]
+    now: bool,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// The beginning of a holder's value, and how it is written.
+#[derive(Clone)]
+struct Holder {
+    bytes: Vec<u8>,
+    shown: String,
+}
+
+/// What a master did.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Did {
+    Replaced,
+    HadNoKey,
+    /// It has another holder's value.
+    Other,
+    /// The key has no time to live.
+    NeverExpires,
+}
+
+/// An answer, with the time after which the key is gone.
+type Answer = Result<(Did, Option<Duration>), Failure>;
+
+/// Runs the command. An error means that it could not start.
+pub fn run(args: &Args) -> io::Result<ExitCode> {
+    let settings = args.options.settings().map_err(io::Error::other)?;
+    for warning in &settings.warnings {
+        say(warning);
+    }
+    let config = settings.builder.config().map_err(io::Error::other)?;
+    let redlock = settings.builder.build().map_err(io::Error::other)?;
+    let inspection = redlock.inspect(&args.resource).map_err(io::Error::other)?;
+    let holder = match args.holder(&inspection)? {
+        Ok(holder) => holder,
+        Err(code) => return Ok(ExitCode::from(code)),
+    };
+    // Others are no masters of their own, or the same server as another.
+    let is_asked = |node: &usize| {
+        let outcome = inspection.nodes()[*node].outcome;
+        matches!(outcome, NodeOutcome::Held | NodeOutcome::Absent)
+    };
+    let asked: Vec<usize> = (0..config.nodes()).filter(is_asked).collect();
+    let answers = ask_each(&asked, |node| args.evict(&config, node, &holder));
+    let mut text = String::new();
+    for (node, seen) in inspection.nodes().iter().enumerate() {
+        let answer = asked.iter().position(|it| *it == node).map(|at| &answers[at]);
+        let said = answer.map_or_else(|| seen.outcome.to_string(), said);
+        text.push_str(&format!("{}  {said}\n", seen.address));
+    }
+    let (last, code) = args.verdict(config.nodes(), &answers, &holder);
+    // If nobody reads it, the code says it all the same.
+    let _ = writeln!(io::stdout(), "{text}{last}");
+    Ok(ExitCode::from(code))
+}
+
+impl Args {
+    fn evict(&self, config: &Config, node: usize, holder: &Holder) -> Answer {
+        let common = config.common();
+        let mut wire = Wire::greet(config, node, common.connect_timeout + ANSWERS_WITHIN)?;
+        let key = [common.key_prefix, self.resource.as_bytes()].concat();
+        let slack = match self.now {
+            true => (2 * common.node_timeout).max(RENEWAL_SLACK).as_millis(),
+            false => 0,
+        };
+        let reply = wire.ask(&[
+            b"EVAL",
+            EVICT.as_bytes(),
+            b"1",
+            &key,
+            &holder.bytes,
+            format!("evicted:{:016x}", random()).as_bytes(),
+            slack.to_string().as_bytes(),
+            common.max_ttl.as_millis().to_string().as_bytes(),
+        ])?;
+        let Value::Array(parts) = reply else { return Err(Failure::Strange) };
+        let [Value::Integer(did), Value::Integer(left)] = parts[..] else {
+            return Err(Failure::Strange);
+        };
+        let left = u64::try_from(left).ok().map(Duration::from_millis);
+        match did {
+            1 => Ok((Did::Replaced, left)),
+            0 => Ok((Did::HadNoKey, left)),
+            -1 => Ok((Did::Other, left)),
+            -2 => Ok((Did::NeverExpires, left)),
+            _ => Err(Failure::Strange),
+        }
+    }
+
+    /// The last line, and the exit code.
+    fn verdict(&self, total: usize, answers: &[Answer], holder: &Holder) -> (String, u8) {
+        let (resource, holder, quorum) = (&self.resource, &holder.shown, quorum(total));
+        let count = |wanted: &[Did]| {
+            answers.iter().filter(|it| it.as_ref().is_ok_and(|it| wanted.contains(&it.0))).count()
+        };
+        let answered = answers.iter().filter(|answer| answer.is_ok()).count();
+        let (taken, others) = (count(&[Did::Replaced]), count(&[Did::Other]));
+        if answered < quorum {
+            return (format!("unknown: only {answered} of {total} masters answered"), UNKNOWN);
+        }
+        if taken == 0 && count(&[Did::NeverExpires]) == 0 {
+            return (format!("{holder} does not hold {resource}"), NOT_GONE);
+        }
+        // A holder may still set a key where there is none.
+        if taken + others < quorum {
+            let text = format!(
+                "{resource} was taken from {holder} on {taken} of {total}, which is not enough to \
+                 keep it from a quorum"
+            );
+            return (text, NOT_GONE);
+        }
+        let text = format!("{resource} was taken from {holder} on {taken} of {total}");
+        let when = match free_in(answers, quorum) {
+            Some(left) if others < quorum => {
+                format!("; free for others in {:.1} s at the latest", left.as_secs_f64())
+            }
+            _ => String::new(),
+        };
+        (format!("{text}{when}"), 0)
+    }
+
+    /// Whom to take it from, or the exit code of a refusal.
+    fn holder(&self, inspection: &Inspection) -> io::Result<Result<Holder, u8>> {
+        let left = inspection.free_in();
+        if let Some(holder) = &self.holder {
+            let has_it = |found: Holding| found.holder().as_bytes() == holder.bytes;
+            let holds = inspection.nodes().iter().any(|node| node.holding.is_some_and(has_it));
+            if self.now && holds {
+                say(&self.danger(holder, left));
+            }
+            return Ok(Ok(holder.clone()));
+        }
+        let Some(found) = inspection.holder() else {
+            say(&format!("refused: no holder has a quorum: {inspection}"));
+            return Ok(Err(if inspection.is_answered() { NOT_GONE } else { UNKNOWN }));
+        };
+        let holder = Holder { bytes: found.as_bytes().to_vec(), shown: found.to_string() };
+        if !io::stdin().is_terminal() {
+            let shown = &holder.shown;
+            say(&format!("refused: say --holder '{shown}', which inspect shows"));
+            return Ok(Err(NOT_GONE));
+        }
+        let what = match self.now {
+            true => self.danger(&holder, left),
+            false => format!("This takes {} from {}.", self.resource, holder.shown),
+        };
+        let _ = write!(io::stderr(), "{what}\nType the resource's name to go on: ");
+        let mut typed = String::new();
+        io::stdin().lock().read_line(&mut typed)?;
+        if typed.trim_end_matches(['\r', '\n']) == self.resource {
+            return Ok(Ok(holder));
+        }
+        say("refused: that is another name");
+        Ok(Err(NOT_GONE))
+    }
+
+    fn danger(&self, holder: &Holder, left: Option<Duration>) -> String {
+        let (resource, holder) = (&self.resource, &holder.shown);
+        let left = left.map_or("long time".to_owned(), |it| format!("{:.1} s", it.as_secs_f64()));
+        format!(
+            "This takes the lock from {holder} while it may believe for another {left} that it has \
+             it.\nTwo may work on {resource} at once. Without --now it ends by itself, and safely, \
+             within that time."
+        )
+    }
+}
+
+/// When a quorum of masters will have no key.
+fn free_in(answers: &[Answer], quorum: usize) -> Option<Duration> {
+    let mut waits: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().ok()?.1).collect();
+    waits.sort_unstable();
+    waits.get(quorum - 1).copied()
+}
+
+fn said(answer: &Answer) -> String {
+    match answer {
+        Ok((Did::Replaced, _)) => "taken from it".to_owned(),
+        Ok((Did::HadNoKey, _)) => "it had no key".to_owned(),
+        Ok((Did::Other, _)) => "another holder has it".to_owned(),
+        Ok((Did::NeverExpires, _)) => "its key never expires: use --now".to_owned(),
+        Err(failure) => failure.to_string(),
+    }
+}
+
+/// A fingerprint as it is shown, with escaped bytes.
+fn fingerprint(text: &str) -> Result<Holder, String> {
+    let bytes = unescaped(text).ok_or("it has a \\ that begins no escaped byte, such as \\x00")?;
+    match bytes.len() {
+        1..=FINGERPRINT_BYTES_MAX => Ok(Holder { bytes, shown: text.to_owned() }),
+        length => Err(format!("it has {length} bytes, and inspect shows 1 to 8 of them")),
+    }
+}
+
+fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let (mut bytes, mut rest) = (Vec::new(), text.bytes());
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'\\' => match rest.next()? {
+                b't' => b'\t',
+                b'r' => b'\r',
+                b'n' => b'\n',
+                same @ (b'\'' | b'"' | b'\\') => same,
+                b'x' => {
+                    let mut digit = || char::from(rest.next()?).to_digit(16);
+                    u8::try_from(16 * digit()? + digit()?).ok()?
+                }
+                _ => return None,
+            },
+            byte => byte,
+        });
+    }
+    Some(bytes)
+}
+
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "muxlock: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use muxlock::Fingerprint;
+
+    use super::*;
+
+    #[test]
+    fn fingerprints_are_read_as_they_are_shown() {
+        let table: [&[u8]; 4] = [b"3f9a1c02", b"\x00\xff\r\n\t\\'\"", b"a", b"evicted:"];
+        for bytes in table {
+            let shown = Fingerprint::new(bytes).to_string();
+            assert_eq!(fingerprint(&shown).map(|it| it.bytes), Ok(bytes.to_vec()), "{shown}");
+        }
+        for wrong in ["", "123456789", "\\", "\\x0", "\\x+1", "\\y", "ab\\"] {
+            assert!(fingerprint(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn another_holders_keys_count_and_missing_ones_do_not() {
+        let args = Args {
+            resource: "deploy".to_owned(),
+            holder: None,
+            now: false,
+            options: Options::default(),
+        };
+        let seconds = |did, seconds| Ok((did, Some(Duration::from_secs(seconds))));
+        let (taken, none) = (|left| seconds(Did::Replaced, left), || seconds(Did::HadNoKey, 0));
+        let other = |left| seconds(Did::Other, left);
+        let lost = || Err(Failure::Strange);
+        let forever = || Ok((Did::NeverExpires, None));
+        let table: [(Vec<Answer>, u8, &str); 10] = [
+            (vec![taken(8), taken(7), taken(9)], 0, "on 3 of 3; free for others in 8.0 s"),
+            (vec![taken(8), taken(7), none()], 0, "on 2 of 3; free for others in 7.0 s"),
+            (vec![taken(8), other(20), none()], 0, "on 1 of 3; free for others in 8.0 s"),
+            (vec![taken(8), other(20), other(21)], 0, "deploy was taken from it on 1 of 3"),
+            (vec![taken(8), taken(7)], 0, "on 2 of 3; free for others in 8.0 s"),
+            (vec![taken(8), none(), none()], NOT_GONE, "on 1 of 3, which is not enough"),
+            (vec![none(), none(), none()], NOT_GONE, "it does not hold deploy"),
+            (vec![other(9), other(9), other(9)], NOT_GONE, "it does not hold deploy"),
+            (vec![forever(), forever(), forever()], NOT_GONE, "on 0 of 3, which is not enough"),
+            (vec![taken(8), lost(), lost()], UNKNOWN, "unknown: only 1 of 3 masters answered"),
+        ];
+        let holder = Holder { bytes: b"it".to_vec(), shown: "it".to_owned() };
+        for (answers, code, text) in table {
+            let (said, found) = args.verdict(3, &answers, &holder);
+            assert_eq!(found, code, "{said}");
+            assert!(said.contains(text), "{said}");
+            let is_said = text.contains("free for others");
+            assert_eq!(said.contains("free for others"), is_said, "{said}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! `muxlock evict` on real masters: who learns what, and when the next holder comes.
+
+use std::process::Command;
+use std::time::Duration;
+
+use muxlock::testing::{Master, Masters, Value};
+use muxlock::{Heal, KeepAlive, KeptLock, LockGuard, LossCause, Redlock, RestartGuard};
+use testbed::{TTL, all_ready, patient, soon};
+
+use crate::cli::{muxlock, run};
+
+const KEY: &str = "deploy";
+const SHORT: Duration = Duration::from_secs(6);
+
+fn start() -> (Masters, Redlock) {
+    let masters = Masters::start(3).unwrap();
+    let redlock = all_ready(&patient(masters.urls()));
+    (masters, redlock)
+}
+
+/// On all masters, not just on a quorum.
+fn take(redlock: &Redlock, ttl: Duration) -> LockGuard {
+    let lock = redlock.try_lock(KEY, ttl).unwrap();
+    assert_eq!(redlock.shutdown(TTL), 0);
+    lock
+}
+
+fn evict(urls: &[String], args: &[&str]) -> (i32, String, String) {
+    let patient = ["--node-timeout", "20s", "--connect-timeout", "10s", "--restart-guard", "off"];
+    let mut command = muxlock(&["evict", KEY]);
+    run(command.args(patient).args(args).env("MUXLOCK_NODES", urls.join(",")))
+}
+
+fn fingerprint(lock: &LockGuard) -> String {
+    lock.token().fingerprint().to_string()
+}
+
+/// The holder learns it long before its lock ends, and the next one gets it only then.
+#[test]
+fn evicted_holder_is_told_and_the_next_one_waits_for_its_end() {
+    let (masters, redlock) = start();
+    let urls = masters.urls();
+    let other = all_ready(&patient(masters.urls()));
+    let plain = take(&redlock, SHORT);
+    let holder = fingerprint(&plain);
+    let (code, out, err) = evict(&urls, &["--holder", &holder]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let last = out.lines().last().unwrap();
+    let text = format!("{KEY} was taken from {holder} on 3 of 3; free for others in ");
+    assert!(last.starts_with(&text) && last.ends_with(" s at the latest"), "{out}");
+    assert!(plain.is_valid(), "it does not know yet");
+    let next = other.try_lock_for(KEY, SHORT, TTL).unwrap();
+    assert!(!plain.is_valid(), "one holder at a time");
+    assert!(!plain.unlock().is_ok_and(|released| released.was_held()), "its release tells");
+    assert!(next.is_valid() && next.unlock().unwrap().was_held(), "that release spared it");
+
+    let kept = take(&redlock, SHORT).keep_alive(KeepAlive::default()).unwrap();
+    let holder = kept.token().fingerprint().to_string();
+    assert_eq!(evict(&urls, &["--holder", &holder]).0, 0);
+    let loss = kept.wait_for_loss(TTL).expect("it is told at its next renewal");
+    assert_eq!(loss.cause, LossCause::Gone);
+    assert!(other.try_lock(KEY, SHORT).unwrap_err().is_contended(), "not before its end");
+    let next = other.try_lock_for(KEY, SHORT, TTL).unwrap();
+    assert!(!kept.is_valid() && next.is_valid());
+}
+
+/// The control: what the warning says does happen.
+#[test]
+fn with_now_there_may_be_two_holders() {
+    let (masters, redlock) = start();
+    let urls = masters.urls();
+    let other = all_ready(&patient(masters.urls()));
+    let plain = take(&redlock, 2 * SHORT);
+    let holder = fingerprint(&plain);
+    // The timeouts of this machine's tests are no use for a time to live.
+    let mut command = muxlock(&["evict", KEY, "--holder", &holder, "--now"]);
+    let quick = ["--node-timeout", "500ms", "--restart-guard", "off"];
+    let (code, out, err) = run(command.args(quick).env("MUXLOCK_NODES", urls.join(",")));
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(
+        err.contains(&format!("takes the lock from {holder} while it may believe for another "))
+    );
+    let next = other.try_lock_for(KEY, SHORT, TTL).unwrap();
+    assert!(plain.is_valid() && next.is_valid(), "two at once");
+}
+
+fn healing(masters: &Masters) -> (Redlock, KeptLock) {
+    // Guarded, and not to be waited for.
+    let urls = masters.urls().into_iter().map(|url| format!("{url}?durable=yes"));
+    let builder = patient(urls).restart_guard(RestartGuard::Uptime).heal(Heal::On);
+    let redlock = all_ready(&builder);
+    let kept = take(&redlock, SHORT).keep_alive(KeepAlive::default()).unwrap();
+    (redlock, kept)
+}
+
+fn have(masters: &Masters, value: &[u8]) -> usize {
+    let has = |master: &&Master| master.value_of(KEY.as_bytes()).unwrap().as_deref() == Some(value);
+    masters.iter().filter(has).count()
+}
+
+/// A holder that sets a missing key again learns its loss all the same; deleting does not help.
+#[test]
+fn holder_that_heals_loses_with_now() {
+    let masters = Masters::start(3).unwrap();
+    let (_redlock, kept) = healing(&masters);
+    let token = kept.token().as_bytes().to_vec();
+    for master in masters.iter() {
+        master.query(&[b"DEL", KEY.as_bytes()]).unwrap();
+    }
+    soon("the control: it has set its key again", || have(&masters, &token) == 3);
+    assert!(!kept.is_lost());
+
+    let mut command = muxlock(&["evict", KEY, "--now", "--restart-guard", "off"]);
+    let holder = kept.token().fingerprint().to_string();
+    command.args(["--holder", &holder]).env("MUXLOCK_NODES", masters.urls().join(" "));
+    let (code, out, _) = run(&mut command);
+    assert_eq!(code, 0, "{out}");
+    let loss = kept.wait_for_loss(SHORT).expect("it is told at its next renewal");
+    assert_eq!(loss.cause, LossCause::Gone);
+    soon("the keys are gone soon", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+    let other = all_ready(&patient(masters.urls()));
+    assert!(other.try_lock(KEY, SHORT).unwrap().unlock().unwrap().was_held());
+}
+
+#[test]
+fn nothing_is_evicted_that_is_not_named_or_not_held() {
+    let (masters, redlock) = start();
+    let urls = masters.urls();
+    let (code, out, err) = evict(&urls, &[]);
+    let text = "muxlock: refused: no holder has a quorum: free (";
+    assert!((code, out.as_str()) == (1, "") && err.starts_with(text), "{err}");
+    let lock = take(&redlock, TTL);
+    let holder = fingerprint(&lock);
+    let (code, out, err) = evict(&urls, &[]);
+    let text = format!("muxlock: refused: say --holder '{holder}', which inspect shows\n");
+    assert_eq!((code, out.as_str(), err), (1, "", text));
+    let (code, out, _) = evict(&urls, &["--holder", "00000000"]);
+    let text = "another holder has it\n00000000 does not hold deploy\n";
+    assert!(code == 1 && out.ends_with(text), "{out}");
+    for (wrong, text) in [("0123456789", "it has 10 bytes"), ("\\q", "no escaped byte")] {
+        let (code, _, err) = evict(&urls, &["--holder", wrong]);
+        assert!(code == 2 && err.contains(text), "{err}");
+    }
+    assert!(lock.unlock().unwrap().was_held(), "it was left alone");
+}
+
+/// Values of other makes: binary ones, short ones, and those that never expire.
+#[test]
+fn values_of_other_makes_are_found_by_what_inspect_shows() {
+    let (masters, _redlock) = start();
+    let urls = masters.urls();
+    let values: [&[u8]; 3] =
+        [b"\x00\xff\r\n\\'12and some more bytes", b"short", b"0123456789abcdef01234567"];
+    for value in values {
+        for master in masters.iter() {
+            master.query(&[b"SET", KEY.as_bytes(), value]).unwrap();
+        }
+        let (_, out, _) = run(muxlock(&["inspect", KEY, "--json"])
+            .args(["--restart-guard", "off"])
+            .env("MUXLOCK_NODES", urls.join(",")));
+        let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let holder = json["holder"].as_str().unwrap();
+        let (code, out, _) = evict(&urls, &["--holder", holder]);
+        assert!(code == 1 && out.contains("its key never expires: use --now\n"), "{out}");
+        assert_eq!(have(&masters, value), 3);
+        let (code, out, _) = evict(&urls, &["--holder", holder, "--now", "--max-ttl", "3s"]);
+        assert!(code == 0 && out.contains("; free for others in 3.0 s"), "{out}");
+        assert!(
+            masters
+                .iter()
+                .all(|master| (1..=3_000).contains(&master.pttl(KEY.as_bytes()).unwrap()))
+        );
+    }
+}
+
+/// What does not count for locks is not asked: a replica has no key, and a server is listed twice.
+#[test]
+fn only_masters_that_count_are_asked() {
+    let (mut masters, redlock) = start();
+    let lock = take(&redlock, TTL);
+    let holder = fingerprint(&lock);
+    let port = masters[0].port().to_string();
+    let words: [&[u8]; 3] = [b"REPLICAOF", b"127.0.0.1", port.as_bytes()];
+    masters[1].query(&words).unwrap();
+    let urls = masters.urls();
+    let twice = [urls[0].clone(), urls[0].replace("127.0.0.1", "localhost"), urls[2].clone()];
+    let (code, out, _) = evict(&twice, &["--holder", "00000000"]);
+    assert!(code == 1 && out.matches("another holder has it").count() == 2, "{out}");
+    assert!(out.contains("the same server as another node"), "{out}");
+    let (_, out, _) = evict(&urls, &["--holder", "00000000"]);
+    assert!(out.contains("unfit (a replica"), "{out}");
+    masters[2].kill().unwrap();
+    let (code, out, _) = evict(&urls, &["--holder", &holder]);
+    assert!(code == 3 && out.ends_with("\nunknown: only 1 of 3 masters answered\n"), "{out}");
+    let reply = masters[0].query(&[b"GET", KEY.as_bytes()]).unwrap();
+    assert!(matches!(reply, Value::Bulk(value) if value.starts_with(b"evicted:")));
+}
+
+/// The user types the name.
+#[test]
+fn terminal_is_asked_for_the_name() {
+    if Command::new("script").arg("--version").output().is_err() {
+        return eprintln!("SKIPPED: script is not on PATH");
+    }
+    let (masters, redlock) = start();
+    let lock = take(&redlock, TTL);
+    let line = format!(
+        "{} evict {KEY} --now --node-timeout 20s --connect-timeout 10s --restart-guard off",
+        env!("CARGO_BIN_EXE_muxlock")
+    );
+    let type_it = |typed: &str| {
+        let script = format!("printf '{typed}\\n' | script -qec '{line}' /dev/null");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).env("MUXLOCK_NODES", masters.urls().join(","));
+        run(shell.env("XDG_CONFIG_HOME", "/nonexistent"))
+    };
+    let (code, out, _) = type_it("deplo");
+    assert!(code == 1 && out.contains("Type the resource's name to go on: "), "{out}");
+    assert!(out.contains("Two may work on deploy at once.") && out.contains("refused: "), "{out}");
+    assert_eq!(have(&masters, lock.token().as_bytes()), 3);
+    let (code, out, _) = type_it(KEY);
+    assert_eq!(code, 0, "{out}");
+    assert_eq!(have(&masters, lock.token().as_bytes()), 0);
+}
