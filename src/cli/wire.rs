@@ -43,6 +43,8 @@ pub enum RefusalKind {
     Auth,
     /// The server has no password, and was given one.
     NoPassword,
+    /// The server has no password, and answers its own machine only.
+    Protected,
     /// The user may not run the command.
     Command,
     /// The user may not use the key.
@@ -108,7 +110,8 @@ impl Refusal {
         let code = text.split([' ', '\r', '\n']).next().unwrap_or_default();
         let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
         let kind = match code {
-            "NOAUTH" | "WRONGPASS" | "DENIED" => RefusalKind::Auth,
+            "NOAUTH" | "WRONGPASS" => RefusalKind::Auth,
+            "DENIED" => RefusalKind::Protected,
             "NOPERM" if has(&[" access "]) => RefusalKind::Key,
             "NOPERM" => RefusalKind::Command,
             "ERR" if has(&["unknown command", "nknown subcommand"]) => RefusalKind::Unknown,
@@ -189,6 +192,7 @@ mod tests {
             ("NOPERM No permissions to access a key", RefusalKind::Key),
             ("ERR ACL failure in script: No permissions to access the 'k' key", RefusalKind::Other),
             ("ERR max number of clients reached", RefusalKind::MaxClients),
+            ("DENIED Redis is running in protected mode because", RefusalKind::Protected),
             ("WRONGPASS invalid username-password pair", RefusalKind::Auth),
             (
                 "ERR unknown command 'EVAL', with args beginning with: 'sesame'",

@@ -18,6 +18,8 @@ const TIMES: usize = 64;
 const TIMES_WITHIN: Duration = Duration::from_secs(3);
 /// How often at the end of a watch.
 const LATER_TIMES: usize = 16;
+/// How often while it watches.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// No connection has this number.
 const NO_CLIENT: &[u8] = b"9223372036854775807";
 const RELEASE: &[u8] = include_bytes!("../../scripts/release.lua");
@@ -54,6 +56,8 @@ pub enum Obstacle {
     Unreachable(Failure),
     /// It needs a password, and there is none.
     NeedsPassword,
+    /// It has no password, and answers its own machine only.
+    Protected,
     /// It refused the user or the password.
     Auth(Failure),
     MaxClients,
@@ -140,6 +144,7 @@ fn door(config: &Config, node: usize) -> Result<Door, Obstacle> {
         Err(failure) => match failure.refusal() {
             None => Err(Obstacle::Unreachable(failure)),
             Some(RefusalKind::MaxClients) => Err(Obstacle::MaxClients),
+            Some(RefusalKind::Protected) => Err(Obstacle::Protected),
             Some(RefusalKind::Auth) => Ok(Door::Closed),
             Some(_) => Ok(Door::Other),
         },
@@ -319,7 +324,12 @@ fn times(wire: &mut Wire, watch: Duration) -> Result<Times, Failure> {
             break;
         }
     }
-    pause(watch.max(ADVANCES_WITHIN));
+    // Now and then, since some servers close idle connections.
+    while watch.saturating_sub(started.elapsed()) > LOOK_EVERY {
+        pause(LOOK_EVERY);
+        sample(wire, started)?;
+    }
+    pause(watch.saturating_sub(started.elapsed()).max(ADVANCES_WITHIN));
     let count = if watch.is_zero() { 1 } else { LATER_TIMES };
     for _ in 0..count {
         times.later.extend(sample(wire, started)?);

@@ -118,6 +118,11 @@ impl Findings<'_> {
                 }
                 _ => (Id::Auth, "the user or the password is wrong".to_owned()),
             },
+            Obstacle::Protected => {
+                let why = "it is in protected mode, and answers its own machine only: give it a \
+                           password";
+                (Id::Auth, why.to_owned())
+            }
             Obstacle::MaxClients => {
                 let why = "it accepts no more clients: raise maxclients, or end some";
                 (Id::Maxclients, why.to_owned())
