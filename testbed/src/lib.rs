@@ -8,6 +8,8 @@ pub mod bug;
 mod child;
 #[cfg(feature = "locks")]
 mod client;
+#[cfg(all(feature = "locks", unix))]
+mod clocks;
 #[cfg(feature = "locks")]
 pub mod fuzz;
 #[cfg(feature = "locks")]
@@ -24,6 +26,8 @@ pub use child::{Again, alone, is_child, re_execute, run_child, tell_parent};
 pub use client::{
     DELETING_SERVER_VARIABLE, all_ready, count, deleting_server, outcomes, patient, ready,
 };
+#[cfg(all(feature = "locks", unix))]
+pub use clocks::Clocks;
 pub use system::Folder;
 #[cfg(target_os = "linux")]
 pub use system::{descriptors, status_figure};

@@ -1,146 +1,36 @@
 //! Masters whose wall clock is set while they run, by a library that is loaded into them.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::ErrorKind;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
-use std::{env, process};
 
 use muxlock::{
     Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, RestartGuard, Retry,
 };
 
 use crate::scene::{
-    First, KEY, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, guarded, info, node_soon, owns,
-    pttl, quarantine_of, refused, skip, tell, trusting, works,
+    First, KEY, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, durable, guarded, info,
+    node_soon, owns, pttl, quarantine_of, refused, skip, tell, trusting, works,
 };
 use muxlock::testing::{Master, Value};
-use testbed::{Folder, SOON, TTL, count, outcomes, pause, soon, timed};
-
-/// Shifts what the process takes for the time of day by the seconds in a file. It asks the kernel
-/// itself, and allocates nothing, since an allocator may ask for the time before it is ready.
-const SHIM: &str = r#"
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-
-static volatile int64_t *shift;
-
-static int64_t shifted(void) {
-    const char *path = getenv("MUXLOCK_TEST_CLOCK");
-    if (!shift && path) {
-        int file = open(path, O_RDONLY);
-        void *page = mmap(0, sizeof *shift, PROT_READ, MAP_SHARED, file, 0);
-        close(file);
-        if (page != MAP_FAILED) shift = page;
-    }
-    return shift ? *shift : 0;
-}
-
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    int failed = syscall(SYS_clock_gettime, clock, now);
-    if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
-        now->tv_sec += shifted();
-    return failed;
-}
-
-int gettimeofday(struct timeval *restrict now, void *restrict zone) {
-    struct timespec precise;
-    (void)zone;
-    clock_gettime(CLOCK_REALTIME, &precise);
-    now->tv_sec = precise.tv_sec;
-    now->tv_usec = precise.tv_nsec / 1000;
-    return 0;
-}
-
-time_t time(time_t *now) {
-    struct timespec precise;
-    clock_gettime(CLOCK_REALTIME, &precise);
-    if (now) *now = precise.tv_sec;
-    return precise.tv_sec;
-}
-"#;
-const SHIM_VARIABLE: &str = "MUXLOCK_TEST_CLOCK";
+use testbed::{Clocks, SOON, TTL, count, outcomes, pause, soon, timed};
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 
-/// Three masters, the clocks of two of which can be set.
-struct Clocks {
-    masters: Vec<Master>,
-    // Behind the masters that use it.
-    folder: Folder,
+/// Three masters whose clocks can be set.
+fn start(test: &str) -> Option<Clocks> {
+    Clocks::start(3).map_err(|reason| skip(test, reason)).ok()
 }
 
-impl Clocks {
-    /// `None` if this machine has no C compiler, or no preloading.
-    fn start(test: &str) -> Option<Clocks> {
-        if !cfg!(target_os = "linux") {
-            skip(test, "libraries are preloaded in another way here");
-            return None;
-        }
-        // Not in memory, where nothing may be executed on some systems.
-        let path = env::temp_dir().join(format!("muxlock-{}-{test}", process::id()));
-        fs::create_dir(&path).expect("a folder for temporary files");
-        let folder = Folder(path);
-        let (source, shim) = (folder.0.join("shim.c"), folder.0.join("shim.so"));
-        fs::write(&source, SHIM).expect("there is room for a file");
-        let flags = ["-shared", "-fPIC", "-O1", "-o"];
-        match Command::new("cc").args(flags).arg(&shim).arg(&source).output() {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                skip(test, "there is no C compiler (cc)");
-                return None;
-            }
-            Err(error) => panic!("cc: {error}"),
-        }
-        let clocks = Clocks { masters: Vec::new(), folder };
-        let start = |node| {
-            fs::write(clocks.clock(node), 0_i64.to_ne_bytes()).expect("there is room for a file");
-            let clock = clocks.clock(node);
-            let environment: [(&str, &OsStr); 2] =
-                [("LD_PRELOAD", shim.as_os_str()), (SHIM_VARIABLE, clock.as_os_str())];
-            Master::start_in(&environment).unwrap_or_else(|error| panic!("{error}"))
-        };
-        let masters = (0..3).map(start).collect();
-        Some(Clocks { masters, ..clocks })
+/// Sets the clocks of a majority, by so much against the true time.
+fn set(clocks: &Clocks, seconds: i64) {
+    for (node, master) in clocks.masters.iter().enumerate().take(2) {
+        let before = wall_seconds(master);
+        clocks.set(node, seconds);
+        println!("the clock of master {node} went by {} s", wall_seconds(master) - before);
     }
-
-    fn clock(&self, node: usize) -> std::path::PathBuf {
-        self.folder.0.join(format!("clock-{node}"))
-    }
-
-    fn urls(&self) -> Vec<String> {
-        self.masters.iter().map(Master::url).collect()
-    }
-
-    /// As [`urls`](Clocks::urls), of masters that need not be old before they vote.
-    fn durable(&self) -> Vec<String> {
-        crate::scene::durable(&self.masters)
-    }
-
-    /// Sets the clocks of a majority, by so much against the true time.
-    fn set(&self, seconds: i64) {
-        for (node, master) in self.masters.iter().enumerate().take(2) {
-            let before = wall_seconds(master);
-            // Overwritten, never truncated: it is mapped.
-            let file = File::options().write(true).open(self.clock(node)).expect("it was made");
-            let shift = seconds.to_ne_bytes();
-            std::os::unix::fs::FileExt::write_all_at(&file, &shift, 0).expect("it has that size");
-            println!("the clock of master {node} went by {} s", wall_seconds(master) - before);
-        }
-        let ahead = wall_seconds(&self.masters[0]) - wall_seconds(&self.masters[2]);
-        assert!((seconds - 1..=seconds + 1).contains(&ahead), "the clock was set by {ahead} s");
-    }
+    let ahead = wall_seconds(&clocks.masters[0]) - wall_seconds(&clocks.masters[2]);
+    assert!((seconds - 1..=seconds + 1).contains(&ahead), "the clock was set by {ahead} s");
 }
 
 fn wall_seconds(master: &Master) -> i64 {
@@ -163,9 +53,9 @@ fn held(clocks: &Clocks, builder: &Builder, ttl: Duration) -> (First, Redlock) {
 #[test]
 fn clocks_stepped_forward_second_client_waits_for_the_firsts_deadline() {
     let test = "clocks_stepped_forward_second_client_waits_for_the_firsts_deadline";
-    let Some(clocks) = Clocks::start(test) else { return };
-    let (first, second) = held(&clocks, &guarded(clocks.durable()), MAX_TTL);
-    clocks.set(MINUTE);
+    let Some(clocks) = start(test) else { return };
+    let (first, second) = held(&clocks, &guarded(durable(&clocks.masters)), MAX_TTL);
+    set(&clocks, MINUTE);
     drop(refused(second.try_lock(KEY, MAX_TTL)));
     // Two of three do not vote, and nobody holds this one.
     let error = refused(second.try_lock("other", MAX_TTL));
@@ -182,15 +72,15 @@ fn clocks_stepped_forward_second_client_waits_for_the_firsts_deadline() {
 #[test]
 fn clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadline() {
     let test = "clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadline";
-    let Some(clocks) = Clocks::start(test) else { return };
+    let Some(clocks) = start(test) else { return };
     let retry = Retry::default().most(Duration::from_millis(2));
-    let (first, second) = held(&clocks, &guarded(clocks.durable()).retry(retry), MAX_TTL);
+    let (first, second) = held(&clocks, &guarded(durable(&clocks.masters)).retry(retry), MAX_TTL);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| first.is_never_joined_by(&second));
         // It tries every few milliseconds, and so it does right before and after the step.
         let rounds = second.stats().rounds;
         soon("it waits", || second.stats().rounds > rounds + 20);
-        clocks.set(MINUTE);
+        set(&clocks, MINUTE);
         drop(waiting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
     });
 }
@@ -198,18 +88,18 @@ fn clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadlin
 #[test]
 fn clocks_stepped_forward_without_the_guard_there_are_two_holders() {
     let test = "clocks_stepped_forward_without_the_guard_there_are_two_holders";
-    let Some(clocks) = Clocks::start(test) else { return };
+    let Some(clocks) = start(test) else { return };
     let (first, second) = held(&clocks, &trusting(clocks.urls()), TTL);
-    clocks.set(MINUTE);
+    set(&clocks, MINUTE);
     first.is_joined_by(&second);
 }
 
 #[test]
 fn clocks_set_back_an_hour_locks_end_late_and_never_early() {
     let test = "clocks_set_back_an_hour_locks_end_late_and_never_early";
-    let Some(clocks) = Clocks::start(test) else { return };
-    let (first, second) = held(&clocks, &guarded(clocks.durable()), MAX_TTL);
-    clocks.set(-HOUR);
+    let Some(clocks) = start(test) else { return };
+    let (first, second) = held(&clocks, &guarded(durable(&clocks.masters)), MAX_TTL);
+    set(&clocks, -HOUR);
     let left = pttl(&clocks.masters[0], KEY);
     println!("measured: a key with a TTL of {MAX_TTL:?} lives for another {left} ms");
     assert!(left > 3_590_000, "{left}");
@@ -223,13 +113,13 @@ fn clocks_set_back_an_hour_locks_end_late_and_never_early() {
     soon("every master has it", || {
         clocks.masters.iter().all(|master| owns(master, &gone.lock, KEY))
     });
-    clocks.set(-2 * HOUR);
-    let third = all_vote(&guarded(clocks.durable()));
+    set(&clocks, -2 * HOUR);
+    let third = all_vote(&guarded(durable(&clocks.masters)));
     let error = refused(third.try_lock_for(KEY, MAX_TTL, MAX_TTL));
     assert!(error.is_contended(), "{error}");
     soon("the first one is over", || !gone.lock.is_valid());
     assert!(refused(third.try_lock(KEY, MAX_TTL)).is_contended());
-    clocks.set(-HOUR);
+    set(&clocks, -HOUR);
     let (took, lock) = timed(|| gone.is_never_joined_by(&third));
     println!("measured: a corrected clock cost {took:?}");
     assert!(took < QUARANTINE + SOON, "{took:?}");
@@ -244,10 +134,10 @@ fn add_timeless_user(master: &Master) {
 #[test]
 fn restarted_masters_that_claim_an_hour_of_age_are_not_believed_by_who_knew_them() {
     let test = "restarted_masters_that_claim_an_hour_of_age_are_not_believed_by_who_knew_them";
-    let Some(mut clocks) = Clocks::start(test) else { return };
+    let Some(mut clocks) = start(test) else { return };
     // A master whose clock is set before anybody looks seems as old as that. The third one has the
     // age that it has, so that only the guard of the others is on.
-    clocks.set(HOUR);
+    set(&clocks, HOUR);
     clocks.masters.iter().for_each(add_timeless_user);
     let url = |master: &Master| format!("redis://timeless:secret@{}", master.addr());
     let mut urls: Vec<_> = clocks.masters.iter().map(url).collect();
@@ -258,7 +148,7 @@ fn restarted_masters_that_claim_an_hour_of_age_are_not_believed_by_who_knew_them
         master.restart().unwrap_or_else(|error| panic!("{error}"));
         add_timeless_user(master);
     }
-    clocks.set(2 * HOUR);
+    set(&clocks, 2 * HOUR);
     let uptime: u64 = info(&clocks.masters[0], "server", "uptime_in_seconds").parse().unwrap();
     assert!(uptime > 3_590, "{uptime}");
 
