@@ -9,7 +9,7 @@ use std::time::Duration;
 use muxlock::Redlock;
 use muxlock::testing::{Master, Masters, Value as Reply};
 use serde_json::Value;
-use testbed::{TTL, all_ready, patient, pause, soon, timed, within};
+use testbed::{Clocks, TTL, all_ready, patient, pause, soon, timed, within};
 
 use crate::cli::{muxlock, run};
 
@@ -358,6 +358,33 @@ fn clients_with_another_list_are_found() {
     let all = all_ready(&patient(urls.clone()));
     assert_eq!(usual(&urls).found(&urls), [""; 0]);
     drop(all);
+}
+
+/// A clock that is wrong, and one that is put wrong while it is watched.
+#[test]
+fn clocks_that_differ_are_found() {
+    let clocks = match Clocks::start(3) {
+        Ok(clocks) => clocks,
+        Err(reason) => return eprintln!("SKIPPED: {reason}"),
+    };
+    let urls = clocks.urls();
+    clocks.set(1, 1);
+    let seen = usual(&urls);
+    assert_eq!(seen.found(&urls), ["clock-offset 1"], "{}", seen.json);
+    assert!(seen.findings()[0]["why"].as_str().unwrap().contains(" by +1.0"), "{}", seen.json);
+    clocks.set(1, 0);
+    let watch = [&SLOW[..], &["--for", "3s", "--read-only"]].concat();
+    let asked = || clocks.masters[2].command_calls("time").unwrap();
+    let before = asked();
+    let seen = std::thread::scope(|scope| {
+        let seen = scope.spawn(|| doctor(&urls, &watch));
+        // Once to see whether it may, and then as often as at the beginning of each run.
+        soon("it watches", || asked() > before + 65);
+        clocks.set(2, 1);
+        seen.join().unwrap()
+    });
+    assert_eq!(seen.found(&urls), ["clock-rate 2"], "{}", seen.json);
+    assert_eq!(seen.code, 1);
 }
 
 /// It repeats what it is sent, as an error or as the beginning of an answer that never ends.
