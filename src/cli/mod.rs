@@ -1,5 +1,6 @@
 //! The command-line tool: its arguments and exit codes.
 
+mod bench;
 mod demo;
 mod doctor;
 mod evict;
@@ -42,6 +43,7 @@ enum Command {
     Inspect(inspect::Args),
     Doctor(doctor::Args),
     Evict(evict::Args),
+    Bench(bench::Args),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
 }
@@ -67,6 +69,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Evict(args) => evict::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     };

@@ -41,6 +41,8 @@ pub struct MasterSettings<'a> {
 pub struct CommonSettings<'a> {
     pub node_timeout: Duration,
     pub connect_timeout: Duration,
+    /// The shortest TTL that leaves any validity, and the longest.
+    pub min_ttl: Duration,
     pub max_ttl: Duration,
     /// How long the votes of a master that may have forgotten a lock do not count.
     pub quarantine: Duration,
@@ -78,6 +80,7 @@ impl Config {
         CommonSettings {
             node_timeout: self.node_timeout,
             connect_timeout: self.connect_timeout,
+            min_ttl: self.drift.ttl_min(),
             max_ttl: self.max_ttl,
             quarantine: self.quarantine,
             drift_factor: self.drift.over(Duration::from_secs(1)).as_secs_f64(),

@@ -273,9 +273,14 @@ fn completions_and_the_manual_name_every_command() {
     let folder = Folder::create("cli-man");
     let (code, out, err) = run(&mut muxlock(&["man", folder.0.to_str().unwrap()]));
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    for page in
-        ["muxlock.1", "muxlock-inspect.1", "muxlock-doctor.1", "muxlock-evict.1", "muxlock-demo.1"]
-    {
+    for page in [
+        "muxlock.1",
+        "muxlock-inspect.1",
+        "muxlock-doctor.1",
+        "muxlock-evict.1",
+        "muxlock-bench.1",
+        "muxlock-demo.1",
+    ] {
         let text = fs::read_to_string(folder.0.join(page)).expect(page);
         assert!(text.contains(".TH"), "{page}");
     }
@@ -284,8 +289,8 @@ fn completions_and_the_manual_name_every_command() {
 /// Each fits a terminal of 80 columns.
 #[test]
 fn help_fits_a_terminal() {
-    let commands =
-        ["inspect", "doctor", "evict", "demo", "completions", "man"].map(|name| vec![name]);
+    let commands = ["inspect", "doctor", "evict", "bench", "demo", "completions", "man"]
+        .map(|name| vec![name]);
     for command in [vec![]].into_iter().chain(commands) {
         for flag in ["-h", "--help"] {
             let mut args = command.clone();

@@ -7,6 +7,8 @@
 #![allow(missing_docs)]
 
 #[cfg(feature = "cli")]
+mod bench;
+#[cfg(feature = "cli")]
 mod cli;
 mod deletes;
 #[cfg(feature = "cli")]
