@@ -172,7 +172,7 @@ impl Args {
         if taken + others < quorum {
             let text = format!(
                 "{resource} was taken from {holder} on {taken} of {total}, which is not enough to \
-                 keep it from a quorum"
+                 keep it from a quorum: try again"
             );
             return (text, NOT_GONE);
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use muxlock::Config;
 use muxlock::testing::{Connection, Value};
 
-/// The most bytes of a reply: the longest is the list of a server's clients.
-const REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The most bytes of a reply. The longest is a list of clients, with 400 bytes for each.
+const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// A connection to a master, for one question at a time.
 pub struct Wire(Connection);

@@ -110,7 +110,7 @@ impl Config {
                 }
                 Target::Unix(path) => unix(path, deadline),
             };
-            // After the deadline nobody waits for it.
+            // After the deadline, no caller waits for it.
             let _ = sender.send(stream);
         };
         std::thread::Builder::new().name("muxlock-dial".into()).spawn(connect)?;

@@ -248,8 +248,8 @@ fn masters_that_were_just_started_are_told_once() {
     assert!(seen.json.to_string().contains("with own_observation, a client"), "{}", seen.json);
 }
 
-const LOCKER: &str = "+select +client|setname +client|id +client|kill +info +time +set +eval +get \
-                      +del +pttl +pexpire";
+pub const LOCKER: &str = "+select +client|setname +client|id +client|kill +info +time +set +eval \
+                          +get +del +pttl +pexpire";
 
 /// A user with the rights of the documentation lacks nothing; of what is missing, all is named.
 #[test]
@@ -323,6 +323,29 @@ fn what_refuses_locks_for_other_reasons_is_found() {
     for master in masters.iter() {
         assert_eq!(master.dbsize().unwrap(), 0, "nothing is left");
     }
+}
+
+/// Servers count what changes their data.
+#[test]
+fn looking_changes_nothing() {
+    let masters = Masters::start(3).unwrap();
+    let changes = || {
+        let info = |master: &Master| match master.query(&[b"INFO", b"persistence"]).unwrap() {
+            Reply::Bulk(text) => String::from_utf8(text).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let line = |info: String| {
+            let mut lines = info.lines().map(str::to_owned);
+            lines.find(|line| line.starts_with("rdb_changes_since_last_save:")).unwrap()
+        };
+        masters.iter().map(info).map(line).collect::<Vec<_>>()
+    };
+    let before = changes();
+    let read_only = [&SLOW[..], &["--read-only"]].concat();
+    assert_eq!(doctor(&masters.urls(), &read_only).code, 0);
+    assert_eq!(changes(), before);
+    assert_eq!(usual(&masters.urls()).code, 0);
+    assert!(changes() != before, "the control: a lock is a change");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use muxlock::{Heal, KeepAlive, KeptLock, LockGuard, LossCause, Redlock, RestartG
 use testbed::{TTL, all_ready, patient, soon};
 
 use crate::cli::{muxlock, run};
+use crate::doctor::LOCKER;
 
 const KEY: &str = "deploy";
 const SHORT: Duration = Duration::from_secs(6);
@@ -171,6 +172,24 @@ fn values_of_other_makes_are_found_by_what_inspect_shows() {
                 .all(|master| (1..=3_000).contains(&master.pttl(KEY.as_bytes()).unwrap()))
         );
     }
+}
+
+/// The user of the locks may do it, and the key has the prefix.
+#[test]
+fn rights_of_the_locks_are_enough() {
+    let masters = Masters::start(3).unwrap();
+    for master in masters.iter() {
+        let words = ["ACL", "SETUSER", "locker", "on", ">sesame", "~app:*"];
+        let words = words.into_iter().chain(LOCKER.split(' ')).map(str::as_bytes);
+        master.query(&words.collect::<Vec<_>>()).unwrap();
+    }
+    let login = |url: String| url.replace("redis://", "redis://locker:sesame@") + "/0";
+    let urls: Vec<String> = masters.urls().into_iter().map(login).collect();
+    let redlock = all_ready(&patient(urls.clone()).key_prefix("app:"));
+    let lock = take(&redlock, TTL);
+    let (code, out, _) = evict(&urls, &["--prefix", "app:", "--holder", &fingerprint(&lock)]);
+    assert!(code == 0 && !out.contains("sesame"), "{out}");
+    assert!(!lock.unlock().is_ok_and(|released| released.was_held()));
 }
 
 /// What does not count for locks is not asked: a replica has no key, and a server is listed twice.

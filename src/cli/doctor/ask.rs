@@ -22,6 +22,8 @@ const LATER_TIMES: usize = 16;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// No connection has this number.
 const NO_CLIENT: &[u8] = b"9223372036854775807";
+/// Servers do not say that it is the year 10,000.
+const SECONDS_MAX: i64 = 253_402_300_799;
 const RELEASE: &[u8] = include_bytes!("../../scripts/release.lua");
 
 const SETTINGS: [&str; 12] = [
@@ -344,14 +346,18 @@ fn sample(wire: &mut Wire, started: Stopwatch) -> Result<Option<Sample>, Failure
     let round_trip = asked.elapsed();
     let half = i64::try_from(round_trip.as_micros() / 2).unwrap_or(i64::MAX);
     let Ok(Value::Array(parts)) = reply else { return Ok(None) };
+    let master = clock(parts);
+    let here = before.saturating_add(half);
+    Ok(master.map(|master| Sample { round_trip, master, here, since_first }))
+}
+
+/// Seconds and microseconds, as microseconds.
+fn clock(parts: Vec<Value>) -> Option<i64> {
     let parts: Option<Vec<i64>> = parts.into_iter().map(|part| text(part).parse().ok()).collect();
-    Ok(match parts.as_deref() {
-        Some([seconds, micros]) => {
-            let master = seconds.saturating_mul(1_000_000).saturating_add(*micros);
-            Some(Sample { round_trip, master, here: before.saturating_add(half), since_first })
-        }
+    match parts?[..] {
+        [seconds @ 0..=SECONDS_MAX, micros @ 0..1_000_000] => Some(seconds * 1_000_000 + micros),
         _ => None,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -367,6 +373,19 @@ mod tests {
                     strange\n";
         let found: Vec<_> = clients(list).into_iter().map(|ip| ip.to_string()).collect();
         assert_eq!(found, ["10.0.0.1", "2001:db8::1"]);
+    }
+
+    #[test]
+    fn clock_is_a_time_of_four_digit_years() {
+        let clock = |parts: &[&str]| {
+            clock(parts.iter().map(|part| Value::Bulk(part.as_bytes().to_vec())).collect())
+        };
+        assert_eq!(clock(&["1700000000", "999999"]), Some(1_700_000_000_999_999));
+        let wrong: [&[&str]; 6] =
+            [&[], &["1"], &["1", "1000000"], &["-1", "0"], &["253402300800", "0"], &["a", "0"]];
+        for parts in wrong {
+            assert_eq!(clock(parts), None, "{parts:?}");
+        }
     }
 
     #[test]

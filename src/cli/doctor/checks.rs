@@ -11,7 +11,7 @@ use super::finding::{By, Finding, Id, redis_cli};
 use crate::cli::paint::time;
 use crate::cli::wire::{Failure, RefusalKind};
 
-/// Servers before this one get no corrections any more.
+/// Servers before this one no longer get corrections.
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// From which part of a limit on it is warned of.
 const NEARLY_FULL_PERCENT: u64 = 80;
@@ -218,7 +218,7 @@ impl Findings<'_> {
                 missing.iter().map(|(name, value)| format!("{name} {value}")).collect();
             let why = format!(
                 "its address says durable=yes, which needs {}: a restart may lose locks, and \
-                 nobody waits for it",
+                 no client waits for it",
                 names.join(", ")
             );
             let fix = self.config_set(&missing);
@@ -275,7 +275,7 @@ impl Findings<'_> {
             self.open(said);
         }
         if said.info("redis_version").and_then(version).is_some_and(|it| it < VERSION_MIN) {
-            let why = "it is older than 6.2, and gets no corrections any more: upgrade it";
+            let why = "it is older than 6.2, and no longer gets corrections: upgrade it";
             self.add(Finding::new(Warning, Id::Version, why));
         }
     }
@@ -286,7 +286,7 @@ impl Findings<'_> {
             return;
         };
         if !is_loopback(host) {
-            let why = "everybody who reaches it may take and delete locks: give it a password";
+            let why = "every program that reaches it may take and delete locks: give it a password";
             return self.add(Finding::new(Warning, Id::Open, why));
         }
         // It was asked from its own machine, which protected mode allows.
