@@ -289,6 +289,15 @@ fn rights_are_found_and_granted() {
     assert_eq!((seen.code, &seen.json["votes"]), (1, &2.into()));
     paste(&fix, None);
     assert_eq!(doctor(&urls, &allowed).found(&places), [""; 0]);
+    tell(&masters[1], &["ACL", "SETUSER", "locker", "-@all"]);
+    let seen = doctor(&urls, &allowed);
+    assert_eq!(seen.found(&places), ["permission 1"], "{}", seen.json);
+    let fix = seen.fix_of("permission");
+    for right in LOCKER.split(' ').filter(|right| *right != "+select") {
+        assert!(fix.contains(right), "{right}: {fix}");
+    }
+    paste(&fix, None);
+    assert_eq!(doctor(&urls, &allowed).found(&places), [""; 0]);
 
     // An administrator asks for the user of the locks.
     let other = [&allowed[..], &["--lock-user", "locker"]].concat();
