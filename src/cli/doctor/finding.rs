@@ -168,4 +168,12 @@ mod tests {
         assert_eq!(Id::BgsaveStopsWrites.name(), "bgsave-stops-writes");
         assert_eq!(Id::Maxclients.name(), "maxclients");
     }
+
+    #[test]
+    fn every_id_is_documented() {
+        let page = include_str!("../../../docs/operating.md");
+        for id in Id::value_variants() {
+            assert!(page.contains(&format!("`{}`", id.name())), "{}", id.name());
+        }
+    }
 }
