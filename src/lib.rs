@@ -179,6 +179,8 @@ pub use keep_alive::{KeepAlive, Loss, LossCause};
 /// The version of mio whose types [`Multiplexer`] takes.
 pub use mio;
 pub use moment::Moment;
+#[doc(hidden)]
+pub use mux::Failover;
 pub use mux::{Multiplexer, Standalone};
 pub use outcome::{
     NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, ServerErrorKind,

@@ -61,6 +61,9 @@ pub enum NodeOutcome {
     /// [`Builder::resolver`](crate::Builder::resolver). The client tries again. A log record of
     /// level `debug` has the resolver's error.
     Unresolved,
+    /// No Sentinel has said where the master is. The client tries again. A log record of level
+    /// `debug` has the reason.
+    NoSentinel,
     /// The node answered with an error.
     Server(ServerErrorKind),
     /// The node broke the protocol. The client closed the connection.
@@ -92,6 +95,7 @@ impl NodeOutcome {
             NodeOutcome::TimedOut(_)
             | NodeOutcome::Disconnected(_)
             | NodeOutcome::Unresolved
+            | NodeOutcome::NoSentinel
             | NodeOutcome::Server(_)
             | NodeOutcome::Protocol(_)
             | NodeOutcome::Quarantined
@@ -116,6 +120,7 @@ impl fmt::Display for NodeOutcome {
             }
             NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
             NodeOutcome::Unresolved => f.write_str("host name does not resolve"),
+            NodeOutcome::NoSentinel => f.write_str("no Sentinel says where the master is"),
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
             NodeOutcome::Quarantined => f.write_str("quarantined"),

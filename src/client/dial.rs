@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::config::{Config, NodeConfig, RestartGuard, Target};
 use crate::moment::Moment;
+use crate::mux::{Failover, ask_sentinels};
 use crate::sys::clock::Clock;
 
 /// A connected stream.
@@ -19,8 +20,17 @@ impl<T: Read + Write + Send> Dialled for T {}
 /// Where a master listens.
 #[doc(hidden)]
 pub enum Place {
-    Tcp { host: String, port: u16 },
+    Tcp {
+        host: String,
+        port: u16,
+    },
     Unix(PathBuf),
+    /// Where the first of its Sentinels is, and the name that they have for it.
+    Sentinel {
+        host: String,
+        port: u16,
+        service: String,
+    },
 }
 
 /// The settings of a master. Not `Debug`: it may have a password.
@@ -66,6 +76,10 @@ impl Config {
                 }
                 Target::Name { host, port } => Place::Tcp { host: host.clone(), port: *port },
                 Target::Unix(path) => Place::Unix(path.clone()),
+                Target::Sentinel(sentinels) => {
+                    let ((host, port), service) = (&sentinels.hosts[0], &sentinels.service);
+                    Place::Sentinel { host: host.clone(), port: *port, service: service.clone() }
+                }
             },
             user: user.as_deref(),
             password: password.as_deref(),
@@ -89,6 +103,20 @@ impl Config {
         }
     }
 
+    /// What the Sentinels of a master say about a failover, if it has some. It may take a little
+    /// longer than `within`.
+    ///
+    /// # Panics
+    /// If there is no such master.
+    #[doc(hidden)]
+    pub fn failover(&self, node: usize, within: Duration) -> Option<io::Result<Failover>> {
+        let Target::Sentinel(sentinels) = &self.nodes[node].target else {
+            return None;
+        };
+        let asked = ask_sentinels(sentinels.clone(), self.resolver.clone(), within);
+        Some(asked.map(|(failover, _)| failover))
+    }
+
     /// Connects to a master, as locks do, and sends nothing. The lookup of its name, and whatever
     /// happens on the connection, fail with [`TimedOut`](ErrorKind::TimedOut) once `within` is
     /// over.
@@ -109,6 +137,10 @@ impl Config {
                     found.map_err(unresolved).and_then(|found| tcp(&found, deadline))
                 }
                 Target::Unix(path) => unix(path, deadline),
+                Target::Sentinel(sentinels) => {
+                    let master = ask_sentinels(sentinels, resolver, within);
+                    master.and_then(|(_, found)| tcp(&found, deadline))
+                }
             };
             // After the deadline, no caller waits for it.
             let _ = sender.send(stream);

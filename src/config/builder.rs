@@ -85,6 +85,13 @@ impl Builder {
     /// connection, so a master may return under another address: see
     /// [`resolver`](Builder::resolver).
     ///
+    /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]..]/name[?db=n]` is one master
+    /// with replicas, at most 16 of whose Sentinels are listed, with the name that they have for
+    /// it. The client asks them where the master is before each connection, and once a second
+    /// while it is connected. A failover may lose locks; the client waits until they are over. That
+    /// needs settings of the servers: see "One master with Sentinel" in `docs/guarantees.md`.
+    /// `sentinel_user` and `sentinel_password` are parameters for the Sentinels themselves.
+    ///
     /// All clients of a resource must list the same masters (R35), in the same order if locks are
     /// handed over. The masters must be independent: no replicas, no cluster, no failover behind an
     /// address.

@@ -20,6 +20,7 @@ pub use builder::Builder;
 pub use error::ConfigError;
 pub use options::{Heal, RestartGuard, Retry};
 pub(crate) use resolver::Resolver;
+pub(crate) use url::Sentinels;
 use url::{Endpoint, NodeUrl};
 
 const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(1);
@@ -74,12 +75,15 @@ pub(crate) enum Target {
         port: u16,
     },
     Unix(PathBuf),
+    /// The Sentinels are asked before each connection.
+    Sentinel(Arc<Sentinels>),
 }
 
 impl Target {
     fn new(endpoint: Endpoint) -> Target {
         match endpoint {
             Endpoint::Unix(path) => Target::Unix(path),
+            Endpoint::Sentinel(sentinels) => Target::Sentinel(sentinels.into()),
             Endpoint::Tcp { host, port } => match host.parse::<IpAddr>() {
                 Ok(number) => Target::Address((number, port).into()),
                 Err(_) => Target::Name { host, port },
@@ -94,6 +98,10 @@ impl Target {
                 Target::Name { host: mine, port },
                 Target::Name { host: theirs, port: their_port },
             ) => port == their_port && mine.eq_ignore_ascii_case(theirs),
+            (Target::Sentinel(mine), Target::Sentinel(theirs)) => {
+                let is_shared = |host| theirs.hosts.contains(host);
+                mine.service == theirs.service && mine.hosts.iter().any(is_shared)
+            }
             _ => self == other,
         }
     }
@@ -288,6 +296,7 @@ mod tests {
             ["redis://127.0.0.1:7000", "redis://127.0.0.1:7000"],
             ["redis://127.0.0.1:7000/1", "redis://user:pass@127.0.0.1:7000/2"],
             ["unix:///run/a", "unix:///run/a?db=1"],
+            ["redis+sentinel://a,b/m", "redis+sentinel://b:26379,c/m"],
         ];
         for urls in same {
             let error = with(&urls).config().unwrap_err();
@@ -295,6 +304,7 @@ mod tests {
             assert!(!error.to_string().contains("pass"));
         }
         assert!(with(&["redis://127.0.0.1:7000", "redis://127.0.0.1:7001"]).config().is_ok());
+        assert!(with(&["redis+sentinel://a/m", "redis+sentinel://a/n"]).config().is_ok());
     }
 
     #[test]

@@ -7,6 +7,9 @@ use super::error::ConfigError;
 use super::options::RestartGuard;
 
 const PORT_DEFAULT: u16 = 6379;
+const SENTINEL_PORT_DEFAULT: u16 = 26379;
+/// The most Sentinels of one address.
+const SENTINELS_MAX: usize = 16;
 const URL_BYTES_MAX: usize = 4096;
 /// Longest part of an address that an error shows.
 const SHOWN_CHARS_MAX: usize = 200;
@@ -16,15 +19,40 @@ const SHOWN_CHARS_MAX: usize = 200;
 pub(crate) enum Endpoint {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
+    Sentinel(Sentinels),
+}
+
+/// The Sentinels that know the address of one master. Not `Debug`: it may contain a password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Sentinels {
+    /// The host and port of each; at least one.
+    pub(crate) hosts: Vec<(String, u16)>,
+    /// The name that the Sentinels have for the master.
+    pub(crate) service: String,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Endpoint::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Endpoint::Tcp { host, port } => write_host(f, host, *port),
             Endpoint::Unix(path) => write!(f, "unix:{}", path.display()),
+            Endpoint::Sentinel(Sentinels { hosts, service, .. }) => {
+                for (i, (host, port)) in hosts.iter().enumerate() {
+                    f.write_str(if i == 0 { "" } else { "," })?;
+                    write_host(f, host, *port)?;
+                }
+                write!(f, "/{service}")
+            }
         }
+    }
+}
+
+fn write_host(f: &mut fmt::Formatter<'_>, host: &str, port: u16) -> fmt::Result {
+    match host.contains(':') {
+        true => write!(f, "[{host}]:{port}"),
+        false => write!(f, "{host}:{port}"),
     }
 }
 
@@ -38,13 +66,16 @@ pub(crate) struct NodeUrl {
 }
 
 /// The parameters after the question mark, and the database, which may also be given in the path.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Parameters {
     pub(crate) db: u32,
     /// Overrides the client's setting.
     pub(crate) restart_guard: Option<RestartGuard>,
     /// Whether the operator declares that the node loses no confirmed write.
     pub(crate) durable: bool,
+    /// For the Sentinels.
+    sentinel_user: Option<String>,
+    sentinel_password: Option<String>,
 }
 
 impl Parameters {
@@ -65,6 +96,8 @@ impl Parameters {
                 }
                 "db" => parsed.db = parse_db(value)?,
                 "durable" => parsed.durable = parse_durable(value)?,
+                "sentinel_user" => parsed.sentinel_user = Some(decode(name, value)?),
+                "sentinel_password" => parsed.sentinel_password = Some(decode(name, value)?),
                 _ => parsed.restart_guard = Some(parse_restart_guard(value)?),
             }
         }
@@ -98,7 +131,7 @@ impl NodeUrl {
 const LIST: &str = "more addresses follow in the same text; pass each alone, or the whole list to \
      Redlock::builder().nodes_from(..)";
 
-const SCHEMES: [&str; 7] = [
+const SCHEMES: [&str; 9] = [
     "redis://",
     "rediss://",
     "valkey://",
@@ -106,6 +139,8 @@ const SCHEMES: [&str; 7] = [
     "unix://",
     "redis+unix://",
     "valkey+unix://",
+    "redis+sentinel://",
+    "valkey+sentinel://",
 ];
 
 fn is_separator(char: char) -> bool {
@@ -150,32 +185,67 @@ fn parse(url: &str) -> Result<NodeUrl, String> {
     match scheme {
         "redis" | "valkey" => parse_tcp(rest),
         "unix" | "redis+unix" | "valkey+unix" => parse_unix(rest),
+        "redis+sentinel" | "valkey+sentinel" => parse_sentinel(rest),
         "rediss" | "valkeys" => Err(format!("{scheme}:// needs TLS, which muxlock does not have")),
-        _ => Err(format!("the scheme is {scheme:?}; known are redis:// and unix://")),
+        _ => Err(format!(
+            "the scheme is {scheme:?}; known are redis://, unix:// and redis+sentinel://"
+        )),
     }
 }
 
-fn parse_tcp(rest: &str) -> Result<NodeUrl, String> {
-    // The last @ ends the credentials, so that a password may hold anything unencoded.
+/// What is before the last @, which ends the credentials, so that a password may hold anything
+/// unencoded; and what is behind it.
+fn split_credentials(rest: &str) -> Result<(Option<&str>, &str), String> {
     let (credentials, rest) = match rest.rsplit_once('@') {
         Some((credentials, rest)) => (Some(credentials), rest),
         None => (None, rest),
     };
-    if rest.contains('#') {
-        return Err("a fragment is not allowed (write %23)".to_owned());
+    match rest.contains('#') {
+        true => Err("a fragment is not allowed (write %23)".to_owned()),
+        false => Ok((credentials, rest)),
     }
+}
+
+fn parse_tcp(rest: &str) -> Result<NodeUrl, String> {
+    let (credentials, rest) = split_credentials(rest)?;
     let (rest, query) = split_optional(rest, '?');
     let mut parameters = Parameters::parse(query, &["restart_guard", "durable"])?;
     let (authority, path) = split_optional(rest, '/');
-    let (user, password) = match credentials {
-        Some(credentials) => parse_credentials(credentials)?,
-        None => (None, None),
-    };
-    let (host, port) = parse_authority(authority)?;
+    let (user, password) = credentials.map(parse_credentials).transpose()?.unwrap_or_default();
+    let (host, port) = parse_authority(authority, PORT_DEFAULT)?;
     if let Some(db) = path.filter(|path| !path.is_empty()) {
         parameters.db = parse_db(db)?;
     }
     Ok(NodeUrl { endpoint: Endpoint::Tcp { host, port }, user, password, parameters })
+}
+
+fn parse_sentinel(rest: &str) -> Result<NodeUrl, String> {
+    let (credentials, rest) = split_credentials(rest)?;
+    let (rest, query) = split_optional(rest, '?');
+    let known = ["db", "restart_guard", "durable", "sentinel_user", "sentinel_password"];
+    let mut parameters = Parameters::parse(query, &known)?;
+    let (authorities, service) = split_optional(rest, '/');
+    let service = decode("name of the master", service.unwrap_or_default())?;
+    if service.is_empty() || service.contains(|char: char| char.is_control() || char == '/') {
+        let form = "redis+sentinel://host1,host2,host3/mymaster";
+        return Err(format!("the name that the Sentinels have for the master is missing: {form}"));
+    }
+    let (user, password) = credentials.map(parse_credentials).transpose()?.unwrap_or_default();
+    let parse = |authority| parse_authority(authority, SENTINEL_PORT_DEFAULT);
+    let hosts = authorities.split(',').map(parse).collect::<Result<Vec<_>, _>>()?;
+    if hosts.len() > SENTINELS_MAX {
+        return Err(format!("there are {} Sentinels, more than {SENTINELS_MAX}", hosts.len()));
+    }
+    let sentinels = Sentinels {
+        hosts,
+        service,
+        user: parameters.sentinel_user.take(),
+        password: parameters.sentinel_password.take(),
+    };
+    if sentinels.user.is_some() && sentinels.password.is_none() {
+        return Err("sentinel_user needs sentinel_password".to_owned());
+    }
+    Ok(NodeUrl { endpoint: Endpoint::Sentinel(sentinels), user, password, parameters })
 }
 
 fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
@@ -212,7 +282,7 @@ fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), Str
     Ok(((!user.is_empty()).then_some(user), Some(password)))
 }
 
-fn parse_authority(text: &str) -> Result<(String, u16), String> {
+fn parse_authority(text: &str, port_default: u16) -> Result<(String, u16), String> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) =
@@ -243,7 +313,7 @@ fn parse_authority(text: &str) -> Result<(String, u16), String> {
         return Err("there is white space in the host".to_owned());
     }
     let port = match port {
-        None => PORT_DEFAULT,
+        None => port_default,
         Some(port) => match number(port) {
             Some(port @ 1..=65_535) => port as u16,
             Some(port) => return Err(format!("the port is {port}; it must be 1 to 65535")),
@@ -356,7 +426,7 @@ mod tests {
             parameters: Parameters { db, ..Parameters::default() },
         };
         let guarded = |guard, durable| NodeUrl {
-            parameters: Parameters { db: 0, restart_guard: guard, durable },
+            parameters: Parameters { restart_guard: guard, durable, ..Parameters::default() },
             ..tcp("h", 6379)
         };
         let table = [
@@ -386,6 +456,44 @@ mod tests {
                 Err(error) => panic!("{url}: {error}"),
             }
         }
+    }
+
+    #[test]
+    fn sentinels_of_one_master_are_one_address() {
+        let long = "redis+sentinel://u:p@s1:26380,[::1],s3/my%20master?db=2\
+            &sentinel_user=a&sentinel_password=b%26&durable=yes";
+        let Ok(NodeUrl { endpoint, user, password, parameters }) = NodeUrl::parse(long) else {
+            panic!("it is accepted");
+        };
+        assert_eq!(endpoint.to_string(), "s1:26380,[::1]:26379,s3:26379/my master");
+        let Endpoint::Sentinel(sentinels) = endpoint else {
+            panic!("they are Sentinels");
+        };
+        assert_eq!(sentinels.user.as_deref(), Some("a"));
+        assert_eq!(sentinels.password.as_deref(), Some("b&"));
+        assert_eq!((user.as_deref(), password.as_deref()), (Some("u"), Some("p")));
+        assert_eq!((parameters.db, parameters.durable), (2, true));
+        let table = [
+            (
+                "redis+sentinel://s1,s2",
+                "the name that the Sentinels have for the master is missing",
+            ),
+            ("redis+sentinel://s1/", "the name that the Sentinels have"),
+            ("redis+sentinel://s1/a/0", "the name that the Sentinels have"),
+            ("redis+sentinel://s1,,s2/m", "the host is empty"),
+            ("redis+sentinel://s1,s2:x/m", "the port is not a number"),
+            ("redis+sentinel://s1/m?sentinel_user=a", "sentinel_user needs sentinel_password"),
+        ];
+        for (url, expected) in table {
+            assert!(error(url).contains(expected), "{url}: {}", error(url));
+        }
+        let many = format!("redis+sentinel://{}/m", vec!["s"; 17].join(","));
+        assert!(error(&many).contains("there are 17 Sentinels, more than 16"));
+        let secret = error("redis+sentinel://u:geheim@s1/m?sentinel_password=geheim&x=1");
+        assert!(!secret.contains("geheim"), "{secret}");
+        let list = "redis+sentinel://s1,s2/a,redis+sentinel://s3/b;redis://h";
+        let all: Vec<_> = addresses(list).collect();
+        assert_eq!(all, ["redis+sentinel://s1,s2/a", "redis+sentinel://s3/b", "redis://h"]);
     }
 
     #[test]

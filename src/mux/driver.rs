@@ -66,6 +66,8 @@ pub(super) struct Connection {
     pub(super) addresses: Vec<SocketAddr>,
     /// The index of the current address, modulo their number.
     pub(super) address: usize,
+    /// The Sentinel to ask next.
+    pub(super) sentinel: usize,
     /// How many addresses failed since the engine asked for the connection.
     tried: usize,
     /// Whether the last turn ended before the socket was drained.
@@ -80,7 +82,7 @@ impl Connection {
     fn new(target: &Target) -> Connection {
         let addresses = match target {
             Target::Address(address) => vec![*address],
-            Target::Name { .. } | Target::Unix(_) => Vec::new(),
+            Target::Name { .. } | Target::Sentinel(_) | Target::Unix(_) => Vec::new(),
         };
         Connection {
             socket: None,
@@ -88,6 +90,7 @@ impl Connection {
             is_awaited: false,
             addresses,
             address: 0,
+            sentinel: 0,
             tried: 0,
             unread: false,
             deferred: None,
@@ -422,9 +425,8 @@ impl Driver {
 
     fn open(&mut self, node: usize) {
         self.nodes[node].tried = 0;
-        let config = Arc::clone(&self.config);
-        match &config.nodes[node].target {
-            Target::Name { host, port } => self.look_up(node, host, *port),
+        match &self.config.nodes[node].target {
+            Target::Name { .. } | Target::Sentinel(_) => self.look_up(node),
             Target::Address(_) | Target::Unix(_) => self.try_address(node),
         }
     }
@@ -435,7 +437,7 @@ impl Driver {
         let token = Token(self.first.0 + node);
         let connection = &mut self.nodes[node];
         let opened = match &self.config.nodes[node].target {
-            Target::Address(_) | Target::Name { .. } => {
+            Target::Address(_) | Target::Name { .. } | Target::Sentinel(_) => {
                 let addresses = &connection.addresses;
                 let address = addresses[connection.address % addresses.len()];
                 Socket::tcp(&self.registry, token, address)

@@ -7,19 +7,21 @@
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
 use mio::{Registry, Token};
 
 use super::driver::{Driver, disconnected};
-use crate::config::{NodeConfig, Resolver, Target};
-use crate::outcome::{NodeOutcome, Phase};
+use super::sentinel::{self, Located};
+use crate::config::{Sentinels, Target};
+use crate::outcome::{NodeOutcome, Phase, Unfit};
 #[cfg(not(unix))]
 pub(super) use wakeup::LOOK_INTERVAL;
 use wakeup::{Trigger, Wakeup};
 
-type Found = io::Result<Vec<SocketAddr>>;
+type Found = io::Result<Located>;
 
 /// The state of the lookup of a node's name.
 #[derive(Default)]
@@ -27,39 +29,44 @@ pub(super) enum Search {
     #[default]
     None,
     Running(Lookup),
-    /// A lookup that ended after its try had timed out; its addresses are for the next try.
+    /// Sentinels have named the address, and are asked whether there was a failover.
+    Watching(Lookup),
+    /// A lookup that ended after its try had timed out, or found a failover; its addresses are for
+    /// the next try.
     Over(Vec<SocketAddr>),
 }
 
 /// A running lookup.
 pub(super) struct Lookup {
     found: Receiver<Found>,
+    /// Closed when the result is no longer wanted.
+    _stop: SyncSender<()>,
     /// Registered with the poll, which reports it when a result is available.
     _wakeup: Wakeup,
 }
 
 impl Lookup {
+    /// Runs `look_up` on a thread of its own. It is told when its result is no longer wanted.
     fn start(
         registry: &Registry,
         token: Token,
-        (host, port): (&str, u16),
-        node: &NodeConfig,
-        resolver: &Resolver,
+        address: Arc<str>,
+        look_up: impl FnOnce(&Receiver<()>) -> Option<Found> + Send + 'static,
     ) -> io::Result<Lookup> {
         let (_wakeup, trigger) = wakeup::register(registry, token)?;
         let (tell, found) = sync_channel(1);
-        let (host, resolver) = (host.to_owned(), resolver.clone());
-        let address = node.address.clone();
-        let look_up = move || {
+        let (_stop, stopped) = sync_channel(0);
+        let run = move || {
             let failure = {
                 // Dropped in reverse order, also on a panic: the result is there before the poll
                 // reports it.
                 let _trigger: Trigger = trigger;
                 let tell = tell;
-                let found = resolver.look_up(&host, port);
-                let failure = found.as_ref().err().map(ToString::to_string);
+                let found = look_up(&stopped);
+                let error = found.as_ref().and_then(|found| found.as_ref().err());
+                let failure = error.map(ToString::to_string);
                 // Sending fails only if the client is gone.
-                let _ = tell.send(found);
+                let _ = found.map(|found| tell.send(found));
                 failure
             };
             // A logger that blocks delays only this thread.
@@ -67,8 +74,8 @@ impl Lookup {
                 log::debug!(target: "muxlock", "{address}: {failure}");
             }
         };
-        thread::Builder::new().name("muxlock-lookup".into()).spawn(look_up)?;
-        Ok(Lookup { found, _wakeup })
+        thread::Builder::new().name("muxlock-lookup".into()).spawn(run)?;
+        Ok(Lookup { found, _stop, _wakeup })
     }
 
     /// The result, if the lookup has ended. Not to be called again after that.
@@ -83,41 +90,77 @@ impl Lookup {
 
 impl Driver {
     /// Starts to look up the node's name, or waits for a lookup of an earlier try.
-    pub(super) fn look_up(&mut self, node: usize, host: &str, port: u16) {
+    pub(super) fn look_up(&mut self, node: usize) {
         let now = self.engine.last_now();
-        let connection = &mut self.nodes[node];
-        connection.search = match mem::take(&mut connection.search) {
-            Search::Over(addresses) => return self.handle_found(node, Ok(addresses)),
-            Search::Running(lookup) => Search::Running(lookup),
-            Search::None => {
-                let token = Token(self.first.0 + node);
-                let Self { config, registry, .. } = self;
-                let of = &config.nodes[node];
-                match Lookup::start(registry, token, (host, port), of, &config.resolver) {
-                    Ok(lookup) => Search::Running(lookup),
-                    // A missing thread or descriptor says nothing about the name.
-                    Err(error) => return self.fail(now, node, disconnected(&error)),
-                }
-            }
+        let search = match mem::take(&mut self.nodes[node].search) {
+            Search::Over(addresses) => return self.handle_found(node, Ok(addresses.into())),
+            Search::Running(lookup) => Ok(lookup),
+            Search::None | Search::Watching(_) => self.start_lookup(node),
         };
-        connection.is_awaited = true;
+        match search {
+            Ok(lookup) => self.nodes[node].search = Search::Running(lookup),
+            // A missing thread or descriptor says nothing about the name.
+            Err(error) => return self.fail(now, node, disconnected(&error)),
+        }
+        self.nodes[node].is_awaited = true;
         self.engine.handle_connecting(now, node, Phase::Lookup);
+    }
+
+    fn start_lookup(&mut self, node: usize) -> io::Result<Lookup> {
+        let (token, address) = (self.token(node), Arc::clone(&self.config.nodes[node].address));
+        let resolver = self.config.resolver.clone();
+        match &self.config.nodes[node].target {
+            Target::Name { host, port } => {
+                let (host, port) = (host.clone(), *port);
+                let look_up = move |_: &_| Some(resolver.look_up(&host, port).map(Located::from));
+                Lookup::start(&self.registry, token, address, look_up)
+            }
+            Target::Sentinel(sentinels) => {
+                let mut search = self.search_of(node, sentinels);
+                self.nodes[node].sentinel = search.next.wrapping_add(1);
+                Lookup::start(&self.registry, token, address, move |_: &_| Some(search.locate()))
+            }
+            Target::Address(_) | Target::Unix(_) => unreachable!("only names are looked up"),
+        }
+    }
+
+    fn search_of(&self, node: usize, sentinels: &Arc<Sentinels>) -> sentinel::Search {
+        let hosts = u32::try_from(sentinels.hosts.len()).unwrap_or(u32::MAX);
+        sentinel::Search {
+            sentinels: Arc::clone(sentinels),
+            resolver: self.config.resolver.clone(),
+            // All of them together have one connect timeout.
+            timeout: self.config.connect_timeout / hosts,
+            next: self.nodes[node].sentinel,
+        }
+    }
+
+    fn token(&self, node: usize) -> Token {
+        Token(self.first.0 + node)
     }
 
     /// Takes the result of the node's lookup, if it has ended.
     #[cold]
     pub(super) fn ask_lookup(&mut self, node: usize) {
         let connection = &mut self.nodes[node];
-        let Search::Running(lookup) = &connection.search else {
+        let (Search::Running(lookup) | Search::Watching(lookup)) = &connection.search else {
             return;
         };
         let Some(found) = lookup.take() else {
             return;
         };
+        let was_watching = matches!(connection.search, Search::Watching(_));
         connection.search = Search::None;
         match found {
             found if connection.is_awaited => self.handle_found(node, found),
-            Ok(addresses) => connection.search = Search::Over(addresses),
+            Ok(located) => {
+                connection.search = Search::Over(located.addresses);
+                if was_watching {
+                    // The one that it is connected to is a master no longer.
+                    let now = self.engine.last_now();
+                    self.fail(now, node, NodeOutcome::Unfit(Unfit::Replica));
+                }
+            }
             Err(_) => {}
         }
     }
@@ -126,15 +169,25 @@ impl Driver {
         let now = self.engine.last_now();
         let connection = &mut self.nodes[node];
         connection.is_awaited = false;
-        let Ok(addresses) = found else {
-            return self.fail(now, node, NodeOutcome::Unresolved);
+        let Ok(located) = found else {
+            let is_name = matches!(self.config.nodes[node].target, Target::Name { .. });
+            let why = if is_name { NodeOutcome::Unresolved } else { NodeOutcome::NoSentinel };
+            return self.fail(now, node, why);
         };
         // Continues with the address whose turn it is, at its place in the new list.
-        let before = mem::take(&mut connection.addresses);
+        let before = mem::replace(&mut connection.addresses, located.addresses.clone());
         let next = before.get(connection.address.checked_rem(before.len()).unwrap_or(0));
-        let at = addresses.iter().position(|address| Some(address) == next);
+        let at = located.addresses.iter().position(|address| Some(address) == next);
         connection.address = at.unwrap_or(0);
-        connection.addresses = addresses;
+        if let Target::Sentinel(sentinels) = &self.config.nodes[node].target {
+            self.engine.handle_elected(now, node, located.master_for);
+            let mut search = self.search_of(node, sentinels);
+            let address = Arc::clone(&self.config.nodes[node].address);
+            let watch = move |stop: &_| search.watch(located, stop).map(Ok);
+            // Without it, a failover is noticed when the connection ends.
+            let watch = Lookup::start(&self.registry, self.token(node), address, watch);
+            self.nodes[node].search = watch.map_or(Search::None, Search::Watching);
+        }
         match self.same_server(node) {
             Some(other) => self.engine.handle_duplicate(now, node, other),
             None => {
@@ -152,7 +205,7 @@ impl Driver {
             let connection = &self.nodes[*other];
             let is_there = match self.config.nodes[*other].target {
                 Target::Address(_) => true,
-                Target::Name { .. } => connection.socket.is_some(),
+                Target::Name { .. } | Target::Sentinel(_) => connection.socket.is_some(),
                 Target::Unix(_) => false,
             };
             let is_shared = |address| addresses.contains(address);

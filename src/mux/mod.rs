@@ -5,6 +5,7 @@ mod driver;
 mod lookup;
 mod reading;
 mod records;
+mod sentinel;
 mod socket;
 mod standalone;
 
@@ -25,6 +26,8 @@ use crate::sys::process::Home;
 pub(crate) use driver::Driver;
 pub(crate) use reading::UNREAD_MAX;
 pub(crate) use records::Records;
+pub use sentinel::Failover;
+pub(crate) use sentinel::ask_sentinels;
 pub use standalone::Standalone;
 
 /// Runs locks inside your own event loop, with up to 131,072 operations in flight. No call blocks.

@@ -40,6 +40,13 @@ impl Engine {
         self.nodes.note_due(deadline);
     }
 
+    /// Sentinels have named the server that the requested connection leads to, and said for how
+    /// long it has been the master, if they know.
+    pub fn handle_elected(&mut self, now: Moment, node: usize, master_for: Option<Duration>) {
+        let now = self.clamp(now);
+        self.nodes[node].elected(now, master_for);
+    }
+
     /// The requested connection is established.
     pub fn handle_connected(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);

@@ -168,7 +168,7 @@ fn append_word(out: &mut BytesMut, word: &[u8]) {
     out.put_slice(word);
 }
 
-fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
+pub(super) fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
     let frames: [BorrowedFrame<'_>; N] = words.map(BulkString);
     // Encoding fails only for frames without a RESP2 form; bulk strings have one.
     extend_encode_borrowed(out, &Array(&frames), false).expect("bulk strings always encode");

@@ -34,7 +34,7 @@ pub(super) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError>
 
 /// The text between the type byte and the line end; `None` if the line is not complete. The whole
 /// line must not be longer than `longest`.
-fn line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, ProtocolError> {
+pub(super) fn line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, ProtocolError> {
     let window = &bytes[..bytes.len().min(longest)];
     let Some(at) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return if bytes.len() < longest { Ok(None) } else { Err(ProtocolError::TooLarge) };
@@ -47,7 +47,7 @@ fn line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, ProtocolError> {
 }
 
 /// The length of a bulk string of at most `longest` bytes, including its header and line end.
-fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolError> {
+pub(super) fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>, ProtocolError> {
     let Some(header) = line(bytes, NUMBER_BYTES_MAX)? else {
         return Ok(None);
     };

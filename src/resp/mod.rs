@@ -10,6 +10,7 @@ mod encode;
 mod frame;
 mod info;
 mod reader;
+mod sentinel;
 
 pub use encode::encode;
 /// The scripts, by which a fake master recognises them.
@@ -18,6 +19,7 @@ pub(crate) use encode::{
     EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT, RELEASE, SET_MARKED,
 };
 pub use reader::ReplyReader;
+pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, SentinelMaster, answer, ask};
 
 /// The longest line of a reply: error messages are the longest lines that are expected.
 pub const LINE_BYTES_MAX: usize = 4 * 1024;

@@ -271,6 +271,43 @@ fn promoted_server_is_quarantined_in_full_from_first_sight() {
     assert_eq!(quarantine(&scenario, 0), None, "it has been seen for long enough");
 }
 
+/// R33: the Sentinels know since when it is the master.
+#[test]
+fn promoted_server_is_quarantined_from_its_election_on() {
+    let age = Duration::from_secs(1);
+    let table = [(Some(age), Some(QUARANTINE - age)), (Some(QUARANTINE), None)];
+    for (elected, expected) in table {
+        let mut scenario = Scenario::guarded(1);
+        scenario.servers[0].replication.promoted = Some(true);
+        scenario.engine.handle_elected(scenario.now, 0, elected);
+        let scenario = scenario.all_ready();
+        let expected = expected.map(|rest| (QuarantineCause::Promoted, rest));
+        assert_eq!(quarantine(&scenario, 0), expected, "{elected:?}");
+    }
+    // What was said of the server before does not count.
+    let mut scenario = Scenario::guarded(1);
+    scenario.servers[0].replication.promoted = Some(true);
+    scenario.engine.handle_elected(scenario.now, 0, Some(QUARANTINE));
+    scenario.engine.handle_elected(scenario.now, 0, None);
+    let scenario = scenario.all_ready();
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
+    // It was started later than it was elected.
+    let mut scenario = Scenario::guarded(1);
+    scenario.servers[0].replication.promoted = Some(true);
+    scenario.servers[0].uptime = Some(age);
+    scenario.engine.handle_elected(scenario.now, 0, Some(QUARANTINE));
+    let scenario = scenario.all_ready();
+    let rest = QUARANTINE - age;
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, rest)));
+    // It was promoted while this client knew it.
+    let mut scenario = Scenario::guarded(1).all_ready();
+    scenario.servers[0].replication.promoted = Some(true);
+    scenario.servers[0].replication.history = Some(0xdead.into());
+    scenario.engine.handle_elected(scenario.now, 0, Some(QUARANTINE));
+    reconnect(&mut scenario, 0);
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
+}
+
 /// R33: the process is the same, its data is not.
 #[test]
 fn server_with_another_history_is_quarantined() {

@@ -20,4 +20,5 @@ mod refusals;
 mod restarts;
 mod roles;
 mod scene;
+mod sentinel;
 mod wire;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use muxlock::Config;
 use muxlock::testing::Value;
+use muxlock::{Config, Failover};
 
 use super::clocks::{ADVANCES_WITHIN, Sample, Times};
 use crate::cli::stopwatch::{Stopwatch, pause, wall_micros};
@@ -26,7 +26,7 @@ const NO_CLIENT: &[u8] = b"9223372036854775807";
 const SECONDS_MAX: i64 = 253_402_300_799;
 const RELEASE: &[u8] = include_bytes!("../../scripts/release.lua");
 
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 13] = [
     "maxmemory",
     "maxmemory-policy",
     "appendonly",
@@ -35,6 +35,7 @@ const SETTINGS: [&str; 12] = [
     "save",
     "stop-writes-on-bgsave-error",
     "min-replicas-to-write",
+    "min-replicas-max-lag",
     "timeout",
     "client-output-buffer-limit",
     "protected-mode",
@@ -90,6 +91,8 @@ pub struct Said {
     pub is_open: bool,
     /// Whether it has the flush marker.
     pub has_marker: Option<bool>,
+    /// What its Sentinels say about a failover, if it has some.
+    pub failover: Option<Failover>,
     /// What the user of this command may not do, or cannot.
     pub refused: Vec<Refused>,
     /// What the user of the locks may not do, if that is another one.
@@ -125,7 +128,9 @@ pub fn ask(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
         },
     )?;
     let marker = config.common().flush_marker.map(<[u8]>::to_vec);
-    questions(&mut wire, plan, marker.as_deref(), is_open).map_err(Obstacle::Unreachable)
+    let said = questions(&mut wire, plan, marker.as_deref(), is_open);
+    let failover = config.failover(node, QUESTIONS_WITHIN).and_then(Result::ok);
+    said.map(|said| Said { failover, ..said }).map_err(Obstacle::Unreachable)
 }
 
 /// What a master does for those who give no password.
@@ -177,7 +182,8 @@ fn questions(
         None => None,
     };
     let times = times(wire, plan.watch)?;
-    Ok(Said { info, settings, clients, times, is_open, has_marker, refused, refused_other })
+    let nothing = Said::nothing(is_open);
+    Ok(Said { info, settings, clients, times, has_marker, refused, refused_other, ..nothing })
 }
 
 impl Said {
@@ -189,6 +195,7 @@ impl Said {
             times: Times::default(),
             is_open,
             has_marker: None,
+            failover: None,
             refused: Vec::new(),
             refused_other: None,
         }

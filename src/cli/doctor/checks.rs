@@ -17,6 +17,8 @@ const VERSION_MIN: (u32, u32) = (6, 2);
 const NEARLY_FULL_PERCENT: u64 = 80;
 /// A smaller buffer for answers may be full while the client is paused.
 const OUTPUT_BUFFER_MIN: u64 = 1024 * 1024;
+/// Servers look at the lag of their replicas once a second.
+const LAG_RESOLUTION: u64 = 1;
 /// A right that releases need not have.
 const DELETES: [&str; 2] = ["delex", "delifeq"];
 
@@ -179,12 +181,13 @@ impl Findings<'_> {
         let (master, common) = (&self.subject.master, self.subject.common);
         let is_guarded = master.restart_guard != RestartGuard::Off;
         let was_replica = said.info("second_repl_offset").is_some_and(|offset| offset != "-1");
-        if was_replica {
+        if was_replica && !self.has_sentinels() {
             let why = "it was a replica since its last start: a failover loses locks, and new \
                        clients ignore it for a while";
             self.add(Finding::new(Warning, Id::Promoted, why));
         }
-        if said.figure("connected_slaves").is_some_and(|replicas| replicas > 0) {
+        let has_replicas = said.figure("connected_slaves").is_some_and(|replicas| replicas > 0);
+        if has_replicas && !self.has_sentinels() {
             let why = "it has replicas: a failover to one of them loses locks";
             self.add(Finding::new(Warning, Id::Replicas, why));
         }
@@ -195,7 +198,7 @@ impl Findings<'_> {
         let left = uptime.map(|uptime| common.quarantine.saturating_sub(uptime));
         // A client that has just started trusts nothing.
         let is_unknown = master.restart_guard == RestartGuard::OwnObservation || said.info.is_err();
-        if was_replica || (is_unknown && !master.durable) {
+        if (was_replica && !self.has_sentinels()) || (is_unknown && !master.durable) {
             self.wait();
         } else if let Some(left) = left.filter(|left| !left.is_zero() && !master.durable) {
             self.wait();
@@ -238,7 +241,9 @@ impl Findings<'_> {
             }
         }
         let replicas = said.setting("min-replicas-to-write").and_then(|it| it.parse().ok());
-        if let Some(replicas @ 1_u64..) = replicas {
+        if self.has_sentinels() {
+            self.failover(said, replicas);
+        } else if let Some(replicas @ 1_u64..) = replicas {
             let why = format!("it refuses locks while it has fewer replicas than {replicas}");
             let fix = self.config_set(&[("min-replicas-to-write", "0")]);
             let finding = Finding::new(Error, Id::MinReplicas, why).mended_by(fix);
@@ -246,6 +251,56 @@ impl Findings<'_> {
                 true => self.add(finding),
                 false => self.fail(finding),
             }
+        }
+    }
+
+    fn has_sentinels(&self) -> bool {
+        matches!(self.subject.master.place, Place::Sentinel { .. })
+    }
+
+    /// Whether a master that is cut off stops to write before another one is promoted.
+    fn failover(&mut self, said: &Said, to_write: Option<u64>) {
+        let Some(to_write) = to_write else {
+            return;
+        };
+        // With it, those that can write are more than half of the servers.
+        let servers = said.figure("connected_slaves").unwrap_or(0) + 1;
+        let needed = (servers / 2).max(1);
+        if to_write < needed {
+            let why = format!(
+                "cut off from its replicas, it would grant locks beside the promoted one: \
+                 min-replicas-to-write is {to_write}, and half of {servers} servers are {needed}"
+            );
+            let fix = self.config_set(&[("min-replicas-to-write", &needed.to_string())]);
+            self.add(Finding::new(Error, Id::MinReplicas, why).mended_by(fix));
+        }
+        let lag = said.setting("min-replicas-max-lag").and_then(|lag| lag.parse::<u64>().ok());
+        let down_after = said.failover.and_then(|failover| failover.down_after);
+        if let (Some(lag), Some(down_after)) = (lag, down_after) {
+            let most = down_after.as_secs().saturating_sub(LAG_RESOLUTION);
+            if lag == 0 || lag > most {
+                let shown = humantime::format_duration(down_after);
+                let why = format!(
+                    "it may write for longer than the {shown} after which the Sentinels promote \
+                     another: min-replicas-max-lag is {lag}"
+                );
+                let finding = Finding::new(Error, Id::MinReplicas, why);
+                self.add(match most {
+                    0 => finding,
+                    most => {
+                        let most = most.to_string();
+                        finding.mended_by(self.config_set(&[("min-replicas-max-lag", &most)]))
+                    }
+                });
+            }
+        }
+        let sentinels = said.failover.and_then(|failover| failover.sentinels);
+        if let Some(sentinels) = sentinels.filter(|sentinels| *sentinels != servers) {
+            let why = format!(
+                "there are {sentinels} Sentinels for {servers} servers: run one beside each server, \
+                 and none elsewhere, or a network that is cut may have two masters"
+            );
+            self.add(Finding::new(Warning, Id::Sentinels, why));
         }
     }
 

@@ -23,6 +23,7 @@ pub enum Id {
     DurableClaim,
     BgsaveStopsWrites,
     MinReplicas,
+    Sentinels,
     RefusesWrites,
     ClockOffset,
     ClockRate,
@@ -108,6 +109,13 @@ pub enum By {
 /// A line for a shell, without a password: `redis-cli` takes that from `REDISCLI_AUTH`.
 pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String {
     let mut line = vec!["redis-cli".to_owned()];
+    // The shell asks a Sentinel where the master is.
+    if let Place::Sentinel { host, port, service } = &master.place {
+        let ask = "--raw SENTINEL GET-MASTER-ADDR-BY-NAME";
+        let (host, service) = (quoted(host), quoted(service));
+        let asked = format!("redis-cli -h {host} -p {port} {ask} {service}");
+        line.push(format!("-h $({asked} | head -n 1) -p $({asked} | tail -n 1)"));
+    }
     let mut add = |option: &str, value: &str| line.extend([option.to_owned(), quoted(value)]);
     match &master.place {
         Place::Tcp { host, port } => {
@@ -115,6 +123,7 @@ pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String 
             add("-p", &port.to_string());
         }
         Place::Unix(path) => add("-s", &path.to_string_lossy()),
+        Place::Sentinel { .. } => {}
     }
     if let (By::User, Some(user)) = (by, master.user) {
         add("--user", user);
@@ -160,6 +169,11 @@ mod tests {
             "redis-cli -h 2001:db8::1 -p 7000 PING"
         );
         assert_eq!(line("unix:///run/a b", By::User, &["PING"]), "redis-cli -s '/run/a b' PING");
+        let ask = "redis-cli -h s1 -p 26379 --raw SENTINEL GET-MASTER-ADDR-BY-NAME a";
+        let expected =
+            format!("redis-cli -h $({ask} | head -n 1) -p $({ask} | tail -n 1) --user app PING");
+        let url = "redis+sentinel://app:sesame@s1,s2/a";
+        assert_eq!(line(url, By::User, &["PING"]), expected);
         assert_eq!(quoted("it's $(x)"), r"'it'\''s $(x)'");
     }
 

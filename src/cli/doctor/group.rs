@@ -86,7 +86,7 @@ fn same_servers(config: &Config, answers: &[Result<Said, Obstacle>], report: &mu
 fn same_hosts(config: &Config, report: &mut Report) {
     let host = |node| match config.master(node).place {
         Place::Tcp { host, .. } => Some(host),
-        Place::Unix(_) => None,
+        Place::Unix(_) | Place::Sentinel { .. } => None,
     };
     let hosts: Vec<_> = (0..config.nodes()).map(host).collect();
     if hosts.iter().all(|host| host.as_deref().is_none_or(is_loopback)) {
@@ -235,6 +235,7 @@ mod tests {
             times: Times::default(),
             is_open: false,
             has_marker: None,
+            failover: None,
             refused: Vec::new(),
             refused_other: None,
         }

@@ -47,6 +47,8 @@ pub(super) struct Identity {
     pub(super) duplicate_of: Option<usize>,
     /// The server process of the last connection.
     seen: Option<Seen>,
+    /// For how long Sentinels have known the server as the master, and when they said so.
+    elected: Option<(Duration, Moment)>,
     /// Until when the node's votes do not count, and why.
     quarantine: Option<(Moment, QuarantineCause)>,
 }
@@ -99,7 +101,7 @@ impl Identity {
         };
         let (cause, age) = match is_same_data {
             true => (QuarantineCause::Restarted, Duration::MAX),
-            false => age(now, config, server, before.as_ref(), is_same_process),
+            false => age(now, config, self, before.as_ref(), is_same_process),
         };
         let rest = quarantine.saturating_sub(age);
         let quarantine = (!rest.is_zero()).then(|| (cause, now.after(rest)));
@@ -127,6 +129,11 @@ impl Identity {
 }
 
 impl Node {
+    /// Sentinels say where the node is, and for how long its server has been the master.
+    pub(in crate::proto) fn elected(&mut self, now: Moment, master_for: Option<Duration>) {
+        self.identity.elected = master_for.map(|age| (age, now));
+    }
+
     pub(in crate::proto) fn run_id(&self) -> Option<&Arc<str>> {
         self.identity.server.run_id.as_ref()
     }
@@ -207,23 +214,31 @@ impl Node {
 fn age(
     now: Moment,
     config: &NodeConfig,
-    server: &ServerInfo,
+    identity: &Identity,
     before: Option<&Seen>,
     is_same_process: bool,
 ) -> (QuarantineCause, Duration) {
-    if is_same_process || server.replication.promoted == Some(true) {
-        // The history of its data has changed since it was last seen, or it was a replica.
-        return (QuarantineCause::Promoted, Duration::ZERO);
-    }
-    let age = match (config.durable, config.restart_guard) {
+    let server = &identity.server;
+    let own_observation = config.restart_guard == RestartGuard::OwnObservation;
+    let age = match (config.durable, own_observation) {
         (true, _) => Duration::MAX,
-        (false, RestartGuard::OwnObservation) => Duration::ZERO,
-        (false, RestartGuard::Uptime | RestartGuard::Off) => {
+        (false, true) => Duration::ZERO,
+        (false, false) => {
             let uptime = server.uptime.unwrap_or_default();
             // The wall clock behind its uptime may have jumped. But the process started after its
             // predecessor last answered.
             before.map_or(uptime, |seen| uptime.min(now.steadily_since(seen.last)))
         }
     };
+    if is_same_process {
+        // The history of its data has changed since it was last seen.
+        return (QuarantineCause::Promoted, Duration::ZERO);
+    }
+    if server.replication.promoted == Some(true) {
+        // When it was promoted, only Sentinels know.
+        let elected = identity.elected.filter(|_| !own_observation);
+        let since = |(age, at): (Duration, Moment)| age.saturating_add(now.steadily_since(at));
+        return (QuarantineCause::Promoted, age.min(elected.map_or(Duration::ZERO, since)));
+    }
     (QuarantineCause::Restarted, age)
 }

@@ -1,0 +1,250 @@
+//! Asks Sentinels where a master is, on the helper thread of a lookup.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use crate::config::{Resolver, Sentinels};
+use crate::resp::{ANSWER_BYTES_MAX, NoMaster, SentinelMaster, answer, ask};
+
+/// How often one of the Sentinels is asked while the node is connected.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The most reads of one answer: each may take the whole timeout.
+const READS_MAX: usize = 16;
+
+/// What a Sentinel says about a failover.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failover {
+    /// A master that has not answered for so long counts as down.
+    pub down_after: Option<Duration>,
+    /// How many Sentinels have to agree on that.
+    pub quorum: Option<u64>,
+    /// How many there are.
+    pub sentinels: Option<u64>,
+}
+
+/// Asks the Sentinels of a node in turn.
+pub(crate) fn ask_sentinels(
+    sentinels: Arc<Sentinels>,
+    resolver: Resolver,
+    within: Duration,
+) -> io::Result<(Failover, Vec<SocketAddr>)> {
+    let hosts = u32::try_from(sentinels.hosts.len()).unwrap_or(u32::MAX);
+    let mut search = Search { sentinels, resolver, timeout: within / hosts, next: 0 };
+    search.locate().map(|located| (located.failover, located.addresses))
+}
+
+/// Where a node is.
+#[derive(Debug, Clone)]
+pub(super) struct Located {
+    pub(super) addresses: Vec<SocketAddr>,
+    /// For how long the server has been the master, as a Sentinel said just now.
+    pub(super) master_for: Option<Duration>,
+    /// Grows with each failover.
+    epoch: u64,
+    failover: Failover,
+}
+
+impl From<Vec<SocketAddr>> for Located {
+    fn from(addresses: Vec<SocketAddr>) -> Located {
+        let failover = Failover { down_after: None, quorum: None, sentinels: None };
+        Located { addresses, master_for: None, epoch: 0, failover }
+    }
+}
+
+impl Located {
+    fn shares_address(&self, other: &Located) -> bool {
+        self.addresses.iter().any(|address| other.addresses.contains(address))
+    }
+}
+
+/// The Sentinels of a node, and how to reach them.
+pub(super) struct Search {
+    pub(super) sentinels: Arc<Sentinels>,
+    pub(super) resolver: Resolver,
+    /// For each step with a Sentinel.
+    pub(super) timeout: Duration,
+    /// The Sentinel to ask next: each is asked in turn, so that none that is cut off is believed
+    /// for long.
+    pub(super) next: usize,
+}
+
+impl Search {
+    /// Asks the Sentinels in turn until one answers.
+    pub(super) fn locate(&mut self) -> io::Result<Located> {
+        let mut failure = io::Error::from(ErrorKind::NotFound);
+        for _ in 0..self.sentinels.hosts.len() {
+            match self.ask_next() {
+                Ok(located) => return Ok(located),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Asks until a Sentinel knows of a failover to another address, or the other end of `stop` is
+    /// closed. A Sentinel that knows less than those before is not believed.
+    pub(super) fn watch(&mut self, mut known: Located, stop: &Receiver<()>) -> Option<Located> {
+        while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(LOOK_INTERVAL) {
+            match self.ask_next() {
+                Ok(located) if located.epoch < known.epoch => {}
+                Ok(located) if located.shares_address(&known) => known = located,
+                // The next connection may be made much later, so it must not count since when this
+                // server is the master.
+                Ok(located) => return Some(Located { master_for: None, ..located }),
+                Err(_) => {}
+            }
+        }
+        None
+    }
+
+    fn ask_next(&mut self) -> io::Result<Located> {
+        let (host, port) = &self.sentinels.hosts[self.next % self.sentinels.hosts.len()];
+        self.next = self.next.wrapping_add(1);
+        let failed =
+            |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
+        let said = self.ask(host, *port).map_err(failed)?;
+        let addresses = self.resolver.look_up(&said.host, said.port).map_err(failed)?;
+        let SentinelMaster { master_for, epoch, down_after, quorum, others, .. } = said;
+        let sentinels = others.map(|others| others.saturating_add(1));
+        let failover = Failover { down_after, quorum, sentinels };
+        Ok(Located { addresses, master_for: Some(master_for), epoch, failover })
+    }
+
+    fn ask(&self, host: &str, port: u16) -> io::Result<SentinelMaster> {
+        let mut stream = self.connect(host, port)?;
+        stream.set_read_timeout(Some(self.timeout))?;
+        stream.set_write_timeout(Some(self.timeout))?;
+        let Sentinels { user, password, service, .. } = &*self.sentinels;
+        stream.write_all(&ask(user.as_deref(), password.as_deref(), service))?;
+        let mut bytes = [0; ANSWER_BYTES_MAX];
+        let mut filled = 0;
+        for _ in 0..READS_MAX {
+            match stream.read(&mut bytes[filled..])? {
+                0 => break,
+                count => filled += count,
+            }
+            // What a server says may repeat what it was sent, so it is not shown.
+            let refused = |why| match why {
+                NoMaster::Refused => {
+                    io::Error::other("the Sentinel refuses, or does not know the name")
+                }
+                NoMaster::Protocol => io::Error::other("no answer of a Sentinel"),
+            };
+            if let Some(master) = answer(&bytes[..filled]).map_err(refused)? {
+                return Ok(master);
+            }
+        }
+        Err(ErrorKind::UnexpectedEof.into())
+    }
+
+    fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+        let mut failure = io::Error::from(ErrorKind::NotFound);
+        for address in self.resolver.look_up(host, port)? {
+            match TcpStream::connect_timeout(&address, self.timeout) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::mpsc::sync_channel;
+    use std::thread;
+
+    use super::*;
+
+    /// A Sentinel that gives these answers, one for each connection.
+    fn sentinel(answers: Vec<String>) -> (String, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            for answer in answers {
+                let mut peer = listener.accept().unwrap().0;
+                let _ = peer.read(&mut [0; 1_024]);
+                // In two pieces.
+                let (head, tail) = answer.as_bytes().split_at(answer.len() / 2);
+                let _ = peer.write_all(head).and_then(|()| peer.flush());
+                let _ = peer.write_all(tail);
+            }
+        });
+        ("127.0.0.1".to_owned(), port)
+    }
+
+    fn says(address: &str, epoch: u64) -> String {
+        let epoch = epoch.to_string();
+        let pairs = [
+            ("ip", address),
+            ("port", "6379"),
+            ("role-reported", "master"),
+            ("role-reported-time", "5000"),
+            ("config-epoch", &epoch),
+        ];
+        let words = pairs.iter().flat_map(|(name, value)| [*name, *value]);
+        let words: String = words.map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        format!("*{}\r\n{words}", 2 * pairs.len())
+    }
+
+    fn search(hosts: Vec<(String, u16)>) -> Search {
+        let (service, user, password) = ("mymaster".to_owned(), None, None);
+        Search {
+            sentinels: Arc::new(Sentinels { hosts, service, user, password }),
+            resolver: Resolver::default(),
+            timeout: Duration::from_secs(10),
+            next: 0,
+        }
+    }
+
+    fn at(address: &str) -> Vec<SocketAddr> {
+        vec![format!("{address}:6379").parse().unwrap()]
+    }
+
+    #[test]
+    fn sentinels_are_asked_in_turn_until_one_answers() {
+        let refused = "-ERR No such master with that name\r\n".to_owned();
+        let ended = sentinel(vec![String::new()]);
+        let hosts = vec![ended, sentinel(vec![refused]), sentinel(vec![says("10.0.0.1", 1)])];
+        let mut search = search(hosts);
+        let located = search.locate().unwrap();
+        assert_eq!(located.addresses, at("10.0.0.1"));
+        assert_eq!(located.master_for, Some(Duration::from_secs(5)));
+        assert_eq!(search.next, 3, "the first is next");
+    }
+
+    #[test]
+    fn failure_names_the_last_sentinel_and_not_its_words() {
+        let strange = "-WRONGPASS you sent hunter2\r\n".to_owned();
+        let host = sentinel(vec![strange]);
+        let port = host.1;
+        let error = search(vec![host]).locate().unwrap_err().to_string();
+        let words = "the Sentinel refuses, or does not know the name";
+        assert_eq!(error, format!("127.0.0.1:{port}: {words}"));
+    }
+
+    /// One that was cut off still names the old master.
+    #[test]
+    fn watch_reports_a_failover_and_believes_no_sentinel_that_knows_less() {
+        let answers = vec![says("10.0.0.1", 7), says("10.0.0.9", 6), says("10.0.0.2", 8)];
+        let mut search = search(vec![sentinel(answers)]);
+        let known = Located { epoch: 7, ..Located::from(at("10.0.0.1")) };
+        let (_stop, stopped) = sync_channel(0);
+        let found = search.watch(known, &stopped).unwrap();
+        assert_eq!(found.addresses, at("10.0.0.2"));
+        assert_eq!(found.master_for, None, "it may be used much later");
+    }
+
+    #[test]
+    fn watch_ends_with_its_client() {
+        let mut search = search(vec![sentinel(Vec::new())]);
+        let (stop, stopped) = sync_channel(0);
+        drop(stop);
+        assert!(search.watch(at("10.0.0.1").into(), &stopped).is_none());
+    }
+}

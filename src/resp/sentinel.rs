@@ -1,0 +1,221 @@
+//! The question for a master's address, and a Sentinel's answer.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use super::encode::append;
+use super::frame::{line, text_length};
+use super::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::outcome::ProtocolError;
+
+/// The longest conversation with a Sentinel: its answer has about 40 fields, in one to two thousand
+/// bytes.
+pub(crate) const ANSWER_BYTES_MAX: usize = TEXT_BYTES_MAX;
+/// Further fields are not looked at.
+const FIELDS_MAX: usize = 256;
+
+/// What a Sentinel says about a master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SentinelMaster {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// For how long the Sentinel has known this server as the master. It begins again with each
+    /// failover, and with each start of the Sentinel.
+    pub(crate) master_for: Duration,
+    /// Grows with each failover.
+    pub(crate) epoch: u64,
+    /// A master that has not answered for so long counts as down.
+    pub(crate) down_after: Option<Duration>,
+    /// How many Sentinels have to agree on that.
+    pub(crate) quorum: Option<u64>,
+    /// How many other Sentinels it knows.
+    pub(crate) others: Option<u64>,
+}
+
+/// Why a Sentinel's answer is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoMaster {
+    /// It answered with an error: it does not know the master, or refuses the client.
+    Refused,
+    /// It is no Sentinel, or does not say what it should.
+    Protocol,
+}
+
+impl From<ProtocolError> for NoMaster {
+    fn from(_: ProtocolError) -> NoMaster {
+        NoMaster::Protocol
+    }
+}
+
+/// The commands for a Sentinel.
+pub(crate) fn ask(user: Option<&str>, password: Option<&str>, service: &str) -> BytesMut {
+    let mut out = BytesMut::new();
+    if let Some(password) = password {
+        match user {
+            Some(user) => {
+                append(&mut out, &[b"AUTH".as_slice(), user.as_bytes(), password.as_bytes()])
+            }
+            None => append(&mut out, &[b"AUTH".as_slice(), password.as_bytes()]),
+        }
+    }
+    append(&mut out, &[b"SENTINEL".as_slice(), b"MASTER", service.as_bytes()]);
+    out
+}
+
+/// The answer to [`ask`]; `None` if it is not complete.
+pub(crate) fn answer(mut bytes: &[u8]) -> Result<Option<SentinelMaster>, NoMaster> {
+    // The answer to AUTH, if there is one.
+    if let Some(b'+') = bytes.first() {
+        match line(bytes, LINE_BYTES_MAX)? {
+            Some(status) => bytes = &bytes[status.len() + 3..],
+            None => return Ok(None),
+        }
+    }
+    match bytes.first() {
+        None => return Ok(None),
+        Some(b'*') => {}
+        Some(b'-') => return Err(NoMaster::Refused),
+        Some(_) => return Err(NoMaster::Protocol),
+    }
+    let Some(count) = line(bytes, NUMBER_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    let rest = &bytes[count.len() + 3..];
+    let count = parsed::<usize>(count).ok_or(NoMaster::Protocol)?;
+    if count > FIELDS_MAX {
+        return Err(NoMaster::Protocol);
+    }
+    let Some(words) = words(rest, count)? else {
+        return Ok(None);
+    };
+    let of = |name: &[u8]| words.chunks_exact(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
+    let figure = |name| of(name).and_then(parsed);
+    let master = || {
+        let host = std::str::from_utf8(of(b"ip")?).ok()?;
+        let is_host = !host.is_empty() && !host.contains(char::is_whitespace);
+        let is_master = of(b"role-reported")? == b"master";
+        let millis = parsed(of(b"role-reported-time")?)?;
+        Some(SentinelMaster {
+            host: is_host.then(|| host.to_owned())?,
+            port: parsed(of(b"port")?).filter(|port| *port > 0)?,
+            // It still names a server that it has seen as a replica, or has not seen.
+            master_for: if is_master { Duration::from_millis(millis) } else { Duration::ZERO },
+            epoch: parsed(of(b"config-epoch")?)?,
+            down_after: figure(b"down-after-milliseconds").map(Duration::from_millis),
+            quorum: figure(b"quorum"),
+            others: figure(b"num-other-sentinels"),
+        })
+    };
+    master().map(Some).ok_or(NoMaster::Protocol)
+}
+
+/// So many bulk strings; `None` if they are not complete.
+fn words(mut rest: &[u8], count: usize) -> Result<Option<Vec<&[u8]>>, NoMaster> {
+    let mut words = Vec::new();
+    for _ in 0..count {
+        match rest.first() {
+            None => return Ok(None),
+            Some(b'$') => {}
+            Some(_) => return Err(NoMaster::Protocol),
+        }
+        let (Some(header), Some(length)) =
+            (line(rest, NUMBER_BYTES_MAX)?, text_length(rest, TEXT_BYTES_MAX)?)
+        else {
+            return Ok(None);
+        };
+        words.push(&rest[header.len() + 3..length - 2]);
+        rest = &rest[length..];
+    }
+    Ok(Some(words))
+}
+
+/// Digits only: `str::parse` would accept a sign.
+fn parsed<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    is_number.then(|| std::str::from_utf8(digits).ok()?.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(pairs: &[(&str, &str)]) -> Vec<u8> {
+        let word = |word: &str| format!("${}\r\n{word}\r\n", word.len());
+        let pairs: Vec<_> =
+            pairs.iter().flat_map(|(name, value)| [word(name), word(value)]).collect();
+        format!("*{}\r\n{}", pairs.len(), pairs.concat()).into_bytes()
+    }
+
+    const USUAL: [(&str, &str); 8] = [
+        ("name", "mymaster"),
+        ("ip", "10.0.0.1"),
+        ("port", "6379"),
+        ("flags", "master"),
+        ("role-reported", "master"),
+        ("role-reported-time", "4200"),
+        ("config-epoch", "7"),
+        ("down-after-milliseconds", "300"),
+    ];
+
+    fn with(name: &str, value: &str) -> Vec<u8> {
+        let mut pairs = USUAL;
+        pairs.iter_mut().filter(|pair| pair.0 == name).for_each(|pair| pair.1 = value);
+        said(&pairs.map(|pair| pair))
+    }
+
+    #[test]
+    fn answer_names_the_master_and_since_when() {
+        let expected = SentinelMaster {
+            host: "10.0.0.1".to_owned(),
+            port: 6379,
+            master_for: Duration::from_millis(4_200),
+            epoch: 7,
+            down_after: Some(Duration::from_millis(300)),
+            quorum: None,
+            others: None,
+        };
+        let usual = said(&USUAL);
+        assert_eq!(answer(&usual), Ok(Some(expected.clone())));
+        let after_auth = [b"+OK\r\n", &usual[..]].concat();
+        assert_eq!(answer(&after_auth), Ok(Some(expected)));
+        for at in 0..after_auth.len() {
+            assert_eq!(answer(&after_auth[..at]), Ok(None), "{at}");
+        }
+        let replica = answer(&with("role-reported", "slave")).unwrap().unwrap();
+        assert_eq!(replica.master_for, Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_refused() {
+        assert_eq!(answer(b"-ERR No such master with that name\r\n"), Err(NoMaster::Refused));
+        assert_eq!(answer(b"+OK\r\n-NOAUTH\r\n"), Err(NoMaster::Refused));
+        let strange: [&[u8]; 9] = [
+            b"HTTP/1.1 200 OK\r\n",
+            b"*-1\r\n",
+            b"*0\r\n",
+            b"*9999\r\n$1\r\n",
+            b"*2\r\n:1\r\n",
+            b"*1\r\n*1\r\n",
+            b"*2\r\n$99999\r\n",
+            b"$2\r\nab\r\n",
+            b":1\r\n",
+        ];
+        for bytes in strange {
+            assert_eq!(answer(bytes), Err(NoMaster::Protocol), "{bytes:?}");
+        }
+        for (name, value) in
+            [("port", "0"), ("port", "70000"), ("port", "+1"), ("ip", ""), ("ip", "a b")]
+        {
+            assert_eq!(answer(&with(name, value)), Err(NoMaster::Protocol), "{name} {value}");
+        }
+        for (name, _) in USUAL
+            .iter()
+            .skip(1)
+            .filter(|pair| !["flags", "down-after-milliseconds"].contains(&pair.0))
+        {
+            let without: Vec<_> = USUAL.into_iter().filter(|pair| pair.0 != *name).collect();
+            assert_eq!(answer(&said(&without)), Err(NoMaster::Protocol), "{name}");
+        }
+    }
+}

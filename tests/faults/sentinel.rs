@@ -1,0 +1,297 @@
+//! One master with two replicas and three Sentinels, as one node: a failover loses locks, and what
+//! it has lost is waited out.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::scene::{KEY, LONG, all_vote, ask, info, owner};
+use muxlock::testing::{Master, SERVER_VARIABLE};
+use muxlock::{Builder, NodeOutcome, QuarantineCause, Redlock, RestartGuard, ServerErrorKind};
+use testbed::{Folder, SOON, Stopwatch, outcomes, patient, soon, within};
+
+/// A master counts as down after this time. Before that, it has stopped to write without replicas.
+const DOWN_AFTER_MS: u32 = 2_000;
+/// Longer than a failover takes, so that a lock is still valid when it is over.
+const MAX_TTL: Duration = Duration::from_secs(10);
+/// How long a failover may take.
+const FAILED_OVER: Duration = Duration::from_secs(60);
+
+/// A Sentinel, which ends with its test.
+struct Sentinel {
+    port: u16,
+    process: Child,
+    _folder: Folder,
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Sentinel {
+    fn start(name: &str, master: &Master) -> Sentinel {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let folder = Folder::create(&format!("sentinel-{name}-{port}"));
+        let file = folder.0.join("sentinel.conf");
+        let settings = format!(
+            "port {port}\nbind 127.0.0.1\n\
+             sentinel monitor mymaster 127.0.0.1 {} 2\n\
+             sentinel down-after-milliseconds mymaster {DOWN_AFTER_MS}\n\
+             sentinel failover-timeout mymaster 6000\n\
+             sentinel parallel-syncs mymaster 2\n",
+            master.port()
+        );
+        fs::write(&file, settings).unwrap();
+        let binary = std::env::var_os(SERVER_VARIABLE).unwrap_or_else(|| "redis-server".into());
+        let mut command = Command::new(binary);
+        command.arg(&file).arg("--sentinel").current_dir(&folder.0).stdout(Stdio::null());
+        let process = command.spawn().expect("redis-server is there");
+        Sentinel { port, process, _folder: folder }
+    }
+
+    /// What it says about the master; nothing if it does not answer.
+    fn says(&self) -> HashMap<String, String> {
+        let words = self.ask().unwrap_or_default();
+        words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+    }
+
+    fn ask(&self) -> Option<Vec<String>> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(SOON)).ok()?;
+        stream.write_all(b"SENTINEL MASTER mymaster\r\n").ok()?;
+        let mut lines = BufReader::new(stream).lines();
+        let count: usize = lines.next()?.ok()?.strip_prefix('*')?.parse().ok()?;
+        // Each word has its length before it.
+        (0..count).map(|_| lines.nth(1)?.ok()).collect()
+    }
+}
+
+/// The first server is the master in the beginning.
+struct Site {
+    servers: Vec<Master>,
+    sentinels: Vec<Sentinel>,
+}
+
+impl Site {
+    fn start(name: &str) -> Site {
+        let careful = ["--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"];
+        let prompt = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
+        let args = [careful, prompt].concat();
+        let servers: Vec<_> = (0..3).map(|_| Master::start_with(&args).unwrap()).collect();
+        let port = servers[0].port().to_string();
+        for replica in &servers[1..] {
+            ask(replica, &["REPLICAOF", "127.0.0.1", &port]);
+        }
+        within(SOON + SOON, "the replicas are up to date", || {
+            info(&servers[0], "replication", "min_slaves_good_slaves") == "2"
+        });
+        let sentinels: Vec<_> = (0..3).map(|_| Sentinel::start(name, &servers[0])).collect();
+        within(FAILED_OVER, "the Sentinels know each other", || {
+            sentinels.iter().all(|sentinel| {
+                let said = sentinel.says();
+                let is = |name: &str| said.get(name).map(String::as_str) == Some("2");
+                is("num-slaves") && is("num-other-sentinels")
+            })
+        });
+        Site { servers, sentinels }
+    }
+
+    fn url(&self) -> String {
+        let hosts = self.sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port));
+        let hosts = hosts.collect::<Vec<_>>().join(",");
+        // The servers of a test are young, and lose nothing but by the failover.
+        format!("redis+sentinel://{hosts}/mymaster?durable=yes")
+    }
+
+    fn client(&self) -> Builder {
+        patient([self.url()]).restart_guard(RestartGuard::Uptime).max_ttl(MAX_TTL)
+    }
+
+    /// Waits until all Sentinels name another master than the first, and returns it.
+    fn promoted(&self) -> &Master {
+        let named = || {
+            let mut ports = self.sentinels.iter().map(|it| it.says().get("port").cloned());
+            let port: u16 = ports.next()??.parse().ok()?;
+            ports.all(|other| other == Some(port.to_string())).then_some(port)
+        };
+        let other = || named().filter(|port| *port != self.servers[0].port());
+        within(FAILED_OVER, "another is the master", || other().is_some());
+        let port = other().unwrap();
+        let promoted = self.servers.iter().find(|it| it.port() == port).unwrap();
+        within(FAILED_OVER, "it has a replica", || {
+            info(promoted, "replication", "min_slaves_good_slaves") != "0"
+        });
+        promoted
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Kill,
+    /// It comes back, and becomes a replica.
+    Freeze,
+    /// An operator asks for a failover.
+    Order,
+}
+
+impl Fault {
+    fn happen(self, site: &mut Site) {
+        match self {
+            Fault::Kill => site.servers[0].kill().unwrap(),
+            Fault::Freeze => site.servers[0].freeze().unwrap(),
+            Fault::Order => {
+                let mut stream = TcpStream::connect(("127.0.0.1", site.sentinels[0].port)).unwrap();
+                stream.write_all(b"SENTINEL FAILOVER mymaster\r\n").unwrap();
+                let mut answer = [0; 5];
+                stream.read_exact(&mut answer).unwrap();
+                assert_eq!(&answer, b"+OK\r\n");
+            }
+        }
+    }
+}
+
+/// A lock that the failover has lost: the promoted server did not get it in time.
+fn lost_by(fault: Fault, site: &mut Site) {
+    fault.happen(site);
+    let promoted = site.promoted();
+    ask(promoted, &["DEL", KEY]);
+    assert_eq!(owner(promoted, KEY), None);
+}
+
+/// No second holder while the first is valid; afterwards the lock can be had again, also by a
+/// client that has just started.
+fn waited_out(fault: Fault) {
+    let mut site = Site::start(&format!("{fault:?}"));
+    let [first, second] = [(); 2].map(|()| all_vote(&site.client()));
+    let held = first.try_lock(KEY, MAX_TTL).unwrap();
+    let watch = Stopwatch::start();
+    lost_by(fault, &mut site);
+    let failed_over = watch.elapsed();
+    assert!(held.is_valid(), "the failover took too long for this test: {failed_over:?}");
+    if matches!(fault, Fault::Freeze) {
+        site.servers[0].thaw().unwrap();
+    }
+    let next = second.try_lock_for(KEY, MAX_TTL, FAILED_OVER).unwrap();
+    assert!(!held.is_valid(), "{fault:?}: two holders");
+    let without = watch.elapsed();
+    println!("{fault:?}: failed over after {failed_over:.1?}, next lock after {without:.1?}");
+    assert!(next.unlock().unwrap().was_held());
+    // The Sentinels know for how long the new master has been one.
+    let sooner = MAX_TTL / 2;
+    let young = site.client().connect().unwrap();
+    within(sooner, "it votes soon", || young.nodes()[0].quarantine.is_none());
+    assert!(young.try_lock(KEY, MAX_TTL).unwrap().unlock().unwrap().was_held());
+    if !matches!(fault, Fault::Kill) {
+        let old = &site.servers[0];
+        within(FAILED_OVER, "it is a replica", || info(old, "replication", "role") == "slave");
+        let lock = second.try_lock(KEY, MAX_TTL).unwrap();
+        assert!(lock.unlock().unwrap().was_held());
+    }
+}
+
+/// At the same time: they wait most of the time.
+#[test]
+fn locks_that_a_failover_lost_are_waited_out() {
+    thread::scope(|scope| {
+        for fault in [Fault::Kill, Fault::Freeze, Fault::Order] {
+            scope.spawn(move || waited_out(fault));
+        }
+    });
+}
+
+/// A client that starts right after the failover learns from the Sentinels that the master is new.
+#[test]
+fn client_that_starts_after_a_failover_waits_too() {
+    let mut site = Site::start("late");
+    let first = all_vote(&site.client());
+    let held = first.try_lock(KEY, MAX_TTL).unwrap();
+    lost_by(Fault::Kill, &mut site);
+    let young = site.client().connect().unwrap();
+    let quarantine = young.nodes()[0].quarantine.expect("it was a replica");
+    assert_eq!(quarantine.cause, QuarantineCause::Promoted);
+    assert!(young.try_lock(KEY, MAX_TTL).is_err() && held.is_valid());
+}
+
+/// The control: without the guard, there are two holders.
+#[test]
+fn without_the_guard_a_failover_makes_two_holders() {
+    let mut site = Site::start("control");
+    let off = site.client().restart_guard(RestartGuard::Off).max_ttl(LONG);
+    let [first, second] = [(); 2].map(|()| all_vote(&off));
+    let held = first.try_lock(KEY, LONG).unwrap();
+    lost_by(Fault::Kill, &mut site);
+    let _other = second.try_lock_for(KEY, LONG, FAILED_OVER).unwrap();
+    assert!(held.is_valid(), "two holders");
+}
+
+/// A master that is cut off from its replicas neither grants nor extends, so that its locks are
+/// over when those of the promoted one begin to count.
+#[test]
+fn master_without_replicas_neither_grants_nor_extends() {
+    let site = Site::start("alone");
+    let client = all_vote(&site.client().max_ttl(LONG));
+    let mut held = client.try_lock("held", LONG).unwrap();
+    site.servers[1..].iter().for_each(|replica| replica.freeze().unwrap());
+    let no_replicas = [NodeOutcome::Server(ServerErrorKind::NoReplicas)];
+    let refused = |client: &Redlock| match client.try_lock(KEY, LONG) {
+        Ok(lock) => drop(lock),
+        Err(error) => assert_eq!(outcomes(&error), no_replicas),
+    };
+    soon("it grants nothing", || {
+        refused(&client);
+        client.try_lock(KEY, LONG).is_err()
+    });
+    let error = held.extend(LONG).unwrap_err();
+    assert_eq!(outcomes(&error), no_replicas);
+    site.servers[1..].iter().for_each(|replica| replica.thaw().unwrap());
+    soon("it grants again", || client.try_lock(KEY, LONG).is_ok());
+}
+
+/// Sentinels that are down, or know nothing, cost nothing while another answers.
+#[test]
+fn one_sentinel_that_answers_is_enough() {
+    let mut site = Site::start("one");
+    let _ = site.sentinels[0].process.kill();
+    let freeze = format!("kill -STOP {}", site.sentinels[1].process.id());
+    assert!(Command::new("sh").args(["-c", &freeze]).status().unwrap().success());
+    let client = site.client().connect().unwrap();
+    soon("it votes", || client.try_lock(KEY, MAX_TTL).is_ok());
+    let _ = site.sentinels[2].process.kill();
+    let _ = site.sentinels[2].process.wait();
+    assert!(client.try_lock(KEY, MAX_TTL).is_ok(), "it stays connected");
+    let none = site.client().connect().unwrap_err().to_string();
+    assert!(none.contains("no Sentinel says where the master is"), "{none}");
+}
+
+/// The tool finds the settings with which a master that is cut off would go on, and mends them.
+#[cfg(feature = "cli")]
+#[test]
+fn doctor_finds_a_master_that_would_not_stop_to_write() {
+    let site = Site::start("doctor");
+    let found = || {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_muxlock"));
+        doctor.args(["doctor", "--json", "--read-only", "--node", &site.url()]);
+        doctor.env("XDG_CONFIG_HOME", "/nonexistent").stdin(Stdio::null());
+        let json = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let fixes = json["findings"].as_array().unwrap().iter();
+        let fixes = fixes.filter(|it| it["id"] == "min-replicas" || it["id"] == "sentinels");
+        fixes.map(|it| it["fix"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(found(), [] as [&str; 0]);
+    ask(&site.servers[0], &["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    ask(&site.servers[0], &["CONFIG", "SET", "min-replicas-max-lag", "2"]);
+    let fixes = found();
+    assert_eq!(fixes.len(), 2, "{fixes:?}");
+    for fix in fixes {
+        assert!(Command::new("sh").args(["-ec", &fix]).status().unwrap().success(), "{fix}");
+    }
+    assert_eq!(found(), [] as [&str; 0]);
+}
