@@ -184,7 +184,7 @@ pub use mux::Failover;
 pub use mux::{Multiplexer, Standalone};
 pub use outcome::{
     NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, ServerErrorKind,
-    Unfit,
+    TlsErrorKind, Unfit,
 };
 pub use proto::{
     Cancelled, Done, Lease, NodeState, NodeStatus, OpId, ReleaseWith, Released, Stats,

@@ -19,7 +19,9 @@ pub struct NodeReport {
     /// if the node was not asked.
     pub latency: Option<Duration>,
     /// The server's error message for [`NodeOutcome::Server`], with the password and anything like
-    /// a token masked. For [`Unfit::Duplicate`], the address of the other node.
+    /// a token masked. For [`Unfit::Duplicate`], the address of the other node. For
+    /// [`NodeOutcome::Tls`], what is wrong. For [`NodeOutcome::Disconnected`], what to try if the
+    /// server never said a word.
     pub message: Option<Arc<str>>,
     /// Why and for how long the node's votes do not count, if it is in quarantine.
     pub quarantine: Option<Quarantine>,
@@ -64,6 +66,9 @@ pub enum NodeOutcome {
     /// No Sentinel has said where the master is. The client tries again. A log record of level
     /// `debug` has the reason.
     NoSentinel,
+    /// The TLS handshake failed, or the encrypted connection was broken. The client closed the
+    /// connection, and sent no command over one that was not verified.
+    Tls(TlsErrorKind),
     /// The node answered with an error.
     Server(ServerErrorKind),
     /// The node broke the protocol. The client closed the connection.
@@ -96,6 +101,7 @@ impl NodeOutcome {
             | NodeOutcome::Disconnected(_)
             | NodeOutcome::Unresolved
             | NodeOutcome::NoSentinel
+            | NodeOutcome::Tls(_)
             | NodeOutcome::Server(_)
             | NodeOutcome::Protocol(_)
             | NodeOutcome::Quarantined
@@ -121,6 +127,7 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
             NodeOutcome::Unresolved => f.write_str("host name does not resolve"),
             NodeOutcome::NoSentinel => f.write_str("no Sentinel says where the master is"),
+            NodeOutcome::Tls(kind) => write!(f, "TLS failed ({kind})"),
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
             NodeOutcome::Quarantined => f.write_str("quarantined"),
@@ -232,7 +239,11 @@ pub enum Phase {
     Lookup,
     /// The connection was being established.
     Connect,
-    /// The connection was established, but the handshake was not complete.
+    /// The connection was established, but the TLS handshake was not complete. The port may not
+    /// speak TLS: a server without TLS waits for more, and says nothing.
+    Tls,
+    /// The connection was established, with TLS if the node has it, but the handshake was not
+    /// complete.
     Handshake,
     /// A command was sent but not answered.
     Reply,
@@ -243,8 +254,52 @@ impl fmt::Display for Phase {
         f.write_str(match self {
             Phase::Lookup => "lookup",
             Phase::Connect => "connect",
+            Phase::Tls => "TLS handshake; does this port speak TLS?",
             Phase::Handshake => "handshake",
             Phase::Reply => "reply",
+        })
+    }
+}
+
+/// Why TLS failed. For all kinds, [`NodeReport::message`] has more words. The client tries again,
+/// and never without TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TlsErrorKind {
+    /// No trusted root has signed the server's certificate. Check `ca=` in the address, or the
+    /// roots of the system.
+    Untrusted,
+    /// The server's certificate has expired.
+    Expired,
+    /// The server's certificate is not valid yet. Check the clock of this machine.
+    NotYetValid,
+    /// The server's certificate is for other names. Write one of those, or `server_name=`.
+    WrongName,
+    /// The server's certificate was revoked.
+    Revoked,
+    /// The server requires a certificate of the client, and got none that it accepts. Check `cert=`
+    /// and `key=`.
+    ClientCertificate,
+    /// Client and server have no TLS version or cipher in common.
+    Version,
+    /// The server does not speak TLS. Write `redis://`, or the server's TLS port.
+    NotTls,
+    /// Another error; see the message.
+    Other,
+}
+
+impl fmt::Display for TlsErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TlsErrorKind::Untrusted => "the server's certificate is not trusted",
+            TlsErrorKind::Expired => "the server's certificate has expired",
+            TlsErrorKind::NotYetValid => "the server's certificate is not valid yet",
+            TlsErrorKind::WrongName => "the server's certificate is for another name",
+            TlsErrorKind::Revoked => "the server's certificate was revoked",
+            TlsErrorKind::ClientCertificate => "the server wants another client certificate",
+            TlsErrorKind::Version => "no TLS version or cipher in common",
+            TlsErrorKind::NotTls => "the server does not speak TLS",
+            TlsErrorKind::Other => "other",
         })
     }
 }

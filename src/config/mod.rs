@@ -65,6 +65,13 @@ pub(crate) struct NodeConfig {
     pub(crate) durable: bool,
 }
 
+impl NodeConfig {
+    /// Whether it has an address without TLS.
+    pub(crate) fn is_plain_tcp(&self) -> bool {
+        !matches!(self.target, Target::Unix(_))
+    }
+}
+
 /// Where to connect to.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Target {

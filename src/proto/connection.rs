@@ -10,7 +10,9 @@ use super::notices::Notice;
 use super::round::{Answer, Kind, Left, Lost};
 use super::{Engine, NodeSet};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
+use crate::outcome::{
+    NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, TlsErrorKind, Unfit,
+};
 use crate::token::LockToken;
 use crate::validity::TTL_MS_MAX;
 
@@ -33,7 +35,8 @@ impl Engine {
     }
 
     /// Reports progress of the requested connection: the host name is being looked up
-    /// ([`Phase::Lookup`]), or the socket is being connected ([`Phase::Connect`]).
+    /// ([`Phase::Lookup`]), the socket is being connected ([`Phase::Connect`]), or the TLS handshake
+    /// is in progress ([`Phase::Tls`]).
     pub fn handle_connecting(&mut self, now: Moment, node: usize, phase: Phase) {
         let now = self.clamp(now);
         let deadline = self.nodes[node].connecting(now, phase);
@@ -47,7 +50,8 @@ impl Engine {
         self.nodes[node].elected(now, master_for);
     }
 
-    /// The requested connection is established.
+    /// The requested connection is established. If it has TLS, its handshake is over, and the server
+    /// was verified.
     pub fn handle_connected(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
         let deadline = self.nodes[node].connected(now);
@@ -61,6 +65,19 @@ impl Engine {
     pub fn handle_disconnected(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
         let now = self.clamp(now);
         self.fail_node(now, node, outcome);
+    }
+
+    /// TLS failed, in the handshake or later. The message says why; what of it may be secret is
+    /// masked.
+    pub fn handle_tls_failed(
+        &mut self,
+        now: Moment,
+        node: usize,
+        kind: TlsErrorKind,
+        message: &str,
+    ) {
+        self.nodes[node].keep_tls_error(message);
+        self.handle_disconnected(now, node, NodeOutcome::Tls(kind));
     }
 
     /// The node's name resolved to the address of the node `of`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use muxlock::proto::{Patience, Reply};
 use muxlock::{
     Cancelled, LockErrorKind, NodeOutcome, NodeState, OpId, Phase, ProtocolError, ReleaseWith,
-    ServerErrorKind,
+    ServerErrorKind, TlsErrorKind,
 };
 use testbed::memory::{
     Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TOKENS_MAX, TTL, server_error,
@@ -112,6 +112,68 @@ fn handshaking_silent_peer_shares_the_connections_deadline() {
     scenario.pass(MS);
     let error = scenario.acquired().unwrap_err();
     assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Handshake)]);
+}
+
+#[test]
+fn tls_handshake_past_the_deadline_is_given_up_in_that_phase() {
+    let mut scenario = Scenario::new(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.pass(CONNECT_TIMEOUT - MS);
+    scenario.engine.handle_connecting(scenario.now, 0, Phase::Tls);
+    assert_eq!(scenario.drain(), [], "nothing is sent before the server is verified");
+    scenario.pass(MS);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(Phase::Tls)]);
+    assert_eq!(scenario.drain(), [Acted::Close(0)]);
+}
+
+#[test]
+fn words_of_a_tls_error_are_reported_without_what_looks_like_a_token() {
+    let mut scenario = Scenario::new(1);
+    scenario.try_lock();
+    scenario.drain();
+    let (kind, hex) = (TlsErrorKind::WrongName, "0123456789abcdef");
+    let words = format!("it is for {hex}\u{0}");
+    scenario.engine.handle_tls_failed(scenario.now, 0, kind, &words);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(outcomes(&error), [NodeOutcome::Tls(kind)]);
+    assert_eq!(error.nodes()[0].message.as_deref(), Some("it is for …"));
+    let status = scenario.engine.nodes().next().unwrap();
+    assert_eq!(status.last_failure, Some(NodeOutcome::Tls(kind)));
+    assert_eq!(status.last_message.as_deref(), Some("it is for …"));
+}
+
+/// A server with TLS closes a connection without TLS, and says nothing.
+#[test]
+fn server_that_ends_a_connection_without_a_word_may_want_tls() {
+    let hint = "write rediss:// if this port speaks TLS";
+    let message = |scenario: &mut Scenario| {
+        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        let error = scenario.acquired().unwrap_err();
+        assert_eq!(outcomes(&error), [RESET]);
+        error.nodes()[0].message.as_deref().map(str::to_owned)
+    };
+
+    let mut refused = Scenario::new(1);
+    refused.try_lock();
+    refused.drain();
+    assert_eq!(message(&mut refused), None);
+
+    let mut silent = Scenario::new(1);
+    silent.try_lock();
+    silent.drain();
+    silent.engine.handle_connected(silent.now, 0);
+    silent.drain();
+    assert_eq!(message(&mut silent).as_deref(), Some(hint));
+
+    let mut heard = Scenario::new(1);
+    heard.try_lock();
+    heard.drain();
+    heard.engine.handle_connected(heard.now, 0);
+    heard.drain();
+    heard.reply(0, Reply::Ok);
+    assert_eq!(message(&mut heard), None);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The errors of a server, as they are counted and shown.
 
+use std::sync::Arc;
+
 use crate::outcome::ServerErrorKind;
 use crate::proto::command::ServerError;
 
@@ -15,7 +17,23 @@ const MESSAGE_CHARS_MAX: usize = 160;
 #[derive(Debug, Default)]
 pub(super) struct Errors {
     pub(super) counts: ErrorCounts,
-    pub(super) last: Option<ServerError>,
+    pub(super) last: Option<LastError>,
+}
+
+/// The last of the errors that came with words.
+#[derive(Debug)]
+pub(super) enum LastError {
+    Server(ServerError),
+    Tls(Arc<str>),
+}
+
+impl LastError {
+    pub(super) fn message(&self) -> &Arc<str> {
+        match self {
+            LastError::Server(error) => &error.message,
+            LastError::Tls(message) => message,
+        }
+    }
 }
 
 impl Errors {
@@ -28,7 +46,12 @@ impl Errors {
         };
         let message = without_tokens(&message).into();
         self.counts.0[error.kind as usize] += 1;
-        self.last = Some(ServerError { message, ..error });
+        self.last = Some(LastError::Server(ServerError { message, ..error }));
+    }
+
+    /// Keeps the words of an error of TLS. They may quote the server's certificate.
+    pub(super) fn keep_tls(&mut self, message: &str) {
+        self.last = Some(LastError::Tls(without_tokens(message).into()));
     }
 }
 

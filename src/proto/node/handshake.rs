@@ -66,6 +66,7 @@ impl Node {
         sent_at: Moment,
         reply: Reply,
     ) -> Effect {
+        self.link.note_heard();
         match (step, reply) {
             (Step::Time, Reply::Error(error)) if denies_service(error.kind) => {
                 return self.handle_greeting_refused(step, error);

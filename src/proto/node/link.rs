@@ -52,6 +52,10 @@ pub(super) struct Link {
     ready_at: Moment,
     /// When the last ready connection ended.
     lost_at: Option<Moment>,
+    /// Whether the server has said something on the present connection, or on the last one.
+    is_heard: bool,
+    /// Whether the last connection was established, and ended before the server said something.
+    ended_unheard: bool,
     last_failure: NodeOutcome,
     connect_timeout: Duration,
 }
@@ -64,6 +68,8 @@ impl Link {
             failures: 0,
             ready_at: Moment::START,
             lost_at: None,
+            is_heard: false,
+            ended_unheard: false,
             last_failure: NodeOutcome::NotConnected,
             connect_timeout,
         }
@@ -76,6 +82,14 @@ impl Link {
             return None;
         };
         Some(if now < deadline { deadline } else { now.after(self.connect_timeout) })
+    }
+
+    pub(super) fn note_heard(&mut self) {
+        self.is_heard = true;
+    }
+
+    pub(super) fn ended_unheard(&self) -> bool {
+        self.ended_unheard
     }
 
     pub(super) fn become_ready(&mut self, now: Moment) {
@@ -94,6 +108,7 @@ impl Link {
                 self.failures = 0;
             }
         }
+        self.ended_unheard = matches!(self.state, State::Handshaking { .. }) && !self.is_heard;
         self.last_failure = outcome;
         self.is_blocked = false;
         // The first reconnect after a working connection is immediate: a server may close idle
@@ -160,6 +175,7 @@ impl Node {
         // no more than one that does not accept.
         let deadline = self.link.not_over(now)?;
         self.link.state = State::Handshaking { deadline };
+        self.link.is_heard = false;
         self.identity.reconnect();
         self.clock.reconnect(now);
         self.debts.reconnect();

@@ -16,8 +16,8 @@ use clock::ServerClock;
 use debts::Debts;
 pub(crate) use debts::{CONNECTIONS_MAX, Debt, Due, Kills, Origin, Origins};
 pub use errors::ErrorCounts;
-use errors::Errors;
 pub(super) use errors::is_forbidden;
+use errors::{Errors, LastError};
 pub(crate) use handshake::Step;
 use identity::Identity;
 pub(crate) use identity::{Process, Recognised};
@@ -32,6 +32,9 @@ use super::round::Vote;
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, Unfit};
+
+/// What to try if a server ended the connection without a word.
+const MAYBE_TLS: &str = "write rediss:// if this port speaks TLS";
 
 /// What happens to a command for a node that cannot take it at once.
 pub(super) enum Route {
@@ -215,13 +218,16 @@ impl Node {
     }
 
     pub(super) fn report(&self, now: Moment, vote: Vote) -> NodeReport {
-        let message = match (vote.outcome, &self.errors.last, self.duplicate_of()) {
-            (NodeOutcome::Server(kind), Some(error), _) if error.kind == kind => {
+        let message = match (vote.outcome, &self.errors.last) {
+            (NodeOutcome::Server(kind), Some(LastError::Server(error))) if error.kind == kind => {
                 Some(Arc::clone(&error.message))
             }
-            (NodeOutcome::Unfit(Unfit::Duplicate), _, Some(first)) => {
-                Some(Arc::clone(&self.config.nodes[first].address))
+            (NodeOutcome::Tls(_), Some(LastError::Tls(message))) => Some(Arc::clone(message)),
+            (NodeOutcome::Unfit(Unfit::Duplicate), _) => {
+                let first = self.duplicate_of();
+                first.map(|first| Arc::clone(&self.config.nodes[first].address))
             }
+            (NodeOutcome::Disconnected(_), _) if self.may_speak_tls() => Some(MAYBE_TLS.into()),
             _ => None,
         };
         NodeReport {
@@ -265,7 +271,7 @@ impl Node {
             last_outcome: (vote.outcome != NodeOutcome::Pending)
                 .then(|| (vote.outcome, vote.latency())),
             last_failure: (failure != NodeOutcome::NotConnected).then_some(failure),
-            last_message: self.errors.last.as_ref().map(|error| Arc::clone(&error.message)),
+            last_message: self.errors.last.as_ref().map(|error| Arc::clone(error.message())),
             latency: self.pipeline.latency(),
             in_flight: self.pipeline.in_flight(),
             debts: self.debts.awake(),
@@ -282,6 +288,11 @@ impl Node {
 impl Node {
     fn settings(&self) -> &NodeConfig {
         &self.config.nodes[self.index]
+    }
+
+    /// Whether the last connection ended as a server ends one that should have used TLS.
+    fn may_speak_tls(&self) -> bool {
+        self.link.ended_unheard() && self.settings().is_plain_tcp()
     }
 
     /// Whether there may be times at which the node's votes do not count.
@@ -336,6 +347,11 @@ impl Node {
     pub(super) fn keep_error(&mut self, error: ServerError) {
         self.errors.keep(error, self.config.nodes[self.index].password.as_deref());
     }
+
+    /// Keeps the words of an error of TLS, for reports.
+    pub(in crate::proto) fn keep_tls_error(&mut self, message: &str) {
+        self.errors.keep_tls(message);
+    }
 }
 
 /// The state of a node, for monitoring.
@@ -353,7 +369,8 @@ pub struct NodeStatus {
     pub last_outcome: Option<(NodeOutcome, Option<Duration>)>,
     /// Why its last connection ended or failed, if one did.
     pub last_failure: Option<NodeOutcome>,
-    /// The last error message of the server, with the password and anything like a token masked.
+    /// The last error message of the server, with the password and anything like a token masked; or
+    /// what was wrong with its TLS, if that was later.
     pub last_message: Option<Arc<str>>,
     /// Smoothed time from command to reply. Replies after the `node_timeout` are left out, and
     /// replies that the client read late, without knowing when they arrived.
