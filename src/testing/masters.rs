@@ -11,7 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::process::{
-    Folder, LOG_FILE, OUTPUT_FILE, SOCKET_FILE, Server, Settings, process_state, sentence,
+    Folder, LOG_FILE, OUTPUT_FILE, Ports, SOCKET_FILE, Server, Settings, TlsFiles, process_state,
+    sentence,
 };
 use super::query::{Connection, Value, info_field, integer, is_closed, text, unexpected};
 
@@ -39,7 +40,7 @@ const MAX_QUOTED_LOG: usize = 600;
 #[derive(Debug)]
 pub struct Master {
     settings: Settings,
-    port: u16,
+    ports: Ports,
     pid: u32,
     connection: Mutex<Option<Connection>>,
     // Before the folder, since fields drop in this order and the server writes into its folder.
@@ -98,20 +99,31 @@ impl Master {
         Master::start_as(Settings::new(&[], true))
     }
 
+    /// Starts a server that also listens on a [port with TLS](Master::tls_url), with additional
+    /// arguments. It asks clients for no certificate, unless these say `--tls-auth-clients yes`.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Masters::start`]. A `redis-server` without TLS ends at once.
+    pub fn start_with_tls(files: &TlsFiles, extra_args: &[&str]) -> io::Result<Master> {
+        let tls = Some(files.clone());
+        Master::start_as(Settings { tls, ..Settings::new(extra_args, false) })
+    }
+
     fn start_as(settings: Settings) -> io::Result<Master> {
-        let port = local_port(&free_port()?)?;
-        let mut master = Master::launch(settings, port)?;
+        let ports = free_ports(&settings, 1)?;
+        let mut master = Master::launch(settings, ports[0])?;
         master.settle()?;
         Ok(master)
     }
 
     /// Spawns the server without waiting for it.
-    fn launch(settings: Settings, port: u16) -> io::Result<Master> {
+    fn launch(settings: Settings, ports: Ports) -> io::Result<Master> {
         let folder = Folder::create()?;
-        let server = Server::spawn(&settings, port, &folder)?;
+        let server = Server::spawn(&settings, ports, &folder)?;
         Ok(Master {
             settings,
-            port,
+            ports,
             pid: server.child.id(),
             connection: Mutex::new(None),
             server: Some(server),
@@ -125,7 +137,7 @@ impl Master {
             if self.wait_until_ready(deadline(READY_CAP))? {
                 return Ok(());
             }
-            self.port = local_port(&free_port()?)?;
+            self.ports = free_ports(&self.settings, 1)?[0];
             self.respawn()?;
         }
         if self.wait_until_ready(deadline(READY_CAP))? {
@@ -137,7 +149,7 @@ impl Master {
     fn respawn(&mut self) -> io::Result<()> {
         self.forget_connection();
         self.server = None;
-        let server = Server::spawn(&self.settings, self.port, &self.folder)?;
+        let server = Server::spawn(&self.settings, self.ports, &self.folder)?;
         self.pid = server.child.id();
         self.server = Some(server);
         Ok(())
@@ -155,7 +167,7 @@ impl Master {
                 Ok(_) => {
                     return Err(sentence(
                         ErrorKind::AddrInUse,
-                        format!("another process answers on port {}", self.port),
+                        format!("another process answers on port {}", self.ports.plain),
                     ));
                 }
                 Err(error) => {
@@ -163,7 +175,7 @@ impl Master {
                         ErrorKind::TimedOut,
                         format!(
                             "redis-server on port {} was not ready within {} s: {error}{}",
-                            self.port,
+                            self.ports.plain,
                             READY_CAP.as_secs(),
                             self.quoted_log()
                         ),
@@ -187,7 +199,7 @@ impl Master {
     fn exited_early(&self) -> io::Error {
         io::Error::other(format!(
             "redis-server ended before it answered on port {}{}",
-            self.port,
+            self.ports.plain,
             self.quoted_log()
         ))
     }
@@ -210,21 +222,35 @@ impl Master {
 
     /// The TCP port; a restart keeps it.
     pub fn port(&self) -> u16 {
-        self.port
+        self.ports.plain
     }
 
     fn socket_addr(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.plain))
     }
 
     /// `127.0.0.1:PORT`.
     pub fn addr(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("127.0.0.1:{}", self.ports.plain)
     }
 
-    /// `redis://127.0.0.1:PORT`, without the password if there is one.
+    /// `redis://127.0.0.1:PORT`, without the password if there is one. If the environment sets
+    /// [`TLS_VARIABLE`](crate::testing::TLS_VARIABLE), the same as [`tls_url`](Master::tls_url).
     pub fn url(&self) -> String {
-        format!("redis://{}", self.addr())
+        match self.tls_url().filter(|_| self.settings.is_tls_shown) {
+            Some(url) => url,
+            None => format!("redis://{}", self.addr()),
+        }
+    }
+
+    /// The port with TLS, if it has one; a restart keeps it.
+    pub fn tls_port(&self) -> Option<u16> {
+        self.ports.tls
+    }
+
+    /// `rediss://127.0.0.1:PORT`, if it has a port with TLS.
+    pub fn tls_url(&self) -> Option<String> {
+        self.ports.tls.map(|port| format!("rediss://127.0.0.1:{port}"))
     }
 
     /// The unix socket, if this master was started with one.
@@ -468,7 +494,7 @@ impl Master {
     fn not_running(&self) -> io::Error {
         sentence(
             ErrorKind::NotConnected,
-            format!("the redis-server of port {} is not running", self.port),
+            format!("the redis-server of port {} is not running", self.ports.plain),
         )
     }
 
@@ -478,13 +504,16 @@ impl Master {
                 ErrorKind::TimedOut,
                 format!(
                     "the redis-server of port {} did not answer within {} s",
-                    self.port,
+                    self.ports.plain,
                     QUERY_TIMEOUT.as_secs()
                 ),
             ),
             kind => sentence(
                 kind,
-                format!("the redis-server of port {} could not be asked: {error}", self.port),
+                format!(
+                    "the redis-server of port {} could not be asked: {error}",
+                    self.ports.plain
+                ),
             ),
         }
     }
@@ -516,11 +545,9 @@ impl Masters {
     ///
     /// The same as [`Masters::start`].
     pub fn start_with(n: usize, extra_args: &[&str]) -> io::Result<Masters> {
-        // All ports are held until all are chosen, so that they differ.
-        let held = (0..n).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
-        let ports = held.iter().map(local_port).collect::<io::Result<Vec<_>>>()?;
-        drop(held);
-        let launch = |port| Master::launch(Settings::new(extra_args, false), port);
+        let settings = || Settings::new(extra_args, false);
+        let ports = free_ports(&settings(), n)?;
+        let launch = |ports| Master::launch(settings(), ports);
         let mut all = ports.into_iter().map(launch).collect::<io::Result<Vec<_>>>()?;
         for master in &mut all {
             master.settle()?;
@@ -596,6 +623,20 @@ impl<'a> IntoIterator for &'a mut Masters {
 fn free_port() -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .map_err(|error| sentence(error.kind(), format!("there is no free port: {error}")))
+}
+
+/// The ports of so many servers. All are held until all are chosen, so that they differ.
+fn free_ports(settings: &Settings, n: usize) -> io::Result<Vec<Ports>> {
+    let hold = |_| {
+        let tls = settings.tls.is_some().then(free_port).transpose()?;
+        Ok((free_port()?, tls))
+    };
+    let held = (0..n).map(hold).collect::<io::Result<Vec<_>>>()?;
+    let ports = |(plain, tls): &(TcpListener, Option<TcpListener>)| {
+        let tls = tls.as_ref().map(local_port).transpose()?;
+        Ok(Ports { plain: local_port(plain)?, tls })
+    };
+    held.iter().map(ports).collect()
 }
 
 fn local_port(listener: &TcpListener) -> io::Result<u16> {

@@ -105,7 +105,7 @@ mod query;
 
 pub use fake::{FakeMaster, FakeMasters};
 pub use masters::{Master, Masters};
-pub use process::SERVER_VARIABLE;
+pub use process::{SERVER_VARIABLE, TLS_VARIABLE, TlsFiles};
 #[doc(hidden)]
 pub use query::Connection;
 pub use query::Value;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,32 @@ pub const SERVER_VARIABLE: &str = "MUXLOCK_REDIS_SERVER";
 const WATCHDOG: &str = r#"trap '' HUP INT TERM; pid=; while read -r line; do pid=$line; done
     [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null; [ ! -d "$1" ] || rm -rf "$1""#;
 
+/// The environment variable that names a folder with `ca.pem`, `cert.pem` and `key.pem`. If it is
+/// set, all masters also have a port with TLS, and their URLs are of that port. A client trusts
+/// them if `SSL_CERT_FILE` names `ca.pem`. So the tests of a program can run over TLS once more.
+pub const TLS_VARIABLE: &str = "MUXLOCK_TEST_TLS";
+
+/// The files for a server with TLS, as PEM; see [`Master::start_with_tls`].
+///
+/// [`Master::start_with_tls`]: crate::testing::Master::start_with_tls
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    /// The roots that it trusts, if it asks clients for a certificate.
+    pub ca: PathBuf,
+    /// Its certificate.
+    pub cert: PathBuf,
+    /// The key of its certificate.
+    pub key: PathBuf,
+}
+
+impl TlsFiles {
+    /// `ca.pem`, `cert.pem` and `key.pem` in this folder.
+    pub fn in_folder(folder: &Path) -> TlsFiles {
+        let [ca, cert, key] = ["ca.pem", "cert.pem", "key.pem"].map(|name| folder.join(name));
+        TlsFiles { ca, cert, key }
+    }
+}
+
 pub(super) const LOG_FILE: &str = "redis.log";
 pub(super) const OUTPUT_FILE: &str = "redis.out";
 pub(super) const SOCKET_FILE: &str = "redis.sock";
@@ -33,11 +59,16 @@ pub(super) struct Settings {
     pub(super) environment: Vec<(OsString, OsString)>,
     pub(super) password: Option<String>,
     pub(super) socket: bool,
+    pub(super) tls: Option<TlsFiles>,
+    /// Whether the URL is that of the port with TLS.
+    pub(super) is_tls_shown: bool,
 }
 
 impl Settings {
     pub(super) fn new(extra_args: &[&str], socket: bool) -> Settings {
         let password = extra_args.iter().position(|arg| *arg == "--requirepass");
+        let folder = env::var_os(TLS_VARIABLE).filter(|path| !path.is_empty());
+        let tls = folder.map(|folder| TlsFiles::in_folder(Path::new(&folder)));
         Settings {
             binary: env::var_os(SERVER_VARIABLE)
                 .filter(|path| !path.is_empty())
@@ -48,8 +79,17 @@ impl Settings {
                 .and_then(|at| extra_args.get(at + 1))
                 .map(|password| (*password).to_owned()),
             socket,
+            is_tls_shown: tls.is_some(),
+            tls,
         }
     }
+}
+
+/// The ports of a server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ports {
+    pub(super) plain: u16,
+    pub(super) tls: Option<u16>,
 }
 
 /// A process, and the input of the `sh` that ends it if this process cannot.
@@ -60,19 +100,25 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn spawn(settings: &Settings, port: u16, folder: &Folder) -> io::Result<Server> {
+    pub(super) fn spawn(settings: &Settings, ports: Ports, folder: &Folder) -> io::Result<Server> {
         let watchdog = folder.watchdog_input.clone();
         let folder = &folder.path;
         let output = fs::File::create(folder.join(OUTPUT_FILE))?;
         let mut command = Command::new(&settings.binary);
         command
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args(["--port", &ports.plain.to_string(), "--bind", "127.0.0.1", "--save", ""])
             .args(["--appendonly", "no", "--daemonize", "no", "--protected-mode", "no"])
             .args(["--databases", "16"])
             .arg("--dir")
             .arg(folder)
             .arg("--logfile")
             .arg(folder.join(LOG_FILE));
+        if let (Some(files), Some(port)) = (&settings.tls, ports.tls) {
+            command.args(["--tls-port", &port.to_string(), "--tls-auth-clients", "no"]);
+            command.arg("--tls-ca-cert-file").arg(&files.ca);
+            command.arg("--tls-cert-file").arg(&files.cert);
+            command.arg("--tls-key-file").arg(&files.key);
+        }
         if settings.socket {
             command.arg("--unixsocket").arg(folder.join(SOCKET_FILE));
         }
