@@ -172,6 +172,8 @@ pub use client::{
     ConnectError, Error, ErrorKind, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock,
     LockGuard, LockParts, LossWatch, Redlock, Waiter,
 };
+#[cfg(feature = "tls-no-provider")]
+pub use config::Tls;
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
 pub use error::{LockError, LockErrorKind};
 pub use inspection::{Holding, Inspection, NodeInspection};

@@ -62,6 +62,7 @@ fn each_outside_crate_has_one_home() {
     only_in("rustix", &["sys/clock.rs", "sys/process.rs", "client/poller.rs"]);
     only_in("rand::", &["sys/entropy.rs"]);
     only_in("slab::", &["proto/"]);
+    only_in("rustls", &["config/tls.rs", "mux/tls.rs"]);
 }
 
 #[test]

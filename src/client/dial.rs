@@ -66,7 +66,7 @@ impl Config {
     /// If there is no such master.
     #[doc(hidden)]
     pub fn master(&self, node: usize) -> MasterSettings<'_> {
-        let NodeConfig { address, target, user, password, db, restart_guard, durable } =
+        let NodeConfig { address, target, user, password, db, restart_guard, durable, .. } =
             &self.nodes[node];
         MasterSettings {
             address,

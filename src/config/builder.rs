@@ -9,6 +9,8 @@ use super::Config;
 use super::error::ConfigError;
 use super::options::{Heal, RestartGuard, Retry};
 use super::resolver::Resolver;
+#[cfg(feature = "tls-no-provider")]
+use super::tls::Tls;
 
 const NODE_TIMEOUT_DEFAULT: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_millis(500);
@@ -43,6 +45,8 @@ pub struct Builder {
     pub(super) heal: Heal,
     pub(super) busy_poll: Duration,
     pub(super) resolver: Resolver,
+    #[cfg(feature = "tls-no-provider")]
+    pub(super) tls: Option<Tls>,
 }
 
 impl Default for Builder {
@@ -60,6 +64,8 @@ impl Default for Builder {
             heal: Heal::default(),
             busy_poll: Duration::ZERO,
             resolver: Resolver::default(),
+            #[cfg(feature = "tls-no-provider")]
+            tls: None,
         }
     }
 }
@@ -71,8 +77,19 @@ impl Builder {
     ///
     /// The port is 6379 if not given. `redis://:password@host` authenticates the default user.
     /// User, password, host and path may be percent-encoded. An IPv6 address must be in brackets.
-    /// An address has at most 4,096 bytes. A Unix socket cannot have a password here. There is no
-    /// TLS: `rediss://` is refused.
+    /// An address has at most 4,096 bytes. A Unix socket cannot have a password here.
+    ///
+    /// With the feature `tls`, `rediss://` (or `valkeys://`) is the same as `redis://` over TLS 1.2
+    /// or 1.3. The client sends nothing before it has verified the server, and never connects
+    /// without TLS instead. The port is 6379 there, too. More parameters, which may be
+    /// percent-encoded:
+    ///
+    /// - `ca=FILE` names a file with the trusted roots, as PEM. They replace those of the system.
+    /// - `cert=FILE` and `key=FILE` name the client's certificate and its key, as PEM.
+    /// - `server_name=NAME` is the name that the server's certificate must have, instead of the
+    ///   host. An IP address must be in the certificate as an IP address.
+    /// - `verify=no` trusts every server, so the connection is not protected against an attacker in
+    ///   the network. The client logs a warning.
     ///
     /// `?restart_guard=uptime|own_observation|off` sets the [`RestartGuard`] of this master alone.
     /// With `?durable=yes` you declare that this master loses no confirmed write in a restart. The
@@ -275,7 +292,17 @@ impl Builder {
         self
     }
 
-    /// Checks the settings. No host name is looked up.
+    /// TLS settings for all nodes with `rediss://`. If not set, the client trusts the roots of the
+    /// system and has no certificate. Feature `tls`.
+    ///
+    /// [`config`](Builder::config) fails if no node uses them.
+    #[cfg(feature = "tls-no-provider")]
+    pub fn tls(mut self, tls: Tls) -> Builder {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Checks the settings, and reads the files that addresses name. No host name is looked up.
     ///
     /// # Errors
     /// A [`ConfigError`] that names the wrong value. Nothing is sent to any master.
@@ -287,7 +314,10 @@ impl Builder {
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Addresses may contain passwords, and are not parsed yet.
-        f.debug_struct("Builder")
+        let mut shown = f.debug_struct("Builder");
+        #[cfg(feature = "tls-no-provider")]
+        shown.field("tls", &self.tls);
+        shown
             .field("nodes", &self.nodes.len())
             .field("node_timeout", &self.node_timeout)
             .field("connect_timeout", &self.connect_timeout)

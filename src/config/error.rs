@@ -66,6 +66,11 @@ pub enum ConfigError {
         /// The node's address.
         node: String,
     },
+    /// TLS cannot be set up: a file or a setting for it is wrong.
+    Tls {
+        /// Which file or setting, of which node, and what is wrong with it.
+        reason: String,
+    },
     /// The operating system did not provide a resource that the event loop needs, such as a file
     /// descriptor.
     Os(io::Error),
@@ -100,6 +105,7 @@ impl fmt::Display for ConfigError {
             ConfigError::HealUnguarded { node } => {
                 write!(f, "heal is on and the restart guard of {node} is off: it must be on")
             }
+            ConfigError::Tls { reason } => write!(f, "cannot set up TLS: {reason}"),
             ConfigError::Os(error) => write!(f, "cannot set up the event loop: {error}"),
         }
     }

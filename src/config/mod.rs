@@ -4,6 +4,8 @@ mod builder;
 mod error;
 mod options;
 mod resolver;
+#[cfg(feature = "tls-no-provider")]
+mod tls;
 mod url;
 
 use std::fmt;
@@ -20,6 +22,10 @@ pub use builder::Builder;
 pub use error::ConfigError;
 pub use options::{Heal, RestartGuard, Retry};
 pub(crate) use resolver::Resolver;
+#[cfg(feature = "tls-no-provider")]
+pub(crate) use tls::NodeTls;
+#[cfg(feature = "tls-no-provider")]
+pub use tls::Tls;
 pub(crate) use url::Sentinels;
 use url::{Endpoint, NodeUrl};
 
@@ -63,11 +69,18 @@ pub(crate) struct NodeConfig {
     pub(crate) db: u32,
     pub(crate) restart_guard: RestartGuard,
     pub(crate) durable: bool,
+    /// Of an address with `rediss://`.
+    #[cfg(feature = "tls-no-provider")]
+    pub(crate) tls: Option<NodeTls>,
 }
 
 impl NodeConfig {
     /// Whether it has an address without TLS.
     pub(crate) fn is_plain_tcp(&self) -> bool {
+        #[cfg(feature = "tls-no-provider")]
+        if self.tls.is_some() {
+            return false;
+        }
         !matches!(self.target, Target::Unix(_))
     }
 }
@@ -137,8 +150,7 @@ impl Config {
         let flush_marker = builder.flush_marker.as_deref().map(checked_marker).transpose()?;
         let urls: Vec<_> =
             builder.nodes.iter().map(|url| NodeUrl::parse(url)).collect::<Result<_, _>>()?;
-        let node = |url| node_config(url, builder.restart_guard);
-        let nodes: Vec<_> = urls.into_iter().map(node).collect();
+        let nodes = node_configs(builder, urls)?;
         check_distinct(&nodes)?;
         check_guarded(&nodes, builder.heal)?;
         Ok(Config {
@@ -242,6 +254,23 @@ fn checked_marker(key: &[u8]) -> Result<Resource, ConfigError> {
     }
 }
 
+#[cfg(not(feature = "tls-no-provider"))]
+fn node_configs(builder: &Builder, urls: Vec<NodeUrl>) -> Result<Vec<NodeConfig>, ConfigError> {
+    Ok(urls.into_iter().map(|url| node_config(url, builder.restart_guard)).collect())
+}
+
+#[cfg(feature = "tls-no-provider")]
+fn node_configs(builder: &Builder, urls: Vec<NodeUrl>) -> Result<Vec<NodeConfig>, ConfigError> {
+    let mut maker = tls::Maker::new(builder.tls.as_ref());
+    let nodes = urls.into_iter().map(|url| {
+        let tls = maker.node(&url)?;
+        Ok(NodeConfig { tls, ..node_config(url, builder.restart_guard) })
+    });
+    let nodes = nodes.collect::<Result<_, ConfigError>>()?;
+    maker.finish()?;
+    Ok(nodes)
+}
+
 fn node_config(url: NodeUrl, default: RestartGuard) -> NodeConfig {
     let parameters = url.parameters;
     NodeConfig {
@@ -252,6 +281,8 @@ fn node_config(url: NodeUrl, default: RestartGuard) -> NodeConfig {
         db: parameters.db,
         restart_guard: parameters.restart_guard.unwrap_or(default),
         durable: parameters.durable,
+        #[cfg(feature = "tls-no-provider")]
+        tls: None,
     }
 }
 

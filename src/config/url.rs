@@ -1,4 +1,4 @@
-//! Node addresses: `redis://` and `unix://` URLs.
+//! Node addresses: `redis://`, `rediss://` and `unix://` URLs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,51 @@ pub(crate) struct NodeUrl {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) parameters: Parameters,
+    /// Of an address with `rediss://`.
+    #[cfg(feature = "tls-no-provider")]
+    pub(crate) tls: Option<TlsUrl>,
+}
+
+/// The parameters for TLS. Files are named, and not read yet.
+#[cfg(feature = "tls-no-provider")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TlsUrl {
+    pub(crate) ca: Option<String>,
+    /// The files with the client's certificate and its key.
+    pub(crate) client: Option<(String, String)>,
+    pub(crate) server_name: Option<String>,
+    pub(crate) is_unverified: bool,
+}
+
+#[cfg(feature = "tls-no-provider")]
+impl TlsUrl {
+    fn new(parameters: ForTls<'_>) -> Result<TlsUrl, String> {
+        let (mut tls, mut cert, mut key) = (TlsUrl::default(), None, None);
+        for (name, value) in parameters {
+            if value.is_empty() {
+                return Err(format!("{name} is empty"));
+            }
+            match name {
+                "ca" => tls.ca = Some(value),
+                "cert" => cert = Some(value),
+                "key" => key = Some(value),
+                "server_name" => tls.server_name = Some(value),
+                _ => tls.is_unverified = !parse_yes_or_no(name, &value)?,
+            }
+        }
+        tls.client = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (Some(_), None) => return Err("there is a cert without its key".to_owned()),
+            (None, Some(_)) => return Err("there is a key without its cert".to_owned()),
+        };
+        match tls.is_unverified && tls.ca.is_some() {
+            true => {
+                Err("verify=no checks nothing, and ca says what to check; leave out one".into())
+            }
+            false => Ok(tls),
+        }
+    }
 }
 
 /// The parameters after the question mark, and the database, which may also be given in the path.
@@ -78,15 +123,30 @@ pub(crate) struct Parameters {
     sentinel_password: Option<String>,
 }
 
+/// The parameters of every address.
+const COMMON: [&str; 2] = ["restart_guard", "durable"];
+/// The parameters of an address with `rediss://`.
+const FOR_TLS: [&str; 5] = ["ca", "cert", "key", "server_name", "verify"];
+
+/// Names and values of the parameters for TLS.
+type ForTls<'a> = Vec<(&'a str, String)>;
+
 impl Parameters {
-    fn parse(query: Option<&str>, known: &[&str]) -> Result<Parameters, String> {
-        let mut parsed = Parameters::default();
+    /// Also returns the parameters for TLS, decoded, if they are known.
+    fn parse<'a>(
+        query: Option<&'a str>,
+        known: &[&str],
+    ) -> Result<(Parameters, ForTls<'a>), String> {
+        let (mut parsed, mut for_tls) = (Parameters::default(), Vec::new());
         for parameter in query.into_iter().flat_map(|query| query.split('&')) {
             let (name, value) = split_optional(parameter, '=');
             let value = value.unwrap_or_default();
             match name {
                 "db" if !known.contains(&name) => {
                     return Err("write the database as the path: redis://host:port/db".to_owned());
+                }
+                _ if FOR_TLS.contains(&name) && !known.contains(&name) => {
+                    return Err(format!("the parameter {name:?} is for rediss:// only"));
                 }
                 _ if !known.contains(&name) => {
                     // Without a value, it may be a password.
@@ -95,21 +155,22 @@ impl Parameters {
                     return Err(format!("the parameter {name:?} is not known; known are {known}"));
                 }
                 "db" => parsed.db = parse_db(value)?,
-                "durable" => parsed.durable = parse_durable(value)?,
+                "durable" => parsed.durable = parse_yes_or_no(name, value)?,
                 "sentinel_user" => parsed.sentinel_user = Some(decode(name, value)?),
                 "sentinel_password" => parsed.sentinel_password = Some(decode(name, value)?),
+                _ if FOR_TLS.contains(&name) => for_tls.push((name, decode(name, value)?)),
                 _ => parsed.restart_guard = Some(parse_restart_guard(value)?),
             }
         }
-        Ok(parsed)
+        Ok((parsed, for_tls))
     }
 }
 
-fn parse_durable(value: &str) -> Result<bool, String> {
+fn parse_yes_or_no(name: &str, value: &str) -> Result<bool, String> {
     match value {
         "yes" => Ok(true),
         "no" => Ok(false),
-        _ => Err(format!("durable is {value:?}; it must be yes or no")),
+        _ => Err(format!("{name} is {value:?}; it must be yes or no")),
     }
 }
 
@@ -183,14 +244,26 @@ fn parse(url: &str) -> Result<NodeUrl, String> {
         "there is no \"://\" in it; write redis://host:port or unix:///path".to_owned()
     })?;
     match scheme {
-        "redis" | "valkey" => parse_tcp(rest),
+        "redis" | "valkey" => Ok(parse_tcp(rest, &COMMON)?.0),
         "unix" | "redis+unix" | "valkey+unix" => parse_unix(rest),
         "redis+sentinel" | "valkey+sentinel" => parse_sentinel(rest),
-        "rediss" | "valkeys" => Err(format!("{scheme}:// needs TLS, which muxlock does not have")),
+        #[cfg(feature = "tls-no-provider")]
+        "rediss" | "valkeys" => parse_tls(rest),
+        #[cfg(not(feature = "tls-no-provider"))]
+        "rediss" | "valkeys" => Err(format!(
+            "{scheme}:// needs TLS, and this program was built without it: it needs the feature \
+             \"tls\" of muxlock"
+        )),
         _ => Err(format!(
             "the scheme is {scheme:?}; known are redis://, unix:// and redis+sentinel://"
         )),
     }
+}
+
+#[cfg(feature = "tls-no-provider")]
+fn parse_tls(rest: &str) -> Result<NodeUrl, String> {
+    let (url, for_tls) = parse_tcp(rest, &[&COMMON[..], &FOR_TLS].concat())?;
+    Ok(NodeUrl { tls: Some(TlsUrl::new(for_tls)?), ..url })
 }
 
 /// What is before the last @, which ends the credentials, so that a password may hold anything
@@ -206,24 +279,33 @@ fn split_credentials(rest: &str) -> Result<(Option<&str>, &str), String> {
     }
 }
 
-fn parse_tcp(rest: &str) -> Result<NodeUrl, String> {
+/// Also returns the parameters for TLS.
+fn parse_tcp<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<'a>), String> {
     let (credentials, rest) = split_credentials(rest)?;
     let (rest, query) = split_optional(rest, '?');
-    let mut parameters = Parameters::parse(query, &["restart_guard", "durable"])?;
+    let (mut parameters, for_tls) = Parameters::parse(query, known)?;
     let (authority, path) = split_optional(rest, '/');
     let (user, password) = credentials.map(parse_credentials).transpose()?.unwrap_or_default();
     let (host, port) = parse_authority(authority, PORT_DEFAULT)?;
     if let Some(db) = path.filter(|path| !path.is_empty()) {
         parameters.db = parse_db(db)?;
     }
-    Ok(NodeUrl { endpoint: Endpoint::Tcp { host, port }, user, password, parameters })
+    let url = NodeUrl {
+        endpoint: Endpoint::Tcp { host, port },
+        user,
+        password,
+        parameters,
+        #[cfg(feature = "tls-no-provider")]
+        tls: None,
+    };
+    Ok((url, for_tls))
 }
 
 fn parse_sentinel(rest: &str) -> Result<NodeUrl, String> {
     let (credentials, rest) = split_credentials(rest)?;
     let (rest, query) = split_optional(rest, '?');
     let known = ["db", "restart_guard", "durable", "sentinel_user", "sentinel_password"];
-    let mut parameters = Parameters::parse(query, &known)?;
+    let (mut parameters, _) = Parameters::parse(query, &known)?;
     let (authorities, service) = split_optional(rest, '/');
     let service = decode("name of the master", service.unwrap_or_default())?;
     if service.is_empty() || service.contains(|char: char| char.is_control() || char == '/') {
@@ -245,7 +327,14 @@ fn parse_sentinel(rest: &str) -> Result<NodeUrl, String> {
     if sentinels.user.is_some() && sentinels.password.is_none() {
         return Err("sentinel_user needs sentinel_password".to_owned());
     }
-    Ok(NodeUrl { endpoint: Endpoint::Sentinel(sentinels), user, password, parameters })
+    Ok(NodeUrl {
+        endpoint: Endpoint::Sentinel(sentinels),
+        user,
+        password,
+        parameters,
+        #[cfg(feature = "tls-no-provider")]
+        tls: None,
+    })
 }
 
 fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
@@ -254,8 +343,15 @@ fn parse_unix(rest: &str) -> Result<NodeUrl, String> {
     if !Path::new(&path).is_absolute() {
         return Err("the socket's path is not absolute; write unix:///path".to_owned());
     }
-    let parameters = Parameters::parse(query, &["db", "restart_guard", "durable"])?;
-    Ok(NodeUrl { endpoint: Endpoint::Unix(path.into()), user: None, password: None, parameters })
+    let (parameters, _) = Parameters::parse(query, &["db", "restart_guard", "durable"])?;
+    Ok(NodeUrl {
+        endpoint: Endpoint::Unix(path.into()),
+        user: None,
+        password: None,
+        parameters,
+        #[cfg(feature = "tls-no-provider")]
+        tls: None,
+    })
 }
 
 fn split_optional(text: &str, separator: char) -> (&str, Option<&str>) {
@@ -401,7 +497,14 @@ mod tests {
 
     fn tcp(host: &str, port: u16) -> NodeUrl {
         let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
-        NodeUrl { endpoint, user: None, password: None, parameters: Parameters::default() }
+        NodeUrl {
+            endpoint,
+            user: None,
+            password: None,
+            parameters: Parameters::default(),
+            #[cfg(feature = "tls-no-provider")]
+            tls: None,
+        }
     }
 
     fn error(url: &str) -> String {
@@ -421,9 +524,8 @@ mod tests {
         };
         let unix = |path: &str, db| NodeUrl {
             endpoint: Endpoint::Unix(path.into()),
-            user: None,
-            password: None,
             parameters: Parameters { db, ..Parameters::default() },
+            ..tcp("h", 6379)
         };
         let guarded = |guard, durable| NodeUrl {
             parameters: Parameters { restart_guard: guard, durable, ..Parameters::default() },
@@ -462,7 +564,7 @@ mod tests {
     fn sentinels_of_one_master_are_one_address() {
         let long = "redis+sentinel://u:p@s1:26380,[::1],s3/my%20master?db=2\
             &sentinel_user=a&sentinel_password=b%26&durable=yes";
-        let Ok(NodeUrl { endpoint, user, password, parameters }) = NodeUrl::parse(long) else {
+        let Ok(NodeUrl { endpoint, user, password, parameters, .. }) = NodeUrl::parse(long) else {
             panic!("it is accepted");
         };
         assert_eq!(endpoint.to_string(), "s1:26380,[::1]:26379,s3:26379/my master");
@@ -501,7 +603,10 @@ mod tests {
         let table = [
             ("localhost:6379", "no \"://\""),
             ("http://h", "the scheme is \"http\""),
-            ("rediss://h", "needs TLS"),
+            #[cfg(not(feature = "tls-no-provider"))]
+            ("rediss://h", "it needs the feature \"tls\" of muxlock"),
+            ("redis://h?ca=/ca.pem", "the parameter \"ca\" is for rediss:// only"),
+            ("unix:///s?verify=no", "the parameter \"verify\" is for rediss:// only"),
             ("redis://", "host is empty"),
             ("redis://h:0", "the port is 0"),
             ("redis://h:65536", "the port is 65536"),
@@ -526,6 +631,7 @@ mod tests {
             ),
             ("redis://h, redis://g", "cannot use the address redis://h: more addresses follow"),
             ("redis://h redis://g", "more addresses follow"),
+            #[cfg(not(feature = "tls-no-provider"))]
             ("valkeys://h", "valkeys:// needs TLS"),
             ("redis://h?restart_guard=on", "must be uptime, own_observation or off"),
             ("redis://h?restart_guard", "restart_guard is \"\""),
@@ -539,6 +645,37 @@ mod tests {
             ("redis://u:%ff@h", "the password is not UTF-8"),
             ("unix://run/redis.sock", "not absolute"),
             ("unix:///s?database=1", "the parameter \"database\""),
+        ];
+        for (url, expected) in table {
+            let error = error(url);
+            assert!(error.contains(expected), "{url}: {error}");
+        }
+    }
+
+    #[cfg(feature = "tls-no-provider")]
+    #[test]
+    fn parameters_for_tls_are_parsed_and_fit_together() {
+        let parsed = |url| match NodeUrl::parse(url) {
+            Ok(url) => url.tls.expect("it has TLS"),
+            Err(error) => panic!("{url}: {error}"),
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(parsed("rediss://h"), TlsUrl::default());
+        assert_eq!(parsed("valkeys://h?verify=yes"), TlsUrl::default());
+        let url = "rediss://u:p@h:7000/1?ca=/a%26b&cert=/c&key=/k&server_name=name&durable=yes";
+        let client = Some(("/c".to_owned(), "/k".to_owned()));
+        let (ca, server_name) = (text("/a&b"), text("name"));
+        assert_eq!(parsed(url), TlsUrl { ca, client, server_name, is_unverified: false });
+        assert!(parsed("rediss://h?verify=no&server_name=n").is_unverified);
+        let table = [
+            ("rediss://h?ca=", "ca is empty"),
+            ("rediss://h?ca", "ca is empty"),
+            ("rediss://h?ca=%zz", "the ca has a %"),
+            ("rediss://h?cert=/c", "there is a cert without its key"),
+            ("rediss://h?key=/c", "there is a key without its cert"),
+            ("rediss://h?verify=off", "verify is \"off\"; it must be yes or no"),
+            ("rediss://h?verify=no&ca=/c", "verify=no checks nothing"),
+            ("rediss://h?name=n", "known are restart_guard, durable, ca, cert, key, server_name"),
         ];
         for (url, expected) in table {
             let error = error(url);

@@ -11,12 +11,16 @@ use mio::{Registry, Token};
 
 use super::lookup::Search;
 use super::records::Records;
-use super::socket::{Socket, UNSENT_BYTES_MAX};
+use super::socket::{Socket, Stage, UNSENT_BYTES_MAX};
+#[cfg(feature = "tls-no-provider")]
+use super::tls::Failure;
 use crate::config::{Config, Target};
 use crate::error::LockError;
 use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
+#[cfg(feature = "tls-no-provider")]
+use crate::outcome::Phase;
 use crate::proto::{Action, Cancelled, Done, Engine, Lease, NodeSet, OpId, Patience};
 use crate::resource::Resource;
 use crate::resp;
@@ -126,6 +130,8 @@ impl Driver {
             }
             _ => {}
         }
+        #[cfg(feature = "tls-no-provider")]
+        note_unverified(&config, &mut records);
         Ok(Driver {
             engine,
             config,
@@ -440,7 +446,7 @@ impl Driver {
             Target::Address(_) | Target::Name { .. } | Target::Sentinel(_) => {
                 let addresses = &connection.addresses;
                 let address = addresses[connection.address % addresses.len()];
-                Socket::tcp(&self.registry, token, address)
+                Socket::tcp(&self.registry, token, address, &self.config.nodes[node])
             }
             Target::Unix(path) => Socket::unix(&self.registry, token, path),
         };
@@ -454,10 +460,10 @@ impl Driver {
     /// connect timeout.
     fn connect_failed(&mut self, now: Moment, node: usize, error: &io::Error) {
         let connection = &mut self.nodes[node];
-        connection.socket = None;
         connection.tried += 1;
         connection.address = connection.address.wrapping_add(1);
         if connection.tried < connection.addresses.len() {
+            connection.socket = None;
             // The recursion is as deep as the name has addresses, which is capped.
             self.try_address(node);
         } else {
@@ -473,9 +479,22 @@ impl Driver {
             return false;
         };
         if !socket.connected {
+            #[cfg(feature = "tls-no-provider")]
+            let was_open = socket.is_open;
             match socket.finish_connecting() {
-                Ok(true) => self.engine.handle_connected(now, node),
-                Ok(false) => return false,
+                Ok(Stage::Connected) => self.engine.handle_connected(now, node),
+                Ok(Stage::Connecting) => return false,
+                #[cfg(feature = "tls-no-provider")]
+                Ok(stage @ (Stage::Shaking | Stage::ShakingUnread)) => {
+                    // Once: a peer that sends a byte now and then gets no more time for it.
+                    if !was_open {
+                        self.engine.handle_connecting(now, node, Phase::Tls);
+                    }
+                    if matches!(stage, Stage::ShakingUnread) {
+                        self.leave_unread(node);
+                    }
+                    return false;
+                }
                 Err(error) => {
                     self.connect_failed(now, node, &error);
                     return false;
@@ -513,11 +532,38 @@ impl Driver {
         // Dropped at once, so that nothing more is written to it. The engine asks to close it
         // later.
         if let Some(socket) = self.nodes[node].socket.take() {
+            #[cfg(feature = "tls-no-provider")]
+            if let Some(failure) = socket.tls_failure() {
+                return self.fail_tls(now, node, failure);
+            }
             socket.abort();
         }
         self.engine.handle_disconnected(now, node, outcome);
         let address = &self.config.nodes[node].address;
         self.records.note(Level::Debug, format_args!("{address}: {outcome}"));
+    }
+}
+
+#[cfg(feature = "tls-no-provider")]
+impl Driver {
+    fn fail_tls(&mut self, now: Moment, node: usize, failure: &Failure) {
+        let Failure { kind, message } = failure;
+        self.engine.handle_tls_failed(now, node, *kind, message);
+        let address = &self.config.nodes[node].address;
+        let outcome = NodeOutcome::Tls(*kind);
+        self.records.note(Level::Debug, format_args!("{address}: {outcome}: {message}"));
+    }
+}
+
+/// Anyone in the network can read and change what such a node and the client say.
+#[cfg(feature = "tls-no-provider")]
+fn note_unverified(config: &Config, records: &mut Records) {
+    for node in config.nodes.iter() {
+        if node.tls.as_ref().is_some_and(|tls| tls.is_unverified) {
+            let address = &node.address;
+            let text = "verify=no: the client trusts any server that answers there";
+            records.note(Level::Warn, format_args!("{address}: {text}"));
+        }
     }
 }
 

@@ -8,6 +8,8 @@ mod records;
 mod sentinel;
 mod socket;
 mod standalone;
+#[cfg(feature = "tls-no-provider")]
+mod tls;
 
 use std::io;
 use std::time::Duration;

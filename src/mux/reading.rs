@@ -201,7 +201,7 @@ impl Driver {
     }
 
     #[cold]
-    fn leave_unread(&mut self, node: usize) {
+    pub(super) fn leave_unread(&mut self, node: usize) {
         self.nodes[node].unread = true;
         self.unread = true;
     }

@@ -13,10 +13,16 @@ use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use socket2::{SockRef, TcpKeepalive};
 
+#[cfg(feature = "tls-no-provider")]
+use super::tls::{Failure, Progress, Session};
+use crate::config::NodeConfig;
 use crate::resp::ReplyReader;
 
 /// Unsent bytes of a socket beyond which the engine treats the node as blocked.
 pub(super) const UNSENT_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// How often a socket is read before it is closed.
+#[cfg(feature = "tls-no-provider")]
+const DRAIN_READS_MAX: usize = 16;
 /// Idle connections are probed after this time, and at this interval.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Bytes that stay unacknowledged for this long end the connection: a dead peer must not swallow
@@ -24,7 +30,8 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(10);
 
-enum Stream {
+/// The bytes as they are on the wire.
+pub(super) enum Stream {
     Tcp(TcpStream),
     #[cfg(unix)]
     Unix(UnixStream),
@@ -39,7 +46,7 @@ impl Stream {
         }
     }
 
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.read(into),
             #[cfg(unix)]
@@ -52,6 +59,15 @@ impl Stream {
             Stream::Tcp(stream) => stream.write(from),
             #[cfg(unix)]
             Stream::Unix(stream) => stream.write(from),
+        }
+    }
+
+    #[cfg(feature = "tls-no-provider")]
+    pub(super) fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write_vectored(from),
+            #[cfg(unix)]
+            Stream::Unix(stream) => stream.write_vectored(from),
         }
     }
 
@@ -90,17 +106,60 @@ pub(super) enum Received {
     Ended,
 }
 
+impl Received {
+    /// What a read of so many bytes into so much room means; there were some.
+    #[inline(always)]
+    pub(super) fn of(count: usize, room: usize) -> Received {
+        // epoll reports a new edge after a short read; other systems do not.
+        let short = cfg!(any(target_os = "linux", target_os = "android"));
+        if short && count < room { Received::Last } else { Received::Some }
+    }
+}
+
+/// How far a connection is.
+pub(super) enum Stage {
+    Connecting,
+    /// The TLS handshake is in progress, and the poll will report further bytes.
+    #[cfg(feature = "tls-no-provider")]
+    Shaking,
+    /// As above, and there may be further bytes already.
+    #[cfg(feature = "tls-no-provider")]
+    ShakingUnread,
+    Connected,
+}
+
 pub(super) struct Socket {
     stream: Stream,
     registry: Registry,
+    #[cfg(feature = "tls-no-provider")]
+    tls: Option<Box<Session>>,
+    /// Whether it has a peer.
+    pub(super) is_open: bool,
+    /// Whether commands may be sent: with TLS, after its handshake.
     pub(super) connected: bool,
     pub(super) reader: ReplyReader,
     unsent: BytesMut,
 }
 
 impl Socket {
-    pub(super) fn tcp(registry: &Registry, token: Token, to: SocketAddr) -> io::Result<Socket> {
-        Socket::register(registry, token, Stream::Tcp(TcpStream::connect(to)?))
+    pub(super) fn tcp(
+        registry: &Registry,
+        token: Token,
+        to: SocketAddr,
+        #[cfg_attr(not(feature = "tls-no-provider"), expect(unused_variables))] node: &NodeConfig,
+    ) -> io::Result<Socket> {
+        #[cfg(feature = "tls-no-provider")]
+        let tls = node.tls.as_ref().map(Session::new).transpose()?.map(Box::new);
+        let socket = Socket::register(registry, token, Stream::Tcp(TcpStream::connect(to)?))?;
+        #[cfg(feature = "tls-no-provider")]
+        let socket = socket.encrypted(tls);
+        Ok(socket)
+    }
+
+    #[cfg(feature = "tls-no-provider")]
+    fn encrypted(mut self, tls: Option<Box<Session>>) -> Socket {
+        self.tls = tls;
+        self
     }
 
     #[cfg(unix)]
@@ -119,7 +178,16 @@ impl Socket {
         let interest = Interest::READABLE | Interest::WRITABLE;
         registry.register(stream.source(), token, interest)?;
         let (reader, unsent) = (ReplyReader::new(), BytesMut::new());
-        Ok(Socket { stream, registry, connected: false, reader, unsent })
+        Ok(Socket {
+            stream,
+            registry,
+            #[cfg(feature = "tls-no-provider")]
+            tls: None,
+            is_open: false,
+            connected: false,
+            reader,
+            unsent,
+        })
     }
 
     /// Whether the socket needs nothing but reading.
@@ -127,20 +195,45 @@ impl Socket {
         self.connected && self.unsent.is_empty()
     }
 
-    /// Returns whether the connection is established; readiness is only a hint.
-    pub(super) fn finish_connecting(&mut self) -> io::Result<bool> {
-        if !self.connected && self.stream.is_connected()? {
-            self.connected = true;
+    /// Goes on with connecting. Readiness is only a hint.
+    pub(super) fn finish_connecting(&mut self) -> io::Result<Stage> {
+        if !self.is_open {
+            if !self.stream.is_connected()? {
+                return Ok(Stage::Connecting);
+            }
+            self.is_open = true;
             if let Some(stream) = self.stream.tcp() {
                 tune(stream);
             }
         }
-        Ok(self.connected)
+        #[cfg(feature = "tls-no-provider")]
+        if let Some(tls) = self.tls.as_mut().filter(|_| !self.connected) {
+            if !self.unsent.is_empty() {
+                send_rest(&mut self.stream, &mut self.unsent)?;
+            }
+            match tls.shake_hands(&mut self.stream, &mut self.unsent)? {
+                Progress::Waiting => return Ok(Stage::Shaking),
+                Progress::Unread => return Ok(Stage::ShakingUnread),
+                Progress::Over => {}
+            }
+        }
+        self.connected = true;
+        Ok(Stage::Connected)
+    }
+
+    /// Why TLS failed, if it did.
+    #[cfg(feature = "tls-no-provider")]
+    pub(super) fn tls_failure(&self) -> Option<&Failure> {
+        self.tls.as_ref()?.failure.as_ref()
     }
 
     /// Sends the bytes, and keeps what the socket does not accept.
     #[inline(always)]
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        #[cfg(feature = "tls-no-provider")]
+        if let Some(tls) = &mut self.tls {
+            return tls.send(bytes, &mut self.stream, &mut self.unsent);
+        }
         if !self.unsent.is_empty() {
             self.unsent.extend_from_slice(bytes);
             return Ok(());
@@ -162,42 +255,27 @@ impl Socket {
             Err(error) => return Err(error),
         };
         let rest = &bytes[sent..];
-        let sent = self.write_some(rest)?;
+        let sent = write_some(&mut self.stream, rest)?;
         self.unsent.extend_from_slice(&rest[sent..]);
         Ok(())
     }
 
     /// Sends what was kept.
     pub(super) fn send_rest(&mut self) -> io::Result<()> {
-        let rest = std::mem::take(&mut self.unsent);
-        let sent = self.write_some(&rest)?;
-        self.unsent = rest;
-        self.unsent.advance(sent);
-        Ok(())
+        send_rest(&mut self.stream, &mut self.unsent)
     }
 
     pub(super) fn unsent(&self) -> usize {
         self.unsent.len()
     }
 
-    /// Writes until all is written or the socket accepts no more.
-    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut sent = 0;
-        while sent < bytes.len() {
-            match self.stream.write(&bytes[sent..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(sent)
-    }
-
     /// Reads once into the reader's buffer.
     #[inline(always)]
     pub(super) fn receive(&mut self) -> io::Result<Received> {
+        #[cfg(feature = "tls-no-provider")]
+        if let Some(tls) = &mut self.tls {
+            return tls.receive(&mut self.stream, &mut self.unsent, &mut self.reader);
+        }
         loop {
             let room = self.reader.room();
             let size = room.len();
@@ -205,10 +283,7 @@ impl Socket {
                 Ok(0) => return Ok(Received::Ended),
                 Ok(count) => {
                     self.reader.filled(count);
-                    // epoll reports a new edge after a short read; other systems do not.
-                    let short = cfg!(any(target_os = "linux", target_os = "android"));
-                    let is_last = short && count < size;
-                    return Ok(if is_last { Received::Last } else { Received::Some });
+                    return Ok(Received::of(count, size));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return Ok(Received::Nothing);
@@ -230,8 +305,47 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        #[cfg(feature = "tls-no-provider")]
+        if self.tls.is_some() {
+            drain(&mut self.stream);
+        }
         let _ = self.registry.deregister(self.stream.source());
     }
+}
+
+/// Writes until all is written or the socket accepts no more.
+fn write_some(stream: &mut Stream, bytes: &[u8]) -> io::Result<usize> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match stream.write(&bytes[sent..]) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sent)
+}
+
+/// Reads what is there, so that closing the socket does not reset the connection. `redis-server`
+/// reads one record of TLS at a time, and drops those that are left when it finds a reset: among
+/// them may be a release.
+#[cfg(feature = "tls-no-provider")]
+fn drain(stream: &mut Stream) {
+    let mut bytes = [0; 4096];
+    for _ in 0..DRAIN_READS_MAX {
+        match stream.read(&mut bytes) {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => break,
+        }
+    }
+}
+
+fn send_rest(stream: &mut Stream, unsent: &mut BytesMut) -> io::Result<()> {
+    let sent = write_some(stream, unsent)?;
+    unsent.advance(sent);
+    Ok(())
 }
 
 /// Correctness needs none of these options, so none may fail a connection.

@@ -35,8 +35,8 @@ impl Engine {
     }
 
     /// Reports progress of the requested connection: the host name is being looked up
-    /// ([`Phase::Lookup`]), the socket is being connected ([`Phase::Connect`]), or the TLS handshake
-    /// is in progress ([`Phase::Tls`]).
+    /// ([`Phase::Lookup`]), the socket is being connected ([`Phase::Connect`]), or the TLS
+    /// handshake is in progress ([`Phase::Tls`]).
     pub fn handle_connecting(&mut self, now: Moment, node: usize, phase: Phase) {
         let now = self.clamp(now);
         let deadline = self.nodes[node].connecting(now, phase);
@@ -50,8 +50,8 @@ impl Engine {
         self.nodes[node].elected(now, master_for);
     }
 
-    /// The requested connection is established. If it has TLS, its handshake is over, and the server
-    /// was verified.
+    /// The requested connection is established. If it has TLS, its handshake is over, and the
+    /// server was verified.
     pub fn handle_connected(&mut self, now: Moment, node: usize) {
         let now = self.clamp(now);
         let deadline = self.nodes[node].connected(now);

@@ -1,0 +1,351 @@
+//! TLS: whom the client trusts, and as whom it appears. Files are read here, and nothing is sent.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, InconsistentKeys, RootCertStore,
+    SignatureScheme,
+};
+
+use super::error::ConfigError;
+use super::url::{Endpoint, NodeUrl, TlsUrl};
+
+/// The longest file that is read.
+const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Sessions are kept for each node apart, and rustls keeps so many tickets for each name.
+const SESSIONS_PER_NODE: usize = 8;
+
+/// TLS settings for all nodes with `rediss://`, from memory instead of files; see
+/// [`Builder::tls`](crate::Builder::tls). The parameters of an address take precedence.
+///
+/// ```no_run
+/// use muxlock::{Redlock, Tls};
+///
+/// # fn from_vault(_: &str) -> String { unimplemented!() }
+/// let [ca, cert, key] = ["redis-ca", "me", "me-key"].map(from_vault);
+/// let redlock = Redlock::builder()
+///     .nodes(["rediss://10.0.0.1", "rediss://10.0.0.2", "rediss://10.0.0.3"])
+///     .tls(Tls::new().ca_pem(ca).client_cert_pem(cert, key))
+///     .build()?;
+/// # drop(redlock);
+/// # Ok::<(), muxlock::ConfigError>(())
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "it does nothing until a builder has it"]
+pub struct Tls {
+    ca: Option<Vec<u8>>,
+    /// The client's certificate and its key.
+    client: Option<(Vec<u8>, Vec<u8>)>,
+    config: Option<Arc<ClientConfig>>,
+}
+
+impl Tls {
+    /// Trusts the roots of the system, and has no client certificate.
+    pub fn new() -> Tls {
+        Tls::default()
+    }
+
+    /// The trusted roots, as PEM: one certificate or more. They replace the roots of the system.
+    pub fn ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Tls {
+        self.ca = Some(pem.into());
+        self
+    }
+
+    /// The client's certificate, followed by intermediate certificates if there are any, and its
+    /// private key, each as PEM. The key must not be encrypted.
+    pub fn client_cert_pem(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
+        self.client = Some((cert.into(), key.into()));
+        self
+    }
+
+    /// Settings of your own, for what there is no setting here, such as revocation lists or a key
+    /// in a hardware module. Not together with the other settings, and not together with `ca=`,
+    /// `cert=`, `key=` or `verify=no` in an address.
+    ///
+    /// Each node gets a copy with a session store of its own, and without early data, which an
+    /// attacker could send a second time.
+    ///
+    /// Semantic versioning does not cover this function until version 1.0, because the type is of
+    /// [rustls] 0.23.
+    pub fn unversioned_config(config: Arc<ClientConfig>) -> Tls {
+        Tls { config: Some(config), ..Tls::default() }
+    }
+}
+
+/// Shows no key.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("ca_pem", &self.ca.is_some())
+            .field("client_cert_pem", &self.client.is_some())
+            .field("unversioned_config", &self.config.is_some())
+            .finish()
+    }
+}
+
+/// How to connect to one node. Not `Debug`: it contains a private key.
+#[derive(Clone)]
+pub(crate) struct NodeTls {
+    config: Arc<ClientConfig>,
+    /// The name that the server's certificate must have.
+    name: ServerName<'static>,
+    pub(crate) is_unverified: bool,
+}
+
+impl NodeTls {
+    /// The client's side of a new connection, for any stream of bytes. It does no I/O.
+    pub(crate) fn session(&self) -> Result<ClientConnection, rustls::Error> {
+        ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+    }
+}
+
+/// Makes the settings of the nodes; the roots of the system are read once, if a node needs them.
+pub(super) struct Maker<'a> {
+    tls: Option<&'a Tls>,
+    system_roots: Option<Arc<RootCertStore>>,
+    is_used: bool,
+}
+
+impl<'a> Maker<'a> {
+    pub(super) fn new(tls: Option<&'a Tls>) -> Maker<'a> {
+        Maker { tls, system_roots: None, is_used: false }
+    }
+
+    /// The settings of a node; `None` if its address is one without TLS.
+    pub(super) fn node(&mut self, url: &NodeUrl) -> Result<Option<NodeTls>, ConfigError> {
+        let Some(tls) = &url.tls else {
+            return Ok(None);
+        };
+        self.is_used = true;
+        let node = self.make(&url.endpoint, tls);
+        let refused = |reason| ConfigError::Tls { reason: format!("{}: {reason}", url.endpoint) };
+        node.map(Some).map_err(refused)
+    }
+
+    /// Settings that no node uses are a mistake: the connections would not be encrypted.
+    pub(super) fn finish(self) -> Result<(), ConfigError> {
+        match self.tls.is_some() && !self.is_used {
+            true => Err(ConfigError::Tls {
+                reason: "there are settings for it, but no address begins with rediss://".into(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    fn make(&mut self, endpoint: &Endpoint, url: &TlsUrl) -> Result<NodeTls, String> {
+        let name = server_name(endpoint, url)?;
+        let mut config = match self.tls.and_then(|tls| tls.config.as_ref()) {
+            Some(config) => self.own(url, config)?,
+            None => self.built(url)?,
+        };
+        config.enable_early_data = false;
+        config.resumption = Resumption::in_memory_sessions(SESSIONS_PER_NODE);
+        let node = NodeTls { config: Arc::new(config), name, is_unverified: url.is_unverified };
+        // What is wrong with the settings shows here, not at each connection.
+        node.session().map_err(|error| error.to_string())?;
+        Ok(node)
+    }
+
+    /// From the caller's settings.
+    fn own(&self, url: &TlsUrl, config: &ClientConfig) -> Result<ClientConfig, String> {
+        let tls = self.tls.is_some_and(|tls| tls.ca.is_some() || tls.client.is_some());
+        if tls || url.ca.is_some() || url.client.is_some() || url.is_unverified {
+            return Err("Tls::unversioned_config says everything; leave out the other settings, \
+                and ca, cert, key and verify=no"
+                .into());
+        }
+        Ok(config.clone())
+    }
+
+    fn built(&mut self, url: &TlsUrl) -> Result<ClientConfig, String> {
+        let builder = ClientConfig::builder_with_provider(provider()?)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| format!("the crypto provider does not fit: {error}"))?;
+        let builder = match url.is_unverified {
+            true => {
+                let schemes = builder.crypto_provider().signature_verification_algorithms;
+                let any = AnyServer(schemes.supported_schemes());
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(any))
+            }
+            false => builder.with_root_certificates(self.roots(url)?),
+        };
+        match self.client(url)? {
+            None => Ok(builder.with_no_client_auth()),
+            Some((chain, key, what)) => {
+                builder.with_client_auth_cert(chain, key).map_err(|error| match error {
+                    rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                        format!("{what}: the key is not that of the certificate")
+                    }
+                    error => format!("{what}: the key or the certificate cannot be used: {error}"),
+                })
+            }
+        }
+    }
+
+    fn roots(&mut self, url: &TlsUrl) -> Result<Arc<RootCertStore>, String> {
+        let (what, pem) = match (&url.ca, self.tls.and_then(|tls| tls.ca.as_ref())) {
+            (Some(path), _) => (format!("ca={path}"), &read("ca", path)?),
+            (None, Some(pem)) => ("Tls::ca_pem".to_owned(), pem),
+            (None, None) => return self.system_roots(),
+        };
+        let mut roots = RootCertStore::empty();
+        for (at, root) in certificates(&what, pem)?.into_iter().enumerate() {
+            roots.add(root).map_err(|error| {
+                format!("{what}: certificate {} cannot be a root: {error}", at + 1)
+            })?;
+        }
+        Ok(Arc::new(roots))
+    }
+
+    fn system_roots(&mut self) -> Result<Arc<RootCertStore>, String> {
+        if let Some(roots) = &self.system_roots {
+            return Ok(Arc::clone(roots));
+        }
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        // Some systems have roots that rustls does not understand.
+        let (used, _) = roots.add_parsable_certificates(found.certs);
+        if used == 0 {
+            let errors = found.errors.first().map(|error| format!(": {error}"));
+            let errors = errors.unwrap_or_default();
+            return Err(format!(
+                "the system has no trusted roots{errors}; install ca-certificates, or write ca="
+            ));
+        }
+        Ok(Arc::clone(self.system_roots.insert(Arc::new(roots))))
+    }
+
+    fn client(&self, url: &TlsUrl) -> Result<Option<Client>, String> {
+        let (certs, cert, keys, key) =
+            match (&url.client, self.tls.and_then(|tls| tls.client.as_ref())) {
+                (Some((cert, key)), _) => (
+                    format!("cert={cert}"),
+                    &read("cert", cert)?,
+                    format!("key={key}"),
+                    &read("key", key)?,
+                ),
+                (None, Some((cert, key))) => {
+                    let what = "Tls::client_cert_pem";
+                    (format!("the certificate of {what}"), cert, format!("the key of {what}"), key)
+                }
+                (None, None) => return Ok(None),
+            };
+        let chain = certificates(&certs, cert)?;
+        Ok(Some((chain, private_key(&keys, key)?, certs)))
+    }
+}
+
+/// The client's certificates and key, and where the certificates come from.
+type Client = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, String);
+
+/// The caller's choice for the whole process, or ring.
+fn provider() -> Result<Arc<CryptoProvider>, String> {
+    if let Some(installed) = CryptoProvider::get_default() {
+        return Ok(Arc::clone(installed));
+    }
+    #[cfg(feature = "tls")]
+    return Ok(Arc::new(rustls::crypto::ring::default_provider()));
+    #[cfg(not(feature = "tls"))]
+    Err("no crypto provider: use the feature \"tls\" of muxlock, or install a provider with \
+         rustls::crypto::CryptoProvider::install_default"
+        .into())
+}
+
+fn server_name(endpoint: &Endpoint, url: &TlsUrl) -> Result<ServerName<'static>, String> {
+    let (what, name) = match (&url.server_name, endpoint) {
+        (Some(name), _) => ("server_name", name),
+        (None, Endpoint::Tcp { host, .. }) => ("host", host),
+        (None, Endpoint::Unix(_)) => return Err("a Unix socket has no TLS".into()),
+        (None, Endpoint::Sentinel(_)) => {
+            return Err(
+                "server_name is missing: the name in the certificates of all its servers".into()
+            );
+        }
+    };
+    ServerName::try_from(name.clone())
+        .map_err(|_| format!("the {what} {name:?} is neither a DNS name nor an IP address"))
+}
+
+fn read(parameter: &str, path: &str) -> Result<Vec<u8>, String> {
+    let failed = |error: io::Error| format!("{parameter}={path} cannot be read: {error}");
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    match bytes.len() as u64 > FILE_BYTES_MAX {
+        true => Err(format!("{parameter}={path} has more than {FILE_BYTES_MAX} bytes")),
+        false => Ok(bytes),
+    }
+}
+
+/// One certificate or more. The errors of the parser quote what it read, so they are not shown.
+fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(certificates) if certificates.is_empty() => {
+            Err(format!("{what} has no certificate as PEM (-----BEGIN CERTIFICATE-----)"))
+        }
+        Ok(certificates) => Ok(certificates),
+        Err(_) => Err(format!("{what} is damaged: it is not PEM throughout")),
+    }
+}
+
+fn private_key(what: &str, pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+    const ENCRYPTED: &[u8] = b"ENCRYPTED";
+    match PrivateKeyDer::from_pem_slice(pem) {
+        Ok(key) => Ok(key),
+        Err(_) if pem.windows(ENCRYPTED.len()).any(|window| window == ENCRYPTED) => {
+            Err(format!("{what} is encrypted; decrypt it with \"openssl pkey\""))
+        }
+        Err(pem::Error::NoItemsFound) => {
+            Err(format!("{what} has no private key as PEM (-----BEGIN PRIVATE KEY-----)"))
+        }
+        Err(_) => Err(format!("{what} is damaged: it is not PEM throughout")),
+    }
+}
+
+/// Believes every server: `verify=no`.
+#[derive(Debug)]
+struct AnyServer(Vec<SignatureScheme>);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.clone()
+    }
+}

@@ -1,0 +1,251 @@
+//! TLS of one connection: it moves bytes between a socket and rustls, which does the cryptography.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+
+use bytes::BytesMut;
+use rustls::{AlertDescription, CertificateError, ClientConnection};
+
+use super::socket::{Received, Stream};
+use crate::config::NodeTls;
+use crate::outcome::TlsErrorKind;
+use crate::resp::ReplyReader;
+
+/// Reads of one turn while the connection is made; the rest follows in the next turn.
+const HANDSHAKE_READS_PER_TURN_MAX: usize = 16;
+
+/// How far a handshake is.
+pub(super) enum Progress {
+    /// The poll will report further bytes.
+    Waiting,
+    /// There may be further bytes, and this turn is over.
+    Unread,
+    /// The server is verified.
+    Over,
+}
+
+/// Why TLS failed, with words that may quote the server.
+pub(super) struct Failure {
+    pub(super) kind: TlsErrorKind,
+    pub(super) message: String,
+}
+
+/// The client's side of a connection's TLS.
+///
+/// All that rustls has to send goes to the socket at once, or to the socket's unsent bytes. Only
+/// the last message of the handshake waits for the first command, to leave with it.
+pub(super) struct Session {
+    rustls: ClientConnection,
+    /// Decrypted bytes that were not received yet. While there are any, nothing is read.
+    plaintext: usize,
+    /// Whether the poll will report further bytes.
+    is_drained: bool,
+    /// Whether the server has ended its side.
+    is_ended: bool,
+    /// Why it failed, if it did.
+    pub(super) failure: Option<Failure>,
+}
+
+impl Session {
+    pub(super) fn new(node: &NodeTls) -> io::Result<Session> {
+        let mut rustls = node.session().map_err(io::Error::other)?;
+        // The socket's unsent bytes are bounded instead.
+        rustls.set_buffer_limit(None);
+        let failure = None;
+        Ok(Session { rustls, plaintext: 0, is_drained: false, is_ended: false, failure })
+    }
+
+    /// Does what can be done of the handshake, once the socket is connected.
+    pub(super) fn shake_hands(
+        &mut self,
+        stream: &mut Stream,
+        unsent: &mut BytesMut,
+    ) -> io::Result<Progress> {
+        for _ in 0..HANDSHAKE_READS_PER_TURN_MAX {
+            self.write_records(stream, unsent)?;
+            match self.read_records(stream) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => self.process(stream, unsent)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(Progress::Waiting);
+                }
+                Err(error) => return Err(error),
+            }
+            if !self.rustls.is_handshaking() {
+                return Ok(Progress::Over);
+            }
+        }
+        Ok(Progress::Unread)
+    }
+
+    /// Encrypts and sends the bytes, and keeps what the socket does not accept.
+    #[inline(never)]
+    pub(super) fn send(
+        &mut self,
+        bytes: &[u8],
+        stream: &mut Stream,
+        unsent: &mut BytesMut,
+    ) -> io::Result<()> {
+        // Otherwise rustls would keep them.
+        if self.rustls.is_handshaking() {
+            return Err(ErrorKind::NotConnected.into());
+        }
+        self.rustls.writer().write_all(bytes)?;
+        self.write_records(stream, unsent)
+    }
+
+    /// Reads at most once from the socket, and decrypts into the reader's buffer. It may have
+    /// received bytes that are none for the reader.
+    #[inline(never)]
+    pub(super) fn receive(
+        &mut self,
+        stream: &mut Stream,
+        unsent: &mut BytesMut,
+        reader: &mut ReplyReader,
+    ) -> io::Result<Received> {
+        if self.plaintext == 0 {
+            match self.read_records(stream) {
+                Ok(0) => return Ok(Received::Ended),
+                Ok(_) => self.process(stream, unsent)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(Received::Nothing);
+                }
+                Err(error) => return Err(error),
+            }
+            self.write_records(stream, unsent)?;
+        }
+        if self.plaintext > 0 {
+            let count = self.rustls.reader().read(reader.room())?;
+            reader.filled(count);
+            self.plaintext -= count;
+        }
+        // The poll reports neither the bytes that are left here nor an end without the socket's.
+        let is_last = self.plaintext == 0 && self.is_drained && !self.is_ended;
+        Ok(if is_last { Received::Last } else { Received::Some })
+    }
+
+    fn read_records(&mut self, stream: &mut Stream) -> io::Result<usize> {
+        let mut inlet = Inlet { stream, is_drained: false };
+        let count = self.rustls.read_tls(&mut inlet);
+        self.is_drained = inlet.is_drained;
+        count
+    }
+
+    /// Decrypts and handles what was read.
+    fn process(&mut self, stream: &mut Stream, unsent: &mut BytesMut) -> io::Result<()> {
+        let before = self.rustls.protocol_version();
+        match self.rustls.process_new_packets() {
+            Ok(state) => {
+                self.plaintext = state.plaintext_bytes_to_read();
+                self.is_ended = state.peer_has_closed();
+                Ok(())
+            }
+            Err(error) => {
+                // An alert tells the server why; the connection ends, whether it arrives or not.
+                let _ = self.write_records(stream, unsent);
+                let kind = kind_of(&error, before.is_some());
+                self.failure = Some(Failure { kind, message: error.to_string() });
+                Err(ErrorKind::InvalidData.into())
+            }
+        }
+    }
+
+    fn write_records(&mut self, stream: &mut Stream, unsent: &mut BytesMut) -> io::Result<()> {
+        let mut outlet = Outlet { stream, unsent };
+        while self.rustls.wants_write() {
+            self.rustls.write_tls(&mut outlet)?;
+        }
+        Ok(())
+    }
+}
+
+/// The socket's bytes for rustls.
+struct Inlet<'a> {
+    stream: &'a mut Stream,
+    is_drained: bool,
+}
+
+impl Read for Inlet<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(into) {
+                Ok(count) => {
+                    // As for a socket without TLS.
+                    self.is_drained = Received::of(count, into.len()) == Received::Last;
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Takes all bytes: for the socket, or for the unsent ones, which the poll's next report sends.
+struct Outlet<'a> {
+    stream: &'a mut Stream,
+    unsent: &'a mut BytesMut,
+}
+
+impl Write for Outlet<'_> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(from)])
+    }
+
+    fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        while self.unsent.is_empty() {
+            match self.stream.write_vectored(from) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => return Ok(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        from.iter().for_each(|slice| self.unsent.extend_from_slice(slice));
+        Ok(from.iter().map(|slice| slice.len()).sum())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// `is_greeted`: whether the server had chosen a version of TLS before.
+fn kind_of(error: &rustls::Error, is_greeted: bool) -> TlsErrorKind {
+    use AlertDescription as Alert;
+    match error {
+        rustls::Error::InvalidCertificate(error) => kind_of_certificate(error),
+        rustls::Error::NoCertificatesPresented => TlsErrorKind::Untrusted,
+        rustls::Error::PeerIncompatible(_) => TlsErrorKind::Version,
+        rustls::Error::InvalidMessage(_) if !is_greeted => TlsErrorKind::NotTls,
+        rustls::Error::AlertReceived(alert) => match alert {
+            Alert::ProtocolVersion | Alert::InsufficientSecurity => TlsErrorKind::Version,
+            // Up to TLS 1.2 it also means a missing certificate.
+            Alert::HandshakeFailure if !is_greeted => TlsErrorKind::Version,
+            Alert::HandshakeFailure
+            | Alert::CertificateRequired
+            | Alert::NoCertificate
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied => TlsErrorKind::ClientCertificate,
+            _ => TlsErrorKind::Other,
+        },
+        _ => TlsErrorKind::Other,
+    }
+}
+
+fn kind_of_certificate(error: &CertificateError) -> TlsErrorKind {
+    use CertificateError::*;
+    match error {
+        Expired | ExpiredContext { .. } => TlsErrorKind::Expired,
+        NotValidYet | NotValidYetContext { .. } => TlsErrorKind::NotYetValid,
+        NotValidForName | NotValidForNameContext { .. } => TlsErrorKind::WrongName,
+        Revoked => TlsErrorKind::Revoked,
+        UnknownIssuer | BadSignature => TlsErrorKind::Untrusted,
+        _ => TlsErrorKind::Other,
+    }
+}

@@ -1,0 +1,12 @@
+//! The library over TLS: real `redis-server` processes with a port for it, and servers in the
+//! process of the test for what a real one will not do.
+
+#![cfg(feature = "tls")]
+#![allow(missing_docs)]
+
+mod authority;
+mod config;
+mod front;
+mod kinds;
+mod masters;
+mod odd;
