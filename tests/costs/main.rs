@@ -13,6 +13,8 @@
 mod allocations;
 mod codec;
 mod lockstep;
+#[cfg(feature = "tls")]
+mod tls;
 mod tools;
 mod work;
 
