@@ -8,5 +8,6 @@ mod authority;
 mod config;
 mod front;
 mod kinds;
+mod log;
 mod masters;
 mod odd;
