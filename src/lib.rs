@@ -94,7 +94,7 @@
 //!   that a single key was deleted.
 //! - Locks are not reentrant, and not fair between clients. Redis Cluster, replicas and Sentinel
 //!   addresses are not supported.
-//! - There is no TLS: an address with `rediss://` is refused.
+//! - Without the feature `tls`, nothing is encrypted, and an address with `rediss://` is refused.
 //!
 //! # Names
 //! [`Redlock`] uses the verbs of `std::sync` and `parking_lot`; [`proto::Engine`] uses those of the
@@ -144,6 +144,9 @@
 //! # Features
 //! - `testing`: fake masters for your tests, which need no Redis, and real `redis-server`
 //!   processes. It adds no dependency.
+//! - `tls`: encrypted connections, `rediss://`, by `rustls` with the cryptography of `ring`; see
+//!   [`Builder::node`]. `tls-no-provider` is the same without `ring`: the program installs a
+//!   provider for its whole process. If it has installed one, `tls` uses that, too.
 //! - `cli`: the command-line tool. The library needs none of its dependencies.
 
 mod client;

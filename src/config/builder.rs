@@ -154,8 +154,8 @@ impl Builder {
         self
     }
 
-    /// The limit for one connection attempt: lookup of the host name, connection and handshake
-    /// together; 500 ms if not set. From 1 ms to one minute.
+    /// The limit for one connection attempt: lookup of the host name, connection, TLS handshake and
+    /// handshake together; 500 ms if not set. From 1 ms to one minute.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Builder {
         self.connect_timeout = connect_timeout;
         self
