@@ -192,7 +192,9 @@ fn name_with_an_impostor_among_its_addresses_is_followed_to_the_real_server() {
     let addresses = vec![tls_addr(&impostor), tls_addr(&real)];
     let url = format!("rediss://redis-1?ca={}", authority.ca().display());
     let builder = patient([url]).resolver(move |_, _| Ok(addresses.clone()));
-    locks_and_unlocks(&builder.connect().unwrap());
+    let redlock = builder.connect().unwrap();
+    locks_and_unlocks(&redlock);
+    assert_eq!(redlock.stats().disconnected, 0, "it was the same attempt");
     has_heard_nothing(&impostor);
 
     let addresses = vec![tls_addr(&impostor)];
