@@ -172,7 +172,10 @@ fn address_that_cannot_be_used_is_refused_with_a_sentence() {
     // (address, what the sentence names)
     let table = [
         ("127.0.0.1:6379", "redis://host:port"),
+        #[cfg(not(feature = "tls-no-provider"))]
         ("rediss://127.0.0.1", "rediss:// needs TLS"),
+        #[cfg(feature = "tls-no-provider")]
+        ("rediss://127.0.0.1?cert=1", "there is a cert without its key"),
         ("http://127.0.0.1", "\"http\""),
         ("redis://", "host is empty"),
         ("redis://127.0.0.1:65536", "65536"),
@@ -191,8 +194,7 @@ fn address_that_cannot_be_used_is_refused_with_a_sentence() {
         assert!(reason.contains(named), "{address}: {reason}");
         assert!(error.to_string().contains(named), "{error}");
     }
-    let error = config_error(&Redlock::builder().node("rediss://user:sesame@127.0.0.1"));
-    assert!(error.to_string().contains("rediss:// needs TLS"), "{error}");
+    let error = config_error(&Redlock::builder().node("rediss://user:sesame@127.0.0.1:0"));
     assert!(!format!("{error} {error:?}").contains("sesame"), "{error:?}");
 }
 
