@@ -349,3 +349,15 @@ impl ServerCertVerifier for AnyServer {
         self.0.clone()
     }
 }
+
+#[cfg(all(test, not(feature = "tls")))]
+mod tests {
+    use crate::config::{Builder, ConfigError};
+
+    #[test]
+    fn without_a_provider_the_settings_are_refused_and_nothing_panics() {
+        let error = Builder::default().node("rediss://127.0.0.1?verify=no").config().unwrap_err();
+        assert!(matches!(error, ConfigError::Tls { .. }), "{error}");
+        assert!(error.to_string().contains("no crypto provider: use the feature"), "{error}");
+    }
+}
