@@ -1,6 +1,5 @@
 //! The event loop: a multiplexer as its guest, signals, and a timer.
 
-use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
 use std::time::Duration;
 
@@ -10,9 +9,9 @@ use muxlock::{
     Cancelled, Done, Inspection, Lease, LockError, LockErrorKind, Moment, Multiplexer, OpId,
 };
 use nix::sys::signal::Signal;
-use signal_hook_mio::v1_0::Signals;
 
 use super::command::code_of;
+use super::signals::Signals;
 use super::timer::Timer;
 use super::{Plan, UNAVAILABLE, say, seconds};
 
@@ -20,15 +19,6 @@ const SIGNALS: Token = Token(0);
 const TIMER: Token = Token(1);
 const FIRST_NODE: Token = Token(2);
 const EVENTS: usize = 64;
-/// While the tool waits for the lock, they end it; later, the command gets them.
-const FORWARDED: [Signal; 6] = [
-    Signal::SIGINT,
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-];
 /// How often a wait for the lock is shown on a terminal.
 const PROGRESS: Duration = Duration::from_secs(1);
 /// How long releases are waited for that the result does not need.
@@ -49,11 +39,8 @@ impl<'a> Locks<'a> {
     pub fn new(plan: &'a Plan<'a>) -> io::Result<Locks<'a>> {
         let poll = Poll::new()?;
         let registry = poll.registry();
-        let ignored = ignored()?;
-        let handled = FORWARDED.map(|signal| signal as i32);
-        let handled = handled.iter().filter(|signal| ignored & (1 << (**signal - 1)) == 0);
-        let mut signals = Signals::new(handled.chain([&(Signal::SIGCHLD as i32)]))?;
-        registry.register(&mut signals, SIGNALS, Interest::READABLE)?;
+        let signals = Signals::new()?;
+        registry.register(&mut SourceFd(&signals.fd()), SIGNALS, Interest::READABLE)?;
         let timer = Timer::new()?;
         registry.register(&mut SourceFd(&timer.fd()), TIMER, Interest::READABLE)?;
         let mux = Multiplexer::new(plan.config.clone(), registry, FIRST_NODE)?;
@@ -77,8 +64,7 @@ impl<'a> Locks<'a> {
 
     /// The signals that came, for the command.
     pub fn signals(&mut self) -> Vec<Signal> {
-        let to_forward = |signal| Signal::try_from(signal).ok().filter(|it| FORWARDED.contains(it));
-        self.signals.pending().filter_map(to_forward).collect()
+        self.signals.take()
     }
 
     /// Acquires the lock, or returns the exit status.
@@ -217,12 +203,4 @@ impl Drop for Progress {
             let _ = write!(stderr(), "{CLEAR_LINE}");
         }
     }
-}
-
-/// The signals that are ignored, as the bits of a mask: `nohup` asks for that, and the command is
-/// to ignore them too.
-fn ignored() -> io::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    Ok(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0))
 }

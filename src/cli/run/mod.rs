@@ -8,6 +8,7 @@ mod command;
 mod guard;
 mod locks;
 mod records;
+mod signals;
 mod stub;
 mod supervise;
 mod terminal;

@@ -1,0 +1,67 @@
+//! Signals as events of the loop.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::signal::Signal;
+use signal_hook::{flag, low_level::pipe};
+
+/// While the tool waits for the lock, they end it; later, the command gets them.
+const FORWARDED: [Signal; 6] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// The signals that came. Those that were ignored when the tool started stay ignored.
+pub struct Signals {
+    /// Readable when one came.
+    bell: UnixStream,
+    came: Vec<(Signal, Arc<AtomicBool>)>,
+}
+
+impl Signals {
+    pub fn new() -> io::Result<Signals> {
+        let (bell, ringer) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        let ignored = ignored()?;
+        let mut came = Vec::new();
+        for signal in FORWARDED.into_iter().filter(|it| ignored & (1 << (*it as i32 - 1)) == 0) {
+            let flag = Arc::new(AtomicBool::new(false));
+            // Before the bell, so that it is there when the bell rings.
+            flag::register(signal as i32, Arc::clone(&flag))?;
+            pipe::register(signal as i32, ringer.try_clone()?)?;
+            came.push((signal, flag));
+        }
+        pipe::register(Signal::SIGCHLD as i32, ringer)?;
+        Ok(Signals { bell, came })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    /// The signals that came since the last call, each once.
+    pub fn take(&mut self) -> Vec<Signal> {
+        let mut bytes = [0; 64];
+        // Ends when the bell is silent; each signal rings once.
+        while matches!(self.bell.read(&mut bytes), Ok(count) if count == bytes.len()) {}
+        let has_come = |(_, flag): &&(Signal, Arc<AtomicBool>)| flag.swap(false, Ordering::SeqCst);
+        self.came.iter().filter(has_come).map(|(signal, _)| *signal).collect()
+    }
+}
+
+/// The signals that are ignored, as the bits of a mask: `nohup` asks for that, and the command is
+/// to ignore them too.
+fn ignored() -> io::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    Ok(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0))
+}
