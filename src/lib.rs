@@ -170,7 +170,7 @@ mod validity;
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
-pub use client::{CommonSettings, Dialled, MasterSettings, Place};
+pub use client::{CommonSettings, MasterSettings, Place};
 pub use client::{
     ConnectError, Error, ErrorKind, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock,
     LockGuard, LockParts, LossWatch, Redlock, Waiter,
@@ -184,8 +184,9 @@ pub use keep_alive::{KeepAlive, Loss, LossCause};
 /// The version of mio whose types [`Multiplexer`] takes.
 pub use mio;
 pub use moment::Moment;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
-pub use mux::Failover;
+pub use mux::{Dialled, Failover};
 pub use mux::{Multiplexer, Standalone};
 pub use outcome::{
     NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, ServerErrorKind,

@@ -304,6 +304,8 @@ impl fmt::Display for TlsErrorKind {
     }
 }
 
+impl std::error::Error for TlsErrorKind {}
+
 /// How a node broke the protocol. After each of these the client closes the connection (R17).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

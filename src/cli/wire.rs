@@ -7,8 +7,8 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use muxlock::Config;
 use muxlock::testing::{Connection, Value};
+use muxlock::{Config, TlsErrorKind};
 
 /// The most bytes of a reply. The longest is a list of clients, with 400 bytes for each.
 const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -21,8 +21,10 @@ pub struct Wire(Connection);
 pub enum Failure {
     /// There is no connection, or it ended.
     Lost(ErrorKind),
-    /// The host name does not resolve.
-    Unresolved,
+    /// There is no address, for this reason.
+    NoAddress(String),
+    /// The master is not who it should be, or refuses this client.
+    Tls(TlsErrorKind),
     /// What answers does not speak the protocol.
     Strange,
     /// The server refused.
@@ -62,8 +64,13 @@ impl Wire {
     pub fn open(config: &Config, node: usize, within: Duration) -> Result<Wire, Failure> {
         match config.dial(node, within) {
             Ok(stream) => Ok(Wire(Connection::over(stream, REPLY_BYTES_MAX))),
-            Err(error) if error.get_ref().is_some() => Err(Failure::Unresolved),
-            Err(error) => Err(Failure::Lost(error.kind())),
+            Err(error) => Err(match error.get_ref() {
+                Some(inner) => match inner.downcast_ref() {
+                    Some(kind) => Failure::Tls(*kind),
+                    None => Failure::NoAddress(inner.to_string()),
+                },
+                None => Failure::Lost(error.kind()),
+            }),
         }
     }
 
@@ -156,7 +163,8 @@ impl fmt::Display for Failure {
             Failure::Lost(ErrorKind::NotFound) => f.write_str("there is no such socket file"),
             Failure::Lost(ErrorKind::UnexpectedEof) => f.write_str("it closed the connection"),
             Failure::Lost(kind) => kind.fmt(f),
-            Failure::Unresolved => f.write_str("the host name does not resolve"),
+            Failure::NoAddress(why) => f.write_str(why),
+            Failure::Tls(kind) => write!(f, "TLS failed: {kind}"),
             Failure::Strange => f.write_str("what answers is no Redis server"),
             Failure::Refused(refusal) => refusal.fmt(f),
         }

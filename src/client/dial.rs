@@ -1,21 +1,14 @@
 //! Blocking connections to the masters of a configuration, for the command-line tool.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::fmt;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use crate::config::{Config, NodeConfig, RestartGuard, Target};
-use crate::moment::Moment;
-use crate::mux::{Failover, ask_sentinels};
-use crate::sys::clock::Clock;
-
-/// A connected stream.
-#[doc(hidden)]
-pub trait Dialled: Read + Write + Send {}
-
-impl<T: Read + Write + Send> Dialled for T {}
+use crate::mux::{Dialled, Failover, ask_sentinels, dial, dial_unix};
+use crate::outcome::NodeOutcome;
 
 /// Where a master listens.
 #[doc(hidden)]
@@ -110,36 +103,35 @@ impl Config {
     /// If there is no such master.
     #[doc(hidden)]
     pub fn failover(&self, node: usize, within: Duration) -> Option<io::Result<Failover>> {
-        let Target::Sentinel(sentinels) = &self.nodes[node].target else {
+        let Target::Sentinel(_) = &self.nodes[node].target else {
             return None;
         };
-        let asked = ask_sentinels(sentinels.clone(), self.resolver.clone(), within);
+        let asked = ask_sentinels(&self.nodes[node], &self.resolver, within);
         Some(asked.map(|(failover, _)| failover))
     }
 
     /// Connects to a master, as locks do, and sends nothing. The lookup of its name, and whatever
     /// happens on the connection, fail with [`TimedOut`](ErrorKind::TimedOut) once `within` is
-    /// over.
+    /// over. An error with a text of its own says why.
     ///
     /// # Panics
     /// If there is no such master.
     #[doc(hidden)]
     pub fn dial(&self, node: usize, within: Duration) -> io::Result<Box<dyn Dialled>> {
-        let deadline = Clock.now().after(within);
-        let (target, resolver) = (self.nodes[node].target.clone(), self.resolver.clone());
+        let (of, resolver) = (self.nodes[node].clone(), self.resolver.clone());
         // On a thread of its own: a lookup, and connecting to a Unix socket, may block for long.
         let (sender, connected) = sync_channel(1);
         let connect = move || {
-            let stream = match target {
-                Target::Address(address) => tcp(&[address], deadline),
+            let stream = match &of.target {
+                Target::Address(address) => dial(&of, &[*address], within),
                 Target::Name { host, port } => {
-                    let found = resolver.look_up(&host, port);
-                    found.map_err(unresolved).and_then(|found| tcp(&found, deadline))
+                    let found = resolver.look_up(host, *port);
+                    found.map_err(unresolved).and_then(|found| dial(&of, &found, within))
                 }
-                Target::Unix(path) => unix(path, deadline),
-                Target::Sentinel(sentinels) => {
-                    let master = ask_sentinels(sentinels, resolver, within);
-                    master.and_then(|(_, found)| tcp(&found, deadline))
+                Target::Unix(path) => dial_unix(path, within),
+                Target::Sentinel(_) => {
+                    let found = ask_sentinels(&of, &resolver, within).map_err(unnamed);
+                    found.and_then(|(_, found)| dial(&of, &found, within))
                 }
             };
             // After the deadline, no caller waits for it.
@@ -150,91 +142,22 @@ impl Config {
     }
 }
 
+/// Why there is no address.
+#[derive(Debug)]
+struct NoAddress(NodeOutcome);
+
+impl std::error::Error for NoAddress {}
+
+impl fmt::Display for NoAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+fn unnamed(_: io::Error) -> io::Error {
+    io::Error::new(ErrorKind::NotFound, NoAddress(NodeOutcome::NoSentinel))
+}
+
 fn unresolved(_: io::Error) -> io::Error {
-    io::Error::new(ErrorKind::NotFound, "the host name does not resolve")
-}
-
-/// The first address that accepts a connection.
-fn tcp(addresses: &[SocketAddr], deadline: Moment) -> io::Result<Box<dyn Dialled>> {
-    let mut last = io::Error::from(ErrorKind::NotFound);
-    for address in addresses {
-        let connected =
-            left(deadline).and_then(|within| TcpStream::connect_timeout(address, within));
-        match connected {
-            Ok(socket) => {
-                socket.set_nodelay(true)?;
-                return Ok(Box::new(Timed { socket, deadline }));
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-#[cfg(unix)]
-fn unix(path: PathBuf, deadline: Moment) -> io::Result<Box<dyn Dialled>> {
-    let socket = std::os::unix::net::UnixStream::connect(path)?;
-    Ok(Box::new(Timed { socket, deadline }))
-}
-
-#[cfg(not(unix))]
-fn unix(_: PathBuf, _: Moment) -> io::Result<Box<dyn Dialled>> {
-    Err(ErrorKind::Unsupported.into())
-}
-
-fn left(deadline: Moment) -> io::Result<Duration> {
-    let left = deadline.since(Clock.now());
-    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-/// A blocking socket with one deadline for all that it does.
-struct Timed<S> {
-    socket: S,
-    deadline: Moment,
-}
-
-trait Socket: Read + Write {
-    fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
-}
-
-impl Socket for TcpStream {
-    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(timeout))?;
-        self.set_write_timeout(Some(timeout))
-    }
-}
-
-#[cfg(unix)]
-impl Socket for std::os::unix::net::UnixStream {
-    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(timeout))?;
-        self.set_write_timeout(Some(timeout))
-    }
-}
-
-impl<S: Socket> Timed<S> {
-    fn in_time<T>(&mut self, act: impl FnOnce(&mut S) -> io::Result<T>) -> io::Result<T> {
-        self.socket.set_timeout(left(self.deadline)?)?;
-        act(&mut self.socket).map_err(|error| match error.kind() {
-            // What sockets say when their timeout is over.
-            ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
-            _ => error,
-        })
-    }
-}
-
-impl<S: Socket> Read for Timed<S> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.in_time(|socket| socket.read(bytes))
-    }
-}
-
-impl<S: Socket> Write for Timed<S> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.in_time(|socket| socket.write(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.socket.flush()
-    }
+    io::Error::new(ErrorKind::NotFound, NoAddress(NodeOutcome::Unresolved))
 }

@@ -192,7 +192,7 @@ impl NodeUrl {
 const LIST: &str = "more addresses follow in the same text; pass each alone, or the whole list to \
      Redlock::builder().nodes_from(..)";
 
-const SCHEMES: [&str; 9] = [
+const SCHEMES: [&str; 11] = [
     "redis://",
     "rediss://",
     "valkey://",
@@ -202,6 +202,8 @@ const SCHEMES: [&str; 9] = [
     "valkey+unix://",
     "redis+sentinel://",
     "valkey+sentinel://",
+    "rediss+sentinel://",
+    "valkeys+sentinel://",
 ];
 
 fn is_separator(char: char) -> bool {
@@ -246,11 +248,11 @@ fn parse(url: &str) -> Result<NodeUrl, String> {
     match scheme {
         "redis" | "valkey" => Ok(parse_tcp(rest, &COMMON)?.0),
         "unix" | "redis+unix" | "valkey+unix" => parse_unix(rest),
-        "redis+sentinel" | "valkey+sentinel" => parse_sentinel(rest),
+        "redis+sentinel" | "valkey+sentinel" => Ok(parse_sentinel(rest, &COMMON)?.0),
         #[cfg(feature = "tls-no-provider")]
-        "rediss" | "valkeys" => parse_tls(rest),
+        "rediss" | "valkeys" | "rediss+sentinel" | "valkeys+sentinel" => parse_tls(scheme, rest),
         #[cfg(not(feature = "tls-no-provider"))]
-        "rediss" | "valkeys" => Err(format!(
+        "rediss" | "valkeys" | "rediss+sentinel" | "valkeys+sentinel" => Err(format!(
             "{scheme}:// needs TLS, and this program was built without it: it needs the feature \
              \"tls\" of muxlock"
         )),
@@ -261,8 +263,12 @@ fn parse(url: &str) -> Result<NodeUrl, String> {
 }
 
 #[cfg(feature = "tls-no-provider")]
-fn parse_tls(rest: &str) -> Result<NodeUrl, String> {
-    let (url, for_tls) = parse_tcp(rest, &[&COMMON[..], &FOR_TLS].concat())?;
+fn parse_tls(scheme: &str, rest: &str) -> Result<NodeUrl, String> {
+    let known = [&COMMON[..], &FOR_TLS].concat();
+    let (url, for_tls) = match scheme.ends_with("sentinel") {
+        true => parse_sentinel(rest, &known)?,
+        false => parse_tcp(rest, &known)?,
+    };
     Ok(NodeUrl { tls: Some(TlsUrl::new(for_tls)?), ..url })
 }
 
@@ -301,11 +307,12 @@ fn parse_tcp<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<'a>),
     Ok((url, for_tls))
 }
 
-fn parse_sentinel(rest: &str) -> Result<NodeUrl, String> {
+/// Also returns the parameters for TLS.
+fn parse_sentinel<'a>(rest: &'a str, known: &[&str]) -> Result<(NodeUrl, ForTls<'a>), String> {
     let (credentials, rest) = split_credentials(rest)?;
     let (rest, query) = split_optional(rest, '?');
-    let known = ["db", "restart_guard", "durable", "sentinel_user", "sentinel_password"];
-    let (mut parameters, _) = Parameters::parse(query, &known)?;
+    let known = [&["db", "sentinel_user", "sentinel_password"], known].concat();
+    let (mut parameters, for_tls) = Parameters::parse(query, &known)?;
     let (authorities, service) = split_optional(rest, '/');
     let service = decode("name of the master", service.unwrap_or_default())?;
     if service.is_empty() || service.contains(|char: char| char.is_control() || char == '/') {
@@ -327,14 +334,15 @@ fn parse_sentinel(rest: &str) -> Result<NodeUrl, String> {
     if sentinels.user.is_some() && sentinels.password.is_none() {
         return Err("sentinel_user needs sentinel_password".to_owned());
     }
-    Ok(NodeUrl {
+    let url = NodeUrl {
         endpoint: Endpoint::Sentinel(sentinels),
         user,
         password,
         parameters,
         #[cfg(feature = "tls-no-provider")]
         tls: None,
-    })
+    };
+    Ok((url, for_tls))
 }
 
 fn parse_unix(rest: &str) -> Result<NodeUrl, String> {

@@ -15,7 +15,7 @@ use mio::{Registry, Token};
 
 use super::driver::{Driver, disconnected};
 use super::sentinel::{self, Located};
-use crate::config::{Sentinels, Target};
+use crate::config::Target;
 use crate::outcome::{NodeOutcome, Phase, Unfit};
 #[cfg(not(unix))]
 pub(super) use wakeup::LOOK_INTERVAL;
@@ -115,24 +115,20 @@ impl Driver {
                 let look_up = move |_: &_| Some(resolver.look_up(&host, port).map(Located::from));
                 Lookup::start(&self.registry, token, address, look_up)
             }
-            Target::Sentinel(sentinels) => {
-                let mut search = self.search_of(node, sentinels);
-                self.nodes[node].sentinel = search.next.wrapping_add(1);
+            Target::Sentinel(_) => {
+                let mut search = self.search_of(node);
+                let next = &mut self.nodes[node].sentinel;
+                *next = next.wrapping_add(1);
                 Lookup::start(&self.registry, token, address, move |_: &_| Some(search.locate()))
             }
             Target::Address(_) | Target::Unix(_) => unreachable!("only names are looked up"),
         }
     }
 
-    fn search_of(&self, node: usize, sentinels: &Arc<Sentinels>) -> sentinel::Search {
-        let hosts = u32::try_from(sentinels.hosts.len()).unwrap_or(u32::MAX);
-        sentinel::Search {
-            sentinels: Arc::clone(sentinels),
-            resolver: self.config.resolver.clone(),
-            // All of them together have one connect timeout.
-            timeout: self.config.connect_timeout / hosts,
-            next: self.nodes[node].sentinel,
-        }
+    fn search_of(&self, node: usize) -> sentinel::Search {
+        let Self { config, .. } = self;
+        let next = self.nodes[node].sentinel;
+        sentinel::Search::of(&config.nodes[node], &config.resolver, config.connect_timeout, next)
     }
 
     fn token(&self, node: usize) -> Token {
@@ -179,9 +175,9 @@ impl Driver {
         let next = before.get(connection.address.checked_rem(before.len()).unwrap_or(0));
         let at = located.addresses.iter().position(|address| Some(address) == next);
         connection.address = at.unwrap_or(0);
-        if let Target::Sentinel(sentinels) = &self.config.nodes[node].target {
+        if let Target::Sentinel(_) = &self.config.nodes[node].target {
             self.engine.handle_elected(now, node, located.master_for);
-            let mut search = self.search_of(node, sentinels);
+            let mut search = self.search_of(node);
             let address = Arc::clone(&self.config.nodes[node].address);
             let watch = move |stop: &_| search.watch(located, stop).map(Ok);
             // Without it, a failover is noticed when the connection ends.

@@ -1,6 +1,7 @@
 //! The multiplexer: a driver for guests of a foreign event loop. It reads the clock, and works only
 //! in the process that made it.
 
+mod blocking;
 mod driver;
 mod lookup;
 mod reading;
@@ -25,10 +26,16 @@ use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::sys::process::Home;
+#[cfg(feature = "cli")]
+pub use blocking::Dialled;
+#[cfg(feature = "cli")]
+pub(crate) use blocking::{dial, dial_unix};
 pub(crate) use driver::Driver;
 pub(crate) use reading::UNREAD_MAX;
 pub(crate) use records::Records;
+#[cfg(feature = "cli")]
 pub use sentinel::Failover;
+#[cfg(feature = "cli")]
 pub(crate) use sentinel::ask_sentinels;
 pub use standalone::Standalone;
 

@@ -1,18 +1,17 @@
 //! Asks Sentinels where a master is, on the helper thread of a lookup.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::config::{Resolver, Sentinels};
+use super::blocking::dial;
+use crate::config::{NodeConfig, Resolver, Sentinels, Target};
 use crate::resp::{ANSWER_BYTES_MAX, NoMaster, SentinelMaster, answer, ask};
 
 /// How often one of the Sentinels is asked while the node is connected.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The most reads of one answer: each may take the whole timeout.
-const READS_MAX: usize = 16;
 
 /// What a Sentinel says about a failover.
 #[doc(hidden)]
@@ -27,14 +26,14 @@ pub struct Failover {
 }
 
 /// Asks the Sentinels of a node in turn.
+#[cfg(feature = "cli")]
 pub(crate) fn ask_sentinels(
-    sentinels: Arc<Sentinels>,
-    resolver: Resolver,
+    node: &NodeConfig,
+    resolver: &Resolver,
     within: Duration,
 ) -> io::Result<(Failover, Vec<SocketAddr>)> {
-    let hosts = u32::try_from(sentinels.hosts.len()).unwrap_or(u32::MAX);
-    let mut search = Search { sentinels, resolver, timeout: within / hosts, next: 0 };
-    search.locate().map(|located| (located.failover, located.addresses))
+    let located = Search::of(node, resolver, within, 0).locate()?;
+    Ok((located.failover, located.addresses))
 }
 
 /// Where a node is.
@@ -45,6 +44,7 @@ pub(super) struct Located {
     pub(super) master_for: Option<Duration>,
     /// Grows with each failover.
     epoch: u64,
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the tool shows it"))]
     failover: Failover,
 }
 
@@ -63,16 +63,40 @@ impl Located {
 
 /// The Sentinels of a node, and how to reach them.
 pub(super) struct Search {
-    pub(super) sentinels: Arc<Sentinels>,
-    pub(super) resolver: Resolver,
-    /// For each step with a Sentinel.
-    pub(super) timeout: Duration,
+    node: NodeConfig,
+    sentinels: Arc<Sentinels>,
+    resolver: Resolver,
+    /// For each Sentinel.
+    timeout: Duration,
     /// The Sentinel to ask next: each is asked in turn, so that none that is cut off is believed
     /// for long.
-    pub(super) next: usize,
+    next: usize,
 }
 
 impl Search {
+    /// All Sentinels of the node together have this time.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub(super) fn of(
+        node: &NodeConfig,
+        resolver: &Resolver,
+        within: Duration,
+        next: usize,
+    ) -> Search {
+        let Target::Sentinel(sentinels) = &node.target else {
+            unreachable!("the caller has looked");
+        };
+        let hosts = u32::try_from(sentinels.hosts.len()).unwrap_or(u32::MAX);
+        Search {
+            node: node.clone(),
+            sentinels: Arc::clone(sentinels),
+            resolver: resolver.clone(),
+            timeout: within / hosts,
+            next,
+        }
+    }
+
     /// Asks the Sentinels in turn until one answers.
     pub(super) fn locate(&mut self) -> io::Result<Located> {
         let mut failure = io::Error::from(ErrorKind::NotFound);
@@ -115,51 +139,41 @@ impl Search {
     }
 
     fn ask(&self, host: &str, port: u16) -> io::Result<SentinelMaster> {
-        let mut stream = self.connect(host, port)?;
-        stream.set_read_timeout(Some(self.timeout))?;
-        stream.set_write_timeout(Some(self.timeout))?;
+        let addresses = self.resolver.look_up(host, port)?;
+        let mut stream = dial(&self.node, &addresses, self.timeout)?;
         let Sentinels { user, password, service, .. } = &*self.sentinels;
         stream.write_all(&ask(user.as_deref(), password.as_deref(), service))?;
+        stream.flush()?;
         let mut bytes = [0; ANSWER_BYTES_MAX];
         let mut filled = 0;
-        for _ in 0..READS_MAX {
+        // Each iteration reads a byte at least, before the stream's deadline.
+        loop {
             match stream.read(&mut bytes[filled..])? {
-                0 => break,
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
                 count => filled += count,
             }
             // What a server says may repeat what it was sent, so it is not shown.
             let refused = |why| match why {
-                NoMaster::Refused => {
-                    io::Error::other("the Sentinel refuses, or does not know the name")
-                }
-                NoMaster::Protocol => io::Error::other("no answer of a Sentinel"),
+                NoMaster::Refused => "the Sentinel refuses, or does not know the name",
+                NoMaster::Protocol => "no answer of a Sentinel",
             };
-            if let Some(master) = answer(&bytes[..filled]).map_err(refused)? {
+            let said = answer(&bytes[..filled]).map_err(|why| io::Error::other(refused(why)))?;
+            if let Some(master) = said {
                 return Ok(master);
             }
         }
-        Err(ErrorKind::UnexpectedEof.into())
-    }
-
-    fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
-        let mut failure = io::Error::from(ErrorKind::NotFound);
-        for address in self.resolver.look_up(host, port)? {
-            match TcpStream::connect_timeout(&address, self.timeout) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::sync::mpsc::sync_channel;
     use std::thread;
 
     use super::*;
+    use crate::config::Builder;
 
     /// A Sentinel that gives these answers, one for each connection.
     fn sentinel(answers: Vec<String>) -> (String, u16) {
@@ -193,13 +207,10 @@ mod tests {
     }
 
     fn search(hosts: Vec<(String, u16)>) -> Search {
-        let (service, user, password) = ("mymaster".to_owned(), None, None);
-        Search {
-            sentinels: Arc::new(Sentinels { hosts, service, user, password }),
-            resolver: Resolver::default(),
-            timeout: Duration::from_secs(10),
-            next: 0,
-        }
+        let hosts: Vec<_> = hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        let url = format!("redis+sentinel://{}/mymaster", hosts.join(","));
+        let config = Builder::default().node(url).config().unwrap();
+        Search::of(&config.nodes[0], &config.resolver, Duration::from_secs(30), 0)
     }
 
     fn at(address: &str) -> Vec<SocketAddr> {

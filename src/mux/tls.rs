@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
 use bytes::BytesMut;
-use rustls::{AlertDescription, CertificateError, ClientConnection};
+use rustls::{AlertDescription, CertificateError, ClientConnection, StreamOwned};
 
 use super::socket::{Received, Stream};
 use crate::config::NodeTls;
@@ -208,6 +208,26 @@ impl Write for Outlet<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// TLS over a blocking stream, with its handshake.
+pub(super) fn blocking<S: Read + Write>(
+    node: &NodeTls,
+    mut stream: S,
+) -> io::Result<StreamOwned<ClientConnection, S>> {
+    let mut session = node.session().map_err(io::Error::other)?;
+    // Each iteration moves a byte at least, before the stream's deadline.
+    while session.is_handshaking() {
+        if let Err(error) = session.complete_io(&mut stream) {
+            let is_greeted = session.protocol_version().is_some();
+            let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            return Err(match inner.map(|inner| kind_of(inner, is_greeted)) {
+                Some(kind) => io::Error::new(ErrorKind::InvalidData, kind),
+                None => error,
+            });
+        }
+    }
+    Ok(StreamOwned::new(session, stream))
 }
 
 /// `is_greeted`: whether the server had chosen a version of TLS before.

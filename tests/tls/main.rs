@@ -11,3 +11,4 @@ mod kinds;
 mod log;
 mod masters;
 mod odd;
+mod sentinel;

@@ -110,6 +110,7 @@ impl Findings<'_> {
             Obstacle::Unreachable(Failure::Lost(std::io::ErrorKind::TimedOut)) => {
                 (Id::Unreachable, format!("it did not answer within {timeout} of connecting"))
             }
+            Obstacle::Unreachable(failure @ Failure::Tls(_)) => (Id::Tls, failure.to_string()),
             Obstacle::Unreachable(failure) => (Id::Unreachable, failure.to_string()),
             Obstacle::NeedsPassword => {
                 (Id::Auth, "it needs a password, and its address has none".to_owned())

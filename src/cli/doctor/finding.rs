@@ -8,6 +8,7 @@ use muxlock::{MasterSettings, Place};
 pub enum Id {
     Unreachable,
     Auth,
+    Tls,
     Quorum,
     Replica,
     Cluster,

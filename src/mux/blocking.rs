@@ -1,0 +1,116 @@
+//! Blocking connections, for helper threads and the command-line tool.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::config::NodeConfig;
+use crate::moment::Moment;
+use crate::sys::clock::Clock;
+
+/// A connected stream. All that happens on it has one deadline.
+pub trait Dialled: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Dialled for T {}
+
+/// Connects to the first address that accepts a connection, with TLS if the node has it. What
+/// follows ends `within` this time, too.
+pub(crate) fn dial(
+    #[cfg_attr(not(feature = "tls-no-provider"), expect(unused_variables))] node: &NodeConfig,
+    addresses: &[SocketAddr],
+    within: Duration,
+) -> io::Result<Box<dyn Dialled>> {
+    let deadline = Clock.now().after(within);
+    let stream = connect(addresses, deadline)?;
+    #[cfg(feature = "tls-no-provider")]
+    if let Some(tls) = &node.tls {
+        return Ok(Box::new(super::tls::blocking(tls, stream)?));
+    }
+    Ok(Box::new(stream))
+}
+
+/// Connects to a Unix socket, which may take longer.
+#[cfg(all(unix, feature = "cli"))]
+pub(crate) fn dial_unix(path: &std::path::Path, within: Duration) -> io::Result<Box<dyn Dialled>> {
+    let deadline = Clock.now().after(within);
+    let socket = std::os::unix::net::UnixStream::connect(path)?;
+    Ok(Box::new(Timed { socket, deadline }))
+}
+
+#[cfg(all(not(unix), feature = "cli"))]
+pub(crate) fn dial_unix(_: &std::path::Path, _: Duration) -> io::Result<Box<dyn Dialled>> {
+    Err(ErrorKind::Unsupported.into())
+}
+
+fn connect(addresses: &[SocketAddr], deadline: Moment) -> io::Result<Timed<TcpStream>> {
+    let mut last = io::Error::from(ErrorKind::NotFound);
+    for address in addresses {
+        let connected =
+            left(deadline).and_then(|within| TcpStream::connect_timeout(address, within));
+        match connected {
+            Ok(socket) => {
+                socket.set_nodelay(true)?;
+                return Ok(Timed { socket, deadline });
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn left(deadline: Moment) -> io::Result<Duration> {
+    let left = deadline.since(Clock.now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// A blocking socket with one deadline for all that it does.
+struct Timed<S> {
+    socket: S,
+    deadline: Moment,
+}
+
+trait Socket: Read + Write {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
+}
+
+impl Socket for TcpStream {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
+    }
+}
+
+#[cfg(all(unix, feature = "cli"))]
+impl Socket for std::os::unix::net::UnixStream {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
+    }
+}
+
+impl<S: Socket> Timed<S> {
+    fn in_time<T>(&mut self, act: impl FnOnce(&mut S) -> io::Result<T>) -> io::Result<T> {
+        self.socket.set_timeout(left(self.deadline)?)?;
+        act(&mut self.socket).map_err(|error| match error.kind() {
+            // What sockets say when their timeout is over.
+            ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
+            _ => error,
+        })
+    }
+}
+
+impl<S: Socket> Read for Timed<S> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.in_time(|socket| socket.read(bytes))
+    }
+}
+
+impl<S: Socket> Write for Timed<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.in_time(|socket| socket.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}
