@@ -165,6 +165,7 @@ pub mod resp;
 mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod times;
 mod token;
 mod validity;
 
@@ -197,6 +198,7 @@ pub use proto::{
 };
 pub use quorum::{NODES_MAX, quorum};
 pub use resource::{RESOURCE_BYTES_MAX, Resource};
+pub use times::{Histogram, Times};
 pub use token::{Fingerprint, LockToken};
 
 /// The examples of the README and of `docs` compile.

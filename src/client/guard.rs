@@ -9,7 +9,7 @@ use crate::moment::Moment;
 use crate::proto::{Lease, Released};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
-use crate::token::LockToken;
+use crate::token::{Fingerprint, LockToken};
 
 /// A held lock. Dropping it releases the lock.
 ///
@@ -53,6 +53,26 @@ impl LockGuard {
     /// the lock.
     pub fn token(&self) -> &LockToken {
         self.lease().token()
+    }
+
+    /// The first characters of the token, for logs: who holds the lock, but not what is enough to
+    /// release it. [`Redlock::inspect`] shows the same.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.token().fingerprint()
+    }
+
+    /// How long the acquisition took: from the call that started it until the lock was granted,
+    /// with all rounds and waits. Zero for a lock that was handed over as
+    /// [text](LockParts#as-text).
+    pub fn waited(&self) -> Duration {
+        self.lease().waited()
+    }
+
+    /// How many rounds the acquisition took. Zero for a lock that was handed over as
+    /// [text](LockParts#as-text). A lock that other threads of this client waited for as well may
+    /// take one round after a long wait, because only the first of them asks the masters.
+    pub fn rounds(&self) -> u32 {
+        self.lease().rounds()
     }
 
     /// The TTL of the acquisition, or of the last extension that succeeded.

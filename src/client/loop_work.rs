@@ -19,6 +19,7 @@ use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::sys::process::Home;
+use crate::times::Times;
 
 /// An order that a thread can give.
 pub(super) enum Order {
@@ -36,6 +37,7 @@ pub(super) enum Order {
     /// The lease goes to another client.
     LetGo(Lease),
     Stats,
+    Times,
     Watch(Watch),
     /// The lock is renewed from now on.
     Keep(Box<(Lease, KeepAlive, Arc<Kept>)>),
@@ -70,6 +72,7 @@ pub(super) enum Outcome {
     /// Nothing was asked.
     Refused(LockError),
     Stats(Stats),
+    Times(Box<Times>),
     Nodes(Vec<NodeStatus>),
     Ready(Result<(), ConnectError>),
     /// The number of unanswered commands.
@@ -347,6 +350,10 @@ impl Work for LoopWork {
             }
             Order::Stop(op) => return Begun::Now(Outcome::Stopped(self.stop(op))),
             Order::Stats => return Begun::Now(Outcome::Stats(self.driver.engine().stats())),
+            Order::Times => {
+                let times = self.driver.engine().times().clone();
+                return Begun::Now(Outcome::Times(Box::new(times)));
+            }
             Order::Watch(watch) => {
                 if let Watch::Ready(_) = watch {
                     self.driver.connect(self.now);
@@ -533,7 +540,11 @@ impl Work for LoopWork {
 
     fn withdraw(order: Order) -> Option<Order> {
         match order {
-            Order::Acquire { .. } | Order::Inspect(_) | Order::Stats | Order::Watch(_) => None,
+            Order::Acquire { .. }
+            | Order::Inspect(_)
+            | Order::Stats
+            | Order::Times
+            | Order::Watch(_) => None,
             Order::Extend(lease, _) | Order::Release(lease) => Some(Order::Abandon(lease)),
             Order::Keep(new) => Some(Order::Abandon(new.0)),
             Order::Abandon(_) | Order::LetGo(_) | Order::Stop(_) => Some(order),

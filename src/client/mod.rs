@@ -40,6 +40,7 @@ use crate::quorum::NODES_MAX;
 use crate::resource::Resource;
 use crate::sys::clock::{Clock, time_until};
 use crate::sys::process::Home;
+use crate::times::Times;
 use crew::{Crew, Limit};
 use keep_alive::Keeper;
 use loop_work::{LoopWork, Order, Outcome, Watch};
@@ -411,6 +412,18 @@ impl Redlock {
         match self.shared.crew.run(Order::Stats, Limit::None) {
             Some(Outcome::Stats(stats)) => stats,
             _ => unreachable!("the counters were asked for"),
+        }
+    }
+
+    /// How long acquisitions took and locks were held since this client was created; empty in a
+    /// process that was forked. It may wait without a limit for a thread that runs the event loop.
+    pub fn times(&self) -> Times {
+        if !self.is_home() {
+            return Times::default();
+        }
+        match self.shared.crew.run(Order::Times, Limit::None) {
+            Some(Outcome::Times(times)) => *times,
+            _ => unreachable!("the times were asked for"),
         }
     }
 

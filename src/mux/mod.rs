@@ -26,6 +26,7 @@ use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::sys::process::Home;
+use crate::times::Times;
 #[cfg(feature = "cli")]
 pub use blocking::Dialled;
 #[cfg(feature = "cli")]
@@ -415,6 +416,14 @@ impl Multiplexer {
         match self.home.is_here() {
             true => self.driver.engine().stats(),
             false => Stats::default(),
+        }
+    }
+
+    /// How long acquisitions took, and locks were held; empty in a forked process.
+    pub fn times(&self) -> Times {
+        match self.home.is_here() {
+            true => self.driver.engine().times().clone(),
+            false => Times::default(),
         }
     }
 

@@ -33,7 +33,7 @@ impl Engine {
         if self.operations.len() >= OPERATIONS_MAX {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
-        let task = Task::Acquire { ttl, patience, attempts: 0, last: None };
+        let task = Task::Acquire { ttl, patience, attempts: 0, started: now, last: None };
         let op = self.operations.start(task, Progress::Waiting);
         let key = resource.prefixed(&self.config.key_prefix);
         let is_its_turn = match patience {
@@ -217,7 +217,7 @@ impl Engine {
     /// too late and another round follows.
     #[inline]
     pub(super) fn finish_acquire(&mut self, now: Moment, op: usize) -> Option<Done> {
-        let Task::Acquire { attempts, .. } = self.operations[op].task else {
+        let Task::Acquire { attempts, started, .. } = self.operations[op].task else {
             unreachable!("called for acquisitions only");
         };
         match self.operations[op].progress {
@@ -225,9 +225,13 @@ impl Engine {
                 let (won, claim) = (&self.rounds[round], self.rounds.claim(round));
                 if validity::is_valid(won.deadline, now) {
                     self.stats.acquired += 1;
+                    let waited_nanos = now.nanos_since(started);
+                    self.times.acquire.record(waited_nanos);
                     return Some(Done::Acquired(Ok(Lease {
                         resource: claim.key.without_prefix(&self.config.key_prefix),
                         token: claim.token,
+                        rounds: attempts,
+                        waited_nanos,
                         ttl: claim.ttl,
                         longest: claim.ttl,
                         started: won.started,

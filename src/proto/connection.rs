@@ -386,12 +386,12 @@ impl Engine {
     pub(super) fn node_timeout(&mut self, now: Moment, node: usize) {
         // The vote is missing; the command keeps its place in the order of replies (R5).
         for _ in 0..self.share {
-            match self.nodes[node].next_late(now) {
-                Some(Request::Round(round)) => {
-                    self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
-                }
-                Some(_) => {}
-                None => break,
+            let Some(late) = self.nodes[node].next_late(now) else {
+                break;
+            };
+            self.nodes[node].note_timeout();
+            if let Request::Round(round) = late {
+                self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
             }
         }
         let effect = self.nodes.handle_timeout(now, node);

@@ -228,6 +228,7 @@ impl Engine {
             self.stats.extensions_failed += 1;
             error = Some(LockError::new(failure.into(), 1, self.reports(round)));
         }
+        self.stats.lost += 1;
         let mut lease = self.leases.remove(lease);
         if cause == LossCause::Gone {
             // The lock is over, whatever the clock says.

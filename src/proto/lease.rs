@@ -27,6 +27,10 @@ use crate::validity::{self, Ttl};
 pub struct Lease {
     pub(super) resource: Resource,
     pub(super) token: LockToken,
+    /// How many rounds its acquisition took; zero if that is not known.
+    pub(super) rounds: u32,
+    /// How long its acquisition took.
+    pub(super) waited_nanos: u64,
     pub(super) ttl: Ttl,
     /// The longest TTL that any node may have been sent.
     pub(super) longest: Ttl,
@@ -85,6 +89,17 @@ impl Lease {
         self.ttl.as_duration()
     }
 
+    /// How long its acquisition took: from the call that started it until the lock was granted,
+    /// with all rounds and waits. Zero for a lock that came as text.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_nanos)
+    }
+
+    /// How many rounds its acquisition took. Zero for a lock that came as text.
+    pub fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
     /// When the validity ends: the start of the round that granted it, or last extended it, plus
     /// the TTL, minus the drift.
     pub fn valid_until(&self) -> Moment {
@@ -105,10 +120,20 @@ impl Lease {
         ttl: Ttl,
         deadline: Moment,
     ) -> Lease {
-        let (started, longest) = (Moment::from_nanos(0), ttl);
-        let (granted, sent) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        let (engine, doubts) = (NO_ENGINE, Box::default());
-        Lease { resource, token, ttl, longest, started, deadline, granted, sent, engine, doubts }
+        Lease {
+            resource,
+            token,
+            rounds: 0,
+            waited_nanos: 0,
+            ttl,
+            longest: ttl,
+            started: Moment::START,
+            deadline,
+            granted: NodeSet::EMPTY,
+            sent: NodeSet::EMPTY,
+            engine: NO_ENGINE,
+            doubts: Box::default(),
+        }
     }
 
     /// An expired lease, in place of one that another thread has.

@@ -67,6 +67,7 @@ use crate::keep_alive::Loss;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase};
 use crate::quorum::Verdict;
+use crate::times::Times;
 use fleet::{Fleet, Outgoing};
 use node::{Node, Request, Route, State};
 use operation::{Failure, Operations, Progress, Task};
@@ -133,6 +134,7 @@ pub enum Done {
 /// What was cancelled, and what the caller has to do next.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation")]
 #[non_exhaustive]
 pub enum Cancelled {
     /// An acquisition. It holds no lock: the engine releases what it acquired, or may still
@@ -174,9 +176,9 @@ pub enum Action<'a> {
     },
 }
 
-/// Counters since the engine was created. Of each acquisition, the result is counted once, however
-/// many rounds it took; failures of other kinds are not counted. Renewals of kept locks count as
-/// extensions.
+/// Counters since the engine was created, and two numbers of this moment, `waiting` and `held`. Of
+/// each acquisition, the result is counted once, however many rounds it took; failures of other
+/// kinds are not counted. Renewals of kept locks count as extensions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -200,6 +202,9 @@ pub struct Stats {
     pub healed: u64,
     /// Extensions that failed.
     pub extensions_failed: u64,
+    /// Locks that were kept alive and are no longer renewed, whatever the
+    /// [cause](crate::LossCause).
+    pub lost: u64,
     /// Releases by their owner, dropped guards included.
     pub released: u64,
     /// Replies that arrived after their timeout.
@@ -219,6 +224,18 @@ pub struct Stats {
     /// `CLIENT KILL`s of old connections that the server confirmed, so that nothing sent on them
     /// runs later.
     pub connections_killed: u64,
+    /// Acquisitions in flight now: their callers have no result yet.
+    pub waiting: u64,
+    /// Locks that are held now: granted, and neither released nor let go. Locks with an operation
+    /// in flight, kept locks, lost ones and expired ones count until they are released. An adopted
+    /// lock counts from its first extension on.
+    ///
+    /// A [`Lease`] that was dropped, or given to another engine without
+    /// [`let_go`](Engine::let_go), counts for ever: nothing tells its engine. A [`LockGuard`] that
+    /// is dropped is released, and [`into_parts`](crate::LockGuard::into_parts) lets go.
+    ///
+    /// [`LockGuard`]: crate::LockGuard
+    pub held: u64,
 }
 
 impl Stats {
@@ -252,6 +269,12 @@ pub struct Engine {
     replies_share: usize,
     queues: Queues,
     stats: Stats,
+    /// In a box: what is used most stays close together.
+    times: Box<Times>,
+    /// Leases of other engines that became this one's.
+    adopted: u64,
+    /// Leases of this engine that were let go.
+    let_go: u64,
 }
 
 impl Engine {
@@ -273,6 +296,9 @@ impl Engine {
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
             queues,
             stats: Stats::default(),
+            times: Box::default(),
+            adopted: 0,
+            let_go: 0,
         }
     }
 
@@ -635,7 +661,18 @@ impl Engine {
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        Stats { quarantines: self.nodes.quarantines(), ..self.stats }
+        let came = self.stats.acquired + self.adopted;
+        Stats {
+            quarantines: self.nodes.quarantines(),
+            waiting: self.acquisitions().count() as u64,
+            held: came - self.stats.released - self.let_go,
+            ..self.stats
+        }
+    }
+
+    /// How long acquisitions took, and locks were held.
+    pub fn times(&self) -> &Times {
+        &self.times
     }
 
     /// How many nodes are ready to vote.

@@ -57,6 +57,7 @@ pub(super) enum Task {
         ttl: Ttl,
         patience: Patience,
         attempts: u32,
+        started: Moment,
         last: Option<Box<Last>>,
     },
     Extend {
@@ -65,18 +66,11 @@ pub(super) enum Task {
         refused: Option<LockError>,
     },
     /// What each node has said.
-    Inspect {
-        found: Vec<Option<Holding>>,
-    },
+    Inspect { found: Vec<Option<Holding>> },
     /// Whether the lock was valid when its release began.
-    Release {
-        was_valid: bool,
-    },
+    Release { was_valid: bool },
     /// The lock is renewed until it is stopped or lost.
-    Keep {
-        lease: usize,
-        keep: Box<Keep>,
-    },
+    Keep { lease: usize, keep: Box<Keep> },
 }
 
 /// What is remembered between two rounds, and before the first round if the acquisition has to

@@ -55,6 +55,7 @@ impl Engine {
     /// here.
     pub(super) fn adopt(&mut self, now: Moment, mut lease: Lease) -> Lease {
         if lease.engine != self.operations.instance() {
+            self.adopted += 1;
             self.nodes.take_doubts(now, &lease);
             lease = lease.adopted(self.nodes.len());
             lease.engine = self.operations.instance();
@@ -69,6 +70,7 @@ impl Engine {
     pub fn let_go(&mut self, now: Moment, lease: &mut Lease) {
         let now = self.clamp(now);
         let token = lease.token;
+        self.let_go += u64::from(lease.engine == self.operations.instance());
         self.take_back_unsent(token);
         let mut doubts = std::mem::take(&mut lease.doubts).into_vec();
         for known in self.doubts(now, token) {
@@ -104,6 +106,9 @@ impl Engine {
 
     fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<usize>) -> usize {
         let lease = self.adopt(now, lease);
+        if lease.started != Moment::START {
+            self.times.hold.record(now.nanos_since(lease.started));
+        }
         // A lock that is released late may have been forgotten meanwhile, so its doubts are needed
         // again.
         self.nodes.take_doubts(now, &lease);

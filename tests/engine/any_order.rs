@@ -1,11 +1,13 @@
 //! Any order of public calls on two engines that pass leases to each other: no panic, and nothing
 //! is left over.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muxlock::proto::{Action, Engine, Patience, Reply, ServerError};
+use muxlock::proto::{Action, Engine, Entropy, Patience, Reply, ServerError};
 use muxlock::{
     Cancelled, Done, Fingerprint, Heal, Holding, KeepAlive, Lease, Moment, NodeOutcome, OpId,
     Phase, Redlock, ReleaseWith, Resource, RestartGuard, ServerErrorKind,
@@ -27,17 +29,42 @@ impl Random {
     }
 }
 
+/// By token, the side whose engine knows the lease as its own.
+type Owners = Rc<RefCell<HashMap<Vec<u8>, usize>>>;
+
 struct Side {
     engine: Engine,
     asked: Vec<VecDeque<Asked>>,
     ops: Vec<OpId>,
     leases: Vec<Lease>,
     connections: i64,
+    which: usize,
+    /// How many locks its engine is to count as held.
+    held: u64,
+    owners: Owners,
+}
+
+/// Tokens that the other side does not draw.
+struct Own {
+    counted: Counted,
+    which: usize,
+}
+
+impl Entropy for Own {
+    fn token(&mut self, now: Moment) -> Option<[u8; 20]> {
+        let mut token = self.counted.token(now)?;
+        token[19] = self.which as u8;
+        Some(token)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.counted.next_u64()
+    }
 }
 
 const NODES: usize = 3;
 
-fn side(random: &mut Random, is_marked: bool) -> Side {
+fn side(random: &mut Random, is_marked: bool, which: usize, owners: Owners) -> Side {
     let urls = (1..=NODES).map(|port| format!("redis://127.0.0.1:{port}"));
     let guard = match random.below(3) {
         0 => RestartGuard::Off,
@@ -54,13 +81,16 @@ fn side(random: &mut Random, is_marked: bool) -> Side {
         .heal(heal);
     let builder = if is_marked { builder.flush_marker("m") } else { builder };
     let dry = [3, u32::MAX][usize::from(random.below(8) > 0)];
-    let entropy = Counted::new(dry, random.next() << 11);
+    let entropy = Own { counted: Counted::new(dry, random.next() << 11), which };
     Side {
         engine: Engine::new(Arc::new(builder.config().unwrap()), Box::new(entropy)),
         asked: vec![VecDeque::new(); NODES],
         ops: vec![],
         leases: vec![],
         connections: 0,
+        which,
+        held: 0,
+        owners,
     }
 }
 
@@ -95,6 +125,7 @@ impl Side {
         match done {
             Done::Acquired(Ok(lease)) => {
                 assert!(lease.is_valid_at(now));
+                self.adopts(&lease);
                 self.leases.push(lease);
             }
             Done::Extended(lease, result) => {
@@ -108,6 +139,27 @@ impl Side {
             }
             _ => {}
         }
+    }
+
+    fn adopts(&mut self, lease: &Lease) {
+        let token = lease.token().as_bytes().to_vec();
+        let owner = self.owners.borrow_mut().insert(token, self.which);
+        self.held += u64::from(owner != Some(self.which));
+    }
+
+    fn gives_up(&mut self, lease: &Lease) {
+        let owner = self.owners.borrow_mut().remove(lease.token().as_bytes());
+        self.held -= u64::from(owner == Some(self.which));
+    }
+
+    /// The numbers of this moment are exact: they do not drift, whatever was done before.
+    fn check_numbers(&self, seed: u64) {
+        let stats = self.engine.stats();
+        assert_eq!(stats.held, self.held, "{seed}");
+        assert_eq!(stats.waiting, self.engine.acquisitions().count() as u64, "{seed}");
+        let times = self.engine.times();
+        assert_eq!(times.acquire.count(), stats.acquired, "{seed}");
+        assert!(times.hold.count() <= stats.released.min(stats.acquired), "{seed}");
     }
 
     fn answer(
@@ -188,7 +240,8 @@ fn run(seed: u64) {
     // Neighbouring seeds begin alike.
     (0..8).for_each(|_| _ = random.next());
     let marked = random.below(3) == 0;
-    let mut sides = [side(random, marked), side(random, marked)];
+    let owners = Owners::default();
+    let mut sides = [0, 1].map(|which| side(random, marked, which, Rc::clone(&owners)));
     let (mut nanos, mut jumped) = (1_000_000_000_u64, 0_u64);
     let chaos = random.below(12).saturating_sub(6);
     let pace = [1, 10, 1_000][random.below(3)];
@@ -216,6 +269,7 @@ fn run(seed: u64) {
             }
             4..6 => {
                 if let Some(lease) = lease(side) {
+                    side.adopts(&lease);
                     let op = side.engine.extend(now, lease, ttl);
                     side.ops.push(op);
                 }
@@ -226,23 +280,27 @@ fn run(seed: u64) {
                         .notice(ttl)
                         .renewals_max([0, 1, u32::MAX][random.below(3)])
                         .lifetime_max([Duration::ZERO, Duration::MAX][random.below(2)]);
+                    side.adopts(&lease);
                     let op = side.engine.keep(now, lease, &how);
                     side.ops.push(op);
                 }
             }
             9 => {
                 if let Some(lease) = lease(side) {
+                    side.gives_up(&lease);
                     let op = side.engine.release(now, lease);
                     side.ops.push(op);
                 }
             }
             10 => {
                 if let Some(lease) = lease(side) {
+                    side.gives_up(&lease);
                     side.engine.abandon(early, lease);
                 }
             }
             11 => {
                 if let Some(mut lease) = lease(side) {
+                    side.gives_up(&lease);
                     side.engine.let_go(now, &mut lease);
                     if random.below(3) == 0 {
                         side.engine.let_go(now, &mut lease);
@@ -311,6 +369,7 @@ fn run(seed: u64) {
             if random.below(3) > 0 {
                 side.drain(Moment::with_jumps(nanos, jumped));
             }
+            side.check_numbers(seed);
             let _ =
                 (side.engine.nodes().count(), side.engine.unavailable(), side.engine.unanswered());
         }
@@ -327,6 +386,7 @@ fn run(seed: u64) {
                 }
             }
             for lease in std::mem::take(&mut side.leases) {
+                side.gives_up(&lease);
                 side.engine.abandon(now, lease);
             }
             side.engine.connect(now);
@@ -360,6 +420,7 @@ fn run(seed: u64) {
             }
         }
         assert!(is_quiet, "{seed}: something is due for ever: {:?}", side.engine.poll_timeout());
+        side.check_numbers(seed);
         assert_eq!(side.engine.operations(), 0, "{seed}");
         assert_eq!(side.engine.unanswered(), 0, "{seed}");
         assert!(side.engine.nodes().all(|node| node.debts == 0), "{seed}");

@@ -4,6 +4,7 @@
 
 mod any_order;
 mod corpora;
+mod counts;
 mod doubts;
 mod edges;
 mod guard;

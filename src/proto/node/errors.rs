@@ -1,8 +1,9 @@
 //! The errors of a server, as they are counted and shown.
 
+use std::io;
 use std::sync::Arc;
 
-use crate::outcome::ServerErrorKind;
+use crate::outcome::{NodeOutcome, Phase, ServerErrorKind};
 use crate::proto::command::ServerError;
 
 /// A run of this many hexadecimal digits could be a token and is redacted.
@@ -18,6 +19,8 @@ const MESSAGE_CHARS_MAX: usize = 160;
 pub(super) struct Errors {
     pub(super) counts: ErrorCounts,
     pub(super) last: Option<LastError>,
+    pub(super) timeouts: u64,
+    pub(super) refused: u64,
 }
 
 /// The last of the errors that came with words.
@@ -37,6 +40,18 @@ impl LastError {
 }
 
 impl Errors {
+    /// The connection has ended, or could not be made.
+    #[cold]
+    pub(super) fn note_failure(&mut self, failure: NodeOutcome) {
+        match failure {
+            // The commands that a silent server did not answer were counted.
+            NodeOutcome::TimedOut(Phase::Reply) => {}
+            NodeOutcome::TimedOut(_) => self.timeouts += 1,
+            NodeOutcome::Disconnected(io::ErrorKind::ConnectionRefused) => self.refused += 1,
+            _ => {}
+        }
+    }
+
     /// Keeps an error's message for reports, without secrets: some servers repeat what they were
     /// sent.
     pub(super) fn keep(&mut self, error: ServerError, password: Option<&str>) {

@@ -124,6 +124,7 @@ impl Node {
         unsent: Vec<usize>,
         random: u64,
     ) -> Moment {
+        self.errors.note_failure(outcome);
         self.identity.note_last_reply(self.pipeline.last_reply_at);
         self.pipeline.lose(unsent);
         self.debts.stop();
@@ -208,6 +209,12 @@ impl Node {
         }
     }
 
+    /// A command was not answered in time.
+    #[cold]
+    pub(super) fn note_timeout(&mut self) {
+        self.errors.timeouts += 1;
+    }
+
     pub(super) fn note_vote(&mut self, vote: Vote) {
         self.last_vote = vote;
     }
@@ -280,6 +287,8 @@ impl Node {
             run_id: server.run_id.clone(),
             release_with,
             errors: self.errors.counts,
+            timeouts: self.errors.timeouts,
+            refused: self.errors.refused,
         }
     }
 }
@@ -391,6 +400,10 @@ pub struct NodeStatus {
     pub release_with: ReleaseWith,
     /// The errors of this server, by kind.
     pub errors: ErrorCounts,
+    /// Commands that it did not answer in time, and connections that were not made in time.
+    pub timeouts: u64,
+    /// Connections that its machine refused: no server listens at the address.
+    pub refused: u64,
 }
 
 /// The state of a node's connection.
