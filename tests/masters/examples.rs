@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use muxlock::testing::Masters;
 use testbed::{TTL, soon};
 
-const ALL: [&str; 4] = ["cancel", "critical_section", "long_job", "own_event_loop"];
+const ALL: [&str; 5] = ["cancel", "critical_section", "long_job", "metrics", "own_event_loop"];
 
 /// A process that ends with its test.
 struct Running(Child);
@@ -57,6 +57,36 @@ fn critical_section_and_long_job_run_to_their_end() {
     let (output, out, err) = run(example("long_job").args(urls(&masters)));
     assert!(output.status.success(), "{out}{err}");
     assert!(out.ends_with("done; held to the end: true\n"), "{out}");
+}
+
+/// The names that `docs/operating.md` has rules for.
+#[test]
+fn metrics_are_named_and_counted() {
+    let masters = Masters::start(3).unwrap();
+    let (output, out, err) = run(example("metrics").args(urls(&masters)));
+    assert!(output.status.success(), "{out}{err}");
+    let value = |name: &str| {
+        let said = out.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        said.unwrap_or_else(|| panic!("{name}: {out}")).parse::<f64>().expect(name)
+    };
+    for (name, expected) in [
+        ("muxlock_acquire_seconds", 1.0),
+        ("muxlock_hold_seconds", 1.0),
+        ("muxlock_waiting", 0.0),
+        ("muxlock_held", 0.0),
+        ("muxlock_acquired_total", 1.0),
+        ("muxlock_contended_total", 1.0),
+        ("muxlock_unavailable_total", 0.0),
+        ("muxlock_lost_total", 0.0),
+        ("muxlock_extensions_failed_total", 0.0),
+    ] {
+        assert_eq!(value(name), expected, "{name}: {out}");
+    }
+    for master in masters.iter() {
+        let of_node = |name| value(&format!("muxlock_node_{name}{{node=\"{}\"}}", master.addr()));
+        assert_eq!((of_node("up"), of_node("quarantined"), of_node("debts")), (1.0, 0.0, 0.0));
+        assert!((0.0..1.0).contains(&of_node("latency_seconds")), "{out}");
+    }
 }
 
 /// On fresh masters, a newcomer reads in one line what to do.

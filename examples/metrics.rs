@@ -1,0 +1,248 @@
+//! Numbers for monitoring, every ten seconds, through the `metrics` crate.
+//!
+//! ```text
+//! cargo run --example metrics -- redis://10.0.0.{1,2,3}
+//! ```
+//!
+//! [`Sampler`] is what to copy. Install the exporter of your choice in place of [`Printer`], which
+//! prints the last values when the program ends. `docs/operating.md` has rules for alerts on these
+//! names. No name and no label says which resource is locked: there are too many.
+//!
+//! With the crate `prometheus-client`, a collector reads the numbers at each scrape instead:
+//!
+//! ```text
+//! impl Collector for Locks {
+//!     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+//!         let (stats, times) = (self.redlock.stats(), self.redlock.times());
+//!         let acquired = ConstCounter::new(stats.acquired);
+//!         let (name, help) = ("muxlock_acquired", "Locks granted");
+//!         let metric = encoder.encode_descriptor(name, help, None, acquired.metric_type())?;
+//!         acquired.encode(metric)?;
+//!         // The same for the other counters, and with ConstGauge for the gauges.
+//!
+//!         // The encoder adds the counts up itself, and expects a last bucket for the rest.
+//!         let mut below = 0;
+//!         let own = |(upper, count)| (upper, count - std::mem::replace(&mut below, count));
+//!         let seconds = |(upper, count): (Duration, u64)| (upper.as_secs_f64(), count);
+//!         let buckets = times.acquire.buckets().map(seconds);
+//!         let all = [(f64::MAX, times.acquire.count())];
+//!         let buckets: Vec<(f64, u64)> = buckets.chain(all).map(own).collect();
+//!         let (name, help) = ("muxlock_acquire_seconds", "From the call to the grant");
+//!         let (sum, count) = (times.acquire.sum().as_secs_f64(), times.acquire.count());
+//!         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+//!         metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+//!     }
+//! }
+//! ```
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit, counter, gauge, histogram,
+};
+use muxlock::{NodeState, Redlock};
+
+const PERIOD: Duration = Duration::from_secs(10);
+const TTL: Duration = Duration::from_secs(10);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let urls: Vec<String> = std::env::args().skip(1).collect();
+    if urls.is_empty() {
+        eprintln!("usage: metrics redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3");
+        std::process::exit(2);
+    }
+    let printer = Printer::default();
+    metrics::set_global_recorder(printer.clone())?;
+    let redlock = Redlock::connect(urls)?;
+
+    let (stop, stopped) = mpsc::channel::<()>();
+    let mut sampler = Sampler::new(redlock.clone());
+    let sampling = thread::spawn(move || {
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(PERIOD) {
+            sampler.sample();
+        }
+        // What happened since the last sample.
+        sampler.sample();
+    });
+
+    work(&redlock)?;
+    drop(stop);
+    sampling.join().expect("it does not panic");
+    printer.print();
+    Ok(())
+}
+
+fn work(redlock: &Redlock) -> Result<(), muxlock::Error> {
+    let lock = redlock.try_lock("report:daily", TTL)?;
+    println!("{} waited {:?}, {} round", lock.fingerprint(), lock.waited(), lock.rounds());
+    if let Err(error) = redlock.try_lock("report:daily", TTL) {
+        println!("{error}");
+    }
+    if !lock.unlock()?.was_held() {
+        println!("the lock may have been lost before");
+    }
+    Ok(())
+}
+
+/// Passes the numbers of one client on.
+struct Sampler {
+    redlock: Redlock,
+    acquire: Passed,
+    hold: Passed,
+}
+
+impl Sampler {
+    fn new(redlock: Redlock) -> Sampler {
+        Sampler {
+            redlock,
+            acquire: Passed::new("muxlock_acquire_seconds"),
+            hold: Passed::new("muxlock_hold_seconds"),
+        }
+    }
+
+    fn sample(&mut self) {
+        let (stats, times) = (self.redlock.stats(), self.redlock.times());
+        self.acquire.pass(&times.acquire);
+        self.hold.pass(&times.hold);
+        gauge!("muxlock_waiting").set(stats.waiting as f64);
+        gauge!("muxlock_held").set(stats.held as f64);
+        counter!("muxlock_acquired_total").absolute(stats.acquired);
+        // Another holder has it, or too few masters give a vote: two different alarms.
+        counter!("muxlock_contended_total").absolute(stats.contended);
+        counter!("muxlock_unavailable_total").absolute(stats.unavailable);
+        counter!("muxlock_lost_total").absolute(stats.lost);
+        counter!("muxlock_extensions_failed_total").absolute(stats.extensions_failed);
+        for node in self.redlock.nodes() {
+            let label = [("node", node.address.to_string())];
+            let is_up = matches!(node.state, NodeState::Ready | NodeState::Quarantined);
+            let latency = node.latency.unwrap_or_default();
+            gauge!("muxlock_node_up", &label).set(f64::from(is_up));
+            gauge!("muxlock_node_latency_seconds", &label).set(latency.as_secs_f64());
+            let is_quarantined = node.quarantine.is_some();
+            gauge!("muxlock_node_quarantined", &label).set(f64::from(is_quarantined));
+            gauge!("muxlock_node_debts", &label).set(node.debts as f64);
+        }
+    }
+}
+
+/// What of a histogram was passed on. The `metrics` crate takes single durations: each counts as
+/// the upper bound of its bucket.
+struct Passed {
+    name: &'static str,
+    counts: Vec<u64>,
+}
+
+impl Passed {
+    fn new(name: &'static str) -> Passed {
+        Passed { name, counts: vec![0; muxlock::Histogram::BUCKETS] }
+    }
+
+    fn pass(&mut self, times: &muxlock::Histogram) {
+        let mut below = 0;
+        for ((upper, cumulative), passed) in times.buckets().zip(&mut self.counts) {
+            let count = cumulative - below;
+            below = cumulative;
+            let new = (count - *passed) as usize;
+            *passed = count;
+            histogram!(self.name).record_many(upper.as_secs_f64(), new);
+        }
+    }
+}
+
+/// Stands for an exporter: keeps the last value of each metric.
+#[derive(Clone, Default)]
+struct Printer {
+    values: Arc<Mutex<BTreeMap<String, f64>>>,
+}
+
+impl Printer {
+    fn print(&self) {
+        for (name, value) in &*self.values.lock().expect("nothing panics while it has it") {
+            println!("{name} {value}");
+        }
+    }
+
+    fn metric(&self, key: &Key) -> Arc<Metric> {
+        let labels = key.labels().map(|label| format!("{}=\"{}\"", label.key(), label.value()));
+        let labels: Vec<String> = labels.collect();
+        let name = match labels.as_slice() {
+            [] => key.name().to_owned(),
+            labels => format!("{}{{{}}}", key.name(), labels.join(",")),
+        };
+        Arc::new(Metric { name, printer: self.clone() })
+    }
+}
+
+struct Metric {
+    name: String,
+    printer: Printer,
+}
+
+impl Metric {
+    fn change(&self, change: impl FnOnce(f64) -> f64) {
+        let mut values = self.printer.values.lock().expect("nothing panics while it has it");
+        let value = values.entry(self.name.clone()).or_default();
+        *value = change(*value);
+    }
+}
+
+impl CounterFn for Metric {
+    fn increment(&self, by: u64) {
+        self.change(|value| value + by as f64);
+    }
+
+    fn absolute(&self, total: u64) {
+        self.change(|value| value.max(total as f64));
+    }
+}
+
+impl GaugeFn for Metric {
+    fn increment(&self, by: f64) {
+        self.change(|value| value + by);
+    }
+
+    fn decrement(&self, by: f64) {
+        self.change(|value| value - by);
+    }
+
+    fn set(&self, new: f64) {
+        self.change(|_| new);
+    }
+}
+
+/// Shows how many durations there are; an exporter keeps them in buckets.
+impl HistogramFn for Metric {
+    fn record(&self, duration: f64) {
+        self.record_many(duration, 1);
+    }
+
+    fn record_many(&self, _: f64, count: usize) {
+        self.change(|value| value + count as f64);
+    }
+}
+
+impl Recorder for Printer {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.metric(key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.metric(key))
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(self.metric(key))
+    }
+}
