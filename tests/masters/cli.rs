@@ -150,6 +150,34 @@ fn settings_come_from_flags_variables_and_a_file() {
     assert!(inspect(&mut command).contains("held by 01234567 "));
 }
 
+/// The file of the Debian package sets nothing as it is, and all its settings are known.
+#[test]
+fn packaged_file_is_read_as_it_is_and_without_its_marks() {
+    let (masters, _, list) = start();
+    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/muxlock.toml");
+    let (code, out, err) = run(&mut muxlock(&["inspect", "deploy", "--config", packed]));
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.starts_with("muxlock: no masters: "), "{err}");
+
+    let folder = Folder::create("cli-packaged");
+    let (file, secret) = (folder.0.join("muxlock.toml"), folder.0.join("secret"));
+    fs::write(&secret, "sesame").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let secret = secret.to_str().unwrap();
+    let text = fs::read_to_string(packed).unwrap();
+    let settings = text.lines().filter_map(|line| line.strip_prefix('#'));
+    let settings: Vec<&str> = settings
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase()))
+        .collect();
+    assert_eq!(settings.len(), 5, "{settings:?}");
+    fs::write(&file, settings.join("\n").replace("/run/secrets/redis", secret)).unwrap();
+    let mut command = muxlock(&["inspect", "deploy", "--config", file.to_str().unwrap()]);
+    let (code, out, err) = run(command.env("MUXLOCK_NODES", &list));
+    assert_eq!((code, err.as_str()), (1, ""), "{out}");
+    assert!(out.ends_with("\ndeploy is free\n"), "{out}");
+    drop(masters);
+}
+
 #[test]
 fn bad_input_is_named_and_nothing_is_done() {
     let folder = Folder::create("cli-bad");
