@@ -76,6 +76,7 @@ fn forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent() {
             assert_eq!(lock.extend(TTL).unwrap_err().kind(), LockErrorKind::Forked);
             assert!(redlock.nodes().is_empty());
             assert_eq!(redlock.stats(), muxlock::Stats::default());
+            assert_eq!(redlock.times(), muxlock::Times::default());
             assert_eq!(redlock.shutdown(TTL), 0);
             assert!(!format!("{redlock:?}").is_empty());
             drop(lock);
@@ -192,6 +193,7 @@ fn forked_child_is_told_nothing_by_a_guest() {
             assert_eq!(guest.mux().next_timeout(), None, "there is nothing to wake up for");
             assert_eq!(guest.mux().nodes().count(), 0);
             assert_eq!(guest.mux().stats(), Stats::default());
+            assert_eq!(guest.mux().times(), muxlock::Times::default());
             drop(guest);
         });
         let mut guest = slot.take().unwrap();

@@ -10,6 +10,7 @@
 mod bench;
 #[cfg(feature = "cli")]
 mod cli;
+mod counts;
 mod deletes;
 #[cfg(feature = "cli")]
 mod demo;
