@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply};
-use muxlock::{Cancelled, Done, Histogram, KeepAlive, NodeOutcome, Stats};
+use muxlock::{Cancelled, Done, Histogram, KeepAlive, NodeOutcome, Phase, Stats};
 use testbed::memory::{CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL};
 
 const MS: Duration = Duration::from_millis(1);
@@ -189,4 +189,20 @@ fn timeouts_and_refusals_of_a_node_are_counted_once_each() {
     let (_, refused) = counts(&scenario)[2];
     assert_eq!(refused, 1);
     drop(lease);
+}
+
+/// Its command was counted when it was late, and is not counted again.
+#[test]
+fn connection_of_a_silent_node_that_ends_is_no_second_timeout() {
+    let mut scenario = Scenario::ready(3);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.replies([0, 1], Reply::Ok);
+    let _lease = scenario.acquired().unwrap();
+    scenario.pass(NODE_TIMEOUT);
+    let silent = |scenario: &Scenario| scenario.engine.nodes().nth(2).unwrap();
+    assert_eq!((silent(&scenario).timeouts, silent(&scenario).last_failure), (1, None));
+    scenario.pass(Duration::from_secs(10));
+    let over = Some(NodeOutcome::TimedOut(Phase::Reply));
+    assert_eq!((silent(&scenario).timeouts, silent(&scenario).last_failure), (1, over));
 }
