@@ -113,9 +113,9 @@ fn wrong_usage_is_told_from_the_codes_of_a_command() {
         (&["--at-least", "1m", "r", "true"], "muxlock: at-least is 1m: at most max-ttl, which is "),
         (
             &["--kill-after", "9s", "r", "true"],
-            "muxlock: kill-after is 9s: at most 4s 900ms with a ttl of 10s; it needs --ttl 18s 200ms\n",
+            "muxlock: kill-after is 9s: at most 4s 400ms with a ttl of 10s; it needs --ttl 20s 222ms\n",
         ),
-        (&["--ttl", "200ms", "r", "true"], "muxlock: ttl is 200ms: more than 200ms, four times "),
+        (&["--ttl", "200ms", "r", "true"], "muxlock: ttl is 200ms: more than 222ms with "),
         (
             &["--ttl", "10", "r", "true"],
             "error: invalid value '10' for '--ttl <D>': it has no unit",
@@ -130,6 +130,9 @@ fn wrong_usage_is_told_from_the_codes_of_a_command() {
         assert_eq!((code, out.as_str()), (125, ""), "{args:?}");
         assert!(err.starts_with(words), "{args:?}: {err}");
     }
+    let most = format!("{}s", u64::MAX);
+    let (code, _, err) = run(&mut guarded(list, &["--kill-after", &most, "r", "true"]));
+    assert!(code == 125 && err.starts_with("muxlock: kill-after is "), "{err}");
     let long = "r".repeat(2_000);
     let (code, _, err) = run(&mut guarded(list, &[&long, "true"]));
     assert!(code == 125 && err.contains("the resource name has 2000 bytes"), "{err}");
@@ -268,10 +271,10 @@ fn of_many_at_once_one_runs() {
 #[test]
 fn lock_that_is_evicted_ends_the_command() {
     let (masters, _redlock, list) = start();
-    let args =
-        ["--ttl", "3s", "r", "-c", "trap 'echo term; exit' TERM; while :; do sleep 0.1; done"];
-    let child = Running::start(&mut guarded(&list, &args));
-    soon("the lock is held", || masters[2].value_of(b"r").unwrap().is_some());
+    let script = "trap 'echo term; exit' TERM; echo ready; while :; do sleep 0.1; done";
+    let args = ["--ttl", "3s", "r", "-c", script];
+    let mut child = Running::start(&mut guarded(&list, &args));
+    assert_eq!(first_line(&mut child.0), "ready");
     for master in masters.iter() {
         master
             .query(&[b"SET", b"r", b"evicted:by-an-operator-of-the-site", b"PX", b"20000"])
@@ -279,8 +282,25 @@ fn lock_that_is_evicted_ends_the_command() {
     }
     let (code, out, err) = child.end();
     assert_eq!((code, out.as_str()), (120, "term\n"));
-    assert!(err.starts_with("muxlock: lost r: too few masters still hold our token ("), "{err}");
+    assert!(err.contains("muxlock: lost r: too few masters still hold our token ("), "{err}");
+    assert!(!err.contains("guard"), "{err}");
     assert!(err.contains("; the command gets SIGTERM now and SIGKILL in "), "{err}");
+}
+
+/// Whatever happens to the lock afterwards.
+#[test]
+fn lock_that_was_taken_is_told_with_at_least_too() {
+    let (masters, _redlock, list) = start();
+    for at_least in ["1s", "25s"] {
+        let own = ["--ttl", "20s", "--at-least", at_least, "r", "-c", "echo ready; read x"];
+        let mut child = Running::start(guarded(&list, &own).stdin(Stdio::piped()));
+        assert_eq!(first_line(&mut child.0), "ready");
+        masters.iter().for_each(|master| drop(master.query(&[b"DEL", b"r"]).unwrap()));
+        child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let (code, _, err) = child.end();
+        let words = "muxlock: lost r: too few masters still had it; the command had ended with 0\n";
+        assert_eq!((code, err.as_str()), (120, words));
+    }
 }
 
 /// The work was done without protection: its success does not count.

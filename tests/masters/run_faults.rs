@@ -56,13 +56,22 @@ impl Pair {
         text.lines().last().and_then(|line| line.parse().ok()).expect("a number")
     }
 
+    /// From the last sign of life of the first to the start of the second, in milliseconds; less
+    /// than zero if they overlap.
+    fn margin(&self) -> i64 {
+        (self.last_number("second") - self.last_number("first")) / 1_000_000
+    }
+
     /// Waits for the second command. Returns the exit status of the first, if it has one, and the
-    /// time from its last sign of life to the start of the second; less than zero if they overlap.
-    fn end(mut self) -> (Option<i32>, i64) {
+    /// margin.
+    fn end(mut self, expected: Expected) -> (Option<i32>, i64) {
         assert!(self.second.0.wait().unwrap().success());
-        // An overlap shows in the next signs.
-        pause(Duration::from_millis(100));
-        let margin = (self.last_number("second") - self.last_number("first")) / 1_000_000;
+        match expected {
+            // An overlap would show in the next signs.
+            Expected::Apart => pause(Duration::from_millis(100)),
+            Expected::Overlap => soon("they overlap", || self.margin() < 0),
+        }
+        let margin = self.margin();
         let _ = Command::new("kill").args(["-CONT", &self.first.id().to_string()]).status();
         let group = self.last_number("group");
         if margin < 0 {
@@ -74,8 +83,14 @@ impl Pair {
     }
 }
 
+#[derive(Clone, Copy)]
+enum Expected {
+    Apart,
+    Overlap,
+}
+
 /// Lets commands meet a fault. Returns their exit status and margins.
-fn margins(fault: Fault, options: &[&str]) -> Vec<(Option<i32>, i64)> {
+fn margins(fault: Fault, options: &[&str], expected: Expected) -> Vec<(Option<i32>, i64)> {
     let times = env::var("MUXLOCK_GUARD_TIMES").map_or(TIMES, |times| times.parse().unwrap());
     let (masters, _redlock, list) = start();
     let mut found = Vec::new();
@@ -98,7 +113,7 @@ fn margins(fault: Fault, options: &[&str]) -> Vec<(Option<i32>, i64)> {
             pause(Duration::from_millis(2_500));
             masters.iter().take(2).for_each(|it| it.thaw().unwrap());
         }
-        found.extend(pairs.into_iter().map(Pair::end));
+        found.extend(pairs.into_iter().map(|pair| pair.end(expected)));
     }
     let all = || found.iter().map(|one| one.1);
     let (least, most) = (all().min().unwrap(), all().max().unwrap());
@@ -110,7 +125,7 @@ fn margins(fault: Fault, options: &[&str]) -> Vec<(Option<i32>, i64)> {
 /// The first command's whole group is over before the second begins.
 fn never_overlap(fault: Fault, code: Option<i32>) {
     let _alone = heavy();
-    let found = margins(fault, &[]);
+    let found = margins(fault, &[], Expected::Apart);
     assert!(found.iter().all(|one| one.0 == code && one.1 > 0), "{found:?}");
 }
 
@@ -134,7 +149,7 @@ fn command_whose_masters_freeze_is_over_before_the_next_begins() {
 fn without_the_guard_commands_overlap() {
     let _alone = heavy();
     for fault in [Fault::Stop, Fault::Kill] {
-        let found = margins(fault, &["--no-guard"]);
+        let found = margins(fault, &["--no-guard"], Expected::Overlap);
         assert!(found.iter().all(|one| one.1 < 0), "{found:?}");
     }
 }
@@ -159,4 +174,74 @@ fn end_of_the_guard_is_told() {
     assert_eq!(err.matches(told).count(), 1, "{err}");
     assert!(err.contains("muxlock: lost r with "), "{err}");
     masters.iter().take(2).for_each(|it| it.thaw().unwrap());
+}
+
+/// What the first process leaves behind is ended too, also if muxlock is killed meanwhile.
+#[test]
+fn group_is_ended_after_its_first_process() {
+    let (masters, _redlock, list) = start();
+    for is_killed in [false, true] {
+        let name = format!("group-{is_killed}");
+        let folder = Folder::create(&name);
+        let signs = folder.0.join("signs");
+        let rest = format!(
+            "trap \"\" TERM; while :; do date +%s%N >> {}; sleep 0.01; done",
+            signs.display()
+        );
+        let script = format!("sh -c '{rest}' & sleep 60");
+        let own =
+            ["--ttl", TTL, "--max-time", "200ms", "--kill-after", "500ms", &name, "-c", &script];
+        let mut child = Running::start(&mut guarded(&list, &own));
+        soon("SIGTERM was sent", || folder.0.join("signs").exists());
+        if is_killed {
+            pause(Duration::from_millis(400));
+            signal("KILL", child.id());
+        }
+        let code = child.0.wait().unwrap().code();
+        assert_eq!(code, (!is_killed).then_some(124));
+        soon("the lock is over", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+        let lines = || fs::read_to_string(&signs).unwrap().lines().count();
+        let before = lines();
+        pause(Duration::from_millis(200));
+        assert_eq!(lines(), before, "nothing of the group lives");
+    }
+}
+
+/// Words that nobody reads hold up neither SIGKILL nor the guard.
+#[test]
+fn full_pipe_delays_no_end() {
+    let (masters, _redlock, list) = start();
+    let folder = Folder::create("full_pipe");
+    let signs = folder.0.join("signs");
+    let fill = "dd if=/dev/zero bs=65536 count=64 >&2 2>/dev/null &";
+    let script = format!(
+        "trap '' TERM; {fill} while :; do date +%s%N >> {}; sleep 0.01; done",
+        signs.display()
+    );
+    let own =
+        ["-v", "--ttl", TTL, "--max-time", "1s", "--kill-after", "300ms", "full", "-c", &script];
+    let mut child = Running::start(&mut guarded(&list, &own));
+    soon("the command runs", || signs.exists());
+    soon("the lock is over", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+    assert_eq!(child.0.wait().unwrap().code(), Some(124));
+    let lines = || fs::read_to_string(&signs).unwrap().lines().count();
+    let before = lines();
+    pause(Duration::from_millis(200));
+    assert_eq!(lines(), before, "nothing of the group lives");
+}
+
+/// A guard that was stopped hears of the renewals before it judges.
+#[test]
+fn guard_that_was_stopped_ends_no_healthy_command() {
+    let (_masters, _redlock, list) = start();
+    let own = ["--ttl", "1s", "--kill-after", "100ms", "r", "-c", "echo ready; sleep 3; exit 7"];
+    let mut child = Running::start(&mut guarded(&list, &own));
+    assert_eq!(super::run::first_line(&mut child.0), "ready");
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let all = fs::read_to_string(children).unwrap();
+    let guard = all.split_whitespace().next().unwrap().parse().unwrap();
+    signal("STOP", guard);
+    pause(Duration::from_millis(1_800));
+    signal("CONT", guard);
+    assert_eq!(child.end(), (7, String::new(), String::new()));
 }

@@ -58,6 +58,15 @@ impl Group {
         self.signal(Signal::SIGCONT);
     }
 
+    /// Whether nothing of it runs. What forks without end is hard to see, so what seems to be over
+    /// is killed before that is believed.
+    pub fn is_over(self) -> bool {
+        !self.is_alive() && {
+            self.signal(Signal::SIGKILL);
+            !self.is_alive()
+        }
+    }
+
     /// Whether it has a process that runs. The first one remains as a zombie, with which signals
     /// still reach the group.
     pub fn is_alive(self) -> bool {

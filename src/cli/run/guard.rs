@@ -19,7 +19,8 @@ use nix::unistd::{Pid, pipe2, read};
 use super::command::{GROUP_LOOK_AGAIN, Group};
 use super::stub::SELF;
 use super::timer::{Timer, since_boot};
-use super::{FAILED, say, seconds};
+use super::voice::{self, say};
+use super::{FAILED, seconds};
 
 pub const NAME: &str = "__guard";
 /// A word: a tag, and a number.
@@ -60,24 +61,27 @@ impl Guard {
         Ok(Guard { child: command.spawn()?, words: Some(OwnedFd::into(write)) })
     }
 
-    /// The lock is over after this time.
-    pub fn renewed(&mut self, left: Duration) -> io::Result<()> {
-        self.at(DEADLINE, left)
+    /// The lock is over at this time since the start of the machine.
+    pub fn renewed(&mut self, deadline: Duration) {
+        self.at(DEADLINE, deadline);
     }
 
-    /// The command has got SIGTERM, and gets SIGKILL after this time.
-    pub fn ending(&mut self, kill_in: Duration) -> io::Result<()> {
-        self.at(ENDING, kill_in)
+    /// The command has got SIGTERM, and gets SIGKILL at this time since the start of the machine.
+    pub fn ending(&mut self, kill_at: Duration) {
+        self.at(ENDING, kill_at);
+    }
+
+    /// Whether it can still be told something.
+    pub fn is_there(&self) -> bool {
+        self.words.is_some()
     }
 
     pub fn group(&mut self, group: Pid) {
         self.write(GROUP, u64::try_from(group.as_raw()).unwrap_or(0));
     }
 
-    fn at(&mut self, tag: u8, left: Duration) -> io::Result<()> {
-        let at = since_boot()?.saturating_add(left).as_nanos();
-        self.write(tag, u64::try_from(at).unwrap_or(u64::MAX));
-        Ok(())
+    fn at(&mut self, tag: u8, at: Duration) {
+        self.write(tag, u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// A guard that cannot be told the truth must not act on what it knows: it would end a command
@@ -102,9 +106,17 @@ impl Guard {
 
     /// Notices the guard's end. Returns whether it has ended the command.
     pub fn look(&mut self) -> bool {
-        match self.child.try_wait() {
-            Ok(Some(status)) if status.code() == Some(i32::from(ACTED)) => true,
-            Ok(Some(_)) if self.words.is_some() => {
+        let Ok(Some(status)) = self.child.try_wait() else {
+            return false;
+        };
+        match status.code().and_then(|code| u8::try_from(code).ok()) {
+            Some(ACTED) => true,
+            // It was told that the command is being ended, and has seen the end.
+            Some(IDLE) => {
+                self.words = None;
+                false
+            }
+            _ if self.words.is_some() => {
                 self.lose();
                 false
             }
@@ -166,6 +178,7 @@ pub fn main(args: ArgsOs) -> ExitCode {
         // In doubt, the command must not outlive the lock.
         watch.group.into_iter().for_each(|group| group.signal(Signal::SIGKILL));
     }
+    voice::finish();
     ExitCode::from(if watch.has_acted || watched.is_err() { ACTED } else { IDLE })
 }
 
@@ -180,15 +193,12 @@ impl Watch {
                 Some(kill_at) if now >= kill_at => {
                     return self.kill();
                 }
-                Some(_) if !self.is_alive() => return Ok(()),
+                Some(_) if !self.is_alive() => return self.kill(),
                 Some(kill_at) => kill_at.min(now + GROUP_LOOK_AGAIN),
                 None => self.deadline.saturating_sub(self.kill_after + self.node_timeout),
             };
-            if now >= due {
-                self.terminate(now, "muxlock has not renewed the lock");
-                continue;
-            }
-            timer.set(due - now)?;
+            timer.set(due.saturating_sub(now))?;
+            // A word that has come counts before the time: this process may have been stopped.
             match hear(&timer, words.as_ref())? {
                 Heard::Word(DEADLINE, at) => self.deadline = at,
                 Heard::Word(GROUP, number) => {
@@ -204,6 +214,9 @@ impl Watch {
                         self.terminate(since_boot()?, "muxlock has ended before its command");
                     }
                 }
+                Heard::Nothing if self.kill_at.is_none() && since_boot()? >= due => {
+                    self.terminate(since_boot()?, "muxlock has not renewed the lock");
+                }
                 Heard::Nothing => {}
             }
         }
@@ -217,19 +230,18 @@ impl Watch {
         let kill_at = now + self.kill_after;
         let kill_at = kill_at.min(self.deadline.saturating_sub(self.node_timeout)).max(now);
         self.kill_at = Some(kill_at);
-        self.has_acted = true;
         if let Some(group) = self.group.filter(|_| self.is_alive()) {
+            self.has_acted = true;
             group.terminate();
             let left = seconds(kill_at - now);
             say(&format!("{why}: the command gets SIGTERM now and SIGKILL in {left}"));
         }
     }
 
+    /// Also if nothing seems to live: what forks without end is hard to see.
     fn kill(&mut self) -> io::Result<()> {
-        if self.is_alive() {
-            self.has_acted = true;
-            self.group.into_iter().for_each(|group| group.signal(Signal::SIGKILL));
-        }
+        self.has_acted |= self.is_alive();
+        self.group.into_iter().for_each(|group| group.signal(Signal::SIGKILL));
         Ok(())
     }
 }

@@ -13,7 +13,8 @@ use nix::sys::signal::Signal;
 use super::command::code_of;
 use super::signals::Signals;
 use super::timer::Timer;
-use super::{Plan, UNAVAILABLE, say, seconds};
+use super::voice::say;
+use super::{Plan, UNAVAILABLE, seconds};
 
 const SIGNALS: Token = Token(0);
 const TIMER: Token = Token(1);

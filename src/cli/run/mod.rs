@@ -13,10 +13,11 @@ mod stub;
 mod supervise;
 mod terminal;
 mod timer;
+mod voice;
 
 use std::env::ArgsOs;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use muxlock::{Config, ConfigError, Heal};
 
 use super::options::{Options, duration};
+use voice::say;
 
 /// Runs what this program is when it has started itself, under these names.
 pub fn own(name: &OsStr, args: ArgsOs) -> Option<ExitCode> {
@@ -45,6 +47,8 @@ const TIMED_OUT: u8 = 124;
 /// Nothing was run, as `timeout(1)` says it.
 pub const FAILED: u8 = 125;
 
+/// How much of the TTL is there to end the command.
+const PERCENT_TO_END: u32 = 45;
 const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(2);
 
 /// Run a command while a lock is held
@@ -143,16 +147,12 @@ pub fn run(args: &Args) -> ExitCode {
             _ => format!("muxlock failed: {error}"),
         })
     });
-    code.map(ExitCode::from).unwrap_or_else(|why| {
+    let code = code.unwrap_or_else(|why| {
         say(&why);
-        ExitCode::from(FAILED)
-    })
-}
-
-/// One line for the user.
-fn say(text: &str) {
-    // At once, because three processes may write. If it fails, there is no way to report it.
-    let _ = io::stderr().write_all(format!("muxlock: {text}\n").as_bytes());
+        FAILED
+    });
+    voice::finish();
+    ExitCode::from(code)
 }
 
 fn seconds(time: Duration) -> String {
@@ -194,20 +194,25 @@ fn check_ttl(name: &str, given: Duration, max_ttl: Duration) -> Result<(), Strin
     Err(format!("{name} is {given}: at most max-ttl, which is {most}; {all} (--max-ttl {given})"))
 }
 
-/// The time from SIGTERM to SIGKILL. Both must fit into what is left after a renewal has failed.
+/// The time from SIGTERM to SIGKILL. Both must fit into what is left after a renewal has failed:
+/// less than half of the validity, which is a little shorter than the TTL.
 fn kill_after(args: &Args, node_timeout: Duration) -> Result<Duration, String> {
-    let most = (args.ttl / 2).checked_sub(2 * node_timeout).filter(|most| !most.is_zero());
+    let most = args.ttl / 100 * PERCENT_TO_END;
+    let most = most.checked_sub(2 * node_timeout).filter(|most| !most.is_zero());
     let shown = humantime::format_duration;
+    let needed = |kill_after: Duration| {
+        let needed = kill_after.saturating_add(2 * node_timeout).saturating_mul(100);
+        Duration::from_millis((needed / PERCENT_TO_END).as_millis().try_into().unwrap_or(u64::MAX))
+    };
     let Some(most) = most else {
-        let least = shown(4 * node_timeout);
-        let given = shown(args.ttl);
-        return Err(format!("ttl is {given}: more than {least}, four times node-timeout"));
+        let (given, least) = (shown(args.ttl), shown(needed(Duration::ZERO)));
+        return Err(format!("ttl is {given}: more than {least} with this node-timeout"));
     };
     match args.kill_after {
         None => Ok(KILL_AFTER_DEFAULT.min(most)),
         Some(given) if given <= most => Ok(given),
         Some(given) => {
-            let (ttl, needed) = (shown(args.ttl), shown(2 * (given + 2 * node_timeout)));
+            let (ttl, needed) = (shown(args.ttl), shown(needed(given)));
             let (given, most) = (shown(given), shown(most));
             let bound = format!("at most {most} with a ttl of {ttl}");
             Err(format!("kill-after is {given}: {bound}; it needs --ttl {needed}"))

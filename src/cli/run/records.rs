@@ -2,7 +2,7 @@
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-use super::say;
+use super::voice::say;
 
 struct Records;
 

@@ -1,7 +1,6 @@
 //! Runs the command while the lock is held, and ends it when the lock is lost.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::process::Child;
 use std::time::Duration;
 
@@ -13,7 +12,9 @@ use super::command::{Change, GROUP_LOOK_AGAIN, Group, KILLED_MAX, look};
 use super::guard::Guard;
 use super::locks::Locks;
 use super::terminal::{Terminal, block_output_stop};
-use super::{FAILED, LOST, Plan, TIMED_OUT, UNAVAILABLE, say, seconds, stub};
+use super::timer::since_boot;
+use super::voice::say;
+use super::{FAILED, LOST, Plan, TIMED_OUT, UNAVAILABLE, seconds, stub};
 
 /// The shortest extension for `--at-least`.
 const AT_LEAST_MIN: Duration = Duration::from_millis(10);
@@ -25,6 +26,8 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
         Ok(lease) => lease,
         Err(code) => return Ok(code),
     };
+    // The earlier of two readings, so that the lock is over no later than said.
+    let booted = since_boot()?;
     let now = locks.mux.now();
     let left = lease.remaining(now);
     if left <= notice(plan) {
@@ -39,7 +42,7 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
         let granted = format!("granted {} on {votes} of {total} masters", plan.args.resource);
         say(&format!("{granted}: holder {holder}, valid for {}", seconds(left)));
     }
-    let started = match Started::new(plan, &lease, left) {
+    let started = match Started::new(plan, &lease, booted + left) {
         Ok(started) => started,
         Err(error) => {
             locks.mux.abandon(lease);
@@ -64,13 +67,14 @@ struct Started {
 }
 
 impl Started {
-    fn new(plan: &Plan<'_>, lease: &Lease, left: Duration) -> io::Result<Started> {
+    /// The lock is over at `deadline`, since the start of the machine.
+    fn new(plan: &Plan<'_>, lease: &Lease, deadline: Duration) -> io::Result<Started> {
         let mut guard = match plan.args.no_guard {
             true => None,
             false => Some(Guard::start(plan.kill_after, plan.config.node_timeout())?),
         };
         if let Some(guard) = &mut guard {
-            guard.renewed(left)?;
+            guard.renewed(deadline);
         }
         let terminal = Terminal::of_stdin();
         let mask = block_output_stop()?;
@@ -83,12 +87,16 @@ impl Started {
         let group = Group(pid);
         if let Some(guard) = &mut guard {
             guard.group(pid);
+            if !guard.is_there() {
+                return Err(io::Error::other("the guard process has ended"));
+            }
         }
         if let Some(terminal) = &terminal {
             terminal.give(pid);
         }
-        // From here on the command runs. If the stub has ended, that is seen soon.
-        let _ = File::from(gate).write_all(&[0]);
+        // From here on the command runs, if the guard has not become active before. If the stub has
+        // ended, that is seen soon.
+        let _ = stub::open(gate, deadline.saturating_sub(notice(plan)));
         Ok(Started { guard, child, group, terminal })
     }
 }
@@ -150,6 +158,7 @@ impl<'a> Run<'a> {
         }
         self.take_terminal_back();
         let is_gone = self.ending.is_none() || !self.group.is_alive();
+        self.guard.take().map(Guard::end);
         // Only now may its number become another group's.
         let reaped = self.child.wait();
         watched?;
@@ -160,6 +169,12 @@ impl<'a> Run<'a> {
     /// Until the command has ended, and its group, if it is to end.
     fn watch(&mut self) -> io::Result<()> {
         loop {
+            if self.ended.is_none() {
+                self.look()?;
+            }
+            if self.is_over() {
+                return Ok(());
+            }
             match self.locks.done(self.kept) {
                 Some(Done::Renewed(deadline)) => self.renewed(deadline)?,
                 Some(Done::Lost(lease, loss)) => self.lost(lease, &loss)?,
@@ -171,12 +186,6 @@ impl<'a> Run<'a> {
             if self.guard.as_mut().is_some_and(Guard::look) {
                 self.guarded();
             }
-            if self.ended.is_none() {
-                self.look()?;
-            }
-            if self.is_over() {
-                return Ok(());
-            }
             let until = self.act()?;
             self.locks.turn(until)?;
         }
@@ -184,8 +193,12 @@ impl<'a> Run<'a> {
 
     fn renewed(&mut self, deadline: Moment) -> io::Result<()> {
         self.deadline = deadline;
+        let booted = since_boot()?;
         let left = deadline.since(self.locks.mux.now());
-        self.guard.as_mut().map_or(Ok(()), |guard| guard.renewed(left))
+        if let Some(guard) = &mut self.guard {
+            guard.renewed(booted + left);
+        }
+        Ok(())
     }
 
     fn lost(&mut self, lease: Lease, loss: &Loss) -> io::Result<()> {
@@ -215,9 +228,10 @@ impl<'a> Run<'a> {
 
     /// Asks the group to end. Returns what the user is told of it.
     fn end(&mut self) -> io::Result<String> {
+        let booted = since_boot()?;
         let kill_in = self.kill_in();
         if let (true, Some(guard)) = (self.is_lost, &mut self.guard) {
-            guard.ending(kill_in)?;
+            guard.ending(booted + kill_in);
         }
         if self.end_in(kill_in) {
             self.group.terminate();
@@ -254,7 +268,9 @@ impl<'a> Run<'a> {
             Change::Ended(code) => {
                 self.ended = Some(code);
                 self.take_terminal_back();
-                if self.guard.take().is_some_and(Guard::end) {
+                // Otherwise it goes on until all of the group has ended.
+                let is_done = self.ending.is_none();
+                if is_done && self.guard.take().is_some_and(Guard::end) {
                     self.guarded();
                 }
             }
@@ -294,7 +310,7 @@ impl<'a> Run<'a> {
         let now = self.locks.mux.now();
         let has_ended = |ending: &Ending| {
             let is_too_late = ending.is_killed && now >= ending.kill_at.after(KILLED_MAX);
-            is_too_late || !self.group.is_alive()
+            is_too_late || self.group.is_over()
         };
         self.ended.is_some() && self.ending.as_ref().is_none_or(has_ended)
     }
@@ -359,15 +375,28 @@ impl<'a> Run<'a> {
         }
         let held = now.since(self.granted_at);
         match args.at_least.and_then(|at_least| at_least.checked_sub(held)) {
-            Some(missing) if lease.remaining(now) < missing => {
+            // It never shortens the lock, and finds out whether it was held.
+            Some(missing) => {
                 let op = locks.mux.extend(lease, missing.max(AT_LEAST_MIN));
-                if let Done::Extended(mut lease, Err(error)) = locks.finish(op)? {
-                    locks.mux.let_go(&mut lease);
-                    say(&format!("{} may not be locked for --at-least: {error}", args.resource));
-                }
+                let extended = locks.finish(op)?;
                 locks.drain()?;
+                let Done::Extended(mut lease, result) = extended else {
+                    return Err(io::Error::other("the lock is not there"));
+                };
+                locks.mux.let_go(&mut lease);
+                match result {
+                    Ok(()) => {}
+                    Err(error) if error.is_expired() => {
+                        return lost("too few masters still had it");
+                    }
+                    Err(error) => {
+                        say(&format!(
+                            "{} may not be locked for --at-least: {error}",
+                            args.resource
+                        ));
+                    }
+                }
             }
-            Some(_) => locks.mux.let_go(&mut lease),
             None => {
                 let op = locks.mux.unlock(lease);
                 let released = locks.finish(op)?;

@@ -1,0 +1,55 @@
+//! Lines for the user, written by a thread of their own: a terminal that is stopped, or a full
+//! pipe, must hold up neither a renewal nor SIGKILL.
+
+use std::io::{Write, stderr};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+/// Lines that wait; further ones are lost.
+const LINES_MAX: usize = 64;
+/// How long the end of the process waits for lines that are not written.
+const FINISH_MAX: Duration = Duration::from_millis(500);
+
+enum Order {
+    Write(String),
+    /// Everything before it is written once the sender is dropped.
+    Finish(SyncSender<()>),
+}
+
+static WRITER: OnceLock<Option<SyncSender<Order>>> = OnceLock::new();
+
+fn start() -> Option<SyncSender<Order>> {
+    let (sender, orders) = sync_channel(LINES_MAX);
+    let thread = thread::Builder::new().name("muxlock-words".into());
+    thread.spawn(move || write_all(&orders)).ok().map(|_| sender)
+}
+
+fn write_all(orders: &Receiver<Order>) {
+    while let Ok(order) = orders.recv() {
+        match order {
+            // At once, because three processes may write. If it fails, there is no way to report it.
+            Order::Write(line) => drop(stderr().write_all(line.as_bytes())),
+            Order::Finish(done) => drop(done),
+        }
+    }
+}
+
+/// One line for the user. It does not block.
+pub fn say(text: &str) {
+    if let Some(writer) = WRITER.get_or_init(start) {
+        let _ = writer.try_send(Order::Write(format!("muxlock: {text}\n")));
+    }
+}
+
+/// Waits until the lines are written, for a short time. To be called before the process ends.
+pub fn finish() {
+    let Some(Some(writer)) = WRITER.get() else {
+        return;
+    };
+    let (done, finished) = sync_channel(0);
+    if writer.try_send(Order::Finish(done)).is_ok() {
+        let _ = finished.recv_timeout(FINISH_MAX);
+    }
+}
