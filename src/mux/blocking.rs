@@ -13,6 +13,11 @@ pub trait Dialled: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Dialled for T {}
 
+/// The time on such a thread.
+pub(super) fn now() -> Moment {
+    Clock.now()
+}
+
 /// Connects to the first address that accepts a connection, with TLS if the node has it. What
 /// follows ends `within` this time, too.
 pub(crate) fn dial(

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
@@ -16,7 +15,7 @@ use mio::{Registry, Token};
 use super::driver::{Driver, disconnected};
 use super::sentinel::{self, Located};
 use crate::config::Target;
-use crate::outcome::{NodeOutcome, Phase, Unfit};
+use crate::outcome::{NodeOutcome, Phase};
 #[cfg(not(unix))]
 pub(super) use wakeup::LOOK_INTERVAL;
 use wakeup::{Trigger, Wakeup};
@@ -33,7 +32,7 @@ pub(super) enum Search {
     Watching(Lookup),
     /// A lookup that ended after its try had timed out, or found a failover; its addresses are for
     /// the next try.
-    Over(Vec<SocketAddr>),
+    Over(Located),
 }
 
 /// A running lookup.
@@ -66,7 +65,9 @@ impl Lookup {
                 let error = found.as_ref().and_then(|found| found.as_ref().err());
                 let failure = error.map(ToString::to_string);
                 // Sending fails only if the client is gone.
-                let _ = found.map(|found| tell.send(found));
+                if let Some(found) = found {
+                    let _ = tell.send(found);
+                }
                 failure
             };
             // A logger that blocks delays only this thread.
@@ -93,7 +94,7 @@ impl Driver {
     pub(super) fn look_up(&mut self, node: usize) {
         let now = self.engine.last_now();
         let search = match mem::take(&mut self.nodes[node].search) {
-            Search::Over(addresses) => return self.handle_found(node, Ok(addresses.into())),
+            Search::Over(located) => return self.handle_found(node, Ok(located)),
             Search::Running(lookup) => Ok(lookup),
             Search::None | Search::Watching(_) => self.start_lookup(node),
         };
@@ -150,11 +151,12 @@ impl Driver {
         match found {
             found if connection.is_awaited => self.handle_found(node, found),
             Ok(located) => {
-                connection.search = Search::Over(located.addresses);
+                // It may be used much later.
+                connection.search = Search::Over(located.for_later());
                 if was_watching {
                     // The one that it is connected to is a master no longer.
-                    let now = self.engine.last_now();
-                    self.fail(now, node, NodeOutcome::Unfit(Unfit::Replica));
+                    let outcome = NodeOutcome::Disconnected(io::ErrorKind::ConnectionAborted);
+                    self.fail(self.engine.last_now(), node, outcome);
                 }
             }
             Err(_) => {}
@@ -176,7 +178,7 @@ impl Driver {
         let at = located.addresses.iter().position(|address| Some(address) == next);
         connection.address = at.unwrap_or(0);
         if let Target::Sentinel(_) = &self.config.nodes[node].target {
-            self.engine.handle_elected(now, node, located.master_for);
+            self.engine.handle_elected(node, located.master_for);
             let mut search = self.search_of(node);
             let address = Arc::clone(&self.config.nodes[node].address);
             let watch = move |stop: &_| search.watch(located, stop).map(Ok);

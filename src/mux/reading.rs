@@ -167,7 +167,8 @@ impl Driver {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Surplus);
                 self.fail(self.engine.last_now(), node, outcome);
             }
-            Ok(Drained::Enough) => {}
+            // What was announced may have been the end of a watch for failovers.
+            Ok(Drained::Enough) => self.ask_lookup(node),
             Ok(Drained::NotYet) => self.leave_unread(node),
             Err(outcome) => self.fail(self.engine.last_now(), node, outcome),
         }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use super::blocking::dial;
+use super::blocking::{self, dial};
 use crate::config::{NodeConfig, Resolver, Sentinels, Target};
+use crate::moment::Moment;
 use crate::resp::{ANSWER_BYTES_MAX, NoMaster, SentinelMaster, answer, ask};
 
 /// How often one of the Sentinels is asked while the node is connected.
@@ -23,6 +24,8 @@ pub struct Failover {
     pub quorum: Option<u64>,
     /// How many there are.
     pub sentinels: Option<u64>,
+    /// How many replicas are given to a new master at a time.
+    pub parallel_syncs: Option<u64>,
 }
 
 /// Asks the Sentinels of a node in turn.
@@ -40,22 +43,30 @@ pub(crate) fn ask_sentinels(
 #[derive(Debug, Clone)]
 pub(super) struct Located {
     pub(super) addresses: Vec<SocketAddr>,
-    /// For how long the server has been the master, as a Sentinel said just now.
-    pub(super) master_for: Option<Duration>,
+    /// For how long the server has been the master at least, and when Sentinels had said so.
+    pub(super) master_for: Option<(Duration, Moment)>,
     /// Grows with each failover.
     epoch: u64,
+    /// Whether the Sentinel that said so leads a failover, and still names the old master.
+    is_failing_over: bool,
     #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the tool shows it"))]
     failover: Failover,
 }
 
 impl From<Vec<SocketAddr>> for Located {
     fn from(addresses: Vec<SocketAddr>) -> Located {
-        let failover = Failover { down_after: None, quorum: None, sentinels: None };
-        Located { addresses, master_for: None, epoch: 0, failover }
+        let (down_after, quorum, sentinels, parallel_syncs) = (None, None, None, None);
+        let failover = Failover { down_after, quorum, sentinels, parallel_syncs };
+        Located { addresses, master_for: None, epoch: 0, is_failing_over: false, failover }
     }
 }
 
 impl Located {
+    /// When it is used, the server may have been the master for a shorter time.
+    pub(super) fn for_later(self) -> Located {
+        Located { master_for: None, ..self }
+    }
+
     fn shares_address(&self, other: &Located) -> bool {
         self.addresses.iter().any(|address| other.addresses.contains(address))
     }
@@ -97,29 +108,44 @@ impl Search {
         }
     }
 
-    /// Asks the Sentinels in turn until one answers.
+    /// Asks the Sentinels in turn until more than half of them name the same address. A Sentinel
+    /// that was cut off may name an old master, or not know that a server was a replica meanwhile.
+    /// But of those that have elected a master, one is among any such half. So for how long it has
+    /// been the master is the least that they say. Without such a half, that is not known.
     pub(super) fn locate(&mut self) -> io::Result<Located> {
         let mut failure = io::Error::from(ErrorKind::NotFound);
-        for _ in 0..self.sentinels.hosts.len() {
+        let hosts = self.sentinels.hosts.len();
+        let mut all: Vec<Located> = Vec::new();
+        for _ in 0..hosts {
             match self.ask_next() {
-                Ok(located) => return Ok(located),
+                Ok(located) => all.push(located),
                 Err(error) => failure = error,
             }
+            let Some(last) = all.last().filter(|last| !last.is_failing_over) else {
+                continue;
+            };
+            let agrees = |it: &&Located| !it.is_failing_over && it.shares_address(last);
+            if all.iter().filter(agrees).count() > hosts / 2 {
+                let ages = all.iter().filter(agrees).filter_map(|located| located.master_for);
+                let master_for = ages.min_by_key(|(age, _)| *age);
+                let epoch = all.iter().map(|located| located.epoch).max().unwrap_or(0);
+                return Ok(Located { master_for, epoch, ..last.clone() });
+            }
         }
-        Err(failure)
+        // Who leads a failover still names the old master.
+        let newest = all.into_iter().max_by_key(|it| (!it.is_failing_over, it.epoch));
+        newest.map(Located::for_later).ok_or(failure)
     }
 
     /// Asks until a Sentinel knows of a failover to another address, or the other end of `stop` is
-    /// closed. A Sentinel that knows less than those before is not believed.
+    /// closed. Only one that knows of more failovers is believed.
     pub(super) fn watch(&mut self, mut known: Located, stop: &Receiver<()>) -> Option<Located> {
         while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(LOOK_INTERVAL) {
             match self.ask_next() {
-                Ok(located) if located.epoch < known.epoch => {}
+                Ok(located) if located.is_failing_over || located.epoch < known.epoch => {}
                 Ok(located) if located.shares_address(&known) => known = located,
-                // The next connection may be made much later, so it must not count since when this
-                // server is the master.
-                Ok(located) => return Some(Located { master_for: None, ..located }),
-                Err(_) => {}
+                Ok(located) if located.epoch > known.epoch => return Some(located.for_later()),
+                Ok(_) | Err(_) => {}
             }
         }
         None
@@ -132,10 +158,13 @@ impl Search {
             |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
         let said = self.ask(host, *port).map_err(failed)?;
         let addresses = self.resolver.look_up(&said.host, said.port).map_err(failed)?;
-        let SentinelMaster { master_for, epoch, down_after, quorum, others, .. } = said;
+        let SentinelMaster { master_for, epoch, is_failing_over, .. } = said;
+        let SentinelMaster { down_after, quorum, others, parallel_syncs, .. } = said;
         let sentinels = others.map(|others| others.saturating_add(1));
-        let failover = Failover { down_after, quorum, sentinels };
-        Ok(Located { addresses, master_for: Some(master_for), epoch, failover })
+        let failover = Failover { down_after, quorum, sentinels, parallel_syncs };
+        // Read after the answer, so that the age is not too great.
+        let master_for = Some((master_for, blocking::now()));
+        Ok(Located { addresses, master_for, epoch, is_failing_over, failover })
     }
 
     fn ask(&self, host: &str, port: u16) -> io::Result<SentinelMaster> {
@@ -193,13 +222,18 @@ mod tests {
     }
 
     fn says(address: &str, epoch: u64) -> String {
+        says_with(address, epoch, "5000", "master")
+    }
+
+    fn says_with(address: &str, epoch: u64, age: &str, flags: &str) -> String {
         let epoch = epoch.to_string();
         let pairs = [
             ("ip", address),
             ("port", "6379"),
             ("role-reported", "master"),
-            ("role-reported-time", "5000"),
+            ("role-reported-time", age),
             ("config-epoch", &epoch),
+            ("flags", flags),
         ];
         let words = pairs.iter().flat_map(|(name, value)| [*name, *value]);
         let words: String = words.map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
@@ -218,15 +252,49 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_are_asked_in_turn_until_one_answers() {
+    fn one_sentinel_that_answers_is_enough_for_the_address() {
         let refused = "-ERR No such master with that name\r\n".to_owned();
         let ended = sentinel(vec![String::new()]);
         let hosts = vec![ended, sentinel(vec![refused]), sentinel(vec![says("10.0.0.1", 1)])];
         let mut search = search(hosts);
         let located = search.locate().unwrap();
         assert_eq!(located.addresses, at("10.0.0.1"));
-        assert_eq!(located.master_for, Some(Duration::from_secs(5)));
+        assert_eq!(located.master_for, None, "it may have been cut off");
         assert_eq!(search.next, 3, "the first is next");
+    }
+
+    /// One of those that elected the master is among more than half.
+    #[test]
+    fn age_of_a_master_is_the_least_that_more_than_half_say() {
+        let old = || says_with("10.0.0.1", 9, "64000", "master");
+        let young = || says_with("10.0.0.1", 9, "12000", "master");
+        let other = || says("10.0.0.2", 3);
+        let table = [
+            ([old(), young(), young()], Some(12)),
+            ([other(), old(), young()], Some(12)),
+            ([old(), other(), young()], Some(12)),
+            ([old(), other(), other()], Some(5)),
+            ([old(), says("10.0.0.3", 1), other()], None),
+        ];
+        for (answers, age) in table {
+            let hosts = answers.map(|answer| sentinel(vec![answer]));
+            let located = search(hosts.to_vec()).locate().unwrap();
+            assert_eq!(located.master_for.map(|(age, _)| age.as_secs()), age);
+        }
+    }
+
+    /// It has the new epoch, and names the old master.
+    #[test]
+    fn leader_of_a_failover_is_believed_last() {
+        let leading = || says_with("10.0.0.1", 9, "64000", "master,failover_in_progress");
+        let hosts = [leading(), leading(), says("10.0.0.2", 8)].map(|it| sentinel(vec![it]));
+        let located = search(hosts.to_vec()).locate().unwrap();
+        assert_eq!((located.addresses, located.master_for), (at("10.0.0.2"), None));
+        let answers = vec![leading(), says("10.0.0.2", 7), says("10.0.0.2", 8)];
+        let known = Located { epoch: 7, ..Located::from(at("10.0.0.1")) };
+        let (_stop, stopped) = sync_channel(0);
+        let found = search(vec![sentinel(answers)]).watch(known, &stopped).unwrap();
+        assert_eq!((found.addresses, found.epoch), (at("10.0.0.2"), 8));
     }
 
     #[test]

@@ -43,11 +43,10 @@ impl Engine {
         self.nodes.note_due(deadline);
     }
 
-    /// Sentinels have named the server that the requested connection leads to, and said for how
-    /// long it has been the master, if they know.
-    pub fn handle_elected(&mut self, now: Moment, node: usize, master_for: Option<Duration>) {
-        let now = self.clamp(now);
-        self.nodes[node].elected(now, master_for);
+    /// Sentinels have named the server that the requested connection leads to. They may have said
+    /// for how long it has been the master at a moment: no longer is it trusted.
+    pub fn handle_elected(&mut self, node: usize, master_for: Option<(Duration, Moment)>) {
+        self.nodes[node].elected(master_for);
     }
 
     /// The requested connection is established. If it has TLS, its handshake is over, and the

@@ -14,6 +14,7 @@ use crate::outcome::ProtocolError;
 pub(crate) const ANSWER_BYTES_MAX: usize = TEXT_BYTES_MAX;
 /// Further fields are not looked at.
 const FIELDS_MAX: usize = 256;
+const FAILING_OVER: &[u8] = b"failover_in_progress";
 
 /// What a Sentinel says about a master.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,10 @@ pub(crate) struct SentinelMaster {
     pub(crate) master_for: Duration,
     /// Grows with each failover.
     pub(crate) epoch: u64,
+    /// Whether this Sentinel leads a failover, and still names the old master.
+    pub(crate) is_failing_over: bool,
+    /// How many replicas are given to a new master at a time.
+    pub(crate) parallel_syncs: Option<u64>,
     /// A master that has not answered for so long counts as down.
     pub(crate) down_after: Option<Duration>,
     /// How many Sentinels have to agree on that.
@@ -102,6 +107,8 @@ pub(crate) fn answer(mut bytes: &[u8]) -> Result<Option<SentinelMaster>, NoMaste
             // It still names a server that it has seen as a replica, or has not seen.
             master_for: if is_master { Duration::from_millis(millis) } else { Duration::ZERO },
             epoch: parsed(of(b"config-epoch")?)?,
+            is_failing_over: of(b"flags")?.split(|byte| *byte == b',').any(|it| it == FAILING_OVER),
+            parallel_syncs: figure(b"parallel-syncs"),
             down_after: figure(b"down-after-milliseconds").map(Duration::from_millis),
             quorum: figure(b"quorum"),
             others: figure(b"num-other-sentinels"),
@@ -171,6 +178,8 @@ mod tests {
             port: 6379,
             master_for: Duration::from_millis(4_200),
             epoch: 7,
+            is_failing_over: false,
+            parallel_syncs: None,
             down_after: Some(Duration::from_millis(300)),
             quorum: None,
             others: None,
@@ -182,6 +191,8 @@ mod tests {
         for at in 0..after_auth.len() {
             assert_eq!(answer(&after_auth[..at]), Ok(None), "{at}");
         }
+        let leader = answer(&with("flags", "master,failover_in_progress,promoted")).unwrap();
+        assert!(leader.unwrap().is_failing_over);
         let replica = answer(&with("role-reported", "slave")).unwrap().unwrap();
         assert_eq!(replica.master_for, Duration::ZERO);
     }
@@ -209,11 +220,7 @@ mod tests {
         {
             assert_eq!(answer(&with(name, value)), Err(NoMaster::Protocol), "{name} {value}");
         }
-        for (name, _) in USUAL
-            .iter()
-            .skip(1)
-            .filter(|pair| !["flags", "down-after-milliseconds"].contains(&pair.0))
-        {
+        for (name, _) in USUAL.iter().skip(1).filter(|pair| pair.0 != "down-after-milliseconds") {
             let without: Vec<_> = USUAL.into_iter().filter(|pair| pair.0 != *name).collect();
             assert_eq!(answer(&said(&without)), Err(NoMaster::Protocol), "{name}");
         }

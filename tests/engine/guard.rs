@@ -279,7 +279,7 @@ fn promoted_server_is_quarantined_from_its_election_on() {
     for (elected, expected) in table {
         let mut scenario = Scenario::guarded(1);
         scenario.servers[0].replication.promoted = Some(true);
-        scenario.engine.handle_elected(scenario.now, 0, elected);
+        scenario.engine.handle_elected(0, elected.map(|age| (age, scenario.now)));
         let scenario = scenario.all_ready();
         let expected = expected.map(|rest| (QuarantineCause::Promoted, rest));
         assert_eq!(quarantine(&scenario, 0), expected, "{elected:?}");
@@ -287,23 +287,33 @@ fn promoted_server_is_quarantined_from_its_election_on() {
     // What was said of the server before does not count.
     let mut scenario = Scenario::guarded(1);
     scenario.servers[0].replication.promoted = Some(true);
-    scenario.engine.handle_elected(scenario.now, 0, Some(QUARANTINE));
-    scenario.engine.handle_elected(scenario.now, 0, None);
+    scenario.engine.handle_elected(0, Some((QUARANTINE, scenario.now)));
+    scenario.engine.handle_elected(0, None);
     let scenario = scenario.all_ready();
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
     // It was started later than it was elected.
     let mut scenario = Scenario::guarded(1);
     scenario.servers[0].replication.promoted = Some(true);
     scenario.servers[0].uptime = Some(age);
-    scenario.engine.handle_elected(scenario.now, 0, Some(QUARANTINE));
+    scenario.engine.handle_elected(0, Some((QUARANTINE, scenario.now)));
     let scenario = scenario.all_ready();
     let rest = QUARANTINE - age;
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, rest)));
+    // It does not say that it was a replica, and reconnecting proves nothing.
+    let mut scenario = Scenario::guarded(1);
+    scenario.engine.handle_elected(0, Some((age, scenario.now)));
+    let mut scenario = scenario.all_ready();
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, rest)));
+    scenario.pass(QUARANTINE);
+    scenario.engine.handle_elected(0, Some((age, scenario.now)));
+    reconnect(&mut scenario, 0);
+    let (cause, left) = quarantine(&scenario, 0).expect("another may have been the master");
+    assert!(cause == QuarantineCause::Promoted && left <= rest, "{left:?}");
     // It was promoted while this client knew it.
     let mut scenario = Scenario::guarded(1).all_ready();
     scenario.servers[0].replication.promoted = Some(true);
     scenario.servers[0].replication.history = Some(0xdead.into());
-    scenario.engine.handle_elected(scenario.now, 0, Some(QUARANTINE));
+    scenario.engine.handle_elected(0, Some((QUARANTINE, scenario.now)));
     reconnect(&mut scenario, 0);
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
 }

@@ -12,12 +12,12 @@ use std::time::Duration;
 use crate::scene::{KEY, LONG, all_vote, ask, info, owner};
 use muxlock::testing::{Master, SERVER_VARIABLE};
 use muxlock::{Builder, NodeOutcome, QuarantineCause, Redlock, RestartGuard, ServerErrorKind};
-use testbed::{Folder, SOON, Stopwatch, outcomes, patient, soon, within};
+use testbed::{Folder, SOON, Stopwatch, outcomes, patient, ready, soon, within};
 
 /// A master counts as down after this time. Before that, it has stopped to write without replicas.
 const DOWN_AFTER_MS: u32 = 2_000;
 /// Longer than a failover takes, so that a lock is still valid when it is over.
-const MAX_TTL: Duration = Duration::from_secs(10);
+const MAX_TTL: Duration = Duration::from_secs(8);
 /// How long a failover may take.
 const FAILED_OVER: Duration = Duration::from_secs(60);
 
@@ -114,6 +114,13 @@ impl Site {
         patient([self.url()]).restart_guard(RestartGuard::Uptime).max_ttl(MAX_TTL)
     }
 
+    /// A client that votes: the Sentinels have known the master for long enough.
+    fn voter(&self) -> Redlock {
+        let client = self.client().connect().unwrap();
+        within(MAX_TTL + FAILED_OVER, "it votes", || ready(&client) == 1);
+        client
+    }
+
     /// Waits until all Sentinels name another master than the first, and returns it.
     fn promoted(&self) -> &Master {
         let named = || {
@@ -146,14 +153,16 @@ impl Fault {
         match self {
             Fault::Kill => site.servers[0].kill().unwrap(),
             Fault::Freeze => site.servers[0].freeze().unwrap(),
-            Fault::Order => {
-                let mut stream = TcpStream::connect(("127.0.0.1", site.sentinels[0].port)).unwrap();
-                stream.write_all(b"SENTINEL FAILOVER mymaster\r\n").unwrap();
-                let mut answer = [0; 5];
-                stream.read_exact(&mut answer).unwrap();
-                assert_eq!(&answer, b"+OK\r\n");
-            }
+            Fault::Order => self.order(site),
         }
+    }
+
+    fn order(self, site: &Site) {
+        let mut stream = TcpStream::connect(("127.0.0.1", site.sentinels[0].port)).unwrap();
+        stream.write_all(b"SENTINEL FAILOVER mymaster\r\n").unwrap();
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"+OK\r\n");
     }
 }
 
@@ -169,7 +178,7 @@ fn lost_by(fault: Fault, site: &mut Site) {
 /// client that has just started.
 fn waited_out(fault: Fault) {
     let mut site = Site::start(&format!("{fault:?}"));
-    let [first, second] = [(); 2].map(|()| all_vote(&site.client()));
+    let [first, second] = [(); 2].map(|()| site.voter());
     let held = first.try_lock(KEY, MAX_TTL).unwrap();
     let watch = Stopwatch::start();
     lost_by(fault, &mut site);
@@ -210,7 +219,7 @@ fn locks_that_a_failover_lost_are_waited_out() {
 #[test]
 fn client_that_starts_after_a_failover_waits_too() {
     let mut site = Site::start("late");
-    let first = all_vote(&site.client());
+    let first = site.voter();
     let held = first.try_lock(KEY, MAX_TTL).unwrap();
     lost_by(Fault::Kill, &mut site);
     let young = site.client().connect().unwrap();
@@ -236,7 +245,8 @@ fn without_the_guard_a_failover_makes_two_holders() {
 #[test]
 fn master_without_replicas_neither_grants_nor_extends() {
     let site = Site::start("alone");
-    let client = all_vote(&site.client().max_ttl(LONG));
+    let off = site.client().restart_guard(RestartGuard::Off);
+    let client = all_vote(&off.max_ttl(LONG));
     let mut held = client.try_lock("held", LONG).unwrap();
     site.servers[1..].iter().for_each(|replica| replica.freeze().unwrap());
     let no_replicas = [NodeOutcome::Server(ServerErrorKind::NoReplicas)];
@@ -254,6 +264,22 @@ fn master_without_replicas_neither_grants_nor_extends() {
     soon("it grants again", || client.try_lock(KEY, LONG).is_ok());
 }
 
+/// A client whose connection lasts follows the Sentinels all the same.
+#[test]
+fn connected_client_follows_a_failover() {
+    let site = Site::start("follows");
+    let client = site.voter();
+    let run_id = client.nodes()[0].run_id.clone();
+    // The old master goes on, and no Sentinel can tell it that it is no longer the master.
+    ask(&site.servers[0], &["ACL", "SETUSER", "default", "-slaveof", "-replicaof", "-client|kill"]);
+    Fault::Order.order(&site);
+    site.promoted();
+    soon("it has followed", || {
+        let node = &client.nodes()[0];
+        node.run_id.is_some() && node.run_id != run_id
+    });
+}
+
 /// Sentinels that are down, or know nothing, cost nothing while another answers.
 #[test]
 fn one_sentinel_that_answers_is_enough() {
@@ -262,7 +288,7 @@ fn one_sentinel_that_answers_is_enough() {
     let freeze = format!("kill -STOP {}", site.sentinels[1].process.id());
     assert!(Command::new("sh").args(["-c", &freeze]).status().unwrap().success());
     let client = site.client().connect().unwrap();
-    soon("it votes", || client.try_lock(KEY, MAX_TTL).is_ok());
+    within(FAILED_OVER, "it votes", || client.try_lock(KEY, MAX_TTL).is_ok());
     let _ = site.sentinels[2].process.kill();
     let _ = site.sentinels[2].process.wait();
     assert!(client.try_lock(KEY, MAX_TTL).is_ok(), "it stays connected");

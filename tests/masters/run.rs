@@ -210,7 +210,8 @@ fn signal_to_all_processes_ends_the_command_only() {
     let all = fs::read_to_string(children).unwrap();
     assert_eq!(all.split_whitespace().count(), 2, "the guard and the command");
     let all = format!("kill -TERM {} {all}", child.id());
-    assert!(Command::new("sh").args(["-c", &all]).status().unwrap().success());
+    // One of them may have ended at the signal of another.
+    let _ = Command::new("sh").args(["-c", &all]).status().unwrap();
     let (code, out, err) = child.end();
     assert_eq!((code, out.as_str()), (5, "end\n"));
     assert!(!err.contains("guard"), "{err}");

@@ -295,11 +295,26 @@ impl Findings<'_> {
                 });
             }
         }
+        self.parallel_syncs(said, servers - 1);
         let sentinels = said.failover.and_then(|failover| failover.sentinels);
         if let Some(sentinels) = sentinels.filter(|sentinels| *sentinels != servers) {
             let why = format!(
                 "there are {sentinels} Sentinels for {servers} servers: run one beside each server, \
                  and none elsewhere, or a network that is cut may have two masters"
+            );
+            self.add(Finding::new(Warning, Id::Sentinels, why));
+        }
+    }
+
+    /// Whether the old master loses all its replicas at once.
+    fn parallel_syncs(&mut self, said: &Said, replicas: u64) {
+        let Some(at_once) = said.failover.and_then(|failover| failover.parallel_syncs) else {
+            return;
+        };
+        if at_once < replicas {
+            let why = format!(
+                "in a failover that is ordered, the old master keeps writing while its {replicas} \
+                 replicas leave it: parallel-syncs is {at_once} (SENTINEL SET on each Sentinel)"
             );
             self.add(Finding::new(Warning, Id::Sentinels, why));
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::unistd::{Pid, pipe2, read};
 
 use super::command::{GROUP_LOOK_AGAIN, Group};
@@ -58,7 +58,11 @@ impl Guard {
         let mut command = Command::new(SELF);
         command.arg0("muxlock").args([NAME, &nanos(kill_after), &nanos(node_timeout)]);
         command.stdin(Stdio::from(read)).stdout(Stdio::null()).process_group(0);
-        Ok(Guard { child: command.spawn()?, words: Some(OwnedFd::into(write)) })
+        // The guard blocks all signals, from its first moment on.
+        let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let child = command.spawn();
+        before.thread_set_mask()?;
+        Ok(Guard { child: child?, words: Some(OwnedFd::into(write)) })
     }
 
     /// The lock is over at this time since the start of the machine.
@@ -98,10 +102,13 @@ impl Guard {
     }
 
     fn lose(&mut self) {
-        say("the guard process has ended: if muxlock is killed, the command goes on");
         self.words = None;
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let code = self.child.wait().ok().and_then(|status| status.code());
+        // Otherwise it has seen the command's end.
+        if ![ACTED, IDLE].map(i32::from).map(Some).contains(&code) {
+            say("the guard process has ended: if muxlock is killed, the command goes on");
+        }
     }
 
     /// Notices the guard's end. Returns whether it has ended the command.
@@ -109,19 +116,10 @@ impl Guard {
         let Ok(Some(status)) = self.child.try_wait() else {
             return false;
         };
-        match status.code().and_then(|code| u8::try_from(code).ok()) {
-            Some(ACTED) => true,
-            // It was told that the command is being ended, and has seen the end.
-            Some(IDLE) => {
-                self.words = None;
-                false
-            }
-            _ if self.words.is_some() => {
-                self.lose();
-                false
-            }
-            _ => false,
+        if self.words.is_some() {
+            self.lose();
         }
+        status.code() == Some(i32::from(ACTED))
     }
 
     /// Ends the guard. Returns whether it has ended the command.

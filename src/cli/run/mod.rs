@@ -56,7 +56,8 @@ const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(2);
 /// The lock is renewed while the command runs, and released when it ends. If
 /// the lock is lost, or muxlock is killed or stopped, the command and what it
 /// started get SIGTERM, then SIGKILL, before another client can get the lock. A
-/// process that leaves the command's process group (setsid) is not ended.
+/// process that leaves the command's process group (setsid, or another muxlock
+/// run inside the command) is not ended.
 ///
 /// Exit status: the command's own; 128+n if signal n ended it, or muxlock while
 /// it waited; 120 if the lock was lost, also if that was found only after the

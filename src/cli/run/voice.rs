@@ -29,7 +29,7 @@ fn start() -> Option<SyncSender<Order>> {
 fn write_all(orders: &Receiver<Order>) {
     while let Ok(order) = orders.recv() {
         match order {
-            // At once, because three processes may write. If it fails, there is no way to report it.
+            // At once, because three processes may write. A failure cannot be reported.
             Order::Write(line) => drop(stderr().write_all(line.as_bytes())),
             Order::Finish(done) => drop(done),
         }

@@ -47,8 +47,8 @@ pub(super) struct Identity {
     pub(super) duplicate_of: Option<usize>,
     /// The server process of the last connection.
     seen: Option<Seen>,
-    /// For how long Sentinels have known the server as the master, and when they said so.
-    elected: Option<(Duration, Moment)>,
+    /// If Sentinels name the server: for how long it has been the master at a moment, if they know.
+    elected: Option<Option<(Duration, Moment)>>,
     /// Until when the node's votes do not count, and why.
     quarantine: Option<(Moment, QuarantineCause)>,
 }
@@ -103,6 +103,11 @@ impl Identity {
             true => (QuarantineCause::Restarted, Duration::MAX),
             false => age(now, config, self, before.as_ref(), is_same_process),
         };
+        // Whatever the server says of itself, another one may have been the master meanwhile.
+        let (cause, age) = match self.elected.map(|elected| elected_age(now, elected)) {
+            Some(elected) if elected < age => (QuarantineCause::Promoted, elected),
+            _ => (cause, age),
+        };
         let rest = quarantine.saturating_sub(age);
         let quarantine = (!rest.is_zero()).then(|| (cause, now.after(rest)));
         let (run_id, history) = (Arc::clone(run_id), server.replication.history);
@@ -129,9 +134,9 @@ impl Identity {
 }
 
 impl Node {
-    /// Sentinels say where the node is, and for how long its server has been the master.
-    pub(in crate::proto) fn elected(&mut self, now: Moment, master_for: Option<Duration>) {
-        self.identity.elected = master_for.map(|age| (age, now));
+    /// Sentinels say where the node is, and maybe for how long its server has been the master.
+    pub(in crate::proto) fn elected(&mut self, master_for: Option<(Duration, Moment)>) {
+        self.identity.elected = Some(master_for);
     }
 
     pub(in crate::proto) fn run_id(&self) -> Option<&Arc<str>> {
@@ -235,10 +240,13 @@ fn age(
         return (QuarantineCause::Promoted, Duration::ZERO);
     }
     if server.replication.promoted == Some(true) {
-        // When it was promoted, only Sentinels know.
-        let elected = identity.elected.filter(|_| !own_observation);
-        let since = |(age, at): (Duration, Moment)| age.saturating_add(now.steadily_since(at));
-        return (QuarantineCause::Promoted, age.min(elected.map_or(Duration::ZERO, since)));
+        // When it was promoted, only Sentinels know; the caller asks them.
+        let age = if identity.elected.is_some() { age } else { Duration::ZERO };
+        return (QuarantineCause::Promoted, age);
     }
     (QuarantineCause::Restarted, age)
+}
+
+fn elected_age(now: Moment, elected: Option<(Duration, Moment)>) -> Duration {
+    elected.map_or(Duration::ZERO, |(age, at)| age.saturating_add(now.steadily_since(at)))
 }
