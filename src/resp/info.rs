@@ -25,10 +25,16 @@ pub(super) fn replication(text: &[u8]) -> Replication {
         } else if let Some(name) = line.strip_prefix(b"master_replid:") {
             said.history = history(name);
         } else if let Some(offset) = line.strip_prefix(b"second_repl_offset:") {
-            said.promoted = Some(offset.trim_ascii_end() != b"-1");
+            said.promoted = promoted(offset);
         }
     }
     said
+}
+
+/// What is no number says nothing: Garnet, which has no such offset, writes `N/A`.
+fn promoted(offset: &[u8]) -> Option<bool> {
+    let offset: i64 = std::str::from_utf8(offset.trim_ascii_end()).ok()?.parse().ok()?;
+    Some(offset != -1)
 }
 
 /// The first 32 of 40 hexadecimal digits.
@@ -158,6 +164,21 @@ mod tests {
         ];
         for (text, expected) in table {
             assert_eq!(error_kind(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn second_offset_tells_of_a_promotion_if_it_is_a_number() {
+        let table = [
+            ("-1", Some(false)),
+            ("1", Some(true)),
+            ("9223372036854775807", Some(true)),
+            ("N/A", None),
+            ("", None),
+        ];
+        for (offset, expected) in table {
+            let text = format!("role:master\r\nsecond_repl_offset:{offset}\r\n");
+            assert_eq!(replication(text.as_bytes()).promoted, expected, "{offset}");
         }
     }
 
