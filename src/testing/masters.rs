@@ -460,6 +460,33 @@ impl Master {
             .ok_or_else(|| io::Error::other(format!("{field} has no number of calls: {stats}")))
     }
 
+    /// The version of Redis that the server says it is compatible with, such as `[7, 0, 15]`, for
+    /// tests that need what older servers do not have. Valkey says 7.2.4, whatever its own version.
+    ///
+    /// ```no_run
+    /// use muxlock::testing::Master;
+    ///
+    /// let master = Master::start()?;
+    /// if master.version()? < [7, 0, 0] {
+    ///     eprintln!("SKIPPED: this server has no CLUSTER ADDSLOTSRANGE");
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Master::query`]; also if the server refuses, or names no version.
+    pub fn version(&self) -> io::Result<[u32; 3]> {
+        let info = text(self.query(&[b"INFO", b"server"])?)?;
+        let named = info_field(&info, "redis_version").unwrap_or_default();
+        let mut numbers = named.split('.').map(|number| number.parse().ok());
+        let mut number = || numbers.next().flatten();
+        match (number(), number(), number()) {
+            (Some(major), Some(minor), Some(patch)) => Ok([major, minor, patch]),
+            _ => Err(io::Error::other(format!("{named:?} is no version of Redis"))),
+        }
+    }
+
     /// A figure of `INFO stats`, such as `total_commands_processed`.
     ///
     /// # Errors

@@ -39,6 +39,15 @@ fn stopped_master_has_ended_and_starts_again_without_data() {
 }
 
 #[test]
+fn master_says_its_version() {
+    let master = start();
+    let Value::Bulk(info) = master.query(&[b"INFO", b"server"]).unwrap() else { panic!() };
+    let [major, minor, patch] = master.version().unwrap();
+    let line = format!("redis_version:{major}.{minor}.{patch}\r\n");
+    assert!(String::from_utf8_lossy(&info).contains(&line), "{line}");
+}
+
+#[test]
 fn thawed_master_answers_and_has_its_data() {
     let master = start();
     set(&master);
