@@ -2,9 +2,12 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::Command;
+use std::sync::OnceLock;
 
+use muxlock::testing::{Master, Value};
 use muxlock::{Builder, LockError, NodeOutcome, NodeState, Redlock, RestartGuard};
 
 use crate::{PATIENT, soon};
@@ -72,14 +75,57 @@ pub fn deleting_server(test: &str) -> Option<OsString> {
     let found = ["redis-server", "valkey-server"].map(OsString::from).into_iter();
     let server = found.into_iter().find(|name| deletes_by_itself(name));
     if server.is_none() {
-        // Not by a macro, of which the harness would keep to itself what it prints.
-        let text = format!(
-            "SKIPPED {test}: no redis-server from 8.4 on and no valkey-server from 9 on is on \
-             PATH, and {DELETING_SERVER_VARIABLE} names none\n"
+        skip(
+            test,
+            format_args!(
+                "no redis-server from 8.4 on and no valkey-server from 9 on is on PATH, and \
+                 {DELETING_SERVER_VARIABLE} names none"
+            ),
         );
-        std::io::stderr().write_all(text.as_bytes()).expect("somebody may read it");
     }
     server
+}
+
+/// For what a machine or a server lacks. It is seen even if the test's output is not.
+pub fn skip(test: &str, reason: impl Display) {
+    // Not by a macro, of which the harness would keep to itself what it prints.
+    let text = format!("\nSKIPPED: {test}: {reason}\n");
+    // It fails if nothing reads it.
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Whether a master lets scripts write in spite of `min-replicas-to-write`, as Redis up to 6.2.5
+/// and KeyDB do. Then the test is skipped.
+///
+/// # Panics
+///
+/// Panics if the master does not answer.
+pub fn scripts_write_anyway(master: &Master, test: &str) -> bool {
+    let delete = [b"EVAL".as_slice(), b"return redis.call('DEL', 'no such key')", b"0"];
+    let reply = master.query(&delete).unwrap_or_else(|error| panic!("{error}"));
+    let is_so = reply == Value::Integer(0);
+    if is_so {
+        skip(test, "this server lets scripts write in spite of min-replicas-to-write");
+    }
+    is_so
+}
+
+/// Whether the servers that tests start are older than this version of Redis, or compatible only
+/// with an older one. Then the test is skipped: it needs what `missing` names.
+///
+/// # Panics
+///
+/// Panics if there is no server to be had.
+pub fn is_older_than(version: [u32; 3], test: &str, missing: &str) -> bool {
+    static VERSION: OnceLock<[u32; 3]> = OnceLock::new();
+    let ask = || Master::start().and_then(|master| master.version());
+    let has = *VERSION.get_or_init(|| ask().unwrap_or_else(|error| panic!("{error}")));
+    let is_older = has < version;
+    if is_older {
+        let [major, minor, patch] = has;
+        skip(test, format_args!("{missing}: not in version {major}.{minor}.{patch} of the server"));
+    }
+    is_older
 }
 
 /// Whether this is a server that says so by its make and version.

@@ -6,11 +6,12 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 use std::{env, process};
 
-use muxlock::testing::Master;
+use muxlock::testing::{Master, Value};
 
-use crate::Folder;
+use crate::{Folder, soon};
 
 /// Shifts what the process takes for the time of day by the seconds in a file. It asks the kernel
 /// itself, and allocates nothing, since an allocator may ask for the time before it is ready.
@@ -123,17 +124,43 @@ impl Clocks {
         self.masters.iter().map(Master::url).collect()
     }
 
-    /// Sets the clock of a master, by so much against the true time.
+    /// Sets the clock of a master, by so much against the true time; returns when the master has
+    /// seen it. Valkey 9 looks at the clock once a millisecond.
     ///
     /// # Panics
     ///
-    /// Panics if there is no such master.
+    /// Panics if there is no such master, or it does not answer.
     pub fn set(&self, node: usize, seconds: i64) {
         // Overwritten, never truncated: it is mapped.
         let file = File::options().write(true).open(self.clock(node)).expect("it was made");
         let shift = seconds.to_ne_bytes();
         std::os::unix::fs::FileExt::write_all_at(&file, &shift, 0).expect("it has that size");
+        let shift = Duration::from_secs(seconds.unsigned_abs());
+        soon("the clock is set", || {
+            let time = wall_time(&self.masters[node]);
+            let now = match seconds {
+                0.. => true_time() + shift,
+                ..0 => true_time() - shift,
+            };
+            // Less than the smallest step, and more than an answer takes.
+            time.abs_diff(now) < Duration::from_millis(500)
+        });
     }
+}
+
+/// What a master takes for the time of day, since 1970.
+fn wall_time(master: &Master) -> Duration {
+    let Ok(Value::Array(parts)) = master.query(&[b"TIME"]) else { panic!("TIME is a list") };
+    let number = |part: &Value| -> u64 {
+        let Value::Bulk(digits) = part else { panic!("TIME is text") };
+        String::from_utf8_lossy(digits).parse().expect("TIME is a number")
+    };
+    Duration::from_secs(number(&parts[0])) + Duration::from_micros(number(&parts[1]))
+}
+
+#[expect(clippy::disallowed_methods, reason = "what the clocks of masters are compared with")]
+fn true_time() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970")
 }
 
 /// Several tests of a process have folders of their own.

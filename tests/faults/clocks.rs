@@ -9,10 +9,10 @@ use muxlock::{
 
 use crate::scene::{
     First, KEY, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, durable, guarded, info,
-    node_soon, owns, pttl, quarantine_of, refused, skip, tell, trusting, works,
+    node_soon, owns, pttl, quarantine_of, refused, tell, trusting, works,
 };
 use muxlock::testing::{Master, Value};
-use testbed::{Clocks, SOON, TTL, count, outcomes, pause, soon, timed};
+use testbed::{Clocks, SOON, TTL, count, outcomes, pause, skip, soon, timed};
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;

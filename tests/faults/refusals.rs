@@ -148,7 +148,8 @@ fn masters_that_cannot_save_refuse_everything_and_are_cleaned_up_once_they_can()
 
 #[test]
 fn busy_master_refuses_everything_and_is_cleaned_up_once_it_is_not() {
-    let master = start_one(&["--busy-reply-threshold", "50"]);
+    // The name that it has in all versions.
+    let master = start_one(&["--lua-time-limit", "50"]);
     let redlock = all_vote(&trusting([master.url()]));
     let lock = redlock.try_lock("before", LONG).unwrap();
     let mut spinning = Wire::connect(&master.addr()).unwrap();

@@ -11,13 +11,13 @@ use muxlock::{
 
 use crate::scene::{
     First, KEY, LONG, MAX_TTL, QUARANTINE, SAMPLE_AGE_MAX, all_vote, ask, durable, guarded, info,
-    node_soon, owner, owns, pttl, quarantine_of, refused, skip, start_one, start_with, tell,
-    trusting, unavailable, until_vote, works,
+    node_soon, owner, owns, pttl, quarantine_of, refused, start_one, start_with, tell, trusting,
+    unavailable, until_vote, works,
 };
 use muxlock::testing::{Master, Masters, Value};
 use testbed::proxy::DelayProxy;
 use testbed::scripted::refused_addr;
-use testbed::{SOON, TTL, outcomes, pause, soon, within};
+use testbed::{SOON, TTL, is_older_than, outcomes, pause, skip, soon, within};
 
 const REPLICA: NodeOutcome = NodeOutcome::Unfit(Unfit::Replica);
 /// A replica is brought up to date at once.
@@ -150,6 +150,9 @@ fn writable_replica_is_refused() {
 
 #[test]
 fn cluster_node_is_refused() {
+    if is_older_than([7, 0, 0], "cluster_node_is_refused", "cluster-port and ADDSLOTSRANGE") {
+        return;
+    }
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let args = ["--cluster-enabled", "yes", "--cluster-port", &port.to_string()];
     let node = start_one(&args);

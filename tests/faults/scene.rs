@@ -1,7 +1,6 @@
 //! What the fault tests share: masters, clients with and without their guard, and what must be so
 //! once a fault has healed.
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use muxlock::{
@@ -306,10 +305,4 @@ pub fn clean_again_within<'a>(
     });
     println!("measured: after {fault}, clean again in {took:?}");
     assert!(took < limit, "after {fault}: {took:?}");
-}
-
-/// For what a machine lacks. It is seen even if the test's output is not.
-pub fn skip(test: &str, reason: impl std::fmt::Display) {
-    // Nobody is left to tell if this fails.
-    let _ = writeln!(io::stderr(), "\nSKIPPED: {test}: {reason}");
 }
