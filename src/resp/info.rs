@@ -167,6 +167,39 @@ mod tests {
         }
     }
 
+    /// Of the servers of `scripts/matrix`, as they were just after their start.
+    const SERVERS: [(&str, &str); 12] = [
+        ("redis 6.0.16", include_str!("info/redis-6.0.16.txt")),
+        ("redis 6.2.5", include_str!("info/redis-6.2.5.txt")),
+        ("redis 6.2.14", include_str!("info/redis-6.2.14.txt")),
+        ("redis 7.0.15", include_str!("info/redis-7.0.15.txt")),
+        ("redis 7.4.1", include_str!("info/redis-7.4.1.txt")),
+        ("redis 8.0.2", include_str!("info/redis-8.0.2.txt")),
+        ("redis 8.0.6", include_str!("info/redis-8.0.6.txt")),
+        ("redis 8.2.3", include_str!("info/redis-8.2.3.txt")),
+        ("redis 8.6.3", include_str!("info/redis-8.6.3.txt")),
+        ("valkey 8.0.1", include_str!("info/valkey-8.0.1.txt")),
+        ("valkey 8.1.1", include_str!("info/valkey-8.1.1.txt")),
+        ("valkey 9.1.2", include_str!("info/valkey-9.1.2.txt")),
+    ];
+
+    #[test]
+    fn every_server_says_what_a_lock_needs_to_know() {
+        for (version, text) in SERVERS {
+            let info = server_info(text.as_bytes());
+            assert_eq!(info.version.as_deref(), Some(version));
+            assert_eq!(info.run_id.as_ref().map(|id| id.len()), Some(40), "{version}");
+            let second = Duration::from_secs(1);
+            assert!(info.uptime.is_some_and(|uptime| uptime <= second), "{version}");
+            assert_eq!(info.standalone, Some(true), "{version}");
+            assert_eq!(info.loading, Some(false), "{version}");
+            assert_eq!((info.memory_max, info.evicts_nothing), (Some(0), Some(true)), "{version}");
+            assert_eq!(info.replication.master, Some(true), "{version}");
+            assert_eq!(info.replication.promoted, Some(false), "{version}");
+            assert!(info.replication.history.is_some(), "{version}");
+        }
+    }
+
     #[test]
     fn second_offset_tells_of_a_promotion_if_it_is_a_number() {
         let table = [
