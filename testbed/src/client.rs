@@ -94,7 +94,7 @@ pub fn skip(test: &str, reason: impl Display) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Whether a master lets scripts write in spite of `min-replicas-to-write`, as Redis up to 6.2.5
+/// Whether a master lets scripts write in spite of `min-replicas-to-write`, as Redis up to 6.2.6
 /// and KeyDB do. Then the test is skipped.
 ///
 /// # Panics

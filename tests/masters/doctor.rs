@@ -16,8 +16,6 @@ use crate::cli::{muxlock, run};
 /// What a busy machine needs.
 const SLOW: [&str; 6] =
     ["--node-timeout", "20s", "--connect-timeout", "10s", "--restart-guard", "off"];
-/// What these tests set, and older servers cannot.
-const SET_BIND: &str = "CONFIG SET bind";
 
 struct Seen {
     code: i32,
@@ -97,8 +95,9 @@ fn tell(master: &Master, words: &[&str]) {
 /// Each setting is a finding, which its fix mends.
 #[test]
 fn settings_are_found_and_mended() {
-    let lacks_bind = is_older_than([6, 2, 0], "settings_are_found_and_mended", SET_BIND);
-    if lacks_bind || !can_paste() {
+    let missing = "answers to doctor with an output buffer of 1000 bytes";
+    let lacks = is_older_than([7, 0, 0], "settings_are_found_and_mended", missing);
+    if lacks || !can_paste() {
         return;
     }
     let masters = Masters::start(3).unwrap();
@@ -261,7 +260,8 @@ pub const LOCKER: &str = "+select +client|setname +client|id +client|kill +info 
 /// A user with the rights of the documentation lacks nothing; of what is missing, all is named.
 #[test]
 fn rights_are_found_and_granted() {
-    let lacks = is_older_than([7, 0, 0], "rights_are_found_and_granted", "-client|kill and DRYRUN");
+    let lacks =
+        is_older_than([7, 0, 0], "rights_are_found_and_granted", "-client|kill in ACL SETUSER");
     if lacks || !can_paste() {
         return;
     }
@@ -516,7 +516,7 @@ fn page_shows_the_findings_and_fits_a_terminal() {
 #[test]
 fn twelve_defects_are_found_and_the_fixes_mend_them() {
     let test = "twelve_defects_are_found_and_the_fixes_mend_them";
-    if is_older_than([6, 2, 0], test, SET_BIND) || !can_paste() {
+    if is_older_than([7, 0, 0], test, "-client|id in ACL SETUSER") || !can_paste() {
         return;
     }
     let masters = Masters::start_with(5, &["--requirepass", "se same"]).unwrap();
