@@ -44,17 +44,17 @@ const COMPILER: &str = "rustc 1.95.0 (59807616e 2026-04-14), x86_64";
 /// counted, and a clock read is as good as free there. Of a pair on five masters, some 700 are
 /// glibc's care for the test harness's second thread.
 const INSTRUCTIONS: [(Kind, On, u64); 11] = [
-    (Kind::Engine, On::Memory, 7_165),
-    (Kind::EngineLooking, On::Memory, 11_332),
+    (Kind::Engine, On::Memory, 7_344),
+    (Kind::EngineLooking, On::Memory, 11_511),
     (Kind::EncodeSet, On::Memory, 519),
     (Kind::EncodeRelease, On::Memory, 280),
     (Kind::DecodeReplies, On::Memory, 385),
-    (Kind::Pair, On::OneMaster, 7_228),
-    (Kind::Pair, On::Masters, 10_904),
-    (Kind::Extended, On::Masters, 19_303),
-    (Kind::Looking, On::Guarded, 19_745),
-    (Kind::InLockstep, On::Servers, 10_865),
-    (Kind::InFlight, On::Servers, 351_257),
+    (Kind::Pair, On::OneMaster, 7_397),
+    (Kind::Pair, On::Masters, 11_095),
+    (Kind::Extended, On::Masters, 19_638),
+    (Kind::Looking, On::Guarded, 20_259),
+    (Kind::InLockstep, On::Servers, 10_969),
+    (Kind::InFlight, On::Servers, 357_244),
 ];
 /// At most this part of the reads may come from pauses.
 const PAUSES_PART_MAX: u64 = 100;
