@@ -21,9 +21,10 @@ fn sentinel(master: SocketAddr) -> SocketAddr {
         ["role-reported", "master"],
         ["role-reported-time", "100000"],
         ["config-epoch", "1"],
+        ["flags", "master"],
     ];
     let words = words.as_flattened().iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
-    let answer = format!("*10\r\n{}", words.collect::<String>());
+    let answer = format!("*12\r\n{}", words.collect::<String>());
     thread::spawn(move || {
         for mut peer in listener.incoming().map_while(Result::ok) {
             let _ = peer.read(&mut [0; 1_024]);
