@@ -293,7 +293,10 @@ fn wait_of_nothing_is_try_lock() {
     assert_eq!((stats.acquired, stats.contended, stats.rounds), (20, 20, 40));
 
     // Too short for an answer: nothing is said against masters that had no time.
-    let error = refused(redlock.try_lock_for(KEY, TTL, Duration::from_nanos(1)));
+    let Err(error) = redlock.try_lock_for(KEY, TTL, Duration::from_nanos(1)) else {
+        // The answers were there before the client looked at the time.
+        return;
+    };
     assert!(error.is_timed_out() || error.is_expired(), "{error}");
     assert!(!outcomes(&error).iter().any(NodeOutcome::is_failure), "{error}");
 }
