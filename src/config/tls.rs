@@ -29,7 +29,7 @@ const SESSIONS_PER_NODE: usize = 8;
 /// ```no_run
 /// use muxlock::{Redlock, Tls};
 ///
-/// # fn from_vault(_: &str) -> String { unimplemented!() }
+/// # fn from_vault(name: &str) -> String { std::env::var(name).unwrap_or_default() }
 /// let [ca, cert, key] = ["redis-ca", "me", "me-key"].map(from_vault);
 /// let redlock = Redlock::builder()
 ///     .nodes(["rediss://10.0.0.1", "rediss://10.0.0.2", "rediss://10.0.0.3"])
