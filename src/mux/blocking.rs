@@ -94,13 +94,19 @@ impl Socket for std::os::unix::net::UnixStream {
 }
 
 impl<S: Socket> Timed<S> {
-    fn in_time<T>(&mut self, act: impl FnOnce(&mut S) -> io::Result<T>) -> io::Result<T> {
-        self.socket.set_timeout(left(self.deadline)?)?;
-        act(&mut self.socket).map_err(|error| match error.kind() {
-            // What sockets say when their timeout is over.
-            ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
-            _ => error,
-        })
+    fn in_time<T>(&mut self, mut act: impl FnMut(&mut S) -> io::Result<T>) -> io::Result<T> {
+        // A signal interrupts sockets that have a timeout. It ends at the deadline.
+        loop {
+            self.socket.set_timeout(left(self.deadline)?)?;
+            match act(&mut self.socket) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // What sockets say when their timeout is over.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                done => return done,
+            }
+        }
     }
 }
 

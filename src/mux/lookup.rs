@@ -153,7 +153,7 @@ impl Driver {
             Ok(located) => {
                 // It may be used much later.
                 connection.search = Search::Over(located.for_later());
-                if was_watching {
+                if was_watching && connection.socket.is_some() {
                     // The one that it is connected to is a master no longer.
                     let outcome = NodeOutcome::Disconnected(io::ErrorKind::ConnectionAborted);
                     self.fail(self.engine.last_now(), node, outcome);

@@ -128,13 +128,17 @@ impl Search {
             if all.iter().filter(agrees).count() > hosts / 2 {
                 let ages = all.iter().filter(agrees).filter_map(|located| located.master_for);
                 let master_for = ages.min_by_key(|(age, _)| *age);
-                let epoch = all.iter().map(|located| located.epoch).max().unwrap_or(0);
+                // Not that of a failover in progress: a watch follows only to a later one.
+                let epoch = all.iter().filter(agrees).map(|located| located.epoch).max();
+                let epoch = epoch.unwrap_or(0);
                 return Ok(Located { master_for, epoch, ..last.clone() });
             }
         }
-        // Who leads a failover still names the old master.
+        // Who leads a failover still names the old master, with the epoch of the new one.
         let newest = all.into_iter().max_by_key(|it| (!it.is_failing_over, it.epoch));
-        newest.map(Located::for_later).ok_or(failure)
+        let before = |it: &Located| it.epoch.saturating_sub(u64::from(it.is_failing_over));
+        let newest = newest.map(|it| Located { epoch: before(&it), ..it.for_later() });
+        newest.ok_or(failure)
     }
 
     /// Asks until a Sentinel knows of a failover to another address, or the other end of `stop` is
@@ -290,6 +294,13 @@ mod tests {
         let hosts = [leading(), leading(), says("10.0.0.2", 8)].map(|it| sentinel(vec![it]));
         let located = search(hosts.to_vec()).locate().unwrap();
         assert_eq!((located.addresses, located.master_for), (at("10.0.0.2"), None));
+        // A connection that was made meanwhile follows when the failover is over.
+        let old = || says("10.0.0.1", 8);
+        for hosts in [vec![leading(), old(), old()], vec![leading()]] {
+            let hosts = hosts.into_iter().map(|it| sentinel(vec![it])).collect();
+            let located = search(hosts).locate().unwrap();
+            assert_eq!((located.addresses, located.epoch), (at("10.0.0.1"), 8));
+        }
         let answers = vec![leading(), says("10.0.0.2", 7), says("10.0.0.2", 8)];
         let known = Located { epoch: 7, ..Located::from(at("10.0.0.1")) };
         let (_stop, stopped) = sync_channel(0);

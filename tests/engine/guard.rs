@@ -318,6 +318,19 @@ fn promoted_server_is_quarantined_from_its_election_on() {
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
 }
 
+/// R33: without a word about itself, a server may have been promoted; `durable` says nothing of it.
+#[test]
+fn elected_server_that_does_not_tell_who_it_is_is_quarantined() {
+    for (age, expected) in [(None, Some(QUARANTINE)), (Some(QUARANTINE), None)] {
+        let mut scenario = Scenario::of_nodes(["redis://127.0.0.1:7000?durable=yes"]);
+        scenario.servers[0].run_id = None;
+        scenario.engine.handle_elected(0, age.map(|age| (age, scenario.now)));
+        let scenario = scenario.all_ready();
+        let expected = expected.map(|rest| (QuarantineCause::Promoted, rest));
+        assert_eq!(quarantine(&scenario, 0), expected);
+    }
+}
+
 /// R33: the process is the same, its data is not.
 #[test]
 fn server_with_another_history_is_quarantined() {

@@ -84,10 +84,19 @@ impl Identity {
         let server = &self.server;
         let has_left = |seen: &&Seen| server.run_id.as_ref() != Some(&seen.run_id);
         let left = before.as_ref().filter(has_left).map(|seen| Arc::clone(&seen.run_id));
+        let quarantine = |(cause, age): (QuarantineCause, Duration)| {
+            // Whatever the server says of itself, another one may have been the master meanwhile.
+            let (cause, age) = match self.elected.map(|elected| elected_age(now, elected)) {
+                Some(elected) if elected < age => (QuarantineCause::Promoted, elected),
+                _ => (cause, age),
+            };
+            let rest = quarantine.saturating_sub(age);
+            (!rest.is_zero()).then(|| (cause, now.after(rest)))
+        };
         // Without a run_id, each connection may reach another process.
         let (Some(run_id), Some(_)) = (&server.run_id, server.replication.master) else {
-            let until = (QuarantineCause::Unidentified, now.after(quarantine));
-            let quarantine = (!config.durable).then_some(until);
+            let age = if config.durable { Duration::MAX } else { Duration::ZERO };
+            let quarantine = quarantine((QuarantineCause::Unidentified, age));
             return Recognised { left, process: Process::Unknown, quarantine };
         };
         let is_same_process = before.as_ref().is_some_and(|seen| seen.run_id == *run_id);
@@ -99,17 +108,10 @@ impl Identity {
             true => Process::Same,
             false => Process::Other(Arc::clone(run_id)),
         };
-        let (cause, age) = match is_same_data {
+        let quarantine = quarantine(match is_same_data {
             true => (QuarantineCause::Restarted, Duration::MAX),
             false => age(now, config, self, before.as_ref(), is_same_process),
-        };
-        // Whatever the server says of itself, another one may have been the master meanwhile.
-        let (cause, age) = match self.elected.map(|elected| elected_age(now, elected)) {
-            Some(elected) if elected < age => (QuarantineCause::Promoted, elected),
-            _ => (cause, age),
-        };
-        let rest = quarantine.saturating_sub(age);
-        let quarantine = (!rest.is_zero()).then(|| (cause, now.after(rest)));
+        });
         let (run_id, history) = (Arc::clone(run_id), server.replication.history);
         self.seen = Some(Seen { run_id, history, last: now });
         Recognised { left, process, quarantine }
