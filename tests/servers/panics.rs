@@ -101,7 +101,7 @@ fn lock_of_a_thread_that_panicked_is_handed_to_nobody_else() {
         dies[0].store(true, Ordering::SeqCst);
         pause(Duration::from_millis(1_200));
 
-        // What comes now is found, and told to the logger, by whoever looks first.
+        // What comes now is found, and told to the logger, by the thread that looks first.
         let lock = |thread: &str, name: &'static str| {
             let redlock = redlock.clone();
             spawn(thread, move || redlock.try_lock(name, TTL))
@@ -109,6 +109,8 @@ fn lock_of_a_thread_that_panicked_is_handed_to_nobody_else() {
         let held = lock(HELD, "a");
         within(TTL, "it is in the logger", || IS_HELD.load(Ordering::SeqCst));
         dies[1].store(true, Ordering::SeqCst);
+        // The server looks each 5 ms; the others would be done before.
+        pause(Duration::from_millis(100));
         OTHERS.store(1, Ordering::SeqCst);
         let others = [lock("other", "b"), lock("other", "c")];
         pause(Duration::from_millis(300));
