@@ -91,12 +91,9 @@ type Answer = Result<(Did, Option<Duration>), Failure>;
 
 /// Runs the command. An error means that it could not start.
 pub fn run(args: &Args) -> io::Result<ExitCode> {
-    let settings = args.options.settings().map_err(io::Error::other)?;
-    for warning in &settings.warnings {
-        say(warning);
-    }
-    let config = settings.builder.config().map_err(io::Error::other)?;
-    let redlock = settings.builder.build().map_err(io::Error::other)?;
+    let builder = args.options.builder()?;
+    let config = builder.config().map_err(io::Error::other)?;
+    let redlock = builder.build().map_err(io::Error::other)?;
     let inspection = redlock.inspect(&args.resource).map_err(io::Error::other)?;
     let holder = match args.holder(&inspection)? {
         Ok(holder) => holder,

@@ -49,11 +49,7 @@ pub struct Args {
 
 /// Runs the command. An error means that it could not start.
 pub fn run(args: &Args) -> io::Result<ExitCode> {
-    let settings = args.options.settings().map_err(io::Error::other)?;
-    for warning in &settings.warnings {
-        let _ = writeln!(io::stderr(), "muxlock: {warning}");
-    }
-    let redlock = settings.builder.build().map_err(io::Error::other)?;
+    let redlock = args.options.builder()?.build().map_err(io::Error::other)?;
     let mut out = io::stdout();
     let Some(period) = args.watch else {
         let inspection = redlock.inspect(&args.resource).map_err(io::Error::other)?;

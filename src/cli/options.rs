@@ -5,7 +5,7 @@
 
 use std::env;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -116,6 +116,15 @@ struct File {
 }
 
 impl Options {
+    /// As the settings say. Warnings go to standard error.
+    pub fn builder(&self) -> io::Result<Builder> {
+        let settings = self.settings().map_err(io::Error::other)?;
+        for warning in &settings.warnings {
+            let _ = writeln!(io::stderr(), "muxlock: {warning}");
+        }
+        Ok(settings.builder)
+    }
+
     /// The settings of the command line, the environment and the file.
     pub fn settings(&self) -> Result<Settings, String> {
         let odd = env::vars_os().find(|(name, value)| {

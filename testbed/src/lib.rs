@@ -16,6 +16,8 @@ pub mod fuzz;
 pub mod memory;
 pub mod proxy;
 pub mod scripted;
+#[cfg(feature = "locks")]
+mod sentinel;
 mod system;
 mod time;
 
@@ -29,6 +31,8 @@ pub use client::{
 };
 #[cfg(all(feature = "locks", unix))]
 pub use clocks::Clocks;
+#[cfg(feature = "locks")]
+pub use sentinel::Sentinel;
 pub use system::Folder;
 #[cfg(target_os = "linux")]
 pub use system::{descriptors, status_figure};

@@ -2,18 +2,17 @@
 //! it has lost is waited out.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use crate::scene::{KEY, LONG, all_vote, ask, info, owner};
-use muxlock::testing::{Master, SERVER_VARIABLE};
+use muxlock::testing::Master;
 use muxlock::{Builder, NodeOutcome, QuarantineCause, Redlock, RestartGuard, ServerErrorKind};
 use testbed::{
-    Folder, SOON, Stopwatch, outcomes, patient, ready, scripts_write_anyway, soon, within,
+    SOON, Sentinel, Stopwatch, outcomes, patient, ready, scripts_write_anyway, soon, within,
 };
 
 /// A master counts as down after this time. Before that, it has stopped to write without replicas.
@@ -23,56 +22,31 @@ const MAX_TTL: Duration = Duration::from_secs(8);
 /// How long a failover may take.
 const FAILED_OVER: Duration = Duration::from_secs(60);
 
-/// A Sentinel, which ends with its test.
-struct Sentinel {
-    port: u16,
-    process: Child,
-    _folder: Folder,
+/// A Sentinel of a site.
+fn watching(master: &Master) -> Sentinel {
+    Sentinel::start(&format!(
+        "sentinel monitor mymaster 127.0.0.1 {} 2\n\
+         sentinel down-after-milliseconds mymaster {DOWN_AFTER_MS}\n\
+         sentinel failover-timeout mymaster 6000\n\
+         sentinel parallel-syncs mymaster 2\n",
+        master.port()
+    ))
 }
 
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// What a Sentinel says about the master; nothing if it does not answer.
+fn said(sentinel: &Sentinel) -> HashMap<String, String> {
+    let words = ask_sentinel(sentinel).unwrap_or_default();
+    words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
 
-impl Sentinel {
-    fn start(name: &str, master: &Master) -> Sentinel {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let folder = Folder::create(&format!("sentinel-{name}-{port}"));
-        let file = folder.0.join("sentinel.conf");
-        let settings = format!(
-            "port {port}\nbind 127.0.0.1\n\
-             sentinel monitor mymaster 127.0.0.1 {} 2\n\
-             sentinel down-after-milliseconds mymaster {DOWN_AFTER_MS}\n\
-             sentinel failover-timeout mymaster 6000\n\
-             sentinel parallel-syncs mymaster 2\n",
-            master.port()
-        );
-        fs::write(&file, settings).unwrap();
-        let binary = std::env::var_os(SERVER_VARIABLE).unwrap_or_else(|| "redis-server".into());
-        let mut command = Command::new(binary);
-        command.arg(&file).arg("--sentinel").current_dir(&folder.0).stdout(Stdio::null());
-        let process = command.spawn().expect("redis-server is there");
-        Sentinel { port, process, _folder: folder }
-    }
-
-    /// What it says about the master; nothing if it does not answer.
-    fn says(&self) -> HashMap<String, String> {
-        let words = self.ask().unwrap_or_default();
-        words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
-    }
-
-    fn ask(&self) -> Option<Vec<String>> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream.set_read_timeout(Some(SOON)).ok()?;
-        stream.write_all(b"SENTINEL MASTER mymaster\r\n").ok()?;
-        let mut lines = BufReader::new(stream).lines();
-        let count: usize = lines.next()?.ok()?.strip_prefix('*')?.parse().ok()?;
-        // Each word has its length before it.
-        (0..count).map(|_| lines.nth(1)?.ok()).collect()
-    }
+fn ask_sentinel(sentinel: &Sentinel) -> Option<Vec<String>> {
+    let mut stream = TcpStream::connect(("127.0.0.1", sentinel.port())).ok()?;
+    stream.set_read_timeout(Some(SOON)).ok()?;
+    stream.write_all(b"SENTINEL MASTER mymaster\r\n").ok()?;
+    let mut lines = BufReader::new(stream).lines();
+    let count: usize = lines.next()?.ok()?.strip_prefix('*')?.parse().ok()?;
+    // Each word has its length before it.
+    (0..count).map(|_| lines.nth(1)?.ok()).collect()
 }
 
 /// The first server is the master in the beginning.
@@ -82,7 +56,7 @@ struct Site {
 }
 
 impl Site {
-    fn start(name: &str) -> Site {
+    fn start() -> Site {
         let careful = ["--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"];
         let prompt = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
         let args = [careful, prompt].concat();
@@ -94,10 +68,10 @@ impl Site {
         within(SOON + SOON, "the replicas are up to date", || {
             info(&servers[0], "replication", "min_slaves_good_slaves") == "2"
         });
-        let sentinels: Vec<_> = (0..3).map(|_| Sentinel::start(name, &servers[0])).collect();
+        let sentinels: Vec<_> = (0..3).map(|_| watching(&servers[0])).collect();
         within(FAILED_OVER, "the Sentinels know each other", || {
             sentinels.iter().all(|sentinel| {
-                let said = sentinel.says();
+                let said = said(sentinel);
                 let is = |name: &str| said.get(name).map(String::as_str) == Some("2");
                 is("num-slaves") && is("num-other-sentinels")
             })
@@ -106,7 +80,7 @@ impl Site {
     }
 
     fn url(&self) -> String {
-        let hosts = self.sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port));
+        let hosts = self.sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port()));
         let hosts = hosts.collect::<Vec<_>>().join(",");
         // The servers of a test are young, and lose nothing but by the failover.
         format!("redis+sentinel://{hosts}/mymaster?durable=yes")
@@ -126,7 +100,7 @@ impl Site {
     /// Waits until all Sentinels name another master than the first, and returns it.
     fn promoted(&self) -> &Master {
         let named = || {
-            let mut ports = self.sentinels.iter().map(|it| it.says().get("port").cloned());
+            let mut ports = self.sentinels.iter().map(|it| said(it).get("port").cloned());
             let port: u16 = ports.next()??.parse().ok()?;
             ports.all(|other| other == Some(port.to_string())).then_some(port)
         };
@@ -160,7 +134,7 @@ impl Fault {
     }
 
     fn order(self, site: &Site) {
-        let mut stream = TcpStream::connect(("127.0.0.1", site.sentinels[0].port)).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", site.sentinels[0].port())).unwrap();
         stream.write_all(b"SENTINEL FAILOVER mymaster\r\n").unwrap();
         let mut answer = [0; 5];
         stream.read_exact(&mut answer).unwrap();
@@ -179,7 +153,7 @@ fn lost_by(fault: Fault, site: &mut Site) {
 /// No second holder while the first is valid; afterwards the lock can be had again, also by a
 /// client that has just started.
 fn waited_out(fault: Fault) {
-    let mut site = Site::start(&format!("{fault:?}"));
+    let mut site = Site::start();
     let [first, second] = [(); 2].map(|()| site.voter());
     let held = first.try_lock(KEY, MAX_TTL).unwrap();
     let watch = Stopwatch::start();
@@ -220,7 +194,7 @@ fn locks_that_a_failover_lost_are_waited_out() {
 /// A client that starts right after the failover learns from the Sentinels that the master is new.
 #[test]
 fn client_that_starts_after_a_failover_waits_too() {
-    let mut site = Site::start("late");
+    let mut site = Site::start();
     let first = site.voter();
     let held = first.try_lock(KEY, MAX_TTL).unwrap();
     lost_by(Fault::Kill, &mut site);
@@ -233,7 +207,7 @@ fn client_that_starts_after_a_failover_waits_too() {
 /// The control: without the guard, there are two holders.
 #[test]
 fn without_the_guard_a_failover_makes_two_holders() {
-    let mut site = Site::start("control");
+    let mut site = Site::start();
     let off = site.client().restart_guard(RestartGuard::Off).max_ttl(LONG);
     let [first, second] = [(); 2].map(|()| all_vote(&off));
     let held = first.try_lock(KEY, LONG).unwrap();
@@ -246,7 +220,7 @@ fn without_the_guard_a_failover_makes_two_holders() {
 /// over when those of the promoted one begin to count.
 #[test]
 fn master_without_replicas_neither_grants_nor_extends() {
-    let site = Site::start("alone");
+    let site = Site::start();
     let off = site.client().restart_guard(RestartGuard::Off);
     let client = all_vote(&off.max_ttl(LONG));
     let mut held = client.try_lock("held", LONG).unwrap();
@@ -273,7 +247,7 @@ fn master_without_replicas_neither_grants_nor_extends() {
 /// A client whose connection lasts follows the Sentinels all the same.
 #[test]
 fn connected_client_follows_a_failover() {
-    let site = Site::start("follows");
+    let site = Site::start();
     let client = site.voter();
     let run_id = client.nodes()[0].run_id.clone();
     // The old master goes on, and no Sentinel can tell it that it is no longer the master.
@@ -289,7 +263,7 @@ fn connected_client_follows_a_failover() {
 /// Sentinels that are down, or know nothing, cost nothing while another answers.
 #[test]
 fn one_sentinel_that_answers_is_enough() {
-    let mut site = Site::start("one");
+    let mut site = Site::start();
     let _ = site.sentinels[0].process.kill();
     let freeze = format!("kill -STOP {}", site.sentinels[1].process.id());
     assert!(Command::new("sh").args(["-c", &freeze]).status().unwrap().success());
@@ -306,7 +280,7 @@ fn one_sentinel_that_answers_is_enough() {
 #[cfg(feature = "cli")]
 #[test]
 fn doctor_finds_a_master_that_would_not_stop_to_write() {
-    let site = Site::start("doctor");
+    let site = Site::start();
     let found = || {
         let mut doctor = Command::new(env!("CARGO_BIN_EXE_muxlock"));
         doctor.args(["doctor", "--json", "--read-only", "--node", &site.url()]);

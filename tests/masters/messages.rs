@@ -1,13 +1,10 @@
 //! The exact words for mistakes that users make, from real servers.
 
-use std::fs;
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use muxlock::testing::{Master, Masters, SERVER_VARIABLE};
+use muxlock::testing::{Master, Masters};
 use muxlock::{LockErrorKind, NodeState, Redlock, RestartGuard};
-use testbed::{Folder, PATIENT, TTL, all_ready, patient, soon};
+use testbed::{PATIENT, Sentinel, TTL, all_ready, patient, soon};
 
 /// What a lock on this one server fails with, up to the node.
 #[track_caller]
@@ -39,40 +36,14 @@ fn wrong_passwords_are_named_and_not_shown() {
     }
 }
 
-/// A server that is no master, and ends with its test.
-struct Sentinel {
-    process: Child,
-    _folder: Folder,
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Sentinel {
-    fn start(port: u16) -> Sentinel {
-        let folder = Folder::create("sentinel");
-        let file = folder.0.join("sentinel.conf");
-        fs::write(&file, format!("port {port}\nbind 127.0.0.1\n")).unwrap();
-        let binary = std::env::var_os(SERVER_VARIABLE).unwrap_or_else(|| "redis-server".into());
-        let mut command = Command::new(binary);
-        command.arg(&file).arg("--sentinel").current_dir(&folder.0).stdout(Stdio::null());
-        let process = command.spawn().expect("redis-server is there");
-        Sentinel { process, _folder: folder }
-    }
-}
-
 #[test]
 fn servers_that_are_no_independent_masters_are_named() {
     let cluster = Master::start_with(&["--cluster-enabled", "yes"]).unwrap();
     let no_master = "unfit (a Cluster node or a Sentinel; list independent masters only)";
     assert_eq!(refused(&cluster.url()), no_master);
 
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let _sentinel = Sentinel::start(port);
+    let sentinel = Sentinel::start("");
+    let port = sentinel.port();
     let is_up = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
     soon("the Sentinel accepts connections", is_up);
     assert_eq!(refused(&format!("redis://127.0.0.1:{port}")), no_master);

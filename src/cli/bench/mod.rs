@@ -70,15 +70,12 @@ pub struct Args {
 
 /// Runs the command. An error means that it could not start.
 pub fn run(args: &Args) -> io::Result<ExitCode> {
-    let settings = args.options.settings().map_err(io::Error::other)?;
-    for warning in &settings.warnings {
-        say(warning);
-    }
+    let builder = args.options.builder()?;
     if !(LENGTH_MIN..=LENGTH_MAX).contains(&args.length) {
         let text = format!("--for is {:?}: it must be from 100ms to 1h", args.length);
         return Err(io::Error::other(text));
     }
-    let config = settings.builder.config().map_err(io::Error::other)?;
+    let config = builder.config().map_err(io::Error::other)?;
     let (min_ttl, max_ttl) = (config.common().min_ttl, config.common().max_ttl);
     let ttl = args.ttl.unwrap_or(TTL.min(max_ttl));
     if !(min_ttl..=max_ttl).contains(&ttl) {
@@ -95,7 +92,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     };
     say(&plan(&config, &load));
     // Connecting is not measured.
-    let redlock = settings.builder.connect().map_err(io::Error::other)?;
+    let redlock = builder.connect().map_err(io::Error::other)?;
     let tally = match args.in_flight {
         Some(_) => in_flight(config.clone(), &load)?,
         None => on_threads(&redlock, config.nodes(), &load),

@@ -71,15 +71,12 @@ pub struct Args {
 
 /// Runs the command. An error means that it could not start.
 pub fn run(args: &Args) -> io::Result<ExitCode> {
-    let settings = args.options.settings().map_err(io::Error::other)?;
-    for warning in &settings.warnings {
-        let _ = writeln!(io::stderr(), "muxlock: {warning}");
-    }
+    let builder = args.options.builder()?;
     let watch = args.watch.unwrap_or_default();
     if args.watch.is_some() && !(RATE_OVER_MIN..=WATCH_MAX).contains(&watch) {
         return Err(io::Error::other(format!("--for is {watch:?}: it must be from 1s to 24h")));
     }
-    let config = settings.builder.config().map_err(io::Error::other)?;
+    let config = builder.config().map_err(io::Error::other)?;
     let resource = format!("muxlock:doctor:{:016x}", random());
     let key = [config.common().key_prefix, resource.as_bytes()].concat();
     let plan = Plan { watch, lock_user: args.lock_user.clone(), key };
@@ -87,7 +84,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let answers = ask_each(&nodes, |node| ask::ask(&config, node, &plan));
     let mut report = examine(&config, &answers, args.lock_user.as_deref());
     if !args.read_only && report.can_lock() {
-        report.findings.extend(try_lock(&config, &settings.builder, &resource));
+        report.findings.extend(try_lock(&config, &builder, &resource));
     } else if !args.read_only {
         report.findings.extend(untried(&config, &report));
     }
