@@ -9,6 +9,8 @@ use std::time::Duration;
 use crate::config::{Config, NodeConfig, RestartGuard, Target};
 use crate::mux::{Dialled, Failover, ask_sentinels, dial, dial_unix};
 use crate::outcome::NodeOutcome;
+#[cfg(feature = "tls-no-provider")]
+use crate::outcome::TlsErrorKind;
 
 /// Where a master listens.
 #[doc(hidden)]
@@ -37,6 +39,8 @@ pub struct MasterSettings<'a> {
     pub db: u32,
     pub restart_guard: RestartGuard,
     pub durable: bool,
+    /// Whether every server is trusted: `verify=no`.
+    pub is_unverified: bool,
 }
 
 /// The settings that all masters of a client have in common.
@@ -59,8 +63,8 @@ impl Config {
     /// If there is no such master.
     #[doc(hidden)]
     pub fn master(&self, node: usize) -> MasterSettings<'_> {
-        let NodeConfig { address, target, user, password, db, restart_guard, durable, .. } =
-            &self.nodes[node];
+        let of = &self.nodes[node];
+        let NodeConfig { address, target, user, password, db, restart_guard, durable, .. } = of;
         MasterSettings {
             address,
             place: match target {
@@ -79,6 +83,7 @@ impl Config {
             db: *db,
             restart_guard: *restart_guard,
             durable: *durable,
+            is_unverified: of.is_unverified(),
         }
     }
 
@@ -118,7 +123,44 @@ impl Config {
     /// If there is no such master.
     #[doc(hidden)]
     pub fn dial(&self, node: usize, within: Duration) -> io::Result<Box<dyn Dialled>> {
-        let (of, resolver) = (self.nodes[node].clone(), self.resolver.clone());
+        self.dial_as(self.nodes[node].clone(), within)
+    }
+
+    /// Whether the client would trust a master's certificate so much later; `None` if its address
+    /// is one without TLS, or trusts every server.
+    ///
+    /// # Panics
+    /// If there is no such master.
+    #[doc(hidden)]
+    #[cfg(feature = "tls-no-provider")]
+    pub fn trusts_later(
+        &self,
+        node: usize,
+        by: Duration,
+        within: Duration,
+    ) -> Option<io::Result<bool>> {
+        let mut of = self.nodes[node].clone();
+        of.tls = Some(of.tls.filter(|tls| !tls.is_unverified)?.later(by));
+        let is_expired = |error: &io::Error| {
+            let kind = error.get_ref().and_then(|inner| inner.downcast_ref());
+            kind == Some(&TlsErrorKind::Expired)
+        };
+        Some(match self.dial_as(of, within) {
+            Ok(_) => Ok(true),
+            Err(error) if is_expired(&error) => Ok(false),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// As above; the client knows no TLS.
+    #[doc(hidden)]
+    #[cfg(not(feature = "tls-no-provider"))]
+    pub fn trusts_later(&self, _: usize, _: Duration, _: Duration) -> Option<io::Result<bool>> {
+        None
+    }
+
+    fn dial_as(&self, of: NodeConfig, within: Duration) -> io::Result<Box<dyn Dialled>> {
+        let resolver = self.resolver.clone();
         // On a thread of its own: a lookup, and connecting to a Unix socket, may block for long.
         let (sender, connected) = sync_channel(1);
         let connect = move || {

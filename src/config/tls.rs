@@ -4,12 +4,16 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
+#[cfg(feature = "cli")]
+use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+#[cfg(feature = "cli")]
+use rustls::time_provider::TimeProvider;
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, InconsistentKeys, RootCertStore,
     SignatureScheme,
@@ -104,6 +108,31 @@ impl NodeTls {
     /// The client's side of a new connection, for any stream of bytes. It does no I/O.
     pub(crate) fn session(&self) -> Result<ClientConnection, rustls::Error> {
         ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+    }
+
+    /// For certificates that are to be valid so much later. It resumes no session, since that would
+    /// check none.
+    #[cfg(feature = "cli")]
+    pub(crate) fn later(&self, by: Duration) -> NodeTls {
+        let mut config = ClientConfig::clone(&self.config);
+        config.time_provider = Arc::new(Later { by, clock: Arc::clone(&config.time_provider) });
+        config.resumption = Resumption::disabled();
+        NodeTls { config: Arc::new(config), ..self.clone() }
+    }
+}
+
+#[cfg(feature = "cli")]
+#[derive(Debug)]
+struct Later {
+    by: Duration,
+    clock: Arc<dyn TimeProvider>,
+}
+
+#[cfg(feature = "cli")]
+impl TimeProvider for Later {
+    fn current_time(&self) -> Option<UnixTime> {
+        let now = Duration::from_secs(self.clock.current_time()?.as_secs());
+        Some(UnixTime::since_unix_epoch(now.saturating_add(self.by)))
     }
 }
 

@@ -559,7 +559,7 @@ impl Driver {
 #[cfg(feature = "tls-no-provider")]
 fn note_unverified(config: &Config, records: &mut Records) {
     for node in config.nodes.iter() {
-        if node.tls.as_ref().is_some_and(|tls| tls.is_unverified) {
+        if node.is_unverified() {
             let address = &node.address;
             let text = "verify=no: the client trusts any server that answers there";
             records.note(Level::Warn, format_args!("{address}: {text}"));

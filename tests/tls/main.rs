@@ -6,6 +6,8 @@
 
 mod authority;
 mod config;
+#[cfg(feature = "cli")]
+mod doctor;
 mod front;
 mod kinds;
 mod log;

@@ -22,6 +22,10 @@ const LATER_TIMES: usize = 16;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// No connection has this number.
 const NO_CLIENT: &[u8] = b"9223372036854775807";
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// For how many days to look whether a certificate is valid. Each look is a handshake; five tell
+/// the day.
+const CERTIFICATE_DAYS_MAX: u32 = 30;
 /// Servers do not say that it is the year 10,000.
 const SECONDS_MAX: i64 = 253_402_300_799;
 const RELEASE: &[u8] = include_bytes!("../../scripts/release.lua");
@@ -93,6 +97,8 @@ pub struct Said {
     pub has_marker: Option<bool>,
     /// What its Sentinels say about a failover, if it has some.
     pub failover: Option<Failover>,
+    /// For how many further days its certificate is valid, if for few.
+    pub certificate_days: Option<u32>,
     /// What the user of this command may not do, or cannot.
     pub refused: Vec<Refused>,
     /// What the user of the locks may not do, if that is another one.
@@ -130,7 +136,26 @@ pub fn ask(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
     let marker = config.common().flush_marker.map(<[u8]>::to_vec);
     let said = questions(&mut wire, plan, marker.as_deref(), is_open);
     let failover = config.failover(node, QUESTIONS_WITHIN).and_then(Result::ok);
-    said.map(|said| Said { failover, ..said }).map_err(Obstacle::Unreachable)
+    let certificate_days = certificate_days(config, node);
+    said.map(|said| Said { failover, certificate_days, ..said }).map_err(Obstacle::Unreachable)
+}
+
+/// For how many whole days a client would go on to trust the certificate; `None` if for longer than
+/// is looked at, or if there is none to look at.
+fn certificate_days(config: &Config, node: usize) -> Option<u32> {
+    let trusts = |days: u32| {
+        let trusts = config.trusts_later(node, DAY * days, config.common().connect_timeout);
+        trusts.and_then(Result::ok)
+    };
+    let (mut valid, mut over) = (0, CERTIFICATE_DAYS_MAX);
+    if trusts(over)? {
+        return None;
+    }
+    while over - valid > 1 {
+        let days = valid.midpoint(over);
+        if trusts(days)? { valid = days } else { over = days }
+    }
+    Some(valid)
 }
 
 /// What a master does for those who give no password.
@@ -196,6 +221,7 @@ impl Said {
             is_open,
             has_marker: None,
             failover: None,
+            certificate_days: None,
             refused: Vec::new(),
             refused_other: None,
         }

@@ -15,6 +15,8 @@ use crate::cli::wire::{Failure, RefusalKind};
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// From which part of a limit on it is warned of.
 const NEARLY_FULL_PERCENT: u64 = 80;
+/// A certificate that expires earlier is an error.
+const CERTIFICATE_DAYS_MIN: u32 = 7;
 /// A smaller buffer for answers may be full while the client is paused.
 const OUTPUT_BUFFER_MIN: u64 = 1024 * 1024;
 /// Servers look at the lag of their replicas once a second.
@@ -66,6 +68,7 @@ pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
         // What has the wrong role is not asked for the rest.
         Ok(said) => {
             if !findings.role(said) {
+                findings.tls(said);
                 findings.memory(said);
                 findings.age(said);
                 findings.persistence(said);
@@ -153,6 +156,25 @@ impl Findings<'_> {
         };
         self.fail(Finding::new(Error, id, why));
         true
+    }
+
+    fn tls(&mut self, said: &Said) {
+        if self.subject.master.is_unverified {
+            let why = "its address says verify=no, so another server in between can pretend to be \
+                       it: write ca= with the root of its certificate";
+            self.add(Finding::new(Error, Id::Tls, why));
+        }
+        let Some(days) = said.certificate_days else {
+            return;
+        };
+        let severity = if days < CERTIFICATE_DAYS_MIN { Error } else { Warning };
+        let left = match days {
+            0 => "in less than a day".to_owned(),
+            1 => "in 1 day".to_owned(),
+            _ => format!("in {days} days"),
+        };
+        let why = format!("its certificate expires {left}: renew it");
+        self.add(Finding::new(severity, Id::Tls, why));
     }
 
     fn memory(&mut self, said: &Said) {

@@ -236,6 +236,7 @@ mod tests {
             is_open: false,
             has_marker: None,
             failover: None,
+            certificate_days: None,
             refused: Vec::new(),
             refused_other: None,
         }
