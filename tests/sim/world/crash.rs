@@ -1,5 +1,7 @@
 //! Processes that end, what they forget, and how all comes back.
 
+use std::time::Duration;
+
 use muxlock::RestartGuard;
 
 use super::World;
@@ -15,6 +17,8 @@ use super::server::{Refusal, Server, random_name};
 /// A client whose last word from a process is no older than this is not taken in by the next
 /// one's lying uptime: the guard waits for a second more than any lock lives.
 const FRESH_MAX: u64 = 900 * MILLI;
+/// For how long the first masters were masters when a run begins.
+const LONG_AGO: u64 = 86_400 * SECOND;
 
 impl World {
     pub fn restart_client(&mut self, client: usize) {
@@ -157,6 +161,33 @@ impl World {
         server.second_offset = 1 + i64::from(self.choices.below(1_000));
         self.nodes[node].restart(server);
         self.wake_node(node);
+    }
+
+    /// Sentinels elect a replica, which need not say that it was one. The old master has stopped to
+    /// write before.
+    pub fn elect(&mut self, node: usize) {
+        self.restart(node);
+        self.fail_over(node);
+        let it = &mut self.nodes[node];
+        (it.elected_at, it.elections) = (Some(self.now), it.elections + 1);
+        if self.choices.chance(500) {
+            self.nodes[node].redis.server.second_offset = -1;
+        }
+    }
+
+    /// Sentinels say where the master is, and for how long it has been there: not for too long.
+    pub fn ask_sentinels(&mut self, client: usize, slot: usize) {
+        let it = &self.nodes[self.plan.routes[slot]];
+        let age = it.elected_at.map_or(LONG_AGO + self.now, |at| self.now - at);
+        self.rare.hit_if(age < self.plan.quarantine(), Rare::Elected);
+        let said = match self.choices.below(8) {
+            0 => None,
+            1 => Some(age / 2),
+            _ => Some(age),
+        };
+        let now = self.client_now(client);
+        let said = said.map(|age| (Duration::from_nanos(age), now));
+        self.clients[client].engine.handle_elected(slot, said);
     }
 
     pub fn demote(&mut self, node: usize, until: u64) {

@@ -65,10 +65,12 @@ pub enum Fault {
     Jump,
     /// Two nodes' processes change places: each address leads to the other's from now on.
     Swap,
+    /// Sentinels elect a replica.
+    Election,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 26] = [
+    pub const ALL: [Fault; 27] = [
         Fault::Stall,
         Fault::Partition,
         Fault::Cut,
@@ -95,6 +97,7 @@ impl Fault {
         Fault::Hypervisor,
         Fault::Jump,
         Fault::Swap,
+        Fault::Election,
     ];
 
     pub fn is_allowed(self, class: Class) -> bool {
@@ -117,7 +120,7 @@ impl Fault {
             Fault::Save | Fault::Loss => class != Class::Durable,
             // Whoever guards nothing may count a process twice.
             Fault::Swap => matches!(class, Class::Durable | Class::Guarded),
-            Fault::BootStep => class == Class::Guarded,
+            Fault::BootStep | Fault::Election => class == Class::Guarded,
             Fault::Flush | Fault::Evict => class >= Class::Stepped,
             Fault::StepForward
             | Fault::StepBack
@@ -220,6 +223,7 @@ impl World {
                 }
             }
             Fault::Swap => self.swap(node),
+            Fault::Election => self.elect(node),
         }
     }
 

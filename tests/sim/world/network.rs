@@ -205,6 +205,8 @@ pub struct Connection {
     pub time_asked: VecDeque<u64>,
     /// Whether the server refused to end it by `CLIENT KILL`, or to say by what name it could.
     pub outlived_kill: bool,
+    /// How many elections there were when Sentinels named the server.
+    pub elections: u64,
 }
 
 impl Connection {
@@ -232,6 +234,7 @@ impl Connection {
             times: VecDeque::new(),
             time_asked: VecDeque::new(),
             outlived_kill: false,
+            elections: 0,
         }
     }
 

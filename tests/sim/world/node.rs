@@ -82,6 +82,9 @@ pub struct Node {
     /// When it last became a replica, in true time.
     demoted_at: u64,
     pub loading_until: u64,
+    /// When Sentinels elected this server, in true time, if they did.
+    pub elected_at: Option<u64>,
+    pub elections: u64,
     saved: Data,
 }
 
@@ -107,6 +110,8 @@ impl Node {
             replica_until: 0,
             demoted_at: 0,
             loading_until: 0,
+            elected_at: None,
+            elections: 0,
             saved: Data::new(),
         }
     }

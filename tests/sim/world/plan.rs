@@ -105,6 +105,8 @@ pub struct Plan {
     pub work_interval: u64,
     /// How often a reply is an error for no reason that lasts.
     pub stray_error: u32,
+    /// Whether Sentinels say where the masters are, and elect others in their places.
+    pub has_sentinels: bool,
 }
 
 impl Plan {
@@ -130,7 +132,7 @@ impl Plan {
         let hands_over = choices.chance(450);
         let machine = |client| if hands_over && choices.chance(700) { 0 } else { client };
         let machines = (0..clients).map(machine).collect();
-        Plan {
+        let mut plan = Plan {
             class,
             nodes,
             clients,
@@ -168,7 +170,12 @@ impl Plan {
             work_count: choices.pick(&[10, 4, 18]),
             work_interval: choices.magnitude(MILLI, (max_ttl / 2).max(4 * MILLI)),
             stray_error: choices.pick(&[0, 0, 0, 30]),
-        }
+            has_sentinels: class == Class::Guarded && choices.chance(250),
+        };
+        // What Sentinels say is of a server, and addresses may lead from one to another.
+        let unfit = if plan.has_sentinels { Fault::Swap } else { Fault::Election };
+        plan.faults.retain(|(fault, _)| *fault != unfit);
+        plan
     }
 
     /// Whether this may go wrong.

@@ -81,6 +81,8 @@ situations! {
     Loading => "server seen while loading",
     Demoted => "demoted master seen",
     Promoted => "promoted replica seen",
+    Elected => "server that was elected a short time ago",
+    ElectedMeanwhile => "connection to a server in whose place another was elected",
     Moved => "process at another node's address",
     Duplicate => "one server under two addresses",
     Evicting => "server that evicts, refused",

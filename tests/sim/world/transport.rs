@@ -58,7 +58,10 @@ impl World {
 
     pub fn new_connection(&mut self, client: usize, slot: usize) -> usize {
         let id = self.connections.len();
-        self.connections.push(Connection::new(client, slot, self.plan.routes[slot]));
+        let node = self.plan.routes[slot];
+        let mut connection = Connection::new(client, slot, node);
+        connection.elections = self.nodes[node].elections;
+        self.connections.push(connection);
         let at = self.arrival();
         self.queue.push(at, Event::Knock(id));
         id
@@ -76,7 +79,14 @@ impl World {
             return self.queue.push(open_at, Event::Knock(id));
         }
         let it = &self.nodes[node];
-        let door = if self.now < it.door_until { it.door } else { Door::Open };
+        let is_other = it.elections != self.connections[id].elections;
+        self.rare.hit_if(is_other, Rare::ElectedMeanwhile);
+        let door = match self.now < it.door_until {
+            // The one before is no master now.
+            _ if is_other => Door::Refusing,
+            true => it.door,
+            false => Door::Open,
+        };
         match door {
             Door::Silent => return,
             Door::Open if it.is_up => {

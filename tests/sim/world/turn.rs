@@ -369,6 +369,9 @@ impl World {
 
     fn connect(&mut self, client: usize, slot: usize) {
         self.close(client, slot);
+        if self.plan.has_sentinels {
+            self.ask_sentinels(client, slot);
+        }
         let id = self.new_connection(client, slot);
         self.clients[client].slots[slot].connection = Some(id);
     }
