@@ -171,7 +171,7 @@ mod validity;
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
-pub use client::{CommonSettings, MasterSettings, Place};
+pub use client::{CommonSettings, MasterSettings, Place, TlsSettings};
 pub use client::{
     ConnectError, Error, ErrorKind, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock,
     LockGuard, LockParts, LossWatch, Redlock, Waiter,

@@ -162,8 +162,16 @@ impl Args {
         if answered < quorum {
             return (format!("unknown: only {answered} of {total} masters answered"), UNKNOWN);
         }
-        if taken == 0 && count(&[Did::NeverExpires]) == 0 {
+        let kept = count(&[Did::NeverExpires]);
+        if taken + kept == 0 {
             return (format!("{holder} does not hold {resource}"), NOT_GONE);
+        }
+        if taken == 0 {
+            let text = format!(
+                "{holder} keeps {resource} on {kept} of {total}, where its key never expires: use \
+                 --now"
+            );
+            return (text, NOT_GONE);
         }
         // A holder may still set a key where there is none.
         if taken + others < quorum {
@@ -220,11 +228,16 @@ impl Args {
 
     fn danger(&self, holder: &Holder, left: Option<Duration>) -> String {
         let (resource, holder) = (&self.resource, &holder.shown);
-        let left = left.map_or("long time".to_owned(), |it| format!("{:.1} s", it.as_secs_f64()));
+        let (left, end) = match left {
+            Some(left) => (
+                format!("for another {:.1} s", left.as_secs_f64()),
+                "Without --now it ends by itself, and safely, within that time.",
+            ),
+            None => ("for ever".to_owned(), "Its key has no end, so only --now takes it."),
+        };
         format!(
-            "This takes the lock from {holder} while it may believe for another {left} that it has \
-             it.\nTwo may work on {resource} at once. Without --now it ends by itself, and safely, \
-             within that time."
+            "This takes the lock from {holder} while it may believe {left} that it has it.\nTwo may \
+             work on {resource} at once. {end}"
         )
     }
 }
@@ -311,7 +324,7 @@ mod tests {
         let other = |left| seconds(Did::Other, left);
         let lost = || Err(Failure::Strange);
         let forever = || Ok((Did::NeverExpires, None));
-        let table: [(Vec<Answer>, u8, &str); 10] = [
+        let table: [(Vec<Answer>, u8, &str); 11] = [
             (vec![taken(8), taken(7), taken(9)], 0, "on 3 of 3; free for others in 8.0 s"),
             (vec![taken(8), taken(7), none()], 0, "on 2 of 3; free for others in 7.0 s"),
             (vec![taken(8), other(20), none()], 0, "on 1 of 3; free for others in 8.0 s"),
@@ -320,7 +333,8 @@ mod tests {
             (vec![taken(8), none(), none()], NOT_GONE, "on 1 of 3, which is not enough"),
             (vec![none(), none(), none()], NOT_GONE, "it does not hold deploy"),
             (vec![other(9), other(9), other(9)], NOT_GONE, "it does not hold deploy"),
-            (vec![forever(), forever(), forever()], NOT_GONE, "on 0 of 3, which is not enough"),
+            (vec![forever(), forever(), forever()], NOT_GONE, "it keeps deploy on 3 of 3, where"),
+            (vec![forever(), other(9), other(9)], NOT_GONE, "it keeps deploy on 1 of 3, where"),
             (vec![taken(8), lost(), lost()], UNKNOWN, "unknown: only 1 of 3 masters answered"),
         ];
         let holder = Holder { bytes: b"it".to_vec(), shown: "it".to_owned() };

@@ -64,12 +64,10 @@ impl Wire {
     pub fn open(config: &Config, node: usize, within: Duration) -> Result<Wire, Failure> {
         match config.dial(node, within) {
             Ok(stream) => Ok(Wire(Connection::over(stream, REPLY_BYTES_MAX))),
-            Err(error) => Err(match error.get_ref() {
-                Some(inner) => match inner.downcast_ref() {
-                    Some(kind) => Failure::Tls(*kind),
-                    None => Failure::NoAddress(inner.to_string()),
-                },
-                None => Failure::Lost(error.kind()),
+            Err(error) => Err(match (tls(&error), error.get_ref()) {
+                (Some(failure), _) => failure,
+                (None, Some(why)) => Failure::NoAddress(why.to_string()),
+                (None, None) => Failure::Lost(error.kind()),
             }),
         }
     }
@@ -106,10 +104,16 @@ impl Wire {
 }
 
 fn failure(error: io::Error) -> Failure {
-    match error.kind() {
-        ErrorKind::InvalidData => Failure::Strange,
-        kind => Failure::Lost(kind),
+    match (tls(&error), error.kind()) {
+        (Some(failure), _) => failure,
+        (None, ErrorKind::InvalidData) => Failure::Strange,
+        (None, kind) => Failure::Lost(kind),
     }
+}
+
+/// With TLS 1.3, a server refuses a client's certificate after the handshake.
+fn tls(error: &io::Error) -> Option<Failure> {
+    error.get_ref()?.downcast_ref().copied().map(Failure::Tls)
 }
 
 impl Refusal {

@@ -39,6 +39,18 @@ pub struct MasterSettings<'a> {
     pub db: u32,
     pub restart_guard: RestartGuard,
     pub durable: bool,
+    /// For TLS.
+    pub tls: Option<TlsSettings<'a>>,
+}
+
+/// What an address says of TLS, with the paths of its files.
+#[doc(hidden)]
+#[derive(Default)]
+pub struct TlsSettings<'a> {
+    pub ca: Option<&'a str>,
+    pub cert: Option<&'a str>,
+    pub key: Option<&'a str>,
+    pub server_name: Option<&'a str>,
     /// Whether every server is trusted: `verify=no`.
     pub is_unverified: bool,
 }
@@ -56,6 +68,25 @@ pub struct CommonSettings<'a> {
     pub drift_factor: f64,
     pub key_prefix: &'a [u8],
     pub flush_marker: Option<&'a [u8]>,
+}
+
+impl NodeConfig {
+    #[cfg(feature = "tls-no-provider")]
+    fn tls_settings(&self) -> Option<TlsSettings<'_>> {
+        let tls = &self.tls.as_ref()?.url;
+        Some(TlsSettings {
+            ca: tls.ca.as_deref(),
+            cert: tls.client.as_ref().map(|(cert, _)| &**cert),
+            key: tls.client.as_ref().map(|(_, key)| &**key),
+            server_name: tls.server_name.as_deref(),
+            is_unverified: tls.is_unverified,
+        })
+    }
+
+    #[cfg(not(feature = "tls-no-provider"))]
+    fn tls_settings(&self) -> Option<TlsSettings<'_>> {
+        None
+    }
 }
 
 impl Config {
@@ -83,7 +114,7 @@ impl Config {
             db: *db,
             restart_guard: *restart_guard,
             durable: *durable,
-            is_unverified: of.is_unverified(),
+            tls: of.tls_settings(),
         }
     }
 
@@ -140,7 +171,7 @@ impl Config {
         within: Duration,
     ) -> Option<io::Result<bool>> {
         let mut of = self.nodes[node].clone();
-        of.tls = Some(of.tls.filter(|tls| !tls.is_unverified)?.later(by));
+        of.tls = Some(of.tls.filter(|tls| !tls.url.is_unverified)?.later(by));
         let is_expired = |error: &io::Error| {
             let kind = error.get_ref().and_then(|inner| inner.downcast_ref());
             kind == Some(&TlsErrorKind::Expired)

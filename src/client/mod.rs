@@ -23,7 +23,7 @@ use mio::{Token, Waker};
 
 pub use connect::ConnectError;
 #[cfg(feature = "cli")]
-pub use dial::{CommonSettings, MasterSettings, Place};
+pub use dial::{CommonSettings, MasterSettings, Place, TlsSettings};
 pub use error::{Error, ErrorKind};
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;

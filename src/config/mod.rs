@@ -83,15 +83,6 @@ impl NodeConfig {
         }
         !matches!(self.target, Target::Unix(_))
     }
-
-    /// Whether every server is trusted that answers there.
-    #[cfg(any(feature = "tls-no-provider", feature = "cli"))]
-    pub(crate) fn is_unverified(&self) -> bool {
-        #[cfg(feature = "tls-no-provider")]
-        return self.tls.as_ref().is_some_and(|tls| tls.is_unverified);
-        #[cfg(not(feature = "tls-no-provider"))]
-        false
-    }
 }
 
 /// Where to connect to.

@@ -101,7 +101,8 @@ pub(crate) struct NodeTls {
     config: Arc<ClientConfig>,
     /// The name that the server's certificate must have.
     name: ServerName<'static>,
-    pub(crate) is_unverified: bool,
+    /// What its address says.
+    pub(crate) url: TlsUrl,
 }
 
 impl NodeTls {
@@ -177,7 +178,7 @@ impl<'a> Maker<'a> {
         };
         config.enable_early_data = false;
         config.resumption = Resumption::in_memory_sessions(SESSIONS_PER_NODE);
-        let node = NodeTls { config: Arc::new(config), name, is_unverified: url.is_unverified };
+        let node = NodeTls { config: Arc::new(config), name, url: url.clone() };
         // What is wrong with the settings shows here, not at each connection.
         node.session().map_err(|error| error.to_string())?;
         Ok(node)
@@ -304,6 +305,10 @@ fn server_name(endpoint: &Endpoint, url: &TlsUrl) -> Result<ServerName<'static>,
 }
 
 fn read(parameter: &str, path: &str) -> Result<Vec<u8>, String> {
+    // What stands in the place of a path may be a secret.
+    if path.contains("-----BEGIN") {
+        return Err(format!("{parameter} names a file; Tls::new() takes PEM from memory"));
+    }
     let failed = |error: io::Error| format!("{parameter}={path} cannot be read: {error}");
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(failed)?;

@@ -464,6 +464,7 @@ impl Driver {
         connection.address = connection.address.wrapping_add(1);
         if connection.tried < connection.addresses.len() {
             connection.socket = None;
+            self.engine.handle_connecting(now, node, Phase::Connect);
             // The recursion is as deep as the name has addresses, which is capped.
             self.try_address(node);
         } else {
@@ -559,7 +560,7 @@ impl Driver {
 #[cfg(feature = "tls-no-provider")]
 fn note_unverified(config: &Config, records: &mut Records) {
     for node in config.nodes.iter() {
-        if node.is_unverified() {
+        if node.tls.as_ref().is_some_and(|tls| tls.url.is_unverified) {
             let address = &node.address;
             let text = "verify=no: the client trusts any server that answers there";
             records.note(Level::Warn, format_args!("{address}: {text}"));

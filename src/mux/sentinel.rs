@@ -16,7 +16,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a Sentinel says about a failover.
 #[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Failover {
     /// A master that has not answered for so long counts as down.
     pub down_after: Option<Duration>,
@@ -26,6 +26,10 @@ pub struct Failover {
     pub sentinels: Option<u64>,
     /// How many replicas are given to a new master at a time.
     pub parallel_syncs: Option<u64>,
+    /// How many replicas the Sentinel knows, also those that are down.
+    pub replicas: Option<u64>,
+    /// For how long more than half of the Sentinels have known the master, if they said so.
+    pub master_for: Option<Duration>,
 }
 
 /// Asks the Sentinels of a node in turn.
@@ -36,7 +40,8 @@ pub(crate) fn ask_sentinels(
     within: Duration,
 ) -> io::Result<(Failover, Vec<SocketAddr>)> {
     let located = Search::of(node, resolver, within, 0).locate()?;
-    Ok((located.failover, located.addresses))
+    let master_for = located.master_for.map(|(age, _)| age);
+    Ok((Failover { master_for, ..located.failover }, located.addresses))
 }
 
 /// Where a node is.
@@ -55,8 +60,7 @@ pub(super) struct Located {
 
 impl From<Vec<SocketAddr>> for Located {
     fn from(addresses: Vec<SocketAddr>) -> Located {
-        let (down_after, quorum, sentinels, parallel_syncs) = (None, None, None, None);
-        let failover = Failover { down_after, quorum, sentinels, parallel_syncs };
+        let failover = Failover::default();
         Located { addresses, master_for: None, epoch: 0, is_failing_over: false, failover }
     }
 }
@@ -127,7 +131,9 @@ impl Search {
             let agrees = |it: &&Located| !it.is_failing_over && it.shares_address(last);
             if all.iter().filter(agrees).count() > hosts / 2 {
                 let ages = all.iter().filter(agrees).filter_map(|located| located.master_for);
-                let master_for = ages.min_by_key(|(age, _)| *age);
+                let now = blocking::now();
+                let master_for =
+                    ages.min_by_key(|(age, at)| age.saturating_add(now.steadily_since(*at)));
                 // Not that of a failover in progress: a watch follows only to a later one.
                 let epoch = all.iter().filter(agrees).map(|located| located.epoch).max();
                 let epoch = epoch.unwrap_or(0);
@@ -163,9 +169,15 @@ impl Search {
         let said = self.ask(host, *port).map_err(failed)?;
         let addresses = self.resolver.look_up(&said.host, said.port).map_err(failed)?;
         let SentinelMaster { master_for, epoch, is_failing_over, .. } = said;
-        let SentinelMaster { down_after, quorum, others, parallel_syncs, .. } = said;
-        let sentinels = others.map(|others| others.saturating_add(1));
-        let failover = Failover { down_after, quorum, sentinels, parallel_syncs };
+        let SentinelMaster { down_after, quorum, others, parallel_syncs, replicas, .. } = said;
+        let failover = Failover {
+            down_after,
+            quorum,
+            sentinels: others.map(|others| others.saturating_add(1)),
+            parallel_syncs,
+            replicas,
+            master_for: None,
+        };
         // Read after the answer, so that the age is not too great.
         let master_for = Some((master_for, blocking::now()));
         Ok(Located { addresses, master_for, epoch, is_failing_over, failover })
@@ -285,6 +297,26 @@ mod tests {
             let located = search(hosts.to_vec()).locate().unwrap();
             assert_eq!(located.master_for.map(|(age, _)| age.as_secs()), age);
         }
+    }
+
+    /// What was said long ago has become more.
+    #[test]
+    fn ages_are_compared_at_one_moment() {
+        let slow = |age: &str, pause: u64| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let said = says_with("10.0.0.1", 9, age, "master");
+            thread::spawn(move || {
+                let mut peer = listener.accept().unwrap().0;
+                let _ = peer.read(&mut [0; 1_024]);
+                testbed::pause(Duration::from_millis(pause));
+                let _ = peer.write_all(said.as_bytes());
+            });
+            ("127.0.0.1".to_owned(), port)
+        };
+        // The second has known it since a later moment than the first.
+        let located = search(vec![slow("10000", 0), slow("10200", 600)]).locate().unwrap();
+        assert_eq!(located.master_for.map(|(age, _)| age.as_millis()), Some(10_200));
     }
 
     /// It has the new epoch, and names the old master.

@@ -210,24 +210,44 @@ impl Write for Outlet<'_> {
     }
 }
 
+/// A blocking stream with TLS. Its errors tell what is wrong with TLS.
+pub(super) struct Blocking<S: Read + Write>(StreamOwned<ClientConnection, S>);
+
+impl<S: Read + Write> Read for Blocking<S> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into).map_err(|error| with_kind(error, true))
+    }
+}
+
+impl<S: Read + Write> Write for Blocking<S> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.0.write(from).map_err(|error| with_kind(error, true))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(|error| with_kind(error, true))
+    }
+}
+
 /// TLS over a blocking stream, with its handshake.
-pub(super) fn blocking<S: Read + Write>(
-    node: &NodeTls,
-    mut stream: S,
-) -> io::Result<StreamOwned<ClientConnection, S>> {
+pub(super) fn blocking<S: Read + Write>(node: &NodeTls, mut stream: S) -> io::Result<Blocking<S>> {
     let mut session = node.session().map_err(io::Error::other)?;
     // Each iteration moves a byte at least, before the stream's deadline.
     while session.is_handshaking() {
         if let Err(error) = session.complete_io(&mut stream) {
-            let is_greeted = session.protocol_version().is_some();
-            let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-            return Err(match inner.map(|inner| kind_of(inner, is_greeted)) {
-                Some(kind) => io::Error::new(ErrorKind::InvalidData, kind),
-                None => error,
-            });
+            return Err(with_kind(error, session.protocol_version().is_some()));
         }
     }
-    Ok(StreamOwned::new(session, stream))
+    Ok(Blocking(StreamOwned::new(session, stream)))
+}
+
+/// In place of an error of rustls, its kind, which quotes nothing.
+fn with_kind(error: io::Error, is_greeted: bool) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match inner.map(|inner| kind_of(inner, is_greeted)) {
+        Some(kind) => io::Error::new(ErrorKind::InvalidData, kind),
+        None => error,
+    }
 }
 
 /// `is_greeted`: whether the server had chosen a version of TLS before.

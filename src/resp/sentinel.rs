@@ -36,6 +36,8 @@ pub(crate) struct SentinelMaster {
     pub(crate) quorum: Option<u64>,
     /// How many other Sentinels it knows.
     pub(crate) others: Option<u64>,
+    /// How many replicas it knows, also those that are down.
+    pub(crate) replicas: Option<u64>,
 }
 
 /// Why a Sentinel's answer is none.
@@ -112,6 +114,7 @@ pub(crate) fn answer(mut bytes: &[u8]) -> Result<Option<SentinelMaster>, NoMaste
             down_after: figure(b"down-after-milliseconds").map(Duration::from_millis),
             quorum: figure(b"quorum"),
             others: figure(b"num-other-sentinels"),
+            replicas: figure(b"num-slaves"),
         })
     };
     master().map(Some).ok_or(NoMaster::Protocol)
@@ -154,7 +157,7 @@ mod tests {
         format!("*{}\r\n{}", pairs.len(), pairs.concat()).into_bytes()
     }
 
-    const USUAL: [(&str, &str); 8] = [
+    const USUAL: [(&str, &str); 9] = [
         ("name", "mymaster"),
         ("ip", "10.0.0.1"),
         ("port", "6379"),
@@ -163,6 +166,7 @@ mod tests {
         ("role-reported-time", "4200"),
         ("config-epoch", "7"),
         ("down-after-milliseconds", "300"),
+        ("num-slaves", "3"),
     ];
 
     fn with(name: &str, value: &str) -> Vec<u8> {
@@ -183,6 +187,7 @@ mod tests {
             down_after: Some(Duration::from_millis(300)),
             quorum: None,
             others: None,
+            replicas: Some(3),
         };
         let usual = said(&USUAL);
         assert_eq!(answer(&usual), Ok(Some(expected.clone())));
@@ -220,7 +225,7 @@ mod tests {
         {
             assert_eq!(answer(&with(name, value)), Err(NoMaster::Protocol), "{name} {value}");
         }
-        for (name, _) in USUAL.iter().skip(1).filter(|pair| pair.0 != "down-after-milliseconds") {
+        for (name, _) in &USUAL[1..7] {
             let without: Vec<_> = USUAL.into_iter().filter(|pair| pair.0 != *name).collect();
             assert_eq!(answer(&said(&without)), Err(NoMaster::Protocol), "{name}");
         }

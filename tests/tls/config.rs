@@ -59,6 +59,11 @@ fn files_that_are_missing_or_wrong_are_named() {
         (client(&files.cert, &other.key), "the key is not that of the certificate"),
         (client(&files.cert, &strange), "the key is not that of the certificate"),
         (client(&odd, &files.key), "the key or the certificate cannot be used"),
+        (
+            "rediss://h?verify=no&cert=c&key=-----BEGIN%20PRIVATE%20KEY-----sesame".into(),
+            "cert=c cannot be read",
+        ),
+        ("rediss://h?ca=-----BEGIN%20X%0Asesame".into(), "ca names a file; Tls::new() takes PEM"),
         ("rediss://bad_host..x".into(), "the host \"bad_host..x\" is neither a DNS name nor"),
         ("rediss://h?verify=no&server_name=a%20b".into(), "the server_name \"a b\" is neither"),
     ];

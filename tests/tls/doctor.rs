@@ -7,10 +7,55 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::authority::Authority;
-use crate::masters::{start, trusting};
+use crate::masters::{start, tls_addr, trusting};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The findings about TLS: number of the master, severity, why.
+fn said(urls: &[String]) -> Vec<String> {
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_muxlock"));
+    doctor.args(["doctor", "--json", "--read-only"]).env("MUXLOCK_NODES", urls.join(" "));
+    let out = doctor.output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "{}", String::from_utf8_lossy(&out.stderr));
+    let said: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let all = said["findings"].as_array().unwrap().iter();
+    let tls = all.filter(|it| ["tls", "unreachable"].contains(&it["id"].as_str().unwrap()));
+    let tls = tls.map(|it| {
+        let [address, severity, why] =
+            ["master", "severity", "why"].map(|name| it[name].as_str().unwrap());
+        let master = urls.iter().position(|url| url.contains(address)).unwrap();
+        format!("{master} {severity}: {why}")
+    });
+    let mut tls: Vec<_> = tls.collect();
+    tls.sort();
+    tls
+}
+
+/// With TLS 1.3, the server says so after the handshake.
+#[test]
+fn missing_client_certificates_are_found() {
+    let authority = Authority::new();
+    let files = authority.sign(&["127.0.0.1"]);
+    let masters = ["TLSv1.2", "TLSv1.3"]
+        .map(|protocol| start(&files, &["--tls-auth-clients", "yes", "--tls-protocols", protocol]));
+    let why = "error: TLS failed: the server wants another client certificate";
+    let found = said(&masters.each_ref().map(|master| trusting(&authority, master)));
+    assert_eq!(found, [0, 1].map(|master| format!("{master} {why}")));
+}
+
+#[test]
+fn ports_with_and_without_tls_are_told_apart() {
+    let authority = Authority::new();
+    let master = start(&authority.sign(&["127.0.0.1"]), &[]);
+    let plain = format!("rediss://{}?ca={}", master.addr(), authority.ca().display());
+    let found = said(&[plain, format!("redis://{}", tls_addr(&master))]);
+    let silent =
+        "0 error: it did not answer within 500 ms of connecting; does this port speak TLS?";
+    assert_eq!(found[0], silent);
+    // It closes or resets it.
+    assert!(found[1].ends_with(": write rediss:// if this port speaks TLS"), "{found:?}");
+}
 
 #[test]
 fn certificates_that_end_soon_are_found() {
@@ -25,20 +70,6 @@ fn certificates_that_end_soon_are_found() {
     let masters = files.map(|files| start(&files, &[]));
     let mut urls = masters.each_ref().map(|master| trusting(&authority, master));
     urls[5] = format!("{}?verify=no", masters[5].tls_url().unwrap());
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_muxlock"));
-    doctor.args(["doctor", "--json", "--read-only"]).env("MUXLOCK_NODES", urls.join(" "));
-    let out = doctor.output().unwrap();
-    assert_eq!(out.status.code(), Some(1), "{}", String::from_utf8_lossy(&out.stderr));
-    let said: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let all = said["findings"].as_array().unwrap().iter();
-    let tls = all.filter(|it| it["id"] == "tls").map(|it| {
-        let [address, severity, why] =
-            ["master", "severity", "why"].map(|name| it[name].as_str().unwrap());
-        let master = urls.iter().position(|url| url.contains(address)).unwrap();
-        format!("{master} {severity}: {why}")
-    });
-    let mut tls: Vec<_> = tls.collect();
-    tls.sort();
     let expires =
         |master, severity, when| format!("{master} {severity}: its certificate expires {when}");
     let expected = [
@@ -50,5 +81,5 @@ fn certificates_that_end_soon_are_found() {
          write ca= with the root of its certificate"
             .to_owned(),
     ];
-    assert_eq!(tls, expected, "{said:#}");
+    assert_eq!(said(&urls), expected);
 }

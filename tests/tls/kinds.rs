@@ -7,13 +7,14 @@ use std::thread;
 use std::time::Duration;
 
 use muxlock::testing::Master;
-use muxlock::{NodeOutcome, Redlock, Tls, TlsErrorKind};
+use muxlock::{NodeOutcome, Phase, Redlock, Tls, TlsErrorKind};
 use rcgen::date_time_ymd;
 use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::io::{Read, Write};
+use testbed::scripted::never_accepting;
 use testbed::{TTL, outcomes, patient};
 
 use crate::authority::Authority;
@@ -202,6 +203,22 @@ fn name_with_an_impostor_among_its_addresses_is_followed_to_the_real_server() {
     let builder = patient([url]).resolver(move |_, _| Ok(addresses.clone()));
     let (kind, _) = refused_by(&builder.build().unwrap());
     assert_eq!(kind, TlsErrorKind::Untrusted);
+}
+
+/// Each address of a name is said to be where it is.
+#[test]
+fn second_address_that_does_not_accept_is_not_in_a_handshake() {
+    let authority = Authority::new();
+    let strange = answering(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    let strange = strange.strip_prefix("rediss://").unwrap().parse().unwrap();
+    let full = never_accepting();
+    let addresses = vec![strange, full.addr()];
+    let url = format!("rediss://redis-1?ca={}", authority.ca().display());
+    let builder = patient([url]).resolver(move |_, _| Ok(addresses.clone()));
+    let redlock = builder.connect_timeout(Duration::from_millis(300)).build().unwrap();
+    let error = redlock.try_lock(KEY, TTL).unwrap_err();
+    let phase = if full.is_full() { Phase::Connect } else { Phase::Tls };
+    assert_eq!(outcomes(&error), [NodeOutcome::TimedOut(phase)]);
 }
 
 /// What fails is tried again, with growing delays.

@@ -1,6 +1,7 @@
 //! The questions to a master. They change nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// For how many days to look whether a certificate is valid. Each look is a handshake; five tell
 /// the day.
 const CERTIFICATE_DAYS_MAX: u32 = 30;
+/// More lines of INFO than any server has.
+const INFO_LINES_MAX: usize = 10_000;
 /// Servers do not say that it is the year 10,000.
 const SECONDS_MAX: i64 = 253_402_300_799;
 const RELEASE: &[u8] = include_bytes!("../../scripts/release.lua");
@@ -68,6 +71,8 @@ pub enum Obstacle {
     /// It refused the user or the password.
     Auth(Failure),
     MaxClients,
+    /// It did not answer all questions in time.
+    Slow,
 }
 
 /// What was refused to the user of the locks.
@@ -137,7 +142,10 @@ pub fn ask(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
     let said = questions(&mut wire, plan, marker.as_deref(), is_open);
     let failover = config.failover(node, QUESTIONS_WITHIN).and_then(Result::ok);
     let certificate_days = certificate_days(config, node);
-    said.map(|said| Said { failover, certificate_days, ..said }).map_err(Obstacle::Unreachable)
+    said.map(|said| Said { failover, certificate_days, ..said }).map_err(|failure| match failure {
+        Failure::Lost(ErrorKind::TimedOut) => Obstacle::Slow,
+        failure => Obstacle::Unreachable(failure),
+    })
 }
 
 /// For how many whole days a client would go on to trust the certificate; `None` if for longer than
@@ -245,7 +253,7 @@ fn text(reply: Value) -> String {
 }
 
 fn fields(info: &str) -> BTreeMap<String, String> {
-    let fields = info.lines().filter_map(|line| line.split_once(':'));
+    let fields = info.lines().take(INFO_LINES_MAX).filter_map(|line| line.split_once(':'));
     fields.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect()
 }
 

@@ -1,5 +1,6 @@
 //! What is wrong with one master, by its answers. One cause is one finding.
 
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -110,11 +111,24 @@ impl Findings<'_> {
     fn obstacle(&mut self, obstacle: &Obstacle) {
         let timeout = time(self.subject.common.connect_timeout);
         let (id, why) = match obstacle {
-            Obstacle::Unreachable(Failure::Lost(std::io::ErrorKind::TimedOut)) => {
-                (Id::Unreachable, format!("it did not answer within {timeout} of connecting"))
+            Obstacle::Unreachable(Failure::Lost(ErrorKind::TimedOut)) => {
+                let hint = match self.subject.master.tls {
+                    Some(_) => "; does this port speak TLS?",
+                    None => "",
+                };
+                let why = format!("it did not answer within {timeout} of connecting{hint}");
+                (Id::Unreachable, why)
+            }
+            Obstacle::Unreachable(
+                failure @ Failure::Lost(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset),
+            ) if self.subject.master.tls.is_none() => {
+                (Id::Unreachable, format!("{failure}: write rediss:// if this port speaks TLS"))
             }
             Obstacle::Unreachable(failure @ Failure::Tls(_)) => (Id::Tls, failure.to_string()),
             Obstacle::Unreachable(failure) => (Id::Unreachable, failure.to_string()),
+            Obstacle::Slow => {
+                (Id::Unreachable, "it did not answer all questions in time".to_owned())
+            }
             Obstacle::NeedsPassword => {
                 (Id::Auth, "it needs a password, and its address has none".to_owned())
             }
@@ -159,7 +173,7 @@ impl Findings<'_> {
     }
 
     fn tls(&mut self, said: &Said) {
-        if self.subject.master.is_unverified {
+        if self.subject.master.tls.as_ref().is_some_and(|tls| tls.is_unverified) {
             let why = "its address says verify=no, so another server in between can pretend to be \
                        it: write ca= with the root of its certificate";
             self.add(Finding::new(Error, Id::Tls, why));
@@ -218,15 +232,21 @@ impl Findings<'_> {
             return;
         }
         let uptime = said.figure("uptime_in_seconds").map(Duration::from_secs);
-        let left = uptime.map(|uptime| common.quarantine.saturating_sub(uptime));
+        // Whatever it says, another one may have been the master before.
+        let elected = said.failover.map(|failover| failover.master_for.unwrap_or_default());
+        let age = uptime.into_iter().chain(elected).min();
+        let left = age.map(|age| common.quarantine.saturating_sub(age));
         // A client that has just started trusts nothing.
         let is_unknown = master.restart_guard == RestartGuard::OwnObservation || said.info.is_err();
         if (was_replica && !self.has_sentinels()) || (is_unknown && !master.durable) {
             self.wait();
-        } else if let Some(left) = left.filter(|left| !left.is_zero() && !master.durable) {
+        } else if let Some(left) =
+            left.filter(|left| !left.is_zero() && (!master.durable || elected.is_some()))
+        {
             self.wait();
+            let what = if elected == age { "promoted" } else { "started" };
             let why = format!(
-                "it was started a short time ago, and may have lost locks: clients ignore it for \
+                "it was {what} a short time ago, and may have lost locks: clients ignore it for \
                  another {} s",
                 left.as_secs_f64().ceil()
             );
@@ -287,7 +307,10 @@ impl Findings<'_> {
             return;
         };
         // With it, those that can write are more than half of the servers.
-        let servers = said.figure("connected_slaves").unwrap_or(0) + 1;
+        // Replicas that are down come back, and with them a majority.
+        let connected = said.figure("connected_slaves").unwrap_or(0);
+        let known = said.failover.and_then(|failover| failover.replicas).unwrap_or(0);
+        let servers = connected.max(known).saturating_add(1);
         let needed = (servers / 2).max(1);
         if to_write < needed {
             let why = format!(

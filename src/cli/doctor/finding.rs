@@ -114,8 +114,10 @@ pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String 
     if let Place::Sentinel { host, port, service } = &master.place {
         let ask = "--raw SENTINEL GET-MASTER-ADDR-BY-NAME";
         let (host, service) = (quoted(host), quoted(service));
-        let asked = format!("redis-cli -h {host} -p {port} {ask} {service}");
-        line.push(format!("-h $({asked} | head -n 1) -p $({asked} | tail -n 1)"));
+        // A Sentinel has another password, or none.
+        let cli = format!("env -u REDISCLI_AUTH redis-cli{}", tls(master));
+        let asked = format!("{cli} -h {host} -p {port} {ask} {service}");
+        line.push(format!("-h \"$({asked} | head -n 1)\" -p \"$({asked} | tail -n 1)\""));
     }
     let mut add = |option: &str, value: &str| line.extend([option.to_owned(), quoted(value)]);
     match &master.place {
@@ -129,8 +131,27 @@ pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String 
     if let (By::User, Some(user)) = (by, master.user) {
         add("--user", user);
     }
+    line[0].push_str(&tls(master));
     line.extend(words.iter().map(|word| quoted(word)));
     line.join(" ")
+}
+
+/// The options without which `redis-cli` would send the password as it is.
+fn tls(master: &MasterSettings<'_>) -> String {
+    let Some(tls) = &master.tls else {
+        return String::new();
+    };
+    let mut line = " --tls".to_owned();
+    let files = [("--cacert", tls.ca), ("--cert", tls.cert), ("--key", tls.key)];
+    for (option, value) in files.into_iter().chain([("--sni", tls.server_name)]) {
+        if let Some(value) = value {
+            line.push_str(&format!(" {option} {}", quoted(value)));
+        }
+    }
+    if tls.is_unverified {
+        line.push_str(" --insecure");
+    }
+    line
 }
 
 /// A word for a POSIX shell.
@@ -145,6 +166,8 @@ pub fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use muxlock::Redlock;
+    #[cfg(feature = "tls")]
+    use muxlock::TlsSettings;
 
     use super::*;
 
@@ -170,12 +193,31 @@ mod tests {
             "redis-cli -h 2001:db8::1 -p 7000 PING"
         );
         assert_eq!(line("unix:///run/a b", By::User, &["PING"]), "redis-cli -s '/run/a b' PING");
-        let ask = "redis-cli -h s1 -p 26379 --raw SENTINEL GET-MASTER-ADDR-BY-NAME a";
-        let expected =
-            format!("redis-cli -h $({ask} | head -n 1) -p $({ask} | tail -n 1) --user app PING");
+        let ask = "env -u REDISCLI_AUTH redis-cli -h s1 -p 26379 --raw \
+                   SENTINEL GET-MASTER-ADDR-BY-NAME a";
+        let place = format!("-h \"$({ask} | head -n 1)\" -p \"$({ask} | tail -n 1)\"");
+        let expected = format!("redis-cli {place} --user app PING");
         let url = "redis+sentinel://app:sesame@s1,s2/a";
         assert_eq!(line(url, By::User, &["PING"]), expected);
         assert_eq!(quoted("it's $(x)"), r"'it'\''s $(x)'");
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn passwords_go_over_tls_alone() {
+        assert_eq!(
+            line("rediss://app:sesame@h?verify=no", By::User, &["PING"]),
+            "redis-cli --tls --insecure -h h -p 6379 --user app PING"
+        );
+        let config = Redlock::builder().node("rediss://h?verify=no&server_name=n").config();
+        let (config, common) = (config.unwrap(), TlsSettings::default());
+        let files = TlsSettings { ca: Some("a b"), cert: Some("c"), key: Some("k"), ..common };
+        let master = MasterSettings { tls: Some(files), ..config.master(0) };
+        assert_eq!(tls(&master), " --tls --cacert 'a b' --cert c --key k");
+        assert_eq!(tls(&config.master(0)), " --tls --sni n --insecure");
+        let url = "rediss+sentinel://app:sesame@s1/a?verify=no&server_name=n";
+        let both = line(url, By::User, &["PING"]).matches("redis-cli --tls --sni n").count();
+        assert_eq!(both, 3, "the Sentinel's, too");
     }
 
     #[test]

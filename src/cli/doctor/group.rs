@@ -212,7 +212,7 @@ fn votes(report: &mut Report) {
 mod tests {
     use std::time::Duration;
 
-    use muxlock::Redlock;
+    use muxlock::{Failover, Redlock};
 
     use super::*;
     use crate::cli::doctor::ask::Refused;
@@ -304,6 +304,62 @@ mod tests {
         for (info, expected) in table {
             let expected = [expected].map(str::to_owned).into_iter().filter(|it| !it.is_empty());
             assert_eq!(last(said(2, info)), expected.collect::<Vec<_>>(), "{info}");
+        }
+    }
+
+    /// A site with Sentinels, whose master says this.
+    fn site(info: &str, settings: &[(&str, &str)], failover: Failover) -> Vec<String> {
+        let settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        let failover = Some(Failover { down_after: Some(Duration::from_secs(5)), ..failover });
+        let said = Said { settings: Ok(settings.collect()), failover, ..said(0, info) };
+        let mut found = found(&config(&["redis+sentinel://10.0.0.1/m"]), &[Ok(said)]);
+        found.retain(|it| it != "note single");
+        found
+    }
+
+    #[test]
+    fn sites_with_sentinels_stop_to_write_when_they_are_cut_off() {
+        let old = Some(Duration::from_secs(3_600));
+        let known = |replicas| Failover {
+            replicas: Some(replicas),
+            master_for: old,
+            ..Failover::default()
+        };
+        let set =
+            |to_write, lag| [("min-replicas-to-write", to_write), ("min-replicas-max-lag", lag)];
+        let bad = ["error min-replicas 0"];
+        let table = [
+            (2, "1", "4", 0),
+            (2, "0", "4", 1),
+            (2, "1", "5", 1),
+            (2, "1", "0", 1),
+            // Half of four servers, and of five.
+            (3, "1", "4", 1),
+            (3, "2", "4", 0),
+            (4, "1", "4", 1),
+            (4, "2", "4", 0),
+        ];
+        for (replicas, to_write, lag, findings) in table {
+            let info = format!("connected_slaves:{replicas}");
+            let settings = set(to_write, lag);
+            assert_eq!(site(&info, &settings, known(0)), bad[..findings], "{info} {settings:?}");
+            // Those that are down count, too.
+            let few = site("connected_slaves:1", &settings, known(replicas));
+            assert_eq!(few, bad[..findings], "{info} {settings:?}");
+        }
+        let many = site("connected_slaves:18446744073709551615", &set("1", "4"), known(0));
+        assert_eq!(many, bad);
+    }
+
+    #[test]
+    fn master_that_was_promoted_a_short_time_ago_does_not_vote_yet() {
+        let fine = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "4")];
+        let since = |age| Failover { master_for: age, replicas: Some(2), ..Failover::default() };
+        let table = [(Some(3_600), true), (Some(20), false), (None, false)];
+        for (age, votes) in table {
+            let found = site("", &fine, since(age.map(Duration::from_secs)));
+            assert_eq!(found.is_empty(), votes, "{age:?}: {found:?}");
+            assert!(votes || found == ["warning young 0"], "{age:?}: {found:?}");
         }
     }
 
