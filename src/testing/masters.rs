@@ -104,7 +104,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// The same as [`Masters::start`]. A `redis-server` without TLS ends at once.
+    /// The same as [`Masters::start`]; also if the `redis-server` was built without TLS.
     pub fn start_with_tls(files: &TlsFiles, extra_args: &[&str]) -> io::Result<Master> {
         let tls = Some(files.clone());
         Master::start_as(Settings { tls, ..Settings::new(extra_args, false) })
@@ -197,6 +197,11 @@ impl Master {
     }
 
     fn exited_early(&self) -> io::Error {
+        // How it quotes the first setting that it does not know.
+        if self.settings.tls.is_some() && self.quoted_log().contains(">>> 'tls-port ") {
+            let binary = self.settings.binary.to_string_lossy();
+            return sentence(ErrorKind::Unsupported, format!("{binary} was built without TLS"));
+        }
         io::Error::other(format!(
             "redis-server ended before it answered on port {}{}",
             self.ports.plain,
@@ -572,7 +577,21 @@ impl Masters {
     ///
     /// The same as [`Masters::start`].
     pub fn start_with(n: usize, extra_args: &[&str]) -> io::Result<Masters> {
-        let settings = || Settings::new(extra_args, false);
+        Masters::start_as(n, || Settings::new(extra_args, false))
+    }
+
+    /// Starts `n` masters with a port with TLS each, and additional arguments; see
+    /// [`Master::start_with_tls`].
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Master::start_with_tls`].
+    pub fn start_with_tls(n: usize, files: &TlsFiles, args: &[&str]) -> io::Result<Masters> {
+        let tls = || Some(files.clone());
+        Masters::start_as(n, || Settings { tls: tls(), ..Settings::new(args, false) })
+    }
+
+    fn start_as(n: usize, settings: impl Fn() -> Settings) -> io::Result<Masters> {
         let ports = free_ports(&settings(), n)?;
         let launch = |ports| Master::launch(settings(), ports);
         let mut all = ports.into_iter().map(launch).collect::<io::Result<Vec<_>>>()?;

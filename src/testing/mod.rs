@@ -105,6 +105,8 @@ mod query;
 
 pub use fake::{FakeMaster, FakeMasters};
 pub use masters::{Master, Masters};
+#[doc(hidden)]
+pub use process::Folder;
 pub use process::{SERVER_VARIABLE, TLS_VARIABLE, TlsFiles};
 #[doc(hidden)]
 pub use query::Connection;

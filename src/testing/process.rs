@@ -162,15 +162,16 @@ impl Drop for Server {
 
 /// A temporary folder, removed with its contents, and the `sh` that removes it if this process
 /// cannot.
+#[doc(hidden)]
 #[derive(Debug)]
-pub(super) struct Folder {
+pub struct Folder {
     pub(super) path: PathBuf,
     watchdog: Option<Child>,
     watchdog_input: Option<Arc<ChildStdin>>,
 }
 
 impl Folder {
-    pub(super) fn create() -> io::Result<Folder> {
+    pub fn create() -> io::Result<Folder> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let counter = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!("muxlock-{}-{counter}-{}", process::id(), wall_nanos());
@@ -196,6 +197,10 @@ impl Folder {
         let mut watchdog = command.spawn().ok();
         let input = watchdog.as_mut().and_then(|watchdog| watchdog.stdin.take());
         Ok(Folder { path, watchdog, watchdog_input: input.map(Arc::new) })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 }
 
