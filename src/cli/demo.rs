@@ -4,9 +4,10 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::testing::Masters;
+use muxlock::testing::{Master, Masters};
 use muxlock::{LockGuard, NodeOutcome, Redlock, RestartGuard};
 
+use super::authority::Authority;
 use super::histogram::Latencies;
 use super::page::{Cell, Page, Stop, truth};
 use super::paint::{Ink, capital, count, thousands, time, whole_seconds};
@@ -65,6 +66,10 @@ pub struct Args {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
+    /// Let the masters speak TLS, with certificates that openssl makes now
+    #[arg(long)]
+    tls: bool,
+
     /// Use no colours, as without a terminal or with NO_COLOR set
     #[arg(long)]
     no_color: bool,
@@ -72,9 +77,19 @@ pub struct Args {
 
 /// Runs the demo. An error means that it could not start.
 pub fn run(args: &Args) -> io::Result<ExitCode> {
-    let masters = Masters::start(usize::from(args.masters))?;
-    let redlock = client(&masters, RestartGuard::Off)?;
-    let mut demo = Demo { page: Page::new(args.no_color), masters, redlock };
+    let authority = args.tls.then(Authority::new).transpose()?;
+    let n = usize::from(args.masters);
+    let masters = match &authority {
+        Some(authority) => Masters::start_with_tls(n, &authority.files(), &[])?,
+        None => Masters::start(n)?,
+    };
+    let url = |master: &Master| match &authority {
+        Some(authority) => authority.url(master),
+        None => master.url(),
+    };
+    let urls: Vec<String> = masters.iter().map(url).collect();
+    let redlock = client(&urls, RestartGuard::Off)?;
+    let mut demo = Demo { page: Page::new(args.no_color), redlock, masters, urls, authority };
     let told = demo.tell(args.seconds.map(Duration::from_secs));
     let told = match told {
         Err(Stop::Failed(error)) => demo.page.check("the demo continues", Err(error.to_string())),
@@ -88,8 +103,8 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     }
 }
 
-fn client(masters: &Masters, guard: RestartGuard) -> io::Result<Redlock> {
-    let builder = Redlock::builder().nodes(masters.urls()).node_timeout(NODE_TIMEOUT);
+fn client(urls: &[String], guard: RestartGuard) -> io::Result<Redlock> {
+    let builder = Redlock::builder().nodes(urls).node_timeout(NODE_TIMEOUT);
     let builder = match guard {
         RestartGuard::Off => builder,
         _ => builder.max_ttl(GUARDED_TTL),
@@ -102,6 +117,9 @@ pub struct Demo {
     pub page: Page,
     pub masters: Masters,
     pub redlock: Redlock,
+    urls: Vec<String>,
+    // After the masters, which read its files whenever they start.
+    authority: Option<Authority>,
 }
 
 impl Demo {
@@ -110,7 +128,7 @@ impl Demo {
         let Some(mut lock) = self.acquire()? else {
             return self.page.say("Without a lock, the demo ends here.");
         };
-        let rival = client(&self.masters, RestartGuard::Off)?;
+        let rival = client(&self.urls, RestartGuard::Off)?;
         self.contend(&rival, &lock)?;
         self.extend(&mut lock)?;
         self.unlock(lock, &rival)?;
@@ -140,11 +158,18 @@ impl Demo {
             n - self.quorum()
         ))?;
         for (i, master) in self.masters.iter().enumerate() {
+            let tls = master.tls_url().filter(|_| self.authority.is_some());
             self.page.row(&[
                 Cell::left(9, name(i)),
-                Cell::left(15, master.addr()),
+                Cell::left(15, tls.unwrap_or_else(|| master.addr())),
                 Cell::left(0, format!("pid {}", master.pid())).ink(Ink::Faint),
             ])?;
+        }
+        if self.authority.is_some() {
+            self.page.say(
+                "All of them speak TLS, with a certificate of an authority that was made for this \
+                 run, and that the client trusts.",
+            )?;
         }
         self.page.say(
             "They were started a moment ago. So the restart guard, which is on by default, is \
@@ -439,7 +464,7 @@ impl Demo {
 
     /// The control: what the guard prevents happens.
     fn without_the_guard(&mut self, held: &LockGuard) -> Result<(), Stop> {
-        let rival = client(&self.masters, RestartGuard::Off)?;
+        let rival = client(&self.urls, RestartGuard::Off)?;
         let second = ask_again(|| rival.try_lock(RESOURCE, GUARDED_TTL));
         let both = held.is_valid();
         self.page.check(
@@ -454,7 +479,7 @@ impl Demo {
     }
 
     fn with_the_guard(&mut self, restarted: &[usize], held: LockGuard) -> Result<(), Stop> {
-        let guarded = client(&self.masters, RestartGuard::default())?;
+        let guarded = client(&self.urls, RestartGuard::default())?;
         let watch = Stopwatch::start();
         match guarded.try_lock(RESOURCE, GUARDED_TTL) {
             Ok(_) => {

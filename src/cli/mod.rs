@@ -1,5 +1,6 @@
 //! The command-line tool: its arguments and exit codes.
 
+mod authority;
 mod bench;
 mod demo;
 mod doctor;

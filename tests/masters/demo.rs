@@ -1,6 +1,10 @@
 //! The demo, as somebody who types it sees it: real masters, real output, real exit codes.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
+
+use testbed::Folder;
 
 const CHAPTERS: [&str; 12] = [
     "The masters",
@@ -30,10 +34,10 @@ fn run(command: &mut Command) -> (Output, String, String) {
     (output, out, err)
 }
 
-fn assert_told_in_full(args: &[&str]) {
-    let (output, out, err) = run(&mut muxlock(args));
-    assert_eq!(output.status.code(), Some(0), "{args:?}\n{out}\n{err}");
-    assert_eq!(err, "", "{args:?}");
+fn assert_told_in_full(demo: &mut Command) -> String {
+    let (output, out, err) = run(demo);
+    assert_eq!(output.status.code(), Some(0), "{demo:?}\n{out}\n{err}");
+    assert_eq!(err, "", "{demo:?}");
     for (i, title) in CHAPTERS.iter().enumerate() {
         let heading = format!("{:>2}. {title}", i + 1);
         assert!(out.lines().any(|line| line == heading), "{heading}\n{out}");
@@ -42,16 +46,49 @@ fn assert_told_in_full(args: &[&str]) {
     let last = format!("all {} checks passed", checks.count());
     assert_eq!(out.lines().last(), Some(last.as_str()), "{out}");
     assert!(!out.contains(['\x1b', '\r']), "{out:?}");
+    out
 }
 
 #[test]
 fn demo_tells_every_chapter_and_every_check_passes() {
-    assert_told_in_full(&["demo", "--seconds", "1", "--no-color"]);
+    assert_told_in_full(&mut muxlock(&["demo", "--seconds", "1", "--no-color"]));
 }
 
 #[test]
 fn demo_needs_no_flag_to_stay_plain_in_a_pipe_and_manages_with_three_masters() {
-    assert_told_in_full(&["demo", "--seconds", "1", "--masters", "3"]);
+    assert_told_in_full(&mut muxlock(&["demo", "--seconds", "1", "--masters", "3"]));
+}
+
+/// With certificates of its own, also in a folder with an odd name, of which nothing remains.
+#[cfg(feature = "tls")]
+#[test]
+fn demo_over_tls_passes_every_check_and_leaves_no_certificates() {
+    let folder = Folder::create("odd & 50 %, demo");
+    let args = ["demo", "--tls", "--seconds", "1", "--masters", "3"];
+    let out = assert_told_in_full(muxlock(&args).env("TMPDIR", &folder.0));
+    assert_eq!(out.matches(" rediss://127.0.0.1:").count(), 3, "{out}");
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
+}
+
+#[test]
+fn demo_over_tls_says_what_is_missing() {
+    // What makes certificates, and a server that says what those without TLS do.
+    let folder = Folder::create("demo_over_tls_says");
+    let path = folder.0.join("redis-server");
+    let server = "#!/bin/sh\necho \">>> 'tls-port \\\"1\\\"'\"; exit 1\n";
+    fs::write(&path, server).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    let (no_openssl, no_tls) = match cfg!(feature = "tls-no-provider") {
+        true => ("openssl, which makes the certificates, and is not on PATH", "built without TLS"),
+        false => ("a muxlock with TLS: build it with --features cli,tls", "--features cli,tls"),
+    };
+    for (name, value, words) in
+        [("PATH", &folder.0, no_openssl), ("MUXLOCK_REDIS_SERVER", &path, no_tls)]
+    {
+        let (output, out, err) = run(muxlock(&["demo", "--tls"]).env(name, value));
+        assert_eq!((output.status.code(), out.as_str()), (Some(2), ""), "{err}");
+        assert!(err.starts_with("muxlock: ") && err.contains(words), "{err}");
+    }
 }
 
 #[test]
