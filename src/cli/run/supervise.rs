@@ -30,7 +30,7 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
     let booted = since_boot()?;
     let now = locks.mux.now();
     let left = lease.remaining(now);
-    if left <= notice(plan) {
+    if is_late(left, notice(plan)) {
         locks.mux.abandon(lease);
         locks.drain()?;
         say(&format!("unavailable: the quorum came too late, with {} left", seconds(left)));
@@ -56,6 +56,18 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
 /// How long before its end the lock counts as lost.
 fn notice(plan: &Plan<'_>) -> Duration {
     plan.kill_after + 2 * plan.config.node_timeout()
+}
+
+/// Whether a quorum came so late that the lock counts as lost at once.
+fn is_late(left: Duration, notice: Duration) -> bool {
+    left <= notice
+}
+
+/// How long the command may take to end, from SIGTERM to SIGKILL. `left` is that of a lost lock:
+/// processes that get SIGKILL need time to end. Another lock is renewed meanwhile.
+fn kill_in(kill_after: Duration, node_timeout: Duration, left: Option<Duration>) -> Duration {
+    let most = left.map(|left| left.saturating_sub(node_timeout));
+    most.map_or(kill_after, |most| most.min(kill_after))
 }
 
 /// The processes.
@@ -242,15 +254,8 @@ impl<'a> Run<'a> {
     /// How long the command may take to end.
     fn kill_in(&self) -> Duration {
         let Locks { plan, mux, .. } = &self.locks;
-        match self.is_lost {
-            // Processes that get SIGKILL need time to end.
-            true => {
-                let left = self.deadline.since(mux.now());
-                plan.kill_after.min(left.saturating_sub(plan.config.node_timeout()))
-            }
-            // The lock is renewed meanwhile.
-            false => plan.kill_after,
-        }
+        let left = self.is_lost.then(|| self.deadline.since(mux.now()));
+        kill_in(plan.kill_after, plan.config.node_timeout(), left)
     }
 
     /// Returns whether it was not ending before.
