@@ -36,6 +36,8 @@ mod run;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod run_faults;
 #[cfg(all(feature = "cli", target_os = "linux"))]
+mod run_processes;
+#[cfg(all(feature = "cli", target_os = "linux"))]
 mod run_terminal;
 mod testing;
 #[cfg(target_os = "linux")]

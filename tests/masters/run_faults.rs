@@ -4,14 +4,15 @@
 
 use std::env;
 use std::fs;
-use std::process::Command;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use testbed::{Folder, heavy, pause, soon};
 
 use super::cli::start;
-use super::run::{Running, guarded, signal};
+use super::run::{Running, first_line, guarded, signal};
 
 /// How many commands meet each fault, if the environment does not say.
 const TIMES: usize = 6;
@@ -163,7 +164,7 @@ fn end_of_the_guard_is_told() {
         &list,
         &["--ttl", TTL, "r", "-c", "echo ready; exec sleep 60"],
     ));
-    assert_eq!(super::run::first_line(&mut child.0), "ready");
+    assert_eq!(first_line(&mut child.0), "ready");
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let guard = fs::read_to_string(children).unwrap();
     signal("KILL", guard.split_whitespace().next().unwrap().parse().unwrap());
@@ -174,6 +175,76 @@ fn end_of_the_guard_is_told() {
     assert_eq!(err.matches(told).count(), 1, "{err}");
     assert!(err.contains("muxlock: lost r with "), "{err}");
     masters.iter().take(2).for_each(|it| it.thaw().unwrap());
+}
+
+/// Whether a process has ended and is not reaped.
+fn is_zombie(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().trim_start().starts_with('Z')
+}
+
+/// The guard has ended the command, and muxlock goes on while the lock is still valid.
+#[test]
+fn act_of_the_guard_is_told_by_a_muxlock_that_goes_on() {
+    let (_masters, _redlock, list) = start();
+    let own = ["--ttl", "1s", "--kill-after", "300ms", "r", "-c", "echo $$; exec sleep 60"];
+    let mut child = Running::start(&mut guarded(&list, &own));
+    let command = first_line(&mut child.0);
+    signal("STOP", child.id());
+    soon("the guard has ended the command", || is_zombie(&command));
+    signal("CONT", child.id());
+    let (code, _, err) = child.end();
+    assert!(code == 120 && err.contains("lost r: muxlock was too late to renew it"), "{err}");
+}
+
+/// It ended by itself, and too late.
+#[test]
+fn lock_that_was_over_before_the_command_is_told() {
+    let (masters, _redlock, list) = start();
+    let own = ["--no-guard", "--ttl", "300ms", "r", "-c", "echo $$; read x"];
+    let mut child = Running::start(guarded(&list, &own).stdin(Stdio::piped()));
+    let command = first_line(&mut child.0);
+    signal("STOP", child.id());
+    soon("the lock is over", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+    // A release would find nothing out.
+    masters.iter().for_each(|it| it.freeze().unwrap());
+    child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    soon("the command has ended", || is_zombie(&command));
+    signal("CONT", child.id());
+    let (code, _, err) = child.end();
+    let words = "lost r: muxlock was too late to renew it; the command had ended with 0\n";
+    assert!(code == 120 && err.ends_with(words), "{code} {err}");
+}
+
+/// muxlock is killed after it has sent SIGTERM: the guard only sends SIGKILL.
+#[test]
+fn guard_knows_that_a_lost_lock_ends_its_command() {
+    let (masters, _redlock, list) = start();
+    let script = "trap 'echo term' TERM; echo ready; while :; do sleep 0.01; done";
+    let own = ["--ttl", "2s", "--kill-after", "500ms", "r", "-c", script];
+    let mut child = Running::start(&mut guarded(&list, &own));
+    assert_eq!(first_line(&mut child.0), "ready");
+    masters.iter().for_each(|it| drop(it.query(&[b"DEL", b"r"]).unwrap()));
+    assert_eq!(first_line(&mut child.0), "term");
+    signal("KILL", child.id());
+    // Up to the end of all processes.
+    let (mut out, mut err) = (String::new(), String::new());
+    child.0.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    child.0.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert!(out.is_empty() && !err.contains("muxlock has ended before its command"), "{out}{err}");
+}
+
+/// What a master has granted by then is released.
+#[test]
+fn signal_while_masters_are_asked_takes_back_what_they_granted() {
+    let (masters, _redlock, list) = start();
+    masters.iter().skip(1).for_each(|it| it.freeze().unwrap());
+    let own = ["--ttl", "30s", "--node-timeout", "5s", "-w", "60s", "r", "true"];
+    let child = Running::start(&mut guarded(&list, &own));
+    soon("one master has granted it", || masters[0].dbsize().unwrap() == 1);
+    signal("TERM", child.id());
+    assert_eq!(child.end(), (143, String::new(), String::new()));
+    assert_eq!(masters[0].dbsize().unwrap(), 0);
 }
 
 /// What the first process leaves behind is ended too, also if muxlock is killed meanwhile.
@@ -236,7 +307,7 @@ fn guard_that_was_stopped_ends_no_healthy_command() {
     let (_masters, _redlock, list) = start();
     let own = ["--ttl", "1s", "--kill-after", "100ms", "r", "-c", "echo ready; sleep 3; exit 7"];
     let mut child = Running::start(&mut guarded(&list, &own));
-    assert_eq!(super::run::first_line(&mut child.0), "ready");
+    assert_eq!(first_line(&mut child.0), "ready");
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let all = fs::read_to_string(children).unwrap();
     let guard = all.split_whitespace().next().unwrap().parse().unwrap();

@@ -426,3 +426,28 @@ impl<'a> Run<'a> {
         Ok(code)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn quorum_is_late_if_the_command_would_be_ended_at_once() {
+        let notice = 300 * MS;
+        assert!(is_late(Duration::ZERO, notice) && is_late(notice, notice));
+        assert!(!is_late(notice + MS, notice));
+    }
+
+    /// What is killed has a node_timeout to end, before another client may get the lock.
+    #[test]
+    fn lost_lock_bounds_the_time_to_kill() {
+        let of = |left| kill_in(200 * MS, 50 * MS, left);
+        assert_eq!(of(None), 200 * MS);
+        assert_eq!(of(Some(900 * MS)), 200 * MS);
+        assert_eq!(of(Some(250 * MS)), 200 * MS);
+        assert_eq!(of(Some(249 * MS)), 199 * MS);
+        assert_eq!(of(Some(30 * MS)), Duration::ZERO);
+    }
+}
