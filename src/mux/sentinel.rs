@@ -220,6 +220,8 @@ mod tests {
     use super::*;
     use crate::config::Builder;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     /// A Sentinel that gives these answers, one for each connection.
     fn sentinel(answers: Vec<String>) -> (String, u16) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -348,6 +350,26 @@ mod tests {
         let error = search(vec![host]).locate().unwrap_err().to_string();
         let words = "the Sentinel refuses, or does not know the name";
         assert_eq!(error, format!("127.0.0.1:{port}: {words}"));
+    }
+
+    /// None that lies, or was cut off, is asked first each time.
+    #[test]
+    fn each_lookup_begins_with_another_sentinel() {
+        let last = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = last.local_addr().unwrap().port();
+        // Nothing listens there, so there is another lookup soon.
+        let nowhere = || says("127.0.0.1", 1).replace("$4\r\n6379", "$1\r\n1");
+        let hosts = [(); 2].map(|()| sentinel((0..100).map(|_| nowhere()).collect()));
+        let hosts = hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>();
+        // The first two agree.
+        let url = format!("redis+sentinel://{},127.0.0.1:{port}/mymaster", hosts.join(","));
+        let (tell, asked) = sync_channel(1);
+        thread::spawn(move || tell.send(last.accept().is_ok()));
+        let client = Builder::default().node(url).build().unwrap();
+        // Only while a caller waits does the client connect again.
+        let wait = |_: &_| drop(client.try_lock_for("any", SECOND, SECOND / 50));
+        let is_asked = (0..200).inspect(wait).any(|_| asked.try_recv().is_ok());
+        assert!(is_asked);
     }
 
     /// One that was cut off still names the old master.

@@ -318,6 +318,33 @@ fn promoted_server_is_quarantined_from_its_election_on() {
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
 }
 
+/// R33: the Sentinels' answer ages like everything else, also before the connection is there.
+#[test]
+fn time_since_the_sentinels_answered_counts() {
+    let passed = 4 * SECOND;
+    let mut scenario = Scenario::guarded(1);
+    scenario.engine.handle_elected(0, Some((SECOND, scenario.now)));
+    scenario.pass(passed);
+    let scenario = scenario.all_ready();
+    let rest = QUARANTINE - SECOND - passed;
+    assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, rest)));
+}
+
+/// R33: who trusts its own observation alone trusts no Sentinel either.
+#[test]
+fn own_observation_trusts_no_sentinel() {
+    for promoted in [Some(true), Some(false), None] {
+        let configure =
+            |builder: muxlock::Builder| builder.restart_guard(RestartGuard::OwnObservation);
+        let mut scenario = Scenario::with(1, configure);
+        scenario.servers[0].replication.promoted = promoted;
+        scenario.engine.handle_elected(0, Some((QUARANTINE, scenario.now)));
+        let scenario = scenario.all_ready();
+        let left = quarantine(&scenario, 0).map(|(_, left)| left);
+        assert_eq!(left, Some(QUARANTINE), "{promoted:?}");
+    }
+}
+
 /// R33: without a word about itself, a server may have been promoted; `durable` says nothing of it.
 #[test]
 fn elected_server_that_does_not_tell_who_it_is_is_quarantined() {
