@@ -289,3 +289,114 @@ fn kind_of_certificate(error: &CertificateError) -> TlsErrorKind {
         _ => TlsErrorKind::Other,
     }
 }
+
+// They need the cryptography of the feature.
+#[cfg(all(test, unix, feature = "tls"))]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+    use rustls::{ServerConfig, ServerConnection};
+
+    use super::*;
+    use crate::config::Builder;
+
+    /// The client's side of a connection, and the socket of the server's.
+    struct Client {
+        session: Session,
+        stream: Stream,
+        unsent: BytesMut,
+    }
+
+    fn connect() -> (Client, UnixStream) {
+        let config = Builder::default().node("rediss://127.0.0.1?verify=no").config().unwrap();
+        let session = Session::new(config.nodes[0].tls.as_ref().unwrap()).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let stream = Stream::Unix(mio::net::UnixStream::from_std(ours));
+        (Client { session, stream, unsent: BytesMut::new() }, theirs)
+    }
+
+    impl Client {
+        fn shake_hands(&mut self) -> Progress {
+            self.session.shake_hands(&mut self.stream, &mut self.unsent).unwrap()
+        }
+
+        fn receive(&mut self, reader: &mut ReplyReader) -> Received {
+            self.session.receive(&mut self.stream, &mut self.unsent, reader).unwrap()
+        }
+    }
+
+    fn server() -> ServerConnection {
+        let made = rcgen::generate_simple_self_signed(["redis.test".to_owned()]).unwrap();
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_no_client_auth();
+        let key = PrivateKeyDer::Pkcs8(key);
+        let mut config = builder.with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        // Nothing but replies comes after the handshake.
+        config.send_tls13_tickets = 0;
+        ServerConnection::new(Arc::new(config)).unwrap()
+    }
+
+    /// Lets a server read and write all that it can.
+    fn serve(server: &mut ServerConnection, socket: &mut UnixStream) {
+        while matches!(server.read_tls(socket), Ok(1..)) {
+            server.process_new_packets().unwrap();
+        }
+        while server.wants_write() {
+            server.write_tls(socket).unwrap();
+        }
+    }
+
+    /// The socket has nothing more, so nothing would report them.
+    #[test]
+    fn plaintext_that_a_read_leaves_is_received_without_another_record() {
+        let (mut client, mut socket) = connect();
+        let mut server = server();
+        while !matches!(client.shake_hands(), Progress::Over) {
+            serve(&mut server, &mut socket);
+        }
+        // The end of the handshake leaves with it.
+        client.session.send(b"PING\r\n", &mut client.stream, &mut client.unsent).unwrap();
+        serve(&mut server, &mut socket);
+        // The first record has most of the longest reply. The next two are complete at the same
+        // time, and have more than the room beside it.
+        const SHORT: usize = 3_474;
+        let long = [b"$16384\r\n", &[b'x'; 16_384][..], b"\r\n"].concat();
+        server.writer().write_all(&[long, b"+OK\r\n".repeat(SHORT)].concat()).unwrap();
+        serve(&mut server, &mut socket);
+        let mut reader = ReplyReader::new();
+        let mut replies = 0;
+        let mut reads = 0;
+        loop {
+            let received = client.receive(&mut reader);
+            while reader.next().unwrap().is_some() {
+                replies += 1;
+            }
+            reads += 1;
+            assert!(reads < 100 && received != Received::Ended, "after {replies} replies");
+            if matches!(received, Received::Last | Received::Nothing) {
+                break;
+            }
+        }
+        assert_eq!(replies, 1 + SHORT);
+    }
+
+    /// A server that sends without end keeps nobody else waiting.
+    #[test]
+    fn turn_of_a_handshake_reads_a_bounded_number_of_times() {
+        let (mut client, mut socket) = connect();
+        assert!(matches!(client.shake_hands(), Progress::Waiting));
+        // The begin of a ServerHello with 65,520 bytes, a byte in each record.
+        let message = [2, 0, 0xff, 0xf0].into_iter().chain(std::iter::repeat_n(0, 14_000));
+        let records: Vec<u8> = message.flat_map(|byte| [22, 3, 3, 0, 1, byte]).collect();
+        socket.write_all(&records).unwrap();
+        // After that, rustls refuses more.
+        assert!(matches!(client.shake_hands(), Progress::Unread));
+    }
+}
