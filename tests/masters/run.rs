@@ -86,7 +86,7 @@ fn exit_status_is_that_of_the_command_or_says_why_there_is_none() {
         "{err}"
     );
     assert_eq!(code(&["-E", "0", "r", "true"]).0, 0);
-    let (status, _, err) = code(&["-w", "50ms", "r", "true"]);
+    let (status, _, err) = code(&["-w", "500ms", "r", "true"]);
     assert!(status == 121 && err.ends_with("unless it is renewed\n"), "{err}");
     assert!(lock.unlock().unwrap().was_held());
 
