@@ -19,6 +19,8 @@ use testbed::{
 const DOWN_AFTER_MS: u32 = 2_000;
 /// Longer than a failover takes, so that a lock is still valid when it is over.
 const MAX_TTL: Duration = Duration::from_secs(8);
+/// For a client that is to vote soon.
+const BRIEF: Duration = Duration::from_secs(1);
 /// How long a failover may take.
 const FAILED_OVER: Duration = Duration::from_secs(60);
 
@@ -47,6 +49,13 @@ fn ask_sentinel(sentinel: &Sentinel) -> Option<Vec<String>> {
     let count: usize = lines.next()?.ok()?.strip_prefix('*')?.parse().ok()?;
     // Each word has its length before it.
     (0..count).map(|_| lines.nth(1)?.ok()).collect()
+}
+
+/// A client that votes when its `max_ttl` is over.
+fn votes(client: &Builder) -> Redlock {
+    let client = client.connect().unwrap();
+    within(MAX_TTL + FAILED_OVER, "it votes", || ready(&client) == 1);
+    client
 }
 
 /// The first server is the master in the beginning.
@@ -92,9 +101,7 @@ impl Site {
 
     /// A client that votes: the Sentinels have known the master for long enough.
     fn voter(&self) -> Redlock {
-        let client = self.client().connect().unwrap();
-        within(MAX_TTL + FAILED_OVER, "it votes", || ready(&client) == 1);
-        client
+        votes(&self.client())
     }
 
     /// Waits until all Sentinels name another master than the first, and returns it.
@@ -248,7 +255,7 @@ fn master_without_replicas_neither_grants_nor_extends() {
 #[test]
 fn connected_client_follows_a_failover() {
     let site = Site::start();
-    let client = site.voter();
+    let client = votes(&site.client().max_ttl(BRIEF));
     let run_id = client.nodes()[0].run_id.clone();
     // The old master goes on, and no Sentinel can tell it that it is no longer the master.
     ask(&site.servers[0], &["ACL", "SETUSER", "default", "-slaveof", "-replicaof", "-client|kill"]);
@@ -267,11 +274,11 @@ fn one_sentinel_that_answers_is_enough() {
     let _ = site.sentinels[0].process.kill();
     let freeze = format!("kill -STOP {}", site.sentinels[1].process.id());
     assert!(Command::new("sh").args(["-c", &freeze]).status().unwrap().success());
-    let client = site.client().connect().unwrap();
-    within(FAILED_OVER, "it votes", || client.try_lock(KEY, MAX_TTL).is_ok());
+    let client = site.client().max_ttl(BRIEF).connect().unwrap();
+    within(FAILED_OVER, "it votes", || client.try_lock(KEY, BRIEF).is_ok());
     let _ = site.sentinels[2].process.kill();
     let _ = site.sentinels[2].process.wait();
-    assert!(client.try_lock(KEY, MAX_TTL).is_ok(), "it stays connected");
+    assert!(client.try_lock(KEY, BRIEF).is_ok(), "it stays connected");
     let none = site.client().connect().unwrap_err().to_string();
     assert!(none.contains("no Sentinel says where the master is"), "{none}");
 }

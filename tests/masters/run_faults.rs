@@ -305,14 +305,15 @@ fn full_pipe_delays_no_end() {
 #[test]
 fn guard_that_was_stopped_ends_no_healthy_command() {
     let (_masters, _redlock, list) = start();
-    let own = ["--ttl", "1s", "--kill-after", "100ms", "r", "-c", "echo ready; sleep 3; exit 7"];
+    let own = ["--ttl", "1s", "--kill-after", "100ms", "r", "-c", "echo ready; sleep 1.5; exit 7"];
     let mut child = Running::start(&mut guarded(&list, &own));
     assert_eq!(first_line(&mut child.0), "ready");
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let all = fs::read_to_string(children).unwrap();
     let guard = all.split_whitespace().next().unwrap().parse().unwrap();
     signal("STOP", guard);
-    pause(Duration::from_millis(1_800));
+    // Longer than it would have let the command run without a renewal.
+    pause(Duration::from_millis(1_100));
     signal("CONT", guard);
     assert_eq!(child.end(), (7, String::new(), String::new()));
 }

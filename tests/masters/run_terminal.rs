@@ -92,7 +92,7 @@ fn stopped_job_goes_on() {
 fn job_that_is_stopped_for_too_long_is_ended() {
     let (_masters, redlock, list) = start();
     let script = "set -m; $m --ttl 1s r -c 'sleep 60 & echo ready; wait; echo never'; echo job:$?; \
-        sleep 2; fg; echo end:$?";
+        sleep 1.2; fg; echo end:$?";
     let (_, shown) = at_terminal(&list, script, &[("ready", b"\x1a")]);
     assert!(shown.contains("end:120\n") && !shown.contains("never\n"), "{shown}");
     assert!(redlock.try_lock("r", testbed::TTL).is_ok());
