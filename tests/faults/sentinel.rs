@@ -202,7 +202,7 @@ fn locks_that_a_failover_lost_are_waited_out() {
 #[test]
 fn client_that_starts_after_a_failover_waits_too() {
     let mut site = Site::start();
-    let first = site.voter();
+    let first = all_vote(&site.client().restart_guard(RestartGuard::Off));
     let held = first.try_lock(KEY, MAX_TTL).unwrap();
     lost_by(Fault::Kill, &mut site);
     let young = site.client().connect().unwrap();
@@ -274,12 +274,14 @@ fn one_sentinel_that_answers_is_enough() {
     let _ = site.sentinels[0].process.kill();
     let freeze = format!("kill -STOP {}", site.sentinels[1].process.id());
     assert!(Command::new("sh").args(["-c", &freeze]).status().unwrap().success());
-    let client = site.client().max_ttl(BRIEF).connect().unwrap();
+    // A Sentinel has a third of this.
+    let settings = site.client().max_ttl(BRIEF).connect_timeout(SOON);
+    let client = settings.connect().unwrap();
     within(FAILED_OVER, "it votes", || client.try_lock(KEY, BRIEF).is_ok());
     let _ = site.sentinels[2].process.kill();
     let _ = site.sentinels[2].process.wait();
     assert!(client.try_lock(KEY, BRIEF).is_ok(), "it stays connected");
-    let none = site.client().connect().unwrap_err().to_string();
+    let none = settings.connect().unwrap_err().to_string();
     assert!(none.contains("no Sentinel says where the master is"), "{none}");
 }
 
