@@ -3,14 +3,15 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use testbed::soon;
+use testbed::{skip, soon};
 
-use super::cli::muxlock;
-use super::run::{Running, first_line};
+use super::cli::{muxlock, start};
+use super::run::{Running, first_line, signal};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The guard has ended the command.
@@ -102,4 +103,44 @@ fn stub_runs_its_program_only_if_it_may() {
         let (code, out, err) = stub.end();
         assert_eq!((code, out.as_str(), err.as_str()), (expected.0, expected.1, ""));
     }
+}
+
+/// As `sudo` is: only root can end it, and the guard cannot either.
+#[test]
+fn command_of_another_user_is_not_waited_for() {
+    let is_root = fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t");
+    if !is_root {
+        return skip("command_of_another_user_is_not_waited_for", "only root makes such a command");
+    }
+    // Where a program may have its owner's rights.
+    let folder = std::env::temp_dir().join(format!("muxlock-other-user-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let rights = |name: &str, mode| {
+        let path = folder.join(name);
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    };
+    fs::copy("/usr/bin/setpriv", folder.join("as-root")).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_muxlock"), folder.join("muxlock")).unwrap();
+    rights("", 0o755);
+    let (as_root, muxlock) = (rights("as-root", 0o4755), rights("muxlock", 0o755));
+    let (masters, _redlock, list) = start();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--clear-groups"]).arg(muxlock);
+    command.args(["run", "--ttl", "2s", "--kill-after", "100ms", "r", "--"]).arg(as_root);
+    command.args(["--ruid", "0", "sh", "-c", "echo $$; exec sleep 30"]);
+    command.env("MUXLOCK_NODES", list).env("MUXLOCK_RESTART_GUARD", "off");
+    let mut child = Running::start(&mut command);
+    let number = first_line(&mut child.0);
+    for master in masters.iter() {
+        master.query(&[b"DEL", b"r"]).unwrap();
+    }
+    soon("muxlock does not wait for it", || child.0.try_wait().unwrap().is_some());
+    let goes_on = fs::read(format!("/proc/{number}/comm")).is_ok_and(|name| name == b"sleep\n");
+    signal("KILL", number.parse().unwrap());
+    let (code, _, err) = child.end();
+    let _ = fs::remove_dir_all(folder);
+    assert!(goes_on, "{code}: {err}");
+    let last = "muxlock: the command could not be killed and goes on; the lock ends by itself\n";
+    assert!(code == 120 && err.ends_with(last), "{code}: {err}");
 }

@@ -171,8 +171,11 @@ impl<'a> Run<'a> {
         self.take_terminal_back();
         let is_gone = self.ending.is_none() || !self.group.is_alive();
         self.guard.take().map(Guard::end);
-        // Only now may its number become another group's.
-        let reaped = self.child.wait();
+        // Only now may its number become another group's. What cannot be killed is not waited for.
+        let reaped = match (self.ended, &watched) {
+            (None, Ok(())) => Ok(None),
+            _ => self.child.wait().map(Some),
+        };
         watched?;
         reaped?;
         self.let_go(is_gone)
@@ -310,14 +313,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether the command has ended, and if its group is to end, that too.
+    /// Whether the command has ended, and if its group is to end, that too, or it cannot be killed.
     fn is_over(&self) -> bool {
-        let now = self.locks.mux.now();
-        let has_ended = |ending: &Ending| {
-            let is_too_late = ending.is_killed && now >= ending.kill_at.after(KILLED_MAX);
-            is_too_late || self.group.is_over()
+        let Some(ending) = &self.ending else {
+            return self.ended.is_some();
         };
-        self.ended.is_some() && self.ending.as_ref().is_none_or(has_ended)
+        let now = self.locks.mux.now();
+        let is_too_late = ending.is_killed && now >= ending.kill_at.after(KILLED_MAX);
+        is_too_late || self.ended.is_some() && self.group.is_over()
     }
 
     /// Does what is due, and returns when the next is.
@@ -359,7 +362,7 @@ impl<'a> Run<'a> {
         });
         let mut lease = lease.ok_or_else(|| io::Error::other("the lock is not there"))?;
         if !is_gone {
-            say("the command could not be killed: the lock is not released, and ends by itself");
+            say("the command could not be killed and goes on; the lock ends by itself");
             locks.mux.let_go(&mut lease);
             return Ok(if self.is_lost { LOST } else { code });
         }
