@@ -42,7 +42,9 @@ fn files_that_are_missing_or_wrong_are_named() {
         format!("rediss://127.0.0.1?verify=no&cert={cert}&key={}", key.display())
     };
     let nowhere = authority.file("nowhere");
+    let long = authority.write("long", vec![b'\n'; 4 * 1024 * 1024 + 1]);
     let table = [
+        (ca(&long), "long has more than 4194304 bytes"),
         (ca(&nowhere), "nowhere cannot be read: No such file"),
         (ca(&authority.file("")), "cannot be read: Is a directory"),
         (ca(&text), "text has no certificate as PEM (-----BEGIN CERTIFICATE-----)"),
