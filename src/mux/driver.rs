@@ -464,6 +464,7 @@ impl Driver {
         connection.address = connection.address.wrapping_add(1);
         if connection.tried < connection.addresses.len() {
             connection.socket = None;
+            #[cfg(feature = "tls-no-provider")]
             self.engine.handle_connecting(now, node, Phase::Connect);
             // The recursion is as deep as the name has addresses, which is capped.
             self.try_address(node);
