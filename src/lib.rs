@@ -152,6 +152,7 @@
 mod client;
 mod config;
 mod error;
+mod fencing;
 mod inspection;
 mod keep_alive;
 mod moment;
@@ -180,6 +181,7 @@ pub use client::{
 pub use config::Tls;
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
 pub use error::{LockError, LockErrorKind};
+pub use fencing::{FencingToken, InvalidFencingToken};
 pub use inspection::{Holding, Inspection, NodeInspection};
 pub use keep_alive::{KeepAlive, Loss, LossCause};
 /// The version of mio whose types [`Multiplexer`] takes.

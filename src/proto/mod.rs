@@ -49,8 +49,8 @@ pub use crate::quorum::NodeSet;
 pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub use command::{
-    Command, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply, Section,
-    ServerError, ServerInfo,
+    Command, Counter, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply,
+    Section, ServerError, ServerInfo,
 };
 pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;

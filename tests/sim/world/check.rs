@@ -438,11 +438,12 @@ impl World {
         for change in changes.iter().filter(|change| change.key.1 != b"marker") {
             let before = match &change.before {
                 Some(Value::Text(text)) => text.as_slice(),
-                Some(Value::Hash) => b"a hash",
+                Some(Value::Hash(_)) => b"a hash",
                 None => b"",
             };
             let is_wrong = match change.kind {
                 ChangeKind::Set => change.before.is_some(),
+                ChangeKind::Field => false,
                 ChangeKind::Delete | ChangeKind::Expire => compared(words) != Some(before),
             };
             if is_wrong {

@@ -233,7 +233,7 @@ impl World {
             (it.door, it.frozen_until, it.is_poisonous) = (Door::Open, 0, false);
             (it.refuses_until, it.replica_until, it.loading_until) = (0, 0, 0);
             (it.redis.server.max_memory, it.redis.server.policy) = (0, "noeviction");
-            it.redis.data.retain(|_, entry| entry.value != Value::Hash);
+            it.redis.data.retain(|_, entry| !matches!(entry.value, Value::Hash(_)));
             self.restart(node);
             self.nodes[node].loading_until = 0;
             self.wake_node(node);

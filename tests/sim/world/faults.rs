@@ -1,5 +1,7 @@
 //! What goes wrong, and how it ends.
 
+use std::collections::BTreeMap;
+
 use super::World;
 use super::clock::MILLI;
 use super::network::{ClientEnd, Way};
@@ -178,7 +180,8 @@ impl World {
             Fault::Poison => self.nodes[node].is_poisonous = true,
             Fault::ForeignKey => {
                 let expires = Some((self.nodes[node].wall(until) / MILLI) as i64);
-                let entry = Entry { value: Value::Hash, expires, written: 0, extended: 0 };
+                let value = Value::Hash(BTreeMap::new());
+                let entry = Entry { value, expires, written: 0, extended: 0 };
                 let resource = self.choices.below(self.plan.resources as u32) as usize;
                 let key = self.key_of(resource);
                 self.nodes[node].redis.data.entry(key).or_insert(entry);
