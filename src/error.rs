@@ -283,6 +283,13 @@ impl fmt::Debug for LockError {
 
 impl std::error::Error for LockError {}
 
+impl LockError {
+    /// The resource's key is that of the fencing counters.
+    pub(crate) fn reserved(resource: &Resource) -> LockError {
+        InvalidResource { bytes: resource.as_bytes().len() }.into()
+    }
+}
+
 impl From<InvalidResource> for LockError {
     fn from(error: InvalidResource) -> LockError {
         LockError::new(LockErrorKind::InvalidResource { bytes: error.bytes }, 0, Vec::new())

@@ -48,6 +48,7 @@ struct State {
 }
 
 /// Where the lease is.
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation")]
 pub(super) enum Place {
     /// The engine gave it back: the lock is lost.
     Here(Lease),

@@ -17,6 +17,8 @@ const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
 /// The clock is also checked before a SET if the server refused one within this time. A client that
 /// waits for a lock must not profit from a jump that frees it.
 const WAITING_MAX: Duration = Duration::from_secs(1);
+/// Proposals of fencing tokens need the time no more often.
+const TIME_AGE_MAX: Duration = Duration::from_secs(10);
 /// A smaller jump cannot be distinguished from rounding and delays.
 const JUMP_MIN: Duration = Duration::from_millis(5);
 
@@ -140,6 +142,24 @@ impl Node {
             self.clock.ask(now);
         }
         is_asked
+    }
+
+    /// Same as [`ask_time`](Node::ask_time), where the guard does not ask, and was not asked for
+    /// long (F6).
+    pub(in crate::proto) fn ask_time_rarely(&mut self, now: Moment) -> bool {
+        let is_known = |asked_at| now.since(asked_at) < TIME_AGE_MAX;
+        let is_asked =
+            !self.is_guarded && !self.clock.is_secret && !self.clock.asked_at.is_some_and(is_known);
+        if is_asked {
+            self.clock.ask(now);
+        }
+        is_asked
+    }
+
+    /// By how much the server's clock is ahead of ours without its jumps, in nanoseconds, as far as
+    /// that is known.
+    pub(in crate::proto) fn ahead(&self) -> Option<i128> {
+        self.clock.ahead.map(|(most, _)| most)
     }
 
     /// Notes that the server is asked for its role. Returns whether it is to be asked.
