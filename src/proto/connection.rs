@@ -445,6 +445,9 @@ impl Engine {
                 // The key it would set is of no use to anyone now, so it is not sent (R11).
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
             } else {
+                if self.rounds[round].kind == Kind::AcquireFenced {
+                    self.propose_late(now, round);
+                }
                 self.send(NodeSet::one(node), round);
             }
             self.rounds.dereference(round);

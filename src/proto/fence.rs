@@ -4,7 +4,7 @@
 //! Nearly always all nodes can take the number that the attempt proposes, and an acquisition takes
 //! one round trip. If not, the nodes that gave less raise their counters: a second round trip.
 
-use super::command::{Command, Counter, Reply};
+use super::command::{Command, Counter, Grant, Reply};
 use super::node::State;
 use super::operation::OpId;
 use super::round::{Claim, Kind, Lost};
@@ -18,7 +18,9 @@ use crate::resource::Resource;
 /// A number that is further ahead of the masters' clocks than this is set aside while others may
 /// come (F11).
 const AHEAD_MAX_MICROS: u64 = 60_000_000;
-/// Smaller estimates of the masters' time are none: such a clock was never set.
+/// A master takes no proposal that is further from its own clock.
+const NEAR_MICROS: u64 = 500_000;
+/// Proposals are not less: a smaller time is that of a clock that was never set.
 const PROPOSAL_MIN: u64 = 2;
 /// A script says so if the counter now has the proposal.
 const AT_PROPOSAL: u64 = 1;
@@ -37,6 +39,8 @@ struct Fence {
     bucket: u16,
     /// Zero if there is none.
     proposal: u64,
+    /// Whether no node was ready when the round started, and none has been since.
+    is_unsent: bool,
     /// Since a node has given another number than the proposal.
     stamping: Option<Box<Stamping>>,
 }
@@ -49,20 +53,31 @@ struct Stamping {
     fixed: Option<u64>,
     /// The nodes whose numbers are set aside. They have not voted.
     aside: NodeSet,
+    /// Whether no others came than those that were set aside.
+    is_last: bool,
 }
 
 impl Fences {
-    /// A fenced round has started. Returns its proposal (F6): the masters' time, and more than
-    /// before, so that the next counter need not grow beyond it.
-    fn start(&mut self, round: usize, key: &Resource, time: Option<u64>) -> u64 {
-        let next = time.map(|time| time.max(self.proposal + 1));
-        let proposal = next.filter(|next| FencingToken::checked(*next).is_some()).unwrap_or(0);
-        self.proposal = self.proposal.max(proposal);
+    /// A fenced round has started.
+    fn start(&mut self, round: usize, key: &Resource, is_unsent: bool) {
         if self.slots.len() <= round {
             self.slots.resize_with(round + 1, Fence::default);
         }
         let bucket = fencing::bucket(key.as_bytes());
-        self.slots[round] = Fence { bucket, proposal, stamping: None };
+        self.slots[round] = Fence { bucket, proposal: 0, is_unsent, stamping: None };
+    }
+
+    /// Draws the round's proposal (F6): the masters' time, and more than before, so that the next
+    /// counter need not grow beyond it. If the masters would cut what is more than before, their
+    /// clocks were set back, and it is their time.
+    fn propose(&mut self, round: usize, time: u64) -> u64 {
+        let next = self.proposal + 1;
+        let is_near = next < time.saturating_add(NEAR_MICROS);
+        let proposal = if is_near { next.max(time) } else { time };
+        let is_number = FencingToken::checked(proposal).is_some();
+        let proposal = if time >= PROPOSAL_MIN && is_number { proposal } else { 0 };
+        self.proposal = proposal;
+        self.slots[round].proposal = proposal;
         proposal
     }
 
@@ -115,14 +130,28 @@ impl Engine {
     #[inline(never)]
     pub(super) fn start_fenced(&mut self, now: Moment, claim: Claim, op: usize) -> usize {
         self.nodes.look_at_clocks(now);
-        let time = self.nodes.time(now).filter(|time| *time >= PROPOSAL_MIN);
         let round = self.rounds.start(now, Kind::AcquireFenced, claim, Some(op));
-        let proposal = self.fences.start(round, &self.rounds.claim(round).key, time);
-        if time.is_none_or(|time| proposal > time.saturating_add(AHEAD_MAX_MICROS)) {
-            // A grant at the proposal is not usual then.
-            self.rounds[round].grant = None;
-        }
+        let is_unsent = self.nodes.open().is_empty();
+        self.fences.start(round, &self.rounds.claim(round).key, is_unsent);
+        self.propose(now, round);
         round
+    }
+
+    /// A fenced round waited for a connection, which is ready now. All nodes of a round are sent the
+    /// same proposal, so it is drawn once more if this is the first node.
+    #[cold]
+    pub(super) fn propose_late(&mut self, now: Moment, round: usize) {
+        if std::mem::take(&mut self.fences.slots[round].is_unsent) {
+            self.propose(now, round);
+        }
+    }
+
+    fn propose(&mut self, now: Moment, round: usize) {
+        let time = self.nodes.time(now);
+        let proposal = time.map_or(0, |time| self.fences.propose(round, time));
+        let is_usual = time.is_some_and(|time| proposal <= time.saturating_add(AHEAD_MAX_MICROS));
+        // Otherwise, a grant at the proposal needs a look.
+        self.rounds[round].grant = Some(Grant::One).filter(|_| proposal != 0 && is_usual);
     }
 
     /// A node has granted, and has said which number its counter has.
@@ -131,7 +160,8 @@ impl Engine {
         let (count, is_decided) = (self.nodes.len(), self.rounds[round].decided);
         let Fence { proposal, stamping, .. } = &mut self.fences.slots[round];
         let number = if said == AT_PROPOSAL && *proposal != 0 { *proposal } else { said };
-        if stamping.is_none() && number == *proposal {
+        let is_usual = self.rounds[round].grant.is_some();
+        if stamping.is_none() && number == *proposal && is_usual {
             return;
         }
         // Without one, all grants so far were at the proposal.
@@ -140,6 +170,7 @@ impl Engine {
                 numbers: vec![*proposal; count].into(),
                 fixed: is_decided.then_some(*proposal),
                 aside: NodeSet::EMPTY,
+                is_last: false,
             })
         });
         stamping.numbers[node] = number;
@@ -155,9 +186,6 @@ impl Engine {
         match self.fences.fixed(round) {
             None if FencingToken::checked(number).is_none() => {
                 self.vote(now, round, node, NodeOutcome::Outnumbered);
-            }
-            None if !is_over && self.is_far_ahead(now, number) => {
-                self.set_aside(now, round, node);
             }
             None => self.vote(now, round, node, NodeOutcome::Granted),
             Some(fixed) if number == fixed => self.vote(now, round, node, NodeOutcome::Granted),
@@ -175,22 +203,32 @@ impl Engine {
         time.is_some_and(|time| number > time.saturating_add(AHEAD_MAX_MICROS))
     }
 
-    fn set_aside(&mut self, now: Moment, round: usize, node: usize) {
-        self.stats.set_aside += 1;
-        let count = self.nodes.len();
-        let Fence { proposal, stamping, .. } = &mut self.fences.slots[round];
-        let stamping = stamping.get_or_insert_with(|| {
-            let numbers = vec![*proposal; count].into();
-            Box::new(Stamping { numbers, fixed: None, aside: NodeSet::EMPTY })
-        });
-        stamping.aside.insert(node);
-        self.judge(now, round);
+    /// Takes back those of the votes whose numbers are far ahead: others may come (F11).
+    fn set_aside(&mut self, now: Moment, round: usize) -> bool {
+        let voted = &self.rounds[round];
+        let mut far = NodeSet::EMPTY;
+        for node in voted.granted.iter() {
+            if self.is_far_ahead(now, self.fences.number_of(round, node)) {
+                far.insert(node);
+            }
+        }
+        let Some(stamping) = &mut self.fences.slots[round].stamping else {
+            return false;
+        };
+        if far.is_empty() || stamping.is_last {
+            return false;
+        }
+        stamping.aside.extend(far);
+        self.stats.set_aside += far.len() as u64;
+        self.rounds.take_back(round, far);
+        true
     }
 
     /// Nothing is decided yet. If only numbers that were set aside are left, the lowest of them are
     /// taken (F11).
     #[cold]
     pub(super) fn take_aside(&mut self, now: Moment, round: usize) {
+        self.set_aside(now, round);
         let Some(stamping) = &mut self.fences.slots[round].stamping else {
             return;
         };
@@ -198,6 +236,7 @@ impl Engine {
         if stamping.aside.is_empty() || stamping.aside != voted.undecided {
             return;
         }
+        stamping.is_last = true;
         let missing = voted.tally.missing();
         let numbers = &stamping.numbers;
         let mut lowest: Vec<usize> = stamping.aside.iter().collect();
@@ -222,6 +261,10 @@ impl Engine {
 
     #[cold]
     fn fix(&mut self, now: Moment, round: usize) -> bool {
+        if self.set_aside(now, round) {
+            self.judge(now, round);
+            return false;
+        }
         let granted = self.rounds[round].granted;
         let Some(stamping) = &mut self.fences.slots[round].stamping else {
             return true;

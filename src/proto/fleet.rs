@@ -360,8 +360,8 @@ impl Fleet {
         }
     }
 
-    /// The masters' time in microseconds: the lower median of their clocks. `None` if fewer than a
-    /// quorum of them have told it (F6).
+    /// The masters' time in microseconds: the lower median of those clocks that are known.
+    /// `None` if none is (F6).
     pub(super) fn time(&self, now: Moment) -> Option<u64> {
         let mut ahead = [i128::MAX; NODES_MAX];
         let mut known = 0;
@@ -369,12 +369,9 @@ impl Fleet {
             ahead[known] = told;
             known += 1;
         }
-        if known < self.config.quorum() {
-            return None;
-        }
         let ahead = &mut ahead[..known];
         ahead.sort_unstable();
-        let nanos = i128::from(now.steady_nanos()) + ahead[(known - 1) / 2];
+        let nanos = i128::from(now.steady_nanos()) + ahead.get(known.saturating_sub(1) / 2)?;
         u64::try_from(nanos / 1_000).ok()
     }
 }

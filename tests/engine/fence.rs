@@ -98,7 +98,7 @@ fn without_the_masters_time_the_greatest_number_is_taken() {
         scenario.drain();
         for step in 0..8 {
             match step {
-                6 if node != 0 => {
+                6 => {
                     scenario.greet_with(node, server_error(ServerErrorKind::Permission));
                 }
                 _ => assert!(scenario.greet_once(node)),

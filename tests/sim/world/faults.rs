@@ -67,10 +67,14 @@ pub enum Fault {
     Jump,
     /// Two nodes' processes change places: each address leads to the other's from now on.
     Swap,
+    /// A node loses its counters, and nothing else.
+    CounterLoss,
+    /// Somebody puts text in the place of a node's counters.
+    CounterText,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 26] = [
+    pub const ALL: [Fault; 28] = [
         Fault::Stall,
         Fault::Partition,
         Fault::Cut,
@@ -97,6 +101,8 @@ impl Fault {
         Fault::Hypervisor,
         Fault::Jump,
         Fault::Swap,
+        Fault::CounterLoss,
+        Fault::CounterText,
     ];
 
     pub fn is_allowed(self, class: Class) -> bool {
@@ -120,7 +126,9 @@ impl Fault {
             // Whoever guards nothing may count a process twice.
             Fault::Swap => matches!(class, Class::Durable | Class::Guarded),
             Fault::BootStep => class == Class::Guarded,
-            Fault::Flush | Fault::Evict => class >= Class::Stepped,
+            Fault::Flush | Fault::Evict | Fault::CounterLoss | Fault::CounterText => {
+                class >= Class::Stepped
+            }
             Fault::StepForward
             | Fault::StepBack
             | Fault::Failover
@@ -223,6 +231,8 @@ impl World {
                 }
             }
             Fault::Swap => self.swap(node),
+            Fault::CounterLoss => self.spoil_counters(node, false),
+            Fault::CounterText => self.spoil_counters(node, true),
         }
     }
 

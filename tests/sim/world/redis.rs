@@ -360,7 +360,8 @@ pub fn lower(word: &[u8]) -> String {
 /// The value that a command of a lock client, or its script, compares with the key's.
 pub fn compared<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
     match *words {
-        [b"EVAL", _, b"2", _, _, token, ..]
+        [b"EVAL", _, b"3", _, _, _, token, ..]
+        | [b"EVAL", _, b"2", _, _, token, ..]
         | [b"EVAL", _, b"1", _, token, ..]
         | [b"DELEX", _, b"IFEQ", token]
         | [b"DELIFEQ", _, token] => Some(token),
