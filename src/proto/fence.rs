@@ -137,8 +137,8 @@ impl Engine {
         round
     }
 
-    /// A fenced round waited for a connection, which is ready now. All nodes of a round are sent the
-    /// same proposal, so it is drawn once more if this is the first node.
+    /// A fenced round waited for a connection, which is ready now. All nodes of a round are sent
+    /// the same proposal, so it is drawn once more if this is the first node.
     #[cold]
     pub(super) fn propose_late(&mut self, now: Moment, round: usize) {
         if std::mem::take(&mut self.fences.slots[round].is_unsent) {
@@ -215,7 +215,7 @@ impl Engine {
         let Some(stamping) = &mut self.fences.slots[round].stamping else {
             return false;
         };
-        if far.is_empty() || stamping.is_last {
+        if far.is_empty() || stamping.is_last || stamping.fixed.is_some() {
             return false;
         }
         stamping.aside.extend(far);
@@ -272,7 +272,7 @@ impl Engine {
         let numbers = &stamping.numbers;
         let greatest = granted.iter().map(|node| numbers[node]).max().unwrap_or_default();
         let mut lower = NodeSet::EMPTY;
-        granted.iter().filter(|node| numbers[*node] < greatest).for_each(|node| lower.insert(node));
+        granted.iter().filter(|it| numbers[*it] < greatest).for_each(|node| lower.insert(node));
         stamping.fixed = Some(greatest);
         for node in std::mem::take(&mut stamping.aside).iter() {
             self.record(now, round, node, NodeOutcome::Outnumbered);
