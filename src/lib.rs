@@ -174,8 +174,8 @@ mod validity;
 #[doc(hidden)]
 pub use client::{CommonSettings, MasterSettings, Place};
 pub use client::{
-    ConnectError, Error, ErrorKind, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock,
-    LockGuard, LockParts, LossWatch, Redlock, Waiter,
+    ConnectError, Error, ErrorKind, Fenced, FencedRedlock, HandOverError, KeepAliveError,
+    KeepAliveErrorKind, KeptLock, LockGuard, LockParts, LossWatch, Redlock, Waiter,
 };
 #[cfg(feature = "tls-no-provider")]
 pub use config::Tls;

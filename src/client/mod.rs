@@ -5,6 +5,7 @@ mod crew;
 #[cfg(feature = "cli")]
 mod dial;
 mod error;
+mod fenced;
 mod guard;
 mod hand_over;
 mod keep_alive;
@@ -25,6 +26,7 @@ pub use connect::ConnectError;
 #[cfg(feature = "cli")]
 pub use dial::{CommonSettings, MasterSettings, Place};
 pub use error::{Error, ErrorKind};
+pub use fenced::{Fenced, FencedRedlock};
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
 pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock, LossWatch};
@@ -32,6 +34,7 @@ pub use waiter::Waiter;
 
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;
+use crate::fencing::Fencing;
 use crate::inspection::Inspection;
 use crate::moment::Moment;
 use crate::mux::Driver;
@@ -211,7 +214,7 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, None, None)
+        self.acquire(resource.as_ref(), ttl, None, None, Fencing::Off)
     }
 
     /// Tries for at most `wait` to take a lock for `ttl`, in as many rounds as fit, with random
@@ -240,7 +243,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, Some(wait), None)
+        self.acquire(resource.as_ref(), ttl, Some(wait), None, Fencing::Off)
     }
 
     /// Same as [`try_lock_for`](Redlock::try_lock_for), but waits until `deadline`. The time from
@@ -480,6 +483,7 @@ impl Redlock {
         ttl: Duration,
         wait: Option<Duration>,
         cancel: Option<&Arc<Cancel>>,
+        fencing: Fencing,
     ) -> Result<LockGuard, LockError> {
         let resource = Resource::new(resource)?;
         // Checked before anything else: a forked process must not even read the clock, whose mutex
@@ -495,7 +499,11 @@ impl Redlock {
             Patience::OneRound => self.round_limit(),
             Patience::Until(until) => Limit::At(until.after(SLACK)),
         };
-        let order = Order::Acquire { resource, ttl, patience, cancel: cancel.cloned() };
+        let cancel = cancel.cloned();
+        let order = match fencing {
+            Fencing::Off => Order::Acquire { resource, ttl, patience, cancel },
+            Fencing::On => Order::AcquireFenced { resource, ttl, patience, cancel },
+        };
         self.acquired(self.shared.crew.run(order, limit))
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::signals::Cancel;
 use super::{Error, KeptLock, LockGuard, Redlock};
 use crate::error::LockError;
+use crate::fencing::Fencing;
 use crate::sys::clock::time_until;
 
 /// Waits for locks until it is cancelled. It comes from [`Redlock::waiter`].
@@ -55,7 +56,7 @@ impl Waiter {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.redlock.acquire(resource.as_ref(), ttl, Some(wait), Some(&self.cancel))
+        self.redlock.acquire(resource.as_ref(), ttl, Some(wait), Some(&self.cancel), Fencing::Off)
     }
 
     /// Same as [`Redlock::try_lock_until`], until it is cancelled.

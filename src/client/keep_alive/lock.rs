@@ -11,6 +11,7 @@ use crate::client::crew::Limit;
 use crate::client::loop_work::{Order, Outcome};
 use crate::client::{Error, LockGuard, Redlock};
 use crate::error::LockError;
+use crate::fencing::FencingToken;
 use crate::keep_alive::{KeepAlive, Loss};
 use crate::moment::Moment;
 use crate::proto::{Lease, Released, Terms};
@@ -85,6 +86,11 @@ impl KeptLock {
     /// the lock.
     pub fn token(&self) -> &LockToken {
         &self.kept.token
+    }
+
+    /// The fencing token, if the lock was acquired with one; see [`Redlock::fenced`].
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.kept.fencing
     }
 
     /// The TTL that each renewal requests.

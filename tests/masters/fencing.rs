@@ -1,0 +1,189 @@
+//! Locks with a fencing token over real masters.
+
+use std::time::{Duration, Instant};
+
+use muxlock::testing::{Masters, Value};
+use muxlock::{Fenced, FencingToken, KeepAlive, LockErrorKind, LockGuard, Redlock, RestartGuard};
+use testbed::{TTL, all_ready, patient};
+
+const KEY: &str = "invoice:42";
+const COUNTERS: &[u8] = b"muxlock:fence";
+/// That of the key.
+const BUCKET: &[u8] = b"10308";
+
+fn start(n: usize) -> (Masters, Redlock) {
+    let masters = Masters::start(n).unwrap_or_else(|error| panic!("{error}"));
+    let builder = patient(masters.urls()).restart_guard(RestartGuard::Off);
+    let redlock = all_ready(&builder);
+    (masters, redlock)
+}
+
+fn counter(masters: &Masters, master: usize) -> Option<u64> {
+    let words = [b"HGET".as_slice(), COUNTERS, BUCKET];
+    match masters[master].query(&words).expect("the master answers") {
+        Value::Bulk(text) => Some(String::from_utf8_lossy(&text).parse().expect("a number")),
+        _ => None,
+    }
+}
+
+fn count(masters: &Masters, master: usize, value: &str) {
+    let words = [b"HSET".as_slice(), COUNTERS, BUCKET, value.as_bytes()];
+    masters[master].query(&words).expect("the master answers");
+}
+
+/// Gives it back on all masters before the next one is asked for.
+fn number_of(redlock: &Redlock) -> FencingToken {
+    let lock = redlock.fenced().try_lock_for(KEY, TTL, TTL).expect("nobody else has it");
+    let number = lock.fencing_token();
+    assert!(lock.unlock().unwrap().was_held());
+    number
+}
+
+/// F6, F8: masters with one clock take what is proposed.
+#[test]
+fn numbers_grow_and_take_one_round_trip() {
+    let (masters, redlock) = start(3);
+    let mut last = None;
+    for _ in 0..100 {
+        let number = number_of(&redlock);
+        assert!(Some(number) > last);
+        last = Some(number);
+    }
+    let stats = redlock.stats();
+    assert_eq!((stats.fenced, stats.raised, stats.set_aside), (100, 0, 0));
+    // Also of another client, with a prefix of its own for the same key (F2).
+    let builder = patient(masters.urls()).restart_guard(RestartGuard::Off);
+    let other = all_ready(&builder.key_prefix("invoice:"));
+    let lock = other.fenced().try_lock("42", TTL).unwrap();
+    assert!(Some(lock.fencing_token()) > last);
+    assert_eq!(redlock.try_lock(KEY, TTL).unwrap_err().kind(), LockErrorKind::Contended);
+}
+
+/// F7: who gave less is raised before the lock is handed out.
+#[test]
+fn master_that_gave_less_is_raised() {
+    let (masters, redlock) = start(3);
+    let number = number_of(&redlock).get();
+    count(&masters, 1, &(number + 40_000_000).to_string());
+    let lock = redlock.fenced().try_lock(KEY, TTL).unwrap();
+    let quorum = |number| (0..3).filter(|it| counter(&masters, *it) >= Some(number)).count();
+    assert!(quorum(lock.fencing_token().get()) >= 2);
+    drop(lock);
+    let mut last = number_of(&redlock);
+    for _ in 0..20 {
+        let next = number_of(&redlock);
+        assert!(next > last);
+        last = next;
+    }
+    assert!(last.get() > number + 40_000_000 || redlock.stats().raised == 0);
+}
+
+/// F11: a master from the year 2100 poisons nothing but its own counters.
+#[test]
+fn master_that_is_far_ahead_is_set_aside() {
+    let (masters, redlock) = start(3);
+    let before = number_of(&redlock);
+    count(&masters, 0, "4102444800000000");
+    for _ in 0..20 {
+        let number = number_of(&redlock);
+        assert!(number > before && number.get() < 4_000_000_000_000_000, "{number}");
+    }
+    assert!(counter(&masters, 1) < Some(4_000_000_000_000_000));
+}
+
+/// F15: it is named, and no key is left.
+#[test]
+fn bad_counter_costs_the_vote() {
+    let (masters, redlock) = start(3);
+    (0..2).for_each(|master| count(&masters, master, "x"));
+    let error = redlock.fenced().try_lock(KEY, TTL).unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Unavailable);
+    assert!(error.to_string().contains("bad fencing counter"), "{error}");
+    assert!(redlock.try_lock(KEY, TTL).is_ok(), "no key was left");
+}
+
+/// F17: through all that may happen to a lock.
+#[test]
+fn number_stays_with_the_lock() {
+    let (_masters, redlock) = start(3);
+    let fenced = redlock.fenced();
+    let mut lock = fenced.try_lock_until(KEY, TTL, Instant::now() + TTL).unwrap();
+    let number = lock.fencing_token();
+    lock.extend(TTL).unwrap();
+    lock.ensure(Duration::from_millis(1)).unwrap();
+    assert_eq!((lock.fencing_token(), (*lock).fencing_token()), (number, Some(number)));
+    let kept = lock.keep_alive(KeepAlive::default()).unwrap();
+    assert_eq!((kept.fencing_token(), (*kept).fencing_token()), (number, Some(number)));
+    let lock = kept.stop();
+    assert_eq!((lock.fencing_token(), (*lock).fencing_token()), (number, Some(number)));
+    let parts = lock.into_parts();
+    assert_eq!((parts.fencing_token(), (*parts).fencing_token()), (number, Some(number)));
+    let lock = fenced.adopt(parts.into_inner()).unwrap();
+    assert_eq!(lock.fencing_token(), number);
+    let guard: LockGuard = lock.into_inner();
+    let lock = Fenced::try_from(guard).unwrap();
+    assert_eq!(lock.fencing_token(), number);
+    assert!(lock.unlock().unwrap().was_held());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn number_stays_with_a_lock_that_goes_as_text() {
+    let (_masters, redlock) = start(3);
+    let lock = redlock.fenced().try_lock(KEY, TTL).unwrap();
+    let number = lock.fencing_token();
+    let text = lock.into_parts().to_secret_text().unwrap();
+    assert!(text.contains(&format!(".{number}.")));
+    let lock = redlock.fenced().adopt(text.parse().unwrap()).unwrap();
+    assert_eq!(lock.fencing_token(), number);
+    assert!(lock.unlock().unwrap().was_held());
+    let text = redlock.try_lock(KEY, TTL).unwrap().into_parts().to_secret_text().unwrap();
+    let error = redlock.fenced().adopt(text.parse().unwrap()).unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Unfenced);
+}
+
+/// F19: both kinds exclude each other, and only one has a number.
+#[test]
+fn plain_lock_excludes_a_fenced_one_and_has_no_number() {
+    let (_masters, redlock) = start(3);
+    let plain = redlock.try_lock(KEY, TTL).unwrap();
+    assert_eq!(plain.fencing_token(), None);
+    let error = redlock.fenced().try_lock(KEY, TTL).unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Contended);
+    let plain = Fenced::try_from(plain).expect_err("it has no number");
+    assert!(plain.unlock().unwrap().was_held());
+    let fenced = redlock.fenced().try_lock_for(KEY, TTL, TTL).unwrap();
+    assert_eq!(redlock.try_lock(KEY, TTL).unwrap_err().kind(), LockErrorKind::Contended);
+    drop(fenced);
+}
+
+/// F1, F3: one hash without an end, whatever the number of resources.
+#[test]
+fn counters_are_one_key_that_stays() {
+    let (masters, redlock) = start(1);
+    for i in 0..50 {
+        drop(redlock.fenced().try_lock(format!("resource:{i}"), TTL).unwrap());
+    }
+    redlock.shutdown(TTL);
+    assert_eq!(masters[0].dbsize().unwrap(), 1);
+    let ttl = masters[0].query(&[b"PTTL", COUNTERS]).unwrap();
+    assert_eq!(ttl, Value::Integer(-1));
+    let error = redlock.fenced().try_lock("muxlock:fence", TTL).unwrap_err();
+    assert!(matches!(error.kind(), LockErrorKind::InvalidResource { .. }), "{error}");
+}
+
+#[test]
+fn marker_and_number_come_in_one_step() {
+    let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
+    for i in 0..3 {
+        masters[i].query(&[b"SET", b"marker", b"1"]).unwrap();
+    }
+    let builder = patient(masters.urls()).restart_guard(RestartGuard::Off).flush_marker("marker");
+    let redlock = all_ready(&builder);
+    let first = number_of(&redlock);
+    assert!(number_of(&redlock) > first);
+    let error = redlock.fenced().try_lock("marker", TTL);
+    assert!(error.is_err(), "it is there");
+    (0..2).for_each(|i| drop(masters[i].query(&[b"FLUSHALL"]).unwrap()));
+    assert_eq!(redlock.fenced().try_lock(KEY, TTL).unwrap_err().kind(), LockErrorKind::Unavailable);
+}
