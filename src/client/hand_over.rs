@@ -53,7 +53,7 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// | field | |
 /// |---|---|
 /// | `muxlock` | |
-/// | `2` | the version of the format, `3` for a lock with a fencing token; version `1` had no field `doubts`, and is refused |
+/// | `2` | the version of the format; `3` if the lock has a fencing token; `1` is refused |
 /// | clock | the boot's id, 32 hexadecimal digits, `-`, and the number of the time namespace |
 /// | steady | nanoseconds on that clock when this was written |
 /// | wall | nanoseconds on the wall clock then |
@@ -425,6 +425,21 @@ mod tests {
         LockParts::new(lease(name, Clock.now().after(left))).to_secret_text().unwrap()
     }
 
+    fn number_of(text: &str) -> Option<FencingToken> {
+        Some(text.parse().unwrap())
+    }
+
+    fn fenced_text(left: Duration) -> String {
+        let lease = lease(b"invoice:42", Clock.now().after(left));
+        let lease = lease.fenced(number_of("1700000000000000"));
+        LockParts::new(lease).to_secret_text().unwrap()
+    }
+
+    /// A plain lock, and a fenced one.
+    fn texts(left: Duration) -> [String; 2] {
+        [text_of(b"invoice:42", left), fenced_text(left)]
+    }
+
     #[test]
     fn checksum_is_the_usual_one() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
@@ -450,16 +465,38 @@ mod tests {
         }
     }
 
+    /// F17.
+    #[test]
+    fn fencing_token_is_in_the_text_of_a_fenced_lock_only() {
+        for number in ["1", "1700000000000000", "8999999999999999"] {
+            let fence = number_of(number);
+            let lease = lease(b"invoice:42", Clock.now().after(9 * SECOND)).fenced(fence);
+            let parts = LockParts::new(lease);
+            let text = parts.to_secret_text().unwrap();
+            assert!(text.starts_with("muxlock.3.") && text.len() <= TEXT_BYTES_MAX);
+            assert_eq!(text.split('.').nth(10), Some(number));
+            let read: LockParts = text.parse().unwrap();
+            assert_eq!((read.fencing_token(), read.token()), (fence, parts.token()));
+            assert_eq!(read.lease().past(), parts.lease().past());
+        }
+        let text = text_of(b"invoice:42", 9 * SECOND);
+        assert!(text.starts_with("muxlock.2."));
+        assert_eq!(text.parse::<LockParts>().unwrap().fencing_token(), None);
+    }
+
     #[test]
     fn every_cut_and_every_changed_byte_is_noticed() {
-        let text = text_of(b"invoice:42", 9 * SECOND);
+        texts(9 * SECOND).iter().for_each(|text| check_cuts_and_changes(text));
+    }
+
+    fn check_cuts_and_changes(text: &str) {
         for end in 0..text.len() {
             let error = text[..end].parse::<LockParts>().unwrap_err();
             assert!(!error.to_string().contains(TOKEN));
         }
         for at in 0..text.len() {
             for new in 0..128 {
-                let mut changed = text.clone().into_bytes();
+                let mut changed = text.to_owned().into_bytes();
                 if std::mem::replace(&mut changed[at], new) != new {
                     let changed = String::from_utf8(changed).unwrap();
                     changed.parse::<LockParts>().unwrap_err();
@@ -476,7 +513,10 @@ mod tests {
     /// With a matching checksum, as a bug of ours or an attacker may produce.
     #[test]
     fn arbitrary_fields_are_read_or_refused_and_never_valid_for_longer_than_the_ttl() {
-        let text = text_of(b"invoice:42", 9 * SECOND);
+        texts(9 * SECOND).iter().for_each(|text| check_arbitrary_fields(text));
+    }
+
+    fn check_arbitrary_fields(text: &str) {
         let (checked, _) = text.rsplit_once('.').unwrap();
         let fields: Vec<&str> = checked.split('.').collect();
         let wild = [
@@ -531,7 +571,9 @@ mod tests {
         };
         assert_eq!(with(0, "redlock"), HandOverError::NotALock);
         assert_eq!(with(1, "1"), HandOverError::Version, "without doubts");
-        assert_eq!(with(1, "3"), HandOverError::Version);
+        assert_eq!(with(1, "4"), HandOverError::Version);
+        assert_eq!(with(1, ""), HandOverError::Version);
+        assert_eq!(with(1, "3"), HandOverError::Field("fence"), "the resource is in its place");
         assert_eq!(with(2, "00000000000000000000000000000000-0"), HandOverError::OtherClock);
         assert_eq!(with(3, "18446744073709551615"), HandOverError::OtherClock, "in the future");
         let names =
@@ -561,6 +603,27 @@ mod tests {
         assert!(matches!(error, HandOverError::TooLong { .. }), "{error}");
         let damaged = text.replacen(TOKEN, &TOKEN.replace('7', "8"), 1);
         assert_eq!(damaged.parse::<LockParts>().unwrap_err(), HandOverError::Damaged);
+    }
+
+    #[test]
+    fn field_that_is_no_fencing_token_is_named() {
+        let text = fenced_text(9 * SECOND);
+        let (checked, _) = text.rsplit_once('.').unwrap();
+        let mut fields: Vec<&str> = checked.split('.').collect();
+        for fence in ["", "0", "-1", "+1", "01", "9000000000000000", "99999999999999999999", "x"] {
+            fields[10] = fence;
+            let error = signed(&fields.join(".")).parse::<LockParts>().unwrap_err();
+            assert_eq!(error, HandOverError::Field("fence"), "{fence}");
+        }
+        fields[10] = "1";
+        let _ = signed(&fields.join(".")).parse::<LockParts>().unwrap();
+        fields[1] = VERSION;
+        let error = signed(&fields.join(".")).parse::<LockParts>().unwrap_err();
+        assert_eq!(error, HandOverError::Field("resource"), "a number in its place");
+        fields.remove(10);
+        fields[1] = VERSION_FENCED;
+        let error = signed(&fields.join(".")).parse::<LockParts>().unwrap_err();
+        assert_eq!(error, HandOverError::Field("fence"));
     }
 
     /// R20: the elapsed time is the greater of what the two clocks show.
