@@ -2,16 +2,20 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{KeepAliveError, KeptLock, LockGuard, LockParts, Redlock};
+use super::loop_work::Order;
+use super::signals::Cancel;
+use super::{Error, KeepAliveError, KeptLock, LockGuard, LockParts, Redlock};
 use crate::error::LockError;
-use crate::fencing::{Fencing, FencingToken};
+use crate::fencing::FencingToken;
 use crate::keep_alive::KeepAlive;
 use crate::proto::Released;
 use crate::sys::clock::time_until;
 
-/// Takes locks with a fencing token. It comes from [`Redlock::fenced`], and is the same client.
+/// Takes locks with a fencing token. It comes from [`Redlock::fenced`] or
+/// [`Waiter::fenced`](crate::Waiter::fenced), and is the same client.
 ///
 /// A fenced lock comes with a number, and who holds the lock later has a greater one. A resource
 /// that refuses smaller numbers than it has seen cannot be harmed by a holder that was paused, cut
@@ -64,16 +68,22 @@ use crate::sys::clock::time_until;
 #[derive(Clone, Debug)]
 pub struct FencedRedlock {
     redlock: Redlock,
+    /// Ends its waits.
+    cancel: Option<Arc<Cancel>>,
 }
 
 impl Redlock {
     /// The same client, for locks with a fencing token.
     pub fn fenced(&self) -> FencedRedlock {
-        FencedRedlock { redlock: self.clone() }
+        FencedRedlock::new(self.clone(), None)
     }
 }
 
 impl FencedRedlock {
+    pub(super) fn new(redlock: Redlock, cancel: Option<Arc<Cancel>>) -> FencedRedlock {
+        FencedRedlock { redlock, cancel }
+    }
+
     /// Same as [`Redlock::try_lock`], with a fencing token. Rarely, the masters need a second round
     /// trip to agree on it; the validity is shorter by that.
     ///
@@ -121,8 +131,33 @@ impl FencedRedlock {
         ttl: Duration,
         wait: Option<Duration>,
     ) -> Result<Fenced<LockGuard>, LockError> {
-        let guard = self.redlock.acquire(resource, ttl, wait, None, Fencing::On)?;
+        let guard = self.redlock.acquire_by(resource, wait, |resource, patience| {
+            let cancel = self.cancel.clone();
+            Order::AcquireFenced { resource, ttl, patience, cancel }
+        })?;
         Fenced::try_from(guard).map_err(|_| LockError::unfenced())
+    }
+
+    /// Same as [`Redlock::with_lock`], with a fencing token: `work` gives it to the resource with
+    /// each write.
+    ///
+    /// # Errors
+    /// The same as [`Redlock::with_lock`] and [`try_lock`](FencedRedlock::try_lock).
+    pub fn with_lock<T, E>(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+        work: impl FnOnce(&Fenced<KeptLock>) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        let lock = self.try_lock_for(resource, ttl, wait).map_err(Error::from)?;
+        let held = lock.keep_alive(KeepAlive::default()).map_err(Error::from)?;
+        let done = work(&held)?;
+        held.inner.end_work()?;
+        Ok(done)
     }
 
     /// Same as [`Redlock::adopt`], for a lock that was acquired with a fencing token. The number
@@ -142,7 +177,7 @@ impl FencedRedlock {
 /// Code that touches the resource takes `&Fenced<LockGuard>` or a [`FencingToken`], and does not
 /// compile with a plain lock:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0308
 /// # use muxlock::{Fenced, LockGuard, Redlock};
 /// fn withdraw(lock: &Fenced<LockGuard>) {}
 ///

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Error, KeepAliveError, KeptLock, Redlock};
 use crate::error::LockError;
 use crate::fencing::FencingToken;
-use crate::keep_alive::{KeepAlive, Loss, LossCause};
+use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 use crate::proto::{Lease, Released};
 use crate::resource::Resource;
@@ -208,17 +208,8 @@ impl LockGuard {
     {
         let held = self.keep_alive(KeepAlive::default()).map_err(Error::from)?;
         let done = work(&held)?;
-        held.check()?;
-        let resource = held.resource().clone();
-        match held.unlock() {
-            Ok(released) if !released.was_held() => {
-                let cause = if released.absent > 0 { LossCause::Gone } else { LossCause::Late };
-                let loss = Loss { resource, cause, remaining: Duration::ZERO, error: None };
-                Err(Error::Lost(loss).into())
-            }
-            // If no quorum confirms the release, the lock was held all the same.
-            _ => Ok(done),
-        }
+        held.end_work()?;
+        Ok(done)
     }
 
     pub(super) fn apart(mut self) -> (Redlock, Lease) {

@@ -34,7 +34,6 @@ pub use waiter::Waiter;
 
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;
-use crate::fencing::Fencing;
 use crate::inspection::Inspection;
 use crate::moment::Moment;
 use crate::mux::Driver;
@@ -214,7 +213,7 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, None, None, Fencing::Off)
+        self.acquire(resource.as_ref(), ttl, None, None)
     }
 
     /// Tries for at most `wait` to take a lock for `ttl`, in as many rounds as fit, with random
@@ -243,7 +242,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.acquire(resource.as_ref(), ttl, Some(wait), None, Fencing::Off)
+        self.acquire(resource.as_ref(), ttl, Some(wait), None)
     }
 
     /// Same as [`try_lock_for`](Redlock::try_lock_for), but waits until `deadline`. The time from
@@ -483,7 +482,21 @@ impl Redlock {
         ttl: Duration,
         wait: Option<Duration>,
         cancel: Option<&Arc<Cancel>>,
-        fencing: Fencing,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire_by(resource, wait, |resource, patience| {
+            let cancel = cancel.cloned();
+            Order::Acquire { resource, ttl, patience, cancel }
+        })
+    }
+
+    /// Acquires a lock with this order. Each kind of order has its own copy of this code, so that a
+    /// plain lock does not pay for the others.
+    #[inline]
+    fn acquire_by(
+        &self,
+        resource: &[u8],
+        wait: Option<Duration>,
+        order: impl FnOnce(Resource, Patience) -> Order,
     ) -> Result<LockGuard, LockError> {
         let resource = Resource::new(resource)?;
         // Checked before anything else: a forked process must not even read the clock, whose mutex
@@ -499,12 +512,7 @@ impl Redlock {
             Patience::OneRound => self.round_limit(),
             Patience::Until(until) => Limit::At(until.after(SLACK)),
         };
-        let cancel = cancel.cloned();
-        let order = match fencing {
-            Fencing::Off => Order::Acquire { resource, ttl, patience, cancel },
-            Fencing::On => Order::AcquireFenced { resource, ttl, patience, cancel },
-        };
-        self.acquired(self.shared.crew.run(order, limit))
+        self.acquired(self.shared.crew.run(order(resource, patience), limit))
     }
 
     fn acquired(&self, outcome: Option<Outcome>) -> Result<LockGuard, LockError> {

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::signals::Cancel;
-use super::{Error, KeptLock, LockGuard, Redlock};
+use super::{Error, FencedRedlock, KeptLock, LockGuard, Redlock};
 use crate::error::LockError;
-use crate::fencing::Fencing;
 use crate::sys::clock::time_until;
 
 /// Waits for locks until it is cancelled. It comes from [`Redlock::waiter`].
@@ -56,7 +55,7 @@ impl Waiter {
         ttl: Duration,
         wait: Duration,
     ) -> Result<LockGuard, LockError> {
-        self.redlock.acquire(resource.as_ref(), ttl, Some(wait), Some(&self.cancel), Fencing::Off)
+        self.redlock.acquire(resource.as_ref(), ttl, Some(wait), Some(&self.cancel))
     }
 
     /// Same as [`Redlock::try_lock_until`], until it is cancelled.
@@ -89,6 +88,12 @@ impl Waiter {
         E: From<Error>,
     {
         self.try_lock_for(resource, ttl, wait).map_err(Error::from)?.work(work)
+    }
+
+    /// For locks with a fencing token. Once this waiter is cancelled, every call of the returned
+    /// handle that acquires a lock fails with [`Cancelled`](crate::LockErrorKind::Cancelled).
+    pub fn fenced(&self) -> FencedRedlock {
+        FencedRedlock::new(self.redlock.clone(), Some(Arc::clone(&self.cancel)))
     }
 
     /// Ends every wait of this waiter and its clones with
