@@ -53,7 +53,7 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// | field | |
 /// |---|---|
 /// | `muxlock` | |
-/// | `2` | the version of the format, or `3` with a fencing token; `1` had no doubts, and is refused |
+/// | `2` | the version of the format; `3` with a fencing token; `1` had no doubts, and is refused |
 /// | clock | the boot's id, 32 hexadecimal digits, `-`, and the number of the time namespace |
 /// | steady | nanoseconds on that clock when this was written |
 /// | wall | nanoseconds on the wall clock then |
