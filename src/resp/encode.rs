@@ -285,7 +285,8 @@ mod tests {
         String::from_utf8(out.to_vec()).unwrap()
     }
 
-    /// R19: a release is sent as EVAL, never as EVALSHA, which may have to be sent twice.
+    /// R19: a release is sent as EVAL, never as EVALSHA, which may have to be sent twice. F16: so
+    /// are the scripts of fencing tokens.
     /// Hand-assembled commands must equal what the encoder writes.
     #[test]
     fn commands_of_every_lock_are_as_the_encoder_writes_them() {

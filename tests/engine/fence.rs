@@ -348,3 +348,29 @@ fn clocks_are_looked_at_after_ten_seconds() {
     let expected = [Acted::Time(vec![0, 1, 2]), Acted::Fenced(vec![0, 1, 2], 3, sent)];
     assert_eq!(scenario.drain(), expected);
 }
+
+/// F12.
+#[test]
+fn raise_of_a_node_in_quarantine_does_not_count() {
+    let mut scenario = Scenario::guarded(3).all_ready();
+    scenario.lock_fenced();
+    scenario.drain_looked();
+    scenario.numbers(&[1]);
+    // Before it is raised, its clock jumps, which a look for another lock shows.
+    scenario.pass(Duration::from_millis(20));
+    scenario.ahead[0] += Duration::from_secs(60);
+    scenario.lock_fenced();
+    let acted = scenario.drain();
+    assert!(matches!(&acted[0], Acted::Time(_)), "{acted:?}");
+    let time = scenario.time(0);
+    scenario.reply(0, time);
+    scenario.reply(1, Reply::Integer(TIME as i64 + 9));
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, TIME + 9)]);
+    let role = scenario.servers[0].replication;
+    scenario.reply(0, Reply::Replication(role));
+    scenario.reply(0, Reply::Nil);
+    assert_eq!(scenario.engine.stats().uncounted, 1, "the other lock's answer");
+    scenario.reply(0, Reply::Integer(1));
+    scenario.nothing_done();
+    assert_eq!(scenario.engine.stats().uncounted, 2);
+}

@@ -187,3 +187,94 @@ fn marker_and_number_come_in_one_step() {
     (0..2).for_each(|i| drop(masters[i].query(&[b"FLUSHALL"]).unwrap()));
     assert_eq!(redlock.fenced().try_lock(KEY, TTL).unwrap_err().kind(), LockErrorKind::Unavailable);
 }
+
+/// F18: only an acquisition counts.
+#[test]
+fn extension_and_release_leave_the_counters_alone() {
+    let (masters, redlock) = start(3);
+    let mut lock = redlock.fenced().try_lock(KEY, TTL).unwrap();
+    redlock.shutdown(TTL);
+    let counters = || (0..3).map(|master| counter(&masters, master)).collect::<Vec<_>>();
+    let before = counters();
+    assert_eq!(before, [Some(lock.fencing_token().get()); 3]);
+    lock.extend(TTL).unwrap();
+    assert!(lock.unlock().unwrap().was_held());
+    redlock.shutdown(TTL);
+    assert_eq!(counters(), before);
+}
+
+/// What a lock protects, on a master of its own: a value with its mark.
+struct Protected(Masters);
+
+impl Protected {
+    const WRITE: &str = "local mark=redis.call('HGET',KEYS[1],'fence') \
+        if mark and tonumber(mark)>tonumber(ARGV[1]) then return 0 end \
+        redis.call('HSET',KEYS[1],'fence',ARGV[1]) \
+        if ARGV[2] then redis.call('HSET',KEYS[1],'value',ARGV[2]) end return 1";
+
+    fn start() -> Protected {
+        Protected(Masters::start(1).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn run(&self, number: FencingToken, value: Option<&str>) -> bool {
+        let number = number.to_string();
+        let mut words = vec!["EVAL", Protected::WRITE, "1", "account", &number];
+        words.extend(value);
+        let words: Vec<&[u8]> = words.into_iter().map(str::as_bytes).collect();
+        self.0[0].query(&words).expect("the master answers") == Value::Integer(1)
+    }
+
+    fn enter(&self, number: FencingToken) -> bool {
+        self.run(number, None)
+    }
+
+    fn write(&self, number: FencingToken, value: i32) -> bool {
+        self.run(number, Some(&value.to_string()))
+    }
+
+    fn read(&self) -> i32 {
+        match self.0[0].query(&[b"HGET", b"account", b"value"]).expect("the master answers") {
+            Value::Bulk(text) => String::from_utf8_lossy(&text).parse().expect("a number"),
+            _ => 0,
+        }
+    }
+}
+
+/// Two holders of one lock: the earlier one still believes that it holds it.
+fn two_holders() -> (FencingToken, FencingToken) {
+    let (_masters, redlock) = start(3);
+    (number_of(&redlock), number_of(&redlock))
+}
+
+/// F20, F21, F23.
+#[test]
+fn resource_refuses_a_holder_that_another_has_followed() {
+    let (earlier, later) = two_holders();
+    let account = Protected::start();
+    assert!(account.write(earlier, 100));
+    assert!(account.write(earlier, 90), "a holder writes often");
+    assert!(account.write(later, 80));
+    assert!(!account.write(earlier, 70), "it stops");
+    assert!(!account.enter(earlier), "and does not come back");
+    assert_eq!(account.read(), 80);
+}
+
+/// F22, with a control that shows the harm.
+#[test]
+fn late_write_is_lost_unless_its_successor_has_entered() {
+    let (earlier, later) = two_holders();
+    for enters in [false, true] {
+        let account = Protected::start();
+        assert!(account.write(earlier, 100));
+        if enters {
+            assert!(account.enter(later));
+        }
+        let read = account.read();
+        let is_accepted = account.write(earlier, 90);
+        assert!(account.write(later, read - 5));
+        assert_eq!(is_accepted, !enters);
+        // Whoever was accepted expects that it counts.
+        let expected = if is_accepted { 85 } else { 95 };
+        assert_eq!(account.read() == expected, enters);
+    }
+}

@@ -16,8 +16,8 @@ use super::server::Make;
 const DRIFT_FACTOR: f64 = 0.01;
 const PPM_MAX: i32 = 5_000;
 
-/// How far a mad clock is off, in nanoseconds: an hour, a year, and back to 1970.
-const FAR: [i64; 3] = [3_600_000_000_000, 30_000_000_000_000_000, 1_700_000_000_000_000_000];
+/// How far a mad clock is off, in nanoseconds: an hour, a year, and back to 1985.
+const FAR: [i64; 3] = [3_600_000_000_000, 30_000_000_000_000_000, 1_200_000_000_000_000_000];
 /// In one of the pairs, both names share a counter.
 const NAMES: [[&str; 2]; 2] = [["r", "invoice:42"], ["r26751", "invoice:42"]];
 /// Parts of a prefix, with what is left of it.
