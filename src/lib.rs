@@ -35,8 +35,8 @@
 //! [`drift_factor`](Builder::drift_factor). No wall clock of a master steps forward unnoticed. The
 //! holder stops when [`remaining`](LockGuard::remaining) is zero, even if its process was paused.
 //! No master loses a lock that is still held; or if one does, the restart guard detects it. **Only
-//! a fencing token that the resource checks protects without timing assumptions.** muxlock does not
-//! provide one yet.
+//! a fencing token that the resource checks protects beyond that**: [`Redlock::fenced`] takes locks
+//! with one.
 //!
 //! # Masters that may have forgotten a lock
 //! A master that was restarted without its data would grant a lock a second time. So the client

@@ -89,6 +89,16 @@ impl Scene {
     }
 }
 
+/// The page that users follow has exactly these statements.
+#[test]
+fn documented_statements_are_those_that_are_tested() {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = words(include_str!("../../../docs/guarantees.md"));
+    for statement in [TABLE, ENTER, WRITE, UPSERT] {
+        assert!(page.contains(&words(statement)), "{statement}");
+    }
+}
+
 /// F20, F23: a holder may write often; one with a smaller number may not.
 #[test]
 fn account_takes_what_is_not_below_its_mark() {
