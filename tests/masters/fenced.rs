@@ -5,10 +5,11 @@ use std::env;
 
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{
-    Error, FencingToken, Heal, KeepAlive, LockErrorKind, NodeOutcome, Redlock, RestartGuard,
+    Cancelled, Done, Error, FencingToken, Heal, KeepAlive, LockErrorKind, NodeOutcome, OpId,
+    Redlock, RestartGuard, Standalone,
 };
 use testbed::{
-    PATIENT, TTL, all_ready, is_child, patient, re_execute, run_child, soon, tell_parent,
+    PATIENT, SOON, TTL, all_ready, is_child, patient, re_execute, run_child, soon, tell_parent,
 };
 
 const KEY: &str = "invoice:42";
@@ -134,6 +135,66 @@ fn work_with_a_fenced_lock_has_its_number() {
     no_lock_is_left(&masters, KEY);
 }
 
+/// Waits for the result of an operation.
+fn done(guest: &mut Standalone, op: OpId) -> Done {
+    guest.mux_mut().flush();
+    loop {
+        while let Some((id, done)) = guest.mux_mut().poll_done() {
+            if id == op {
+                return done;
+            }
+        }
+        guest.wait(SOON).unwrap();
+    }
+}
+
+/// F17: also through an extension that is cancelled.
+#[test]
+fn guest_has_the_number_in_its_lease() {
+    let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
+    let mut guest = Standalone::new(patient(masters.urls()).config().unwrap()).unwrap();
+    let mut last = None;
+    for wait in [Some(PATIENT), None] {
+        let mux = guest.mux_mut();
+        let op = match wait {
+            Some(wait) => mux.try_lock_fenced_for(KEY, TTL, wait),
+            None => mux.try_lock_fenced(KEY, TTL),
+        };
+        let Done::Acquired(Ok(lease)) = done(&mut guest, op.unwrap()) else {
+            panic!("nobody else has it");
+        };
+        let number = lease.fencing_token();
+        assert!(number > last, "{number:?} after {last:?}");
+        last = number;
+        let op = guest.mux_mut().extend(lease, TTL);
+        let Cancelled::Extension(lease) = guest.mux_mut().cancel(op) else {
+            panic!("it was not over");
+        };
+        assert_eq!(lease.fencing_token(), number);
+        let op = guest.mux_mut().extend(lease, TTL);
+        let Done::Extended(lease, Ok(())) = done(&mut guest, op) else {
+            panic!("it is held");
+        };
+        assert_eq!(lease.fencing_token(), number);
+        let op = guest.mux_mut().keep_alive(lease, &KeepAlive::default());
+        assert_eq!(guest.mux().kept(op).unwrap().fencing_token(), number);
+        let Cancelled::Extension(lease) = guest.mux_mut().cancel(op) else {
+            panic!("it is kept");
+        };
+        assert_eq!(lease.fencing_token(), number);
+        let op = guest.mux_mut().unlock(lease);
+        assert!(
+            matches!(done(&mut guest, op), Done::Released(Ok(released)) if released.was_held())
+        );
+    }
+    let op = guest.mux_mut().try_lock(KEY, TTL).unwrap();
+    let Done::Acquired(Ok(plain)) = done(&mut guest, op) else {
+        panic!("nobody else has it");
+    };
+    assert_eq!(plain.fencing_token(), None);
+    guest.mux_mut().abandon(plain);
+}
+
 #[test]
 fn waiter_ends_the_waits_for_fenced_locks() {
     let (_masters, redlock) = start(3);
@@ -144,7 +205,7 @@ fn waiter_ends_the_waits_for_fenced_locks() {
         let fenced = fenced.clone();
         move || fenced.try_lock_for(KEY, TTL, PATIENT).map(drop)
     });
-    soon("it waits", || redlock.stats().contended > 0 || !waiting.is_finished());
+    soon("it waits", || redlock.stats().waiting > 0);
     waiter.cancel();
     assert_eq!(waiting.join().unwrap().unwrap_err().kind(), LockErrorKind::Cancelled);
     assert!(lock.unlock().unwrap().was_held(), "what is held stays");
