@@ -6,11 +6,17 @@ use std::time::{Duration, Instant};
 
 use super::super::query::Value;
 use super::clock::Now;
-use crate::resp::{EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT, RELEASE, SET_MARKED};
+use crate::resp::{
+    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT,
+    RAISE, RELEASE, SET_MARKED,
+};
 use crate::token::FINGERPRINT_BYTES_MAX;
 
 /// Most keys of a database. More are refused like those of a server that is out of memory.
 const KEYS_MAX: usize = 20_000;
+
+/// How far a counter may be from the clock.
+const NEAR_MICROS: i64 = 500_000;
 
 pub(super) const SYNTAX: &str = "ERR syntax error";
 pub(super) const NO_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -35,9 +41,12 @@ fn hash(value: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The keys of one database.
+/// The keys of one database, and its counters for fencing tokens.
 #[derive(Debug, Default)]
-pub(super) struct Keys(HashMap<Vec<u8>, Entry>);
+pub(super) struct Keys(HashMap<Vec<u8>, Entry>, Counters);
+
+/// By hash and field.
+type Counters = HashMap<(Vec<u8>, Vec<u8>), i64>;
 
 impl Keys {
     /// How many there are.
@@ -160,8 +169,45 @@ impl Keys {
                 let vote = self.extend_or_set(now, key, token, ttl)?;
                 if wait > 0 { -wait } else { vote }
             }
+            (Ok(ACQUIRE_FENCED), [key, counters, ..], [token, ttl, bucket, proposal, ..]) => {
+                let counter = (counters.to_vec(), bucket.to_vec());
+                return Ok(match self.set_counted(now, key, [token, ttl, proposal], counter)? {
+                    Some(number) => Value::Integer(number),
+                    None => Value::Nil,
+                });
+            }
             (
-                Ok(INSPECT | RELEASE | EXTEND | EXTEND_OR_SET | SET_MARKED | EXTEND_OR_SET_MARKED),
+                Ok(ACQUIRE_FENCED_MARKED),
+                [key, marker, counters, ..],
+                [token, ttl, wait, bucket, proposal, ..],
+            ) => {
+                let wait = self.look_at_marker(now, marker, wait)?;
+                let counter = (counters.to_vec(), bucket.to_vec());
+                let number = self.set_counted(now, key, [token, ttl, proposal], counter)?;
+                if wait > 0 { -wait } else { number.unwrap_or(0) }
+            }
+            (Ok(RAISE), [key, counters, ..], [token, bucket, number, ..]) => {
+                let number = integer(number).ok_or(NO_INTEGER)?;
+                let is_held = self.holds(now, key, token);
+                if is_held {
+                    let counter = (counters.to_vec(), bucket.to_vec());
+                    let counter = self.1.entry(counter).or_default();
+                    *counter = number.max(*counter);
+                }
+                i64::from(is_held)
+            }
+            (
+                Ok(
+                    INSPECT
+                    | RELEASE
+                    | EXTEND
+                    | EXTEND_OR_SET
+                    | SET_MARKED
+                    | EXTEND_OR_SET_MARKED
+                    | ACQUIRE_FENCED
+                    | ACQUIRE_FENCED_MARKED
+                    | RAISE,
+                ),
                 ..,
             ) => {
                 return Err("ERR the script lacks keys or arguments");
@@ -213,6 +259,26 @@ impl Keys {
         }
         self.set(now, key, token, Some(expiry(now, ttl)?))?;
         Ok(2)
+    }
+
+    /// Sets a key that is absent, and has its counter grow. Returns what the counter has, or 1 for
+    /// what was proposed.
+    fn set_counted(
+        &mut self,
+        now: Now,
+        key: &[u8],
+        [token, ttl, proposal]: [&[u8]; 3],
+        counter: (Vec<u8>, Vec<u8>),
+    ) -> Result<Option<i64>, &'static str> {
+        let proposal = integer(proposal).ok_or(NO_INTEGER)?;
+        if self.set_with(now, key, token, &[b"NX", b"PX", ttl])? == Value::Nil {
+            return Ok(None);
+        }
+        let time = i64::try_from(now.wall.as_micros()).unwrap_or(i64::MAX);
+        let near = proposal.clamp(time.saturating_sub(NEAR_MICROS), time + NEAR_MICROS);
+        let counter = self.1.entry(counter).or_default();
+        *counter = near.max(*counter + 1);
+        Ok(Some(if *counter == proposal { 1 } else { *counter }))
     }
 
     /// How many milliseconds the master must still not vote for; sets a marker that is missing.
