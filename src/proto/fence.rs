@@ -6,6 +6,7 @@
 
 use super::command::{Command, Counter, Grant, Reply};
 use super::node::State;
+use super::notices::Notice;
 use super::operation::OpId;
 use super::round::{Claim, Kind, Lost};
 use super::{Engine, NodeSet, Patience};
@@ -221,6 +222,11 @@ impl Engine {
         stamping.aside.extend(far);
         self.stats.set_aside += far.len() as u64;
         self.rounds.take_back(round, far);
+        for node in far.iter() {
+            if self.nodes[node].note_far_ahead() {
+                self.nodes.notice(node, Notice::FarAhead);
+            }
+        }
         true
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Lease, Patience, Reply};
+use muxlock::proto::{Lease, Notice, Patience, Reply};
 use muxlock::{LockErrorKind, NodeOutcome, Resource, ServerErrorKind};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
@@ -278,6 +278,8 @@ fn number_far_ahead_is_set_aside_while_others_may_come() {
     assert_eq!(number(&lease), TIME);
     assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
     assert_eq!(scenario.engine.stats().set_aside, 1);
+    assert_eq!(scenario.engine.poll_notice(), Some((0, Notice::FarAhead)));
+    assert_eq!(scenario.engine.poll_notice(), None);
 }
 
 /// F11: if too few are left, the lowest are taken.

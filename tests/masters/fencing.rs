@@ -278,3 +278,16 @@ fn late_write_is_lost_unless_its_successor_has_entered() {
         assert_eq!(account.read() == expected, enters);
     }
 }
+
+/// Tests of programs need no Redis for it.
+#[test]
+fn fake_masters_give_numbers_too() {
+    let masters = muxlock::testing::FakeMasters::start(3).unwrap();
+    let redlock = Redlock::connect(masters.urls()).unwrap();
+    let mut last = number_of(&redlock);
+    for _ in 0..20 {
+        let number = number_of(&redlock);
+        assert!(number > last);
+        last = number;
+    }
+}

@@ -33,6 +33,8 @@ pub(super) struct ServerClock {
     unanswered: u32,
     /// Whether the server refuses `TIME` on this connection.
     is_secret: bool,
+    /// Whether it was noticed on this connection that the server's numbers are far ahead.
+    is_far_ahead: bool,
     /// When the server last refused a SET.
     refused_at: Option<Moment>,
     /// The upper bound on how far it is ahead of our clock, in nanoseconds, and when that was
@@ -44,6 +46,7 @@ impl ServerClock {
     /// A new connection: its handshake asks for time and role.
     pub(super) fn reconnect(&mut self, now: Moment) {
         self.is_secret = false;
+        self.is_far_ahead = false;
         self.unanswered = 0;
         self.ask(now);
         self.role_asked_at = Some(now);
@@ -154,6 +157,12 @@ impl Node {
             self.clock.ask(now);
         }
         is_asked
+    }
+
+    /// The server has given a number that is far ahead. Returns whether that is news on this
+    /// connection.
+    pub(in crate::proto) fn note_far_ahead(&mut self) -> bool {
+        !std::mem::replace(&mut self.clock.is_far_ahead, true)
     }
 
     /// By how much the server's clock is ahead of ours without its jumps, in nanoseconds, as far as

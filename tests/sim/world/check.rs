@@ -429,6 +429,7 @@ impl World {
         let (is_extension, is_healed, at) = (yes.is_extension, yes.is_healed, yes.at);
         let is_flushed = yes.is_flushed;
         let connection = id;
+        let node = self.connections[id].node;
         attempt.heard.push(Heard {
             slot,
             connection,
@@ -440,6 +441,9 @@ impl World {
             role,
             is_after_jump,
         });
+        if !is_extension && !is_flushed {
+            self.may_jump_before_raise(client, node, &yes.token);
+        }
     }
 
     /// After a server's command: nobody deletes or overwrites what is another's (invariant 6).

@@ -20,6 +20,10 @@ use super::work::token_of;
 pub const FENCE: &[u8] = b"muxlock:fence";
 /// How far a counter may be from its server's clock, in microseconds (V).
 const NEAR: u64 = 500_000;
+/// How often what raises a counter comes late, in runs where connections stand still.
+const LATE_RAISES: u32 = 150;
+/// How often a clock jumps between a grant and its raise, in runs where clocks do.
+const JUMPS: u32 = 100;
 /// How far ahead of the masters' clocks a number may be, in microseconds.
 const SANE: u64 = 61_000_000;
 
@@ -129,6 +133,27 @@ impl World {
             return self.fail(rule, || text);
         }
         self.check_sane(client, token, number);
+        if self.plan.has(Fault::Stall) && self.is_faulty && self.choices.chance(LATE_RAISES) {
+            for slot in nodes.iter() {
+                if let Some(id) = self.clients[client].slots[slot].connection {
+                    let length = self.choices.magnitude(MILLI, 2 * self.plan.max_ttl);
+                    self.connections[id].up.held_until = self.now + length;
+                }
+            }
+        }
+    }
+
+    /// A client reads that a node has granted, with a number. Its clock may jump before it is
+    /// raised, and a look for another lock may show that.
+    pub fn may_jump_before_raise(&mut self, client: usize, node: usize, token: &[u8; 40]) {
+        let is_wanted = self.plan.has(Fault::StepForward) && self.is_faulty;
+        let is_fenced = self.fences.attempts.get(token).is_some_and(|it| it.returned.is_none());
+        if is_wanted && is_fenced && self.choices.chance(JUMPS) {
+            let length = self.choices.magnitude(20 * MILLI, 1_000 * MILLI);
+            self.nodes[node].step_forward(self.now, length, 2 * self.plan.max_ttl);
+            let resource = self.choices.below(self.plan.resources as u32) as usize;
+            self.acquire(client, resource, self.plan.max_ttl, None);
+        }
     }
 
     /// What is far ahead of the masters' clocks is taken only if all that is left is (F11).
