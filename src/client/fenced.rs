@@ -190,7 +190,8 @@ impl FencedRedlock {
 ///
 /// It can be used like what is in it. What is in it cannot be replaced: another lock would have
 /// another number.
-#[must_use = "if unused, the lock is released immediately"]
+#[must_use = "if unused, the lock is released immediately; in parts, it only expires"]
+#[clippy::has_significant_drop]
 pub struct Fenced<T> {
     inner: T,
     token: FencingToken,

@@ -5,8 +5,8 @@ use std::env;
 
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{
-    Cancelled, Done, Error, FencingToken, Heal, KeepAlive, LockErrorKind, NodeOutcome, OpId,
-    Redlock, RestartGuard, Standalone,
+    Cancelled, Done, Error, FencingToken, Heal, KeepAlive, LockErrorKind, LossCause, NodeOutcome,
+    OpId, Redlock, RestartGuard, Standalone,
 };
 use testbed::{
     PATIENT, SOON, TTL, all_ready, is_child, patient, re_execute, run_child, soon, tell_parent,
@@ -132,6 +132,19 @@ fn work_with_a_fenced_lock_has_its_number() {
         Ok::<_, Error>(held.fencing_token())
     });
     assert!(work.unwrap() > before);
+    no_lock_is_left(&masters, KEY);
+    // What was lost before the work ended is no success.
+    let work = redlock.fenced().with_lock(KEY, TTL, TTL, |held| {
+        assert!(held.is_valid());
+        masters.iter().for_each(|master| tell(master, &["DEL", KEY]));
+        Ok::<_, Error>(())
+    });
+    assert!(matches!(work.unwrap_err(), Error::Lost(loss) if loss.cause == LossCause::Gone));
+    // The error of the work is the error.
+    let work = redlock.fenced().with_lock(KEY, TTL, TTL, |_| {
+        Err::<(), _>(Error::from(std::io::Error::other("refused by the account")))
+    });
+    assert_eq!(work.unwrap_err().to_string(), "refused by the account");
     no_lock_is_left(&masters, KEY);
 }
 
