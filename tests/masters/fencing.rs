@@ -1,10 +1,10 @@
 //! Locks with a fencing token over real masters.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use muxlock::testing::{Masters, Value};
 use muxlock::{Fenced, FencingToken, KeepAlive, LockErrorKind, LockGuard, Redlock, RestartGuard};
-use testbed::{TTL, all_ready, patient};
+use testbed::{Stopwatch, TTL, all_ready, patient};
 
 const KEY: &str = "invoice:42";
 const COUNTERS: &[u8] = b"muxlock:fence";
@@ -107,7 +107,7 @@ fn bad_counter_costs_the_vote() {
 fn number_stays_with_the_lock() {
     let (_masters, redlock) = start(3);
     let fenced = redlock.fenced();
-    let mut lock = fenced.try_lock_until(KEY, TTL, Instant::now() + TTL).unwrap();
+    let mut lock = fenced.try_lock_until(KEY, TTL, Stopwatch::start().instant_after(TTL)).unwrap();
     let number = lock.fencing_token();
     lock.extend(TTL).unwrap();
     lock.ensure(Duration::from_millis(1)).unwrap();
