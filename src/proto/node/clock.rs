@@ -45,8 +45,8 @@ pub(super) struct ServerClock {
 impl ServerClock {
     /// A new connection: its handshake asks for time and role.
     pub(super) fn reconnect(&mut self, now: Moment) {
-        self.is_secret = false;
         self.is_far_ahead = false;
+        self.is_secret = false;
         self.unanswered = 0;
         self.ask(now);
         self.role_asked_at = Some(now);
