@@ -285,6 +285,46 @@ fn missing_rights_are_named_and_leave_no_key() {
     }
 }
 
+/// The user of docs/operating.md can do all that fenced locks need: the servers log no denial.
+#[test]
+fn documented_user_of_fenced_locks_is_denied_nothing() {
+    let page = include_str!("../../docs/operating.md");
+    let rights = |row: &str| {
+        let rest = page.split(row).nth(1).expect("the page has such a row");
+        rest.split('`').next().expect("it has an end").replace("\\|", "|")
+    };
+    let plain = rights("| ACL user: `");
+    let fenced = rights("if it takes locks with fencing tokens: `");
+    let (masters, _) = start(3);
+    for master in masters.iter() {
+        let mut command = vec!["ACL", "SETUSER", "locker", "on", ">secret", "~app:*"];
+        command.extend(plain.split(' ').chain(fenced.split(' ')).chain(["~muxlock:fence"]));
+        tell(master, &command);
+        // Some servers have these, and have their own row.
+        for right in ["+delex", "+delifeq"] {
+            let _ = master.query(&[b"ACL", b"SETUSER", b"locker", right.as_bytes()]);
+        }
+    }
+    let url = |master: &Master| format!("redis://locker:secret@{}", master.addr());
+    let redlock = all_ready(&patient(masters.iter().map(url)).key_prefix("app:"));
+    let before = number_of(&redlock);
+    // The counter of `app:invoice:42`: others are raised.
+    let fields = masters[0].query(&[b"HKEYS", COUNTERS.as_bytes()]).unwrap();
+    let Value::Array(fields) = fields else { panic!("{fields:?}") };
+    let [Value::Bulk(bucket)] = &fields[..] else { panic!("{fields:?}") };
+    for (master, ahead) in masters.iter().zip([20_000_000, 25_000_000]) {
+        let ahead = (before.get() + ahead).to_string();
+        master.query(&[b"HSET", COUNTERS.as_bytes(), bucket, ahead.as_bytes()]).unwrap();
+    }
+    assert!(number_of(&redlock).get() > before.get() + 20_000_000);
+    assert!(redlock.stats().raised >= 1, "no two of them gave the same number");
+    assert_eq!(redlock.shutdown(TTL), 0);
+    for master in masters.iter() {
+        let denied = master.query(&[b"ACL", b"LOG"]).unwrap();
+        assert_eq!(denied, Value::Array(Vec::new()), "{denied:?}");
+    }
+}
+
 /// F4: nothing is sent.
 #[test]
 fn key_of_the_counters_is_refused_by_name() {
