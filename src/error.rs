@@ -38,11 +38,16 @@ pub enum LockErrorKind {
         /// The longest TTL allowed.
         max: Duration,
     },
-    /// The resource name is empty or longer than [`RESOURCE_BYTES_MAX`]. Nothing was sent.
+    /// The resource name is empty or longer than [`RESOURCE_BYTES_MAX`]; or a fencing token was
+    /// asked for, and the key is that of the [counters](crate::Builder::fencing_key). Nothing was
+    /// sent.
     InvalidResource {
         /// Its length in bytes.
         bytes: usize,
     },
+    /// The adopted lock was not acquired with a fencing token. The client has released it. Acquire
+    /// it with [`Redlock::fenced`](crate::Redlock::fenced).
+    Unfenced,
     /// 131,072 operations of this client are in flight. Nothing was sent. Wait until some have
     /// completed.
     Overloaded,
@@ -96,6 +101,10 @@ impl LockError {
 
     pub(crate) fn forked() -> LockError {
         LockError::new(LockErrorKind::Forked, 0, Vec::new())
+    }
+
+    pub(crate) fn unfenced() -> LockError {
+        LockError::new(LockErrorKind::Unfenced, 0, Vec::new())
     }
 
     pub(crate) fn expired() -> LockError {
@@ -217,6 +226,10 @@ impl LockError {
                     "the ttl is {ttl:?}: it must be from {min:?} to {max:?}, which max_ttl sets"
                 )
             }
+            LockErrorKind::InvalidResource { bytes: 1..=RESOURCE_BYTES_MAX } => {
+                f.write_str("the resource's key is that of the fencing counters: use another name")
+            }
+            LockErrorKind::Unfenced => f.write_str("the lock has no fencing token"),
             LockErrorKind::InvalidResource { bytes } => write!(
                 f,
                 "the resource name has {bytes} bytes: it must have 1 to {RESOURCE_BYTES_MAX}"
@@ -283,6 +296,13 @@ impl fmt::Debug for LockError {
 
 impl std::error::Error for LockError {}
 
+impl LockError {
+    /// The resource's key is that of the fencing counters.
+    pub(crate) fn reserved(resource: &Resource) -> LockError {
+        InvalidResource { bytes: resource.as_bytes().len() }.into()
+    }
+}
+
 impl From<InvalidResource> for LockError {
     fn from(error: InvalidResource) -> LockError {
         LockError::new(LockErrorKind::InvalidResource { bytes: error.bytes }, 0, Vec::new())
@@ -302,17 +322,17 @@ impl Resource {
 }
 
 /// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `TimedOut` and `Expired`
-/// become `TimedOut`, `InvalidTtl` and `InvalidResource` become `InvalidInput`, and the others
-/// become `Other`.
+/// become `TimedOut`, `InvalidTtl`, `InvalidResource` and `Unfenced` become `InvalidInput`, and the
+/// others become `Other`.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> io::Error {
         let kind = match error.kind() {
             LockErrorKind::Contended => io::ErrorKind::WouldBlock,
             LockErrorKind::Unavailable => io::ErrorKind::NotConnected,
             LockErrorKind::TimedOut | LockErrorKind::Expired => io::ErrorKind::TimedOut,
-            LockErrorKind::InvalidTtl { .. } | LockErrorKind::InvalidResource { .. } => {
-                io::ErrorKind::InvalidInput
-            }
+            LockErrorKind::InvalidTtl { .. }
+            | LockErrorKind::InvalidResource { .. }
+            | LockErrorKind::Unfenced => io::ErrorKind::InvalidInput,
             LockErrorKind::Overloaded
             | LockErrorKind::NoEntropy
             | LockErrorKind::Cancelled

@@ -35,8 +35,8 @@
 //! [`drift_factor`](Builder::drift_factor). No wall clock of a master steps forward unnoticed. The
 //! holder stops when [`remaining`](LockGuard::remaining) is zero, even if its process was paused.
 //! No master loses a lock that is still held; or if one does, the restart guard detects it. **Only
-//! a fencing token that the resource checks protects without timing assumptions.** muxlock does not
-//! provide one yet.
+//! a fencing token that the resource checks protects beyond that**: [`Redlock::fenced`] takes locks
+//! with one.
 //!
 //! # Masters that may have forgotten a lock
 //! A master that was restarted without its data would grant a lock a second time. So the client
@@ -152,6 +152,7 @@
 mod client;
 mod config;
 mod error;
+mod fencing;
 mod inspection;
 mod keep_alive;
 mod moment;
@@ -173,13 +174,14 @@ mod validity;
 #[doc(hidden)]
 pub use client::{CommonSettings, MasterSettings, Place, TlsSettings};
 pub use client::{
-    ConnectError, Error, ErrorKind, HandOverError, KeepAliveError, KeepAliveErrorKind, KeptLock,
-    LockGuard, LockParts, LossWatch, Redlock, Waiter,
+    ConnectError, Error, ErrorKind, Fenced, FencedRedlock, HandOverError, KeepAliveError,
+    KeepAliveErrorKind, KeptLock, LockGuard, LockParts, LossWatch, Redlock, Waiter,
 };
 #[cfg(feature = "tls-no-provider")]
 pub use config::Tls;
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
 pub use error::{LockError, LockErrorKind};
+pub use fencing::{FencingToken, InvalidFencingToken};
 pub use inspection::{Holding, Inspection, NodeInspection};
 pub use keep_alive::{KeepAlive, Loss, LossCause};
 /// The version of mio whose types [`Multiplexer`] takes.

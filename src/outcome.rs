@@ -77,6 +77,9 @@ pub enum NodeOutcome {
     /// held, or its copy of this lock may be younger than such a loss. See
     /// [`RestartGuard`](crate::RestartGuard).
     Quarantined,
+    /// The node granted the lock, but the fencing token that it gave could not become the lock's:
+    /// it is greater, or far ahead of the masters' clocks.
+    Outnumbered,
     /// The node cannot vote in its present state. The client closed the connection and tries again.
     Unfit(Unfit),
     /// The node has too many unanswered commands or pending releases, or its socket accepts no more
@@ -105,6 +108,7 @@ impl NodeOutcome {
             | NodeOutcome::Server(_)
             | NodeOutcome::Protocol(_)
             | NodeOutcome::Quarantined
+            | NodeOutcome::Outnumbered
             | NodeOutcome::Unfit(_)
             | NodeOutcome::Backlogged
             | NodeOutcome::NotConnected => true,
@@ -131,6 +135,7 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Server(kind) => write!(f, "server error ({kind})"),
             NodeOutcome::Protocol(error) => write!(f, "protocol error ({error})"),
             NodeOutcome::Quarantined => f.write_str("quarantined"),
+            NodeOutcome::Outnumbered => f.write_str("granted with another fencing token"),
             NodeOutcome::Unfit(reason) => reason.fmt(f),
             NodeOutcome::Backlogged => f.write_str("backlogged (earlier commands are unanswered)"),
             NodeOutcome::NotConnected => f.write_str("not connected yet"),

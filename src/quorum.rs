@@ -73,6 +73,17 @@ impl Tally {
         assert!(counted <= self.nodes, "one vote per node and round");
     }
 
+    /// So many yes votes are open again.
+    pub(crate) fn take_back_grants(&mut self, count: usize) {
+        assert!(count <= self.granted(), "only votes that were given are taken back");
+        self.granted -= count as u8;
+    }
+
+    /// How many yes votes are missing to a quorum.
+    pub(crate) fn missing(&self) -> usize {
+        usize::from(self.needed.saturating_sub(self.granted))
+    }
+
     pub(crate) fn granted(&self) -> usize {
         usize::from(self.granted)
     }

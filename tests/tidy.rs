@@ -148,12 +148,13 @@ fn bytes_and_sockets_decide_nothing_about_locks() {
 }
 
 /// The leaves: each may import those before it, and nothing else of the crate.
-const LEAVES: [&str; 10] = [
+const LEAVES: [&str; 11] = [
     "moment",
     "times",
     "quorum",
     "token",
     "resource",
+    "fencing",
     "outcome",
     "inspection",
     "validity",
@@ -451,24 +452,28 @@ fn tests() -> Vec<(String, String)> {
     files
 }
 
-/// The rules that `docs/rules.md` defines, by number, each with its text.
-fn rules() -> Vec<(u32, String)> {
+/// The rules that `docs/rules.md` defines, by names such as `R7` and `F3`, each with its text.
+fn rules() -> Vec<(String, String)> {
     let page = text_of("docs/rules.md");
     let rule = |text: &str| {
-        let (number, _) = text.split_once('.').expect("a rule begins with its number");
-        (number.parse().expect("the number of a rule"), text.to_owned())
+        let (name, _) = text.split_once('.').expect("a rule begins with its name");
+        (name.to_owned(), text.to_owned())
     };
-    let rules: Vec<_> = page.split("\n- **R").skip(1).map(rule).collect();
-    assert!(rules.len() >= 37, "{} rules were found", rules.len());
+    let rules: Vec<_> = page.split("\n- **").skip(1).map(rule).collect();
+    let of = |kind: &str| rules.iter().filter(|(name, _)| name.starts_with(kind)).count();
+    assert!(of("R") >= 37 && of("F") >= 23, "{} rules were found", rules.len());
     rules
 }
 
 /// The rules that a text cites, by words such as `R7`.
-fn cited(text: &str) -> BTreeSet<u32> {
+fn cited(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let digits = words.filter_map(|word| word.strip_prefix('R'));
-    let numbers = digits.filter(|digits| digits.len() <= 2 && !digits.starts_with('0'));
-    numbers.filter_map(|digits| digits.parse().ok()).collect()
+    let is_rule = |word: &&str| {
+        let digits = word.strip_prefix(['R', 'F']).unwrap_or_default();
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        (1..=2).contains(&digits.len()) && is_number && !digits.starts_with('0')
+    };
+    words.filter(is_rule).map(str::to_owned).collect()
 }
 
 /// What stands between backticks.
@@ -478,18 +483,22 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn rules_are_numbered_without_a_gap_and_defined_once() {
-    let numbers: Vec<u32> = rules().into_iter().map(|(number, _)| number).collect();
-    let expected: Vec<u32> = (1..).take(numbers.len()).collect();
-    assert_eq!(numbers, expected, "docs/rules.md");
+    for kind in ["R", "F"] {
+        let names = rules().into_iter().map(|(name, _)| name);
+        let names: Vec<String> = names.filter(|name| name.starts_with(kind)).collect();
+        let expected: Vec<_> = (1..=names.len()).map(|number| format!("{kind}{number}")).collect();
+        assert_eq!(names, expected, "docs/rules.md");
+    }
 }
 
 #[test]
 fn every_rule_that_is_cited_is_defined() {
-    let defined: BTreeSet<u32> = rules().into_iter().map(|(number, _)| number).collect();
+    let defined: BTreeSet<String> = rules().into_iter().map(|(name, _)| name).collect();
     let bugs = files_in("tests/sim/bugs", ".bug");
     let pages = [files_in(".", ".md"), files_in("docs", ".md"), files_in("tests", ".md")];
     for (path, text) in library().into_iter().chain(tests()).chain(bugs).chain(pages.concat()) {
-        let unknown: Vec<_> = cited(&text).difference(&defined).copied().collect();
+        let cited = cited(&text);
+        let unknown: Vec<_> = cited.difference(&defined).collect();
         assert!(unknown.is_empty(), "{path}: docs/rules.md does not define {unknown:?}");
     }
 }
@@ -500,25 +509,25 @@ fn every_rule_has_a_test_that_cites_it() {
     texts.retain(|text| text.contains("#[test]"));
     let in_files = |text: &str| Some(text.split_once("#[cfg(test)]\nmod tests {")?.1.to_owned());
     texts.extend(library().iter().filter_map(|(_, text)| in_files(text)));
-    let cited: BTreeSet<u32> = texts.iter().flat_map(|text| cited(text)).collect();
-    let numbers = rules().into_iter().map(|(number, _)| number);
-    let missing: Vec<_> = numbers.filter(|number| !cited.contains(number)).collect();
+    let cited: BTreeSet<String> = texts.iter().flat_map(|text| cited(text)).collect();
+    let names = rules().into_iter().map(|(name, _)| name);
+    let missing: Vec<_> = names.filter(|name| !cited.contains(name)).collect();
     assert!(missing.is_empty(), "no test cites {missing:?}");
 }
 
 #[test]
 fn every_test_that_holds_a_rule_exists() {
-    for (number, text) in rules() {
+    for (name, text) in rules() {
         let paths = quoted(&text).filter_map(|quote| quote.split_once("::"));
         let tests: Vec<_> = paths.filter(|(path, _)| path.ends_with(".rs")).collect();
-        assert!(!tests.is_empty(), "docs/rules.md names no test for R{number}");
+        assert!(!tests.is_empty(), "docs/rules.md names no test for {name}");
         for (path, test) in tests {
             let source = text_of(path);
             // Its attributes stand right before it.
             let before = source.split_once(&format!("fn {test}(")).map(|(before, _)| before);
             let attributes = before.and_then(|before| before.rsplit("\n\n").next());
             let is_test = attributes.is_some_and(|lines| lines.contains("#[test]"));
-            assert!(is_test, "R{number}: there is no test {path}::{test}");
+            assert!(is_test, "{name}: there is no test {path}::{test}");
         }
     }
 }
@@ -528,12 +537,12 @@ fn every_rule_of_the_simulator_that_holds_a_rule_exists() {
     let mut world = Vec::new();
     collect(&root().join("tests/sim/world"), &mut world);
     let mut count = 0;
-    for (number, text) in rules() {
+    for (rule, text) in rules() {
         let names = text.split("simulator ").skip(1).filter_map(|rest| rest.split('.').next());
         for name in names.flat_map(quoted) {
             let needle = format!("\"{name}\"");
             let is_known = world.iter().any(|(_, source)| source.contains(&needle));
-            assert!(is_known, "R{number}: the simulator has no rule {name}");
+            assert!(is_known, "{rule}: the simulator has no rule {name}");
             count += 1;
         }
     }

@@ -134,9 +134,9 @@ fn kind_of(kind: LockErrorKind) -> ErrorKind {
         LockErrorKind::TimedOut => ErrorKind::TimedOut,
         LockErrorKind::Expired => ErrorKind::NotHeld,
         LockErrorKind::Cancelled | LockErrorKind::Closed => ErrorKind::Cancelled,
-        LockErrorKind::InvalidTtl { .. } | LockErrorKind::InvalidResource { .. } => {
-            ErrorKind::InvalidInput
-        }
+        LockErrorKind::InvalidTtl { .. }
+        | LockErrorKind::InvalidResource { .. }
+        | LockErrorKind::Unfenced => ErrorKind::InvalidInput,
         LockErrorKind::Overloaded | LockErrorKind::NoEntropy | LockErrorKind::Forked => {
             ErrorKind::Other
         }

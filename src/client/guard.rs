@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{Error, KeepAliveError, KeptLock, Redlock};
 use crate::error::LockError;
-use crate::keep_alive::{KeepAlive, Loss, LossCause};
+use crate::fencing::FencingToken;
+use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 use crate::proto::{Lease, Released};
 use crate::resource::Resource;
@@ -53,6 +54,11 @@ impl LockGuard {
     /// the lock.
     pub fn token(&self) -> &LockToken {
         self.lease().token()
+    }
+
+    /// The fencing token, if the lock was acquired with one; see [`Redlock::fenced`].
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.lease().fencing_token()
     }
 
     /// The first characters of the token, for logs: who holds the lock, but not what is enough to
@@ -202,17 +208,8 @@ impl LockGuard {
     {
         let held = self.keep_alive(KeepAlive::default()).map_err(Error::from)?;
         let done = work(&held)?;
-        held.check()?;
-        let resource = held.resource().clone();
-        match held.unlock() {
-            Ok(released) if !released.was_held() => {
-                let cause = if released.absent > 0 { LossCause::Gone } else { LossCause::Late };
-                let loss = Loss { resource, cause, remaining: Duration::ZERO, error: None };
-                Err(Error::Lost(loss).into())
-            }
-            // If no quorum confirms the release, the lock was held all the same.
-            _ => Ok(done),
-        }
+        held.end_work()?;
+        Ok(done)
     }
 
     pub(super) fn apart(mut self) -> (Redlock, Lease) {
@@ -262,7 +259,8 @@ impl LockGuard {
 /// A lease with the same resource and TTL, but expired, and with a token that no key holds.
 fn of_no_lock(lease: &Lease) -> Lease {
     let (token, over) = (LockToken::from_random([0; 20]), Moment::from_nanos(0));
-    Lease::restored(lease.resource().clone(), token, lease.past().0, over)
+    let ttl = lease.past().0;
+    Lease::restored(lease.resource().clone(), token, ttl, over).fenced(lease.fencing_token())
 }
 
 impl Drop for LockGuard {
@@ -291,6 +289,11 @@ impl LockParts {
     /// The lock's token. It is enough to release or extend the lock.
     pub fn token(&self) -> &LockToken {
         self.0.token()
+    }
+
+    /// The fencing token, if the lock was acquired with one; see [`Redlock::fenced`].
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.0.fencing_token()
     }
 
     pub(super) fn new(lease: Lease) -> LockParts {

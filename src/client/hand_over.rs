@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::LockParts;
+use crate::fencing::FencingToken;
 use crate::moment::Moment;
 use crate::proto::{CONNECTIONS_MAX, Doubt, Lease, NodeSet, Origin, Origins};
 use crate::quorum::NODES_MAX;
@@ -16,6 +17,8 @@ use crate::validity::{TTL_MS_MAX, Ttl};
 
 const NAME: &str = "muxlock";
 const VERSION: &str = "2";
+/// That of a lock with a fencing token.
+const VERSION_FENCED: &str = "3";
 const SEPARATOR: char = '.';
 const CHECKSUM_DIGITS: usize = 8;
 /// The longest `run_id` that is written; Redis' has 40 bytes. A connection to a server with a
@@ -50,7 +53,7 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// | field | |
 /// |---|---|
 /// | `muxlock` | |
-/// | `2` | the version of the format; version `1` had no field `doubts`, and is refused |
+/// | `2` | the version of the format; `3` if the lock has a fencing token; `1` is refused |
 /// | clock | the boot's id, 32 hexadecimal digits, `-`, and the number of the time namespace |
 /// | steady | nanoseconds on that clock when this was written |
 /// | wall | nanoseconds on the wall clock then |
@@ -59,6 +62,7 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// | longest | the longest TTL that was ever requested, in milliseconds |
 /// | granted | the nodes that had granted it, as a decimal number with one bit for each |
 /// | doubts | nodes whose copy is in doubt (see below); may be empty |
+/// | fence | the fencing token, in decimal; only in version `3` |
 /// | resource | in hexadecimal digits |
 /// | token | 40 hexadecimal digits |
 /// | checksum | CRC-32 of everything before the last dot, 8 hexadecimal digits |
@@ -124,8 +128,8 @@ impl FromStr for LockParts {
         // In this order, for the same reason.
         let now = Clock.now();
         let deadline = deadline(now, Clock.stamp(), written.stamp, written.left)?;
-        let Written { resource, token, ttl, longest, granted, doubts, .. } = written;
-        let lease = Lease::restored(resource, token, ttl, deadline);
+        let Written { resource, token, ttl, longest, granted, doubts, fencing, .. } = written;
+        let lease = Lease::restored(resource, token, ttl, deadline).fenced(fencing);
         Ok(LockParts::new(lease.with_past(longest, granted, doubts)))
     }
 }
@@ -197,6 +201,7 @@ struct Written<'a> {
     longest: Ttl,
     granted: NodeSet,
     doubts: Vec<Doubt>,
+    fencing: Option<FencingToken>,
     resource: Resource,
     token: LockToken,
 }
@@ -217,9 +222,10 @@ fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String
     let (longest, granted, doubts) = lease.past();
     let bits = granted.iter().fold(0_u64, |bits, node| bits | 1 << node);
     let token = std::str::from_utf8(lease.token().as_bytes()).expect("hexadecimal digits are text");
-    let fields = [
+    let fencing = lease.fencing_token();
+    let mut fields = vec![
         NAME.to_owned(),
-        VERSION.to_owned(),
+        if fencing.is_some() { VERSION_FENCED } else { VERSION }.to_owned(),
         clock.as_str().to_owned(),
         stamp.steady_nanos.to_string(),
         stamp.wall_nanos.to_string(),
@@ -228,9 +234,9 @@ fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String
         longest.as_millis().to_string(),
         bits.to_string(),
         doubts.iter().map(write_doubt).collect(),
-        digits(lease.resource().as_bytes()),
-        token.to_owned(),
     ];
+    fields.extend(fencing.map(|fencing| fencing.to_string()));
+    fields.extend([digits(lease.resource().as_bytes()), token.to_owned()]);
     let text = fields.join(&SEPARATOR.to_string());
     format!("{text}{SEPARATOR}{:0CHECKSUM_DIGITS$x}", crc32(text.as_bytes()))
 }
@@ -301,9 +307,11 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
         return Err(HandOverError::NotALock);
     }
     // The checksum of a later version may be different, so the version is checked first.
-    if fields.next() != Some(VERSION) {
-        return Err(HandOverError::Version);
-    }
+    let is_fenced = match fields.next() {
+        Some(VERSION) => false,
+        Some(VERSION_FENCED) => true,
+        _ => return Err(HandOverError::Version),
+    };
     let (checked, checksum) = text.rsplit_once(SEPARATOR).ok_or(HandOverError::Damaged)?;
     if checksum != format!("{:0CHECKSUM_DIGITS$x}", crc32(checked.as_bytes())) {
         return Err(HandOverError::Damaged);
@@ -317,6 +325,10 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
     let longest = self::ttl(field()?, "longest")?;
     let bits: u64 = number(field()?, "granted")?;
     let doubts = read_doubts(field()?).ok_or(HandOverError::Field("doubts"))?;
+    let fencing = match is_fenced {
+        true => Some(number(field()?, "fence")?),
+        false => None,
+    };
     let resource = bytes_of(field()?, "resource")?;
     let token = bytes_of(field()?, "token")?;
     let (_checksum, None) = (field()?, fields.next()) else {
@@ -334,7 +346,7 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
     let token = token.try_into().map_err(|_| HandOverError::Field("token"))?;
     let token = LockToken::from_random(token);
     let stamp = Stamp { steady_nanos, wall_nanos };
-    Ok(Written { clock, stamp, left, ttl, longest, granted, doubts, resource, token })
+    Ok(Written { clock, stamp, left, ttl, longest, granted, doubts, fencing, resource, token })
 }
 
 fn number<T: FromStr>(field: &str, name: &'static str) -> Result<T, HandOverError> {
@@ -413,6 +425,21 @@ mod tests {
         LockParts::new(lease(name, Clock.now().after(left))).to_secret_text().unwrap()
     }
 
+    fn number_of(text: &str) -> Option<FencingToken> {
+        Some(text.parse().unwrap())
+    }
+
+    fn fenced_text(left: Duration) -> String {
+        let lease = lease(b"invoice:42", Clock.now().after(left));
+        let lease = lease.fenced(number_of("1700000000000000"));
+        LockParts::new(lease).to_secret_text().unwrap()
+    }
+
+    /// A plain lock, and a fenced one.
+    fn texts(left: Duration) -> [String; 2] {
+        [text_of(b"invoice:42", left), fenced_text(left)]
+    }
+
     #[test]
     fn checksum_is_the_usual_one() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
@@ -438,16 +465,38 @@ mod tests {
         }
     }
 
+    /// F17.
+    #[test]
+    fn fencing_token_is_in_the_text_of_a_fenced_lock_only() {
+        for number in ["1", "1700000000000000", "8999999999999999"] {
+            let fence = number_of(number);
+            let lease = lease(b"invoice:42", Clock.now().after(9 * SECOND)).fenced(fence);
+            let parts = LockParts::new(lease);
+            let text = parts.to_secret_text().unwrap();
+            assert!(text.starts_with("muxlock.3.") && text.len() <= TEXT_BYTES_MAX);
+            assert_eq!(text.split('.').nth(10), Some(number));
+            let read: LockParts = text.parse().unwrap();
+            assert_eq!((read.fencing_token(), read.token()), (fence, parts.token()));
+            assert_eq!(read.lease().past(), parts.lease().past());
+        }
+        let text = text_of(b"invoice:42", 9 * SECOND);
+        assert!(text.starts_with("muxlock.2."));
+        assert_eq!(text.parse::<LockParts>().unwrap().fencing_token(), None);
+    }
+
     #[test]
     fn every_cut_and_every_changed_byte_is_noticed() {
-        let text = text_of(b"invoice:42", 9 * SECOND);
+        texts(9 * SECOND).iter().for_each(|text| check_cuts_and_changes(text));
+    }
+
+    fn check_cuts_and_changes(text: &str) {
         for end in 0..text.len() {
             let error = text[..end].parse::<LockParts>().unwrap_err();
             assert!(!error.to_string().contains(TOKEN));
         }
         for at in 0..text.len() {
             for new in 0..128 {
-                let mut changed = text.clone().into_bytes();
+                let mut changed = text.to_owned().into_bytes();
                 if std::mem::replace(&mut changed[at], new) != new {
                     let changed = String::from_utf8(changed).unwrap();
                     changed.parse::<LockParts>().unwrap_err();
@@ -464,7 +513,10 @@ mod tests {
     /// With a matching checksum, as a bug of ours or an attacker may produce.
     #[test]
     fn arbitrary_fields_are_read_or_refused_and_never_valid_for_longer_than_the_ttl() {
-        let text = text_of(b"invoice:42", 9 * SECOND);
+        texts(9 * SECOND).iter().for_each(|text| check_arbitrary_fields(text));
+    }
+
+    fn check_arbitrary_fields(text: &str) {
         let (checked, _) = text.rsplit_once('.').unwrap();
         let fields: Vec<&str> = checked.split('.').collect();
         let wild = [
@@ -519,7 +571,9 @@ mod tests {
         };
         assert_eq!(with(0, "redlock"), HandOverError::NotALock);
         assert_eq!(with(1, "1"), HandOverError::Version, "without doubts");
-        assert_eq!(with(1, "3"), HandOverError::Version);
+        assert_eq!(with(1, "4"), HandOverError::Version);
+        assert_eq!(with(1, ""), HandOverError::Version);
+        assert_eq!(with(1, "3"), HandOverError::Field("fence"), "the resource is in its place");
         assert_eq!(with(2, "00000000000000000000000000000000-0"), HandOverError::OtherClock);
         assert_eq!(with(3, "18446744073709551615"), HandOverError::OtherClock, "in the future");
         let names =
@@ -549,6 +603,27 @@ mod tests {
         assert!(matches!(error, HandOverError::TooLong { .. }), "{error}");
         let damaged = text.replacen(TOKEN, &TOKEN.replace('7', "8"), 1);
         assert_eq!(damaged.parse::<LockParts>().unwrap_err(), HandOverError::Damaged);
+    }
+
+    #[test]
+    fn field_that_is_no_fencing_token_is_named() {
+        let text = fenced_text(9 * SECOND);
+        let (checked, _) = text.rsplit_once('.').unwrap();
+        let mut fields: Vec<&str> = checked.split('.').collect();
+        for fence in ["", "0", "-1", "+1", "01", "9000000000000000", "99999999999999999999", "x"] {
+            fields[10] = fence;
+            let error = signed(&fields.join(".")).parse::<LockParts>().unwrap_err();
+            assert_eq!(error, HandOverError::Field("fence"), "{fence}");
+        }
+        fields[10] = "1";
+        let _ = signed(&fields.join(".")).parse::<LockParts>().unwrap();
+        fields[1] = VERSION;
+        let error = signed(&fields.join(".")).parse::<LockParts>().unwrap_err();
+        assert_eq!(error, HandOverError::Field("resource"), "a number in its place");
+        fields.remove(10);
+        fields[1] = VERSION_FENCED;
+        let error = signed(&fields.join(".")).parse::<LockParts>().unwrap_err();
+        assert_eq!(error, HandOverError::Field("fence"));
     }
 
     /// R20: the elapsed time is the greater of what the two clocks show.

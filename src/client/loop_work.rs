@@ -29,6 +29,13 @@ pub(super) enum Order {
         patience: Patience,
         cancel: Option<Arc<Cancel>>,
     },
+    /// With a fencing token.
+    AcquireFenced {
+        resource: Resource,
+        ttl: Duration,
+        patience: Patience,
+        cancel: Option<Arc<Cancel>>,
+    },
     Extend(Lease, Duration),
     Release(Lease),
     Inspect(Resource),
@@ -224,6 +231,20 @@ impl LoopWork {
         }
     }
 
+    /// An acquisition has begun, or not. Its wait may be cancelled.
+    #[inline]
+    fn begun(
+        &mut self,
+        begun: Result<OpId, LockError>,
+        cancel: Option<Arc<Cancel>>,
+    ) -> Result<OpId, LockError> {
+        let op = begun?;
+        if let Some(cancel) = cancel {
+            self.cancellable.insert(op, cancel);
+        }
+        Ok(op)
+    }
+
     fn take_from_engine(&mut self, op: OpId) -> Option<Lease> {
         // A renewal that has succeeded is judged here (R2): replies may be younger than the turn.
         match self.driver.cancel(Clock.now(), op) {
@@ -315,15 +336,19 @@ impl Work for LoopWork {
                     None => self.driver.acquire(self.now, resource, ttl, patience),
                     Some(kind) => Err(LockError::new(kind, 0, Vec::new())),
                 };
-                match (begun, cancel) {
-                    (Ok(op), None) => op,
-                    (Ok(op), Some(cancel)) => {
-                        self.cancellable.insert(op, cancel);
-                        op
-                    }
-                    (Err(error), _) => {
-                        return Begun::Now(Outcome::Done(Done::Acquired(Err(error))));
-                    }
+                match self.begun(begun, cancel) {
+                    Ok(op) => op,
+                    Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
+                }
+            }
+            Order::AcquireFenced { resource, ttl, patience, cancel } => {
+                let begun = match self.signals.verdict(cancel.as_deref()) {
+                    None => self.driver.acquire_fenced(self.now, resource, ttl, patience),
+                    Some(kind) => Err(LockError::new(kind, 0, Vec::new())),
+                };
+                match self.begun(begun, cancel) {
+                    Ok(op) => op,
+                    Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
                 }
             }
             Order::Extend(lease, ttl) => self.driver.extend(self.now, lease, ttl),
@@ -541,6 +566,7 @@ impl Work for LoopWork {
     fn withdraw(order: Order) -> Option<Order> {
         match order {
             Order::Acquire { .. }
+            | Order::AcquireFenced { .. }
             | Order::Inspect(_)
             | Order::Stats
             | Order::Times

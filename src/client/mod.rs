@@ -5,6 +5,7 @@ mod crew;
 #[cfg(feature = "cli")]
 mod dial;
 mod error;
+mod fenced;
 mod guard;
 mod hand_over;
 mod keep_alive;
@@ -25,6 +26,7 @@ pub use connect::ConnectError;
 #[cfg(feature = "cli")]
 pub use dial::{CommonSettings, MasterSettings, Place, TlsSettings};
 pub use error::{Error, ErrorKind};
+pub use fenced::{Fenced, FencedRedlock};
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
 pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock, LossWatch};
@@ -481,6 +483,21 @@ impl Redlock {
         wait: Option<Duration>,
         cancel: Option<&Arc<Cancel>>,
     ) -> Result<LockGuard, LockError> {
+        self.acquire_by(resource, wait, |resource, patience| {
+            let cancel = cancel.cloned();
+            Order::Acquire { resource, ttl, patience, cancel }
+        })
+    }
+
+    /// Acquires a lock with this order. Each kind of order has its own copy of this code, so that a
+    /// plain lock does not pay for the others.
+    #[inline]
+    fn acquire_by(
+        &self,
+        resource: &[u8],
+        wait: Option<Duration>,
+        order: impl FnOnce(Resource, Patience) -> Order,
+    ) -> Result<LockGuard, LockError> {
         let resource = Resource::new(resource)?;
         // Checked before anything else: a forked process must not even read the clock, whose mutex
         // another thread of the parent may have held.
@@ -495,8 +512,7 @@ impl Redlock {
             Patience::OneRound => self.round_limit(),
             Patience::Until(until) => Limit::At(until.after(SLACK)),
         };
-        let order = Order::Acquire { resource, ttl, patience, cancel: cancel.cloned() };
-        self.acquired(self.shared.crew.run(order, limit))
+        self.acquired(self.shared.crew.run(order(resource, patience), limit))
     }
 
     fn acquired(&self, outcome: Option<Outcome>) -> Result<LockGuard, LockError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::signals::Cancel;
-use super::{Error, KeptLock, LockGuard, Redlock};
+use super::{Error, FencedRedlock, KeptLock, LockGuard, Redlock};
 use crate::error::LockError;
 use crate::sys::clock::time_until;
 
@@ -88,6 +88,12 @@ impl Waiter {
         E: From<Error>,
     {
         self.try_lock_for(resource, ttl, wait).map_err(Error::from)?.work(work)
+    }
+
+    /// For locks with a fencing token. Once this waiter is cancelled, every call of the returned
+    /// handle that acquires a lock fails with [`Cancelled`](crate::LockErrorKind::Cancelled).
+    pub fn fenced(&self) -> FencedRedlock {
+        FencedRedlock::new(self.redlock.clone(), Some(Arc::clone(&self.cancel)))
     }
 
     /// Ends every wait of this waiter and its clones with

@@ -16,6 +16,7 @@ const NODE_TIMEOUT_DEFAULT: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_millis(500);
 const MAX_TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// "A 1 % drift" is the customary figure; it covers what NTP slewing does (R23).
+const FENCING_KEY_DEFAULT: &str = "muxlock:fence";
 const DRIFT_FACTOR_DEFAULT: f64 = 0.01;
 
 /// Settings of a lock client. Start from [`Redlock::builder`](crate::Redlock::builder).
@@ -42,6 +43,7 @@ pub struct Builder {
     pub(super) max_ttl: Duration,
     pub(super) restart_guard: RestartGuard,
     pub(super) flush_marker: Option<Vec<u8>>,
+    pub(super) fencing_key: Vec<u8>,
     pub(super) heal: Heal,
     pub(super) busy_poll: Duration,
     pub(super) resolver: Resolver,
@@ -61,6 +63,7 @@ impl Default for Builder {
             max_ttl: MAX_TTL_DEFAULT,
             restart_guard: RestartGuard::default(),
             flush_marker: None,
+            fencing_key: FENCING_KEY_DEFAULT.into(),
             heal: Heal::default(),
             busy_poll: Duration::ZERO,
             resolver: Resolver::default(),
@@ -242,6 +245,19 @@ impl Builder {
     /// marker does not detect the deletion of a single key.
     pub fn flush_marker(mut self, key: impl Into<Vec<u8>>) -> Builder {
         self.flush_marker = Some(key.into());
+        self
+    }
+
+    /// The key of the hash with the counters for fencing tokens, on each master, in the database of
+    /// the locks; `muxlock:fence` if not set. 1 to 256 bytes. The
+    /// [`key_prefix`](Builder::key_prefix) is not added.
+    ///
+    /// **All clients of a resource must have the same key.** Nothing may expire, evict or delete
+    /// it. It has at most 16,384 fields, for all resources together, about 1.2 MB. A
+    /// resource with this key cannot be locked with a fencing token (F4). Only acquisitions with a
+    /// fencing token use it.
+    pub fn fencing_key(mut self, key: impl Into<Vec<u8>>) -> Builder {
+        self.fencing_key = key.into();
         self
     }
 

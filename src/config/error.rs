@@ -61,6 +61,13 @@ pub enum ConfigError {
         /// The greatest length allowed.
         max: usize,
     },
+    /// The fencing key is empty or too long, or it is the flush marker.
+    FencingKey {
+        /// Its length in bytes.
+        bytes: usize,
+        /// The greatest length allowed.
+        max: usize,
+    },
     /// [`Heal`](crate::Heal) is on, but the [`RestartGuard`](crate::RestartGuard) of a node is off.
     HealUnguarded {
         /// The node's address.
@@ -101,6 +108,13 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::FlushMarker { bytes, max } => {
                 write!(f, "flush_marker has {bytes} bytes: it must have 1 to {max}")
+            }
+            ConfigError::FencingKey { bytes, max } => {
+                write!(
+                    f,
+                    "fencing_key has {bytes} bytes: it must have 1 to {max}, and differ from \
+                     flush_marker"
+                )
             }
             ConfigError::HealUnguarded { node } => {
                 write!(f, "heal is on and the restart guard of {node} is off: it must be on")

@@ -35,6 +35,7 @@ const BUSY_POLL_MAX: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 const KEY_PREFIX_BYTES_MAX: usize = 256;
 const FLUSH_MARKER_BYTES_MAX: usize = 256;
+const FENCING_KEY_BYTES_MAX: usize = 256;
 /// The name of a key that is never written.
 const PROBE_NAME: &str = "muxlock:probe";
 
@@ -52,6 +53,8 @@ pub struct Config {
     /// How long the votes of a node that may have forgotten a lock do not count.
     pub(crate) quarantine: Duration,
     pub(crate) flush_marker: Option<Resource>,
+    /// The key of the counters for fencing tokens.
+    pub(crate) fencing_key: Resource,
     pub(crate) heal: Heal,
     pub(crate) busy_poll: Duration,
     pub(crate) resolver: Resolver,
@@ -148,6 +151,7 @@ impl Config {
             return Err(ConfigError::KeyPrefix { bytes, max: KEY_PREFIX_BYTES_MAX });
         }
         let flush_marker = builder.flush_marker.as_deref().map(checked_marker).transpose()?;
+        let fencing_key = checked_fencing_key(builder, flush_marker.as_ref())?;
         let urls: Vec<_> =
             builder.nodes.iter().map(|url| NodeUrl::parse(url)).collect::<Result<_, _>>()?;
         let nodes = node_configs(builder, urls)?;
@@ -163,6 +167,7 @@ impl Config {
             max_ttl: builder.max_ttl,
             quarantine: drift.quarantine(builder.max_ttl),
             flush_marker,
+            fencing_key,
             heal: builder.heal,
             busy_poll: builder.busy_poll,
             resolver: builder.resolver.clone(),
@@ -251,6 +256,18 @@ fn checked_marker(key: &[u8]) -> Result<Resource, ConfigError> {
     match Resource::new(key) {
         Ok(key) if bytes <= FLUSH_MARKER_BYTES_MAX => Ok(key),
         _ => Err(refused),
+    }
+}
+
+/// Nothing else of a client may have the counters' key.
+fn checked_fencing_key(
+    builder: &Builder,
+    flush_marker: Option<&Resource>,
+) -> Result<Resource, ConfigError> {
+    let bytes = builder.fencing_key.len();
+    match Resource::new(&builder.fencing_key) {
+        Ok(key) if bytes <= FENCING_KEY_BYTES_MAX && flush_marker != Some(&key) => Ok(key),
+        _ => Err(ConfigError::FencingKey { bytes, max: FENCING_KEY_BYTES_MAX }),
     }
 }
 
@@ -386,6 +403,10 @@ mod tests {
         assert!(base().flush_marker("").config().is_err());
         assert!(base().flush_marker(vec![b'x'; 257]).config().is_err());
         assert!(base().flush_marker(vec![b'x'; 256]).config().is_ok());
+        assert!(base().fencing_key("").config().is_err());
+        assert!(base().fencing_key(vec![b'x'; 257]).config().is_err());
+        assert!(base().fencing_key(vec![b'x'; 256]).config().is_ok());
+        assert!(base().fencing_key("m").flush_marker("m").config().is_err());
     }
 
     #[test]

@@ -160,6 +160,17 @@ impl Driver {
         self.engine.acquire(now, resource, ttl, patience)
     }
 
+    /// Same as [`acquire`](Driver::acquire), with a fencing token.
+    pub(crate) fn acquire_fenced(
+        &mut self,
+        now: Moment,
+        resource: Resource,
+        ttl: Duration,
+        patience: Patience,
+    ) -> Result<OpId, LockError> {
+        self.engine.acquire_fenced(now, resource, ttl, patience)
+    }
+
     #[inline]
     pub(crate) fn extend(&mut self, now: Moment, lease: Lease, ttl: Duration) -> OpId {
         self.engine.extend(now, lease, ttl)

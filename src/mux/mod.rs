@@ -170,6 +170,36 @@ impl Multiplexer {
         self.driver.acquire(now, resource, ttl, patience)
     }
 
+    /// Same as [`try_lock`](Multiplexer::try_lock), with a fencing token: see
+    /// [`FencedRedlock`](crate::FencedRedlock) and [`Lease::fencing_token`].
+    ///
+    /// # Errors
+    /// The same as [`try_lock`](Multiplexer::try_lock).
+    pub fn try_lock_fenced(
+        &mut self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<OpId, LockError> {
+        self.try_lock_fenced_for(resource, ttl, Duration::ZERO)
+    }
+
+    /// Same as [`try_lock_for`](Multiplexer::try_lock_for), with a fencing token.
+    ///
+    /// # Errors
+    /// The same as [`try_lock`](Multiplexer::try_lock).
+    pub fn try_lock_fenced_for(
+        &mut self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<OpId, LockError> {
+        let resource = Resource::new(resource)?;
+        self.check_home()?;
+        let now = Clock.now();
+        let patience = Patience::of_wait(now, wait);
+        self.driver.acquire_fenced(now, resource, ttl, patience)
+    }
+
     /// Starts an extension to `ttl` from now. The result is [`Done::Extended`], at the latest at
     /// the old deadline. It returns the lease, even if the TTL is wrong or the lease has expired
     /// and nothing was sent.

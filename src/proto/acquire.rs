@@ -6,6 +6,7 @@ use super::round::{Claim, Kind};
 use super::timer::between;
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::error::{LockError, LockErrorKind};
+use crate::fencing::Fencing;
 use crate::moment::Moment;
 use crate::quorum::Tally;
 use crate::resource::Resource;
@@ -28,12 +29,25 @@ impl Engine {
         ttl: std::time::Duration,
         patience: Patience,
     ) -> Result<OpId, LockError> {
+        self.begin(now, resource, ttl, patience, Fencing::Off)
+    }
+
+    /// Starts an acquisition of either kind.
+    #[inline]
+    pub(super) fn begin(
+        &mut self,
+        now: Moment,
+        resource: Resource,
+        ttl: std::time::Duration,
+        patience: Patience,
+        fencing: Fencing,
+    ) -> Result<OpId, LockError> {
         let now = self.clamp(now);
         let ttl = self.config.ttl(ttl)?;
         if self.operations.len() >= OPERATIONS_MAX {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
-        let task = Task::Acquire { ttl, patience, attempts: 0, started: now, last: None };
+        let task = Task::Acquire { ttl, patience, attempts: 0, fencing, started: now, last: None };
         let op = self.operations.start(task, Progress::Waiting);
         let key = resource.prefixed(&self.config.key_prefix);
         let is_its_turn = match patience {
@@ -119,13 +133,18 @@ impl Engine {
             return self.fail_without_entropy(op, key);
         };
         let token = LockToken::from_random(random);
-        let Task::Acquire { ttl, patience, attempts, .. } = &mut self.operations[op].task else {
+        let Task::Acquire { ttl, patience, attempts, fencing, .. } = &mut self.operations[op].task
+        else {
             unreachable!("only acquisitions have attempts");
         };
         *attempts += 1;
-        let (ttl, patience) = (*ttl, *patience);
+        let (ttl, patience, fencing) = (*ttl, *patience, *fencing);
         self.stats.rounds += 1;
-        let round = self.rounds.start(now, Kind::Acquire, Claim { key, token, ttl }, Some(op));
+        let claim = Claim { key, token, ttl };
+        let round = match fencing {
+            Fencing::Off => self.rounds.start(now, Kind::Acquire, claim, Some(op)),
+            Fencing::On => self.start_fenced(now, claim, op),
+        };
         self.operations[op].progress = Progress::Voting(round);
         if let Patience::Until(give_up_at) = patience {
             self.operations.set_timer(op, give_up_at);
@@ -225,6 +244,11 @@ impl Engine {
                 let (won, claim) = (&self.rounds[round], self.rounds.claim(round));
                 if validity::is_valid(won.deadline, now) {
                     self.stats.acquired += 1;
+                    let fencing = match won.kind {
+                        Kind::AcquireFenced => Some(self.fences.token(round)),
+                        _ => None,
+                    };
+                    self.stats.fenced += u64::from(fencing.is_some());
                     let waited_nanos = now.nanos_since(started);
                     self.times.acquire.record(waited_nanos);
                     return Some(Done::Acquired(Ok(Lease {
@@ -239,6 +263,7 @@ impl Engine {
                         granted: won.granted,
                         sent: won.sent,
                         engine: self.operations.instance(),
+                        fencing,
                         doubts: Box::default(),
                     })));
                 }

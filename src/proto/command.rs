@@ -51,6 +51,35 @@ pub enum Command<'a> {
         /// What is checked in the same step.
         marker: Option<FlushMarker<'a>>,
     },
+    /// Same as [`Acquire`](Command::Acquire), in a script that also raises a counter to `proposal`,
+    /// or to more. It answers 1 if the counter now has the proposal, the counter's value if that is
+    /// another, and null if the key exists. With a marker, 0 stands for null.
+    AcquireFenced {
+        /// The key.
+        key: &'a [u8],
+        /// The value that identifies the owner.
+        token: &'a LockToken,
+        /// The key's time to live.
+        ttl: Ttl,
+        /// What is checked in the same step.
+        marker: Option<FlushMarker<'a>>,
+        /// The counter.
+        counter: Counter<'a>,
+        /// What the counter should have at least: not 1.
+        proposal: u64,
+    },
+    /// Raises a counter to `number` if the key holds `token`; never lowers it. Answers 1 if the key
+    /// holds the token, else 0.
+    Raise {
+        /// The key.
+        key: &'a [u8],
+        /// The value that the key must hold.
+        token: &'a LockToken,
+        /// The counter.
+        counter: Counter<'a>,
+        /// What the counter must have at least.
+        number: u64,
+    },
     /// Raises the key's time to live to `ttl` if it holds `token`; never lowers it (R27).
     Extend {
         /// The key.
@@ -85,6 +114,15 @@ pub enum Command<'a> {
         /// The release command to use.
         with: ReleaseWith,
     },
+}
+
+/// A counter for fencing tokens: a field of a hash, which has one for each bucket of keys (F1, F2).
+#[derive(Debug, Clone, Copy)]
+pub struct Counter<'a> {
+    /// The hash.
+    pub key: &'a [u8],
+    /// The field, in decimal.
+    pub bucket: u16,
 }
 
 /// A key that a flush deletes together with the locks. If it is missing, the script sets it again.

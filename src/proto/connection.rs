@@ -203,6 +203,10 @@ impl Engine {
                 self.stats.late_replies += u64::from(was_late);
                 return self.handle_answer(now, node, round, reply);
             }
+            Some(InFlight { request: Request::Raise(round), .. }) => {
+                self.stats.late_replies += u64::from(was_late);
+                return self.handle_raised(now, node, round, reply);
+            }
             Some(asked) => self.nodes[node].handle_reply(now, asked, reply),
             None => self.nodes[node].handle_unasked(reply),
         };
@@ -312,6 +316,10 @@ impl Engine {
         };
         Some(match answer {
             Answer::Set => NodeOutcome::Granted,
+            Answer::Numbered(number) => {
+                self.note_number(round, node, number);
+                NodeOutcome::Granted
+            }
             Answer::Healed => {
                 self.stats.healed += 1;
                 NodeOutcome::Granted
@@ -338,13 +346,16 @@ impl Engine {
 
     /// Counts a node's answer, unless the node is or was in quarantine, or its copy is in doubt.
     /// What it says of a key is no vote, and always counts.
-    fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
+    pub(super) fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         let (claim, kind) = (self.rounds.claim(round), self.rounds[round].kind);
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.nodes[node].is_quarantined(now)
             && !self.nodes[node].is_doubted(now, claim.token, kind);
         if is_counted || kind.is_inspection() || outcome.is_failure() {
-            return self.vote(now, round, node, outcome);
+            return match (kind, outcome) {
+                (Kind::AcquireFenced, NodeOutcome::Granted) => self.stamp(now, round, node),
+                _ => self.vote(now, round, node, outcome),
+            };
         }
         self.stats.uncounted += 1;
         self.vote(now, round, node, NodeOutcome::Quarantined);
@@ -358,7 +369,7 @@ impl Engine {
         let asked = self.rounds[round].kind;
         let outcome = match kind {
             // The key holds a value of another type, which is not ours.
-            ServerErrorKind::WrongType => asked.refusal(),
+            ServerErrorKind::WrongType => asked.wrong_type(),
             _ => NodeOutcome::Server(kind),
         };
         if asked.is_release() && outcome.is_failure() {
@@ -389,7 +400,7 @@ impl Engine {
                 break;
             };
             self.nodes[node].note_timeout();
-            if let Request::Round(round) = late {
+            if let Request::Round(round) | Request::Raise(round) = late {
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
             }
         }
@@ -434,6 +445,9 @@ impl Engine {
                 // The key it would set is of no use to anyone now, so it is not sent (R11).
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
             } else {
+                if self.rounds[round].kind == Kind::AcquireFenced {
+                    self.propose_late(now, round);
+                }
                 self.send(NodeSet::one(node), round);
             }
             self.rounds.dereference(round);

@@ -16,6 +16,7 @@ use super::{NodeSet, ROUNDS_USUAL};
 use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
+use crate::quorum::NODES_MAX;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -32,6 +33,7 @@ pub(super) enum Outgoing {
     Time(NodeSet),
     Role(NodeSet),
     Round(NodeSet, usize),
+    Raise(NodeSet, usize),
 }
 
 /// Processes that have left a node's address. Each is kept while a vote that it gave there may
@@ -167,6 +169,11 @@ impl Fleet {
         self.outgoing.push_back(Outgoing::Round(nodes, round));
     }
 
+    /// Queues the raise of a fenced round to be sent next, after all others.
+    pub(super) fn raise(&mut self, nodes: NodeSet, round: usize) {
+        self.outgoing.push_back(Outgoing::Raise(nodes, round));
+    }
+
     /// Records which request the next reply of each of these nodes answers.
     #[inline(always)]
     pub(super) fn hand_out(&mut self, now: Moment, nodes: NodeSet, request: Request) -> NodeSet {
@@ -190,7 +197,7 @@ impl Fleet {
                 nodes.remove(node);
                 !nodes.is_empty()
             }
-            Outgoing::Round(nodes, round) => {
+            Outgoing::Round(nodes, round) | Outgoing::Raise(nodes, round) => {
                 if nodes.contains(node) {
                     nodes.remove(node);
                     unsent.push(*round);
@@ -334,6 +341,38 @@ impl Fleet {
         }
         let due = self.nodes.iter().filter_map(|node| node.check_due(now)).min();
         self.next_check_at = Some(due.unwrap_or(Moment::END));
+    }
+}
+
+/// What the masters' clocks say, for fencing tokens.
+impl Fleet {
+    /// Asks nodes for their time that were not asked for long. Where the guard is on, they are
+    /// asked more often anyway.
+    pub(super) fn look_at_clocks(&mut self, now: Moment) {
+        let mut clocks = NodeSet::EMPTY;
+        for node in self.open.iter() {
+            if self.nodes[node].ask_time_rarely(now) {
+                clocks.insert(node);
+            }
+        }
+        if !clocks.is_empty() {
+            self.outgoing.push_back(Outgoing::Time(clocks));
+        }
+    }
+
+    /// The masters' time in microseconds: the lower median of those clocks that are known.
+    /// `None` if none is (F6).
+    pub(super) fn time(&self, now: Moment) -> Option<u64> {
+        let mut ahead = [i128::MAX; NODES_MAX];
+        let mut known = 0;
+        for told in self.nodes.iter().filter_map(Node::ahead) {
+            ahead[known] = told;
+            known += 1;
+        }
+        let ahead = &mut ahead[..known];
+        ahead.sort_unstable();
+        let nanos = i128::from(now.steady_nanos()) + ahead.get(known.saturating_sub(1) / 2)?;
+        u64::try_from(nanos / 1_000).ok()
     }
 }
 

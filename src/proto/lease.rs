@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::node::Origins;
+use crate::fencing::FencingToken;
 use crate::moment::Moment;
 use crate::quorum::{NodeSet, quorum};
 use crate::resource::Resource;
@@ -41,6 +42,8 @@ pub struct Lease {
     pub(super) sent: NodeSet,
     /// The engine that handed it out, which knows more about it than others do.
     pub(super) engine: u64,
+    /// Its number, if it is fenced. It never changes (F17).
+    pub(super) fencing: Option<FencingToken>,
     /// Doubts about nodes, from the engine that let it go.
     pub(super) doubts: Box<[Doubt]>,
 }
@@ -82,6 +85,13 @@ impl Lease {
     /// The lock's token. It is enough to release or extend the lock.
     pub fn token(&self) -> &LockToken {
         &self.token
+    }
+
+    /// Its fencing token, if it was acquired with one:
+    /// [`Engine::acquire_fenced`](super::Engine::acquire_fenced). Extensions and hand-overs do not
+    /// change it.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.fencing
     }
 
     /// The TTL of the acquisition, or of the last extension that succeeded.
@@ -132,6 +142,7 @@ impl Lease {
             granted: NodeSet::EMPTY,
             sent: NodeSet::EMPTY,
             engine: NO_ENGINE,
+            fencing: None,
             doubts: Box::default(),
         }
     }
@@ -139,7 +150,13 @@ impl Lease {
     /// An expired lease, in place of one that another thread has.
     pub(crate) fn over(&self) -> Lease {
         let over = Moment::from_nanos(0);
-        Lease::restored(self.resource.clone(), self.token, self.ttl, over)
+        let lease = Lease::restored(self.resource.clone(), self.token, self.ttl, over);
+        lease.fenced(self.fencing)
+    }
+
+    /// The same lease, with this number.
+    pub(crate) fn fenced(self, fencing: Option<FencingToken>) -> Lease {
+        Lease { fencing, ..self }
     }
 
     /// The same lease, with the longest TTL that was ever requested, the nodes that granted, and

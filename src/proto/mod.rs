@@ -26,6 +26,7 @@ mod acquire;
 mod command;
 mod connection;
 mod extend;
+mod fence;
 mod fifo;
 mod fleet;
 mod inspect;
@@ -49,8 +50,8 @@ pub use crate::quorum::NodeSet;
 pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub use command::{
-    Command, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply, Section,
-    ServerError, ServerInfo,
+    Command, Counter, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply,
+    Section, ServerError, ServerInfo,
 };
 pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;
@@ -68,6 +69,7 @@ use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase};
 use crate::quorum::Verdict;
 use crate::times::Times;
+use fence::Fences;
 use fleet::{Fleet, Outgoing};
 use node::{Node, Request, Route, State};
 use operation::{Failure, Operations, Progress, Task};
@@ -224,6 +226,12 @@ pub struct Stats {
     /// `CLIENT KILL`s of old connections that the server confirmed, so that nothing sent on them
     /// runs later.
     pub connections_killed: u64,
+    /// Locks granted with a fencing token.
+    pub fenced: u64,
+    /// Commands to raise a counter: masters that gave an attempt a smaller number than another did.
+    pub raised: u64,
+    /// Numbers that were set aside, because they are far ahead of the masters' clocks.
+    pub set_aside: u64,
     /// Acquisitions in flight now: their callers have no result yet.
     pub waiting: u64,
     /// Locks that are held now: granted, and neither released nor let go. Locks with an operation
@@ -275,6 +283,7 @@ pub struct Engine {
     adopted: u64,
     /// Leases of this engine that were let go.
     let_go: u64,
+    fences: Box<Fences>,
 }
 
 impl Engine {
@@ -299,6 +308,7 @@ impl Engine {
             times: Box::default(),
             adopted: 0,
             let_go: 0,
+            fences: Box::default(),
         }
     }
 
@@ -388,6 +398,9 @@ impl Engine {
                         return None;
                     }
                 }
+                Outgoing::Raise(nodes, round) if self.is_raise_useless(round) => {
+                    self.take_back_raise(nodes, round);
+                }
                 outgoing => break outgoing,
             }
         };
@@ -428,10 +441,17 @@ impl Engine {
                 let quarantine = self.config.quarantine;
                 let marker = self.config.flush_marker.as_ref();
                 let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
+                let fence = || self.fences.asked(round, &self.config.fencing_key);
                 Some(Action::Send {
                     nodes,
-                    command: self.rounds.claim(round).command(kind, with, marker),
+                    command: self.rounds.claim(round).command(kind, with, marker, fence),
                 })
+            }
+            Outgoing::Raise(nodes, round) => {
+                let quarantined = self.nodes.quarantined_of(now, nodes);
+                self.rounds[round].uncounted.extend(quarantined);
+                let nodes = self.nodes.hand_out(now, nodes, Request::Raise(round));
+                Some(Action::Send { nodes, command: self.raise_command(round) })
             }
         }
     }
@@ -448,7 +468,9 @@ impl Engine {
     fn is_useless(&self, round: usize) -> bool {
         let unsent = &self.rounds[round];
         match unsent.kind {
-            Kind::Acquire => unsent.is_abandoned || self.last_now >= unsent.deadline,
+            Kind::Acquire | Kind::AcquireFenced => {
+                unsent.is_abandoned || self.last_now >= unsent.deadline
+            }
             Kind::Heal => self.is_healing_over(round),
             Kind::Extend => unsent.is_abandoned,
             Kind::Inspect => unsent.owner.is_none(),
@@ -697,9 +719,10 @@ impl Engine {
     pub fn unanswered(&self) -> usize {
         let waiting = |node: &Node| node.unanswered(self.last_now);
         let sending = self.nodes.outgoing().iter().map(|outgoing| match outgoing {
-            Outgoing::Round(nodes, _) | Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
-                nodes.len()
-            }
+            Outgoing::Round(nodes, _)
+            | Outgoing::Raise(nodes, _)
+            | Outgoing::Time(nodes)
+            | Outgoing::Role(nodes) => nodes.len(),
             Outgoing::Kill(..) | Outgoing::Probe(..) => 1,
             Outgoing::Connect(_) | Outgoing::Close(_) | Outgoing::Handshake(..) => 0,
         });
@@ -800,6 +823,8 @@ impl Engine {
         if verdict != Verdict::Pending {
             voted.decided = true;
             self.decide(now, op, round, verdict);
+        } else if voted.kind == Kind::AcquireFenced {
+            self.take_aside(now, round);
         }
     }
 
@@ -807,8 +832,9 @@ impl Engine {
         let (kind, tally) = (self.rounds[round].kind, self.rounds[round].tally);
         match (verdict, kind) {
             (Verdict::Pending, _) => unreachable!("nothing is decided"),
+            (Verdict::Won, Kind::AcquireFenced) if !self.is_stamped(now, round) => {}
             (Verdict::Won, _) => self.operations.conclude(op, Progress::Won(round)),
-            (Verdict::Lost, Kind::Acquire) => {
+            (Verdict::Lost, Kind::Acquire | Kind::AcquireFenced) => {
                 let failure = acquire::failure(tally);
                 if !self.attempt_failed(now, op, round, failure) {
                     self.operations.conclude(op, Progress::Failed(failure, Some(round)));

@@ -27,6 +27,9 @@ pub enum Notice {
     Unidentified,
     /// The server does not report its time: jumps of its wall clock go unnoticed.
     SecretClock,
+    /// The server gives fencing tokens that are more than a minute ahead of the masters' clocks.
+    /// They are not taken as long as other masters give theirs.
+    FarAhead,
 }
 
 impl Notice {
@@ -44,6 +47,9 @@ impl fmt::Display for Notice {
             Notice::Votes => f.write_str("votes again"),
             Notice::Unidentified => {
                 f.write_str("INFO is forbidden: its role and its process are not checked")
+            }
+            Notice::FarAhead => {
+                f.write_str("its clock or its fencing counters are more than a minute ahead")
             }
             Notice::SecretClock => {
                 f.write_str("TIME is forbidden: jumps of its wall clock go unnoticed")

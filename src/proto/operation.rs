@@ -10,6 +10,7 @@ use super::keep::Keep;
 use super::timer::Timers;
 use super::{Patience, ROUNDS_USUAL, Ttl};
 use crate::error::{LockError, LockErrorKind};
+use crate::fencing::Fencing;
 use crate::inspection::Holding;
 use crate::keep_alive::LossCause;
 use crate::moment::Moment;
@@ -57,6 +58,7 @@ pub(super) enum Task {
         ttl: Ttl,
         patience: Patience,
         attempts: u32,
+        fencing: Fencing,
         started: Moment,
         last: Option<Box<Last>>,
     },

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::command::{Command, FlushMarker, Grant, ReleaseWith, Reply};
+use super::command::{Command, Counter, FlushMarker, Grant, ReleaseWith, Reply};
 use crate::inspection::Holding;
 use crate::moment::Moment;
-use crate::outcome::NodeOutcome;
+use crate::outcome::{NodeOutcome, ServerErrorKind};
 use crate::quorum::{NodeSet, Tally};
 use crate::resource::Resource;
 use crate::token::LockToken;
@@ -14,6 +14,8 @@ use crate::validity::Ttl;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Acquire,
+    /// An acquisition that asks for a fencing token.
+    AcquireFenced,
     Extend,
     /// An extension that sets the key where it is absent (R29).
     Heal,
@@ -35,6 +37,9 @@ pub(super) struct Claim {
 pub(super) enum Answer {
     /// The key was set, as asked for.
     Set,
+    /// The key was set, as asked for; the node's counter has this number, or 1 if it has the
+    /// proposed one.
+    Numbered(u64),
     /// The key was absent, and was set anew.
     Healed,
     /// The key was there with this token.
@@ -54,6 +59,8 @@ pub(super) enum Lost {
     Sent,
     /// The command: it was not handed out.
     Unsent,
+    /// The answer to a command that raises a counter.
+    Raise,
 }
 
 /// What a lost command may leave on its node.
@@ -71,12 +78,12 @@ impl Kind {
     /// Whether its command may create a key.
     #[inline]
     pub(super) fn may_create(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::Heal)
+        matches!(self, Kind::Acquire | Kind::AcquireFenced | Kind::Heal)
     }
 
     #[inline]
     pub(super) fn is_acquisition(self) -> bool {
-        matches!(self, Kind::Acquire)
+        matches!(self, Kind::Acquire | Kind::AcquireFenced)
     }
 
     pub(super) fn is_extension(self) -> bool {
@@ -91,7 +98,7 @@ impl Kind {
     /// Whether its command takes a lock, or keeps it.
     #[inline]
     pub(super) fn is_about_holding(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::Extend | Kind::Heal)
+        matches!(self, Kind::Acquire | Kind::AcquireFenced | Kind::Extend | Kind::Heal)
     }
 
     pub(super) fn is_inspection(self) -> bool {
@@ -103,7 +110,7 @@ impl Kind {
     pub(super) fn plain_grant(self, is_marked: bool) -> Option<Grant> {
         match self {
             Kind::Acquire if !is_marked => Some(Grant::Ok),
-            Kind::Acquire | Kind::Release => Some(Grant::One),
+            Kind::Acquire | Kind::AcquireFenced | Kind::Release => Some(Grant::One),
             Kind::Extend | Kind::Heal | Kind::Inspect => None,
         }
     }
@@ -116,25 +123,47 @@ impl Kind {
                 Answer::Flushed(Duration::from_millis(millis.unsigned_abs()))
             }
             (Kind::Acquire, Reply::Ok) if !is_checked => Answer::Set,
-            (Kind::Acquire, Reply::Nil) if !is_checked => Answer::Refused,
+            (Kind::Acquire | Kind::AcquireFenced, Reply::Nil) if !is_checked => Answer::Refused,
             (Kind::Acquire, Reply::Integer(1)) if is_checked => Answer::Set,
-            (Kind::Acquire, Reply::Integer(0)) if is_checked => Answer::Refused,
+            (Kind::Acquire | Kind::AcquireFenced, Reply::Integer(0)) if is_checked => {
+                Answer::Refused
+            }
+            (Kind::AcquireFenced, Reply::Integer(number @ 1..)) => {
+                Answer::Numbered(number.unsigned_abs())
+            }
             (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(1)) => Answer::Present,
             (Kind::Extend | Kind::Heal | Kind::Release, Reply::Integer(0)) => Answer::Refused,
             // Another token would have been left alone (R29).
             (Kind::Heal, Reply::Integer(2)) => Answer::Healed,
             (Kind::Inspect, Reply::Holding(holding)) => Answer::Holding(Some(*holding)),
             (Kind::Inspect, Reply::Integer(0)) => Answer::Holding(None),
-            (Kind::Acquire | Kind::Extend | Kind::Heal | Kind::Release | Kind::Inspect, _) => {
-                return None;
-            }
+            (
+                Kind::Acquire
+                | Kind::AcquireFenced
+                | Kind::Extend
+                | Kind::Heal
+                | Kind::Release
+                | Kind::Inspect,
+                _,
+            ) => return None,
         })
     }
 
-    /// The vote of a node that refuses, or that has a key of another type.
+    /// The vote of a node whose key is of another type. A script that counts looks at its counter
+    /// first, and sets the lock's key whatever its type is (F15).
+    pub(super) fn wrong_type(self) -> NodeOutcome {
+        match self {
+            Kind::AcquireFenced => NodeOutcome::Server(ServerErrorKind::WrongType),
+            Kind::Acquire | Kind::Extend | Kind::Heal | Kind::Release | Kind::Inspect => {
+                self.refusal()
+            }
+        }
+    }
+
+    /// The vote of a node that refuses.
     pub(super) fn refusal(self) -> NodeOutcome {
         match self {
-            Kind::Acquire | Kind::Inspect => NodeOutcome::Held,
+            Kind::Acquire | Kind::AcquireFenced | Kind::Inspect => NodeOutcome::Held,
             Kind::Extend | Kind::Heal | Kind::Release => NodeOutcome::Absent,
         }
     }
@@ -143,26 +172,33 @@ impl Kind {
     /// a release is owed whether it was sent or not.
     pub(super) fn left(self, lost: Lost) -> Left {
         match (self, lost) {
-            (Kind::Acquire | Kind::Heal, Lost::Sent) => Left::Key,
-            (Kind::Acquire | Kind::Heal, Lost::Unsent) | (Kind::Extend | Kind::Inspect, _) => {
-                Left::Nothing
-            }
+            (_, Lost::Raise) => Left::Nothing,
+            (Kind::Acquire | Kind::AcquireFenced | Kind::Heal, Lost::Sent) => Left::Key,
+            (Kind::Acquire | Kind::AcquireFenced | Kind::Heal, Lost::Unsent)
+            | (Kind::Extend | Kind::Inspect, _) => Left::Nothing,
             (Kind::Release, Lost::Sent | Lost::Unsent) => Left::Release,
         }
     }
 }
 
 impl Claim {
-    /// The command for nodes with this release command and this flush marker.
+    /// The command for nodes with this release command and this flush marker. `fence` is asked for
+    /// the counter and the proposal, where there are any.
+    #[inline]
     pub(super) fn command<'a>(
         &'a self,
         kind: Kind,
         with: ReleaseWith,
         marker: Option<FlushMarker<'a>>,
+        fence: impl FnOnce() -> (Counter<'a>, u64),
     ) -> Command<'a> {
         let (key, token, ttl) = (self.key.as_bytes(), &self.token, self.ttl);
         match kind {
             Kind::Acquire => Command::Acquire { key, token, ttl, marker },
+            Kind::AcquireFenced => {
+                let (counter, proposal) = fence();
+                Command::AcquireFenced { key, token, ttl, marker, counter, proposal }
+            }
             Kind::Extend => Command::Extend { key, token, ttl },
             Kind::Heal => Command::Heal { key, token, ttl, marker },
             Kind::Release => Command::Release { key, token, with },
@@ -234,7 +270,14 @@ mod tests {
 
     #[test]
     fn only_a_set_and_what_heals_may_create() {
-        let kinds = [Kind::Acquire, Kind::Extend, Kind::Heal, Kind::Release, Kind::Inspect];
-        assert_eq!(kinds.map(Kind::may_create), [true, false, true, false, false]);
+        let kinds = [
+            Kind::Acquire,
+            Kind::AcquireFenced,
+            Kind::Extend,
+            Kind::Heal,
+            Kind::Release,
+            Kind::Inspect,
+        ];
+        assert_eq!(kinds.map(Kind::may_create), [true, true, false, true, false, false]);
     }
 }

@@ -211,6 +211,16 @@ impl Rounds {
         Some(vote)
     }
 
+    /// These nodes have voted yes, and vote once more (F8). So the round takes more than one round
+    /// trip.
+    pub(super) fn take_back(&mut self, round: usize, nodes: NodeSet) {
+        let voted = &mut self.open[round];
+        voted.tally.take_back_grants(nodes.len());
+        voted.granted = voted.granted.without(nodes);
+        voted.undecided.extend(nodes);
+        (voted.decided, voted.waited) = (false, true);
+    }
+
     /// Why an acquisition fails whose patience ends during this round.
     pub(super) fn cut_off(&self, round: usize) -> Failure {
         match self.open[round].tally.refused() {

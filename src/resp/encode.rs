@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 use redis_protocol::resp2::encode::extend_encode_borrowed;
 use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 
-use crate::proto::{Command, FlushMarker, ReleaseWith, Section};
+use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section};
 use crate::token::{LockToken, TOKEN_BYTES};
 
 pub(crate) const RELEASE: &str = include_str!("../scripts/release.lua").trim_ascii_end();
@@ -19,6 +19,13 @@ pub(crate) const EXTEND_OR_SET_MARKED: &str = concat!(
     include_str!("../scripts/marker.lua"),
     include_str!("../scripts/extend_or_set_marked.lua"),
 );
+pub(crate) const ACQUIRE_FENCED: &str =
+    include_str!("../scripts/acquire_fenced.lua").trim_ascii_end();
+pub(crate) const ACQUIRE_FENCED_MARKED: &str = concat!(
+    include_str!("../scripts/marker.lua"),
+    include_str!("../scripts/acquire_fenced_marked.lua"),
+);
+pub(crate) const RAISE: &str = include_str!("../scripts/raise.lua").trim_ascii_end();
 pub(crate) const INSPECT: &str = include_str!("../scripts/inspect.lua").trim_ascii_end();
 const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
 
@@ -26,16 +33,18 @@ const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n$";
 const DELEX_HEAD: &[u8] = b"*4\r\n$5\r\nDELEX\r\n$";
 const DELIFEQ_HEAD: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n$";
-static RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(5, RELEASE));
-static EXTEND_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND));
-static EXTEND_OR_SET_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND_OR_SET));
+static RELEASE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(5, RELEASE, 1));
+static EXTEND_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND, 1));
+static EXTEND_OR_SET_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(6, EXTEND_OR_SET, 1));
+static ACQUIRE_FENCED_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(9, ACQUIRE_FENCED, 2));
+static RAISE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, RAISE, 2));
 
 /// Most bytes after a token.
 const TAIL_BYTES_MAX: usize = 32;
 
-fn eval_head(words: usize, script: &str) -> Box<[u8]> {
+fn eval_head(words: usize, script: &str, keys: usize) -> Box<[u8]> {
     let length = script.len();
-    let head = format!("*{words}\r\n$4\r\nEVAL\r\n${length}\r\n{script}\r\n$1\r\n1\r\n$");
+    let head = format!("*{words}\r\n$4\r\nEVAL\r\n${length}\r\n{script}\r\n$1\r\n{keys}\r\n$");
     head.into_bytes().into()
 }
 
@@ -89,6 +98,19 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             out.put_slice(b"\r\n");
         }
+        Command::AcquireFenced { key, token, ttl, marker: None, counter, proposal } => {
+            append_counted(out, &ACQUIRE_FENCED_HEAD, key, token, counter);
+            append_word(out, decimal(ttl.as_millis().into(), &mut digits));
+            append_bucket_and(out, counter, proposal);
+        }
+        Command::AcquireFenced { key, token, ttl, marker: Some(marker), counter, proposal } => {
+            append_fenced_marked(out, (key, token, ttl.as_millis()), marker, counter, proposal);
+        }
+        Command::Raise { key, token, counter, number } => {
+            append_counted(out, &RAISE_HEAD, key, token, counter);
+            append_word(out, decimal(counter.bucket.into(), &mut digits));
+            append_last(out, number);
+        }
         Command::Inspect { key } => append(out, &[b"EVAL", INSPECT.as_bytes(), b"1", key]),
         // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
         Command::Release { key, token, with: ReleaseWith::Script } => {
@@ -117,11 +139,66 @@ fn append_marked(
 ) {
     let (mut digits, mut more_digits) = ([0; 20], [0; 20]);
     let ttl = decimal(ttl_ms.into(), &mut digits);
-    let quarantine = marker.quarantine.as_nanos().div_ceil(1_000_000);
-    let quarantine = u64::try_from(quarantine).unwrap_or(u64::MAX);
-    let quarantine = decimal(quarantine, &mut more_digits);
+    let quarantine = decimal(marker_millis(marker), &mut more_digits);
     let (script, token) = (script.as_bytes(), token.as_bytes());
     append(out, &[b"EVAL", script, b"2", key, marker.key, token, ttl, quarantine]);
+}
+
+fn append_fenced_marked(
+    out: &mut BytesMut,
+    (key, token, ttl_ms): (&[u8], &LockToken, u32),
+    marker: FlushMarker<'_>,
+    counter: Counter<'_>,
+    proposal: u64,
+) {
+    let [mut ttl, mut quarantine, mut bucket, mut number] = [[0; 20]; 4];
+    let words: [&[u8]; 11] = [
+        b"EVAL",
+        ACQUIRE_FENCED_MARKED.as_bytes(),
+        b"3",
+        key,
+        marker.key,
+        counter.key,
+        token.as_bytes(),
+        decimal(ttl_ms.into(), &mut ttl),
+        decimal(marker_millis(marker), &mut quarantine),
+        decimal(counter.bucket.into(), &mut bucket),
+        decimal(proposal, &mut number),
+    ];
+    append(out, &words);
+}
+
+fn marker_millis(marker: FlushMarker<'_>) -> u64 {
+    u64::try_from(marker.quarantine.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Appends a head, the key, the counters' key, the token, and the beginning of the next word.
+fn append_counted(
+    out: &mut BytesMut,
+    head: &[u8],
+    key: &[u8],
+    token: &LockToken,
+    counter: Counter<'_>,
+) {
+    out.put_slice(head);
+    append_word(out, key);
+    out.put_slice(b"\r\n$");
+    append_word(out, counter.key);
+    append_token(out, token, b"\r\n$");
+}
+
+/// Appends the bucket, from the line end of the word before it, and the last word.
+fn append_bucket_and(out: &mut BytesMut, counter: Counter<'_>, number: u64) {
+    out.put_slice(b"\r\n$");
+    append_word(out, decimal(counter.bucket.into(), &mut [0; 20]));
+    append_last(out, number);
+}
+
+/// Appends a number as the last word, from the line end of the word before it.
+fn append_last(out: &mut BytesMut, number: u64) {
+    out.put_slice(b"\r\n$");
+    append_word(out, decimal(number, &mut [0; 20]));
+    out.put_slice(b"\r\n");
 }
 
 /// Appends a head, the key, its token, and a tail.
@@ -208,7 +285,8 @@ mod tests {
         String::from_utf8(out.to_vec()).unwrap()
     }
 
-    /// R19: a release is sent as EVAL, never as EVALSHA, which may have to be sent twice.
+    /// R19: a release is sent as EVAL, never as EVALSHA, which may have to be sent twice. F16: so
+    /// are the scripts of fencing tokens.
     /// Hand-assembled commands must equal what the encoder writes.
     #[test]
     fn commands_of_every_lock_are_as_the_encoder_writes_them() {
@@ -229,7 +307,28 @@ mod tests {
                 let delex: [&[u8]; 4] = [b"DELEX", key, b"IFEQ", text];
                 let delifeq: [&[u8]; 3] = [b"DELIFEQ", key, text];
                 let with = |with| Command::Release { key, token, with };
-                let pairs: [(Command<'_>, &[&[u8]]); 6] = [
+                let counter = Counter { key: b"muxlock:fence", bucket: 10_308 };
+                let proposal = 1_700_000_000_000_000;
+                let (buckets, number) = (b"10308".as_slice(), b"1700000000000000".as_slice());
+                let fenced: [&[u8]; 9] = [
+                    b"EVAL",
+                    ACQUIRE_FENCED.as_bytes(),
+                    b"2",
+                    key,
+                    counter.key,
+                    text,
+                    digits,
+                    buckets,
+                    number,
+                ];
+                let raise: [&[u8]; 8] =
+                    [b"EVAL", RAISE.as_bytes(), b"2", key, counter.key, text, buckets, number];
+                let pairs: [(Command<'_>, &[&[u8]]); 8] = [
+                    (
+                        Command::AcquireFenced { key, token, ttl, marker: None, counter, proposal },
+                        &fenced,
+                    ),
+                    (Command::Raise { key, token, counter, number: proposal }, &raise),
                     (Command::Acquire { key, token, ttl, marker: None }, &set),
                     (Command::Extend { key, token, ttl }, &extend),
                     (Command::Heal { key, token, ttl, marker: None }, &heal),

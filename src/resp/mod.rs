@@ -16,7 +16,8 @@ pub use encode::encode;
 /// The scripts, by which a fake master recognises them.
 #[cfg(feature = "testing")]
 pub(crate) use encode::{
-    EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT, RELEASE, SET_MARKED,
+    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT,
+    RAISE, RELEASE, SET_MARKED,
 };
 pub use reader::ReplyReader;
 pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, SentinelMaster, answer, ask};

@@ -52,6 +52,7 @@ impl LockError {
             }
             LockErrorKind::InvalidTtl { .. }
             | LockErrorKind::InvalidResource { .. }
+            | LockErrorKind::Unfenced
             | LockErrorKind::Overloaded
             | LockErrorKind::NoEntropy
             | LockErrorKind::Cancelled

@@ -7,6 +7,7 @@ mod corpora;
 mod counts;
 mod doubts;
 mod edges;
+mod fence;
 mod guard;
 mod heal;
 mod inspect;

@@ -10,6 +10,8 @@
 //! printed; `cargo test --test faults -- --nocapture` shows them.
 
 mod clocks;
+#[cfg(target_os = "linux")]
+mod fencing;
 mod frozen;
 mod gate;
 #[cfg(target_os = "linux")]

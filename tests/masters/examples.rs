@@ -8,7 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 use muxlock::testing::Masters;
 use testbed::{TTL, soon};
 
-const ALL: [&str; 5] = ["cancel", "critical_section", "long_job", "metrics", "own_event_loop"];
+const ALL: [&str; 6] =
+    ["cancel", "critical_section", "fenced", "long_job", "metrics", "own_event_loop"];
 
 /// A process that ends with its test.
 struct Running(Child);
@@ -57,6 +58,17 @@ fn critical_section_and_long_job_run_to_their_end() {
     let (output, out, err) = run(example("long_job").args(urls(&masters)));
     assert!(output.status.success(), "{out}{err}");
     assert!(out.ends_with("done; held to the end: true\n"), "{out}");
+}
+
+#[test]
+fn fenced_shows_writes_that_are_taken_and_refused() {
+    let masters = Masters::start(3).unwrap();
+    let (output, out, err) = run(example("fenced").args(urls(&masters)));
+    assert!(output.status.success(), "{out}{err}");
+    let text = "newer holder, file: written\nnewer holder, value: written\n\
+                older holder, file: refused\nolder holder, value: refused\n\
+                the file has \"newer\"\n";
+    assert_eq!(out, text);
 }
 
 /// The names that `docs/operating.md` has rules for.

@@ -20,6 +20,8 @@ const WORDS: &str = "the words of errors that fakes use";
 const RELEASE: &str = include_str!("../../src/scripts/release.lua").trim_ascii_end();
 const EXTEND: &str = include_str!("../../src/scripts/extend.lua").trim_ascii_end();
 const EXTEND_OR_SET: &str = include_str!("../../src/scripts/extend_or_set.lua").trim_ascii_end();
+const ACQUIRE_FENCED: &str = include_str!("../../src/scripts/acquire_fenced.lua").trim_ascii_end();
+const RAISE: &str = include_str!("../../src/scripts/raise.lua").trim_ascii_end();
 const SET_MARKED: &str = concat!(
     include_str!("../../src/scripts/marker.lua"),
     include_str!("../../src/scripts/set_marked.lua"),
@@ -619,6 +621,81 @@ fn marked_and_healing_clients_are_served() {
     assert_eq!(masters[0].query(&[b"DEL", b"b"]), Value::Integer(1));
     lock.extend(TTL).unwrap();
     soon("it is healed", || masters[0].pttl(b"b") > 0);
+}
+
+/// Also with a marker, and with masters of which one is ahead.
+#[test]
+fn fenced_locks_have_growing_numbers() {
+    for marker in [None, Some("marker")] {
+        let masters = FakeMasters::start(3).unwrap();
+        let mut builder = Redlock::builder().nodes(masters.urls());
+        if let Some(marker) = marker {
+            masters.iter().for_each(|it| drop(it.query(&[b"SET", marker.as_bytes(), b"0"])));
+            builder = builder.flush_marker(marker);
+        }
+        let redlock = all_ready(&builder);
+        let number = || {
+            let lock = redlock.fenced().try_lock_for("invoice:42", TTL, TTL).unwrap();
+            let number = lock.fencing_token();
+            assert!(lock.unlock().unwrap().was_held());
+            number
+        };
+        let grow = |from| {
+            (0..20).fold(from, |last, _| {
+                let next = number();
+                assert!(next > last, "{next} after {last}");
+                next
+            })
+        };
+        let last = grow(number());
+        assert_eq!(redlock.stats().raised, 0);
+        // The lock of another client, with numbers that this one does not expect.
+        let ahead = (last.get() + 5_000_000).to_string();
+        for (master, number) in masters.iter().zip(["1", &ahead, "2"]) {
+            assert_eq!(master.query(&[b"SET", b"k", b"t"]), Value::Status("OK".into()));
+            let raise = [b"EVAL".as_slice(), RAISE.as_bytes(), b"2", b"k", b"muxlock:fence", b"t"];
+            let raise = [raise.as_slice(), &[b"10308", number.as_bytes()]].concat();
+            assert_eq!(master.query(&raise), Value::Integer(1));
+        }
+        grow(last);
+        let keys = 2 + u64::from(marker.is_some());
+        soon("the counters are one key", || masters.iter().all(|it| it.dbsize() == keys));
+    }
+}
+
+/// What the scripts for fencing tokens say that does not tell the time.
+#[test]
+fn fencing_scripts_have_the_replies_of_a_real_master() {
+    let mut pair = Pair::start();
+    let future = "8999999999999990";
+    let eval = |script: &'static str, words: [&'static str; 7]| {
+        [[b"EVAL".as_slice(), script.as_bytes()].as_slice(), &words.map(str::as_bytes)].concat()
+    };
+    let acquire =
+        |key, proposal| eval(ACQUIRE_FENCED, ["2", key, "c", "t", "60000", "7", proposal]);
+    let raise = |token: &'static str, number: &'static str| {
+        let words = ["2", "k", "c", token, "7", number].map(str::as_bytes);
+        [[b"EVAL".as_slice(), RAISE.as_bytes()].as_slice(), &words].concat()
+    };
+    pair.ask(&raise("t", future));
+    pair.ask_text("EXISTS c");
+    pair.ask_text("SET k t");
+    pair.ask(&raise("x", future));
+    pair.ask(&raise("t", future));
+    for command in ["EXISTS c k", "PTTL c", "DBSIZE"] {
+        pair.ask_text(command);
+    }
+    assert_eq!(pair.ask(&acquire("k", "5")), b"$-1\r\n", "it is held");
+    assert_eq!(pair.ask(&acquire("a", "5")), b":8999999999999991\r\n");
+    assert_eq!(pair.ask(&acquire("b", "8999999999999995")), b":8999999999999992\r\n");
+    pair.ask(&raise("t", "7"));
+    assert_eq!(pair.ask(&acquire("d", "0")), b":8999999999999993\r\n", "nothing lowers it");
+    for command in ["DEL c", "SET c text", "DEL a"] {
+        pair.ask_text(command);
+    }
+    assert!(pair.fake.ask(&acquire("a", "0")).starts_with(b"-WRONGTYPE "));
+    assert!(pair.real.ask(&acquire("a", "0")).starts_with(b"-WRONGTYPE "));
+    pair.ask_text("EXISTS a");
 }
 
 #[test]

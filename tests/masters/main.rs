@@ -20,6 +20,9 @@ mod doctor;
 mod evict;
 mod examples;
 mod fakes;
+mod fenced;
+mod fencing;
+mod fencing_scripts;
 #[cfg(target_os = "linux")]
 mod fork;
 mod guest;

@@ -161,6 +161,33 @@ fn command_gets_the_input_and_the_names_but_not_the_token() {
     assert!(redlock.try_lock("r", TTL).is_ok());
 }
 
+#[test]
+fn command_of_a_fenced_lock_gets_its_number() {
+    let (_masters, redlock, list) = start();
+    let script = "echo ${MUXLOCK_FENCING_TOKEN-none}";
+    let mut last = redlock.fenced().try_lock_for("r", TTL, TTL).unwrap().fencing_token();
+    for wait in [&["-w", "20s"][..], &["-w", "0s"], &[]] {
+        soon("the lock is free", || redlock.try_lock("r", TTL).is_ok_and(|it| it.unlock().is_ok()));
+        let args = [wait, &["--fenced", "r", "-c", script]].concat();
+        let (code, out, err) = run(&mut guarded(&list, &args));
+        assert_eq!((code, err.as_str()), (0, ""));
+        let number = out.trim_end().parse().expect("a fencing token");
+        assert!(number > last, "{number} after {last}");
+        last = number;
+    }
+    let mut verbose = guarded(&list, &["--fenced", "-v", "r", "-c", script]);
+    let (code, out, err) = run(&mut verbose);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains(&format!(", fencing token {}, valid for ", out.trim_end())), "{err}");
+    // The number of another lock is not the command's.
+    let mut plain = guarded(&list, &["r", "-c", script]);
+    let (code, out, err) = run(plain.env("MUXLOCK_FENCING_TOKEN", "7"));
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "none\n", ""));
+    let (code, _, err) = run(&mut guarded(&list, &["--fenced", "muxlock:fence", "true"]));
+    let text = "the resource's key is that of the fencing counters: use another name";
+    assert_eq!((code, err), (125, format!("muxlock: {text}\n")));
+}
+
 /// What the command leaves behind does not keep the lock.
 #[test]
 fn lock_ends_with_the_command() {

@@ -7,11 +7,12 @@ use std::io;
 use std::time::Duration;
 
 use muxlock::{
-    Builder, Cancelled, Config, ConfigError, ConnectError, Done, ErrorKind, HandOverError,
-    KeepAlive, KeepAliveError, KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind,
-    LockGuard, LockParts, LockToken, Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome,
-    NodeReport, NodeState, NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock,
-    Released, Resource, Retry, ServerErrorKind, Standalone, Stats, quorum,
+    Builder, Cancelled, Config, ConfigError, ConnectError, Done, ErrorKind, Fenced, FencedRedlock,
+    FencingToken, HandOverError, InvalidFencingToken, KeepAlive, KeepAliveError,
+    KeepAliveErrorKind, KeptLock, Lease, LockError, LockErrorKind, LockGuard, LockParts, LockToken,
+    Loss, LossCause, Moment, Multiplexer, NODES_MAX, NodeOutcome, NodeReport, NodeState,
+    NodeStatus, OpId, Phase, ProtocolError, RESOURCE_BYTES_MAX, Redlock, Released, Resource, Retry,
+    ServerErrorKind, Standalone, Stats, quorum,
 };
 use testbed::scripted::{Scripted, refused_addr};
 use testbed::{TTL, patient};
@@ -40,6 +41,13 @@ fn types_cross_threads() {
     is_clone::<KeepAlive>();
     is_send::<KeepAlive>();
     is_sync::<KeepAlive>();
+    is_clone::<FencedRedlock>();
+    is_send::<FencedRedlock>();
+    is_sync::<FencedRedlock>();
+    is_static::<FencedRedlock>();
+    is_send::<(Fenced<LockGuard>, Fenced<KeptLock>, Fenced<LockParts>)>();
+    is_sync::<(Fenced<LockGuard>, Fenced<KeptLock>, Fenced<LockParts>)>();
+    is_error::<InvalidFencingToken>();
     is_send::<LockParts>();
     is_sync::<LockParts>();
     is_send::<Lease>();
@@ -64,6 +72,8 @@ fn types_cross_threads() {
 #[test]
 fn types_are_debug() {
     is_debug::<(Redlock, LockGuard, LockParts, Lease, Multiplexer, Standalone, Done, Cancelled)>();
+    is_debug::<(FencedRedlock, Fenced<LockGuard>, Fenced<KeptLock>, Fenced<LockParts>)>();
+    is_debug::<(FencingToken, InvalidFencingToken)>();
     is_debug::<(Builder, Config, Retry, Resource, LockToken, Moment, OpId)>();
     is_debug::<(KeepAlive, KeptLock, KeepAliveError, KeepAliveErrorKind, Loss, LossCause)>();
     is_debug::<(ConfigError, ConnectError, LockError, LockErrorKind)>();

@@ -25,10 +25,19 @@ const EXTEND_OR_SET_MARKED: &str = concat!(
     include_str!("../../src/scripts/extend_or_set_marked.lua"),
 );
 
+const ACQUIRE_FENCED: &str = include_str!("../../src/scripts/acquire_fenced.lua").trim_ascii_end();
+const ACQUIRE_FENCED_MARKED: &str = concat!(
+    include_str!("../../src/scripts/marker.lua"),
+    include_str!("../../src/scripts/acquire_fenced_marked.lua"),
+);
+const RAISE: &str = include_str!("../../src/scripts/raise.lua").trim_ascii_end();
+
 const SCRIPTS: u64 = 80;
 const COMMANDS_PER_SCRIPT: usize = 60;
 /// What may pass between a command here and the same command there.
 const TOLERANCE_MS: i64 = 5_000;
+/// Smaller numbers are no times in microseconds.
+const TIMES_MIN: i64 = 1_000_000_000_000_000;
 const REPLY_BYTES_MAX: usize = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a server is asked whether it is busy yet.
@@ -49,6 +58,22 @@ const TTLS: [&str; 12] = [
     "+5",
     "9223372036854775807",
     "-9223372036854775808",
+    "nan",
+];
+
+/// The hash of the counters, and a field of it.
+const FENCE: &str = "muxlock:fence";
+const BUCKET: &str = "10308";
+/// What a counter may have, right or wrong.
+const COUNTERS: [&str; 9] = [
+    "0",
+    "7",
+    "1700000000000000",
+    "8999999999999998",
+    "9000000000000000",
+    "9007199254740993",
+    "-1",
+    "x",
     "nan",
 ];
 
@@ -167,6 +192,13 @@ impl Pair {
         let is_same = match command[0].to_ascii_uppercase().as_str() {
             "INFO" => is_same_info(&ours, &real),
             "TIME" => digits_out(&ours) == digits_out(&real),
+            // A counter's value may be a time.
+            "EVAL" if command[2] != "1" => {
+                // The server's clock goes on: only one of them may be able to take the proposal.
+                let last = command.last().and_then(|last| last.parse().ok());
+                is_near(&ours, &real) || is_near(&taken(&ours, last), &taken(&real, last))
+            }
+            "HGET" => is_close_text(&ours, &real),
             "PTTL" | "EVAL" => is_close(&ours, &real) || without_hash(&ours) == without_hash(&real),
             _ => ours == real,
         };
@@ -206,6 +238,37 @@ fn is_close(ours: &[u8], real: &[u8]) -> bool {
         (Some(ours), Some(real)) if ours.abs().min(real.abs()) <= 2 => ours == real,
         (Some(ours), Some(real)) => (ours - real).abs() <= TOLERANCE_MS,
         _ => false,
+    }
+}
+
+/// The same for times in microseconds. A number that is one more than another is another.
+fn is_near(ours: &[u8], real: &[u8]) -> bool {
+    match (number(ours), number(real)) {
+        (Some(ours), Some(real)) if ours.max(real) >= TIMES_MIN => {
+            (ours - real).abs() <= TOLERANCE_MS * 1_000
+        }
+        (Some(_), Some(_)) => is_close(ours, real),
+        _ => without_hash(ours) == without_hash(real),
+    }
+}
+
+/// What a counter has after this reply to a proposal.
+fn taken(reply: &[u8], proposal: Option<i64>) -> Vec<u8> {
+    match (number(reply), proposal) {
+        (Some(1), Some(proposal)) => format!(":{proposal}\r\n").into_bytes(),
+        _ => reply.to_vec(),
+    }
+}
+
+/// The same for a number as text.
+fn is_close_text(ours: &[u8], real: &[u8]) -> bool {
+    let number = |reply: &[u8]| {
+        let text = std::str::from_utf8(reply).ok()?.split("\r\n").nth(1)?.parse::<i64>().ok();
+        text.map(|number| format!(":{number}\r\n").into_bytes())
+    };
+    match (number(ours), number(real)) {
+        (Some(ours), Some(real)) => is_near(&ours, &real),
+        _ => ours == real,
     }
 }
 
@@ -265,7 +328,7 @@ fn is_same_info(ours: &[u8], real: &[u8]) -> bool {
 fn any_command(choices: &mut Choices, ids: &[u64]) -> Vec<String> {
     let (key, value, ttl) = (choices.pick(&KEYS), choices.pick(&VALUES), choices.pick(&TTLS));
     let any_id = choices.pick(&[ids[0], ids[1], 0, 999_999]).to_string();
-    let words: &[&str] = match choices.below(31) {
+    let words: &[&str] = match choices.below(36) {
         0..=4 => &["SET", key, value, "NX", "PX", ttl],
         5 => &["set", key, value, "xx", "ex", ttl],
         6 => &["SET", key, value],
@@ -284,7 +347,12 @@ fn any_command(choices: &mut Choices, ids: &[u64]) -> Vec<String> {
         20 => &["CLIENT", "SETNAME", choices.pick(&["muxlock/0.1.0", "a b"])],
         21 => &["SELECT", choices.pick(&["0", "3", "16", "-1", "x"])],
         22 => &["AUTH", "secret"],
-        23 => &["HSET", key, "field", "value"],
+        23 => &["HSET", key, choices.pick(&["field", "other"]), value],
+        31 => &["HGET", key, choices.pick(&["field", "other"])],
+        32 => &["HSET", FENCE, BUCKET, choices.pick(&COUNTERS)],
+        33 => &["HGET", choices.pick(&[FENCE, key]), BUCKET],
+        34 => &["HSET", key, "odd"],
+        35 => &["HSET", "counters", "1", "2", "3"],
         24 => &["CLIENT", "KILL", "ID", &any_id],
         25 => &["GET"],
         26 => &["NOPE", key],
@@ -296,11 +364,36 @@ fn any_command(choices: &mut Choices, ids: &[u64]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn any_script(choices: &mut Choices) -> Vec<String> {
+fn any_script(choices: &mut Choices, pair_now: u64) -> Vec<String> {
     let (key, value) = (choices.pick(&KEYS[..3]), choices.pick(&VALUES));
     let ttl = choices.pick(&TTLS[..7]);
     let wait = choices.pick(&["20000", "60000"]);
-    let words: &[&str] = match choices.below(12) {
+    // About now: of the same time as the server's, half a second off, or far away.
+    let near = pair_now.saturating_add_signed(choices.pick(&[0, 499_000, -499_000]));
+    let proposal = match choices.below(4) {
+        0 => 0,
+        1 => pair_now - 86_400_000_000,
+        2 => pair_now + 86_400_000_000,
+        _ => near,
+    };
+    let proposal = proposal.to_string();
+    let words: &[&str] = match choices.below(18) {
+        12 | 13 => &["EVAL", ACQUIRE_FENCED, "2", key, FENCE, value, ttl, BUCKET, &proposal],
+        14 => &[
+            "EVAL",
+            ACQUIRE_FENCED_MARKED,
+            "3",
+            key,
+            "marker",
+            FENCE,
+            value,
+            ttl,
+            wait,
+            BUCKET,
+            &proposal,
+        ],
+        15 | 16 => &["EVAL", RAISE, "2", key, FENCE, value, BUCKET, &proposal],
+        17 => &["EVAL", RAISE, "2", key, key, value, BUCKET, &proposal],
         0..=2 => &["EVAL", RELEASE, "1", key, value],
         3..=5 => &["EVAL", EXTEND, "1", key, value, ttl],
         6 => &["EVAL", SET_MARKED, "2", key, "marker", value, ttl, wait],
@@ -317,7 +410,7 @@ fn run(pair: &mut Pair, seed: u64, commands: usize) {
         let at = choices.below(2) as usize;
         let ids = [pair.wires[0].1.id, pair.wires[1].1.id];
         let words = match choices.below(3) {
-            0 => any_script(&mut choices),
+            0 => any_script(&mut choices, pair.wall / 1_000),
             _ => any_command(&mut choices, &ids),
         };
         let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -71,9 +71,12 @@ impl<'a> Locks<'a> {
     /// Acquires the lock, or returns the exit status.
     pub fn acquire(&mut self) -> io::Result<Result<Lease, u8>> {
         let args = self.plan.args;
-        let op = match args.wait {
-            Some(wait) => self.mux.try_lock_for(&args.resource, args.ttl, wait),
-            None => self.mux.try_lock(&args.resource, args.ttl),
+        let (resource, ttl) = (&args.resource, args.ttl);
+        let op = match (args.wait, args.fenced) {
+            (Some(wait), false) => self.mux.try_lock_for(resource, ttl, wait),
+            (None, false) => self.mux.try_lock(resource, ttl),
+            (Some(wait), true) => self.mux.try_lock_fenced_for(resource, ttl, wait),
+            (None, true) => self.mux.try_lock_fenced(resource, ttl),
         };
         let op = op.map_err(io::Error::other)?;
         self.mux.flush();

@@ -97,6 +97,11 @@ pub struct Args {
     #[arg(short, long, conflicts_with = "wait")]
     nonblock: bool,
 
+    /// Take the lock with a fencing token, which the command gets as
+    /// MUXLOCK_FENCING_TOKEN: a number that is greater for each later holder
+    #[arg(long)]
+    fenced: bool,
+
     /// The exit status if another holder has the lock
     #[arg(short = 'E', long, value_name = "N", default_value_t = CONTENDED)]
     conflict_exit_code: u8,

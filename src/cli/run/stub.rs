@@ -25,18 +25,24 @@ const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// Starts the stub in a process group of its own. It runs `program` when [`open`] lets it, and ends
-/// if the pipe that is returned is closed before.
+/// if the pipe that is returned is closed before. A variable without a value is removed.
 pub fn start(
     program: &[std::ffi::OsString],
     mask: &SigSet,
-    environment: &[(&str, String)],
+    environment: &[(&str, Option<String>)],
 ) -> io::Result<(Child, OwnedFd)> {
     let (gate, opener) = pipe2(OFlag::O_CLOEXEC)?;
     fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty()))?;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&gate.as_fd());
     let mut command = Command::new(SELF);
     command.arg0("muxlock").arg(NAME).arg(fd.to_string()).arg(kept_blocked(mask));
-    command.args(program).process_group(0).envs(environment.iter().cloned());
+    command.args(program).process_group(0);
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     Ok((command.spawn()?, opener))
 }
 

@@ -40,7 +40,9 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
         let votes = lease.granted_by().count();
         let (total, holder) = (plan.config.nodes(), lease.token().fingerprint());
         let granted = format!("granted {} on {votes} of {total} masters", plan.args.resource);
-        say(&format!("{granted}: holder {holder}, valid for {}", seconds(left)));
+        let number = lease.fencing_token();
+        let number = number.map_or_else(String::new, |number| format!(", fencing token {number}"));
+        say(&format!("{granted}: holder {holder}{number}, valid for {}", seconds(left)));
     }
     let started = match Started::new(plan, &lease, booted + left) {
         Ok(started) => started,
@@ -90,9 +92,11 @@ impl Started {
         }
         let terminal = Terminal::of_stdin();
         let mask = block_output_stop()?;
+        // What another muxlock has set, around this one, is not this lock's.
         let environment = [
-            ("MUXLOCK_RESOURCE", plan.args.resource.clone()),
-            ("MUXLOCK_HOLDER", lease.token().fingerprint().to_string()),
+            ("MUXLOCK_RESOURCE", Some(plan.args.resource.clone())),
+            ("MUXLOCK_HOLDER", Some(lease.token().fingerprint().to_string())),
+            ("MUXLOCK_FENCING_TOKEN", lease.fencing_token().map(|number| number.to_string())),
         ];
         let (child, gate) = stub::start(&plan.program, &mask, &environment)?;
         let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);

@@ -6,6 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::LockError;
+use crate::fencing::FencingToken;
 use crate::keep_alive::{Loss, LossCause, OnLoss};
 use crate::moment::Moment;
 use crate::proto::{Lease, OpId, Terms};
@@ -21,6 +22,7 @@ const OVERDUE_PART: u32 = 8;
 pub(in crate::client) struct Kept {
     pub(super) resource: Resource,
     pub(super) token: LockToken,
+    pub(super) fencing: Option<FencingToken>,
     pub(super) ttl: Ttl,
     terms: Terms,
     /// A thread that holds this mutex does not block.
@@ -48,6 +50,7 @@ struct State {
 }
 
 /// Where the lease is.
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation")]
 pub(super) enum Place {
     /// The engine gave it back: the lock is lost.
     Here(Lease),
@@ -96,6 +99,7 @@ impl Kept {
         Kept {
             resource: lease.resource().clone(),
             token: *lease.token(),
+            fencing: lease.fencing_token(),
             ttl,
             terms,
             state: Mutex::new(State {
@@ -318,6 +322,6 @@ impl Kept {
     /// An expired lease, in place of one that is not available.
     pub(super) fn over(&self) -> Lease {
         let over = Moment::from_nanos(0);
-        Lease::restored(self.resource.clone(), self.token, self.ttl, over)
+        Lease::restored(self.resource.clone(), self.token, self.ttl, over).fenced(self.fencing)
     }
 }

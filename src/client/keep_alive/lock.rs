@@ -11,7 +11,8 @@ use crate::client::crew::Limit;
 use crate::client::loop_work::{Order, Outcome};
 use crate::client::{Error, LockGuard, Redlock};
 use crate::error::LockError;
-use crate::keep_alive::{KeepAlive, Loss};
+use crate::fencing::FencingToken;
+use crate::keep_alive::{KeepAlive, Loss, LossCause};
 use crate::moment::Moment;
 use crate::proto::{Lease, Released, Terms};
 use crate::resource::Resource;
@@ -85,6 +86,11 @@ impl KeptLock {
     /// the lock.
     pub fn token(&self) -> &LockToken {
         &self.kept.token
+    }
+
+    /// The fencing token, if the lock was acquired with one; see [`Redlock::fenced`].
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.kept.fencing
     }
 
     /// The TTL that each renewal requests.
@@ -218,6 +224,20 @@ impl KeptLock {
         }
         let until = redlock.round_ends();
         redlock.release_until(self.take_until(until), until)
+    }
+
+    /// Releases the lock after the work. It succeeds if the lock was held to the end of the work.
+    pub(in crate::client) fn end_work(self) -> Result<(), Error> {
+        self.check()?;
+        let resource = self.resource().clone();
+        match self.unlock() {
+            Ok(released) if !released.was_held() => {
+                let cause = if released.absent > 0 { LossCause::Gone } else { LossCause::Late };
+                Err(Error::Lost(Loss { resource, cause, remaining: Duration::ZERO, error: None }))
+            }
+            // If no quorum confirms the release, the lock was held all the same.
+            _ => Ok(()),
+        }
     }
 
     /// Turns this back into a lock that is not renewed. It does not wait for a renewal in flight,

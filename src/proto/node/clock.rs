@@ -17,6 +17,8 @@ const SAMPLE_AGE_MAX: Duration = Duration::from_millis(10);
 /// The clock is also checked before a SET if the server refused one within this time. A client that
 /// waits for a lock must not profit from a jump that frees it.
 const WAITING_MAX: Duration = Duration::from_secs(1);
+/// Proposals of fencing tokens need the time no more often.
+const TIME_AGE_MAX: Duration = Duration::from_secs(10);
 /// A smaller jump cannot be distinguished from rounding and delays.
 const JUMP_MIN: Duration = Duration::from_millis(5);
 
@@ -31,6 +33,8 @@ pub(super) struct ServerClock {
     unanswered: u32,
     /// Whether the server refuses `TIME` on this connection.
     is_secret: bool,
+    /// Whether it was noticed on this connection that the server's numbers are far ahead.
+    is_far_ahead: bool,
     /// When the server last refused a SET.
     refused_at: Option<Moment>,
     /// The upper bound on how far it is ahead of our clock, in nanoseconds, and when that was
@@ -41,6 +45,7 @@ pub(super) struct ServerClock {
 impl ServerClock {
     /// A new connection: its handshake asks for time and role.
     pub(super) fn reconnect(&mut self, now: Moment) {
+        self.is_far_ahead = false;
         self.is_secret = false;
         self.unanswered = 0;
         self.ask(now);
@@ -140,6 +145,30 @@ impl Node {
             self.clock.ask(now);
         }
         is_asked
+    }
+
+    /// Same as [`ask_time`](Node::ask_time), where the guard does not ask, and was not asked for
+    /// long (F6).
+    pub(in crate::proto) fn ask_time_rarely(&mut self, now: Moment) -> bool {
+        let is_known = |asked_at| now.since(asked_at) < TIME_AGE_MAX;
+        let is_asked =
+            !self.is_guarded && !self.clock.is_secret && !self.clock.asked_at.is_some_and(is_known);
+        if is_asked {
+            self.clock.ask(now);
+        }
+        is_asked
+    }
+
+    /// The server has given a number that is far ahead. Returns whether that is news on this
+    /// connection.
+    pub(in crate::proto) fn note_far_ahead(&mut self) -> bool {
+        !std::mem::replace(&mut self.clock.is_far_ahead, true)
+    }
+
+    /// By how much the server's clock is ahead of ours without its jumps, in nanoseconds, as far as
+    /// that is known.
+    pub(in crate::proto) fn ahead(&self) -> Option<i128> {
+        self.clock.ahead.map(|(most, _)| most)
     }
 
     /// Notes that the server is asked for its role. Returns whether it is to be asked.

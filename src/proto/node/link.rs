@@ -203,6 +203,11 @@ impl Node {
         started.as_nanos() == 0 || self.link.lost_at.is_some_and(|lost_at| lost_at >= started)
     }
 
+    /// Whether a connection that was ready has ended since `started`.
+    pub(in crate::proto) fn was_lost_since(&self, started: Moment) -> bool {
+        self.link.lost_at.is_some_and(|lost_at| lost_at >= started)
+    }
+
     /// How far the node has got, for the report of a timeout.
     pub(in crate::proto) fn phase(&self) -> Phase {
         match self.link.state {

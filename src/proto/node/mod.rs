@@ -136,7 +136,7 @@ impl Node {
     pub(super) fn handle_reply(&mut self, now: Moment, asked: InFlight, reply: Reply) -> Effect {
         let InFlight { request, sent_at } = asked;
         match request {
-            Request::Round(_) => unreachable!("the engine handles it"),
+            Request::Round(_) | Request::Raise(_) => unreachable!("the engine handles it"),
             Request::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
             Request::Time => self.handle_time(now, sent_at, reply),
             Request::Role => self.handle_role(reply),

@@ -28,6 +28,8 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 pub(crate) enum Request {
     Handshake(Step),
     Round(usize),
+    /// A fenced round's raise.
+    Raise(usize),
     Time,
     /// Whether the server is still a master, and of which history.
     Role,
@@ -38,10 +40,19 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// The round that the request belongs to.
+    /// The round whose command it is.
     fn round(self) -> Option<usize> {
         match self {
             Request::Round(round) => Some(round),
+            _ => None,
+        }
+    }
+
+    /// The round that loses it with the connection, and what it loses.
+    fn lost(self) -> Option<(usize, Lost)> {
+        match self {
+            Request::Round(round) => Some((round, Lost::Sent)),
+            Request::Raise(round) => Some((round, Lost::Raise)),
             _ => None,
         }
     }
@@ -131,9 +142,8 @@ impl Pipeline {
     pub(super) fn lose(&mut self, unsent: Vec<usize>) {
         self.late = 0;
         let sent = self.in_flight.take_all();
-        let sent = sent.into_iter().filter_map(|sent| sent.request.round());
+        let sent = sent.into_iter().filter_map(|sent| sent.request.lost());
         let unsent = unsent.into_iter().chain(std::mem::take(&mut self.queue));
-        let sent = sent.map(|round| (round, Lost::Sent));
         self.lost = sent.chain(unsent.map(|round| (round, Lost::Unsent))).collect();
     }
 

@@ -101,9 +101,7 @@ impl Data {
             (b"INFO", sections) => Value::Bulk(self.process.info(now, sections).into_bytes()),
             (b"GET", [key]) => keys.get(now, key).map_or(Value::Nil, Value::Bulk),
             (b"PTTL", [key]) => Value::Integer(keys.pttl(now, key)),
-            (b"EXISTS", _) => {
-                number(rest.iter().filter(|key| keys.get(now, key).is_some()).count())
-            }
+            (b"EXISTS", _) => number(rest.iter().filter(|key| keys.exists(now, key)).count()),
             (b"DEL", _) => number(rest.iter().filter(|key| keys.delete(now, key)).count()),
             (b"DBSIZE", _) => number(keys.count(now)),
             (b"FLUSHALL", _) => {

@@ -6,14 +6,24 @@ use std::time::{Duration, Instant};
 
 use super::super::query::Value;
 use super::clock::Now;
-use crate::resp::{EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT, RELEASE, SET_MARKED};
+use crate::resp::{
+    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT,
+    RAISE, RELEASE, SET_MARKED,
+};
 use crate::token::FINGERPRINT_BYTES_MAX;
 
 /// Most keys of a database. More are refused like those of a server that is out of memory.
 const KEYS_MAX: usize = 20_000;
+/// Most keys of a database with counters for fencing tokens.
+const COUNTERS_MAX: usize = 16;
+/// Most counters of such a key: the client has no other buckets.
+const BUCKETS: u32 = 16_384;
+/// How far a counter may be from the server's clock, in microseconds, unless it has to grow.
+const NEAR_MICROS: i64 = 500_000;
 
 pub(super) const SYNTAX: &str = "ERR syntax error";
 pub(super) const NO_INTEGER: &str = "ERR value is not an integer or out of range";
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 #[derive(Debug)]
@@ -37,12 +47,25 @@ fn hash(value: &[u8]) -> u64 {
 
 /// The keys of one database.
 #[derive(Debug, Default)]
-pub(super) struct Keys(HashMap<Vec<u8>, Entry>);
+pub(super) struct Keys {
+    entries: HashMap<Vec<u8>, Entry>,
+    /// Keys with counters for fencing tokens, which stay: no entry has such a key.
+    counters: HashMap<Vec<u8>, Counters>,
+}
+
+/// By their buckets.
+type Counters = HashMap<u32, i64>;
 
 impl Keys {
     /// How many there are.
     pub(super) fn count(&self, now: Now) -> usize {
-        self.0.values().filter(|entry| !entry.is_over(now)).count()
+        let entries = self.entries.values().filter(|entry| !entry.is_over(now));
+        entries.count() + self.counters.len()
+    }
+
+    /// Whether there is such a key, of any kind.
+    pub(super) fn exists(&mut self, now: Now, key: &[u8]) -> bool {
+        self.counters.contains_key(key) || self.live(now, key).is_some()
     }
 
     /// The value of a key.
@@ -53,12 +76,13 @@ impl Keys {
     /// Sets a key, whatever it holds.
     pub(super) fn put(&mut self, now: Now, key: &[u8], value: &[u8], ttl: Duration) {
         let expires = now.steady.checked_add(ttl);
-        self.0.insert(key.to_vec(), Entry { value: value.to_vec(), expires });
+        self.counters.remove(key);
+        self.entries.insert(key.to_vec(), Entry { value: value.to_vec(), expires });
     }
 
     /// A key that has not expired.
     fn live(&mut self, now: Now, key: &[u8]) -> Option<&mut Entry> {
-        let database = &mut self.0;
+        let database = &mut self.entries;
         if database.get(key).is_some_and(|entry| entry.is_over(now)) {
             database.remove(key);
         }
@@ -71,7 +95,8 @@ impl Keys {
 
     /// Whether there was such a key.
     pub(super) fn delete(&mut self, now: Now, key: &[u8]) -> bool {
-        self.live(now, key).is_some() && self.0.remove(key).is_some()
+        let has_counted = self.counters.remove(key).is_some();
+        has_counted || self.live(now, key).is_some() && self.entries.remove(key).is_some()
     }
 
     /// In milliseconds; -1 for a key that stays, -2 for none.
@@ -81,6 +106,7 @@ impl Keys {
                 i64::try_from((expires - now.steady).as_millis()).unwrap_or(i64::MAX)
             }
             Some(None) => -1,
+            None if self.counters.contains_key(key) => -1,
             None => -2,
         }
     }
@@ -92,7 +118,8 @@ impl Keys {
         value: &[u8],
         expires: Option<Instant>,
     ) -> Result<(), &'static str> {
-        let database = &mut self.0;
+        self.counters.remove(key);
+        let database = &mut self.entries;
         if database.len() >= KEYS_MAX && !database.contains_key(key) {
             database.retain(|_, entry| !entry.is_over(now));
             if database.len() >= KEYS_MAX {
@@ -121,7 +148,7 @@ impl Keys {
             }
         }
         let expires = ttl.map(|ttl| expiry(now, &ttl)).transpose()?;
-        if only_if_absent && self.live(now, key).is_some() {
+        if only_if_absent && self.exists(now, key) {
             return Ok(Value::Nil);
         }
         self.set(now, key, value, expires)?;
@@ -160,8 +187,48 @@ impl Keys {
                 let vote = self.extend_or_set(now, key, token, ttl)?;
                 if wait > 0 { -wait } else { vote }
             }
+            (Ok(ACQUIRE_FENCED), [key, counters, ..], [token, ttl, bucket, proposal, ..]) => {
+                self.check_counters(now, counters)?;
+                if self.set_with(now, key, token, &[b"NX", b"PX", ttl])? == Value::Nil {
+                    return Ok(Value::Nil);
+                }
+                self.grow(now, counters, bucket, proposal)?
+            }
             (
-                Ok(INSPECT | RELEASE | EXTEND | EXTEND_OR_SET | SET_MARKED | EXTEND_OR_SET_MARKED),
+                Ok(ACQUIRE_FENCED_MARKED),
+                [key, marker, counters, ..],
+                [token, ttl, wait, bucket, proposal, ..],
+            ) => {
+                let wait = self.look_at_marker(now, marker, wait)?;
+                self.check_counters(now, counters)?;
+                let set = self.set_with(now, key, token, &[b"NX", b"PX", ttl])?;
+                let number = match set {
+                    Value::Nil => 0,
+                    _ => self.grow(now, counters, bucket, proposal)?,
+                };
+                if wait > 0 { -wait } else { number }
+            }
+            (Ok(RAISE), [key, counters, ..], [token, bucket, number, ..]) => {
+                if !self.holds(now, key, token) {
+                    return Ok(Value::Integer(0));
+                }
+                let number = integer(number).ok_or(NO_INTEGER)?;
+                let counter = self.counter(now, counters, bucket)?;
+                *counter = number.max(*counter);
+                1
+            }
+            (
+                Ok(
+                    INSPECT
+                    | RELEASE
+                    | EXTEND
+                    | EXTEND_OR_SET
+                    | SET_MARKED
+                    | EXTEND_OR_SET_MARKED
+                    | ACQUIRE_FENCED
+                    | ACQUIRE_FENCED_MARKED
+                    | RAISE,
+                ),
                 ..,
             ) => {
                 return Err("ERR the script lacks keys or arguments");
@@ -169,6 +236,42 @@ impl Keys {
             _ => return Err("ERR unknown command: a fake master runs only scripts of muxlock"),
         };
         Ok(Value::Integer(vote))
+    }
+
+    fn check_counters(&mut self, now: Now, counters: &[u8]) -> Result<(), &'static str> {
+        if self.live(now, counters).is_some() { Err(WRONG_TYPE) } else { Ok(()) }
+    }
+
+    /// A resource's counter, which is zero if there was none.
+    fn counter(
+        &mut self,
+        now: Now,
+        counters: &[u8],
+        bucket: &[u8],
+    ) -> Result<&mut i64, &'static str> {
+        self.check_counters(now, counters)?;
+        let bucket = integer(bucket).and_then(|bucket| u32::try_from(bucket).ok());
+        let bucket = bucket.filter(|bucket| *bucket < BUCKETS).ok_or(NO_INTEGER)?;
+        if self.counters.len() >= COUNTERS_MAX && !self.counters.contains_key(counters) {
+            return Err(OUT_OF_MEMORY);
+        }
+        Ok(self.counters.entry(counters.to_vec()).or_default().entry(bucket).or_default())
+    }
+
+    /// Raises the counter for a lock that was granted. Returns 1 if it is the proposal now.
+    fn grow(
+        &mut self,
+        now: Now,
+        counters: &[u8],
+        bucket: &[u8],
+        proposal: &[u8],
+    ) -> Result<i64, &'static str> {
+        let time = i64::try_from(now.wall.as_micros()).unwrap_or(i64::MAX);
+        let proposal = integer(proposal).ok_or(NO_INTEGER)?;
+        let counter = self.counter(now, counters, bucket)?;
+        let near = proposal.max(time - NEAR_MICROS).min(time + NEAR_MICROS);
+        *counter = near.max(*counter + 1);
+        Ok(if *counter == proposal { 1 } else { *counter })
     }
 
     /// The beginning of a value, and its time to live.
@@ -278,6 +381,6 @@ mod tests {
         // What has expired takes no room.
         let mut keys = filled(now, Duration::ZERO);
         assert!(is_set(&mut keys, b"new"));
-        assert_eq!((keys.count(now), keys.0.len()), (1, 1));
+        assert_eq!((keys.count(now), keys.entries.len()), (1, 1));
     }
 }

@@ -27,6 +27,10 @@ pub enum Asked {
     Probe(ReleaseWith),
     Kill(i64),
     Set(LockToken),
+    /// With its proposal.
+    Fenced(LockToken, u64),
+    /// With its number.
+    Raise(LockToken, u64),
     Extend(LockToken),
     Heal(LockToken),
     Release(LockToken, ReleaseWith),
@@ -45,6 +49,8 @@ impl From<&Command<'_>> for Asked {
             Command::Probe { with, .. } => Asked::Probe(*with),
             Command::Kill { connection } => Asked::Kill(*connection),
             Command::Acquire { token, .. } => Asked::Set(**token),
+            Command::AcquireFenced { token, proposal, .. } => Asked::Fenced(**token, *proposal),
+            Command::Raise { token, number, .. } => Asked::Raise(**token, *number),
             Command::Extend { token, .. } => Asked::Extend(**token),
             Command::Heal { token, .. } => Asked::Heal(**token),
             Command::Release { token, with, .. } => Asked::Release(**token, *with),
@@ -75,6 +81,8 @@ impl About<'_> {
             Asked::Time => Reply::Time(self.time),
             Asked::Probe(_) | Asked::Kill(_) => Reply::Integer(0),
             Asked::Set(_)
+            | Asked::Fenced(..)
+            | Asked::Raise(..)
             | Asked::Extend(_)
             | Asked::Heal(_)
             | Asked::Release(..)

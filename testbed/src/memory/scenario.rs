@@ -33,6 +33,10 @@ pub enum Acted {
     Kill(usize, i64),
     Inspect(Vec<usize>),
     Set(Vec<usize>, u32),
+    /// With the proposal.
+    Fenced(Vec<usize>, u32, u64),
+    /// With the number.
+    Raise(Vec<usize>, u32, u64),
     Extend(Vec<usize>, u32),
     Heal(Vec<usize>, u32),
     /// With the script.
@@ -378,6 +382,8 @@ fn is_of_a_handshake(asked: Asked) -> bool {
         Asked::Probe(_)
         | Asked::Kill(_)
         | Asked::Set(_)
+        | Asked::Fenced(..)
+        | Asked::Raise(..)
         | Asked::Extend(_)
         | Asked::Heal(_)
         | Asked::Release(..)
@@ -392,6 +398,8 @@ fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
     };
     match asked {
         Asked::Set(token) => Acted::Set(nodes, number(token)),
+        Asked::Fenced(token, proposal) => Acted::Fenced(nodes, number(token), proposal),
+        Asked::Raise(token, raised) => Acted::Raise(nodes, number(token), raised),
         Asked::Extend(token) => Acted::Extend(nodes, number(token)),
         Asked::Heal(token) => Acted::Heal(nodes, number(token)),
         Asked::Release(token, ReleaseWith::Script) => Acted::Release(nodes, number(token)),

@@ -7,11 +7,11 @@ use muxlock::proto::NodeSet;
 
 use super::World;
 use super::clock::MILLI;
+use super::fences::{Asks, asks};
 use super::network::Trust;
 use super::rare::Rare;
 use super::redis::{Change, ChangeKind, Key, Value, compared, is_set};
 use super::timeline::Short;
-use super::work::RESOURCES;
 
 /// A connection that answered more than this has its handshake behind it.
 const HANDSHAKE_REPLIES_MAX: u64 = 11;
@@ -385,7 +385,7 @@ impl World {
 
     /// The key of a resource on a node.
     pub fn key_of(&self, resource: usize) -> Key {
-        let key = [self.plan.key_prefix, RESOURCES[resource]].concat();
+        let key = [self.plan.key_prefix, self.plan.names[resource]].concat();
         (self.plan.db, key.into_bytes())
     }
 
@@ -398,6 +398,15 @@ impl World {
         while connection.asked.front().is_some_and(|asked| asked.place <= index) {
             connection.asked.pop_front();
         }
+        let raise = connection.raises.front().copied().filter(|(place, _)| *place == index);
+        if let Some((_, sent)) = raise {
+            connection.raises.pop_front();
+            let is_late = self.now > sent + self.plan.node_timeout;
+            self.rare.hit_if(is_late, Rare::RaiseTimedOut);
+            let in_quarantine = self.clients[client].slots_in_quarantine();
+            self.rare.hit_if(in_quarantine & (1 << slot) != 0, Rare::RaiseQuarantined);
+        }
+        let connection = &mut self.connections[id];
         if index > HANDSHAKE_REPLIES_MAX {
             self.heard_at[client][connection.node] = Some((connection.incarnation, self.now));
         }
@@ -420,6 +429,7 @@ impl World {
         let (is_extension, is_healed, at) = (yes.is_extension, yes.is_healed, yes.at);
         let is_flushed = yes.is_flushed;
         let connection = id;
+        let node = self.connections[id].node;
         attempt.heard.push(Heard {
             slot,
             connection,
@@ -431,6 +441,9 @@ impl World {
             role,
             is_after_jump,
         });
+        if !is_extension && !is_flushed {
+            self.may_jump_before_raise(client, node, &yes.token);
+        }
     }
 
     /// After a server's command: nobody deletes or overwrites what is another's (invariant 6).
@@ -438,11 +451,12 @@ impl World {
         for change in changes.iter().filter(|change| change.key.1 != b"marker") {
             let before = match &change.before {
                 Some(Value::Text(text)) => text.as_slice(),
-                Some(Value::Hash) => b"a hash",
+                Some(Value::Hash(_)) => b"a hash",
                 None => b"",
             };
             let is_wrong = match change.kind {
                 ChangeKind::Set => change.before.is_some(),
+                ChangeKind::Field => false,
                 ChangeKind::Delete | ChangeKind::Expire => compared(words) != Some(before),
             };
             if is_wrong {
@@ -451,7 +465,9 @@ impl World {
                     format!("node {node}: {kind:?} of {key}, which held {}", Short(before))
                 });
             }
-            if change.kind == ChangeKind::Set {
+            if let (ChangeKind::Set, Some(Asks::Set { token, .. })) = (change.kind, asks(words)) {
+                self.note_executed(node, id, token, None);
+            } else if change.kind == ChangeKind::Set {
                 match words {
                     [b"SET", _, token, ..] => self.note_executed(node, id, token, None),
                     [b"EVAL", script, b"2", _, _, token, ttl, ..] => {

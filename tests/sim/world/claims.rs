@@ -48,6 +48,8 @@ impl World {
         }
         self.check_countable(&granted, uncountable);
         let nodes = self.check_votes(&token, &granted, &heard, needed);
+        let is_fenced = matches!(operation.kind, Kind::Acquire { is_fenced: true, .. });
+        self.check_fence(is_fenced, lease, &nodes);
         let held = Held { client, key: self.key_of(resource), token, deadline, nodes };
         self.check_alone(&held);
         let key = held.key.clone();
@@ -249,6 +251,7 @@ impl World {
         let is_counted = |heard: &&Heard| heard.is_healed && granted.contains(&heard.slot);
         let healed: Vec<usize> = heard.iter().filter(is_counted).map(|heard| heard.slot).collect();
         self.rare.hit_if(!healed.is_empty(), Rare::HealCounted);
+        self.rare.hit_if(!healed.is_empty() && self.is_fenced(&token), Rare::FencedHealed);
         if let Some(attempt) = self.checker.attempts.get(&token) {
             let is_after_two = healed.iter().any(|slot| attempt.losses(*slot) >= 2);
             self.rare.hit_if(is_after_two, Rare::HealAfterTwoLosses);

@@ -89,6 +89,8 @@ pub enum What {
     Lock([u8; 40], Option<u32>),
     /// The server's time, asked for at this moment of the client's clock without its jumps.
     Time(u64),
+    /// A counter that is to be raised.
+    Raise,
     Other,
 }
 

@@ -7,11 +7,12 @@ use muxlock::RestartGuard;
 use super::World;
 use super::clock::{MILLI, SECOND};
 use super::faults::Fault;
+use super::fences::FENCE;
 use super::network::{ServerEnd, Way};
 use super::node::{Cause, Door, Memory};
 use super::queue::Event;
 use super::rare::Rare;
-use super::redis::{Data, Value};
+use super::redis::{Data, Entry, Key, Value};
 use super::server::{Refusal, Server, random_name};
 
 /// A client whose last word from a process is no older than this is not taken in by the next
@@ -41,7 +42,11 @@ impl World {
         if !self.nodes[node].is_up {
             return;
         }
+        let before = self.sum_of_counters(node);
         let forgotten = self.nodes[node].crash(self.now, memory);
+        let after = self.sum_of_counters(node);
+        self.rare.hit_if(after.is_none() && before.is_some(), Rare::CounterLost);
+        self.rare.hit_if(after.is_some() && after < before, Rare::CounterSetBack);
         self.timeline.note(self.now, || format!("node {node} dies: {memory:?} is kept"));
         match memory {
             Memory::Everything => self.rare.hit(Rare::CrashDurable),
@@ -264,8 +269,13 @@ impl World {
             (it.door, it.frozen_until, it.is_poisonous) = (Door::Open, 0, false);
             (it.refuses_until, it.replica_until, it.loading_until) = (0, 0, 0);
             (it.redis.server.max_memory, it.redis.server.policy) = (0, "noeviction");
-            it.redis.data.retain(|_, entry| entry.value != Value::Hash);
+            let is_foreign = |(_, key): &Key, entry: &Entry| {
+                matches!(entry.value, Value::Hash(_)) && key != FENCE
+            };
+            it.redis.data.retain(|key, entry| !is_foreign(key, entry));
+            self.mend_counters(node);
             self.restart(node);
+            self.mend_counters(node);
             self.nodes[node].loading_until = 0;
             self.wake_node(node);
         }

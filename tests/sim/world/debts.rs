@@ -26,6 +26,8 @@ impl World {
         let connection = &mut self.connections[id];
         let (client, slot, node) = (connection.client, connection.slot, connection.node);
         let is_gone = self.plan.routes[slot] != node;
+        self.rare.hit_if(!connection.raises.is_empty(), Rare::RaiseLost);
+        connection.raises.clear();
         for asked in std::mem::take(&mut connection.asked) {
             let Some(attempt) = self.checker.attempts.get_mut(&asked.token) else {
                 continue;

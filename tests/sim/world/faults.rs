@@ -1,5 +1,7 @@
 //! What goes wrong, and how it ends.
 
+use std::collections::BTreeMap;
+
 use super::World;
 use super::clock::MILLI;
 use super::network::{ClientEnd, Way};
@@ -67,10 +69,14 @@ pub enum Fault {
     Swap,
     /// Sentinels elect a replica.
     Election,
+    /// A node loses its counters, and nothing else.
+    CounterLoss,
+    /// Somebody puts text in the place of a node's counters.
+    CounterText,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 27] = [
+    pub const ALL: [Fault; 29] = [
         Fault::Stall,
         Fault::Partition,
         Fault::Cut,
@@ -98,6 +104,8 @@ impl Fault {
         Fault::Jump,
         Fault::Swap,
         Fault::Election,
+        Fault::CounterLoss,
+        Fault::CounterText,
     ];
 
     pub fn is_allowed(self, class: Class) -> bool {
@@ -121,7 +129,9 @@ impl Fault {
             // Whoever guards nothing may count a process twice.
             Fault::Swap => matches!(class, Class::Durable | Class::Guarded),
             Fault::BootStep | Fault::Election => class == Class::Guarded,
-            Fault::Flush | Fault::Evict => class >= Class::Stepped,
+            Fault::Flush | Fault::Evict | Fault::CounterLoss | Fault::CounterText => {
+                class >= Class::Stepped
+            }
             Fault::StepForward
             | Fault::StepBack
             | Fault::Failover
@@ -181,7 +191,8 @@ impl World {
             Fault::Poison => self.nodes[node].is_poisonous = true,
             Fault::ForeignKey => {
                 let expires = Some((self.nodes[node].wall(until) / MILLI) as i64);
-                let entry = Entry { value: Value::Hash, expires, written: 0, extended: 0 };
+                let value = Value::Hash(BTreeMap::new());
+                let entry = Entry { value, expires, written: 0, extended: 0 };
                 let resource = self.choices.below(self.plan.resources as u32) as usize;
                 let key = self.key_of(resource);
                 self.nodes[node].redis.data.entry(key).or_insert(entry);
@@ -224,6 +235,8 @@ impl World {
             }
             Fault::Swap => self.swap(node),
             Fault::Election => self.elect(node),
+            Fault::CounterLoss => self.spoil_counters(node, false),
+            Fault::CounterText => self.spoil_counters(node, true),
         }
     }
 

@@ -54,6 +54,7 @@ impl World {
         });
         let now = self.client_now(client);
         let_go(&mut self.clients[client].engine, now, &mut lease);
+        self.check_fence_kept(&lease, Some(Rare::FencedAdopted));
         self.note_handed_over(client, taker, &token);
         self.may_part(taker, &lease);
         if self.plan.keeps && self.choices.chance(400) {

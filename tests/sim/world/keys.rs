@@ -1,5 +1,7 @@
 //! The commands of the model that read and write keys.
 
+use std::collections::BTreeMap;
+
 use super::clock::MILLI;
 use super::redis::{
     Change, ChangeKind, Entry, Redis, Value, WRONG_TYPE, expiry, integer, lower, wrong_arity,
@@ -52,6 +54,13 @@ impl Redis {
                 Reply::OK
             }
             "hset" => self.set_hash(db, words, wall),
+            "hget" => match self.read(db, words[1], now) {
+                Some(Entry { value: Value::Hash(fields), .. }) => {
+                    fields.get(words[2]).map_or(Reply::Nil, |value| Reply::Bulk(value.clone()))
+                }
+                Some(_) => wrong_type(),
+                None => Reply::Nil,
+            },
             name => unreachable!("{name} is run elsewhere"),
         }
     }
@@ -106,16 +115,25 @@ impl Redis {
     }
 
     fn set_hash(&mut self, db: u64, words: &[&[u8]], wall: u64) -> Reply {
-        match self.read(db, words[1], (wall / MILLI) as i64) {
-            Some(Entry { value: Value::Text(_), .. }) => wrong_type(),
-            Some(_) => Reply::Integer(0),
-            None => {
-                let entry =
-                    Entry { value: Value::Hash, expires: None, written: wall, extended: wall };
-                self.data.insert((db, words[1].to_vec()), entry);
-                Reply::Integer(1)
-            }
+        let pairs = &words[2..];
+        if pairs.len() % 2 != 0 {
+            return wrong_arity("hset");
         }
+        if let Some(Entry { value: Value::Text(_), .. }) =
+            self.read(db, words[1], (wall / MILLI) as i64)
+        {
+            return wrong_type();
+        }
+        self.note(ChangeKind::Field, db, words[1]);
+        let value = Value::Hash(BTreeMap::new());
+        let new = Entry { value, expires: None, written: wall, extended: wall };
+        let entry = self.data.entry((db, words[1].to_vec())).or_insert(new);
+        entry.written = wall;
+        let Value::Hash(fields) = &mut entry.value else {
+            unreachable!("it is no text");
+        };
+        let set = pairs.chunks(2).map(|it| fields.insert(it[0].to_vec(), it[1].to_vec()));
+        Reply::Integer(set.filter(Option::is_none).count() as i64)
     }
 
     fn delete(&mut self, db: u64, keys: &[&[u8]], now: i64) -> Reply {
@@ -142,7 +160,7 @@ impl Redis {
         match self.read(db, key, now).map(|entry| &entry.value) {
             Some(Value::Text(text)) if is_it(text) => self.delete(db, &[key], now),
             Some(Value::Text(_)) | None => Reply::Integer(0),
-            Some(Value::Hash) => Reply::error(wrong),
+            Some(Value::Hash(_)) => Reply::error(wrong),
         }
     }
 

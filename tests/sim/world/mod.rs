@@ -11,6 +11,7 @@ mod clock;
 mod crash;
 mod debts;
 mod faults;
+mod fences;
 mod hand_over;
 mod keep;
 mod keys;
@@ -41,6 +42,7 @@ use check::Checker;
 use choices::Choices;
 use client::Client;
 use clock::{Clock, MILLI, SECOND};
+use fences::Fences;
 use network::Connection;
 use node::Node;
 use plan::{Class, Plan};
@@ -159,6 +161,7 @@ pub struct World {
     engines: u32,
     servers: u64,
     checker: Checker,
+    fences: Fences,
     violation: Option<check::Failure>,
     rare: Counts,
     timeline: Timeline,
@@ -172,8 +175,9 @@ impl World {
     fn new(mut choices: Choices, class: Option<Class>, wants_timeline: bool) -> World {
         let plan = Plan::draw(&mut choices, class);
         let nodes = (0..plan.nodes)
-            .map(|_| {
-                let wall = EPOCH + choices.between(0, 10 * SECOND);
+            .map(|node| {
+                let wall = EPOCH + choices.between(0, plan.spread);
+                let wall = wall.saturating_add_signed(plan.mad[node]);
                 let clock = Clock::new(wall, Plan::ppm(&mut choices));
                 Node::new(clock, Server::new(String::new(), String::new(), 0))
             })
@@ -210,6 +214,7 @@ impl World {
             engines: 0,
             servers: 0,
             checker: Checker::default(),
+            fences: Fences::default(),
             violation: None,
             rare: Counts::new(),
             timeline: Timeline::new(wants_timeline),
@@ -226,7 +231,7 @@ impl World {
             let mut server = self.new_server(node);
             // Most have been up for longer than any lock lives.
             let age = if self.choices.chance(100) { 0 } else { 100_000 };
-            server.started -= age;
+            server.started = server.started.saturating_sub(age);
             self.nodes[node].redis.server = server;
             if self.plan.has_marker && !self.choices.chance(200) {
                 self.leave_marker(node);
@@ -350,6 +355,7 @@ impl World {
             if stats.rounds > ended {
                 self.rare.hit(Rare::Retry);
             }
+            self.rare.hit_if(stats.set_aside > 0, Rare::SetAside);
             if stats.clock_jumps > 0 {
                 self.rare.hit(Rare::ClockStepDetected);
             }

@@ -203,6 +203,9 @@ pub struct Connection {
     pub times: VecDeque<(u64, Option<u64>)>,
     /// When the client has asked for them, by its clock without its jumps.
     pub time_asked: VecDeque<u64>,
+    /// The commands that raise a counter and were not answered: their places, and when they were
+    /// sent, in true time.
+    pub raises: VecDeque<(u64, u64)>,
     /// Whether the server refused to end it by `CLIENT KILL`, or to say by what name it could.
     pub outlived_kill: bool,
     /// How many elections there were when Sentinels named the server.
@@ -233,6 +236,7 @@ impl Connection {
             said_evicts: false,
             times: VecDeque::new(),
             time_asked: VecDeque::new(),
+            raises: VecDeque::new(),
             outlived_kill: false,
             elections: 0,
         }

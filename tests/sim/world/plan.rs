@@ -16,6 +16,13 @@ use super::server::Make;
 const DRIFT_FACTOR: f64 = 0.01;
 const PPM_MAX: i32 = 5_000;
 
+/// How far a mad clock is off, in nanoseconds: an hour, a year, and back to 1985.
+const FAR: [i64; 3] = [3_600_000_000_000, 30_000_000_000_000_000, 1_200_000_000_000_000_000];
+/// In one of the pairs, both names share a counter.
+const NAMES: [[&str; 2]; 2] = [["r", "invoice:42"], ["r26751", "invoice:42"]];
+/// Parts of a prefix, with what is left of it.
+const SPLITS: [(&str, &str); 3] = [("locks:", ""), ("lock", "s:"), ("", "locks:")];
+
 /// Servers of one make, or of several: each process is drawn from the list.
 const FLEETS: [&[Make]; 4] = [&[Make::PLAIN], &Make::ALL, &[DELEX], &[Make::PLAIN, DELEX, DELIFEQ]];
 const DELEX: Make = Make::ALL[1];
@@ -85,6 +92,15 @@ pub struct Plan {
     pub unguarded_clients: usize,
     /// Which machine each client runs on: those of one machine share its clock.
     pub machines: Vec<usize>,
+    /// How many of a thousand acquisitions ask for a fencing token.
+    pub fenced: u32,
+    /// How far apart the nodes' clocks are, but for those of mad ones: how far these are off.
+    pub spread: u64,
+    pub mad: Vec<i64>,
+    /// What is locked: its names, for clients without a prefix of their own.
+    pub names: [&'static str; 2],
+    /// Whether each client has another part of the key as its prefix.
+    pub splits: bool,
     /// Whether clients of one machine hand locks to each other.
     pub hands_over: bool,
     /// Whether applications keep locks alive.
@@ -129,6 +145,16 @@ impl Plan {
             routes[last] = choices.below(last as u32) as usize;
         }
         let clients = 2 + choices.below(3) as usize;
+        let fenced = choices.pick(&[0, 500, 1_000]);
+        let mut mad = vec![0; nodes];
+        if fenced > 0 && choices.chance(150) {
+            for _ in 0..=choices.below(2) {
+                let node = choices.below(nodes as u32) as usize;
+                mad[node] = choices.pick(&[1, -1]) * choices.pick(&FAR);
+            }
+        }
+        // The longest command must fit.
+        let small = if fenced == 0 { 700 } else { 1_400 };
         let hands_over = choices.chance(450);
         let machine = |client| if hands_over && choices.chance(700) { 0 } else { client };
         let machines = (0..clients).map(machine).collect();
@@ -136,6 +162,11 @@ impl Plan {
             class,
             nodes,
             clients,
+            fenced,
+            spread: choices.pick(&[10_000, 20, 300, 1_200]) * MILLI,
+            mad,
+            names: choices.pick(&NAMES),
+            splits: !hands_over && choices.chance(500),
             resources: 1 + usize::from(choices.chance(300)),
             max_ttl,
             node_timeout,
@@ -154,7 +185,7 @@ impl Plan {
             db: u64::from(choices.chance(150)) * 3,
             makes: choices.pick(&FLEETS),
             key_prefix: if choices.chance(150) { "locks:" } else { "" },
-            wire: Wire::draw(choices, (node_timeout / 4).min(connect_timeout / 10)),
+            wire: Wire::draw(choices, (node_timeout / 4).min(connect_timeout / 10), small),
             process: Process::draw(choices),
             faults: draw_faults(choices, class),
             fault_count: choices.pick(&[12, 4, 0, 24]),
@@ -194,6 +225,14 @@ impl Plan {
         self.guard != RestartGuard::Off && client >= self.unguarded_clients
     }
 
+    /// The client's part of the prefix, and what its names begin with instead.
+    pub fn split(&self, client: usize) -> (&'static str, &'static str) {
+        match self.splits && !self.key_prefix.is_empty() {
+            true => SPLITS[client % SPLITS.len()],
+            false => (self.key_prefix, ""),
+        }
+    }
+
     /// The settings of the client with this number.
     pub fn config(&self, client: usize) -> muxlock::Config {
         let duration = Duration::from_nanos;
@@ -211,7 +250,7 @@ impl Plan {
             .connect_timeout(duration(self.connect_timeout))
             .retry(Retry::default().most(duration(self.retry_most)))
             .drift_factor(DRIFT_FACTOR)
-            .key_prefix(self.key_prefix)
+            .key_prefix(self.split(client).0)
             .max_ttl(duration(self.max_ttl))
             .restart_guard(guard);
         let marked = match self.has_marker && is_guarding {
@@ -257,14 +296,14 @@ impl Plan {
 
 impl Wire {
     /// Nobody gets anywhere if a message usually takes longer than `latency_max`.
-    fn draw(choices: &mut Choices, latency_max: u64) -> Wire {
+    fn draw(choices: &mut Choices, latency_max: u64, small: usize) -> Wire {
         Wire {
             latency: choices.pick(&[100_000, 10_000, MILLI, 8 * MILLI]).min(latency_max),
             late: choices.pick(&[0, 20, 200]),
             late_max: choices.pick(&[5 * MILLI, 60 * MILLI, 1_000 * MILLI]),
             split: choices.pick(&[0, 0, 100]),
             partial: choices.pick(&[0, 0, 100]),
-            buffer: choices.pick(&[64 * 1024, 64 * 1024, 700]),
+            buffer: choices.pick(&[64 * 1024, 64 * 1024, small]),
         }
     }
 }

@@ -15,8 +15,8 @@ const DATABASES: u64 = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     Text(Vec<u8>),
-    /// A type that no lock has.
-    Hash,
+    /// A type that no lock has: its fields.
+    Hash(BTreeMap<Vec<u8>, Vec<u8>>),
 }
 
 /// A key's value and its end.
@@ -52,6 +52,8 @@ pub enum ChangeKind {
     Set,
     Delete,
     Expire,
+    /// A field of a hash was set.
+    Field,
 }
 
 /// What the server keeps for one connection.
@@ -97,7 +99,7 @@ const fn spec(name: &'static str, arity: i32, flags: &str) -> Spec {
 }
 
 /// Flags: `w`rites, takes `m`emory, runs while `l`oading.
-const COMMANDS: [Spec; 18] = [
+const COMMANDS: [Spec; 19] = [
     spec("get", 2, ""),
     spec("set", -3, "wm"),
     spec("eval", -3, ""),
@@ -113,6 +115,7 @@ const COMMANDS: [Spec; 18] = [
     spec("ping", -1, ""),
     spec("flushall", -1, "w"),
     spec("hset", -4, "wm"),
+    spec("hget", 3, ""),
     spec("dbsize", 1, ""),
     spec("delex", -2, "w"),
     spec("delifeq", 3, "w"),
@@ -167,7 +170,8 @@ impl Redis {
                 "NOPERM this user has no permissions to run the '{name}' command"
             ));
         }
-        let has_key = spec.writes || matches!(spec.name, "eval" | "get" | "pttl" | "exists");
+        let has_key =
+            spec.writes || matches!(spec.name, "eval" | "get" | "hget" | "pttl" | "exists");
         if server.refuses(Refusal::Cluster) && has_key {
             return Some(server.cluster_error());
         }
@@ -356,7 +360,8 @@ pub fn lower(word: &[u8]) -> String {
 /// The value that a command of a lock client, or its script, compares with the key's.
 pub fn compared<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
     match *words {
-        [b"EVAL", _, b"2", _, _, token, ..]
+        [b"EVAL", _, b"3", _, _, _, token, ..]
+        | [b"EVAL", _, b"2", _, _, token, ..]
         | [b"EVAL", _, b"1", _, token, ..]
         | [b"DELEX", _, b"IFEQ", token]
         | [b"DELIFEQ", _, token] => Some(token),

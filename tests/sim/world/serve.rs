@@ -3,6 +3,7 @@
 use super::World;
 use super::clock::MICRO;
 use super::debts::released;
+use super::fences::{Asks, FENCE, asks};
 use super::network::{ClientEnd, Connection, ServerEnd, Trust, Way, Yes};
 use super::queue::Event;
 use super::rare::Rare;
@@ -185,6 +186,7 @@ impl World {
         if !stray {
             let changes = std::mem::take(&mut self.nodes[node].redis.changes);
             self.check_changes(node, id, words, &changes);
+            self.note_counted(node, words, &reply, &changes);
             self.note_yes(
                 node,
                 id,
@@ -224,6 +226,13 @@ impl World {
     /// Keeps a yes, to compare it with what the client makes of it.
     fn note_yes(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply, deletes: bool) {
         let (token, key, is_extension) = match (words, reply) {
+            _ if matches!(asks(words), Some(Asks::Raise { .. })) => return,
+            ([b"EVAL", _, b"3", key, _, _, token, ..], Reply::Integer(vote)) if *vote != 0 => {
+                (token, key, false)
+            }
+            ([b"EVAL", _, b"2", key, FENCE, token, ..], Reply::Integer(vote)) if *vote != 0 => {
+                (token, key, false)
+            }
             ([b"SET", key, token, ..], Reply::Status("OK")) => (token, key, false),
             ([b"EVAL", script, b"2", key, _, token, ..], Reply::Integer(vote)) if *vote != 0 => {
                 (token, key, !is_set(script))

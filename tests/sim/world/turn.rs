@@ -272,6 +272,7 @@ impl World {
         self.note_drawn(client, drawn);
         let mut failure = None;
         let mut handed_out = Vec::new();
+        let (mut fenced, mut raised) = (Vec::new(), Vec::new());
         let it = &mut self.clients[client];
         let in_quarantine = it.slots_in_quarantine();
         let is_guarding = self.plan.is_guarding(client);
@@ -296,7 +297,18 @@ impl World {
                     }
                     let mut set = None;
                     match command {
-                        Command::Acquire { token, ttl, .. } => {
+                        Command::AcquireFenced { token, proposal, .. } => {
+                            fenced.push((*token, proposal));
+                        }
+                        Command::Raise { token, number, .. } => {
+                            self.checker.note_uncountable(token, of);
+                            raised.push((nodes, *token, number));
+                        }
+                        _ => {}
+                    }
+                    match command {
+                        Command::Acquire { token, ttl, .. }
+                        | Command::AcquireFenced { token, ttl, .. } => {
                             self.checker.note_uncountable(token, of);
                             let asked = self.checker.asked_at(token);
                             if is_guarding {
@@ -339,6 +351,7 @@ impl World {
                     let what = match (token_of(&command), &command) {
                         (Some(token), _) => What::Lock(digits(token), set),
                         (None, Command::Time) => What::Time(it.steady),
+                        (None, Command::Raise { .. }) => What::Raise,
                         _ => What::Other,
                     };
                     let send = |slot| Step::Send { slot, from, to, what };
@@ -356,6 +369,12 @@ impl World {
         }
         if let Some((rule, text)) = failure {
             self.fail(rule, || text);
+        }
+        for (token, proposal) in fenced {
+            self.note_fenced(&token, proposal);
+        }
+        for (nodes, token, number) in raised {
+            self.check_raise(client, nodes, &token, number);
         }
         for (nodes, token, is_release) in handed_out {
             if is_release {
@@ -386,6 +405,7 @@ impl World {
                 connection.asked.push_back(Asked { place: connection.commands, token, set });
             }
             What::Time(sent) => connection.time_asked.push_back(sent),
+            What::Raise => connection.raises.push_back((connection.commands, self.now)),
             What::Other => {}
         }
         connection.commands += 1;
@@ -430,6 +450,7 @@ impl World {
 fn token_of<'a>(command: &Command<'a>) -> Option<&'a LockToken> {
     match command {
         Command::Acquire { token, .. }
+        | Command::AcquireFenced { token, .. }
         | Command::Extend { token, .. }
         | Command::Heal { token, .. }
         | Command::Release { token, .. } => Some(token),
@@ -441,6 +462,13 @@ fn describe(command: &Command<'_>) -> String {
     match command {
         Command::Acquire { token, ttl, .. } => {
             format!("SET {} for {} ms", Short(token.as_bytes()), ttl.as_millis())
+        }
+        Command::AcquireFenced { token, ttl, proposal, .. } => {
+            let token = Short(token.as_bytes());
+            format!("SET {token} for {} ms, proposing {proposal}", ttl.as_millis())
+        }
+        Command::Raise { token, number, .. } => {
+            format!("raise {} to {number}", Short(token.as_bytes()))
         }
         Command::Extend { token, ttl, .. } => {
             format!("extend {} to {} ms", Short(token.as_bytes()), ttl.as_millis())

@@ -19,11 +19,11 @@ const DOUBLINGS_MAX: u32 = 7;
 /// How often an application has something cancelled when it does something, of a thousand times.
 const CANCELS: u32 = 60;
 
+/// How often an application writes with a number first, in runs where locks have some.
+const WRITES: u32 = 300;
+
 /// How often a holder hands its lock to another client, in runs where they do.
 const HAND_OVERS: u32 = 300;
-
-/// The names of what is locked.
-pub const RESOURCES: [&str; 2] = ["r", "invoice:42"];
 
 /// An operation that was started.
 #[derive(Debug, Clone)]
@@ -42,6 +42,7 @@ pub enum Kind {
     Acquire {
         resource: usize,
         patience: Option<u64>,
+        is_fenced: bool,
     },
     Extend {
         token: [u8; 40],
@@ -82,6 +83,9 @@ impl World {
         if self.choices.chance(CANCELS) {
             self.cancel_something(client);
         }
+        if self.plan.fenced > 0 && self.choices.chance(WRITES) {
+            self.write_something(client);
+        }
         let is_holding = self.is_holding(client);
         if is_holding && self.plan.hands_over && self.choices.chance(HAND_OVERS) {
             return self.hand_over_something(client);
@@ -119,16 +123,22 @@ impl World {
         let patience = wait.map(|wait| started + wait);
         let until = |at: u64| Patience::Until(Moment::with_jumps(at, self.clients[client].jumped));
         let asked = patience.map_or(Patience::OneRound, until);
-        let name = Resource::new(RESOURCES[resource]).expect("a valid name");
-        let result =
-            self.clients[client].engine.acquire(now, name, Duration::from_nanos(ttl), asked);
+        let is_fenced = self.choices.chance(self.plan.fenced);
+        let name = [self.plan.split(client).1, self.plan.names[resource]].concat();
+        let resource_name = Resource::new(&name).expect("a valid name");
+        let (engine, wanted) = (&mut self.clients[client].engine, Duration::from_nanos(ttl));
+        let result = match is_fenced {
+            true => engine.acquire_fenced(now, resource_name, wanted, asked),
+            false => engine.acquire(now, resource_name, wanted, asked),
+        };
         self.timeline.note(self.now, || {
-            format!("client {client} locks {} for {} {asked:?}", RESOURCES[resource], Millis(ttl))
+            let kind = if is_fenced { "fenced" } else { "plain" };
+            format!("client {client} locks {name} for {} {asked:?}, {kind}", Millis(ttl))
         });
         match result {
             Ok(id) => {
                 let limit = patience.unwrap_or(started + self.plan.round_max());
-                self.start(client, id, Kind::Acquire { resource, patience }, limit);
+                self.start(client, id, Kind::Acquire { resource, patience, is_fenced }, limit);
             }
             Err(error) => {
                 let is_odd = !matches!(error.kind(), LockErrorKind::InvalidTtl { .. });
@@ -256,6 +266,7 @@ impl World {
                 Cancelled::Extension(lease),
                 Kind::Extend { deadline, granted, .. } | Kind::Keep { deadline, granted, .. },
             ) => {
+                self.check_fence_kept(&lease, None);
                 let known = Known::of(&lease);
                 let is_extended = known.until > *deadline || known.granted != *granted;
                 let told = self.clients[client].told;
@@ -348,7 +359,7 @@ impl World {
     }
 
     fn acquired(&mut self, client: usize, operation: Operation, result: Result<Lease, LockError>) {
-        let Kind::Acquire { resource, patience } = operation.kind else {
+        let Kind::Acquire { resource, patience, .. } = operation.kind else {
             return self.fail("TERMINATION", || "an operation changed its kind".into());
         };
         match result {
@@ -386,6 +397,7 @@ impl World {
         result: Result<(), LockError>,
     ) {
         self.check_extended(client, &operation, &Known::of(&lease), result.is_ok());
+        self.check_fence_kept(&lease, result.is_ok().then_some(Rare::FencedExtended));
         match &result {
             Ok(()) => self.rare.hit(Rare::Extended),
             Err(error) => {

@@ -1,0 +1,292 @@
+//! Locks with a fencing token: their number is part of their type.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::loop_work::Order;
+use super::signals::Cancel;
+use super::{Error, KeepAliveError, KeptLock, LockGuard, LockParts, Redlock};
+use crate::error::LockError;
+use crate::fencing::FencingToken;
+use crate::keep_alive::KeepAlive;
+use crate::proto::Released;
+use crate::sys::clock::time_until;
+
+/// Takes locks with a fencing token. It comes from [`Redlock::fenced`] or
+/// [`Waiter::fenced`](crate::Waiter::fenced), and is the same client.
+///
+/// A fenced lock comes with a number, and who holds the lock later has a greater one. A resource
+/// that refuses smaller numbers than it has seen cannot be harmed by a holder that was paused, cut
+/// off or misled by a clock. Nothing else of this crate protects against that.
+///
+/// # At the resource
+/// A number that is not checked helps nobody. **All** who write must have one, and:
+///
+/// 1. The resource accepts a write if its number is at least the *mark*, in one atomic step with
+///    the write, and sets the mark to the number (F20). A holder may write often.
+/// 2. The mark is stored with the data, begins at 0, is never lowered, and lives as long as the
+///    data (F21).
+/// 3. A holder *enters* before it reads: it first raises the mark, and then reads, computes and
+///    writes. Otherwise a late write of an earlier holder may be accepted between its read and its
+///    write, and then be lost (F22).
+/// 4. A refused write means that the lock is lost. The holder stops, and does not try again with
+///    the same number (F23).
+///
+/// ```sql
+/// UPDATE account SET fence = ?1 WHERE id = ?2 AND fence <= ?1;                -- enter: 1 row
+/// UPDATE account SET balance = ?3, fence = ?1 WHERE id = ?2 AND fence <= ?1;  -- each write
+/// ```
+///
+/// What cannot check, such as a mail, cannot be fenced: make it idempotent by the number.
+///
+/// # What the order depends on
+/// The order is certain whatever clocks, pauses and the network do, as long as masters lose no
+/// counters. If some are restarted without their data, it is certain as far as the
+/// [restart guard](crate::RestartGuard) does its work and no master's clock is off by more than
+/// half of [`max_ttl`](crate::Builder::max_ttl), less half a second: 14.5 s by default. Nothing may
+/// evict, expire or delete the [counters](crate::Builder::fencing_key).
+///
+/// A fenced lock and a plain one exclude each other, but only the fenced one has a number.
+///
+/// ```no_run
+/// use muxlock::Redlock;
+/// use std::time::Duration;
+///
+/// # fn write(_: i64) -> bool { true }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let lock = redlock.fenced().try_lock("account:7", Duration::from_secs(10))?;
+/// if !write(lock.fencing_token().as_i64()) {
+///     return Err("another holder has written since".into());
+/// }
+/// assert!(lock.unlock()?.was_held());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FencedRedlock {
+    redlock: Redlock,
+    /// Ends its waits.
+    cancel: Option<Arc<Cancel>>,
+}
+
+impl Redlock {
+    /// The same client, for locks with a fencing token.
+    pub fn fenced(&self) -> FencedRedlock {
+        FencedRedlock::new(self.clone(), None)
+    }
+}
+
+impl FencedRedlock {
+    pub(super) fn new(redlock: Redlock, cancel: Option<Arc<Cancel>>) -> FencedRedlock {
+        FencedRedlock { redlock, cancel }
+    }
+
+    /// Same as [`Redlock::try_lock`], with a fencing token. Rarely, the masters need a second round
+    /// trip to agree on it; the validity is shorter by that.
+    ///
+    /// # Errors
+    /// The same as [`Redlock::try_lock`]; and
+    /// [`InvalidResource`](crate::LockErrorKind::InvalidResource) if the resource's key is that of
+    /// the [counters](crate::Builder::fencing_key).
+    pub fn try_lock(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<Fenced<LockGuard>, LockError> {
+        self.acquire(resource.as_ref(), ttl, None)
+    }
+
+    /// Same as [`Redlock::try_lock_for`], with a fencing token.
+    ///
+    /// # Errors
+    /// The same as [`Redlock::try_lock_for`] and [`try_lock`](FencedRedlock::try_lock).
+    pub fn try_lock_for(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<Fenced<LockGuard>, LockError> {
+        self.acquire(resource.as_ref(), ttl, Some(wait))
+    }
+
+    /// Same as [`Redlock::try_lock_until`], with a fencing token.
+    ///
+    /// # Errors
+    /// The same as [`try_lock_for`](FencedRedlock::try_lock_for).
+    pub fn try_lock_until(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        deadline: Instant,
+    ) -> Result<Fenced<LockGuard>, LockError> {
+        self.try_lock_for(resource, ttl, time_until(deadline))
+    }
+
+    fn acquire(
+        &self,
+        resource: &[u8],
+        ttl: Duration,
+        wait: Option<Duration>,
+    ) -> Result<Fenced<LockGuard>, LockError> {
+        let guard = self.redlock.acquire_by(resource, wait, |resource, patience| {
+            let cancel = self.cancel.clone();
+            Order::AcquireFenced { resource, ttl, patience, cancel }
+        })?;
+        Fenced::try_from(guard).map_err(|_| LockError::unfenced())
+    }
+
+    /// Same as [`Redlock::with_lock`], with a fencing token: `work` gives it to the resource with
+    /// each write.
+    ///
+    /// # Errors
+    /// The same as [`Redlock::with_lock`] and [`try_lock`](FencedRedlock::try_lock).
+    pub fn with_lock<T, E>(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+        work: impl FnOnce(&Fenced<KeptLock>) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        let lock = self.try_lock_for(resource, ttl, wait).map_err(Error::from)?;
+        let held = lock.keep_alive(KeepAlive::default()).map_err(Error::from)?;
+        let done = work(&held)?;
+        held.inner.end_work()?;
+        Ok(done)
+    }
+
+    /// Same as [`Redlock::adopt`], for a lock that was acquired with a fencing token. The number
+    /// stays the same: it is one lock.
+    ///
+    /// # Errors
+    /// The same as [`Redlock::adopt`]; and [`Unfenced`](crate::LockErrorKind::Unfenced) if the lock
+    /// has no fencing token: the client then releases it.
+    pub fn adopt(&self, parts: LockParts) -> Result<Fenced<LockGuard>, LockError> {
+        let guard = self.redlock.adopt(parts)?;
+        Fenced::try_from(guard).map_err(|_| LockError::unfenced())
+    }
+}
+
+/// A held lock with its fencing token: a [`LockGuard`], a [`KeptLock`], or [`LockParts`].
+///
+/// Code that touches the resource takes `&Fenced<LockGuard>` or a [`FencingToken`], and does not
+/// compile with a plain lock:
+///
+/// ```compile_fail,E0308
+/// # use muxlock::{Fenced, LockGuard, Redlock};
+/// fn withdraw(lock: &Fenced<LockGuard>) {}
+///
+/// fn wrong(redlock: &Redlock) -> Result<(), muxlock::LockError> {
+///     let lock = redlock.try_lock("account:7", std::time::Duration::from_secs(10))?;
+///     withdraw(&lock);
+///     Ok(())
+/// }
+/// ```
+///
+/// It can be used like what is in it. What is in it cannot be replaced: another lock would have
+/// another number.
+#[must_use = "if unused, the lock is released immediately; in parts, it only expires"]
+#[clippy::has_significant_drop]
+pub struct Fenced<T> {
+    inner: T,
+    token: FencingToken,
+}
+
+impl<T> Fenced<T> {
+    /// The lock's number. Extensions, renewals and hand-overs do not change it.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// The lock alone. It keeps its number:
+    /// [`LockGuard::fencing_token`] returns it.
+    pub fn into_inner(self) -> T {
+        self.inner
+    }
+}
+
+impl<T> Deref for Fenced<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Fenced<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fenced").field("token", &self.token).field("inner", &self.inner).finish()
+    }
+}
+
+/// Fails with the unchanged guard if the lock has no fencing token.
+impl TryFrom<LockGuard> for Fenced<LockGuard> {
+    type Error = LockGuard;
+
+    fn try_from(guard: LockGuard) -> Result<Fenced<LockGuard>, LockGuard> {
+        match guard.fencing_token() {
+            Some(token) => Ok(Fenced { inner: guard, token }),
+            None => Err(guard),
+        }
+    }
+}
+
+impl Fenced<LockGuard> {
+    /// Same as [`LockGuard::extend`].
+    ///
+    /// # Errors
+    /// The same as [`LockGuard::extend`].
+    pub fn extend(&mut self, ttl: Duration) -> Result<(), LockError> {
+        self.inner.extend(ttl)
+    }
+
+    /// Same as [`LockGuard::ensure`].
+    ///
+    /// # Errors
+    /// The same as [`LockGuard::ensure`].
+    pub fn ensure(&mut self, min: Duration) -> Result<(), LockError> {
+        self.inner.ensure(min)
+    }
+
+    /// Same as [`LockGuard::unlock`].
+    ///
+    /// # Errors
+    /// The same as [`LockGuard::unlock`].
+    pub fn unlock(self) -> Result<Released, LockError> {
+        self.inner.unlock()
+    }
+
+    /// Same as [`LockGuard::keep_alive`].
+    ///
+    /// # Errors
+    /// The same as [`LockGuard::keep_alive`]. The guard in the error keeps its number.
+    pub fn keep_alive(self, how: KeepAlive) -> Result<Fenced<KeptLock>, KeepAliveError> {
+        let Fenced { inner, token } = self;
+        Ok(Fenced { inner: inner.keep_alive(how)?, token })
+    }
+
+    /// Same as [`LockGuard::into_parts`].
+    pub fn into_parts(self) -> Fenced<LockParts> {
+        Fenced { inner: self.inner.into_parts(), token: self.token }
+    }
+}
+
+impl Fenced<KeptLock> {
+    /// Same as [`KeptLock::unlock`].
+    ///
+    /// # Errors
+    /// The same as [`KeptLock::unlock`].
+    pub fn unlock(self) -> Result<Released, LockError> {
+        self.inner.unlock()
+    }
+
+    /// Same as [`KeptLock::stop`].
+    pub fn stop(self) -> Fenced<LockGuard> {
+        Fenced { inner: self.inner.stop(), token: self.token }
+    }
+}

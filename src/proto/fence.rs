@@ -1,0 +1,379 @@
+//! Fencing tokens: a lock's number is the greatest that a quorum of nodes has given it, and each
+//! node of that quorum has a counter that is not below it (F7).
+//!
+//! Nearly always all nodes can take the number that the attempt proposes, and an acquisition takes
+//! one round trip. If not, the nodes that gave less raise their counters: a second round trip.
+
+use super::command::{Command, Counter, Grant, Reply};
+use super::node::State;
+use super::notices::Notice;
+use super::operation::OpId;
+use super::round::{Claim, Kind, Lost};
+use super::{Engine, NodeSet, Patience};
+use crate::error::LockError;
+use crate::fencing::{self, Fencing, FencingToken};
+use crate::moment::Moment;
+use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
+use crate::resource::Resource;
+
+/// A number that is further ahead of the masters' clocks than this is set aside while others may
+/// come (F11).
+const AHEAD_MAX_MICROS: u64 = 60_000_000;
+/// A master takes no proposal that is further from its own clock.
+const NEAR_MICROS: u64 = 500_000;
+/// Proposals are not less: a smaller time is that of a clock that was never set.
+const PROPOSAL_MIN: u64 = 2;
+/// A script says so if the counter now has the proposal.
+const AT_PROPOSAL: u64 = 1;
+
+/// What is known of the rounds that ask for a fencing token, apart from all other rounds.
+#[derive(Default)]
+pub(super) struct Fences {
+    /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
+    slots: Vec<Fence>,
+    /// The last proposal.
+    proposal: u64,
+}
+
+#[derive(Default)]
+struct Fence {
+    bucket: u16,
+    /// Zero if there is none.
+    proposal: u64,
+    /// Whether no node was ready when the round started, and none has been since.
+    is_unsent: bool,
+    /// Since a node has given another number than the proposal.
+    stamping: Option<Box<Stamping>>,
+}
+
+/// The numbers of a round whose nodes do not agree.
+struct Stamping {
+    /// Of each node, if it granted.
+    numbers: Box<[u64]>,
+    /// The lock's number, as soon as it is fixed. It never changes (F10).
+    fixed: Option<u64>,
+    /// The nodes whose numbers are set aside. They have not voted.
+    aside: NodeSet,
+    /// Whether no others came than those that were set aside.
+    is_last: bool,
+}
+
+impl Fences {
+    /// A fenced round has started.
+    fn start(&mut self, round: usize, key: &Resource, is_unsent: bool) {
+        if self.slots.len() <= round {
+            self.slots.resize_with(round + 1, Fence::default);
+        }
+        let bucket = fencing::bucket(key.as_bytes());
+        self.slots[round] = Fence { bucket, proposal: 0, is_unsent, stamping: None };
+    }
+
+    /// Draws the round's proposal (F6): the masters' time, and more than before, so that the next
+    /// counter need not grow beyond it. If the masters would cut what is more than before, their
+    /// clocks were set back, and it is their time.
+    fn propose(&mut self, round: usize, time: u64) -> u64 {
+        let next = self.proposal + 1;
+        let is_near = next < time.saturating_add(NEAR_MICROS);
+        let proposal = if is_near { next.max(time) } else { time };
+        let is_number = FencingToken::checked(proposal).is_some();
+        let proposal = if time >= PROPOSAL_MIN && is_number { proposal } else { 0 };
+        self.proposal = proposal;
+        self.slots[round].proposal = proposal;
+        proposal
+    }
+
+    fn fixed(&self, round: usize) -> Option<u64> {
+        self.slots[round].stamping.as_ref()?.fixed
+    }
+
+    /// The number that the node has given.
+    fn number_of(&self, round: usize, node: usize) -> u64 {
+        let fence = &self.slots[round];
+        fence.stamping.as_ref().map_or(fence.proposal, |stamping| stamping.numbers[node])
+    }
+
+    /// The number of a round that was won.
+    pub(super) fn token(&self, round: usize) -> FencingToken {
+        let number = self.fixed(round).unwrap_or(self.slots[round].proposal);
+        FencingToken::checked(number).expect("no other number is counted")
+    }
+
+    /// The counter, and the proposal.
+    pub(super) fn asked<'a>(&self, round: usize, key: &'a Resource) -> (Counter<'a>, u64) {
+        let Fence { bucket, proposal, .. } = self.slots[round];
+        (Counter { key: key.as_bytes(), bucket }, proposal)
+    }
+}
+
+impl Engine {
+    /// Same as [`acquire`](Engine::acquire), but the lock has a fencing token: see
+    /// [`Lease::fencing_token`](super::Lease::fencing_token).
+    ///
+    /// # Errors
+    /// As for [`acquire`](Engine::acquire), and
+    /// [`LockErrorKind::InvalidResource`](crate::LockErrorKind::InvalidResource) if the resource's
+    /// key is that of the counters (F4).
+    pub fn acquire_fenced(
+        &mut self,
+        now: Moment,
+        resource: Resource,
+        ttl: std::time::Duration,
+        patience: Patience,
+    ) -> Result<OpId, LockError> {
+        let key = resource.clone().prefixed(&self.config.key_prefix);
+        if key == self.config.fencing_key {
+            return Err(LockError::reserved(&resource));
+        }
+        self.begin(now, resource, ttl, patience, Fencing::On)
+    }
+
+    /// Starts a round that asks for a fencing token.
+    #[inline(never)]
+    pub(super) fn start_fenced(&mut self, now: Moment, claim: Claim, op: usize) -> usize {
+        self.nodes.look_at_clocks(now);
+        let round = self.rounds.start(now, Kind::AcquireFenced, claim, Some(op));
+        let is_unsent = self.nodes.open().is_empty();
+        self.fences.start(round, &self.rounds.claim(round).key, is_unsent);
+        self.propose(now, round);
+        round
+    }
+
+    /// A fenced round waited for a connection, which is ready now. All nodes of a round are sent
+    /// the same proposal, so it is drawn once more if this is the first node.
+    #[cold]
+    pub(super) fn propose_late(&mut self, now: Moment, round: usize) {
+        if std::mem::take(&mut self.fences.slots[round].is_unsent) {
+            self.propose(now, round);
+        }
+    }
+
+    fn propose(&mut self, now: Moment, round: usize) {
+        let time = self.nodes.time(now);
+        let proposal = time.map_or(0, |time| self.fences.propose(round, time));
+        let is_usual = time.is_some_and(|time| proposal <= time.saturating_add(AHEAD_MAX_MICROS));
+        // Otherwise, a grant at the proposal needs a look.
+        self.rounds[round].grant = Some(Grant::One).filter(|_| proposal != 0 && is_usual);
+    }
+
+    /// A node has granted, and has said which number its counter has.
+    #[cold]
+    pub(super) fn note_number(&mut self, round: usize, node: usize, said: u64) {
+        let (count, is_decided) = (self.nodes.len(), self.rounds[round].decided);
+        let Fence { proposal, stamping, .. } = &mut self.fences.slots[round];
+        let number = if said == AT_PROPOSAL && *proposal != 0 { *proposal } else { said };
+        let is_usual = self.rounds[round].grant.is_some();
+        if stamping.is_none() && number == *proposal && is_usual {
+            return;
+        }
+        // Without one, all grants so far were at the proposal.
+        let stamping = stamping.get_or_insert_with(|| {
+            Box::new(Stamping {
+                numbers: vec![*proposal; count].into(),
+                fixed: is_decided.then_some(*proposal),
+                aside: NodeSet::EMPTY,
+                is_last: false,
+            })
+        });
+        stamping.numbers[node] = number;
+        self.rounds[round].grant = None;
+    }
+
+    /// Counts a grant that counts, as far as its number allows (F7).
+    #[cold]
+    pub(super) fn stamp(&mut self, now: Moment, round: usize, node: usize) {
+        let voted = &self.rounds[round];
+        let is_over = voted.decided || voted.owner.is_none();
+        let number = self.fences.number_of(round, node);
+        match self.fences.fixed(round) {
+            None if FencingToken::checked(number).is_none() => {
+                self.vote(now, round, node, NodeOutcome::Outnumbered);
+            }
+            None => self.vote(now, round, node, NodeOutcome::Granted),
+            Some(fixed) if number == fixed => self.vote(now, round, node, NodeOutcome::Granted),
+            Some(fixed) if number < fixed && !is_over => {
+                self.raise(now, round, NodeSet::one(node));
+                self.judge(now, round);
+            }
+            // Its own grant is beyond the number, or nobody waits for it (F10).
+            Some(_) => self.vote(now, round, node, NodeOutcome::Outnumbered),
+        }
+    }
+
+    fn is_far_ahead(&self, now: Moment, number: u64) -> bool {
+        let time = self.nodes.time(now);
+        time.is_some_and(|time| number > time.saturating_add(AHEAD_MAX_MICROS))
+    }
+
+    /// Takes back those of the votes whose numbers are far ahead: others may come (F11).
+    fn set_aside(&mut self, now: Moment, round: usize) -> bool {
+        let voted = &self.rounds[round];
+        let mut far = NodeSet::EMPTY;
+        for node in voted.granted.iter() {
+            if self.is_far_ahead(now, self.fences.number_of(round, node)) {
+                far.insert(node);
+            }
+        }
+        let Some(stamping) = &mut self.fences.slots[round].stamping else {
+            return false;
+        };
+        if far.is_empty() || stamping.is_last || stamping.fixed.is_some() {
+            return false;
+        }
+        stamping.aside.extend(far);
+        self.stats.set_aside += far.len() as u64;
+        self.rounds.take_back(round, far);
+        for node in far.iter() {
+            if self.nodes[node].note_far_ahead() {
+                self.nodes.notice(node, Notice::FarAhead);
+            }
+        }
+        true
+    }
+
+    /// Nothing is decided yet. If only numbers that were set aside are left, the lowest of them are
+    /// taken (F11).
+    #[cold]
+    pub(super) fn take_aside(&mut self, now: Moment, round: usize) {
+        self.set_aside(now, round);
+        let Some(stamping) = &mut self.fences.slots[round].stamping else {
+            return;
+        };
+        let voted = &self.rounds[round];
+        if stamping.aside.is_empty() || stamping.aside != voted.undecided {
+            return;
+        }
+        stamping.is_last = true;
+        let missing = voted.tally.missing();
+        let numbers = &stamping.numbers;
+        let mut lowest: Vec<usize> = stamping.aside.iter().collect();
+        lowest.sort_by_key(|node| numbers[*node]);
+        lowest.truncate(missing);
+        lowest.iter().for_each(|node| stamping.aside.remove(*node));
+        for node in lowest {
+            self.record(now, round, node, NodeOutcome::Granted);
+        }
+        self.judge(now, round);
+    }
+
+    /// A quorum has granted. The greatest of its numbers is the lock's (F8). Returns whether all
+    /// of them have it; if not, the others are raised.
+    #[inline]
+    pub(super) fn is_stamped(&mut self, now: Moment, round: usize) -> bool {
+        match &self.fences.slots[round].stamping {
+            None => true,
+            Some(stamping) => stamping.fixed.is_some() || self.fix(now, round),
+        }
+    }
+
+    #[cold]
+    fn fix(&mut self, now: Moment, round: usize) -> bool {
+        if self.set_aside(now, round) {
+            self.judge(now, round);
+            return false;
+        }
+        let granted = self.rounds[round].granted;
+        let Some(stamping) = &mut self.fences.slots[round].stamping else {
+            return true;
+        };
+        let numbers = &stamping.numbers;
+        let greatest = granted.iter().map(|node| numbers[node]).max().unwrap_or_default();
+        let mut lower = NodeSet::EMPTY;
+        granted.iter().filter(|it| numbers[*it] < greatest).for_each(|node| lower.insert(node));
+        stamping.fixed = Some(greatest);
+        for node in std::mem::take(&mut stamping.aside).iter() {
+            self.record(now, round, node, NodeOutcome::Outnumbered);
+        }
+        if lower.is_empty() {
+            return true;
+        }
+        self.rounds.take_back(round, lower);
+        self.raise(now, round, lower);
+        self.judge(now, round);
+        false
+    }
+
+    /// Has these nodes raise their counters to the lock's number. Each of them has granted less, on
+    /// the connection that it still has (F9).
+    fn raise(&mut self, now: Moment, round: usize, nodes: NodeSet) {
+        let started = self.rounds[round].started;
+        let mut raised = nodes;
+        for node in nodes.iter() {
+            let failure = match self.nodes[node].state() {
+                _ if self.nodes[node].was_lost_since(started) => self.nodes[node].last_failure(),
+                State::Ready if !self.nodes.open().contains(node) => NodeOutcome::Backlogged,
+                State::Ready => continue,
+                _ => self.nodes[node].last_failure(),
+            };
+            raised.remove(node);
+            self.record(now, round, node, failure);
+        }
+        if !raised.is_empty() {
+            self.stats.raised += raised.len() as u64;
+            self.rounds[round].references += raised.len() as u32;
+            self.nodes.raise(raised, round);
+        }
+    }
+
+    /// Whether a raise that was not handed out is of no use: nobody waits for it (F14).
+    pub(super) fn is_raise_useless(&self, round: usize) -> bool {
+        let voted = &self.rounds[round];
+        let is_over = voted.is_abandoned || voted.decided || voted.owner.is_none();
+        is_over || self.last_now >= voted.deadline
+    }
+
+    #[cold]
+    pub(super) fn take_back_raise(&mut self, nodes: NodeSet, round: usize) {
+        for node in nodes.iter() {
+            if !self.rounds[round].decided {
+                let outcome = NodeOutcome::TimedOut(crate::outcome::Phase::Reply);
+                self.vote(self.last_now, round, node, outcome);
+            }
+            self.rounds.dereference(round);
+        }
+    }
+
+    /// The command that raises the counters to the lock's number.
+    pub(super) fn raise_command(&self, round: usize) -> Command<'_> {
+        let (counter, _) = self.fences.asked(round, &self.config.fencing_key);
+        let number = self.fences.fixed(round).unwrap_or_default();
+        let Claim { key, token, .. } = self.rounds.claim(round);
+        Command::Raise { key: key.as_bytes(), token, counter, number }
+    }
+
+    /// The reply to a raise. It can leave no key, so nothing is owed for it (F14).
+    #[cold]
+    pub(super) fn handle_raised(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
+        let outcome = match reply {
+            Reply::Integer(1) => {
+                // Its counter is not below the number, and its own grant was not above.
+                if let (Some(fixed), Some(stamping)) =
+                    (self.fences.fixed(round), &mut self.fences.slots[round].stamping)
+                {
+                    stamping.numbers[node] = fixed;
+                }
+                NodeOutcome::Granted
+            }
+            Reply::Integer(0) => NodeOutcome::Absent,
+            Reply::Error(error) => {
+                let kind = error.kind;
+                self.stats.server_errors += 1;
+                self.nodes[node].keep_error(error);
+                self.count(now, round, node, NodeOutcome::Server(kind));
+                self.rounds.dereference(round);
+                if matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::Auth) {
+                    self.fail_node(now, node, NodeOutcome::Server(kind));
+                }
+                return;
+            }
+            _ => {
+                let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
+                self.fail_node(now, node, outcome);
+                self.owe(now, node, round, Lost::Raise);
+                self.vote(now, round, node, outcome);
+                return self.rounds.dereference(round);
+            }
+        };
+        self.count(now, round, node, outcome);
+        self.rounds.dereference(round);
+    }
+}

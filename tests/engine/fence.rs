@@ -1,0 +1,378 @@
+//! Fencing tokens: which number a lock has, and which nodes count for it.
+
+use std::time::Duration;
+
+use muxlock::proto::{Lease, Notice, Patience, Reply};
+use muxlock::{LockErrorKind, NodeOutcome, Resource, ServerErrorKind};
+use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
+
+/// The masters' time when a scenario begins, in microseconds.
+const TIME: u64 = 1_000_001_000_000;
+const SECOND: u64 = 1_000_000;
+
+trait Fenced {
+    fn lock_fenced(&mut self);
+    fn fenced(nodes: usize) -> Scenario;
+    fn numbers(&mut self, numbers: &[u64]);
+}
+
+impl Fenced for Scenario {
+    fn lock_fenced(&mut self) {
+        let resource = Resource::new("resource").expect("a valid name");
+        let result = self.engine.acquire_fenced(self.now, resource, TTL, Patience::OneRound);
+        result.expect("the arguments are valid");
+    }
+
+    /// Ready nodes, which were sent the SET with the first token.
+    fn fenced(nodes: usize) -> Scenario {
+        let mut scenario = Scenario::ready(nodes);
+        scenario.lock_fenced();
+        assert_eq!(scenario.drain(), [Acted::Fenced((0..nodes).collect(), 1, TIME)]);
+        scenario
+    }
+
+    /// The first nodes grant at these numbers.
+    fn numbers(&mut self, numbers: &[u64]) {
+        for (node, number) in numbers.iter().enumerate() {
+            self.reply(node, Reply::Integer(*number as i64));
+        }
+    }
+}
+
+fn number(lease: &Lease) -> u64 {
+    lease.fencing_token().expect("it is fenced").get()
+}
+
+fn outcomes(error: &muxlock::LockError) -> Vec<NodeOutcome> {
+    error.nodes().iter().map(|report| report.outcome).collect()
+}
+
+/// F7, F8: all equal, so there is one round trip.
+#[test]
+fn lock_has_the_proposal_if_a_quorum_took_it() {
+    let mut scenario = Scenario::fenced(5);
+    scenario.numbers(&[1, 1]);
+    scenario.nothing_done();
+    scenario.reply(2, Reply::Integer(1));
+    let lease = scenario.acquired().expect("a quorum granted");
+    assert_eq!(number(&lease), TIME);
+    assert_eq!(scenario.drain(), []);
+    assert_eq!((scenario.engine.stats().fenced, scenario.engine.stats().raised), (1, 0));
+}
+
+/// F19.
+#[test]
+fn plain_lock_has_no_number() {
+    let mut scenario = Scenario::ready(3);
+    assert_eq!(scenario.locked().fencing_token(), None);
+    assert_eq!(scenario.engine.stats().fenced, 0);
+}
+
+/// F6: the lower median of the masters' clocks, and more than before.
+#[test]
+fn proposal_is_the_masters_time_and_grows() {
+    let mut scenario = Scenario::new(5);
+    let ahead = [1, 5_000_000, 2_000_000, 3_000_000, 900_000_000].map(Duration::from_secs);
+    scenario.ahead = ahead.to_vec();
+    let mut scenario = scenario.all_ready();
+    for more in 0..3 {
+        scenario.lock_fenced();
+        let expected = (3_000_000 + 1) * SECOND + more;
+        let token = 1 + more as u32;
+        assert_eq!(scenario.drain(), [Acted::Fenced(vec![0, 1, 2, 3, 4], token, expected)]);
+        scenario.replies(0..5, Reply::Nil);
+        assert!(scenario.acquired().unwrap_err().is_contended());
+        scenario.drain();
+        scenario.replies(0..5, Reply::Integer(0));
+    }
+}
+
+/// F6: without the time of a quorum there is no proposal; 1 is a number then.
+#[test]
+fn without_the_masters_time_the_greatest_number_is_taken() {
+    let mut scenario = Scenario::new(3);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    for node in 0..3 {
+        scenario.engine.handle_connected(scenario.now, node);
+        scenario.drain();
+        for step in 0..8 {
+            match step {
+                6 => {
+                    scenario.greet_with(node, server_error(ServerErrorKind::Permission));
+                }
+                _ => assert!(scenario.greet_once(node)),
+            }
+        }
+    }
+    scenario.lock_fenced();
+    assert_eq!(scenario.drain(), [Acted::Fenced(vec![0, 1, 2], 1, 0)]);
+    scenario.numbers(&[1, 7]);
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, 7)]);
+    scenario.reply(0, Reply::Integer(1));
+    assert_eq!(number(&scenario.acquired().unwrap()), 7);
+}
+
+/// F8, F9: the nodes that granted less are raised, and no others.
+#[test]
+fn nodes_that_gave_less_are_raised_to_the_greatest_number() {
+    let mut scenario = Scenario::fenced(5);
+    scenario.numbers(&[1, TIME + 9, TIME + 4]);
+    scenario.nothing_done();
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![0, 2], 1, TIME + 9)]);
+    scenario.reply(0, Reply::Integer(1));
+    scenario.nothing_done();
+    scenario.reply(2, Reply::Integer(1));
+    let lease = scenario.acquired().expect("a quorum is stamped");
+    assert_eq!(number(&lease), TIME + 9);
+    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(scenario.engine.stats().raised, 2);
+}
+
+/// F8: numbers that differ from the proposal, but not from each other.
+#[test]
+fn equal_numbers_need_no_raise() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[TIME + 5, TIME + 5]);
+    assert_eq!(number(&scenario.acquired().unwrap()), TIME + 5);
+    assert_eq!(scenario.drain(), []);
+}
+
+/// F10: a late grant that is equal is a stamp, a smaller one is raised, a greater one is of no use.
+#[test]
+fn late_grant_counts_as_its_number_allows() {
+    let mut scenario = Scenario::fenced(5);
+    scenario.numbers(&[1, 1, TIME + 9]);
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![0, 1], 1, TIME + 9)]);
+    scenario.reply(3, Reply::Integer(TIME as i64 + 10));
+    scenario.reply(0, Reply::Integer(0));
+    scenario.nothing_done();
+    scenario.reply(1, Reply::Integer(1));
+    scenario.nothing_done();
+    scenario.reply(4, Reply::Integer(TIME as i64 + 9));
+    let lease = scenario.acquired().unwrap();
+    assert_eq!(number(&lease), TIME + 9);
+    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2, 4]);
+
+    let mut scenario = Scenario::fenced(5);
+    scenario.numbers(&[1, 1, TIME + 9]);
+    scenario.drain();
+    scenario.reply(4, Reply::Integer(1));
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![4], 1, TIME + 9)]);
+    scenario.replies([4, 0], Reply::Integer(1));
+    assert_eq!(number(&scenario.acquired().unwrap()), TIME + 9);
+}
+
+#[test]
+fn greater_late_grant_may_lose_the_attempt() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, TIME + 9]);
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, TIME + 9)]);
+    scenario.reply(2, Reply::Integer(TIME as i64 + 10));
+    scenario.reply(0, Reply::Integer(0));
+    let error = scenario.acquired().unwrap_err();
+    assert!(error.is_contended(), "{error}");
+    let expected = [NodeOutcome::Absent, NodeOutcome::Granted, NodeOutcome::Outnumbered];
+    assert_eq!(outcomes(&error), expected);
+    // F14: behind the raise.
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+}
+
+/// F13.
+#[test]
+fn validity_is_proved_after_the_last_stamp() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, TIME + 9]);
+    scenario.drain();
+    scenario.reply(0, Reply::Integer(1));
+    scenario.now = scenario.now.after(TTL);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Expired);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+}
+
+/// F14: a raise that times out or is lost is a vote that is missing, and nothing is owed for it.
+#[test]
+fn raise_without_an_answer_is_a_missing_vote() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, TIME + 9]);
+    scenario.drain();
+    scenario.reply(2, Reply::Nil);
+    scenario.pass(NODE_TIMEOUT);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(outcomes(&error)[1..], [NodeOutcome::Granted, NodeOutcome::Held]);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    scenario.replies([0, 0, 1, 2], Reply::Integer(1));
+    assert_eq!(scenario.engine.unanswered(), 0);
+
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, TIME + 9]);
+    scenario.drain();
+    let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    scenario.engine.handle_disconnected(scenario.now, 0, lost);
+    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0, "the SET was answered");
+    scenario.reply(2, Reply::Integer(TIME as i64 + 9));
+    assert_eq!(number(&scenario.acquired().unwrap()), TIME + 9);
+}
+
+/// F9: on the same connection.
+#[test]
+fn node_that_was_reconnected_since_it_granted_is_not_raised() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.pass(Duration::from_millis(1));
+    scenario.numbers(&[1]);
+    let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    scenario.engine.handle_disconnected(scenario.now, 0, lost);
+    scenario.drain();
+    scenario.pass(Duration::from_millis(1));
+    scenario.drain();
+    scenario.connect(0);
+    scenario.drain();
+    scenario.reply(1, Reply::Integer(TIME as i64 + 9));
+    assert_eq!(scenario.drain(), []);
+    scenario.reply(2, Reply::Integer(TIME as i64 + 9));
+    let lease = scenario.acquired().unwrap();
+    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
+}
+
+/// F14: what was not handed out before the attempt ended is not sent.
+#[test]
+fn raise_that_nobody_waits_for_is_not_sent() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, TIME + 9, TIME + 9]);
+    assert_eq!(number(&scenario.acquired().unwrap()), TIME + 9);
+    assert_eq!(scenario.drain(), [], "the third made it a quorum");
+    assert_eq!(scenario.engine.unanswered(), 0);
+}
+
+/// F15.
+#[test]
+fn what_is_no_number_is_no_grant() {
+    for reply in [Reply::Integer(0), Reply::Integer(-3), Reply::Ok] {
+        let mut scenario = Scenario::fenced(1);
+        scenario.reply(0, reply.clone());
+        let error = scenario.acquired().unwrap_err();
+        assert!(matches!(outcomes(&error)[0], NodeOutcome::Protocol(_)), "{reply:?}");
+    }
+    let mut scenario = Scenario::fenced(1);
+    scenario.reply(0, server_error(ServerErrorKind::WrongType));
+    let error = scenario.acquired().unwrap_err();
+    assert!(error.is_unavailable());
+    assert_eq!(outcomes(&error), [NodeOutcome::Server(ServerErrorKind::WrongType)]);
+    // F5: too great for a number.
+    let mut scenario = Scenario::fenced(1);
+    scenario.reply(0, Reply::Integer(9_000_000_000_000_000));
+    assert_eq!(outcomes(&scenario.acquired().unwrap_err()), [NodeOutcome::Outnumbered]);
+}
+
+/// F11: a master in the year 2100 does not make the lock's number.
+#[test]
+fn number_far_ahead_is_set_aside_while_others_may_come() {
+    let mad = TIME + 100 * SECOND;
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[mad, 1]);
+    scenario.nothing_done();
+    assert_eq!(scenario.drain(), []);
+    scenario.reply(2, Reply::Integer(1));
+    let lease = scenario.acquired().unwrap();
+    assert_eq!(number(&lease), TIME);
+    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(scenario.engine.stats().set_aside, 1);
+    assert_eq!(scenario.engine.poll_notice(), Some((0, Notice::FarAhead)));
+    assert_eq!(scenario.engine.poll_notice(), None);
+}
+
+/// F11: if too few are left, the lowest are taken.
+#[test]
+fn lowest_numbers_are_taken_if_too_few_are_near() {
+    let mad = TIME + 100 * SECOND;
+    let mut scenario = Scenario::fenced(5);
+    scenario.numbers(&[mad + 7, mad + 3, mad, 1]);
+    scenario.nothing_done();
+    scenario.reply(4, Reply::Nil);
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![2, 3], 1, mad + 3)]);
+    scenario.replies([2, 3], Reply::Integer(1));
+    let lease = scenario.acquired().unwrap();
+    assert_eq!(number(&lease), mad + 3);
+    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+/// F17: extension does not change it.
+#[test]
+fn number_stays_with_the_lease() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, 1, 1]);
+    let mut lease = scenario.acquired().unwrap();
+    for _ in 0..2 {
+        scenario.engine.extend(scenario.now, lease, TTL);
+        scenario.drain();
+        scenario.replies(0..3, Reply::Integer(1));
+        let (extended, result) = scenario.extended();
+        result.expect("all nodes extended");
+        lease = extended;
+        assert_eq!(number(&lease), TIME);
+    }
+    scenario.engine.let_go(scenario.now, &mut lease);
+    let mut other = Scenario::ready(3);
+    other.engine.extend(other.now, lease, TTL);
+    other.drain();
+    other.replies(0..3, Reply::Integer(1));
+    assert_eq!(number(&other.extended().0), TIME);
+}
+
+/// F4.
+#[test]
+fn counters_are_no_resource() {
+    let mut scenario = Scenario::with(3, |builder| builder.key_prefix("mux")).all_ready();
+    let resource = Resource::new("lock:fence").unwrap();
+    let result = scenario.engine.acquire_fenced(scenario.now, resource, TTL, Patience::OneRound);
+    assert!(matches!(result.unwrap_err().kind(), LockErrorKind::InvalidResource { .. }));
+    assert_eq!(scenario.drain(), []);
+}
+
+/// F6: where the guard does not look at the clocks, they are looked at now and then.
+#[test]
+fn clocks_are_looked_at_after_ten_seconds() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, 1, 1]);
+    let _lease = scenario.acquired().unwrap();
+    scenario.pass(Duration::from_secs(9));
+    scenario.lock_fenced();
+    let sent = TIME + 9 * SECOND;
+    assert_eq!(scenario.drain(), [Acted::Fenced(vec![0, 1, 2], 2, sent)]);
+    scenario.replies(0..3, Reply::Nil);
+    assert!(scenario.acquired().is_err());
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(0));
+    scenario.pass(Duration::from_secs(2));
+    scenario.lock_fenced();
+    let sent = TIME + 11 * SECOND;
+    let expected = [Acted::Time(vec![0, 1, 2]), Acted::Fenced(vec![0, 1, 2], 3, sent)];
+    assert_eq!(scenario.drain(), expected);
+}
+
+/// F12.
+#[test]
+fn raise_of_a_node_in_quarantine_does_not_count() {
+    let mut scenario = Scenario::guarded(3).all_ready();
+    scenario.lock_fenced();
+    scenario.drain_looked();
+    scenario.numbers(&[1]);
+    // Before it is raised, its clock jumps, which a look for another lock shows.
+    scenario.pass(Duration::from_millis(20));
+    scenario.ahead[0] += Duration::from_secs(60);
+    scenario.lock_fenced();
+    let acted = scenario.drain();
+    assert!(matches!(&acted[0], Acted::Time(_)), "{acted:?}");
+    let time = scenario.time(0);
+    scenario.reply(0, time);
+    scenario.reply(1, Reply::Integer(TIME as i64 + 9));
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, TIME + 9)]);
+    let role = scenario.servers[0].replication;
+    scenario.reply(0, Reply::Replication(role));
+    scenario.reply(0, Reply::Nil);
+    assert_eq!(scenario.engine.stats().uncounted, 1, "the other lock's answer");
+    scenario.reply(0, Reply::Integer(1));
+    scenario.nothing_done();
+    assert_eq!(scenario.engine.stats().uncounted, 2);
+}
