@@ -450,6 +450,24 @@ mod tests {
         }
     }
 
+    /// F17: a lock without a number has the text that it always had.
+    #[test]
+    fn number_is_in_the_text_of_a_fenced_lock_only() {
+        let plain = lease(b"invoice:42", Clock.now().after(9 * SECOND));
+        let fencing = "1700000000000000".parse().ok();
+        for (lease, version) in [(plain.over(), "2"), (plain.fenced(fencing), "3")] {
+            let expected = lease.fencing_token();
+            let text = LockParts::new(lease).to_secret_text().unwrap();
+            assert_eq!(text.split(SEPARATOR).nth(1), Some(version));
+            assert_eq!(text.parse::<LockParts>().unwrap().fencing_token(), expected);
+            let zero = text.replace(".1700000000000000.", ".0.");
+            let zero = zero.rsplit_once(SEPARATOR).unwrap().0;
+            let read = signed(zero).parse::<LockParts>();
+            let field = expected.map(|_| HandOverError::Field("fence"));
+            assert_eq!(read.err(), field);
+        }
+    }
+
     #[test]
     fn every_cut_and_every_changed_byte_is_noticed() {
         let text = text_of(b"invoice:42", 9 * SECOND);
@@ -531,7 +549,8 @@ mod tests {
         };
         assert_eq!(with(0, "redlock"), HandOverError::NotALock);
         assert_eq!(with(1, "1"), HandOverError::Version, "without doubts");
-        assert_eq!(with(1, "3"), HandOverError::Version);
+        assert_eq!(with(1, "3"), HandOverError::Field("fence"), "the resource is no number");
+        assert_eq!(with(1, "4"), HandOverError::Version);
         assert_eq!(with(2, "00000000000000000000000000000000-0"), HandOverError::OtherClock);
         assert_eq!(with(3, "18446744073709551615"), HandOverError::OtherClock, "in the future");
         let names =
