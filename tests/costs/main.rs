@@ -43,7 +43,7 @@ const COMPILER: &str = "rustc 1.95.0 (59807616e 2026-04-14), x86_64";
 /// 3.19): those of the library, the C library and the few lines that call it. The kernel's are not
 /// counted, and a clock read is as good as free there. Of a pair on five masters, some 700 are
 /// glibc's care for the test harness's second thread.
-const INSTRUCTIONS: [(Kind, On, u64); 11] = [
+const INSTRUCTIONS: [(Kind, On, u64); 12] = [
     (Kind::Engine, On::Memory, 7_344),
     (Kind::EngineLooking, On::Memory, 11_511),
     (Kind::EncodeSet, On::Memory, 519),
@@ -52,6 +52,7 @@ const INSTRUCTIONS: [(Kind, On, u64); 11] = [
     (Kind::Pair, On::OneMaster, 7_397),
     (Kind::Pair, On::Masters, 11_095),
     (Kind::Extended, On::Masters, 19_638),
+    (Kind::Fenced, On::Masters, 12_551),
     (Kind::Looking, On::Guarded, 20_259),
     (Kind::InLockstep, On::Servers, 10_969),
     (Kind::InFlight, On::Servers, 357_244),
@@ -207,7 +208,7 @@ fn warm_client_allocates_nothing() {
     let _alone = alone();
     let masters = start(NODES);
     for (guard, parameters) in [("guard off", RESTART_GUARD_OFF), ("guard on", DURABLE)] {
-        for kind in [Kind::Pair, Kind::PairFor, Kind::Extended, Kind::Dropped] {
+        for kind in [Kind::Pair, Kind::PairFor, Kind::Extended, Kind::Dropped, Kind::Fenced] {
             let mut worker = (client(&urls(&masters, parameters)), kind);
             allocates_nothing(&format!("{kind:?}, {guard}"), &masters, &mut worker, 1);
         }
@@ -325,7 +326,7 @@ fn one_master_each_operation_sends_waits_and_receives_once() {
         return;
     }
     let masters = start(1);
-    let kinds = [(Kind::Pair, 2), (Kind::PairFor, 2), (Kind::Extended, 3)];
+    let kinds = [(Kind::Pair, 2), (Kind::PairFor, 2), (Kind::Extended, 3), (Kind::Fenced, 2)];
     for (kind, rounds) in kinds {
         let job = Job { kind, urls: urls(&masters, RESTART_GUARD_OFF) };
         let expected =
@@ -388,8 +389,9 @@ fn five_masters_no_call_but_to_send_wait_and_receive() {
         return;
     }
     let masters = start(NODES);
-    let kind = Kind::Pair;
-    for (guard, parameters) in [("guard off", RESTART_GUARD_OFF), ("guard on", DURABLE)] {
+    let kinds = [Kind::Pair, Kind::Fenced].into_iter();
+    let guards = [("guard off", RESTART_GUARD_OFF), ("guard on", DURABLE)];
+    for (kind, (guard, parameters)) in kinds.flat_map(|kind| guards.map(|guard| (kind, guard))) {
         let mut calls = system_calls(&Job { kind, urls: urls(&masters, parameters) }, &mut drop);
         let what = format!("{kind:?} on 5 masters, {guard}");
         let received = calls.remove("recvfrom").unwrap_or_default();

@@ -47,6 +47,8 @@ pub enum Kind {
     Extended,
     /// `try_lock`, and the guard is dropped.
     Dropped,
+    /// `try_lock` with a fencing token, and `unlock`.
+    Fenced,
     /// `try_lock` and `unlock`, after so long that clocks and roles are looked at.
     Looking,
     /// Pairs of a multiplexer, one after the other, each answered before it looks.
@@ -82,11 +84,12 @@ impl Kind {
 /// How many pairs of a multiplexer are under way at once.
 pub const IN_FLIGHT: usize = 64;
 
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 13] = [
     Kind::Pair,
     Kind::PairFor,
     Kind::Extended,
     Kind::Dropped,
+    Kind::Fenced,
     Kind::Looking,
     Kind::InLockstep,
     Kind::InFlight,
@@ -131,7 +134,7 @@ impl Job {
     /// Does it, and says where the counting begins and ends.
     pub fn run(&self) {
         match self.kind {
-            Kind::Pair | Kind::PairFor | Kind::Extended | Kind::Dropped => {
+            Kind::Pair | Kind::PairFor | Kind::Extended | Kind::Dropped | Kind::Fenced => {
                 let redlock = client(&self.urls);
                 self.count(|| once(&redlock, self.kind));
             }
@@ -208,6 +211,10 @@ pub fn once(redlock: &Redlock, kind: Kind) {
 
 /// As [`once`], with a name of one's own.
 pub fn once_with(redlock: &Redlock, kind: Kind, key: &str) {
+    if kind == Kind::Fenced {
+        let lock = redlock.fenced().try_lock(key, TTL).expect("the lock is free");
+        return assert!(lock.unlock().expect("a quorum answers").was_held());
+    }
     let mut lock = match kind {
         Kind::PairFor => redlock.try_lock_for(key, TTL, TTL),
         _ => redlock.try_lock(key, TTL),
