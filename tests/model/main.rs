@@ -27,6 +27,7 @@
 
 mod canonical;
 mod clients;
+mod fencing;
 mod nodes;
 mod protocol;
 mod state;
