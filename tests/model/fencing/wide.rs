@@ -19,6 +19,14 @@ fn wide_fencing() {
     wide("counters differ by 2", Fencing { counters: 2, ..TWO }, 691_032, &[]);
 }
 
+#[test]
+#[ignore = "wider bounds"]
+fn wide_heals_and_neighbours() {
+    wide("heals", Fencing { heals: true, ..TWO }, 175_700, &[]);
+    wide("set aside", Fencing { sets_aside: true, ..TWO }, 386_400, &[]);
+    wide("a neighbour", Fencing { neighbours: 1, ..TWO }, 799_909, &[]);
+}
+
 /// F12. Without a guard, P2 is kept by locks that are further apart than the clocks.
 #[test]
 #[ignore = "wider bounds"]
