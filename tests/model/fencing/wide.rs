@@ -1,7 +1,7 @@
 //! The same in wider bounds. How many states there are is asserted: who changes the model sees what
 //! that does to them.
 
-use super::protocol::{Beginning, Fencing, Mistake, Replies};
+use super::protocol::{Beginning, Fencing, Mistake, Proposal, Replies};
 use super::{LOSS, MAJORITY, ORDER, OWNER, SEEN, TWO, UNIQUE, finds, visits};
 
 /// Visits as many states as that.
@@ -68,4 +68,29 @@ fn wide_raise_in_quarantine_is_harmless_to_the_order() {
     let model = Fencing { mistake: Some(Mistake::QuarantinedRaise), ..LOSS };
     visits(model, SEEN, &[]);
     visits(Fencing { horizon: 0, beginning: Beginning::Eventful, ..model }, SEEN, &[]);
+}
+
+/// Of one kind of proposal; what an attempt sent is lost when the attempt is over.
+#[test]
+#[ignore = "wider bounds"]
+fn wide_five_nodes() {
+    let five = Fencing::<5> {
+        attempts: 2,
+        counters: 0,
+        proposals: &[Proposal::Stale],
+        neighbours: 0,
+        heals: false,
+        stragglers: false,
+        sets_aside: false,
+        numbers: TWO.numbers,
+        clocks: TWO.clocks,
+        horizon: 0,
+        beginning: TWO.beginning,
+        losses: 0,
+        rests: &[0],
+        guard: 0,
+        replies: TWO.replies,
+        mistake: None,
+    };
+    wide("five nodes", five, 3_519_667, &[]);
 }
