@@ -44,16 +44,16 @@ const COMPILER: &str = "rustc 1.95.0 (59807616e 2026-04-14), x86_64";
 /// counted, and a clock read is as good as free there. Of a pair on five masters, some 700 are
 /// glibc's care for the test harness's second thread.
 const INSTRUCTIONS: [(Kind, On, u64); 12] = [
-    (Kind::Engine, On::Memory, 7_344),
+    (Kind::Engine, On::Memory, 7_188),
     (Kind::EngineLooking, On::Memory, 11_511),
     (Kind::EncodeSet, On::Memory, 519),
     (Kind::EncodeRelease, On::Memory, 280),
     (Kind::DecodeReplies, On::Memory, 385),
     (Kind::Pair, On::OneMaster, 7_397),
     (Kind::Pair, On::Masters, 11_095),
-    (Kind::Extended, On::Masters, 19_638),
-    (Kind::Fenced, On::Masters, 12_551),
-    (Kind::Looking, On::Guarded, 20_259),
+    (Kind::Extended, On::Masters, 19_850),
+    (Kind::Fenced, On::Masters, 12_868),
+    (Kind::Looking, On::Guarded, 20_399),
     (Kind::InLockstep, On::Servers, 10_969),
     (Kind::InFlight, On::Servers, 357_244),
 ];
