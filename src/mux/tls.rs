@@ -213,6 +213,12 @@ impl Write for Outlet<'_> {
 /// A blocking stream with TLS. Its errors tell what is wrong with TLS.
 pub(super) struct Blocking<S: Read + Write>(StreamOwned<ClientConnection, S>);
 
+impl<S: Read + Write> Blocking<S> {
+    fn why(&mut self, error: io::Error) -> io::Error {
+        with_kind(last_words(&mut self.0.conn, &mut self.0.sock, error), true)
+    }
+}
+
 impl<S: Read + Write> Read for Blocking<S> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.0.read(into).map_err(|error| with_kind(error, true))
@@ -221,11 +227,13 @@ impl<S: Read + Write> Read for Blocking<S> {
 
 impl<S: Read + Write> Write for Blocking<S> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.0.write(from).map_err(|error| with_kind(error, true))
+        let written = self.0.write(from);
+        written.map_err(|error| self.why(error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(|error| with_kind(error, true))
+        let flushed = self.0.flush();
+        flushed.map_err(|error| self.why(error))
     }
 }
 
@@ -235,10 +243,27 @@ pub(super) fn blocking<S: Read + Write>(node: &NodeTls, mut stream: S) -> io::Re
     // Each iteration moves a byte at least, before the stream's deadline.
     while session.is_handshaking() {
         if let Err(error) = session.complete_io(&mut stream) {
-            return Err(with_kind(error, session.protocol_version().is_some()));
+            let is_greeted = session.protocol_version().is_some();
+            return Err(with_kind(last_words(&mut session, &mut stream, error), is_greeted));
         }
     }
     Ok(Blocking(StreamOwned::new(session, stream)))
+}
+
+/// A server that refuses this client says why, and may close before all is written.
+fn last_words(
+    session: &mut ClientConnection,
+    stream: &mut impl Read,
+    error: io::Error,
+) -> io::Error {
+    if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) {
+        return error;
+    }
+    let _ = session.read_tls(stream);
+    match session.process_new_packets() {
+        Ok(_) => error,
+        Err(why) => io::Error::new(ErrorKind::InvalidData, why),
+    }
 }
 
 /// In place of an error of rustls, its kind, which quotes nothing.
