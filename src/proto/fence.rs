@@ -120,8 +120,8 @@ impl Engine {
         ttl: std::time::Duration,
         patience: Patience,
     ) -> Result<OpId, LockError> {
-        let key = resource.clone().prefixed(&self.config.key_prefix);
-        if key == self.config.fencing_key {
+        let (prefix, name) = (&self.config.key_prefix, resource.as_bytes());
+        if self.config.fencing_key.as_bytes().strip_prefix(&**prefix) == Some(name) {
             return Err(LockError::reserved(&resource));
         }
         self.begin(now, resource, ttl, patience, Fencing::On)

@@ -87,6 +87,8 @@ pub(super) struct Fleet {
     /// No node's clock or role is to be checked before this moment; `None` if that must be
     /// recomputed.
     next_check_at: Option<Moment>,
+    /// No node need be asked for its time for fencing tokens before this moment.
+    next_look_at: Moment,
     departed: Departed,
     /// Times that a node was put into quarantine.
     quarantines: u64,
@@ -126,6 +128,7 @@ impl Fleet {
             with_delex: NodeSet::EMPTY,
             with_delifeq: NodeSet::EMPTY,
             next_check_at: None,
+            next_look_at: Moment::from_nanos(0),
             departed: Departed::default(),
             quarantines: 0,
         }
@@ -349,6 +352,9 @@ impl Fleet {
     /// Asks nodes for their time that were not asked for long. Where the guard is on, they are
     /// asked more often anyway.
     pub(super) fn look_at_clocks(&mut self, now: Moment) {
+        if now < self.next_look_at {
+            return;
+        }
         let mut clocks = NodeSet::EMPTY;
         for node in self.open.iter() {
             if self.nodes[node].ask_time_rarely(now) {
@@ -358,12 +364,15 @@ impl Fleet {
         if !clocks.is_empty() {
             self.outgoing.push_back(Outgoing::Time(clocks));
         }
+        // A node that is connected later is asked then.
+        let due = self.open.iter().map(|node| self.nodes[node].look_due(now)).min();
+        self.next_look_at = due.unwrap_or(now);
     }
 
     /// The masters' time in microseconds: the lower median of those clocks that are known.
     /// `None` if none is (F6).
     pub(super) fn time(&self, now: Moment) -> Option<u64> {
-        let mut ahead = [i128::MAX; NODES_MAX];
+        let mut ahead = [0; NODES_MAX];
         let mut known = 0;
         for told in self.nodes.iter().filter_map(Node::ahead) {
             ahead[known] = told;
@@ -371,8 +380,9 @@ impl Fleet {
         }
         let ahead = &mut ahead[..known];
         ahead.sort_unstable();
-        let nanos = i128::from(now.steady_nanos()) + ahead.get(known.saturating_sub(1) / 2)?;
-        u64::try_from(nanos / 1_000).ok()
+        let median = ahead.get(known.saturating_sub(1) / 2)?;
+        let nanos = median.checked_add_unsigned(now.steady_nanos())?;
+        u64::try_from(nanos).ok().map(|nanos| nanos / 1_000)
     }
 }
 

@@ -260,17 +260,33 @@ fn section_name(section: Section) -> &'static [u8] {
     }
 }
 
+/// Two digits at a time: fencing tokens have many.
 fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return &digits[at..];
-        }
+    while number >= 100 {
+        at -= 2;
+        digits[at..at + 2].copy_from_slice(&TWO_DIGITS[(number % 100) as usize]);
+        number /= 100;
     }
+    let [tens, ones] = TWO_DIGITS[number as usize];
+    at -= 1;
+    digits[at] = ones;
+    if number >= 10 {
+        at -= 1;
+        digits[at] = tens;
+    }
+    &digits[at..]
 }
+
+const TWO_DIGITS: [[u8; 2]; 100] = {
+    let mut all = [[b'0'; 2]; 100];
+    let mut number = 0;
+    while number < all.len() {
+        all[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    all
+};
 
 #[cfg(test)]
 mod tests {

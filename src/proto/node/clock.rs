@@ -165,10 +165,16 @@ impl Node {
         !std::mem::replace(&mut self.clock.is_far_ahead, true)
     }
 
+    /// When to look again whether to ask so.
+    pub(in crate::proto) fn look_due(&self, now: Moment) -> Moment {
+        let asked_at = self.clock.asked_at.filter(|_| !self.is_guarded && !self.clock.is_secret);
+        asked_at.unwrap_or(now).after(TIME_AGE_MAX)
+    }
+
     /// By how much the server's clock is ahead of ours without its jumps, in nanoseconds, as far as
     /// that is known.
-    pub(in crate::proto) fn ahead(&self) -> Option<i128> {
-        self.clock.ahead.map(|(most, _)| most)
+    pub(in crate::proto) fn ahead(&self) -> Option<i64> {
+        self.clock.ahead.map(|(most, _)| i64::try_from(most).unwrap_or(i64::MAX))
     }
 
     /// Notes that the server is asked for its role. Returns whether it is to be asked.
