@@ -12,6 +12,7 @@
 mod clocks;
 #[cfg(target_os = "linux")]
 mod fencing;
+mod fencing_order;
 mod frozen;
 mod gate;
 #[cfg(target_os = "linux")]
