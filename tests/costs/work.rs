@@ -9,7 +9,9 @@ use std::time::Duration;
 use std::{env, fs};
 
 use mio::{Events, Poll, Token};
-use muxlock::{Done, Lease, Multiplexer, NodeState, Redlock, Resource, RestartGuard};
+use muxlock::{
+    Done, FencedRedlock, Lease, Multiplexer, NodeState, Redlock, Resource, RestartGuard,
+};
 use testbed::memory::Group;
 use testbed::{all_ready, patient, pause, re_execute};
 
@@ -134,9 +136,13 @@ impl Job {
     /// Does it, and says where the counting begins and ends.
     pub fn run(&self) {
         match self.kind {
-            Kind::Pair | Kind::PairFor | Kind::Extended | Kind::Dropped | Kind::Fenced => {
+            Kind::Pair | Kind::PairFor | Kind::Extended | Kind::Dropped => {
                 let redlock = client(&self.urls);
                 self.count(|| once(&redlock, self.kind));
+            }
+            Kind::Fenced => {
+                let fenced = client(&self.urls).fenced();
+                self.count(|| once_fenced(&fenced, KEY));
             }
             Kind::Looking => {
                 let redlock = client(&self.urls);
@@ -212,8 +218,7 @@ pub fn once(redlock: &Redlock, kind: Kind) {
 /// As [`once`], with a name of one's own.
 pub fn once_with(redlock: &Redlock, kind: Kind, key: &str) {
     if kind == Kind::Fenced {
-        let lock = redlock.fenced().try_lock(key, TTL).expect("the lock is free");
-        return assert!(lock.unlock().expect("a quorum answers").was_held());
+        return once_fenced(&redlock.fenced(), key);
     }
     let mut lock = match kind {
         Kind::PairFor => redlock.try_lock_for(key, TTL, TTL),
@@ -228,6 +233,11 @@ pub fn once_with(redlock: &Redlock, kind: Kind, key: &str) {
     }
     let released = lock.unlock().expect("a quorum answers");
     assert!(released.was_held());
+}
+
+fn once_fenced(fenced: &FencedRedlock, key: &str) {
+    let lock = fenced.try_lock(key, TTL).expect("the lock is free");
+    assert!(lock.unlock().expect("a quorum answers").was_held());
 }
 
 /// A multiplexer in an event loop of its own.
