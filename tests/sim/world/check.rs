@@ -34,6 +34,8 @@ pub struct Heard {
     pub role: Trust,
     /// Whether it was read after the node's clock was seen to jump.
     pub is_after_jump: bool,
+    /// When it was read, in true time.
+    pub read_at: u64,
 }
 
 /// A SET that a server executed.
@@ -440,6 +442,7 @@ impl World {
             memory,
             role,
             is_after_jump,
+            read_at: self.now,
         });
         if !is_extension && !is_flushed {
             self.may_jump_before_raise(client, node, &yes.token);

@@ -24,7 +24,13 @@ impl Clock {
 
     /// What it shows at `time`; before its anchor, it stands still.
     pub fn read(&self, time: u64) -> u64 {
-        self.anchor.1 + time.saturating_sub(self.anchor.0) * self.rate() / PPM
+        let passed = time.saturating_sub(self.anchor.0);
+        let shown = match passed.checked_mul(self.rate()) {
+            Some(parts) => parts / PPM,
+            // Hours: a key of a server whose clock is years ahead.
+            None => (u128::from(passed) * u128::from(self.rate()) / u128::from(PPM)) as u64,
+        };
+        self.anchor.1.saturating_add(shown)
     }
 
     /// The first moment of true time at which it shows `reading` or more.
@@ -68,7 +74,8 @@ mod tests {
         for ppm in [-5_000, -1, 0, 3, 5_000] {
             let mut clock = Clock::new(1_000, ppm);
             clock.step(77, 5);
-            for reading in [1_082, 1_083, 5_000, 123_456_789, 300_000_000_000] {
+            let century = 36_525 * 86_400 * SECOND;
+            for reading in [1_082, 1_083, 5_000, 123_456_789, 300_000_000_000, century] {
                 let time = clock.when(reading);
                 assert!(clock.read(time) >= reading);
                 assert!(time == 77 || clock.read(time - 1) < reading, "{ppm} {reading}");

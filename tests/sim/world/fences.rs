@@ -180,7 +180,9 @@ impl World {
         }
         self.rare.hit(Rare::FarNumber);
         let fenced = &self.fences.attempts[token.as_bytes()];
-        let heard = attempt.heard.iter().filter(|heard| !heard.is_extension);
+        // Later, it may have been too late to count.
+        let in_time = fenced.started + self.plan.node_timeout / 100 * 98;
+        let heard = attempt.heard.iter().filter(|it| !it.is_extension && it.read_at < in_time);
         let mut given: Vec<u64> = heard
             .filter_map(|heard| fenced.grants[self.connections[heard.connection].node])
             .map(|(number, _)| number)
