@@ -17,7 +17,7 @@ use super::looks::Looks;
 use super::queue::Event;
 use super::rare::Rare;
 use super::timeline::Millis;
-use super::work::{LATENESS_MAX, Operation};
+use super::work::{Kind, LATENESS_MAX, Operation};
 
 /// Tokens that an engine drew, with what its clock showed.
 type Drawn = Arc<Mutex<Vec<([u8; 40], u64)>>>;
@@ -246,7 +246,9 @@ impl World {
         let resumed = it.clock.read(self.now.max(it.paused_until));
         let limit = resumed + self.plan.round_max() + LATENESS_MAX;
         for operation in it.operations.values_mut() {
-            operation.limit = operation.limit.max(limit);
+            let is_fenced = matches!(operation.kind, Kind::Acquire { is_fenced: true, .. });
+            let raise = if is_fenced { self.plan.node_timeout } else { 0 };
+            operation.limit = operation.limit.max(limit + raise);
         }
     }
 }

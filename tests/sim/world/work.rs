@@ -137,7 +137,9 @@ impl World {
         });
         match result {
             Ok(id) => {
-                let limit = patience.unwrap_or(started + self.plan.round_max());
+                // A fenced round may raise counters in the end, which is a command of its own.
+                let raise = if is_fenced { self.plan.node_timeout } else { 0 };
+                let limit = patience.unwrap_or(started + self.plan.round_max() + raise);
                 self.start(client, id, Kind::Acquire { resource, patience, is_fenced }, limit);
             }
             Err(error) => {
