@@ -163,18 +163,18 @@ impl Multiplexer {
         ttl: Duration,
         wait: Duration,
     ) -> Result<OpId, LockError> {
-        let resource = Resource::new(resource)?;
-        self.check_home()?;
-        let now = Clock.now();
-        let patience = Patience::of_wait(now, wait);
-        self.driver.acquire(now, resource, ttl, patience)
+        self.acquire_by(resource.as_ref(), wait, |driver, now, resource, patience| {
+            driver.acquire(now, resource, ttl, patience)
+        })
     }
 
     /// Same as [`try_lock`](Multiplexer::try_lock), with a fencing token: see
     /// [`FencedRedlock`](crate::FencedRedlock) and [`Lease::fencing_token`].
     ///
     /// # Errors
-    /// The same as [`try_lock`](Multiplexer::try_lock).
+    /// The same as [`try_lock`](Multiplexer::try_lock), and
+    /// [`InvalidResource`](crate::LockErrorKind::InvalidResource) if the resource's key is that of
+    /// the [counters](crate::Builder::fencing_key).
     pub fn try_lock_fenced(
         &mut self,
         resource: impl AsRef<[u8]>,
@@ -186,18 +186,29 @@ impl Multiplexer {
     /// Same as [`try_lock_for`](Multiplexer::try_lock_for), with a fencing token.
     ///
     /// # Errors
-    /// The same as [`try_lock`](Multiplexer::try_lock).
+    /// The same as [`try_lock_fenced`](Multiplexer::try_lock_fenced).
     pub fn try_lock_fenced_for(
         &mut self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
         wait: Duration,
     ) -> Result<OpId, LockError> {
+        self.acquire_by(resource.as_ref(), wait, |driver, now, resource, patience| {
+            driver.acquire_fenced(now, resource, ttl, patience)
+        })
+    }
+
+    #[inline]
+    fn acquire_by(
+        &mut self,
+        resource: &[u8],
+        wait: Duration,
+        acquire: impl FnOnce(&mut Driver, Moment, Resource, Patience) -> Result<OpId, LockError>,
+    ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
         self.check_home()?;
         let now = Clock.now();
-        let patience = Patience::of_wait(now, wait);
-        self.driver.acquire_fenced(now, resource, ttl, patience)
+        acquire(&mut self.driver, now, resource, Patience::of_wait(now, wait))
     }
 
     /// Starts an extension to `ttl` from now. The result is [`Done::Extended`], at the latest at
