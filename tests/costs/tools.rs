@@ -138,16 +138,17 @@ fn counted(log: &str) -> impl Iterator<Item = &str> {
     log.lines().skip_while(is_before).skip(1).take_while(|line| !line.contains(END))
 }
 
-/// A client that has not looked at its sockets for a millisecond does so before it sends. It reads
-/// its clock some time before and after the calls that are seen here, more so while it is traced.
+/// A client that has not waited for its sockets for a millisecond looks at them before it sends. It
+/// reads its clock some time before and after the calls that are seen here, more so while it is
+/// traced.
 const LOOK_AFTER: f64 = 0.0005;
 
 /// The calls between the marks, each where it begins: one that is interrupted by another thread's
-/// has two lines. Looks at the sockets after [`LOOK_AFTER`] are not among them: how often a process
-/// that is traced is as slow as that depends on the machine.
+/// has two lines. Looks at the sockets after [`LOOK_AFTER`] that find nothing are not among them:
+/// how often a process that is traced is as slow as that depends on the machine.
 fn calls(log: &str) -> Calls {
     let mut calls = Calls::new();
-    let mut latest: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut waited = None;
     assert!(log.contains(BEGIN) && log.contains(END), "the counted part was logged");
     for line in counted(log) {
         // The thread, the time, and the call.
@@ -159,16 +160,16 @@ fn calls(log: &str) -> Calls {
         if name.is_empty() {
             continue;
         }
-        // The name and the descriptor.
-        let on = call.split([',', ')']).next().unwrap_or_default();
-        let before = latest.insert(on, at);
         let is_look = match name {
-            "epoll_wait" => call.contains(", 0) = "),
+            "epoll_wait" => call.ends_with(", 0) = 0"),
             "recvfrom" => call.contains("EAGAIN"),
             _ => false,
         };
-        if !is_look || before.is_none_or(|before| at - before <= LOOK_AFTER) {
+        if !is_look || waited.is_some_and(|waited| at - waited <= LOOK_AFTER) {
             *calls.entry(name.to_owned()).or_default() += 1;
+        }
+        if name == "epoll_wait" && !is_look {
+            waited = Some(at);
         }
     }
     calls
@@ -196,10 +197,11 @@ fn calls_between_the_marks_are_found() {
          71 1.002010 recvfrom(8, 0xa, 5, 0, NULL, NULL) = -1 EAGAIN (..)\n\
          71 1.002020 sendto(8, \"*\"..., 91, MSG_NOSIGNAL, NULL, 0) = 91\n\
          71 1.004000 epoll_wait(3, [], 128, 20) = 0\n\
+         71 1.004005 epoll_wait(3, [..], 128, 0) = 1\n\
          71 1.004010 statx(AT_FDCWD, \"{END}\", 0) = -1 ENOENT\n\
          71 1.004020 write(1, \"\", 1) = 1\n"
     );
-    let expected = [("epoll_wait", 3), ("futex", 1), ("recvfrom", 2), ("sendto", 2)];
+    let expected = [("epoll_wait", 4), ("futex", 1), ("recvfrom", 2), ("sendto", 2)];
     assert_eq!(calls(&log), expected.map(|(name, count)| (name.to_owned(), count)).into());
     assert_eq!(total("events: Ir\ntotals: 123456\n"), Some(123_456));
     assert_eq!(total("events: Ir\n"), None);
