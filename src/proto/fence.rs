@@ -4,6 +4,8 @@
 //! Nearly always all nodes can take the number that the attempt proposes, and an acquisition takes
 //! one round trip. If not, the nodes that gave less raise their counters: a second round trip.
 
+use std::time::Duration;
+
 use super::command::{Command, Counter, Grant, Reply};
 use super::node::State;
 use super::notices::Notice;
@@ -23,6 +25,8 @@ const AHEAD_MAX_MICROS: u64 = 60_000_000;
 const NEAR_MICROS: u64 = 500_000;
 /// Proposals are not less: a smaller time is that of a clock that was never set.
 const PROPOSAL_MIN: u64 = 2;
+/// In how many buckets at once other locks may be known to be in the way of near numbers.
+const OBSTRUCTED_MAX: usize = 64;
 /// A script says so if the counter now has the proposal.
 const AT_PROPOSAL: u64 = 1;
 
@@ -33,6 +37,9 @@ pub(super) struct Fences {
     slots: Vec<Fence>,
     /// The last proposal.
     proposal: u64,
+    /// Buckets with attempts that failed because only numbers far ahead were left, and other locks
+    /// were in the way of near ones; and when the first of them since the last lock did.
+    obstructed: Vec<(u16, Moment)>,
 }
 
 #[derive(Default)]
@@ -86,6 +93,27 @@ impl Fences {
         self.slots[round].stamping.as_ref()?.fixed
     }
 
+    /// Other locks are in the way of near numbers. Returns whether they have been for longer than
+    /// `longest`: then what is in the way was forgotten.
+    fn is_obstructed_for(&mut self, now: Moment, round: usize, longest: Duration) -> bool {
+        let bucket = self.slots[round].bucket;
+        if let Some((_, since)) = self.obstructed.iter().find(|(of, _)| *of == bucket) {
+            return now.since(*since) > longest;
+        }
+        if self.obstructed.len() == OBSTRUCTED_MAX {
+            self.obstructed.remove(0);
+        }
+        self.obstructed.push((bucket, now));
+        false
+    }
+
+    /// A lock was granted in the bucket of this round.
+    #[cold]
+    fn forget_obstructed(&mut self, round: usize) {
+        let bucket = self.slots[round].bucket;
+        self.obstructed.retain(|(of, _)| *of != bucket);
+    }
+
     /// The number that the node has given.
     fn number_of(&self, round: usize, node: usize) -> u64 {
         let fence = &self.slots[round];
@@ -93,7 +121,10 @@ impl Fences {
     }
 
     /// The number of a round that was won.
-    pub(super) fn token(&self, round: usize) -> FencingToken {
+    pub(super) fn token(&mut self, round: usize) -> FencingToken {
+        if !self.obstructed.is_empty() {
+            self.forget_obstructed(round);
+        }
         let number = self.fixed(round).unwrap_or(self.slots[round].proposal);
         FencingToken::checked(number).expect("no other number is counted")
     }
@@ -231,19 +262,29 @@ impl Engine {
     }
 
     /// Nothing is decided yet. If only numbers that were set aside are left, the lowest of them are
-    /// taken (F11).
+    /// taken (F11). If the nodes that refused could make a quorum of other numbers, the attempt has
+    /// failed instead: they may grant the next one, as soon as the lock that is in the way is over.
     #[cold]
     pub(super) fn take_aside(&mut self, now: Moment, round: usize) {
         self.set_aside(now, round);
+        let voted = &self.rounds[round];
+        let (tally, undecided, longest) = (voted.tally, voted.undecided, self.config.max_ttl);
+        let aside = self.fences.slots[round].stamping.as_ref().map(|stamping| stamping.aside);
+        let Some(aside) = aside.filter(|aside| !aside.is_empty() && *aside == undecided) else {
+            return;
+        };
+        let may_come =
+            tally.is_quorum_answered() && !self.fences.is_obstructed_for(now, round, longest);
         let Some(stamping) = &mut self.fences.slots[round].stamping else {
             return;
         };
-        let voted = &self.rounds[round];
-        if stamping.aside.is_empty() || stamping.aside != voted.undecided {
-            return;
+        if may_come {
+            stamping.aside = NodeSet::EMPTY;
+            aside.iter().for_each(|node| self.record(now, round, node, NodeOutcome::Outnumbered));
+            return self.judge(now, round);
         }
         stamping.is_last = true;
-        let missing = voted.tally.missing();
+        let missing = tally.missing();
         let numbers = &stamping.numbers;
         let mut lowest: Vec<usize> = stamping.aside.iter().collect();
         lowest.sort_by_key(|node| numbers[*node]);

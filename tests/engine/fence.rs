@@ -297,6 +297,60 @@ fn lowest_numbers_are_taken_if_too_few_are_near() {
     assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2, 3]);
 }
 
+/// F11: those that refused may grant the next attempt, and their numbers are near.
+#[test]
+fn no_number_far_ahead_is_taken_while_another_lock_is_in_the_way() {
+    let mad = TIME + 100 * SECOND;
+    for numbers in [vec![mad, 1], vec![mad, 1, mad, 1]] {
+        let nodes = 2 * numbers.len() - 1;
+        let mut scenario = Scenario::fenced(nodes);
+        scenario.numbers(&numbers);
+        scenario.replies(numbers.len()..nodes, Reply::Nil);
+        let error = scenario.acquired().unwrap_err();
+        assert!(error.is_contended(), "{error}");
+        let (aside, refused) = (NodeOutcome::Outnumbered, NodeOutcome::Held);
+        assert_eq!(outcomes(&error)[..2], [aside, NodeOutcome::Granted]);
+        assert!(outcomes(&error)[numbers.len()..].iter().all(|outcome| *outcome == refused));
+        assert_eq!(scenario.engine.stats().raised, 0);
+    }
+}
+
+/// F11: a key that is there for longer than any lock was forgotten.
+#[test]
+fn number_far_ahead_is_taken_if_what_is_in_the_way_was_forgotten() {
+    let mad = TIME + 1_000 * SECOND;
+    let mut scenario = Scenario::ready(3);
+    // Returns the lock if there is one, in spite of the second node.
+    let attempt = |scenario: &mut Scenario, after: u64| {
+        scenario.pass(Duration::from_secs(after));
+        scenario.lock_fenced();
+        scenario.drain_looked();
+        scenario.reply(0, Reply::Integer(1));
+        scenario.reply(1, Reply::Nil);
+        scenario.reply(2, Reply::Integer(mad as i64));
+        match scenario.drain().as_slice() {
+            [Acted::Raise(nodes, _, number)] if (nodes.as_slice(), *number) == (&[0], mad) => {
+                scenario.reply(0, Reply::Integer(1));
+            }
+            acted => assert!(matches!(acted, [Acted::Release(..)]), "{acted:?}"),
+        }
+        let lease = scenario.acquired().map_err(|error| assert!(error.is_contended(), "{error}"));
+        let is_won = lease.is_ok();
+        if let Ok(lease) = lease {
+            scenario.engine.abandon(scenario.now, lease);
+        }
+        scenario.drain();
+        scenario.replies(0..3, Reply::Integer(0));
+        is_won
+    };
+    // `max_ttl` is 30 s.
+    assert!([0, 10, 10, 10].into_iter().all(|after| !attempt(&mut scenario, after)));
+    assert!(attempt(&mut scenario, 1));
+    // After a lock, it is as at the beginning.
+    assert!([1, 30].into_iter().all(|after| !attempt(&mut scenario, after)));
+    assert!(attempt(&mut scenario, 1));
+}
+
 /// F17: extension does not change it.
 #[test]
 fn number_stays_with_the_lease() {

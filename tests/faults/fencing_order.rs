@@ -1,81 +1,29 @@
-//! The order of fencing tokens while masters are killed and come back without their data.
+//! The order of fencing tokens while masters forget, and while their clocks lie.
 
 use std::env;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use muxlock::{Builder, FencedRedlock, FencingToken, Redlock, RestartGuard};
-use testbed::{Clocks, PATIENT, Stopwatch, all_ready, heavy, patient, pause, ready, skip, within};
+use muxlock::testing::{Master, Value};
+use muxlock::{Builder, LockErrorKind, RestartGuard};
+use testbed::{Clocks, PATIENT, Stopwatch, all_ready, heavy, patient, ready, skip, within};
 
-use crate::scene::{ask, info, quarantine_of, start};
+use crate::fencing_load::{Load, TTL, Taken, assert_in_order, disorder};
+use crate::scene::{ask, info, quarantine_of, start, until_vote};
 
 /// How often each master is killed.
 const ROUNDS_VARIABLE: &str = "MUXLOCK_FENCING_ROUNDS";
 const CLIENTS: usize = 8;
-const RESOURCES: [&str; 3] = ["account:1", "account:2", "account:3"];
-const TTL: Duration = Duration::from_millis(500);
-const WAIT: Duration = Duration::from_millis(20);
+const RESOURCES: usize = 3;
 /// Longer than a second, so that the guard implies the order.
 const MAX_TTL: Duration = Duration::from_secs(2);
-/// A client that never rests would have the processor to itself.
-const REST: Duration = Duration::from_millis(1);
-
-/// A lock that was granted.
-#[derive(Debug, Clone, Copy)]
-struct Taken {
-    resource: usize,
-    number: FencingToken,
-    began: Duration,
-    returned: Duration,
-}
+const HOUR: i64 = 60 * 60;
+const YEAR: i64 = 365 * 24 * HOUR;
+/// No number is further ahead of the time of most masters (F11), in microseconds.
+const AHEAD_MAX: u64 = 61_000_000;
 
 fn guarded(urls: impl IntoIterator<Item = String>) -> Builder {
     let builder = patient(urls).restart_guard(RestartGuard::Uptime);
     builder.max_ttl(MAX_TTL).node_timeout(Duration::from_millis(100))
-}
-
-/// Takes and releases locks until the flag is set.
-fn take_all(
-    fenced: &FencedRedlock,
-    watch: Stopwatch,
-    first: usize,
-    is_over: &AtomicBool,
-) -> Vec<Taken> {
-    let mut all = Vec::new();
-    for turn in first.. {
-        if is_over.load(Ordering::Relaxed) {
-            break;
-        }
-        let resource = turn % RESOURCES.len();
-        let began = watch.elapsed();
-        if let Ok(lock) = fenced.try_lock_for(RESOURCES[resource], TTL, WAIT) {
-            let (number, returned) = (lock.fencing_token(), watch.elapsed());
-            all.push(Taken { resource, number, began, returned });
-            drop(lock);
-        }
-        pause(REST);
-    }
-    all
-}
-
-/// The first pair whose order is wrong: the second began after the first had returned, and has no
-/// greater number; or both have the same.
-fn disorder(all: &[Taken]) -> Option<(Taken, Taken)> {
-    (0..RESOURCES.len()).find_map(|resource| {
-        let mut here: Vec<Taken> =
-            all.iter().copied().filter(|taken| taken.resource == resource).collect();
-        here.sort_by_key(|taken| taken.number);
-        let same = here.windows(2).find(|pair| pair[0].number == pair[1].number);
-        // With growing numbers, none may have returned before one with a smaller number began.
-        let mut latest_begun: Option<Taken> = None;
-        let reversed = here.iter().find_map(|taken| {
-            let before = latest_begun.filter(|before| before.began > taken.returned);
-            latest_begun = latest_begun.filter(|it| it.began > taken.began).or(Some(*taken));
-            before.map(|before| (*taken, before))
-        });
-        same.map(|pair| (pair[0], pair[1])).or(reversed)
-    })
 }
 
 #[test]
@@ -83,32 +31,24 @@ fn numbers_are_unique_and_in_order_while_masters_forget() {
     let _alone = heavy();
     let rounds = env::var(ROUNDS_VARIABLE).map_or(1, |rounds| rounds.parse().expect("a number"));
     let mut masters = start(3);
-    let clients: Vec<_> = (0..CLIENTS).map(|_| all_ready(&guarded(masters.urls()))).collect();
-    let (watch, is_over) = (Stopwatch::start(), AtomicBool::new(false));
-    let all: Vec<Taken> = thread::scope(|scope| {
-        let take = |(first, client): (usize, &Redlock)| {
-            let (fenced, is_over) = (client.fenced(), &is_over);
-            scope.spawn(move || take_all(&fenced, watch, first, is_over))
-        };
-        let threads: Vec<_> = clients.iter().enumerate().map(take).collect();
+    let load = Load::new(&guarded(masters.urls()), CLIENTS, RESOURCES);
+    let watch = Stopwatch::start();
+    let all = load.run(|| {
         for node in (0..rounds).flat_map(|_| 0..2) {
             masters[node].kill().unwrap();
             masters[node].restart().unwrap();
             let run_id = info(&masters[node], "server", "run_id");
-            let votes_for = |client: &Redlock| {
-                let is_it = client.nodes()[node].run_id.as_deref() == Some(&run_id);
-                is_it && ready(client) == 3 && quarantine_of(client, node).is_none()
-            };
-            let votes = || clients.iter().all(votes_for);
-            within(PATIENT, "it votes for all clients again", votes);
+            within(PATIENT, "it votes for all clients again", || {
+                load.clients().iter().all(|client| {
+                    let is_it = client.nodes()[node].run_id.as_deref() == Some(&run_id);
+                    is_it && ready(client) == 3 && quarantine_of(client, node).is_none()
+                })
+            });
         }
-        is_over.store(true, Ordering::Relaxed);
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    let raised: u64 = clients.iter().map(|client| client.stats().raised).sum();
+    let (_, raised) = load.counted();
     println!("{} fenced locks in {:?}, {raised} raises", all.len(), watch.elapsed());
-    assert!(all.len() > 100, "there is something to compare: {}", all.len());
-    assert_eq!(disorder(&all).map(|pair| format!("{pair:?}")), None);
+    assert_in_order(&all);
 }
 
 /// What the guard and the clocks do for the order, nothing does instead: it breaks, and is seen.
@@ -119,13 +59,9 @@ fn without_counters_and_clocks_the_order_breaks() {
         Ok(clocks) => clocks,
         Err(reason) => return skip(test, reason),
     };
-    let take = |watch: Stopwatch| {
+    let take = |watch| {
         let redlock = all_ready(&guarded(clocks.urls()).restart_guard(RestartGuard::Off));
-        let began = watch.elapsed();
-        let lock = redlock.fenced().try_lock_for(RESOURCES[0], TTL, PATIENT).unwrap();
-        let (number, returned) = (lock.fencing_token(), watch.elapsed());
-        assert!(lock.unlock().unwrap().was_held());
-        Taken { resource: 0, number, began, returned }
+        Taken::once(&redlock.fenced(), watch)
     };
     let watch = Stopwatch::start();
     let mut all = vec![take(watch), take(watch)];
@@ -136,4 +72,109 @@ fn without_counters_and_clocks_the_order_breaks() {
     }
     all.push(take(watch));
     assert!(disorder(&all).is_some(), "{all:?}");
+}
+
+/// T1 needs no clock. A minority of mad clocks costs keys too early or too late, never the order,
+/// and no counter of another master (F11).
+#[test]
+fn clocks_that_jump_change_no_order() {
+    let _alone = heavy();
+    let clocks = match Clocks::start(5) {
+        Ok(clocks) => clocks,
+        Err(reason) => return skip("clocks_that_jump_change_no_order", reason),
+    };
+    let load = Load::new(&guarded(clocks.urls()).restart_guard(RestartGuard::Off), 4, RESOURCES);
+    let all = load.run(|| {
+        for (node, seconds) in [(0, HOUR), (1, -HOUR), (2, 75 * YEAR)] {
+            load.goes_on("before the clock jumps", 50);
+            clocks.set(node, seconds);
+            load.goes_on("while the clock is wrong", 200);
+            clocks.set(node, 0);
+        }
+        load.goes_on("when all clocks are right again", 200);
+    });
+    println!("{} locks, {:?} granted and raised", all.len(), load.counted());
+    assert_in_order(&all);
+    let now = micros(&clocks.masters[3]);
+    for node in [1, 3, 4] {
+        let greatest = counters(&clocks.masters[node]).into_iter().max().unwrap();
+        assert!(greatest < now + AHEAD_MAX, "master {node}: {greatest} at {now}");
+    }
+    let beyond = counters(&clocks.masters[2]).into_iter().max().unwrap();
+    assert!(beyond > now + AHEAD_MAX, "the control: its own counters went along: {beyond}");
+}
+
+fn micros(master: &Master) -> u64 {
+    let Value::Array(time) = ask(master, &["TIME"]) else { panic!("TIME is a list") };
+    let part = |value: &Value| number(value).expect("TIME is two numbers");
+    part(&time[0]) * 1_000_000 + part(&time[1])
+}
+
+fn counters(master: &Master) -> Vec<u64> {
+    let Value::Array(values) = ask(master, &["HVALS", "muxlock:fence"]) else {
+        panic!("HVALS is a list")
+    };
+    values.iter().map(|value| number(value).expect("counters are numbers")).collect()
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Bulk(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+        Value::Integer(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+/// What the counters are not: started from the clock once in the life of a server, and counted on
+/// from there. `KEYS` counter; no `ARGV`.
+const RESEED_ONCE: &str = r#"
+local run = redis.call("INFO", "server"):match("run_id:(%x+)")
+if redis.call("HGET", KEYS[1], "run") ~= run then
+    local t = redis.call("TIME")
+    redis.call("HSET", KEYS[1], "run", run, "count", string.format("%.0f", t[1] * 1000000 + t[2]))
+end
+return redis.call("HINCRBY", KEYS[1], "count", 1)
+"#;
+
+/// Two masters lose their data and come back with clocks two seconds behind. An attempt while they
+/// do not vote writes to their counters. The next lock has a greater number all the same (T2); a
+/// counter that is started once has none.
+#[test]
+fn attempt_in_quarantine_uses_no_reseed_up() {
+    let mut clocks = match Clocks::start(3) {
+        Ok(clocks) => clocks,
+        Err(reason) => return skip("attempt_in_quarantine_uses_no_reseed_up", reason),
+    };
+    let watch = Stopwatch::start();
+    let client = all_ready(&guarded(clocks.urls()));
+    let before = Taken::once(&client.fenced(), watch);
+    let reseeded = |clocks: &Clocks| {
+        let counts = clocks.masters[..2].iter().map(|master| {
+            number(&ask(master, &["EVAL", RESEED_ONCE, "1", "control"])).expect("a number")
+        });
+        counts.max().expect("two masters")
+    };
+    let control_before = reseeded(&clocks);
+    for node in 0..2 {
+        clocks.masters[node].kill().unwrap();
+        clocks.masters[node].restart().unwrap();
+        clocks.set(node, -2);
+    }
+    reseeded(&clocks);
+    let fresh = guarded(clocks.urls()).connect().unwrap();
+    within(PATIENT, "two masters are in quarantine", || {
+        let error = fresh.fenced().try_lock("account:0", TTL).err();
+        error.is_some_and(|error| matches!(error.kind(), LockErrorKind::Unavailable))
+            && (0..2).all(|node| quarantine_of(&fresh, node).is_some())
+    });
+    until_vote(&fresh, 3);
+    let after = Taken::once(&fresh.fenced(), watch);
+    let control_after = reseeded(&clocks);
+    let apart = after.number.get() - before.number.get();
+    println!(
+        "the next number is {apart} greater; the control's {} smaller",
+        control_before - control_after
+    );
+    assert!(disorder(&[before, after]).is_none());
+    assert!(control_after < control_before, "the control shows the harm");
 }

@@ -12,7 +12,9 @@
 mod clocks;
 #[cfg(target_os = "linux")]
 mod fencing;
+mod fencing_load;
 mod fencing_order;
+mod fencing_rounds;
 mod frozen;
 mod gate;
 #[cfg(target_os = "linux")]

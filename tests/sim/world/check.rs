@@ -412,6 +412,11 @@ impl World {
         if index > HANDSHAKE_REPLIES_MAX {
             self.heard_at[client][connection.node] = Some((connection.incarnation, self.now));
         }
+        if let Some((_, token)) = connection.noes.front().copied().filter(|(at, _)| *at == index) {
+            connection.noes.pop_front();
+            self.note_fence_refused(&token, slot);
+        }
+        let connection = &mut self.connections[id];
         let Some(yes) = connection.yeses.front().copied().filter(|yes| yes.index == index) else {
             return;
         };

@@ -57,6 +57,8 @@ struct Fenced {
     highest: Vec<u64>,
     /// Slots that were told to raise.
     raised: u64,
+    /// Slots whose refusal was read in time.
+    refused: u64,
     /// How many yeses the client had heard when it first raised.
     heard: usize,
     /// When it was handed out as a lock, with which number, counting on these nodes.
@@ -117,6 +119,7 @@ impl World {
             grants: vec![None; nodes],
             highest: vec![0; nodes],
             raised: 0,
+            refused: 0,
             heard: 0,
             returned: None,
             is_entered: false,
@@ -140,6 +143,14 @@ impl World {
                     self.connections[id].up.held_until = self.now + length;
                 }
             }
+        }
+    }
+
+    /// A client reads that a node has refused.
+    pub fn note_fence_refused(&mut self, token: &[u8; 40], slot: usize) {
+        let in_time = self.plan.node_timeout / 100 * 98;
+        if let Some(attempt) = self.fences.attempts.get_mut(token) {
+            attempt.refused |= u64::from(self.now < attempt.started + in_time) << slot;
         }
     }
 
@@ -188,6 +199,11 @@ impl World {
             .map(|(number, _)| number)
             .collect();
         given.sort_unstable();
+        let near = given.iter().filter(|given| **given <= time + SANE / 2).count();
+        if near + fenced.refused.count_ones() as usize >= needed {
+            let short = Short(token.as_bytes());
+            return self.fail("FENCE-SANE", || format!("{short} need not take {number}"));
+        }
         if given.get(needed - 1).is_some_and(|lowest| number > *lowest) {
             let short = Short(token.as_bytes());
             self.fail("FENCE-SANE", || format!("{short} takes {number}, it is {time}"));

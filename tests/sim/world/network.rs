@@ -186,6 +186,8 @@ pub struct Connection {
     /// Replies that the client read.
     pub replies: u64,
     pub yeses: VecDeque<Yes>,
+    /// Refusals of SETs that ask for a number: the reply's index, and the token.
+    pub noes: VecDeque<(u64, [u8; 40])>,
     /// The commands of locks that the client has handed to its socket and not been answered.
     pub asked: VecDeque<Asked>,
     /// Where what no client should accept ends.
@@ -228,6 +230,7 @@ impl Connection {
             answered: 0,
             replies: 0,
             yeses: VecDeque::new(),
+            noes: VecDeque::new(),
             asked: VecDeque::new(),
             poisoned: None,
             read_at: 0,

@@ -225,6 +225,13 @@ impl World {
 
     /// Keeps a yes, to compare it with what the client makes of it.
     fn note_yes(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply, deletes: bool) {
+        if let (Some(Asks::Set { token, .. }), Reply::Nil | Reply::Integer(0)) =
+            (asks(words), reply)
+            && let Ok(token) = token.try_into()
+        {
+            let connection = &mut self.connections[id];
+            connection.noes.push_back((connection.answered, token));
+        }
         let (token, key, is_extension) = match (words, reply) {
             _ if matches!(asks(words), Some(Asks::Raise { .. })) => return,
             ([b"EVAL", _, b"3", key, _, _, token, ..], Reply::Integer(vote)) if *vote != 0 => {
