@@ -10,6 +10,12 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// What the machine's clock says.
+pub fn since_1970() -> Duration {
+    let time = clock_gettime(ClockId::Realtime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// What this process has computed so far, with all its threads, in user space and in the kernel.
 pub fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);

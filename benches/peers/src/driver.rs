@@ -86,6 +86,12 @@ impl Cell {
         self.entries.iter().find(|entry| entry.client == client)
     }
 
+    /// What a client did that is called this.
+    pub fn labelled(&self, label: &str) -> Option<&Entry> {
+        let mut entries = self.entries.iter();
+        entries.find(|entry| entry.label == label && entry.verdict == Verdict::Measured)
+    }
+
     /// How far the first client's medians lie apart, from turn to turn: there is no better measure
     /// of how much single figures are worth.
     pub fn spread(&self) -> f64 {

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use rustix::time::Timespec;
 
+use crate::clock;
 pub use wire::token;
 use wire::{Replies, Reply};
 
@@ -32,10 +33,19 @@ pub struct Floor {
     epoll: rustix::fd::OwnedFd,
     nodes: Vec<Node>,
     majority: usize,
+    kind: Kind,
     set: wire::Template,
     release: wire::Template,
     events: [epoll::Event; EVENTS],
     unexpected: u64,
+}
+
+/// What a lock is to come with.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Kind {
+    Plain,
+    /// A fencing token, which is the time of this machine's clock.
+    Fenced,
 }
 
 /// What is asked of the masters.
@@ -59,7 +69,7 @@ struct Node {
 
 impl Floor {
     /// Connects to these ports of this machine; a master that refuses is left out for good.
-    pub fn connect(ports: &[u16], key: &str, ttl_ms: u64) -> io::Result<Floor> {
+    pub fn connect(ports: &[u16], key: &str, ttl_ms: u64, kind: Kind) -> io::Result<Floor> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let streams = connect_all(&epoll, ports)?;
         let nodes = streams
@@ -76,7 +86,11 @@ impl Floor {
             epoll,
             nodes,
             majority: ports.len() / 2 + 1,
-            set: wire::Template::set(key, ttl_ms),
+            kind,
+            set: match kind {
+                Kind::Plain => wire::Template::set(key, ttl_ms),
+                Kind::Fenced => wire::Template::fenced(key, ttl_ms),
+            },
             release: wire::Template::release(key),
             events: no_events(),
             unexpected: 0,
@@ -88,6 +102,9 @@ impl Floor {
         let token = wire::token()?;
         self.set.put(&token);
         self.release.put(&token);
+        if self.kind == Kind::Fenced {
+            self.set.propose(clock::since_1970().as_micros() as u64);
+        }
         self.ask(Asked::Set);
         self.wait(Asked::Set)
     }
@@ -188,7 +205,7 @@ impl Node {
                 self.owed = self.owed.checked_sub(1).ok_or(io::ErrorKind::InvalidData)?;
                 if self.owed == 0 && self.is_asked {
                     vote = Some(match asked {
-                        Asked::Set => reply == Reply::Ok,
+                        Asked::Set => reply != Reply::Other,
                         Asked::Release => reply == Reply::One,
                     });
                 } else if reply == Reply::Other {

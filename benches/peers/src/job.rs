@@ -41,7 +41,9 @@ impl Client {
 pub enum Work {
     /// Acquire and release, one after the other.
     Pair,
-    /// The same; only the acquisition is timed.
+    /// The same, with a fencing token.
+    Fenced,
+    /// Acquire and release; only the acquisition is timed.
     Acquire,
     /// Acquire, and let go without waiting if the client can.
     Drop,
@@ -58,8 +60,9 @@ pub enum Work {
 }
 
 impl Work {
-    const ALL: [(Work, &'static str); 8] = [
+    const ALL: [(Work, &'static str); 9] = [
         (Work::Pair, "pair"),
+        (Work::Fenced, "fenced"),
         (Work::Acquire, "acquire"),
         (Work::Drop, "drop"),
         (Work::Count, "count"),

@@ -63,7 +63,7 @@ impl Question {
     /// What its table shows.
     pub fn columns(self) -> Vec<Column> {
         match self {
-            Question::Pairs | Question::Drop => vec![P50, P99, CPU, FAILED],
+            Question::Pairs | Question::Fenced | Question::Drop => vec![P50, P99, CPU, FAILED],
             Question::Counts => vec![INSTRUCTIONS, ALLOCATIONS, CALLS],
             Question::Distance => vec![FAR_P50, FAR_P99, FAILED],
             Question::InFlight => vec![RATE, CPU, FAILED],
@@ -83,6 +83,7 @@ impl Question {
     pub fn title(self) -> &'static str {
         match self {
             Question::Pairs => "Acquire and release, one after the other",
+            Question::Fenced => "With fencing tokens",
             Question::Counts => "What a pair costs that can be counted",
             Question::Drop => "Acquire and drop",
             Question::Distance => "Acquire from masters at different distances",
@@ -104,6 +105,12 @@ impl Question {
                  in time `hangs` and was killed; one of which most pairs fail, `fails`. `redis` is \
                  the plain client on one master without any quorum, for scale. CPU is what the \
                  client's process computes for a pair, in user space and in the kernel."
+            }
+            Question::Fenced => {
+                "The floor sends the same script as muxlock and proposes the time of the machine's \
+                 clock, but compares no numbers. Beside it, pairs without tokens, in the same \
+                 turns: what a script costs that is a plain SET otherwise. One master is frozen in \
+                 the second case."
             }
             Question::Counts => {
                 "Instructions in user space are callgrind's, system calls are strace's: the \
@@ -155,7 +162,9 @@ impl Question {
     pub fn chart(self, cells: &[Cell]) -> String {
         let title = self.title();
         match self {
-            Question::Pairs | Question::Drop => rows(title, P50, Some(P99), cells),
+            Question::Pairs | Question::Fenced | Question::Drop => {
+                rows(title, P50, Some(P99), cells)
+            }
             Question::Counts => rows(title, INSTRUCTIONS, None, cells),
             Question::Distance => rows(title, FAR_P50, None, cells),
             Question::HandOff => rows(title, HAND_OFFS, None, cells),

@@ -30,6 +30,9 @@ pub const FAR: &str = "1, 2, 3, 40, 400 ms";
 /// Those that let go without waiting.
 pub const FLOOR_DROP: &str = "floor, drop";
 pub const MUXLOCK_DROP: &str = "muxlock, drop";
+/// Those whose locks come with fencing tokens.
+pub const FLOOR_FENCED: &str = "floor, fenced";
+pub const MUXLOCK_FENCED: &str = "muxlock, fenced";
 /// One thread for all pairs, or one for each.
 pub const FLOOR_IN_FLIGHT: &str = "floor, one thread";
 pub const FLOOR_THREADS: &str = "floor, threads";
@@ -45,6 +48,7 @@ const NUMBERS: u32 = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Question {
     Pairs,
+    Fenced,
     Counts,
     Drop,
     Distance,
@@ -58,8 +62,9 @@ pub enum Question {
 
 impl Question {
     /// All, in the order of asking.
-    pub const ALL: [Question; 10] = [
+    pub const ALL: [Question; 11] = [
         Question::Pairs,
+        Question::Fenced,
         Question::Counts,
         Question::Drop,
         Question::Distance,
@@ -75,6 +80,7 @@ impl Question {
     pub fn name(self) -> &'static str {
         match self {
             Question::Pairs => "pairs",
+            Question::Fenced => "fenced",
             Question::Counts => "counts",
             Question::Drop => "drop",
             Question::Distance => "distance",
@@ -128,6 +134,7 @@ impl Inquiry {
     pub fn ask(&mut self, question: Question, states: &[&str]) -> io::Result<Vec<Cell>> {
         match question {
             Question::Pairs => self.pairs(states),
+            Question::Fenced => self.fenced(),
             Question::Counts => self.counts(),
             Question::Drop => self.drop(),
             Question::Distance => self.distance(),
@@ -194,6 +201,24 @@ impl Inquiry {
             }
             let frozen = STATES.iter().skip(1).position(|known| *known == state).unwrap_or(0);
             let plan = Plan { frozen, ..self.plan(state, players, repeats, turns) };
+            cells.push(play(&plan, &[&self.pool])?);
+        }
+        Ok(cells)
+    }
+
+    /// Beside pairs without fencing tokens.
+    fn fenced(&mut self) -> io::Result<Vec<Cell>> {
+        let (repeats, turns) = self.repeats();
+        let mut cells = Vec::new();
+        for (frozen, state) in ["healthy", "frozen"].into_iter().enumerate() {
+            let players = [
+                (FLOOR_FENCED, Client::Floor, Work::Fenced),
+                (MUXLOCK_FENCED, Client::Muxlock, Work::Fenced),
+                ("floor, plain", Client::Floor, Work::Pair),
+                ("muxlock, plain", Client::Muxlock, Work::Pair),
+            ];
+            let players = players.map(|(label, client, work)| named(label, self.job(client, work)));
+            let plan = Plan { frozen, ..self.plan(state, players.into(), repeats, turns) };
             cells.push(play(&plan, &[&self.pool])?);
         }
         Ok(cells)

@@ -3,8 +3,8 @@
 use crate::driver::{Cell, Entry, Verdict};
 use crate::job::{Client, Sample};
 use crate::questions::{
-    FAR, FLOOR_DROP, FLOOR_IN_FLIGHT, FLOOR_THREADS, MUXLOCK_DROP, MUXLOCK_IN_FLIGHT,
-    MUXLOCK_THREADS, Question, STATES,
+    FAR, FLOOR_DROP, FLOOR_FENCED, FLOOR_IN_FLIGHT, FLOOR_THREADS, MUXLOCK_DROP, MUXLOCK_FENCED,
+    MUXLOCK_IN_FLIGHT, MUXLOCK_THREADS, Question, STATES,
 };
 use crate::report::{Answer, number};
 
@@ -51,6 +51,7 @@ pub fn all(answers: &[Answer]) -> Vec<Target> {
     let far = |figure: fn(&Sample) -> f64| {
         answers.ratio(Question::Distance, FAR, Client::Muxlock, figure)
     };
+    let fenced = |figure: fn(&Sample) -> f64| answers.fenced(figure);
     let instructions = counted(Client::Muxlock, |sample| sample.instructions);
     let allocations = counted(Client::Muxlock, |sample| sample.allocations);
     let floor_instructions = counted(Client::Floor, |sample| sample.instructions);
@@ -69,6 +70,21 @@ pub fn all(answers: &[Answer]) -> Vec<Target> {
         at_most("CPU with more than 512 at once to that with 512", 1.5, 2, answers.growth()),
         at_most("acquire and drop, p50 to the floor's pair", 0.6, 2, answers.dropped(MUXLOCK_DROP))
             .beside(answers.dropped(FLOOR_DROP)),
+        at_most("fenced pair, p50 to the fenced floor's", 1.10, 2, fenced(|sample| sample.p50)),
+        at_most("fenced pair, p99 to the fenced floor's", 1.25, 2, fenced(|sample| sample.p99)),
+        at_most(
+            "CPU for a fenced pair to the fenced floor's",
+            1.15,
+            2,
+            fenced(|sample| sample.cpu),
+        ),
+        at_most(
+            "fenced pair with one frozen to one without, p50",
+            1.10,
+            2,
+            vec![answers.fenced_frozen(MUXLOCK_FENCED)],
+        )
+        .beside(vec![answers.fenced_frozen(FLOOR_FENCED)]),
         at_least(
             "64 threads, pairs/s to those of 64 at once on one",
             0.8,
@@ -161,6 +177,24 @@ impl Answers<'_> {
         };
         let ratio = entry(many).zip(entry(one));
         ratio.map(|(many, one)| many.ratio(one, |sample| sample.rate)).into_iter().collect()
+    }
+
+    /// With all masters healthy.
+    fn fenced(&self, figure: fn(&Sample) -> f64) -> Vec<f64> {
+        let ratio = |cell: &Cell| {
+            let entry = cell.labelled(MUXLOCK_FENCED)?;
+            Some(entry.ratio(cell.labelled(FLOOR_FENCED)?, figure))
+        };
+        self.cell(Question::Fenced, "healthy").and_then(ratio).into_iter().collect()
+    }
+
+    /// With one master frozen, to all healthy.
+    fn fenced_frozen(&self, label: &str) -> f64 {
+        let p50 = |cell| {
+            let entry = self.cell(Question::Fenced, cell)?.labelled(label)?;
+            Some(entry.median(|sample| sample.p50))
+        };
+        p50("frozen").zip(p50("healthy")).map_or(f64::NAN, |(frozen, healthy)| frozen / healthy)
     }
 
     /// Apart and back to back.

@@ -2,13 +2,14 @@
 
 use super::{Failure, Locks};
 use crate::floor::threads::{self, Member};
-use crate::floor::{Asked, Floor};
-use crate::job::Job;
+use crate::floor::{Asked, Floor, Kind};
+use crate::job::{Job, Work};
 
 impl Floor {
     /// For what the job says.
     pub fn for_job(job: &Job) -> Result<Floor, Failure> {
-        Ok(Floor::connect(&job.ports, &job.key(), job.ttl_ms())?)
+        let kind = if job.work == Work::Fenced { Kind::Fenced } else { Kind::Plain };
+        Ok(Floor::connect(&job.ports, &job.key(), job.ttl_ms(), kind)?)
     }
 }
 

@@ -6,7 +6,10 @@ use std::io;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
-use muxlock::{Builder, Done, Lease, LockGuard, Multiplexer, NodeState, NodeStatus, OpId, Redlock};
+use muxlock::{
+    Builder, Done, Fenced, FencedRedlock, Lease, LockGuard, Multiplexer, NodeState, NodeStatus,
+    OpId, Redlock,
+};
 
 use super::{Failure, Locks, Waits};
 use crate::clock;
@@ -109,6 +112,32 @@ impl Locks for Muxlock {
 impl Waits for Muxlock {
     fn lock_within(&mut self, wait: Duration) -> Option<LockGuard> {
         self.redlock.try_lock_for(&self.names[0], self.ttl, wait).ok()
+    }
+}
+
+/// The blocking handle whose locks come with fencing tokens.
+pub struct Fencing {
+    redlock: FencedRedlock,
+    ttl: Duration,
+    name: String,
+}
+
+impl Fencing {
+    /// One resource.
+    pub fn for_job(job: &Job) -> Result<Fencing, Failure> {
+        Ok(Fencing { redlock: settled(job)?.fenced(), ttl: job.ttl, name: job.key() })
+    }
+}
+
+impl Locks for Fencing {
+    type Held = Fenced<LockGuard>;
+
+    fn lock(&mut self) -> Option<Fenced<LockGuard>> {
+        self.redlock.try_lock(&self.name, self.ttl).ok()
+    }
+
+    fn unlock(&mut self, held: Fenced<LockGuard>) -> bool {
+        held.unlock().is_ok_and(|released| released.was_held())
     }
 }
 

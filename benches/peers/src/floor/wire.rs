@@ -7,11 +7,14 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+const FENCED: &str = include_str!("../../../../src/scripts/acquire_fenced.lua").trim_ascii_end();
 const RELEASE: &str = include_str!("../../../../src/scripts/release.lua").trim_ascii_end();
 /// As many characters as a token has.
 pub const TOKEN: usize = 40;
 /// As many digits as the number of a key has.
 pub const DIGITS: usize = 8;
+/// As many digits as a proposed fencing token has, in microseconds since 1970.
+const NUMBER: usize = 16;
 /// More than what is ever on its way to a client with one lock.
 const BUFFER: usize = 64 * 1024;
 
@@ -29,6 +32,13 @@ impl Template {
     pub fn set(key: &str, ttl_ms: u64) -> Template {
         let ttl = ttl_ms.to_string();
         Template::new(&["SET", key], &["NX", "PX", &ttl])
+    }
+
+    /// The script that sets the key and says whether it took the proposed fencing token; the
+    /// proposal comes last.
+    pub fn fenced(key: &str, ttl_ms: u64) -> Template {
+        let (ttl, number) = (ttl_ms.to_string(), "0".repeat(NUMBER));
+        Template::new(&["EVAL", FENCED, "2", key, "muxlock:fence"], &[&ttl, "7", &number])
     }
 
     /// The compare-and-delete script.
@@ -55,6 +65,15 @@ impl Template {
     /// Puts a token in its place.
     pub fn put(&mut self, token: &[u8; TOKEN]) {
         self.bytes[self.token_at..][..TOKEN].copy_from_slice(token);
+    }
+
+    /// Puts a number at the end.
+    pub fn propose(&mut self, mut number: u64) {
+        let end = self.bytes.len() - "\r\n".len();
+        for digit in self.bytes[end - NUMBER..end].iter_mut().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
     }
 
     /// Replaces the last digits of the key.
@@ -96,7 +115,7 @@ pub fn token() -> io::Result<[u8; TOKEN]> {
 pub enum Reply {
     /// `+OK`: the key was set.
     Ok,
-    /// `:1`: the key was deleted.
+    /// `:1`: the key was deleted, or it was set and the proposed number taken.
     One,
     /// Neither.
     Other,
@@ -183,6 +202,20 @@ mod tests {
         let end = format!("$1\r\n1\r\n$3\r\nkey\r\n$40\r\n{}\r\n", "b".repeat(TOKEN));
         assert!(release.bytes().starts_with(b"*5\r\n$4\r\nEVAL\r\n"));
         assert!(release.bytes().ends_with(end.as_bytes()));
+    }
+
+    #[test]
+    fn proposal_comes_last() {
+        let mut fenced = Template::fenced("key", 2_000);
+        fenced.put(&[b'a'; TOKEN]);
+        fenced.propose(1_700_000_000_000_001);
+        let end = format!(
+            "$3\r\nkey\r\n$13\r\nmuxlock:fence\r\n$40\r\n{}\r\n$4\r\n2000\r\n$1\r\n7\r\n\
+             $16\r\n1700000000000001\r\n",
+            "a".repeat(TOKEN)
+        );
+        assert!(fenced.bytes().starts_with(b"*9\r\n$4\r\nEVAL\r\n"));
+        assert!(fenced.bytes().ends_with(end.as_bytes()));
     }
 
     #[test]
