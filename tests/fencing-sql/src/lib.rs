@@ -3,12 +3,16 @@
 
 #![cfg(test)]
 
+use std::env;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use muxlock::testing::Masters;
 use muxlock::{FencingToken, Redlock};
 use rusqlite::Connection;
-use testbed::{Folder, PATIENT, TTL, all_ready, patient};
+use testbed::{Again, Folder, PATIENT, TTL, all_ready, is_child, patient, re_execute, tell_parent};
 
 /// As in `docs/guarantees.md`, word by word; each has the number first.
 const TABLE: &str =
@@ -20,9 +24,11 @@ const UPSERT: &str = "INSERT INTO account (id, balance, fence) VALUES (?2, ?3, ?
 /// The controls: without the condition, and without the mark.
 const UNCHECKED: &str = "UPDATE account SET balance = ?2 WHERE id = ?1";
 
+const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
+const FILE_VARIABLE: &str = "MUXLOCK_TEST_FILE";
 const ID: i64 = 7;
 const KEY: &str = "account:7";
-/// The lock of a holder that is paused for longer.
+/// The lock of the holder that is stopped.
 const SHORT: Duration = Duration::from_millis(200);
 
 /// One of several connections to one database, as several processes have them.
@@ -42,8 +48,8 @@ impl Account {
         self.0.execute(UPSERT, (number.as_i64(), ID, balance)).unwrap() == 1
     }
 
-    fn write_unchecked(&self, balance: i64) {
-        assert_eq!(self.0.execute(UNCHECKED, (ID, balance)).unwrap(), 1);
+    fn write_unchecked(&self, balance: i64) -> bool {
+        self.0.execute(UNCHECKED, (ID, balance)).unwrap() == 1
     }
 
     fn balance(&self) -> i64 {
@@ -59,8 +65,14 @@ impl Account {
     }
 }
 
+fn open(file: impl AsRef<Path>) -> Account {
+    let connection = Connection::open(file).unwrap();
+    connection.busy_timeout(PATIENT).unwrap();
+    Account(connection)
+}
+
 struct Scene {
-    _masters: Masters,
+    masters: Masters,
     redlock: Redlock,
     folder: Folder,
 }
@@ -69,15 +81,13 @@ impl Scene {
     fn start(test: &str) -> Scene {
         let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
         let redlock = all_ready(&patient(masters.urls()));
-        let scene = Scene { redlock, _masters: masters, folder: Folder::create(test) };
+        let scene = Scene { redlock, masters, folder: Folder::create(test) };
         scene.open().0.execute(TABLE, ()).unwrap();
         scene
     }
 
     fn open(&self) -> Account {
-        let connection = Connection::open(self.folder.0.join("database")).unwrap();
-        connection.busy_timeout(PATIENT).unwrap();
-        Account(connection)
+        open(self.folder.0.join("database"))
     }
 
     /// The number of a lock that is given back.
@@ -118,30 +128,72 @@ fn account_takes_what_is_not_below_its_mark() {
     assert_eq!(account.mark(), 8_999_999_999_999_999);
 }
 
-/// A holder does not notice that its lock is over, and another one writes.
+/// Each line of its input is an order: takes the lock and reads the balance, or writes what follows
+/// from that, whatever has happened since.
+fn hold_and_write() {
+    let urls = env::var(URLS_VARIABLE).expect("the parent names the masters");
+    let account = open(env::var(FILE_VARIABLE).expect("the parent names the database"));
+    let fenced = all_ready(&patient(urls.split(' '))).fenced();
+    let mut held = None;
+    for order in io::stdin().lines() {
+        let order = order.unwrap();
+        if order == "lock" {
+            let lock = fenced.try_lock_for(KEY, SHORT, PATIENT).unwrap();
+            assert!(account.upsert(lock.fencing_token(), 100));
+            tell_parent(lock.fencing_token());
+            held = Some((lock, account.balance()));
+            continue;
+        }
+        let (lock, seen) = held.take().expect("it was ordered before");
+        let is_written = match order.as_str() {
+            "checked" => account.write(lock.fencing_token(), seen - 10),
+            _ => account.write_unchecked(seen - 10),
+        };
+        tell_parent(is_written);
+    }
+}
+
+/// F20: a holder is stopped past its TTL, and does not notice. Another one writes meanwhile.
 #[test]
-fn paused_holder_is_refused_and_without_the_check_harms() {
-    let scene = Scene::start("paused_holder_is_refused_and_without_the_check_harms");
-    let [paused, other] = [scene.open(), scene.open()];
-    for is_checked in [true, false] {
-        let fenced = scene.redlock.fenced();
-        let older = fenced.try_lock_for(KEY, SHORT, PATIENT).unwrap();
-        assert!(paused.upsert(older.fencing_token(), 100));
-        let seen = paused.balance();
-        // Here it is paused. The other one waits until its lock is over.
-        let newer = fenced.try_lock_for(KEY, TTL, PATIENT).unwrap();
+fn stopped_holder_is_refused_and_without_the_check_harms() {
+    const TEST: &str = "stopped_holder_is_refused_and_without_the_check_harms";
+    if is_child(TEST) {
+        return hold_and_write();
+    }
+    let scene = Scene::start(TEST);
+    let other = scene.open();
+    let mut child = Again::start(
+        re_execute(TEST)
+            .env(URLS_VARIABLE, scene.masters.urls().join(" "))
+            .env(FILE_VARIABLE, scene.folder.0.join("database"))
+            .stdin(Stdio::piped()),
+    );
+    let mut orders = child.take_input().expect("it is piped");
+    let mut told = child.told();
+    for order in ["checked", "unchecked"] {
+        writeln!(orders, "lock").unwrap();
+        let older: FencingToken = told.next().expect("it has the lock").parse().unwrap();
+        signal(&child, "STOP");
+        let newer = scene.redlock.fenced().try_lock_for(KEY, TTL, PATIENT).unwrap();
+        assert!(newer.fencing_token() > older);
         assert!(other.enter(newer.fencing_token()));
         assert!(other.write(newer.fencing_token(), other.balance() + 5));
-        let balance = seen - 10;
-        if is_checked {
-            assert!(!paused.write(older.fencing_token(), balance));
-            assert_eq!(other.balance(), 105);
-        } else {
-            paused.write_unchecked(balance);
-            assert_eq!(other.balance(), 90, "the control shows the harm: 5 are gone");
-        }
+        writeln!(orders, "{order}").unwrap();
+        signal(&child, "CONT");
+        let is_written = told.next().expect("it has gone on");
+        // The control shows the harm: 5 are gone.
+        let expected = if order == "checked" { ("false", 105) } else { ("true", 90) };
+        assert_eq!((is_written.as_str(), other.balance()), expected);
         assert!(newer.unlock().unwrap().was_held());
     }
+    drop(orders);
+    assert!(child.status().success());
+}
+
+fn signal(child: &Again, name: &str) {
+    let id = child.id().to_string();
+    let kill = ["-c", r#"kill -s "$1" "$2""#, "sh", name, &id];
+    assert!(Command::new("sh").args(kill).status().expect("sh runs").success());
 }
 
 /// F22: a check at the write alone does not save what was read.
