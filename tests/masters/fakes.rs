@@ -694,7 +694,9 @@ fn fencing_scripts_have_the_replies_of_a_real_master() {
         pair.ask_text(command);
     }
     assert!(pair.fake.ask(&acquire("a", "0")).starts_with(b"-WRONGTYPE "));
-    assert!(pair.real.ask(&acquire("a", "0")).starts_with(b"-WRONGTYPE "));
+    // Before Redis 7.0 it follows the name of the script.
+    let said = pair.real.ask(&acquire("a", "0"));
+    assert!(said.starts_with(b"-") && said.windows(10).any(|it| it == b"WRONGTYPE "), "{said:?}");
     pair.ask_text("EXISTS a");
 }
 

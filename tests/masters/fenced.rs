@@ -240,7 +240,9 @@ fn counters_that_are_no_numbers_are_named() {
         tell(master, &["SET", COUNTERS, "7"]);
     }
     let text = refused(&masters, &redlock, KEY);
-    assert!(text.starts_with("server error (wrong type): WRONGTYPE Operation against"), "{text}");
+    assert!(text.starts_with("server error (wrong type): "), "{text}");
+    // Before Redis 7.0 it follows the name of the script.
+    assert!(text.contains("WRONGTYPE Operation against"), "{text}");
     // A plain lock does not look at them.
     assert!(redlock.try_lock(KEY, TTL).unwrap().unlock().unwrap().was_held());
     // One bad master is outvoted.
