@@ -213,7 +213,8 @@ impl Engine {
     #[cold]
     pub(super) fn stamp(&mut self, now: Moment, round: usize, node: usize) {
         let voted = &self.rounds[round];
-        let is_over = voted.decided || voted.owner.is_none();
+        // A node that has voted otherwise, such as by its silence, votes once.
+        let is_over = voted.decided || voted.owner.is_none() || !voted.undecided.contains(node);
         let number = self.fences.number_of(round, node);
         match self.fences.fixed(round) {
             None if FencingToken::checked(number).is_none() => {

@@ -163,6 +163,17 @@ fn late_grant_counts_as_its_number_allows() {
     assert_eq!(number(&scenario.acquired().unwrap()), TIME + 9);
 }
 
+/// F10: also if the number was fixed by grants at the proposal, and the result is not taken yet.
+#[test]
+fn greater_grant_after_the_quorum_is_of_no_use() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, 1]);
+    scenario.reply(2, Reply::Integer(TIME as i64 + 9));
+    let lease = scenario.acquired().unwrap();
+    assert_eq!(number(&lease), TIME);
+    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [0, 1]);
+}
+
 #[test]
 fn greater_late_grant_may_lose_the_attempt() {
     let mut scenario = Scenario::fenced(3);
@@ -429,4 +440,150 @@ fn raise_of_a_node_in_quarantine_does_not_count() {
     scenario.reply(0, Reply::Integer(1));
     scenario.nothing_done();
     assert_eq!(scenario.engine.stats().uncounted, 2);
+}
+
+/// F9: its vote is missing, whatever it says now, so a raise is of no use.
+#[test]
+fn node_whose_grant_came_too_late_is_not_raised() {
+    let mut scenario = Scenario::fenced(5);
+    scenario.pass(NODE_TIMEOUT - Duration::from_millis(1));
+    scenario.numbers(&[1, 1, TIME + 9]);
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![0, 1], 1, TIME + 9)]);
+    scenario.pass(Duration::from_millis(2));
+    scenario.reply(3, Reply::Integer(1));
+    assert_eq!(scenario.drain(), []);
+    scenario.replies([0, 1], Reply::Integer(1));
+    let lease = scenario.acquired().unwrap();
+    assert_eq!(lease.granted_by().collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+/// F6: the nodes of an attempt get one proposal, whenever they are connected.
+#[test]
+fn proposal_is_drawn_once() {
+    for ready in [0, 1] {
+        let mut scenario = Scenario::new(3);
+        scenario.engine.connect(scenario.now);
+        scenario.drain();
+        (0..ready).for_each(|node| scenario.connect(node));
+        scenario.drain();
+        scenario.lock_fenced();
+        let mut sent: Vec<Acted> = scenario.drain();
+        for node in ready..3 {
+            scenario.pass(Duration::from_millis(1));
+            scenario.connect(node);
+            sent.extend(scenario.drain());
+        }
+        let proposals: Vec<u64> = sent
+            .iter()
+            .map(|acted| match acted {
+                Acted::Fenced(_, 1, proposal) => *proposal,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(proposals, [proposals[0]; 3]);
+        scenario.numbers(&[1, 1]);
+        assert_eq!(number(&scenario.acquired().unwrap()), proposals[0]);
+    }
+}
+
+/// F10, F11: once the number is fixed, what was set aside is of no use.
+#[test]
+fn number_that_was_set_aside_does_not_come_back() {
+    let mad = TIME + 100 * SECOND;
+    let mut scenario = Scenario::fenced(5);
+    scenario.numbers(&[mad, 1, 1, TIME + 9]);
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![1, 2], 1, TIME + 9)]);
+    scenario.reply(4, Reply::Nil);
+    scenario.reply(1, Reply::Integer(0));
+    let error = scenario.acquired().unwrap_err();
+    let expected = [
+        NodeOutcome::Outnumbered,
+        NodeOutcome::Absent,
+        NodeOutcome::Pending,
+        NodeOutcome::Granted,
+        NodeOutcome::Held,
+    ];
+    assert_eq!(outcomes(&error), expected);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2, 3, 4], 1)]);
+}
+
+/// F6: what is more than before, but further ahead than masters take, is no proposal.
+#[test]
+fn proposal_follows_clocks_that_were_set_back() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.replies(0..3, Reply::Nil);
+    assert!(scenario.acquired().is_err());
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(0));
+    scenario.ahead.iter_mut().for_each(|ahead| *ahead -= Duration::from_secs(100));
+    scenario.pass(Duration::from_secs(11));
+    for expected in [TIME + 11 * SECOND, TIME - 89 * SECOND] {
+        scenario.lock_fenced();
+        let acted = scenario.drain_looked();
+        assert!(
+            matches!(&acted[..], [Acted::Fenced(_, _, proposal)] if *proposal == expected),
+            "{expected}: {acted:?}"
+        );
+        scenario.replies(0..3, Reply::Nil);
+        assert!(scenario.acquired().is_err());
+        scenario.drain();
+        scenario.replies(0..3, Reply::Integer(0));
+    }
+}
+
+/// R18: as with any command.
+#[test]
+fn node_whose_socket_is_full_is_not_raised() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1]);
+    scenario.engine.handle_blocked(0);
+    scenario.reply(1, Reply::Integer(TIME as i64 + 9));
+    assert_eq!(scenario.drain(), []);
+    scenario.reply(2, Reply::Nil);
+    let error = scenario.acquired().unwrap_err();
+    let expected = [NodeOutcome::Backlogged, NodeOutcome::Granted, NodeOutcome::Held];
+    assert_eq!(outcomes(&error), expected);
+}
+
+/// A node that was made a replica between its grant and its raise is connected anew.
+#[test]
+fn node_that_refuses_its_raise_for_good_is_connected_anew() {
+    for kind in [ServerErrorKind::ReadOnly, ServerErrorKind::Auth] {
+        let mut scenario = Scenario::fenced(3);
+        scenario.numbers(&[1, TIME + 9]);
+        assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, TIME + 9)]);
+        scenario.reply(0, server_error(kind));
+        assert!(scenario.drain().contains(&Acted::Close(0)), "{kind:?}");
+        scenario.reply(2, Reply::Integer(TIME as i64 + 9));
+        assert_eq!(number(&scenario.acquired().unwrap()), TIME + 9);
+    }
+}
+
+/// F14: a raise that was not handed out ends with its connection.
+#[test]
+fn raise_that_is_not_handed_out_ends_with_its_connection() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, TIME + 9]);
+    let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    scenario.engine.handle_disconnected(scenario.now, 0, lost);
+    assert!(!scenario.drain().iter().any(|acted| matches!(acted, Acted::Raise(..))));
+    scenario.reply(2, Reply::Nil);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(outcomes(&error), [lost, NodeOutcome::Granted, NodeOutcome::Held]);
+}
+
+/// F14: a raise that is lost with its connection is a vote that is missing, and the attempt ends.
+#[test]
+fn raise_that_is_lost_with_its_connection_ends_the_attempt() {
+    let mut scenario = Scenario::fenced(3);
+    scenario.numbers(&[1, TIME + 9]);
+    scenario.drain();
+    scenario.reply(2, Reply::Nil);
+    let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    scenario.engine.handle_disconnected(scenario.now, 0, lost);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(outcomes(&error), [lost, NodeOutcome::Granted, NodeOutcome::Held]);
+    scenario.drain();
+    scenario.replies([1, 2], Reply::Integer(1));
+    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 1, "the release");
 }

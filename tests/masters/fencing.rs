@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muxlock::testing::{Masters, Value};
 use muxlock::{Fenced, FencingToken, KeepAlive, LockErrorKind, LockGuard, Redlock, RestartGuard};
-use testbed::{Stopwatch, TTL, all_ready, patient};
+use testbed::{Stopwatch, TTL, all_ready, patient, ready, soon};
 
 const KEY: &str = "invoice:42";
 const COUNTERS: &[u8] = b"muxlock:fence";
@@ -89,6 +89,23 @@ fn master_that_is_far_ahead_is_set_aside() {
         assert!(number > before && number.get() < 4_000_000_000_000_000, "{number}");
     }
     assert!(counter(&masters, 1) < Some(4_000_000_000_000_000));
+}
+
+/// F11: a number from the year 2100 becomes a lock's number if another master is missing. From then
+/// on, deleting the counters of the one master whose clock was wrong sets the order back.
+#[test]
+fn number_far_ahead_that_was_handed_out_is_forgotten_with_its_counters() {
+    let (mut masters, redlock) = start(3);
+    count(&masters, 0, "4102444800000000");
+    masters[1].kill().unwrap();
+    let far = number_of(&redlock);
+    assert!(far.get() > 4_102_444_800_000_000, "{far}");
+    soon("it has spread", || counter(&masters, 2) >= Some(far.get()));
+    masters[1].restart().unwrap();
+    soon("it votes again", || ready(&redlock) == 3);
+    masters[0].query(&[b"DEL", COUNTERS]).unwrap();
+    let after = number_of(&redlock);
+    assert!(after < far, "{after}");
 }
 
 /// F15: it is named, and no key is left.

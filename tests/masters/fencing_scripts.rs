@@ -90,6 +90,11 @@ fn counter_takes_the_proposal_or_more_and_stays_near_the_servers_clock() {
         assert!(given > before - 1 && given <= before + SLACK, "{proposal}: {given} {before}");
         assert_eq!(number(&scene.counter()), given);
     }
+    // A proposal that another lock has had is no number for this one.
+    scene.free();
+    let near = scene.now();
+    scene.count(&near.to_string());
+    assert_eq!(scene.acquire(TOKEN, near), Value::Integer(near + 1));
     // A proposal that is ahead is cut.
     scene.free();
     let now = scene.now();
@@ -192,6 +197,16 @@ fn script_with_a_marker_does_the_same_in_one_step() {
     assert_eq!(number(&scene.counter()), near);
     scene.free();
     assert_eq!(acquire(TOKEN, near - HOUR), Value::Integer(near + 1));
+    // As without a marker, what is behind the clock or ahead of it is cut.
+    scene.free();
+    scene.count("7");
+    let given = number(&acquire(TOKEN, 9));
+    assert!(given >= near - NEAR, "{given}");
+    scene.free();
+    let now = scene.now();
+    let given = number(&acquire(TOKEN, now + HOUR));
+    assert!((now + NEAR..=now + NEAR + SLACK).contains(&given), "{given}");
+    assert_eq!(number(&scene.counter()), given);
     scene.free();
     scene.count("x");
     assert!(matches!(acquire(TOKEN, near), Value::Error(_)));
