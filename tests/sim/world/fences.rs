@@ -49,6 +49,7 @@ pub fn asks<'a>(words: &[&'a [u8]]) -> Option<Asks<'a>> {
 struct Fenced {
     key: Key,
     bucket: Vec<u8>,
+    proposal: u64,
     /// When its SETs were first handed out, in true time.
     started: u64,
     /// For each node, what its counter had when it granted, and when.
@@ -115,6 +116,7 @@ impl World {
         self.fences.attempts.entry(*token_digits(token)).or_insert_with(|| Fenced {
             key: (0, Vec::new()),
             bucket: Vec::new(),
+            proposal,
             started: now,
             grants: vec![None; nodes],
             highest: vec![0; nodes],
@@ -200,7 +202,10 @@ impl World {
             .collect();
         given.sort_unstable();
         let near = given.iter().filter(|given| **given <= time + SANE / 2).count();
-        if near + fenced.refused.count_ones() as usize >= needed {
+        let may_come = near + fenced.refused.count_ones() as usize >= needed;
+        // Its client may have known of some clocks alone.
+        let is_known = fenced.proposal.abs_diff(time) < SANE / 2;
+        if may_come && is_known && !self.may_be_obstructed(client, &fenced.bucket) {
             let short = Short(token.as_bytes());
             return self.fail("FENCE-SANE", || format!("{short} need not take {number}"));
         }
@@ -208,6 +213,20 @@ impl World {
             let short = Short(token.as_bytes());
             self.fail("FENCE-SANE", || format!("{short} takes {number}, it is {time}"));
         }
+    }
+
+    /// Whether a client has tried for longer than any lock lives to get one in this bucket.
+    fn may_be_obstructed(&self, client: usize, bucket: &[u8]) -> bool {
+        let is_its = |token: &[u8; 40]| {
+            self.checker.attempts.get(token).is_some_and(|attempt| attempt.client == client)
+        };
+        let own = || {
+            let all = self.fences.attempts.iter();
+            all.filter(|(token, it)| it.bucket == bucket && is_its(token)).map(|(_, it)| it)
+        };
+        let got = own().filter_map(|it| it.returned.as_ref()).map(|returned| returned.0).max();
+        let tried = own().map(|it| it.started).filter(|started| Some(*started) >= got).min();
+        tried.is_some_and(|tried| self.now > tried + self.plan.max_ttl / 100 * 98)
     }
 
     /// A server has run a command: what became of its counters?

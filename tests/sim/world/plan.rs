@@ -173,7 +173,7 @@ impl Plan {
             connect_timeout,
             retry_most: choices.pick(&[64, 20, 250]) * MILLI,
             guard,
-            has_marker: is_stepped && choices.chance(500),
+            has_marker: choices.chance(if is_stepped { 500 } else { 200 }),
             heals: guard != RestartGuard::Off && choices.chance(500),
             durable: (0..nodes).map(|_| class == Class::Guarded && choices.chance(100)).collect(),
             routes,
