@@ -38,9 +38,8 @@ pub enum LockErrorKind {
         /// The longest TTL allowed.
         max: Duration,
     },
-    /// The resource name is empty or longer than [`RESOURCE_BYTES_MAX`]; or a fencing token was
-    /// asked for, and the key is that of the [counters](crate::Builder::fencing_key). Nothing was
-    /// sent.
+    /// The resource name is empty or longer than [`RESOURCE_BYTES_MAX`]; or its key is that of the
+    /// [counters](crate::Builder::fencing_key) for fencing tokens. Nothing was sent.
     InvalidResource {
         /// Its length in bytes.
         bytes: usize,

@@ -19,9 +19,8 @@ pub(crate) enum Fencing {
     On,
 }
 
-/// The number of a fenced lock: who holds the lock later has a greater number. A resource that
-/// refuses smaller numbers than it has seen is safe from a holder that was paused, cut off, or
-/// misled by a clock.
+/// The number of a fenced lock: who holds the lock later has a greater number. What a resource does
+/// with it is described at [`FencedRedlock`](crate::FencedRedlock).
 ///
 /// It is from 1 to 9·10^15 - 1. Numbers of one resource are ordered, and not consecutive; numbers
 /// of different resources cannot be compared.

@@ -18,19 +18,19 @@ use crate::sys::clock::time_until;
 /// [`Waiter::fenced`](crate::Waiter::fenced), and is the same client.
 ///
 /// A fenced lock comes with a number, and who holds the lock later has a greater one. A resource
-/// that refuses smaller numbers than it has seen cannot be harmed by a holder that was paused, cut
-/// off or misled by a clock. Nothing else of this crate protects against that.
+/// that refuses smaller numbers than it has seen, by the rules below, cannot be harmed by a holder
+/// that was paused, cut off or misled by a clock. Nothing else of this crate protects against that.
 ///
 /// # At the resource
 /// A number that is not checked helps nobody. **All** who write must have one, and:
 ///
 /// 1. The resource accepts a write if its number is at least the *mark*, in one atomic step with
 ///    the write, and sets the mark to the number (F20). A holder may write often.
-/// 2. The mark is stored with the data, begins at 0, is never lowered, and lives as long as the
-///    data (F21).
-/// 3. A holder *enters* before it reads: it first raises the mark, and then reads, computes and
-///    writes. Otherwise a late write of an earlier holder may be accepted between its read and its
-///    write, and then be lost (F22).
+/// 2. The mark is stored with the data, begins at 0, and is never lowered. It outlives the data: a
+///    row is marked as deleted, because one that is made anew begins at 0 (F21).
+/// 3. A holder *enters* before it reads: it first raises the mark of each row that it will read or
+///    write, and then reads, computes and writes. Otherwise a late write of an earlier holder may
+///    be accepted between its read and its write, and then be lost (F22).
 /// 4. A refused write means that the lock is lost. The holder stops, and does not try again with
 ///    the same number (F23).
 ///
@@ -39,7 +39,8 @@ use crate::sys::clock::time_until;
 /// UPDATE account SET balance = ?3, fence = ?1 WHERE id = ?2 AND fence <= ?1;  -- each write
 /// ```
 ///
-/// What cannot check, such as a mail, cannot be fenced: make it idempotent by the number.
+/// What cannot check, such as a mail, cannot be fenced: make it idempotent by an id of the work.
+/// The numbers of two holders differ.
 ///
 /// # What the order depends on
 /// The order is certain whatever clocks, pauses and the network do, as long as masters lose no
@@ -140,6 +141,9 @@ impl FencedRedlock {
 
     /// Same as [`Redlock::with_lock`], with a fencing token: `work` gives it to the resource with
     /// each write.
+    ///
+    /// [`Error::Lost`] does not say that a write was refused: what the resource has accepted is
+    /// done. Ask it before you do the work again.
     ///
     /// # Errors
     /// The same as [`Redlock::with_lock`] and [`try_lock`](FencedRedlock::try_lock).

@@ -253,9 +253,8 @@ impl Builder {
     /// [`key_prefix`](Builder::key_prefix) is not added.
     ///
     /// **All clients of a resource must have the same key.** Nothing may expire, evict or delete
-    /// it. It has at most 16,384 fields, for all resources together, about 1.2 MB. A
-    /// resource with this key cannot be locked with a fencing token (F4). Only acquisitions with a
-    /// fencing token use it.
+    /// it. It has at most 16,384 fields, for all resources together, about 1.2 MB. A resource with
+    /// this key cannot be locked (F4). Only acquisitions with a fencing token use it.
     pub fn fencing_key(mut self, key: impl Into<Vec<u8>>) -> Builder {
         self.fencing_key = key.into();
         self

@@ -172,9 +172,7 @@ impl Multiplexer {
     /// [`FencedRedlock`](crate::FencedRedlock) and [`Lease::fencing_token`].
     ///
     /// # Errors
-    /// The same as [`try_lock`](Multiplexer::try_lock), and
-    /// [`InvalidResource`](crate::LockErrorKind::InvalidResource) if the resource's key is that of
-    /// the [counters](crate::Builder::fencing_key).
+    /// The same as [`try_lock`](Multiplexer::try_lock).
     pub fn try_lock_fenced(
         &mut self,
         resource: impl AsRef<[u8]>,

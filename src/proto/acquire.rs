@@ -20,6 +20,8 @@ impl Engine {
     /// # Errors
     /// Nothing was sent.
     /// - [`LockErrorKind::InvalidTtl`]: correct the TTL.
+    /// - [`LockErrorKind::InvalidResource`]: the resource's key is that of the fencing counters
+    ///   (F4); choose another name.
     /// - [`LockErrorKind::Overloaded`]: [`OPERATIONS_MAX`] operations of all kinds are in flight;
     ///   wait until some have completed.
     pub fn acquire(
@@ -47,9 +49,12 @@ impl Engine {
         if self.operations.len() >= OPERATIONS_MAX {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
+        let key = resource.prefixed(&self.config.key_prefix);
+        if key == self.config.fencing_key {
+            return Err(LockError::reserved(&key));
+        }
         let task = Task::Acquire { ttl, patience, attempts: 0, fencing, started: now, last: None };
         let op = self.operations.start(task, Progress::Waiting);
-        let key = resource.prefixed(&self.config.key_prefix);
         let is_its_turn = match patience {
             Patience::OneRound => true,
             Patience::Until(give_up_at) => self.join_line(now, op, &key, give_up_at),

@@ -141,9 +141,7 @@ impl Engine {
     /// [`Lease::fencing_token`](super::Lease::fencing_token).
     ///
     /// # Errors
-    /// As for [`acquire`](Engine::acquire), and
-    /// [`LockErrorKind::InvalidResource`](crate::LockErrorKind::InvalidResource) if the resource's
-    /// key is that of the counters (F4).
+    /// As for [`acquire`](Engine::acquire).
     pub fn acquire_fenced(
         &mut self,
         now: Moment,
@@ -151,10 +149,6 @@ impl Engine {
         ttl: std::time::Duration,
         patience: Patience,
     ) -> Result<OpId, LockError> {
-        let (prefix, name) = (&self.config.key_prefix, resource.as_bytes());
-        if self.config.fencing_key.as_bytes().strip_prefix(&**prefix) == Some(name) {
-            return Err(LockError::reserved(&resource));
-        }
         self.begin(now, resource, ttl, patience, Fencing::On)
     }
 
@@ -181,9 +175,8 @@ impl Engine {
     fn propose(&mut self, now: Moment, round: usize) {
         let time = self.nodes.time(now);
         let proposal = time.map_or(0, |time| self.fences.propose(round, time));
-        let is_usual = time.is_some_and(|time| proposal <= time.saturating_add(AHEAD_MAX_MICROS));
-        // Otherwise, a grant at the proposal needs a look.
-        self.rounds[round].grant = Some(Grant::One).filter(|_| proposal != 0 && is_usual);
+        // Without one, 1 is a number like any other.
+        self.rounds[round].grant = Some(Grant::One).filter(|_| proposal != 0);
     }
 
     /// A node has granted, and has said which number its counter has.

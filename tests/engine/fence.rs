@@ -389,9 +389,12 @@ fn number_stays_with_the_lease() {
 #[test]
 fn counters_are_no_resource() {
     let mut scenario = Scenario::with(3, |builder| builder.key_prefix("mux")).all_ready();
-    let resource = Resource::new("lock:fence").unwrap();
-    let result = scenario.engine.acquire_fenced(scenario.now, resource, TTL, Patience::OneRound);
-    assert!(matches!(result.unwrap_err().kind(), LockErrorKind::InvalidResource { .. }));
+    let (now, resource) = (scenario.now, Resource::new("lock:fence").unwrap());
+    let fenced = scenario.engine.acquire_fenced(now, resource.clone(), TTL, Patience::OneRound);
+    let plain = scenario.engine.acquire(now, resource, TTL, Patience::OneRound);
+    for result in [fenced, plain] {
+        assert!(matches!(result.unwrap_err().kind(), LockErrorKind::InvalidResource { .. }));
+    }
     assert_eq!(scenario.drain(), []);
 }
 
