@@ -223,3 +223,23 @@ impl Released {
         self.was_valid && self.confirmed >= quorum(self.confirmed + self.absent + self.unknown)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// F17: the number stays with what stands in for a lease.
+    #[test]
+    fn expired_lease_in_its_place_has_its_number() {
+        let resource = Resource::new("account:7").unwrap();
+        let (token, ttl) = (LockToken::from_random([7; 20]), Duration::from_secs(1));
+        let until = Moment::from_nanos(u64::MAX);
+        let lease = Lease::restored(resource, token, Ttl::new(ttl).unwrap(), until);
+        let lease = lease.fenced(FencingToken::checked(42));
+        let over = lease.over();
+        assert_eq!(over.fencing_token(), FencingToken::checked(42));
+        assert!(lease.is_valid_at(Moment::from_nanos(1)) && !over.is_valid_at(Moment::START));
+    }
+}
