@@ -250,9 +250,15 @@ fn signal_while_it_waits_ends_the_wait_and_leaves_no_key() {
     let (masters, redlock, list) = start();
     let lock = redlock.try_lock("r", TTL).unwrap();
     for (name, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
-        let mut waiting = guarded(&list, &["-w", "60s", "r", "echo", "never"]);
+        let waiting = guarded(&list, &["-w", "60s", "r", "echo", "never"]);
+        // Signals that are ignored where the test runs (nohup) would be ignored by it, too.
+        let mut heeding = Command::new("env");
+        heeding.arg("--default-signal=INT,HUP").arg(waiting.get_program());
+        heeding
+            .args(waiting.get_args())
+            .envs(waiting.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let before = masters[0].command_calls("set").unwrap();
-        let child = Running::start(&mut waiting);
+        let child = Running::start(&mut heeding);
         soon("it asks", || masters[0].command_calls("set").unwrap() > before);
         signal(name, child.id());
         let (took, (status, out, err)) = timed(|| child.end());

@@ -15,7 +15,9 @@ type Typed<'a> = (&'a str, &'a [u8]);
 /// and what the terminal shows.
 fn at_terminal(list: &str, script: &str, typed: &[Typed<'_>]) -> (i32, String) {
     let tool = guarded(list, &[]);
-    let mut shell = Command::new("script");
+    // A test that runs in the background of a shell ignores SIGINT, and so would what it starts.
+    let mut shell = Command::new("env");
+    shell.args(["--default-signal=INT", "script"]);
     let script = format!("m='{} run'; {script}", env!("CARGO_BIN_EXE_muxlock"));
     shell.args(["-qefc", &script]);
     shell.arg("/dev/null").stdin(Stdio::piped()).env("SHELL", "/bin/sh").env("TERM", "dumb");
