@@ -24,6 +24,8 @@ const ENTER_NEW: &str = "INSERT INTO account (id, fence) VALUES (?2, ?1) \
 /// The controls: without the condition, and without the mark.
 const UNCHECKED: &str = "UPDATE account SET balance = ?2 WHERE id = ?1";
 
+/// How many holders are stopped with the check, and how many without it.
+const RUNS_VARIABLE: &str = "MUXLOCK_FENCING_RUNS";
 const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
 const FILE_VARIABLE: &str = "MUXLOCK_TEST_FILE";
 const ID: i64 = 7;
@@ -149,8 +151,10 @@ fn hold_and_write() {
         if order == "lock" {
             let lock = fenced.try_lock_for(KEY, SHORT, PATIENT).unwrap();
             assert!(account.create(lock.fencing_token(), 100));
+            // It is stopped as soon as it has told.
+            let seen = account.balance();
             tell_parent(lock.fencing_token());
-            held = Some((lock, account.balance()));
+            held = Some((lock, seen));
             continue;
         }
         let (lock, seen) = held.take().expect("it was ordered before");
@@ -169,6 +173,7 @@ fn stopped_holder_is_refused_and_without_the_check_harms() {
     if is_child(TEST) {
         return hold_and_write();
     }
+    let runs = env::var(RUNS_VARIABLE).map_or(1, |runs| runs.parse().expect("a count"));
     let scene = Scene::start(TEST);
     let other = scene.open();
     let mut child = Again::start(
@@ -179,7 +184,7 @@ fn stopped_holder_is_refused_and_without_the_check_harms() {
     );
     let mut orders = child.take_input().expect("it is piped");
     let mut told = child.told();
-    for order in ["checked", "unchecked"] {
+    for order in ["checked", "unchecked"].into_iter().cycle().take(2 * runs) {
         writeln!(orders, "lock").unwrap();
         let older: FencingToken = told.next().expect("it has the lock").parse().unwrap();
         signal(&child, "STOP");
@@ -197,6 +202,7 @@ fn stopped_holder_is_refused_and_without_the_check_harms() {
     }
     drop(orders);
     assert!(child.status().success());
+    println!("measured: {runs} of {runs} refused; without the check, {runs} writes were lost");
 }
 
 fn signal(child: &Again, name: &str) {
