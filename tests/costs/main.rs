@@ -318,6 +318,7 @@ fn makes_exactly(
 
 /// One master is waited for each time: there is nothing else to do meanwhile.
 #[test]
+#[cfg_attr(debug_assertions, ignore = "scripts/costs runs it: it takes long beneath a tool")]
 fn one_master_each_operation_sends_waits_and_receives_once() {
     let _alone = alone();
     if !is_there(Tool::Strace, "system calls with one master") {
@@ -341,6 +342,7 @@ fn one_master_each_operation_sends_waits_and_receives_once() {
 /// All five have answered before the client looks. The restart guard is on, and what it asks
 /// leaves with the SETs.
 #[test]
+#[cfg_attr(debug_assertions, ignore = "scripts/costs runs it: it takes long beneath a tool")]
 fn five_servers_in_lockstep_each_is_written_and_read_once_for_a_batch() {
     let _alone = alone();
     if !is_there(Tool::Strace, "system calls with five servers") {
@@ -374,6 +376,7 @@ fn five_servers_in_lockstep_each_is_written_and_read_once_for_a_batch() {
 
 /// Real masters answer when they like, so how often the client waits is up to them.
 #[test]
+#[cfg_attr(debug_assertions, ignore = "scripts/costs runs it: it takes long beneath a tool")]
 fn five_masters_no_call_but_to_send_wait_and_receive() {
     let _alone = alone();
     if !is_there(Tool::Strace, "system calls with five masters") {
@@ -424,6 +427,7 @@ fn count_on(on: On, kind: Kind, runs: usize, tool: fn(&Job, Feed<'_>) -> u64) ->
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "scripts/costs runs it: it takes long beneath a tool")]
 fn clocks_are_read_as_often_as_noted() {
     let _alone = alone();
     if !is_there(Tool::Valgrind, "clock reads") {

@@ -1,8 +1,7 @@
 //! The library over real `redis-server` processes.
 //!
-//! The harness runs one file after the other, by name, and as many tests at a time as there are
-//! cores. Tests that load the machine, or judge how evenly it serves them, take turns: see
-//! `testbed::heavy`.
+//! The harness runs one file after the other, by name, and several tests at a time. Tests that load
+//! the machine, or judge how evenly it serves them, take turns: see `testbed::heavy`.
 
 #![allow(missing_docs)]
 
