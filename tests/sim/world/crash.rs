@@ -206,6 +206,9 @@ impl World {
         if self.choices.chance(300) {
             let cause = Cause::Resynced(self.nodes[node].demoted_at());
             let of = self.choices.chance(500).then(|| self.choices.below(self.nodes.len() as u32));
+            // Keys end at a moment of the master's clock. With a replica's that is years behind, a
+            // key that nobody believes in would stay for years.
+            let of = of.filter(|_| self.plan.mad.iter().all(|off| *off == 0));
             let data = of.map_or_else(Data::new, |of| self.nodes[of as usize].redis.data.clone());
             self.timeline.note(self.now, || {
                 format!("node {node} loses its data to its master's: node {of:?}")

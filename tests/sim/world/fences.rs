@@ -178,6 +178,9 @@ impl World {
         let it = &self.clients[client];
         let is_plain = !steps.iter().any(|step| self.plan.has(*step))
             && !self.had_twins
+            // Nodes may be in quarantine for a lost marker, and clients' clocks may leap.
+            && !self.plan.has_marker
+            && self.plan.class != Class::Unguarded
             && self.plan.stray_error == 0;
         let (Some(attempt), true) = (self.checker.attempts.get(token.as_bytes()), is_plain) else {
             return;
