@@ -91,11 +91,18 @@ struct LockErrorInner {
     kind: LockErrorKind,
     attempts: u32,
     nodes: Vec<NodeReport>,
+    place: Option<u32>,
 }
 
 impl LockError {
     pub(crate) fn new(kind: LockErrorKind, attempts: u32, nodes: Vec<NodeReport>) -> LockError {
-        LockError(Box::new(LockErrorInner { kind, attempts, nodes }))
+        LockError(Box::new(LockErrorInner { kind, attempts, nodes, place: None }))
+    }
+
+    /// As it is, with the place in the queue when the wait ended.
+    pub(crate) fn at_place(mut self, place: Option<u32>) -> LockError {
+        self.0.place = place;
+        self
     }
 
     pub(crate) fn forked() -> LockError {
@@ -125,6 +132,12 @@ impl LockError {
     /// that ran the client's event loop was delayed for so long that the outcome is unknown.
     pub fn nodes(&self) -> &[NodeReport] {
         &self.0.nodes
+    }
+
+    /// How many clients stood before this one in the queue for the lock when it gave up, as far as
+    /// it was told; `None` if it did not wait in a queue. See [`Waiting`](crate::Waiting).
+    pub fn place(&self) -> Option<u32> {
+        self.0.place
     }
 
     /// How many rounds were started: 0 if nothing was sent, and at most 1 for extensions and

@@ -179,7 +179,7 @@ pub use client::{
 };
 #[cfg(feature = "tls-no-provider")]
 pub use config::Tls;
-pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry};
+pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry, Waiting};
 pub use error::{LockError, LockErrorKind};
 pub use fencing::{FencingToken, InvalidFencingToken};
 pub use inspection::{Holding, Inspection, NodeInspection};
@@ -196,7 +196,8 @@ pub use outcome::{
     TlsErrorKind, Unfit,
 };
 pub use proto::{
-    Cancelled, Done, Lease, NodeState, NodeStatus, OpId, ReleaseWith, Released, Stats,
+    Cancelled, Done, Lease, NodeState, NodeStatus, Obstacle, OpId, ReleaseWith, Released, Stats,
+    Waits,
 };
 pub use quorum::{NODES_MAX, quorum};
 pub use resource::{RESOURCE_BYTES_MAX, Resource};

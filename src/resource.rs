@@ -8,6 +8,9 @@ use std::sync::Arc;
 /// The longest resource name, in bytes (R8).
 pub const RESOURCE_BYTES_MAX: usize = 1024;
 
+/// The longest key prefix, in bytes.
+pub(crate) const KEY_PREFIX_BYTES_MAX: usize = 256;
+
 /// Names up to this length are stored inline, so taking such a lock allocates nothing.
 const INLINE_BYTES_MAX: usize = 63;
 
@@ -51,6 +54,12 @@ impl Resource {
     #[inline]
     pub(crate) fn prefixed(self, prefix: &[u8]) -> Resource {
         if prefix.is_empty() { self } else { Resource::from_parts(prefix, self.as_bytes()) }
+    }
+
+    /// A key that a master has named; `None` if no lock's key is like that.
+    pub(crate) fn of_key(key: &[u8]) -> Option<Resource> {
+        let is_one = !key.is_empty() && key.len() <= RESOURCE_BYTES_MAX + KEY_PREFIX_BYTES_MAX;
+        is_one.then(|| Resource::from_parts(key, &[]))
     }
 
     /// The inverse of `prefixed`: the resource name of this key.

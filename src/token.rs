@@ -21,6 +21,11 @@ const HEX: [[u8; 2]; 256] = {
     hex
 };
 
+/// A byte as two hexadecimal digits.
+pub(crate) fn hex(byte: u8) -> [u8; 2] {
+    HEX[usize::from(byte)]
+}
+
 /// The random value that identifies one acquisition. It is the key's value on the masters.
 ///
 /// Knowing the token is enough to release or extend the lock, so `Debug` does not show it. Every
@@ -33,11 +38,11 @@ impl LockToken {
     /// Random bytes as lower-case hexadecimal digits. Raw bytes would garble the error messages,
     /// `MONITOR` output and logs of the masters.
     pub(crate) fn from_random(random: [u8; TOKEN_RANDOM_BYTES]) -> LockToken {
-        let mut hex = [0; TOKEN_BYTES];
-        for (pair, byte) in hex.chunks_exact_mut(2).zip(random) {
-            pair.copy_from_slice(&HEX[usize::from(byte)]);
+        let mut text = [0; TOKEN_BYTES];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(random) {
+            pair.copy_from_slice(&hex(byte));
         }
-        LockToken(hex)
+        LockToken(text)
     }
 
     /// The value as it is stored on the masters: 40 hexadecimal digits.

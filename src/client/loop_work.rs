@@ -363,6 +363,8 @@ impl Work for LoopWork {
             }
             Order::LetGo(mut lease) => {
                 self.driver.let_go(self.now, &mut lease);
+                // Others may be waiting behind it, and no caller's turn may follow soon.
+                self.driver.flush();
                 return Begun::Now(Outcome::LetGo(lease));
             }
             Order::Keep(new) => {

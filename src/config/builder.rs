@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Config;
 use super::error::ConfigError;
-use super::options::{Heal, RestartGuard, Retry};
+use super::options::{Heal, RestartGuard, Retry, Waiting};
 use super::resolver::Resolver;
 #[cfg(feature = "tls-no-provider")]
 use super::tls::Tls;
@@ -44,6 +44,7 @@ pub struct Builder {
     pub(super) restart_guard: RestartGuard,
     pub(super) flush_marker: Option<Vec<u8>>,
     pub(super) fencing_key: Vec<u8>,
+    pub(super) waiting: Waiting,
     pub(super) heal: Heal,
     pub(super) busy_poll: Duration,
     pub(super) resolver: Resolver,
@@ -64,6 +65,7 @@ impl Default for Builder {
             restart_guard: RestartGuard::default(),
             flush_marker: None,
             fencing_key: FENCING_KEY_DEFAULT.into(),
+            waiting: Waiting::default(),
             heal: Heal::default(),
             busy_poll: Duration::ZERO,
             resolver: Resolver::default(),
@@ -179,6 +181,12 @@ impl Builder {
     /// The delays between rounds; see [`Retry`].
     pub fn retry(mut self, retry: Retry) -> Builder {
         self.retry = retry;
+        self
+    }
+
+    /// How to wait for a lock that another client holds; [`Waiting::Queue`] if not set.
+    pub fn waiting(mut self, waiting: Waiting) -> Builder {
+        self.waiting = waiting;
         self
     }
 
@@ -342,6 +350,7 @@ impl fmt::Debug for Builder {
             .field("max_ttl", &self.max_ttl)
             .field("restart_guard", &self.restart_guard)
             .field("flush_marker", &self.flush_marker.as_ref().map(|key| key.escape_ascii()))
+            .field("waiting", &self.waiting)
             .field("heal", &self.heal)
             .field("busy_poll", &self.busy_poll)
             .finish()

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use crate::error::{LockError, LockErrorKind};
 use crate::quorum::{self, NODES_MAX};
-use crate::resource::Resource;
+use crate::resource::{KEY_PREFIX_BYTES_MAX, Resource};
 use crate::validity::{Drift, TTL_MS_MAX, Ttl};
 pub use builder::Builder;
 pub use error::ConfigError;
-pub use options::{Heal, RestartGuard, Retry};
+pub use options::{Heal, RestartGuard, Retry, Waiting};
 pub(crate) use resolver::Resolver;
 #[cfg(feature = "tls-no-provider")]
 pub(crate) use tls::NodeTls;
@@ -33,7 +33,6 @@ const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const NODE_TIMEOUT_MIN: Duration = Duration::from_micros(100);
 const BUSY_POLL_MAX: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
-const KEY_PREFIX_BYTES_MAX: usize = 256;
 const FLUSH_MARKER_BYTES_MAX: usize = 256;
 const FENCING_KEY_BYTES_MAX: usize = 256;
 /// The name of a key that is never written.
@@ -55,6 +54,7 @@ pub struct Config {
     pub(crate) flush_marker: Option<Resource>,
     /// The key of the counters for fencing tokens.
     pub(crate) fencing_key: Resource,
+    pub(crate) waiting: Waiting,
     pub(crate) heal: Heal,
     pub(crate) busy_poll: Duration,
     pub(crate) resolver: Resolver,
@@ -168,6 +168,7 @@ impl Config {
             quarantine: drift.quarantine(builder.max_ttl),
             flush_marker,
             fencing_key,
+            waiting: builder.waiting,
             heal: builder.heal,
             busy_poll: builder.busy_poll,
             resolver: builder.resolver.clone(),

@@ -49,6 +49,24 @@ impl Default for Retry {
     }
 }
 
+/// How a client waits for a lock that others hold.
+///
+/// It is about waiting between clients: acquisitions of one [`Redlock`](crate::Redlock) or
+/// [`Multiplexer`](crate::Multiplexer) that wait for the same resource queue in the order of their
+/// arrival in any case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Waiting {
+    /// In a queue on one of the masters. A client that releases the lock tells the next one, so
+    /// nobody has to ask again and again. Where no master allows it, or if this client's user may
+    /// not, it falls back to [`Retry`](Waiting::Retry), and the client says so once in the log and
+    /// in `NodeStatus::waits`. The default.
+    #[default]
+    Queue,
+    /// Rounds with random delays between them; see [`Retry`](crate::Retry).
+    Retry,
+}
+
 /// How the client treats a master that may have forgotten a lock that is still held.
 ///
 /// A master that was restarted without its data would grant such a lock a second time. The guard

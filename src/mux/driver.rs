@@ -21,9 +21,11 @@ use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::Phase;
-use crate::proto::{Action, Cancelled, Done, Engine, Lease, NodeSet, OpId, Patience};
+use crate::proto::{
+    Action, Cancelled, Command, Done, Engine, Lease, NodeSet, OpId, Patience, Wait,
+};
 use crate::resource::Resource;
-use crate::resp;
+use crate::resp::{self, Protocol};
 use crate::sys::clock::Clock;
 use crate::sys::entropy::SystemEntropy;
 
@@ -391,6 +393,13 @@ impl Driver {
                 Some(Action::Send { nodes, command }) => {
                     let start = self.batch.len();
                     resp::encode(&command, &mut self.batch);
+                    if let Command::Wait(Wait::Hello) = command {
+                        for node in nodes.iter() {
+                            if let Some(socket) = &mut self.nodes[node].socket {
+                                socket.reader.speak(Protocol::Resp3);
+                            }
+                        }
+                    }
                     if start > 0 && (nodes != self.recipients || start >= BATCH_BYTES_MAX) {
                         self.send_bytes(start);
                         self.batch.advance(start);

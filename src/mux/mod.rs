@@ -317,7 +317,8 @@ impl Multiplexer {
     /// So call this after all masters have answered, if you can.
     ///
     /// Acquisitions that wait here for the resource may now ask the masters. Without this call they
-    /// wait until the lock expires. Call [`flush`](Multiplexer::flush) to send their commands.
+    /// wait until the lock expires. Call [`flush`](Multiplexer::flush) to send their commands, and
+    /// those that leave the lock's queue to other clients; see [`Waiting`](crate::Waiting).
     pub fn let_go(&mut self, lease: &mut Lease) {
         if self.home.is_here() {
             self.driver.let_go(Clock.now(), lease);

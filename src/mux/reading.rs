@@ -163,7 +163,11 @@ impl Driver {
         };
         match drain(&mut self.engine, socket, node, received, to_the_end, replies_left) {
             // A part of a reply that was not requested.
-            Ok(Drained::Enough) if self.engine.is_idle(node) && !socket.reader.is_empty() => {
+            Ok(Drained::Enough)
+                if self.engine.is_idle(node)
+                    && !socket.reader.is_empty()
+                    && !socket.reader.is_at_push() =>
+            {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Surplus);
                 self.fail(self.engine.last_now(), node, outcome);
             }
@@ -183,6 +187,17 @@ impl Driver {
             return 0;
         };
         for left in (1..=replies_max).rev() {
+            if socket.reader.is_at_push() {
+                match socket.reader.next_push() {
+                    Ok(Some(push)) => engine.handle_push(now, node, push),
+                    Ok(None) => return left,
+                    Err(error) => {
+                        self.fail(now, node, NodeOutcome::Protocol(error));
+                        return 0;
+                    }
+                }
+                continue;
+            }
             match socket.reader.next() {
                 Ok(Some(reply)) => engine.handle_reply(now, node, reply),
                 Ok(None) => return left,
@@ -245,6 +260,14 @@ fn drain(
             }
             if socket.reader.is_empty() {
                 break;
+            }
+            if socket.reader.is_at_push() {
+                match socket.reader.next_push().map_err(NodeOutcome::Protocol)? {
+                    Some(push) => engine.handle_push(engine.last_now(), node, push),
+                    None => break,
+                }
+                replies_left -= 1;
+                continue;
             }
             match socket.reader.next().map_err(NodeOutcome::Protocol)? {
                 Some(reply) => engine.handle_reply(engine.last_now(), node, reply),

@@ -4,6 +4,7 @@ use super::operation::{Failure, Last, OpId, Progress, Task};
 use super::release::Held;
 use super::round::{Claim, Kind};
 use super::timer::between;
+use super::waiting::Hand;
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::error::{LockError, LockErrorKind};
 use crate::fencing::Fencing;
@@ -76,7 +77,7 @@ impl Engine {
             let failure = self.failure_in_queue(op);
             self.stats.count_failure(failure);
             self.operations.conclude(op, Progress::Failed(failure, None));
-        } else if !self.waits_longer(now, op, give_up_at) {
+        } else if !self.handle_stand_due(now, op) && !self.waits_longer(now, op, give_up_at) {
             self.start_again(now, op);
         }
     }
@@ -120,14 +121,18 @@ impl Engine {
         {
             return;
         }
-        let key = match self.operations[op].progress {
+        if let Some(key) = self.key_of(op).cloned() {
+            self.leave_line(now, op, &key, got);
+        }
+    }
+
+    /// The key of an acquisition, unless it has not begun.
+    pub(super) fn key_of(&self, op: usize) -> Option<&Resource> {
+        match self.operations[op].progress {
             Progress::Voting(round) | Progress::Won(round) | Progress::Failed(_, Some(round)) => {
                 Some(&self.rounds.claim(round).key)
             }
             _ => self.operations.last_of(op).map(|last| &last.key),
-        };
-        if let Some(key) = key.cloned() {
-            self.leave_line(now, op, &key, got);
         }
     }
 
@@ -176,10 +181,10 @@ impl Engine {
         failure: Failure,
     ) -> bool {
         self.undo(now, round);
-        let Some(retry_at) = self.retry_at(now, op) else {
+        if !self.wait_for_next(now, op, round, failure) {
             self.stats.count_failure(failure);
             return false;
-        };
+        }
         let (key, report) =
             (self.rounds.claim(round).key.clone(), self.report_in(op, round, failure));
         self.queues.note_report(&key, report);
@@ -188,6 +193,27 @@ impl Engine {
         }
         self.rounds.disown(round);
         self.operations[op].progress = Progress::Waiting;
+        true
+    }
+
+    /// Decides when the next round starts: when a queue on the masters says so (W1), or after a
+    /// random delay (R9). Returns whether there will be one.
+    fn wait_for_next(&mut self, now: Moment, op: usize, round: usize, failure: Failure) -> bool {
+        let Some((_, give_up_at)) = self.operations.patience_of(self.operations.id_of(op)) else {
+            return false;
+        };
+        if failure == Failure::Contended {
+            if now < give_up_at && self.queue_up_refused(now, op, round) {
+                return true;
+            }
+        } else if self.queues.has_any() {
+            // Nobody waits behind one that finds no quorum (W12).
+            let key = self.rounds.claim(round).key.clone();
+            self.leave_stand_of(&key);
+        }
+        let Some(retry_at) = self.retry_at(now, op) else {
+            return false;
+        };
         self.operations.set_timer(op, retry_at);
         true
     }
@@ -198,7 +224,8 @@ impl Engine {
         failed.is_abandoned = true;
         let (started, sent) = (failed.started, failed.sent);
         let claim = self.rounds.claim(round).clone();
-        self.release_everywhere(now, Held { claim, started, sent, was_granted: false }, None);
+        let held = Held { claim, started, sent, was_granted: false };
+        self.release_everywhere(now, held, Hand::NONE, None);
     }
 
     /// When the next round starts; `None` if that would be after the end of the patience (R9).
@@ -285,7 +312,8 @@ impl Engine {
                     Some(round) => self.reports(round),
                     None => kept().map_or_else(Vec::new, |error| error.nodes().to_vec()),
                 };
-                let error = LockError::new(failure.into(), attempts, nodes);
+                let place = self.place(self.operations.id_of(op));
+                let error = LockError::new(failure.into(), attempts, nodes).at_place(place);
                 Some(Done::Acquired(Err(error)))
             }
             Progress::Waiting | Progress::Voting(_) | Progress::Refused | Progress::Lost(..) => {

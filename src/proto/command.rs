@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::inspection::Holding;
 use crate::outcome::ServerErrorKind;
-use crate::token::LockToken;
+use crate::token::{LockToken, hex};
 use crate::validity::Ttl;
 
 /// A command to a node. Every one has exactly one reply.
@@ -114,6 +114,126 @@ pub enum Command<'a> {
         /// The release command to use.
         with: ReleaseWith,
     },
+    /// For waiting in a queue on the masters.
+    Wait(Wait<'a>),
+}
+
+/// A command that lets a client wait for a lock without polling (W4 to W12).
+#[derive(Debug, Clone, Copy)]
+pub enum Wait<'a> {
+    /// `HELLO 3`: from its answer on, the server may send pushes on this connection.
+    Hello,
+    /// `CLIENT TRACKING ON OPTIN NOLOOP`.
+    Track,
+    /// `SUBSCRIBE channel`. A push answers it.
+    Subscribe {
+        /// The engine's channel.
+        channel: &'a Channel,
+    },
+    /// Tells the own channel something, to see that it arrives.
+    Publish {
+        /// The engine's channel.
+        channel: &'a Channel,
+    },
+    /// `CLIENT CACHING YES`: the next command's key is watched.
+    Cache,
+    /// `PTTL key`.
+    TimeToLive {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Takes a place in the queue for a key, or keeps it. Answers the place, times 2^40, plus the
+    /// key's `PTTL` plus 2.
+    QueueUp {
+        /// The key.
+        key: &'a [u8],
+        /// The engine's channel.
+        channel: &'a Channel,
+    },
+    /// Deletes the key if it holds `token`. Answers 0 or 1, plus twice how many stand in the queue.
+    HandOn {
+        /// The key.
+        key: &'a [u8],
+        /// The engine's channel.
+        channel: &'a Channel,
+        /// The value that the key must hold.
+        token: &'a LockToken,
+        /// Whether the queue moves on.
+        tell: Tell,
+    },
+    /// Leaves the queue for a key, or takes its first place. Who is first, and who is next, is
+    /// told.
+    StepOut {
+        /// The key.
+        key: &'a [u8],
+        /// The engine's channel.
+        channel: &'a Channel,
+        /// Where to.
+        to: Step,
+    },
+}
+
+/// What a hand-on does to the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tell {
+    /// The engine leaves the queue, and the first two that are left are told.
+    Next,
+    /// It stays as it is: the places are only counted.
+    Nobody,
+}
+
+/// Where an engine goes that leaves its place in a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Out of the queue.
+    Out,
+    /// To its front, instead of the first one there.
+    ToFront,
+}
+
+/// Random hexadecimal digits in the name of a channel.
+const CHANNEL_RANDOM_BYTES: usize = 10;
+const CHANNEL_HEAD: &[u8; 8] = b"muxlock:";
+
+/// The channel on which an engine is told that its turn has come. It is its name in the queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channel([u8; CHANNEL_HEAD.len() + 2 * CHANNEL_RANDOM_BYTES]);
+
+impl Channel {
+    /// The channel of an engine that drew this number.
+    pub(crate) fn new(random: [u8; CHANNEL_RANDOM_BYTES]) -> Channel {
+        let mut name = [0; CHANNEL_HEAD.len() + 2 * CHANNEL_RANDOM_BYTES];
+        name[..CHANNEL_HEAD.len()].copy_from_slice(CHANNEL_HEAD);
+        for (pair, byte) in name[CHANNEL_HEAD.len()..].chunks_exact_mut(2).zip(random) {
+            pair.copy_from_slice(&hex(byte));
+        }
+        Channel(name)
+    }
+
+    /// Its name on the servers.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// What a server sends that is no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Push<'a> {
+    /// The connection listens to this channel. It answers `SUBSCRIBE`, in its place.
+    Subscribed(&'a [u8]),
+    /// A message on a channel.
+    Told {
+        /// The channel's name.
+        channel: &'a [u8],
+        /// The message.
+        message: &'a [u8],
+    },
+    /// A watched key was changed, has expired, or is no longer watched.
+    Changed(&'a [u8]),
+    /// Any watched key may have been changed.
+    AllChanged,
+    /// Anything else.
+    Other,
 }
 
 /// A counter for fencing tokens: a field of a hash, which has one for each bucket of keys (F1, F2).
@@ -290,6 +410,8 @@ pub enum Reply {
     Time(Duration),
     /// What the server has for a key.
     Holding(Holding),
+    /// A map: the server now speaks RESP3.
+    Map,
     /// An error.
     Error(ServerError),
 }

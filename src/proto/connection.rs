@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::command::{Grant, Reply, ServerError};
+use super::command::{Grant, Push, Reply, ServerError};
 use super::lease::Doubt;
-use super::node::{Debt, Due, Effect, InFlight, Request, State};
+use super::node::{Ability, Debt, Due, Effect, InFlight, Request, State};
 use super::notices::Notice;
 use super::round::{Answer, Kind, Left, Lost};
 use super::{Engine, NodeSet};
@@ -207,6 +207,18 @@ impl Engine {
                 self.stats.late_replies += u64::from(was_late);
                 return self.handle_raised(now, node, round, reply);
             }
+            Some(InFlight { request: Request::HandOn(round), .. }) => {
+                self.stats.late_replies += u64::from(was_late);
+                return self.handle_handed_on(now, node, round, reply);
+            }
+            Some(InFlight {
+                request:
+                    request @ (Request::QueueUp(_)
+                    | Request::Cached
+                    | Request::TimeToLive { .. }
+                    | Request::StepOut),
+                ..
+            }) => return self.handle_wait_reply(now, node, request, reply),
             Some(asked) => self.nodes[node].handle_reply(now, asked, reply),
             None => self.nodes[node].handle_unasked(reply),
         };
@@ -232,10 +244,45 @@ impl Engine {
                 self.stats.clock_jumps += 1;
                 self.nodes.quarantine_anew(now, node, QuarantineCause::ClockStepped);
             }
+            Effect::SpeaksResp3 | Effect::MayWait | Effect::CannotWait(_) => {
+                self.follow_ability(now, node, effect);
+            }
             Effect::TimeRefused(notice) => {
                 self.nodes.check_anew();
                 notice.into_iter().for_each(|notice| self.nodes.notice(node, notice));
             }
+        }
+    }
+
+    /// The server has sent something that is no reply. It sends nothing of the kind before it was
+    /// asked to, so what makes no sense ends the connection (R17).
+    pub fn handle_push(&mut self, now: Moment, node: usize, push: Push<'_>) {
+        let now = self.clamp(now);
+        if self.nodes[node].state() != State::Ready {
+            return;
+        }
+        let is_own = |name: &[u8]| self.channel.as_ref().is_some_and(|it| it.as_bytes() == name);
+        let makes_sense = match push {
+            Push::Subscribed(channel) if is_own(channel) => {
+                let asked = self.nodes[node].next_request();
+                let is_answer = matches!(asked, Some(Request::Able(Ability::Subscribe)));
+                is_answer && self.nodes.take_answered(now, node).is_some()
+            }
+            Push::Told { channel, message } if is_own(channel) => {
+                self.handle_told(now, node, message)
+            }
+            Push::Changed(key) => {
+                self.handle_changed(now, node, key);
+                true
+            }
+            Push::AllChanged => {
+                self.handle_all_changed(now, node);
+                true
+            }
+            Push::Subscribed(_) | Push::Told { .. } | Push::Other => false,
+        };
+        if !makes_sense {
+            self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected));
         }
     }
 
@@ -248,6 +295,9 @@ impl Engine {
         self.settle_debts(now, node);
         // After the commands that waited.
         self.nodes.probe(node);
+        if !self.stands.is_empty() {
+            self.open_gate(now, node);
+        }
     }
 
     /// Whether there are notices for the operator of a node.
@@ -272,7 +322,7 @@ impl Engine {
         self.nodes[node].is_telling_time()
     }
 
-    fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
+    pub(super) fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
         let kind = self.rounds[round].kind;
         let Some(outcome) = self.outcome(now, node, round, reply) else {
             return;
@@ -395,14 +445,19 @@ impl Engine {
 
     pub(super) fn node_timeout(&mut self, now: Moment, node: usize) {
         // The vote is missing; the command keeps its place in the order of replies (R5).
+        let mut is_late = false;
         for _ in 0..self.share {
             let Some(late) = self.nodes[node].next_late(now) else {
                 break;
             };
+            is_late = true;
             self.nodes[node].note_timeout();
-            if let Request::Round(round) | Request::Raise(round) = late {
+            if let Request::Round(round) | Request::Raise(round) | Request::HandOn(round) = late {
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
             }
+        }
+        if is_late {
+            self.lose_gate(now, node);
         }
         let effect = self.nodes.handle_timeout(now, node);
         if !matches!(effect, Effect::Nothing) {
@@ -419,6 +474,7 @@ impl Engine {
         }
         self.stats.disconnected += 1;
         self.nodes.fail(now, node, outcome, self.entropy.next_u64());
+        self.lose_gate(now, node);
         self.give_up_lost(now, node);
     }
 

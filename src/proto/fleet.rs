@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::command::ReleaseWith;
+use super::command::{ReleaseWith, Step as Stride, Tell};
+use super::gate;
 use super::lease::Lease;
 use super::node::{
-    Debt, Effect, InFlight, Kills, Node, NodeStatus, Process, Request, SILENCE_MAX, State, Step,
-    is_forbidden,
+    Ability, Debt, Effect, InFlight, Kills, Node, NodeStatus, Process, Request, SILENCE_MAX, State,
+    Step, Waits, is_forbidden,
 };
 use super::notices::{Notice, Notices};
 use super::round::{Claim, Kind};
@@ -17,9 +18,12 @@ use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::NODES_MAX;
+use crate::resource::Resource;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
+/// A gate's shortest round trip may exceed twice that of the nearest node by this (W2).
+const NEAR_SLACK_NANOS: u64 = 1_000_000;
 /// The most departed processes that are remembered by name.
 const DEPARTED_MAX: usize = 64;
 
@@ -34,6 +38,16 @@ pub(super) enum Outgoing {
     Role(NodeSet),
     Round(NodeSet, usize),
     Raise(NodeSet, usize),
+    Able(usize, Ability),
+    /// The release of this round at a gate, and what becomes of the queue.
+    HandOn(usize, usize, Tell),
+    /// For the stand with this number.
+    QueueUp(usize, u32),
+    /// The key of this stand, for one of its watches.
+    Watch(usize, u32, u32),
+    TimeToLive(usize, u32, u32),
+    /// For a place that is left, by its number.
+    StepOut(usize, u32, Stride),
 }
 
 /// Processes that have left a node's address. Each is kept while a vote that it gave there may
@@ -194,7 +208,18 @@ impl Fleet {
             Outgoing::Connect(other)
             | Outgoing::Handshake(other, _)
             | Outgoing::Kill(other, _)
-            | Outgoing::Probe(other, _) => *other != node,
+            | Outgoing::Probe(other, _)
+            | Outgoing::Able(other, _)
+            | Outgoing::QueueUp(other, _)
+            | Outgoing::Watch(other, ..)
+            | Outgoing::TimeToLive(other, ..)
+            | Outgoing::StepOut(other, ..) => *other != node,
+            Outgoing::HandOn(other, round, _) => {
+                if *other == node {
+                    unsent.push(*round);
+                }
+                *other != node
+            }
             Outgoing::Close(_) => true,
             Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
                 nodes.remove(node);
@@ -383,6 +408,80 @@ impl Fleet {
         let median = ahead.get(known.saturating_sub(1) / 2)?;
         let nanos = median.checked_add_unsigned(now.steady_nanos())?;
         u64::try_from(nanos).ok().map(|nanos| nanos / 1_000)
+    }
+}
+
+/// Where clients wait.
+impl Fleet {
+    /// Queues what is to be sent for a wait, after all others.
+    pub(super) fn push(&mut self, outgoing: Outgoing) {
+        self.outgoing.push_back(outgoing);
+    }
+
+    /// Queues what is to be sent next, before all others.
+    pub(super) fn push_first(&mut self, outgoing: Outgoing) {
+        self.outgoing.push_front(outgoing);
+    }
+
+    /// All nodes in the order in which clients prefer them as the gate of this key (W2).
+    pub(super) fn gate_order(&self, key: &Resource) -> Vec<usize> {
+        let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
+        nodes.sort_by_cached_key(|node| {
+            std::cmp::Reverse(gate::score(self.nodes[*node].gate_name(), key.as_bytes()))
+        });
+        nodes
+    }
+
+    /// Whether a wait may use the node: it answers in time, and nothing is known that speaks
+    /// against it.
+    pub(super) fn may_wait_at(&self, node: usize) -> bool {
+        let at = &self.nodes[node];
+        self.open.contains(node) && !at.has_late() && !matches!(at.waits(), Waits::Unable(_))
+    }
+
+    /// The first of these nodes in the order of gates.
+    pub(super) fn gate_among(
+        &self,
+        key: &Resource,
+        is_candidate: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let score = |node: &usize| gate::score(self.nodes[*node].gate_name(), key.as_bytes());
+        (0..self.nodes.len()).filter(|node| is_candidate(*node)).rev().max_by_key(score)
+    }
+
+    /// So many candidates, the first in the order of gates, and the last of them.
+    pub(super) fn first_gates(
+        &self,
+        now: Moment,
+        key: &Resource,
+        count: usize,
+    ) -> (NodeSet, Option<usize>) {
+        let (mut gates, mut last) = (NodeSet::EMPTY, None);
+        for _ in 0..count {
+            let is_next = |node| !gates.contains(node) && self.is_candidate(now, node);
+            let Some(next) = self.gate_among(key, is_next) else { break };
+            gates.insert(next);
+            last = Some(next);
+        }
+        (gates, last)
+    }
+
+    /// Whether the node is being connected, and nothing is known that speaks against it.
+    pub(super) fn is_awaited(&self, node: usize) -> bool {
+        let at = &self.nodes[node];
+        let is_first = at.last_failure() == NodeOutcome::NotConnected;
+        is_first && matches!(at.state(), State::Connecting { .. } | State::Handshaking { .. })
+    }
+
+    /// Whether the node is a candidate for a gate (W2).
+    pub(super) fn is_candidate(&self, now: Moment, node: usize) -> bool {
+        let is_near = self.nodes[node].least_latency_nanos().is_none_or(|least| {
+            // The usual time of another node is never less than its shortest.
+            let usual = self.open.iter().filter_map(|other| self.nodes[other].latency_nanos());
+            let nearest = usual.min().unwrap_or(least);
+            least <= nearest.saturating_mul(2).saturating_add(NEAR_SLACK_NANOS)
+        });
+        self.may_wait_at(node) && !self.nodes[node].is_quarantined(now) && is_near
     }
 }
 

@@ -29,6 +29,7 @@ mod extend;
 mod fence;
 mod fifo;
 mod fleet;
+mod gate;
 mod inspect;
 mod keep;
 mod lease;
@@ -39,7 +40,9 @@ mod queue;
 mod release;
 mod round;
 mod rounds;
+mod stand;
 mod timer;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,14 +53,14 @@ pub use crate::quorum::NodeSet;
 pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub use command::{
-    Command, Counter, Credentials, FlushMarker, Grant, History, ReleaseWith, Replication, Reply,
-    Section, ServerError, ServerInfo,
+    Channel, Command, Counter, Credentials, FlushMarker, Grant, History, Push, ReleaseWith,
+    Replication, Reply, Section, ServerError, ServerInfo, Step, Tell, Wait,
 };
 pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
 pub(crate) use node::{CONNECTIONS_MAX, Origin, Origins};
-pub use node::{ErrorCounts, NodeState, NodeStatus};
+pub use node::{ErrorCounts, NodeState, NodeStatus, Obstacle, Waits};
 pub use notices::Notice;
 pub use operation::OpId;
 
@@ -76,6 +79,7 @@ use operation::{Failure, Operations, Progress, Task};
 use queue::Queues;
 use round::Kind;
 use rounds::Rounds;
+use stand::Stands;
 
 /// Initial capacity: a client with fewer open rounds than this allocates nothing. Rounds that a
 /// slow node has not answered count as open.
@@ -232,6 +236,18 @@ pub struct Stats {
     pub raised: u64,
     /// Numbers that were set aside, because they are far ahead of the masters' clocks.
     pub set_aside: u64,
+    /// Places that were taken in the queues on the masters; see [`Waiting`](crate::Waiting).
+    pub queued: u64,
+    /// Times that a wait was told that its turn has come.
+    pub told: u64,
+    /// Locks that were handed on to the next in a queue.
+    pub handed_on: u64,
+    /// Locks that were taken in place of a client that was told to take them and did not.
+    pub overtaken: u64,
+    /// Rounds that were refused, although the lock had seemed to be free.
+    pub woken_in_vain: u64,
+    /// Waits that moved to the queue of another master, because the one before was lost or slow.
+    pub requeued: u64,
     /// Acquisitions in flight now: their callers have no result yet.
     pub waiting: u64,
     /// Locks that are held now: granted, and neither released nor let go. Locks with an operation
@@ -276,6 +292,11 @@ pub struct Engine {
     share: usize,
     replies_share: usize,
     queues: Queues,
+    stands: Stands,
+    /// Drawn when it is first needed.
+    channel: Option<Box<Channel>>,
+    /// Which of the first nodes in the order of gates was last counted at.
+    counted: usize,
     stats: Stats,
     /// In a box: what is used most stays close together.
     times: Box<Times>,
@@ -304,6 +325,9 @@ impl Engine {
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
             queues,
+            stands: Stands::default(),
+            channel: None,
+            counted: 0,
             stats: Stats::default(),
             times: Box::default(),
             adopted: 0,
@@ -401,6 +425,10 @@ impl Engine {
                 Outgoing::Raise(nodes, round) if self.is_raise_useless(round) => {
                     self.take_back_raise(nodes, round);
                 }
+                Outgoing::QueueUp(_, stand)
+                | Outgoing::Watch(_, stand, _)
+                | Outgoing::TimeToLive(_, stand, _)
+                    if self.stands.get(stand).is_none() => {}
                 outgoing => break outgoing,
             }
         };
@@ -447,6 +475,15 @@ impl Engine {
                     command: self.rounds.claim(round).command(kind, with, marker, fence),
                 })
             }
+            Outgoing::HandOn(node, round, tell) => {
+                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::HandOn(round));
+                Some(Action::Send { nodes, command: self.hand_on_command(round, tell) })
+            }
+            Outgoing::Able(..)
+            | Outgoing::QueueUp(..)
+            | Outgoing::Watch(..)
+            | Outgoing::TimeToLive(..)
+            | Outgoing::StepOut(..) => Some(self.wait_action(now, outgoing)),
             Outgoing::Raise(nodes, round) => {
                 let quarantined = self.nodes.quarantined_of(now, nodes);
                 self.rounds[round].uncounted.extend(quarantined);
@@ -723,7 +760,14 @@ impl Engine {
             | Outgoing::Raise(nodes, _)
             | Outgoing::Time(nodes)
             | Outgoing::Role(nodes) => nodes.len(),
-            Outgoing::Kill(..) | Outgoing::Probe(..) => 1,
+            Outgoing::Kill(..)
+            | Outgoing::Probe(..)
+            | Outgoing::Able(..)
+            | Outgoing::HandOn(..)
+            | Outgoing::QueueUp(..)
+            | Outgoing::Watch(..)
+            | Outgoing::TimeToLive(..)
+            | Outgoing::StepOut(..) => 1,
             Outgoing::Connect(_) | Outgoing::Close(_) | Outgoing::Handshake(..) => 0,
         });
         self.nodes.iter().map(waiting).chain(sending).sum()

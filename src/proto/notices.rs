@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
+use super::node::Obstacle;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause};
 
@@ -30,6 +31,9 @@ pub enum Notice {
     /// The server gives fencing tokens that are more than a minute ahead of the masters' clocks.
     /// They are not taken as long as other masters give theirs.
     FarAhead,
+    /// Clients cannot wait in a queue on this node, for this reason. They wait at another one, or
+    /// ask again and again where no node has a queue.
+    CannotQueue(Obstacle),
 }
 
 impl Notice {
@@ -51,6 +55,7 @@ impl fmt::Display for Notice {
             Notice::FarAhead => {
                 f.write_str("its clock or its fencing counters are more than a minute ahead")
             }
+            Notice::CannotQueue(obstacle) => write!(f, "has no queue to wait in: {obstacle}"),
             Notice::SecretClock => {
                 f.write_str("TIME is forbidden: jumps of its wall clock go unnoticed")
             }

@@ -9,9 +9,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::mem;
+use std::time::Duration;
 
 use super::Engine;
 use super::operation::{Failure, Last, OpId, Progress, Task};
+use super::stand::TURN_MAX;
 use crate::error::LockError;
 use crate::moment::Moment;
 use crate::resource::Resource;
@@ -19,6 +21,8 @@ use crate::token::LockToken;
 
 /// From this many queues on, empty ones are removed before another is added.
 const QUEUES_TIDY: usize = 256;
+/// A lock that is taken again within this time after its release continues a row.
+const STREAK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 pub(super) struct Queues {
     by_key: HashMap<Resource, Queue, Keyed>,
@@ -38,6 +42,14 @@ struct Queue {
     /// What the nodes said to the acquisition that asks for the others, or to one before it, in the
     /// last round that was not cut off.
     report: Option<(Failure, LockError)>,
+    /// The number of its stand in the queues on the masters, if it has one.
+    stand: Option<u32>,
+    /// Until then, others are believed to wait on the masters (W7); and the node that said so.
+    crowd: Option<(Moment, Option<usize>)>,
+    /// Locks in a row that were taken soon after the release of the one before, without a place on
+    /// the masters; and until when another one counts (W13).
+    streak: u32,
+    streak_until: Option<Moment>,
 }
 
 impl Queues {
@@ -55,11 +67,32 @@ impl Queues {
         self.by_key.values().map(waiting).sum()
     }
 
-    /// Locks that were handed on, dropped or not released leave empty queues.
-    fn tidy(&mut self, now: Moment) {
+    /// Locks that were handed on, dropped or not released leave empty queues. Returns the stands
+    /// that nothing needs.
+    fn tidy(&mut self, now: Moment) -> Vec<u32> {
+        let mut stands = Vec::new();
         if self.by_key.len() >= self.tidy_at {
-            self.by_key.retain(|_, queue| queue.first.is_some() || queue.held_until(now).is_some());
+            self.by_key.retain(|_, queue| {
+                let is_kept = queue.is_needed(now);
+                stands.extend(queue.stand.filter(|_| !is_kept));
+                is_kept
+            });
             self.tidy_at = (2 * self.by_key.len()).max(QUEUES_TIDY);
+        }
+        stands
+    }
+
+    /// Forgets a queue without a member, a lock or a crowd.
+    fn drop_idle(&mut self, now: Moment, key: &Resource) {
+        // Few are kept for the streak's sake alone, so that many keys need no more memory.
+        if self.by_key.len() > QUEUES_TIDY {
+            if let Some(queue) = self.by_key.get_mut(key) {
+                queue.streak_until = None;
+            }
+        }
+        let is_idle = |queue: &&Queue| !queue.is_needed(now) && queue.stand.is_none();
+        if self.by_key.get(key).filter(is_idle).is_some() {
+            self.by_key.remove(key);
         }
     }
 
@@ -91,7 +124,77 @@ impl Queues {
     }
 }
 
+/// Places in the queues on the masters.
+impl Queues {
+    pub(super) fn stand_of(&self, key: &Resource) -> Option<u32> {
+        self.by_key.get(key)?.stand
+    }
+
+    pub(super) fn set_stand(&mut self, key: &Resource, stand: Option<u32>) {
+        if let Some(queue) = self.by_key.get_mut(key) {
+            queue.stand = stand;
+        }
+    }
+
+    /// Others are believed to wait on the masters until then, because this node has said so.
+    pub(super) fn set_crowd(&mut self, key: &Resource, until: Moment, node: Option<usize>) {
+        if let Some(queue) = self.by_key.get_mut(key) {
+            queue.crowd = Some((until, node));
+        }
+    }
+
+    /// Nobody waits on this node: no news if it was another one that had said so.
+    pub(super) fn clear_crowd(&mut self, now: Moment, key: &Resource, node: usize) {
+        if let Some(queue) = self.by_key.get_mut(key) {
+            queue.crowd.take_if(|(_, by)| by.is_none_or(|by| by == node));
+        }
+        self.drop_idle(now, key);
+    }
+
+    pub(super) fn first_of(&self, key: &Resource) -> Option<OpId> {
+        self.by_key.get(key)?.first
+    }
+
+    /// How many wait behind the first, those included that have ended.
+    pub(super) fn others_of(&self, key: &Resource) -> usize {
+        self.by_key.get(key).map_or(0, |queue| queue.others.len())
+    }
+
+    pub(super) fn holder_of(&self, key: &Resource) -> Option<LockToken> {
+        self.by_key.get(key)?.holder.map(|(holder, _)| holder)
+    }
+
+    /// The lock is given up.
+    pub(super) fn note_given_up(&mut self, now: Moment, key: &Resource, token: LockToken) {
+        if let Some(queue) = self.by_key.get_mut(key) {
+            queue.holder.take_if(|(holder, _)| *holder == token);
+            queue.streak_until = Some(now.after(STREAK_PAUSE_MAX));
+        }
+    }
+
+    /// Whether the line has taken the lock so often in a row that it is time to look whether others
+    /// wait for it (W13). Then a new row begins.
+    pub(super) fn is_long_streak(&mut self, key: &Resource) -> bool {
+        let Some(queue) = self.by_key.get_mut(key).filter(|queue| queue.streak >= TURN_MAX) else {
+            return false;
+        };
+        queue.streak = 0;
+        true
+    }
+}
+
 impl Queue {
+    fn is_crowded(&self, now: Moment) -> bool {
+        self.crowd.is_some_and(|(until, _)| now < until)
+    }
+
+    /// Whether it says something that a later acquisition has to know.
+    fn is_needed(&self, now: Moment) -> bool {
+        let is_crowded = self.is_crowded(now);
+        let is_streak = self.streak_until.is_some_and(|until| now < until);
+        self.first.is_some() || is_crowded || is_streak || self.held_until(now).is_some()
+    }
+
     /// The end of the current lock's validity: until then no acquisition needs to ask.
     fn held_until(&self, now: Moment) -> Option<Moment> {
         self.holder.map(|(_, deadline)| deadline).filter(|deadline| now < *deadline)
@@ -121,7 +224,9 @@ impl Engine {
         give_up_at: Moment,
     ) -> bool {
         let id = self.operations.id_of(op);
-        self.queues.tidy(now);
+        for stand in self.queues.tidy(now) {
+            self.stands.remove(stand);
+        }
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             let queue = Queue { first: Some(id), ..Queue::default() };
             self.queues.by_key.insert(key.clone(), queue);
@@ -135,7 +240,9 @@ impl Engine {
             }
             None => {
                 queue.first = Some(id);
+                let is_crowded = queue.is_crowded(now);
                 match held_until {
+                    None if is_crowded && self.join_crowd(now, op, key) => return false,
                     None => return true,
                     Some(held_until) => held_until.min(give_up_at),
                 }
@@ -146,6 +253,15 @@ impl Engine {
         }
         self.operations.set_timer(op, start_at);
         false
+    }
+
+    /// Others wait on the masters, and an acquisition that tried at once would always come before
+    /// those that are told (W7). Returns whether it waits behind them.
+    fn join_crowd(&mut self, now: Moment, op: usize, key: &Resource) -> bool {
+        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
+            *last = Some(Box::new(Last { key: key.clone(), report: None }));
+        }
+        self.queue_up_first(now, op, key)
     }
 
     /// The first in the queue is due to start. If the lock was extended meanwhile, it waits longer;
@@ -185,11 +301,21 @@ impl Engine {
         };
         if got.is_some() {
             (queue.holder, queue.report) = (got, None);
+            let is_again = queue.streak_until.is_some_and(|until| now < until);
+            queue.streak = if is_again { queue.streak.saturating_add(1) } else { 1 };
         }
+        let was_waiting = match self.operations[op].progress {
+            Progress::Waiting => true,
+            Progress::Failed(failure, None) => failure != Failure::NoEntropy,
+            _ => false,
+        };
         if queue.first == Some(id) {
             queue.first = None;
             queue.report = report.or(queue.report.take());
-            return self.call_next(now, key);
+            if let (Some((token, _)), Some(_)) = (got, queue.stand) {
+                self.hold_through_queue(key, token);
+            }
+            return self.call_next(now, key, was_waiting);
         }
         queue.gone += 1;
         if 2 * queue.gone > queue.others.len() {
@@ -202,8 +328,9 @@ impl Engine {
         }
     }
 
-    /// Promotes the next waiter if there is no first.
-    fn call_next(&mut self, now: Moment, key: &Resource) {
+    /// Promotes the next waiter if there is no first. It inherits the place of the one before it;
+    /// if that one was waiting there, nothing else changes (W12).
+    fn call_next(&mut self, now: Moment, key: &Resource, was_waiting: bool) {
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
@@ -216,16 +343,20 @@ impl Engine {
         });
         let Some((id, op, give_up_at)) = next else {
             if held_until.is_none() {
-                self.queues.by_key.remove(key);
+                self.leave_stand_of(key);
+                self.queues.drop_idle(now, key);
             }
             return;
         };
+        let mut stand = None;
         if let Some(queue) = self.queues.by_key.get_mut(key) {
             (queue.first, queue.others) = (Some(id), others);
+            stand = queue.stand;
         }
-        match held_until {
-            Some(held_until) => self.operations.set_timer(op, held_until.min(give_up_at)),
-            None => self.start_again(now, op),
+        match (held_until, stand) {
+            (Some(held_until), _) => self.operations.set_timer(op, held_until.min(give_up_at)),
+            (None, Some(stand)) if self.inherit(now, op, stand, was_waiting) => {}
+            (None, _) => self.start_again(now, op),
         }
     }
 
@@ -240,10 +371,7 @@ impl Engine {
         }
         let held_until = queue.held_until(now);
         let Some(first) = queue.first else {
-            if held_until.is_none() {
-                self.queues.by_key.remove(key);
-            }
-            return;
+            return self.queues.drop_idle(now, key);
         };
         if let (None, Some((op, give_up_at))) = (held_until, self.operations.patience_of(first)) {
             let is_waiting = matches!(self.operations[op].progress, Progress::Waiting);
@@ -278,7 +406,7 @@ mod tests {
         for i in 0..2 * QUEUES_TIDY {
             let key = Resource::new(i.to_string()).unwrap();
             let holder = (i % 2 == 0).then_some((token, deadline));
-            queues.tidy(Moment::from_nanos(0));
+            assert!(queues.tidy(Moment::from_nanos(0)).is_empty());
             queues.by_key.insert(key, Queue { holder, ..Queue::default() });
         }
         let valid = queues.by_key.values().filter(|queue| queue.holder.is_some()).count();

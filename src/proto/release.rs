@@ -1,9 +1,11 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
+use super::command::Tell;
 use super::lease::NO_ENGINE;
 use super::node::State;
 use super::operation::{OpId, Progress, Task};
 use super::round::{Claim, Kind, Lost};
+use super::waiting::Hand;
 use super::{Engine, Lease, NodeSet, Outgoing, Released};
 use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};
@@ -89,6 +91,9 @@ impl Engine {
         if self.queues.has_any() {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
             self.call_first(now, &key, token);
+            if self.queues.first_of(&key).is_none() {
+                self.leave_stand_of(&key);
+            }
         }
     }
 
@@ -117,9 +122,16 @@ impl Engine {
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
         let (started, sent) = (lease.started, lease.sent);
         let held = Held { claim, started, sent, was_granted: true };
-        let round = self.release_everywhere(now, held, owner);
+        let hand = match &awaited {
+            Some((key, token)) => self.hand_for(now, key, *token),
+            None => Hand::NONE,
+        };
+        let round = self.release_everywhere(now, held, hand, owner);
         if let Some((key, token)) = awaited {
-            self.call_first(now, &key, token);
+            self.queues.note_given_up(now, &key, token);
+            if hand.tell == Tell::Nobody || !self.stand_behind(now, &key) {
+                self.call_first(now, &key, token);
+            }
         }
         round
     }
@@ -131,6 +143,7 @@ impl Engine {
         &mut self,
         now: Moment,
         Held { claim, started, sent, was_granted }: Held,
+        hand: Hand,
         owner: Option<usize>,
     ) -> usize {
         let token = claim.token;
@@ -169,12 +182,26 @@ impl Engine {
                 }
             }
         }
-        self.send(ready, round);
+        match hand.gates.is_empty() {
+            true => self.send(ready, round),
+            false => self.hand_on(ready, round, hand),
+        }
         if !others.is_empty() {
             self.judge(now, round);
         }
         self.rounds.dereference(round);
         round
+    }
+
+    /// Releases at the gates last: whoever is told there finds the other nodes free (W7).
+    #[cold]
+    fn hand_on(&mut self, ready: NodeSet, round: usize, hand: Hand) {
+        let gates = self.gates_to_hand_on(hand, ready);
+        self.send(ready.without(gates), round);
+        self.rounds.note_sent(round, gates, gates.len());
+        for gate in gates.iter() {
+            self.nodes.push(Outgoing::HandOn(gate, round, hand.tell));
+        }
     }
 
     /// Withdraws unsent commands that would set or extend the key. Returns whether the SET was

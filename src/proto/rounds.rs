@@ -24,8 +24,10 @@ pub(super) struct Rounds {
     /// One of each node for each slot, those of one slot in a row; stale where the round is still
     /// undecided.
     votes: Vec<Vote>,
-    /// Smoothed time from the start of a round to a quorum of answers.
+    /// Smoothed time from the start of a round to a quorum of answers. What takes longer than the
+    /// node timeout is left out: a process that stood still measures that, and not its masters.
     round_trip_nanos: Option<u64>,
+    timeout_nanos: u64,
 }
 
 impl Index<usize> for Rounds {
@@ -48,6 +50,7 @@ impl Rounds {
     pub(super) fn new(config: Arc<Config>) -> Rounds {
         Rounds {
             votes: Vec::with_capacity(ROUNDS_USUAL * config.nodes()),
+            timeout_nanos: u64::try_from(config.node_timeout.as_nanos()).unwrap_or(u64::MAX),
             config,
             open: Slab::with_capacity(ROUNDS_USUAL),
             claims: Vec::with_capacity(ROUNDS_USUAL),
@@ -168,7 +171,8 @@ impl Rounds {
         voted.granted.insert(node);
         voted.tally.grant();
         let is_answered = voted.tally.is_quorum_answered_just_now();
-        if is_answered && voted.kind.is_acquisition() && !voted.waited {
+        let is_prompt = since_start <= self.timeout_nanos && !voted.waited;
+        if is_answered && voted.kind.is_acquisition() && is_prompt {
             smooth(&mut self.round_trip_nanos, since_start);
         }
         let is_decided = voted.tally.verdict() != Verdict::Pending && !voted.decided;
@@ -203,7 +207,8 @@ impl Rounds {
             NodeOutcome::Held | NodeOutcome::Absent => voted.tally.refuse(),
             _ => voted.tally.fail(),
         }
-        let is_prompt = voted.kind.is_acquisition() && !voted.waited && !outcome.is_failure();
+        let is_in_time = since_start <= self.timeout_nanos && !outcome.is_failure();
+        let is_prompt = voted.kind.is_acquisition() && !voted.waited && is_in_time;
         if is_prompt && voted.tally.is_quorum_answered_just_now() {
             smooth(&mut self.round_trip_nanos, since_start);
         }

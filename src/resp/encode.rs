@@ -6,6 +6,7 @@ use bytes::{BufMut, BytesMut};
 use redis_protocol::resp2::encode::extend_encode_borrowed;
 use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 
+use super::wait;
 use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section};
 use crate::token::{LockToken, TOKEN_BYTES};
 
@@ -42,7 +43,7 @@ static RAISE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, RAISE, 2)
 /// Most bytes after a token.
 const TAIL_BYTES_MAX: usize = 32;
 
-fn eval_head(words: usize, script: &str, keys: usize) -> Box<[u8]> {
+pub(super) fn eval_head(words: usize, script: &str, keys: usize) -> Box<[u8]> {
     let length = script.len();
     let head = format!("*{words}\r\n$4\r\nEVAL\r\n${length}\r\n{script}\r\n$1\r\n{keys}\r\n$");
     head.into_bytes().into()
@@ -112,6 +113,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_last(out, number);
         }
         Command::Inspect { key } => append(out, &[b"EVAL", INSPECT.as_bytes(), b"1", key]),
+        Command::Wait(wait) => wait::encode(wait, out),
         // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
         Command::Release { key, token, with: ReleaseWith::Script } => {
             append_owned(out, &RELEASE_HEAD, key, token, b"\r\n");
@@ -228,7 +230,7 @@ fn append_token<const N: usize>(out: &mut BytesMut, token: &LockToken, tail: &[u
 }
 
 /// Appends a word's length and the word itself: the part after the dollar and before the line end.
-fn append_word(out: &mut BytesMut, word: &[u8]) {
+pub(super) fn append_word(out: &mut BytesMut, word: &[u8]) {
     let length = word.len();
     match length {
         // Nearly every word.
@@ -261,7 +263,7 @@ fn section_name(section: Section) -> &'static [u8] {
 }
 
 /// Two digits at a time: fencing tokens have many.
-fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+pub(super) fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     let mut at = digits.len();
     while number >= 100 {
         at -= 2;

@@ -6,6 +6,7 @@ use redis_protocol::resp2::decode::decode_range;
 use redis_protocol::resp2::types::RangeFrame;
 
 use super::info::{replication, server_error, server_info};
+use super::resp3::{Protocol, map_length, verbatim, verbatim_length};
 use super::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::inspection::Holding;
 use crate::outcome::ProtocolError;
@@ -14,11 +15,15 @@ use crate::token::Fingerprint;
 
 /// The only array that is expected.
 const PAIR: &[u8] = b"*2\r\n";
+const NULL: &[u8] = b"_\r\n";
 
 /// The length of the first frame; `None` if it is not complete. It fails at the first byte that
 /// cannot belong to an expected reply.
 #[inline]
-pub(super) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+pub(super) fn frame_length(
+    bytes: &[u8],
+    protocol: Protocol,
+) -> Result<Option<usize>, ProtocolError> {
     match bytes.first() {
         None => Ok(None),
         Some(b'+' | b'-') => Ok(line(bytes, LINE_BYTES_MAX)?.map(|line| line.len() + 3)),
@@ -28,7 +33,21 @@ pub(super) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError>
             _ => text_length(bytes, TEXT_BYTES_MAX),
         },
         Some(b'*') => pair_length(bytes),
+        Some(b'_') if protocol == Protocol::Resp3 => null_length(bytes),
+        Some(b'=') if protocol == Protocol::Resp3 => verbatim_length(bytes),
+        Some(b'%') if protocol == Protocol::Resp3 => map_length(bytes),
+        // Its place is before the next reply.
+        Some(b'>') if protocol == Protocol::Resp3 => Err(ProtocolError::Unexpected),
         Some(_) => Err(ProtocolError::Malformed),
+    }
+}
+
+/// The length of a null in RESP3.
+fn null_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    let common = bytes.len().min(NULL.len());
+    match bytes[..common] == NULL[..common] {
+        true => Ok((common == NULL.len()).then_some(common)),
+        false => Err(ProtocolError::Malformed),
     }
 }
 
@@ -105,8 +124,12 @@ fn is_integer(text: &[u8]) -> bool {
 }
 
 pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
-    if frame[0] == b'*' {
-        return decode_pair(frame);
+    match frame[0] {
+        b'*' => return decode_pair(frame),
+        b'_' => return Ok(Reply::Nil),
+        b'%' => return Ok(Reply::Map),
+        b'=' => return verbatim(frame).map(section),
+        _ => {}
     }
     match decode_range(frame) {
         Ok(Some((_, length))) if length != frame.len() => Err(ProtocolError::Malformed),
@@ -116,13 +139,7 @@ pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
         Ok(Some((RangeFrame::SimpleString(_), _))) => Ok(Reply::Status),
         Ok(Some((RangeFrame::Integer(number), _))) => Ok(Reply::Integer(number)),
         Ok(Some((RangeFrame::Null, _))) => Ok(Reply::Nil),
-        Ok(Some((RangeFrame::BulkString((from, to)), _))) => {
-            let text = &frame[from..to];
-            Ok(match text.starts_with(b"# Replication") {
-                true => Reply::Replication(replication(text)),
-                false => Reply::Info(Box::new(server_info(text))),
-            })
-        }
+        Ok(Some((RangeFrame::BulkString((from, to)), _))) => Ok(section(&frame[from..to])),
         Ok(Some((RangeFrame::Array(_), _))) => Err(ProtocolError::Unexpected),
         Ok(Some((RangeFrame::Error((from, to)), _))) => {
             let error = &frame[from..to];
@@ -133,6 +150,14 @@ pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
             Ok(Reply::Error(server_error(error)))
         }
         Ok(None) | Err(_) => Err(ProtocolError::Malformed),
+    }
+}
+
+/// A section of `INFO`.
+fn section(text: &[u8]) -> Reply {
+    match text.starts_with(b"# Replication") {
+        true => Reply::Replication(replication(text)),
+        false => Reply::Info(Box::new(server_info(text))),
     }
 }
 

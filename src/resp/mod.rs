@@ -10,7 +10,9 @@ mod encode;
 mod frame;
 mod info;
 mod reader;
+mod resp3;
 mod sentinel;
+mod wait;
 
 pub use encode::encode;
 /// The scripts, by which a fake master recognises them.
@@ -20,6 +22,7 @@ pub(crate) use encode::{
     RAISE, RELEASE, SET_MARKED,
 };
 pub use reader::ReplyReader;
+pub use resp3::Protocol;
 pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, SentinelMaster, answer, ask};
 
 /// The longest line of a reply: error messages are the longest lines that are expected.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::REPLY_BYTES_MAX;
 use super::frame::{decode, frame_length, number};
+use super::resp3::{self, Protocol};
 use crate::outcome::ProtocolError;
-use crate::proto::{Grant, Replication, Reply};
+use crate::proto::{Grant, Push, Replication, Reply};
 
 /// More than the longest reply, so that there is always room to read into.
 const BUFFER_BYTES: usize = 2 * REPLY_BYTES_MAX;
@@ -19,6 +20,7 @@ pub struct ReplyReader {
     /// The bytes of the last replication section, and their meaning: it is requested often and
     /// hardly ever changes.
     replication: (Vec<u8>, Replication),
+    protocol: Protocol,
 }
 
 impl ReplyReader {
@@ -29,18 +31,48 @@ impl ReplyReader {
             start: 0,
             end: 0,
             replication: (Vec::new(), Replication::default()),
+            protocol: Protocol::Resp2,
         }
     }
 
     /// Drops the collected bytes, for a new connection.
     pub fn clear(&mut self) {
+        self.protocol = Protocol::Resp2;
+        self.rewind();
+    }
+
+    fn rewind(&mut self) {
         (self.start, self.end) = (0, 0);
+    }
+
+    /// Sets which forms the server may use from the next byte on.
+    pub fn speak(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
+    /// Whether a push comes next, which is no reply: take it with
+    /// [`next_push`](ReplyReader::next_push).
+    #[inline]
+    pub fn is_at_push(&self) -> bool {
+        self.protocol == Protocol::Resp3 && self.pending().first() == Some(&b'>')
+    }
+
+    /// The push that comes next; `None` if it is not complete.
+    ///
+    /// # Errors
+    /// The peer broke the protocol: the connection must be closed (R17).
+    pub fn next_push(&mut self) -> Result<Option<Push<'_>>, ProtocolError> {
+        let pending = &self.buffer[self.start..self.end];
+        Ok(resp3::push(pending)?.map(|(push, length)| {
+            self.start += length;
+            push
+        }))
     }
 
     /// Room to read into; never empty once [`next`](ReplyReader::next) has returned `None`.
     pub fn room(&mut self) -> &mut [u8] {
         if self.start == self.end {
-            self.clear();
+            self.rewind();
         } else if self.buffer.len() - self.end < REPLY_BYTES_MAX {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -113,7 +145,7 @@ impl ReplyReader {
             self.start += known.len();
             return Ok(Some(Reply::Replication(*replication)));
         }
-        let Some(length) = frame_length(pending)? else {
+        let Some(length) = frame_length(pending, self.protocol)? else {
             return Ok(None);
         };
         let reply = decode(&pending[..length])?;

@@ -115,6 +115,14 @@ impl Again {
             .filter_map(|line| line.strip_prefix(CHILD_PREFIX).map(str::to_owned))
     }
 
+    /// Sends it a signal: `STOP`, or `CONT`.
+    #[track_caller]
+    pub fn signal(&self, name: &str) {
+        // The standard library sends no other signal than SIGKILL.
+        let kill = ["-c", r#"kill -s "$1" "$2""#, "sh", name, &self.id().to_string()];
+        assert!(Command::new("sh").args(kill).status().expect("sh runs").success());
+    }
+
     /// Ends it now (SIGKILL).
     pub fn kill(&mut self) {
         self.0.kill().expect("a child can be killed");

@@ -18,3 +18,4 @@ mod questions;
 mod schedules;
 mod spec;
 mod states;
+mod waiting;

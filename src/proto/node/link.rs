@@ -179,6 +179,8 @@ impl Node {
         self.identity.reconnect();
         self.clock.reconnect(now);
         self.debts.reconnect();
+        self.waitable.reconnect();
+        self.forget_least_latency();
         Some(deadline)
     }
 

@@ -8,6 +8,7 @@ mod handshake;
 mod identity;
 mod link;
 mod pipeline;
+mod waits;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,9 @@ use link::Link;
 pub(crate) use link::State;
 use pipeline::Pipeline;
 pub(crate) use pipeline::{InFlight, Request, SILENCE_MAX};
+pub(crate) use waits::Ability;
+use waits::Waitable;
+pub use waits::{Obstacle, Waits};
 
 use super::command::{ReleaseWith, Reply, ServerError};
 use super::notices::Notice;
@@ -63,6 +67,12 @@ pub(super) enum Effect {
     ClockJumped,
     /// The server did not tell its time. The notice is for the operator.
     TimeRefused(Option<Notice>),
+    /// The server speaks RESP3 from now on.
+    SpeaksResp3,
+    /// Clients can wait on this connection.
+    MayWait,
+    /// Clients cannot wait on this connection.
+    CannotWait(Obstacle),
 }
 
 impl Effect {
@@ -79,6 +89,7 @@ pub(super) struct Node {
     identity: Identity,
     clock: ServerClock,
     errors: Errors,
+    waitable: Waitable,
     last_vote: Vote,
     /// Whether the restart guard is on.
     is_guarded: bool,
@@ -96,6 +107,7 @@ impl Node {
             identity: Identity::default(),
             clock: ServerClock::default(),
             errors: Errors::default(),
+            waitable: Waitable::default(),
             last_vote: Vote::PENDING,
             is_guarded,
         }
@@ -136,7 +148,14 @@ impl Node {
     pub(super) fn handle_reply(&mut self, now: Moment, asked: InFlight, reply: Reply) -> Effect {
         let InFlight { request, sent_at } = asked;
         match request {
-            Request::Round(_) | Request::Raise(_) => unreachable!("the engine handles it"),
+            Request::Round(_)
+            | Request::Raise(_)
+            | Request::HandOn(_)
+            | Request::QueueUp(_)
+            | Request::Cached
+            | Request::TimeToLive { .. }
+            | Request::StepOut => unreachable!("the engine handles it"),
+            Request::Able(asked) => self.handle_ability(asked, reply),
             Request::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
             Request::Time => self.handle_time(now, sent_at, reply),
             Request::Role => self.handle_role(reply),
@@ -289,6 +308,7 @@ impl Node {
             errors: self.errors.counts,
             timeouts: self.errors.timeouts,
             refused: self.errors.refused,
+            waits: self.waits(),
         }
     }
 }
@@ -404,6 +424,8 @@ pub struct NodeStatus {
     pub timeouts: u64,
     /// Connections that its machine refused: no server listens at the address.
     pub refused: u64,
+    /// Whether this client can wait in a queue on this node.
+    pub waits: Waits,
 }
 
 /// The state of a node's connection.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Node, State, Step};
+use super::{Ability, Node, State, Step};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::command::ReleaseWith;
@@ -23,6 +23,10 @@ const QUEUED_COMMANDS_MAX: usize = 8_192;
 /// A connection that owes replies and is silent for this long is dropped (R5 keeps it so far).
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
+/// A machine with much to do answers late many times, and clients that think a near master far
+/// stand in different queues.
+const LATENCY_SAMPLES_MIN: u32 = 16;
+
 /// What a reply answers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Request {
@@ -37,7 +41,24 @@ pub(crate) enum Request {
     Probe(ReleaseWith),
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
+    /// Whether clients can wait on this connection.
+    Able(Ability),
+    /// The release of this round at a gate.
+    HandOn(usize),
+    /// A place in the queue, for the stand with this number.
+    QueueUp(u32),
+    /// That the next key is watched.
+    Cached,
+    /// How long a stand's key lives, for one of its watches.
+    TimeToLive {
+        stand: u32,
+        watch: u32,
+    },
+    StepOut,
 }
+
+// Each command to each node is one.
+const _: () = assert!(size_of::<Request>() <= 16);
 
 impl Request {
     /// The round whose command it is.
@@ -51,7 +72,7 @@ impl Request {
     /// The round that loses it with the connection, and what it loses.
     fn lost(self) -> Option<(usize, Lost)> {
         match self {
-            Request::Round(round) => Some((round, Lost::Sent)),
+            Request::Round(round) | Request::HandOn(round) => Some((round, Lost::Sent)),
             Request::Raise(round) => Some((round, Lost::Raise)),
             _ => None,
         }
@@ -79,6 +100,11 @@ pub(super) struct Pipeline {
     is_read_late: bool,
     /// Smoothed time from command to reply.
     latency_nanos: Option<u64>,
+    /// The shortest time from command to reply on this connection, and how many times were
+    /// measured, those at the same moment once. Plain grants are left out: who waits sees other
+    /// replies.
+    least_nanos: u64,
+    samples: u32,
     timeout: Duration,
     timeout_nanos: u64,
 }
@@ -93,6 +119,8 @@ impl Pipeline {
             last_reply_at: Moment::from_nanos(0),
             is_read_late: false,
             latency_nanos: None,
+            least_nanos: u64::MAX,
+            samples: 0,
             timeout,
             timeout_nanos: u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
         }
@@ -175,6 +203,26 @@ impl Node {
         }
     }
 
+    /// What the next reply answers.
+    pub(in crate::proto) fn next_request(&self) -> Option<Request> {
+        Some(self.pipeline.in_flight.first()?.request)
+    }
+
+    /// The shortest time from command to reply on this connection, in nanoseconds; `None` until so
+    /// many were measured that chance does not decide.
+    pub(in crate::proto) fn least_latency_nanos(&self) -> Option<u64> {
+        (self.pipeline.samples >= LATENCY_SAMPLES_MIN).then_some(self.pipeline.least_nanos)
+    }
+
+    /// The usual time from command to reply, in nanoseconds.
+    pub(in crate::proto) fn latency_nanos(&self) -> Option<u64> {
+        self.pipeline.latency_nanos
+    }
+
+    pub(super) fn forget_least_latency(&mut self) {
+        (self.pipeline.least_nanos, self.pipeline.samples) = (u64::MAX, 0);
+    }
+
     #[inline(always)]
     pub(in crate::proto) fn is_in_time(&self, nanos: u64) -> bool {
         nanos <= self.pipeline.timeout_nanos
@@ -204,8 +252,12 @@ impl Node {
     pub(in crate::proto) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
         let answered = self.pipeline.in_flight.take_first()?;
         self.pipeline.late = self.pipeline.late.saturating_sub(1);
+        let nanos = now.nanos_since(answered.sent_at);
+        let is_another = self.pipeline.last_reply_at != now;
+        self.pipeline.samples = self.pipeline.samples.saturating_add(u32::from(is_another));
+        self.pipeline.least_nanos = self.pipeline.least_nanos.min(nanos);
         self.pipeline.last_reply_at = now;
-        self.pipeline.note_latency(now.nanos_since(answered.sent_at));
+        self.pipeline.note_latency(nanos);
         Some(answered)
     }
 

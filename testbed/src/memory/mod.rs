@@ -10,7 +10,8 @@ mod scenario;
 
 use std::time::Duration;
 
-use muxlock::proto::{Command, Entropy, Replication, Reply, Section, ServerInfo};
+use muxlock::ServerErrorKind;
+use muxlock::proto::{Command, Entropy, Replication, Reply, Section, ServerInfo, Step, Tell, Wait};
 use muxlock::{LockToken, Moment, ReleaseWith};
 
 pub use group::{Group, Key};
@@ -35,6 +36,37 @@ pub enum Asked {
     Heal(LockToken),
     Release(LockToken, ReleaseWith),
     Inspect,
+    Wait(Waits),
+}
+
+/// A command for waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waits {
+    Hello,
+    Track,
+    Subscribe,
+    Publish,
+    Cache,
+    TimeToLive,
+    QueueUp,
+    HandOn(LockToken, Tell),
+    StepOut(Step),
+}
+
+impl From<&Wait<'_>> for Waits {
+    fn from(wait: &Wait<'_>) -> Waits {
+        match wait {
+            Wait::Hello => Waits::Hello,
+            Wait::Track => Waits::Track,
+            Wait::Subscribe { .. } => Waits::Subscribe,
+            Wait::Publish { .. } => Waits::Publish,
+            Wait::Cache => Waits::Cache,
+            Wait::TimeToLive { .. } => Waits::TimeToLive,
+            Wait::QueueUp { .. } => Waits::QueueUp,
+            Wait::HandOn { token, tell, .. } => Waits::HandOn(**token, *tell),
+            Wait::StepOut { to, .. } => Waits::StepOut(*to),
+        }
+    }
 }
 
 impl From<&Command<'_>> for Asked {
@@ -55,6 +87,7 @@ impl From<&Command<'_>> for Asked {
             Command::Heal { token, .. } => Asked::Heal(**token),
             Command::Release { token, with, .. } => Asked::Release(**token, *with),
             Command::Inspect { .. } => Asked::Inspect,
+            Command::Wait(wait) => Asked::Wait(wait.into()),
         }
     }
 }
@@ -80,6 +113,8 @@ impl About<'_> {
             Asked::Info(section) => self.section(section),
             Asked::Time => Reply::Time(self.time),
             Asked::Probe(_) | Asked::Kill(_) => Reply::Integer(0),
+            // A server that does not know it.
+            Asked::Wait(_) => server_error(ServerErrorKind::Other),
             Asked::Set(_)
             | Asked::Fenced(..)
             | Asked::Raise(..)

@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muxlock::proto::{Action, Engine, Grant, Patience, Reply, ServerError, ServerInfo};
+use muxlock::proto::{
+    Action, Command, Engine, Grant, Patience, Push, Reply, ServerError, ServerInfo, Tell, Wait,
+};
 use muxlock::{
     Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
-    Released, Resource, RestartGuard, ServerErrorKind,
+    Released, Resource, RestartGuard, ServerErrorKind, Waiting,
 };
 
-use super::{About, Asked, Counted, aged_master};
+use super::{About, Asked, Counted, Waits, aged_master};
 
 pub const TTL: Duration = Duration::from_secs(10);
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(50);
@@ -45,6 +47,10 @@ pub enum Acted {
     ReleaseWith(ReleaseWith, Vec<usize>, u32),
     /// Such a command is tried on a key that is absent.
     TryOut(ReleaseWith, usize),
+    /// A command for waiting.
+    Wait(usize, Waits),
+    /// The release at a gate, with its token.
+    HandOn(usize, u32, Tell),
 }
 
 /// No scenario needs more tokens; after them the source is dry.
@@ -64,11 +70,13 @@ pub struct Scenario {
     connections: i64,
     /// What nodes were asked in their handshakes and have not answered.
     greetings: Vec<VecDeque<Asked>>,
+    /// The channel that the engine listens to, once it has said so.
+    pub channel: Vec<u8>,
 }
 
 impl Scenario {
-    /// `nodes` nodes, none of them connected; without a restart guard, whose looks at the clocks
-    /// would stand between the commands that a test is about.
+    /// `nodes` nodes, none of them connected; without a restart guard and without queues, whose
+    /// commands would stand between those that a test is about.
     pub fn new(nodes: usize) -> Scenario {
         Scenario::with(nodes, |builder| builder)
     }
@@ -90,7 +98,8 @@ impl Scenario {
             .nodes(urls)
             .node_timeout(NODE_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT)
-            .restart_guard(RestartGuard::Off);
+            .restart_guard(RestartGuard::Off)
+            .waiting(Waiting::Retry);
         Scenario::start(nodes, configure(builder))
     }
 
@@ -108,6 +117,7 @@ impl Scenario {
             nodes,
             connections: 0,
             greetings: vec![VecDeque::new(); nodes],
+            channel: Vec::new(),
         }
     }
 
@@ -264,6 +274,25 @@ impl Scenario {
         self.engine.handle_grants(node, usize::MAX, || grant.take());
     }
 
+    /// Says this on the engine's channel.
+    pub fn tell(&mut self, node: usize, message: &str) {
+        let (channel, message) = (self.channel.clone(), message.as_bytes());
+        let push = Push::Told { channel: &channel, message };
+        self.engine.handle_push(self.now, node, push);
+    }
+
+    /// Answers what a node is asked before a client can wait there.
+    pub fn allow_waits(&mut self, node: usize) {
+        self.reply(node, Reply::Map);
+        let asked = [Waits::Track, Waits::Subscribe, Waits::Publish];
+        assert_eq!(self.drain(), asked.map(|asked| Acted::Wait(node, asked)));
+        self.reply(node, Reply::Ok);
+        let channel = self.channel.clone();
+        self.engine.handle_push(self.now, node, Push::Subscribed(&channel));
+        self.tell(node, "t");
+        self.reply(node, Reply::Integer(1));
+    }
+
     pub fn replies(&mut self, nodes: impl IntoIterator<Item = usize>, reply: Reply) {
         for node in nodes {
             self.reply(node, reply.clone());
@@ -307,6 +336,9 @@ impl Scenario {
             Action::Send { nodes, command } => {
                 let nodes: Vec<usize> = nodes.iter().collect();
                 let asked = Asked::from(&command);
+                if let Command::Wait(Wait::Subscribe { channel }) = &command {
+                    self.channel = channel.as_bytes().to_vec();
+                }
                 if !is_of_a_handshake(asked) {
                     return Some(sent(nodes, asked));
                 }
@@ -387,7 +419,8 @@ fn is_of_a_handshake(asked: Asked) -> bool {
         | Asked::Extend(_)
         | Asked::Heal(_)
         | Asked::Release(..)
-        | Asked::Inspect => false,
+        | Asked::Inspect
+        | Asked::Wait(_) => false,
     }
 }
 
@@ -407,6 +440,8 @@ fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
         Asked::Probe(with) => Acted::TryOut(with, nodes[0]),
         Asked::Kill(connection) => Acted::Kill(nodes[0], connection),
         Asked::Inspect => Acted::Inspect(nodes),
+        Asked::Wait(Waits::HandOn(token, tell)) => Acted::HandOn(nodes[0], number(token), tell),
+        Asked::Wait(waits) => Acted::Wait(nodes[0], waits),
         other => unreachable!("{other:?} belongs to a handshake"),
     }
 }

@@ -1,0 +1,181 @@
+//! Whether clients can wait on a node's connection, and how that is found out (W4).
+//!
+//! It takes RESP3, a channel of the engine's own, and the tracking of keys. The node is asked when
+//! a wait first needs it. What it refuses stays refused for this connection.
+
+use std::fmt;
+
+use super::{Effect, Node};
+use crate::proto::command::{Channel, Command, Reply, Wait};
+
+/// After so many connections in a row that ended while the node was asked, it is not asked again.
+const LOST_ASKING_MAX: u32 = 2;
+
+/// Whether this client can wait in a queue on a node: see [`Waiting`](crate::Waiting).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Waits {
+    /// No wait has needed the node yet on this connection.
+    #[default]
+    Untried,
+    /// The node was asked and has not answered.
+    Asked,
+    /// It can.
+    Able,
+    /// It cannot, for this reason.
+    Unable(Obstacle),
+}
+
+/// Why a client cannot wait in a queue on a node. The server's words are in
+/// [`NodeStatus::last_message`](crate::NodeStatus::last_message).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// The server refused `HELLO 3`.
+    Resp3,
+    /// It refused `CLIENT TRACKING`, `CLIENT CACHING`, or a question about the key.
+    Tracking,
+    /// It refused `SUBSCRIBE` or `PUBLISH`, or delivered no message.
+    Channel,
+    /// It refused the scripts of the queue.
+    Queue,
+    /// Connections ended while the server was asked.
+    Connection,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Obstacle::Resp3 => "HELLO 3 was refused",
+            Obstacle::Tracking => "CLIENT TRACKING or CLIENT CACHING was refused",
+            Obstacle::Channel => "SUBSCRIBE or PUBLISH was refused",
+            Obstacle::Queue => "the scripts of the queue were refused",
+            Obstacle::Connection => "its connections ended when it was asked",
+        })
+    }
+}
+
+/// A question of W4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ability {
+    Hello,
+    Track,
+    Subscribe,
+    Publish,
+}
+
+impl Ability {
+    /// What is asked once the server speaks RESP3. Before that, `SUBSCRIBE` would end the
+    /// connection's use for anything else.
+    pub(crate) const AFTER_HELLO: [Ability; 3] =
+        [Ability::Track, Ability::Subscribe, Ability::Publish];
+
+    pub(crate) fn command(self, channel: &Channel) -> Command<'_> {
+        Command::Wait(match self {
+            Ability::Hello => Wait::Hello,
+            Ability::Track => Wait::Track,
+            Ability::Subscribe => Wait::Subscribe { channel },
+            Ability::Publish => Wait::Publish { channel },
+        })
+    }
+
+    fn obstacle(self) -> Obstacle {
+        match self {
+            Ability::Hello => Obstacle::Resp3,
+            Ability::Track => Obstacle::Tracking,
+            Ability::Subscribe | Ability::Publish => Obstacle::Channel,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Waitable {
+    state: Waits,
+    /// Whether the trial message was sent to a listener, and whether it has arrived.
+    is_published: bool,
+    is_heard: bool,
+    lost_asking: u32,
+    /// Whether the operator was told that the node cannot.
+    pub(super) is_told: bool,
+}
+
+impl Waitable {
+    pub(super) fn state(&self) -> Waits {
+        self.state
+    }
+
+    /// A new connection: nothing is known of it.
+    pub(super) fn reconnect(&mut self) {
+        self.lost_asking += u32::from(self.state == Waits::Asked);
+        self.state = match self.lost_asking < LOST_ASKING_MAX {
+            true => Waits::Untried,
+            false => Waits::Unable(Obstacle::Connection),
+        };
+        (self.is_published, self.is_heard) = (false, false);
+    }
+
+    /// Both halves of the trial.
+    fn try_out(&mut self) -> Effect {
+        match self.state {
+            Waits::Asked if self.is_published && self.is_heard => {
+                self.state = Waits::Able;
+                (self.lost_asking, self.is_told) = (0, false);
+                Effect::MayWait
+            }
+            _ => Effect::Nothing,
+        }
+    }
+}
+
+impl Node {
+    /// Its name in the order of gates: that of its process, as all clients see it (W2).
+    pub(in crate::proto) fn gate_name(&self) -> &[u8] {
+        self.run_id().map_or(self.settings().address.as_bytes(), |run_id| run_id.as_bytes())
+    }
+
+    pub(in crate::proto) fn waits(&self) -> Waits {
+        self.waitable.state()
+    }
+
+    /// The node is about to be asked.
+    pub(in crate::proto) fn ask_ability(&mut self) {
+        self.waitable.state = Waits::Asked;
+    }
+
+    /// The connection is of no use for waiting. Returns whether that is news.
+    pub(in crate::proto) fn set_unable(&mut self, obstacle: Obstacle) -> bool {
+        let was_able = !matches!(self.waitable.state, Waits::Unable(_));
+        self.waitable.state = Waits::Unable(obstacle);
+        was_able
+    }
+
+    /// Whether the operator has not been told yet that the node cannot; counts as told from now on.
+    pub(in crate::proto) fn is_inability_news(&mut self) -> bool {
+        !std::mem::replace(&mut self.waitable.is_told, true)
+    }
+
+    /// The answer to a question of W4, unless it is a push.
+    pub(super) fn handle_ability(&mut self, asked: Ability, reply: Reply) -> Effect {
+        match (asked, reply) {
+            (_, Reply::Error(error)) => {
+                self.keep_error(error);
+                return Effect::CannotWait(asked.obstacle());
+            }
+            (Ability::Hello, Reply::Map) => return Effect::SpeaksResp3,
+            (Ability::Track, Reply::Ok) => {}
+            (Ability::Publish, Reply::Integer(0)) => return Effect::CannotWait(Obstacle::Channel),
+            (Ability::Publish, Reply::Integer(1..)) => {
+                self.waitable.is_published = true;
+                return self.waitable.try_out();
+            }
+            _ => return Effect::UNEXPECTED,
+        }
+        Effect::Nothing
+    }
+
+    /// The trial message has arrived.
+    pub(in crate::proto) fn hear_trial(&mut self) -> Effect {
+        self.waitable.is_heard = true;
+        self.waitable.try_out()
+    }
+}

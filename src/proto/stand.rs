@@ -1,0 +1,280 @@
+//! What an engine knows of its places in the queues on the masters: a *stand* for each key that it
+//! waits for, or holds after it has waited.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::timer::between;
+use crate::moment::Moment;
+use crate::quorum::NodeSet;
+use crate::resource::Resource;
+use crate::token::LockToken;
+
+/// The first slow look at the queue; each later one comes after twice the time (W10).
+const SLOW_MIN: Duration = Duration::from_millis(50);
+const SLOW_MAX: Duration = Duration::from_millis(3_200);
+/// Part of the time after which a head is believed to sleep; the rest is round trips.
+const STAGGER_MIN: Duration = Duration::from_millis(2);
+const STAGGER_ROUND_TRIPS: u32 = 4;
+/// Who is next looks after this time in any case.
+const STAGGER_MAX: Duration = Duration::from_millis(500);
+/// The longest pause between two watches, and before the watch after a refused round (W11, W14).
+const PAUSE_MAX: Duration = Duration::from_millis(64);
+/// The most doublings of such pauses.
+const DOUBLINGS_MAX: u32 = 8;
+/// Who stands far back looks at a free lock after so many staggers at most.
+const STAGGERS_MAX: u32 = 64;
+/// The most grants of one engine in a row while others stand in the queue (W13).
+pub(super) const TURN_MAX: u32 = 16;
+/// The place that a full queue says.
+pub(super) const PLACE_NONE: u32 = 1_023;
+/// How long after a hand-on an engine does not try before it has queued up (W7).
+pub(super) const CROWD_FOR: Duration = Duration::from_secs(1);
+
+/// How many times in a row a line may take the lock that it has (W13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It has not got the lock yet.
+    NotYet,
+    /// Nobody else is known to wait.
+    Unlimited,
+    Left(u32),
+}
+
+pub(super) struct Stand {
+    pub(super) key: Resource,
+    /// Where its engine stands. `None` if that node was lost.
+    pub(super) gate: Option<usize>,
+    /// All nodes whose queue may list it.
+    pub(super) gates: NodeSet,
+    /// Whether the present gate was sent the command to queue up.
+    pub(super) is_sent: bool,
+    /// Whether a node that is being connected may be its gate: clients that start together should
+    /// not choose by which node was the first to be ready.
+    pub(super) is_new: bool,
+    /// Nodes with queues of others, who see another node as the gate.
+    pub(super) foreign: NodeSet,
+    /// The last place that it was told.
+    pub(super) place: Option<u32>,
+    /// The lock that its engine holds.
+    pub(super) held: Option<LockToken>,
+    pub(super) turn: Turn,
+    /// When to look at the lock.
+    pub(super) check_at: Option<Moment>,
+    /// When the lock's keys have expired, as far as the watches know.
+    pub(super) free_at: Option<Moment>,
+    pub(super) slow_at: Moment,
+    slow_looks: u32,
+    /// The nodes that refused the last round.
+    pub(super) refused: NodeSet,
+    /// Refused rounds since the last grant, or since it was told to go.
+    pub(super) refused_in_row: u32,
+    /// Since when the lock is free, as far as this is known; and the place at that time.
+    pub(super) free_since: Option<(Moment, u32)>,
+    /// The number of the last watch: answers to others say nothing.
+    pub(super) watch: u32,
+    /// The nodes whose answer to it is missing; those that will tell of a change; and those to be
+    /// watched as soon as this is possible.
+    pub(super) unheard: NodeSet,
+    pub(super) armed: NodeSet,
+    pub(super) wanted: NodeSet,
+    watch_again_at: Moment,
+    /// Watches in a row that found the lock held.
+    fruitless: u32,
+    /// Moves the watched pair on (W10).
+    pub(super) rotation: usize,
+    /// Whether the last round was started because the lock seemed to be free; and whether by
+    /// reason of a change alone.
+    pub(super) was_woken: bool,
+    pub(super) was_changed: bool,
+    /// Whether a change may be one that leaves the lock held.
+    pub(super) doubts: bool,
+}
+
+impl Stand {
+    pub(super) fn new(key: Resource, now: Moment) -> Stand {
+        Stand {
+            key,
+            gate: None,
+            gates: NodeSet::EMPTY,
+            foreign: NodeSet::EMPTY,
+            is_sent: false,
+            is_new: true,
+            place: None,
+            held: None,
+            turn: Turn::NotYet,
+            check_at: None,
+            free_at: None,
+            slow_at: now,
+            slow_looks: 0,
+            refused: NodeSet::EMPTY,
+            refused_in_row: 0,
+            free_since: None,
+            watch: 0,
+            unheard: NodeSet::EMPTY,
+            armed: NodeSet::EMPTY,
+            wanted: NodeSet::EMPTY,
+            watch_again_at: now,
+            fruitless: 0,
+            rotation: 0,
+            was_woken: false,
+            was_changed: false,
+            doubts: false,
+        }
+    }
+
+    /// When something is to be done if nothing is heard.
+    pub(super) fn due(&self) -> Moment {
+        let others = self.check_at.into_iter().chain(self.free_at);
+        others.fold(self.slow_at, Moment::min)
+    }
+
+    /// Looks at the lock at this moment, or before it.
+    pub(super) fn check_by(&mut self, at: Moment) {
+        self.check_at = Some(self.check_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// The next slow look.
+    pub(super) fn look_slowly(&mut self, now: Moment, random: u64) {
+        let pause = SLOW_MIN.saturating_mul(1 << self.slow_looks.min(16)).min(SLOW_MAX);
+        self.is_new = self.slow_looks == 0;
+        self.slow_looks = self.slow_looks.saturating_add(1);
+        self.slow_at = now.after(between(pause, pause.mul_f64(1.3), random));
+    }
+
+    /// Its engine waits anew: slow looks begin again.
+    pub(super) fn wait_anew(&mut self, now: Moment, random: u64) {
+        self.slow_looks = 0;
+        self.look_slowly(now, random);
+    }
+
+    /// A round was refused. Returns when to look at the lock; `None` if its answers say enough.
+    pub(super) fn back_off(
+        &mut self,
+        now: Moment,
+        round_trip: Duration,
+        was_split: bool,
+        random: u64,
+    ) {
+        self.refused_in_row = self.refused_in_row.saturating_add(1);
+        let doubled = round_trip.saturating_mul(2 << self.refused_in_row.min(DOUBLINGS_MAX));
+        let pause = between(Duration::ZERO, doubled.min(PAUSE_MAX), random);
+        let is_first = self.refused_in_row == 1 && !was_split;
+        self.check_at = (!is_first).then(|| now.after(pause));
+    }
+
+    /// Begins a watch of these nodes.
+    pub(super) fn begin_watch(&mut self, now: Moment, nodes: NodeSet, stagger: Duration) {
+        self.forget_watch();
+        self.unheard = nodes;
+        let pause = stagger.saturating_mul(1 << self.fruitless).min(PAUSE_MAX.max(stagger));
+        self.watch_again_at = now.after(pause);
+        self.fruitless = (self.fruitless + 1).min(DOUBLINGS_MAX);
+    }
+
+    /// When the next watch may begin, if that is not now (W14).
+    pub(super) fn must_pause_until(&self, now: Moment) -> Option<Moment> {
+        (now < self.watch_again_at).then_some(self.watch_again_at)
+    }
+
+    /// Answers to the last watch, and what its nodes tell, say nothing from now on.
+    pub(super) fn forget_watch(&mut self) {
+        self.watch = self.watch.wrapping_add(1);
+        self.free_at = None;
+        for nodes in [&mut self.unheard, &mut self.armed, &mut self.wanted] {
+            *nodes = NodeSet::EMPTY;
+        }
+    }
+
+    /// The lock was seen to be free, or others said so: watches may follow each other again.
+    pub(super) fn end_pauses(&mut self) {
+        self.fruitless = 0;
+    }
+
+    /// Whether it has been free for so long that those before it must be asleep. If not, the moment
+    /// when that will be so; from now on if nothing was known.
+    pub(super) fn overtakes_at(&mut self, now: Moment, stagger: Duration) -> Moment {
+        let place = self.place.unwrap_or(1);
+        let (since, _) = match self.free_since {
+            Some(free) if free.1 == place => free,
+            _ => *self.free_since.insert((now, place)),
+        };
+        let staggers = match place {
+            0 | 1 => 1,
+            place => (place + 1).min(STAGGERS_MAX),
+        };
+        since.after(stagger.saturating_mul(staggers))
+    }
+
+    /// Whether it stands in a queue, or is about to.
+    pub(super) fn is_queued(&self) -> bool {
+        !self.gates.is_empty()
+    }
+}
+
+/// The time after which a head that was told to go is believed to sleep.
+pub(super) fn stagger(round_trip: Duration) -> Duration {
+    (STAGGER_MIN + round_trip.saturating_mul(STAGGER_ROUND_TRIPS)).min(STAGGER_MAX)
+}
+
+/// Whether commands wait to be handed out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    All,
+    Some,
+}
+
+/// The stands, by number. A number is not used again within 2^32 stands, so that late answers find
+/// none.
+#[derive(Default)]
+pub(super) struct Stands {
+    open: BTreeMap<u32, Stand>,
+    last: u32,
+    /// The keys of places that are left, as long as the command for that is not handed out.
+    left: BTreeMap<u32, Resource>,
+}
+
+impl Stands {
+    pub(super) fn insert(&mut self, stand: Stand) -> u32 {
+        self.last = self.last.wrapping_add(1);
+        self.open.insert(self.last, stand);
+        self.last
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&Stand> {
+        self.open.get(&number)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Stand> {
+        self.open.get_mut(&number)
+    }
+
+    pub(super) fn remove(&mut self, number: u32) -> Option<Stand> {
+        self.open.remove(&number)
+    }
+
+    /// A place is left, or its front is taken. Returns the number of its command. If all
+    /// commands were handed out, the keys of earlier ones are forgotten.
+    pub(super) fn leave(&mut self, key: Resource, sent: Sent) -> u32 {
+        if sent == Sent::All {
+            self.left.clear();
+        }
+        self.last = self.last.wrapping_add(1);
+        self.left.insert(self.last, key);
+        self.last
+    }
+
+    pub(super) fn left(&self, number: u32) -> &[u8] {
+        self.left.get(&number).map_or(&[], Resource::as_bytes)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// The numbers of those that this is true of, in their order.
+    pub(super) fn numbers_where(&self, is_it: impl Fn(&Stand) -> bool) -> Vec<u32> {
+        let found = self.open.iter().filter(|(_, stand)| is_it(stand));
+        found.map(|(number, _)| *number).collect()
+    }
+}

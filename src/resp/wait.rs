@@ -1,0 +1,136 @@
+//! The commands of who waits, to bytes.
+
+use std::sync::LazyLock;
+
+use bytes::{BufMut, BytesMut};
+
+use super::encode::{append, append_word, decimal, eval_head};
+use crate::proto::{Step, Tell, Wait};
+
+pub(crate) const QUEUE_UP: &str = include_str!("../scripts/queue_up.lua").trim_ascii_end();
+pub(crate) const HAND_ON: &str = include_str!("../scripts/hand_on.lua").trim_ascii_end();
+pub(crate) const STEP_OUT: &str = include_str!("../scripts/step_out.lua").trim_ascii_end();
+static HAND_ON_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, HAND_ON, 2));
+const PUBLISH: &[u8] = b"return redis.call('PUBLISH',ARGV[1],'t')";
+
+/// What a queue's key has behind the lock's key (W5).
+const QUEUE_TAIL: &[u8] = b":muxlock:queue";
+/// How long a queue lives after the last engine has queued up or asked for its place (W14).
+const LEASE_MS: &[u8] = b"20000";
+/// The most engines in a queue (W14). The script says this place to one that is not in it.
+const PLACES_MAX: &[u8] = b"1023";
+
+pub(super) fn encode(wait: Wait<'_>, out: &mut BytesMut) {
+    match wait {
+        Wait::Hello => append(out, &[b"HELLO", b"3"]),
+        Wait::Track => append(out, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]),
+        Wait::Subscribe { channel } => append(out, &[b"SUBSCRIBE", channel.as_bytes()]),
+        Wait::Publish { channel } => append(out, &[b"EVAL", PUBLISH, b"0", channel.as_bytes()]),
+        Wait::Cache => append(out, &[b"CLIENT", b"CACHING", b"YES"]),
+        Wait::TimeToLive { key } => append(out, &[b"PTTL", key]),
+        Wait::QueueUp { key, channel } => {
+            let (script, queue) = (QUEUE_UP.as_bytes(), queue_of(key));
+            let words =
+                [b"EVAL", script, b"2", key, &queue, channel.as_bytes(), LEASE_MS, PLACES_MAX];
+            append(out, &words);
+        }
+        Wait::HandOn { key, channel, token, tell } => {
+            let tell: &[u8] = match tell {
+                Tell::Next => b"1",
+                Tell::Nobody => b"0",
+            };
+            // Sent often, and by some that meet no other client: it allocates nothing.
+            out.put_slice(&HAND_ON_HEAD);
+            append_word(out, key);
+            append_queue(out, key);
+            for word in [channel.as_bytes(), token.as_bytes(), tell] {
+                out.put_slice(b"\r\n$");
+                append_word(out, word);
+            }
+            out.put_slice(b"\r\n");
+        }
+        Wait::StepOut { key, channel, to } => {
+            let front: &[u8] = match to {
+                Step::Out => b"0",
+                Step::ToFront => b"1",
+            };
+            let (script, queue) = (STEP_OUT.as_bytes(), queue_of(key));
+            append(out, &[b"EVAL", script, b"2", key, &queue, channel.as_bytes(), front]);
+        }
+    }
+}
+
+/// Appends the queue's key, from the line end of the word before it.
+fn append_queue(out: &mut BytesMut, key: &[u8]) {
+    let mut digits = [0; 20];
+    let length = (key.len() + QUEUE_TAIL.len()) as u64;
+    for part in [b"\r\n$", decimal(length, &mut digits), b"\r\n", key, QUEUE_TAIL] {
+        out.put_slice(part);
+    }
+}
+
+/// The key of the queue for a lock's key.
+fn queue_of(key: &[u8]) -> Vec<u8> {
+    [key, QUEUE_TAIL].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{Channel, Command};
+    use crate::resp::encode;
+    use crate::token::LockToken;
+
+    fn words_of(command: Wait<'_>) -> Vec<String> {
+        let mut out = BytesMut::new();
+        encode(&Command::Wait(command), &mut out);
+        let text = String::from_utf8(out.to_vec()).unwrap();
+        let mut rest = text.strip_prefix('*').unwrap();
+        let mut number = |kind: &str| {
+            let (digits, after) = rest.strip_prefix(kind).unwrap().split_once("\r\n").unwrap();
+            let number: usize = digits.parse().unwrap();
+            rest = after;
+            if kind.is_empty() {
+                return (number, String::new());
+            }
+            let (word, after) = rest.split_at(number);
+            rest = after.strip_prefix("\r\n").unwrap();
+            (number, word.to_owned())
+        };
+        let (count, _) = number("");
+        let words = (0..count).map(|_| number("$").1).collect();
+        assert_eq!(rest, "");
+        words
+    }
+
+    #[test]
+    fn commands_of_waits_have_their_words() {
+        let channel = &Channel::new([0xab; 10]);
+        let token = &LockToken::from_random([0x5a; 20]);
+        let (name, text) = ("muxlock:abababababababababab", "5a".repeat(20));
+        for key in ["k", "invoice:42", &"x".repeat(1_280)] {
+            let (bytes, queue) = (key.as_bytes(), format!("{key}:muxlock:queue"));
+            let about =
+                |script| ["EVAL", script, "2", key, &queue, name].map(String::from).to_vec();
+            let hand_on = |tell, word: &str| {
+                let words = [about(HAND_ON), vec![text.clone(), word.to_owned()]].concat();
+                assert_eq!(words_of(Wait::HandOn { key: bytes, channel, token, tell }), words);
+            };
+            hand_on(Tell::Next, "1");
+            hand_on(Tell::Nobody, "0");
+            let words = [about(QUEUE_UP), vec!["20000".into(), "1023".into()]].concat();
+            assert_eq!(words_of(Wait::QueueUp { key: bytes, channel }), words);
+            for (to, word) in [(Step::Out, "0"), (Step::ToFront, "1")] {
+                let words = [about(STEP_OUT), vec![word.to_owned()]].concat();
+                assert_eq!(words_of(Wait::StepOut { key: bytes, channel, to }), words);
+            }
+            assert_eq!(words_of(Wait::TimeToLive { key: bytes }), ["PTTL", key]);
+        }
+        let trial = str::from_utf8(PUBLISH).unwrap();
+        assert_eq!(words_of(Wait::Publish { channel }), ["EVAL", trial, "0", name]);
+        assert_eq!(words_of(Wait::Subscribe { channel }), ["SUBSCRIBE", name]);
+        assert_eq!(words_of(Wait::Hello), ["HELLO", "3"]);
+        assert_eq!(words_of(Wait::Track), ["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
+        assert_eq!(words_of(Wait::Cache), ["CLIENT", "CACHING", "YES"]);
+    }
+}

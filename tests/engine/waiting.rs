@@ -1,0 +1,657 @@
+//! W1 to W15: who waits on the masters, where, and what wakes it.
+
+use std::time::Duration;
+
+use muxlock::proto::{Patience, Push, Reply, Step, Tell};
+use muxlock::{
+    Lease, LockErrorKind, NodeOutcome, Obstacle, OpId, ServerErrorKind, Waiting, Waits as Ability,
+};
+use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, Waits, server_error};
+
+const NODES: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(100);
+/// More than a stagger where the masters answer at once.
+const STAGGER: Duration = Duration::from_millis(3);
+/// What `PTTL` says of a key that is absent, and of one that lives for ten seconds.
+const ABSENT: i64 = -2;
+const HELD: i64 = 10_000;
+
+fn place(place: i64, left: i64) -> Reply {
+    Reply::Integer((place << 40) + left + 2)
+}
+
+fn queueing() -> Scenario {
+    Scenario::with(NODES, |builder| builder.waiting(Waiting::Queue)).all_ready()
+}
+
+fn patient(s: &mut Scenario) -> OpId {
+    let until = s.now.after(PATIENCE);
+    s.acquire(TTL, Patience::Until(until))
+}
+
+/// All masters refuse the round in flight, and answer its release.
+fn refuse(s: &mut Scenario) -> Vec<Acted> {
+    s.replies(0..NODES, Reply::Nil);
+    let acted = s.drain();
+    assert!(matches!(&acted[0], Acted::Release(nodes, _) if nodes.len() == NODES), "{acted:?}");
+    s.replies(0..NODES, Reply::Integer(0));
+    acted[1..].to_vec()
+}
+
+/// An engine whose first acquisition was refused and stands at a gate at this place. Returns the
+/// gate.
+fn standing(s: &mut Scenario, at: i64, left: i64) -> usize {
+    patient(s);
+    s.drain();
+    let acted = refuse(s);
+    let [Acted::Wait(gate, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+    s.allow_waits(gate);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    s.reply(gate, place(at, left));
+    gate
+}
+
+/// At place 0 of a lock that is held, armed on both watched nodes: the gate and another one.
+fn armed(s: &mut Scenario) -> (usize, usize) {
+    let gate = standing(s, 0, HELD);
+    let acted = s.drain();
+    let other = other_of(&acted, gate);
+    s.replies([gate], Reply::Ok);
+    s.reply(gate, Reply::Integer(HELD));
+    s.allow_waits(other);
+    assert_eq!(s.drain(), watch_of(other));
+    s.reply(other, Reply::Ok);
+    s.reply(other, Reply::Integer(HELD));
+    assert_eq!(s.drain(), []);
+    (gate, other)
+}
+
+fn watch_of(node: usize) -> [Acted; 2] {
+    [Acted::Wait(node, Waits::Cache), Acted::Wait(node, Waits::TimeToLive)]
+}
+
+/// The second watched node, which is asked first whether one can wait there.
+fn other_of(acted: &[Acted], gate: usize) -> usize {
+    let [
+        Acted::Wait(at, Waits::Cache),
+        Acted::Wait(_, Waits::TimeToLive),
+        Acted::Wait(other, Waits::Hello),
+    ] = acted
+    else {
+        panic!("{acted:?}")
+    };
+    assert_eq!(*at, gate);
+    *other
+}
+
+fn changed(s: &mut Scenario, node: usize) {
+    s.engine.handle_push(s.now, node, Push::Changed(b"resource"));
+}
+
+fn sets(acted: &[Acted]) -> bool {
+    matches!(acted, [Acted::Set(nodes, _)] if nodes.len() == NODES)
+}
+
+fn granted(s: &mut Scenario) -> Lease {
+    s.replies(0..NODES, Reply::Ok);
+    s.acquired().expect("all nodes granted")
+}
+
+#[test]
+fn w1_one_round_never_queues() {
+    let mut s = queueing();
+    s.try_lock();
+    s.drain();
+    assert_eq!(refuse(&mut s), []);
+    assert_eq!(s.acquired().unwrap_err().kind(), LockErrorKind::Contended);
+}
+
+#[test]
+fn w1_uncontended_wait_sends_nothing_else() {
+    let mut s = queueing();
+    patient(&mut s);
+    assert!(sets(&s.drain()));
+    let lease = granted(&mut s);
+    s.engine.release(s.now, lease);
+    assert!(matches!(&s.drain()[..], [Acted::Release(nodes, 1)] if nodes.len() == NODES));
+}
+
+#[test]
+fn w4_what_a_node_refuses_makes_the_next_candidate_the_gate() {
+    for refused in 0..4 {
+        let mut s = queueing();
+        patient(&mut s);
+        s.drain();
+        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+        let error = || server_error(ServerErrorKind::Other);
+        if refused == 0 {
+            s.reply(gate, error());
+        } else {
+            s.reply(gate, Reply::Map);
+            s.drain();
+            s.reply(gate, if refused == 1 { error() } else { Reply::Ok });
+            if refused == 2 {
+                s.reply(gate, error());
+            } else {
+                let channel = s.channel.clone();
+                s.engine.handle_push(s.now, gate, Push::Subscribed(&channel));
+            }
+            s.reply(gate, if refused == 3 { Reply::Integer(0) } else { Reply::Integer(1) });
+        }
+        s.pass(Duration::ZERO);
+        let acted = s.drain();
+        let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{refused}: {acted:?}") };
+        assert_ne!(next, gate);
+        let obstacle = [Obstacle::Resp3, Obstacle::Tracking, Obstacle::Channel, Obstacle::Channel];
+        let waits = s.engine.nodes().nth(gate).unwrap().waits;
+        assert_eq!(waits, Ability::Unable(obstacle[refused]));
+        assert!(s.engine.poll_notice().is_some());
+        assert!(s.engine.poll_notice().is_none());
+        s.allow_waits(next);
+        assert_eq!(s.drain(), [Acted::Wait(next, Waits::QueueUp)]);
+    }
+}
+
+/// Where no master has a queue, waits go on as they would without one.
+#[test]
+fn w2_without_a_candidate_rounds_are_repeated_after_random_delays() {
+    let mut s = queueing();
+    patient(&mut s);
+    s.drain();
+    let mut acted = refuse(&mut s);
+    for _ in 0..NODES {
+        let [Acted::Wait(node, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+        s.reply(node, server_error(ServerErrorKind::Other));
+        s.pass(Duration::ZERO);
+        acted = s.drain();
+    }
+    assert!(sets(&acted), "{acted:?}");
+    for _ in 0..5 {
+        assert_eq!(refuse(&mut s), []);
+        s.pass(Duration::from_millis(200));
+        assert!(sets(&s.drain()));
+    }
+    let _ = granted(&mut s);
+}
+
+#[test]
+fn w5_first_that_finds_the_lock_free_takes_it() {
+    let mut s = queueing();
+    standing(&mut s, 0, ABSENT);
+    assert!(sets(&s.drain()));
+    let _ = granted(&mut s);
+    assert_eq!(s.drain(), []);
+}
+
+#[test]
+fn w5_second_looks_after_a_stagger_and_then_takes_it() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 1, HELD);
+    assert_eq!(s.drain(), []);
+    s.pass(STAGGER);
+    let acted = s.drain();
+    s.reply(other_of(&acted, gate), server_error(ServerErrorKind::Other));
+    s.reply(gate, Reply::Ok);
+    s.reply(gate, Reply::Integer(ABSENT));
+    assert_eq!(s.drain(), [], "the first has a stagger to take it");
+    s.pass(STAGGER);
+    let acted = s.drain();
+    assert_eq!(acted[..2], watch_of(gate));
+    s.reply(gate, Reply::Ok);
+    s.reply(gate, Reply::Integer(ABSENT));
+    let acted = [&acted[2..], &s.drain()].concat();
+    let [Acted::Wait(third, Waits::Hello), Acted::Set(..)] = acted[..] else {
+        panic!("it sleeps: {acted:?}")
+    };
+    s.reply(third, server_error(ServerErrorKind::Other));
+    let _ = granted(&mut s);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::ToFront))], "W11");
+    assert_eq!(s.engine.stats().overtaken, 1);
+}
+
+#[test]
+fn w5_third_looks_at_a_free_lock_only_after_several_staggers() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 2, ABSENT);
+    assert_eq!(s.drain(), []);
+    s.pass(Duration::from_millis(5));
+    assert_eq!(s.drain(), []);
+    s.pass(Duration::from_millis(1));
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    s.reply(gate, place(2, ABSENT));
+    assert!(sets(&s.drain()), "both before it sleep");
+}
+
+#[test]
+fn w6_told_to_go_it_takes_the_lock_at_once() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 5, HELD);
+    assert_eq!(s.drain(), []);
+    s.tell(gate, "gresource");
+    assert!(sets(&s.drain()));
+    let _ = granted(&mut s);
+    assert_eq!(s.drain(), [], "it is in front already");
+    assert_eq!((s.engine.stats().told, s.engine.stats().queued), (1, 1));
+}
+
+#[test]
+fn w6_told_to_be_next_it_takes_the_lock_a_stagger_later_if_it_is_still_free() {
+    for is_free in [true, false] {
+        let mut s = queueing();
+        let gate = standing(&mut s, 5, HELD);
+        s.tell(gate, "nresource");
+        assert_eq!(s.drain(), []);
+        s.pass(STAGGER);
+        assert_eq!(s.drain()[..2], watch_of(gate));
+        s.reply(gate, Reply::Ok);
+        s.reply(gate, Reply::Integer(if is_free { ABSENT } else { HELD }));
+        assert_eq!(sets(&s.drain()), is_free);
+    }
+}
+
+#[test]
+fn w6_what_is_told_to_one_that_does_not_wait_is_passed_on() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 5, HELD);
+    s.tell(gate, "gother");
+    s.tell(gate, "pother");
+    let out = Acted::Wait(gate, Waits::StepOut(Step::Out));
+    assert_eq!(s.drain(), [out.clone(), out]);
+    s.tell(gate, "nother");
+    assert_eq!(s.drain(), []);
+}
+
+#[test]
+fn w6_pushes_that_make_no_sense_end_the_connection() {
+    let told = |message: &'static [u8]| Push::Told { channel: b"", message };
+    let table = [told(b"xresource"), told(b"g"), told(b""), told(b"tt"), Push::Other];
+    for push in table {
+        let mut s = queueing();
+        let gate = standing(&mut s, 5, HELD);
+        let channel = s.channel.clone();
+        let push = match push {
+            Push::Told { message, .. } => Push::Told { channel: &channel, message },
+            other => other,
+        };
+        s.engine.handle_push(s.now, gate, push);
+        assert!(s.drain().contains(&Acted::Close(gate)), "{push:?}");
+    }
+    let mut s = queueing();
+    let gate = standing(&mut s, 5, HELD);
+    let push = Push::Told { channel: b"muxlock:another", message: b"gresource" };
+    s.engine.handle_push(s.now, gate, push);
+    assert!(s.drain().contains(&Acted::Close(gate)));
+}
+
+/// A push before anything was asked for, as from a server that is confused.
+#[test]
+fn w6_pushes_without_a_channel_end_the_connection() {
+    let mut s = queueing();
+    s.engine.handle_push(s.now, 0, Push::Subscribed(b""));
+    assert!(s.drain().contains(&Acted::Close(0)));
+}
+
+/// Grants a lock to the first in the queue.
+fn held_through_queue(s: &mut Scenario) -> (usize, Lease) {
+    let gate = standing(s, 0, ABSENT);
+    s.drain();
+    let lease = granted(s);
+    assert_eq!(s.drain(), []);
+    (gate, lease)
+}
+
+#[test]
+fn w7_lock_is_handed_on_at_the_gate_after_the_other_nodes() {
+    let mut s = queueing();
+    let (gate, lease) = held_through_queue(&mut s);
+    s.engine.release(s.now, lease);
+    let acted = s.drain();
+    let others: Vec<usize> = (0..NODES).filter(|node| *node != gate).collect();
+    let [Acted::Release(released, token), Acted::HandOn(at, handed, Tell::Next)] = &acted[..]
+    else {
+        panic!("{acted:?}")
+    };
+    assert_eq!((released, at, token), (&others, &gate, handed));
+    s.reply(others[0], Reply::Integer(1));
+    s.nothing_done();
+    s.reply(gate, Reply::Integer(1 + 2 * 3));
+    let released = s.released().unwrap();
+    assert_eq!((released.confirmed, s.engine.stats().handed_on), (2, 1));
+}
+
+#[test]
+fn w7_gate_that_does_not_hand_on_gets_the_usual_release_at_once() {
+    let mut s = queueing();
+    let (gate, lease) = held_through_queue(&mut s);
+    s.engine.release(s.now, lease);
+    s.drain();
+    s.reply(gate, server_error(ServerErrorKind::Permission));
+    let acted = s.drain();
+    assert!(matches!(&acted[..], [Acted::Release(nodes, _)] if *nodes == [gate]), "{acted:?}");
+    s.replies(0..NODES, Reply::Integer(1));
+    assert_eq!(s.released().unwrap().absent, 0);
+}
+
+#[test]
+fn w7_after_a_hand_on_it_stands_behind_the_others() {
+    let mut s = queueing();
+    let (gate, lease) = held_through_queue(&mut s);
+    s.engine.release(s.now, lease);
+    s.drain();
+    for node in 0..NODES {
+        s.reply(node, Reply::Integer(if node == gate { 1 + 2 * 3 } else { 1 }));
+    }
+    assert!(s.done().is_some());
+    patient(&mut s);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)], "others wait there");
+}
+
+#[test]
+fn w7_without_others_it_tries_at_once() {
+    let mut s = queueing();
+    let (_, lease) = held_through_queue(&mut s);
+    s.engine.release(s.now, lease);
+    s.drain();
+    s.replies(0..NODES, Reply::Integer(1));
+    assert!(s.done().is_some());
+    patient(&mut s);
+    assert!(sets(&s.drain()));
+}
+
+#[test]
+fn w8_change_of_a_watched_key_wakes_the_first() {
+    for by_other in [false, true] {
+        let mut s = queueing();
+        let (gate, other) = armed(&mut s);
+        changed(&mut s, if by_other { other } else { gate });
+        assert!(sets(&s.drain()));
+    }
+    let mut s = queueing();
+    let (gate, _) = armed(&mut s);
+    s.engine.handle_push(s.now, gate, Push::AllChanged);
+    assert!(sets(&s.drain()));
+}
+
+#[test]
+fn w8_change_counts_once_and_only_where_the_key_is_watched() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 0, HELD);
+    s.drain();
+    changed(&mut s, gate);
+    assert_eq!(s.drain(), [], "it is older than the answer to PTTL");
+    s.engine.handle_push(s.now, gate, Push::Changed(b"another"));
+    s.engine.handle_push(s.now, gate, Push::AllChanged);
+    assert_eq!(s.drain(), []);
+}
+
+#[test]
+fn w8_end_of_the_key_wakes_the_first() {
+    let mut s = queueing();
+    armed(&mut s);
+    s.pass(Duration::from_millis(9_000));
+    let slow = s.drain();
+    assert!(!slow.is_empty(), "W10");
+    let mut s = queueing();
+    let gate = standing(&mut s, 0, HELD);
+    s.drain();
+    s.reply(gate, Reply::Ok);
+    s.reply(gate, Reply::Integer(20));
+    s.pass(Duration::from_millis(20));
+    assert_eq!(s.drain(), []);
+    s.pass(Duration::from_millis(1));
+    assert!(sets(&s.drain()));
+}
+
+/// Extensions of a kept lock change its key, too.
+#[test]
+fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
+    let mut s = queueing();
+    let (gate, _) = armed(&mut s);
+    changed(&mut s, gate);
+    assert!(sets(&s.drain()));
+    let acted = refuse(&mut s);
+    assert_eq!(acted[0], Acted::Wait(gate, Waits::QueueUp));
+    assert_eq!(s.engine.stats().woken_in_vain, 1);
+    s.reply(gate, place(0, HELD));
+    s.pass(STAGGER);
+    let looks = |acted: Vec<Acted>| watch_of(gate).iter().all(|it| acted.contains(it));
+    assert!(looks(s.drain()));
+    s.reply(gate, Reply::Ok);
+    s.reply(gate, Reply::Integer(HELD));
+    s.pass(2 * STAGGER);
+    changed(&mut s, gate);
+    s.pass(4 * STAGGER);
+    assert!(looks(s.drain()));
+    s.reply(gate, Reply::Ok);
+    s.reply(gate, Reply::Integer(ABSENT));
+    assert!(sets(&s.drain()));
+}
+
+#[test]
+fn w3_gate_that_is_gone_or_slow_is_left_for_the_next() {
+    for is_gone in [true, false] {
+        let mut s = queueing();
+        patient(&mut s);
+        s.drain();
+        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+        s.allow_waits(gate);
+        s.drain();
+        if is_gone {
+            let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+            s.engine.handle_disconnected(s.now, gate, error);
+            s.pass(Duration::ZERO);
+        } else {
+            s.pass(NODE_TIMEOUT);
+        }
+        let acted = s.drain();
+        let next = acted.iter().find_map(|acted| match acted {
+            Acted::Wait(node, Waits::Hello) => Some(*node),
+            _ => None,
+        });
+        assert!(next.is_some_and(|next| next != gate), "{acted:?}");
+        s.allow_waits(next.unwrap());
+        assert!(s.drain().contains(&Acted::Wait(next.unwrap(), Waits::QueueUp)));
+    }
+}
+
+#[test]
+fn w10_slow_looks_come_ever_more_rarely() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 7, HELD);
+    s.drain();
+    let start = s.now;
+    let mut looks = Vec::new();
+    while s.now.since(start) < Duration::from_secs(20) {
+        s.pass(Duration::from_millis(5));
+        for acted in s.drain() {
+            assert_eq!(acted, Acted::Wait(gate, Waits::QueueUp));
+            looks.push(s.now.since(start));
+            s.reply(gate, place(7, HELD));
+        }
+    }
+    let pauses: Vec<u128> = looks.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
+    assert!((50..=70).contains(&looks[0].as_millis()), "{looks:?}");
+    assert!((100..=135).contains(&pauses[0]), "{pauses:?}");
+    let last = pauses[pauses.len() - 1];
+    assert!((3_200..=4_165).contains(&last), "{pauses:?}");
+}
+
+#[test]
+fn w12_patience_over_it_leaves_its_place() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 3, HELD);
+    for _ in 0..200 {
+        s.pass(Duration::from_secs(1));
+        for acted in s.drain() {
+            if acted == Acted::Wait(gate, Waits::QueueUp) {
+                s.reply(gate, place(3, HELD));
+            } else {
+                assert_eq!(acted, Acted::Wait(gate, Waits::StepOut(Step::Out)));
+            }
+        }
+        if let Some(done) = s.done() {
+            let muxlock::Done::Acquired(Err(error)) = done else { panic!("{done:?}") };
+            assert_eq!((error.kind(), error.place()), (LockErrorKind::Contended, Some(3)));
+            assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+            return;
+        }
+    }
+    panic!("it waits for ever");
+}
+
+#[test]
+fn w12_cancelled_it_leaves_its_place_to_the_next_of_its_line() {
+    let mut s = queueing();
+    let first = patient(&mut s);
+    s.drain();
+    let second = patient(&mut s);
+    let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+    s.allow_waits(gate);
+    s.drain();
+    s.reply(gate, place(4, HELD));
+    assert_eq!(s.engine.place(first), Some(4));
+    let _ = s.engine.cancel(s.now, first);
+    assert_eq!(s.drain(), [], "the next inherits it");
+    assert_eq!(s.engine.place(second), Some(4));
+    let _ = s.engine.cancel(s.now, second);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+}
+
+#[test]
+fn w12_without_a_quorum_nobody_waits_behind_it() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 0, ABSENT);
+    s.drain();
+    s.replies(0..NODES, server_error(ServerErrorKind::Loading));
+    let acted = s.drain();
+    assert!(acted.contains(&Acted::Wait(gate, Waits::StepOut(Step::Out))), "{acted:?}");
+}
+
+#[test]
+fn w12_lock_that_is_let_go_leaves_the_front() {
+    let mut s = queueing();
+    let (gate, mut lease) = held_through_queue(&mut s);
+    s.engine.let_go(s.now, &mut lease);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+}
+
+/// How many times in a row a line takes a lock that others wait for.
+fn turns(others: i64) -> usize {
+    let mut s = queueing();
+    let (gate, mut lease) = {
+        patient(&mut s);
+        s.drain();
+        (0..40).for_each(|_| {
+            patient(&mut s);
+        });
+        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+        s.allow_waits(gate);
+        s.drain();
+        s.reply(gate, place(0, ABSENT));
+        assert!(sets(&s.drain()));
+        (gate, granted(&mut s))
+    };
+    for turns in 1..40 {
+        s.engine.abandon(s.now, lease);
+        let acted = s.drain();
+        let [Acted::Release(..), Acted::HandOn(at, _, tell), then] = &acted[..] else {
+            panic!("{acted:?}")
+        };
+        // One that is alone in its queue looks at others, too.
+        assert!(*at == gate || others == 0);
+        let counted = *at;
+        if *tell == Tell::Next {
+            assert_eq!(*then, Acted::Wait(gate, Waits::QueueUp));
+            return turns;
+        }
+        assert!(sets(&acted[2..]));
+        for node in (0..NODES).filter(|node| *node != counted) {
+            s.reply(node, Reply::Integer(1));
+        }
+        let own = i64::from(counted == gate);
+        s.reply(counted, Reply::Integer(1 + 2 * (own + others)));
+        lease = granted(&mut s);
+    }
+    40
+}
+
+#[test]
+fn w13_line_hands_on_after_its_turn_if_others_wait() {
+    assert_eq!(turns(1), 17);
+    assert_eq!(turns(0), 40, "without others its turn has no end");
+}
+
+/// A line that never met another client learns of those that wait from the count at the gate.
+#[test]
+fn w13_line_that_never_queued_counts_who_does() {
+    let mut s = queueing();
+    patient(&mut s);
+    s.drain();
+    (0..40).for_each(|_| {
+        patient(&mut s);
+    });
+    let mut lease = granted(&mut s);
+    for turns in 0..40 {
+        s.engine.abandon(s.now, lease);
+        let acted = s.drain();
+        let Some(Acted::HandOn(gate, _, tell)) = acted.get(1) else { panic!("{acted:?}") };
+        if *tell == Tell::Next {
+            assert_eq!(turns, 17);
+            assert!(matches!(acted[2], Acted::Wait(_, Waits::Hello | Waits::QueueUp)));
+            return;
+        }
+        for node in (0..NODES).filter(|node| node != gate) {
+            s.reply(node, Reply::Integer(1));
+        }
+        s.reply(*gate, Reply::Integer(1 + 2 * 5));
+        lease = granted(&mut s);
+    }
+    panic!("its turn never ends");
+}
+
+#[test]
+fn w14_changes_without_end_cost_one_watch_each_pause() {
+    let mut s = queueing();
+    let (gate, _) = armed(&mut s);
+    changed(&mut s, gate);
+    s.drain();
+    refuse(&mut s);
+    s.reply(gate, place(0, HELD));
+    let (start, mut watches, mut rounds) = (s.now, 0, 0);
+    while s.now.since(start) < Duration::from_secs(2) {
+        s.pass(Duration::from_millis(1));
+        for acted in s.drain() {
+            match acted {
+                Acted::Wait(node, Waits::Cache) => s.reply(node, Reply::Ok),
+                Acted::Wait(node, Waits::TimeToLive) => {
+                    watches += 1;
+                    s.reply(node, Reply::Integer(HELD));
+                }
+                Acted::Set(nodes, _) => {
+                    rounds += 1;
+                    s.replies(nodes, Reply::Nil);
+                }
+                Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(0)),
+                Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(0, HELD)),
+                Acted::Wait(node, Waits::Hello) => {
+                    s.reply(node, server_error(ServerErrorKind::Other));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        (0..NODES).for_each(|node| changed(&mut s, node));
+    }
+    assert!((10..=100).contains(&watches) && rounds < 50, "{watches} {rounds}");
+}
+
+#[test]
+fn w15_who_asks_for_delays_gets_delays_alone() {
+    let mut s = Scenario::with(NODES, |builder| builder.waiting(Waiting::Retry)).all_ready();
+    patient(&mut s);
+    s.drain();
+    for _ in 0..5 {
+        assert_eq!(refuse(&mut s), []);
+        s.pass(Duration::from_millis(200));
+        assert!(sets(&s.drain()));
+    }
+}
