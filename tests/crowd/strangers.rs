@@ -1,0 +1,98 @@
+//! Strangers: clients that know no queue wait for the same key, or hold it.
+
+use std::time::Duration;
+
+use muxlock::Waiting;
+use muxlock::testing::Masters;
+use testbed::{heavy, pause, soon};
+
+use crate::contender::{KEY, Part};
+use crate::foreign::{Held, contend_for, try_take};
+use crate::report::median;
+use crate::scene::{Scene, scene};
+use crate::servers::{queued_anywhere, start};
+
+const RUN: Duration = Duration::from_millis(1_500);
+const GAP_MAX: Duration = Duration::from_millis(500);
+/// No run is so short or so slow that any of them gets fewer.
+const GRANTS_MIN: usize = 5;
+/// For how long strangers hold locks while others wait for them; longer by this each time.
+const HOLD: Duration = Duration::from_millis(150);
+const HOLD_STEP: Duration = Duration::from_millis(17);
+/// How many locks they hold at a time.
+const KEYS: usize = 4;
+/// From a stranger's release to the grant. Without the queue, who has waited for so long looks
+/// again after up to 128 ms.
+const HAND_OVER_MAX: Duration = Duration::from_millis(15);
+
+#[track_caller]
+fn soon_taken<'a>(masters: &'a Masters, key: &'a str) -> Held<'a> {
+    let mut held = None;
+    soon("a stranger has it", || {
+        held = try_take(masters, key);
+        held.is_some()
+    });
+    held.expect("it was taken")
+}
+
+/// Strangers hold locks that others wait for, and give them back; returns the keys and when.
+fn give_back(masters: &Masters, keys: &[String]) -> Vec<(String, Duration)> {
+    const TIMES: u32 = 6;
+    let mut given_back = Vec::new();
+    for time in 0..TIMES {
+        let held: Vec<_> = keys.iter().map(|key| (key, soon_taken(masters, key))).collect();
+        pause(HOLD + HOLD_STEP * time);
+        given_back.extend(held.into_iter().map(|(key, held)| (key.clone(), held.give_back())));
+        // Those who wait have it for a moment, before the strangers come again.
+        pause(HOLD);
+    }
+    given_back
+}
+
+fn hand_over(scene: Scene, masters: &Masters, waiting: Waiting) -> Duration {
+    let part = Part::new(masters.urls(), waiting);
+    // They let the strangers in between.
+    let pause = Duration::from_millis(20);
+    let crowd = scene.crowd([Part { pause, threads: KEYS, keys: KEYS, ..part }]);
+    let keys: Vec<_> = (0..KEYS).map(Part::key).collect();
+    let given_back = give_back(masters, &keys);
+    let report = crowd.end(&format!("{waiting:?}"));
+    let first_after = |(key, at): &(String, Duration)| {
+        let mut turns = report.turns().iter().filter(|turn| turn.key == *key);
+        turns.find(|turn| turn.granted >= *at).expect("it was granted").granted - *at
+    };
+    let took = median(&given_back.iter().map(first_after).collect::<Vec<_>>());
+    println!("measured: {waiting:?}: from a stranger's release to the grant {took:?}");
+    took
+}
+
+#[test]
+fn release_of_a_stranger_reaches_who_waits_at_once() {
+    scene("release_of_a_stranger_reaches_who_waits_at_once", |scene| {
+        let _alone = heavy();
+        let masters = start(5);
+        let control = hand_over(scene, &masters, Waiting::Retry);
+        assert!(control > HAND_OVER_MAX, "the control shows nothing: {control:?}");
+        let queued = hand_over(scene, &masters, Waiting::Queue);
+        assert!(queued <= HAND_OVER_MAX, "{queued:?}");
+    });
+}
+
+#[test]
+fn stranger_that_barges_in_gets_some_and_leaves_some() {
+    scene("stranger_that_barges_in_gets_some_and_leaves_some", |scene| {
+        let _alone = heavy();
+        let masters = start(5);
+        let crowd = scene.crowd(vec![Part::new(masters.urls(), Waiting::Queue); 4]);
+        let turns = contend_for(&masters, &[KEY.to_owned()], || pause(RUN));
+        let strangers = turns.len();
+        let report = crowd.end_with("Queue", |report| report.join(turns));
+        println!("measured: the stranger got it {strangers} times");
+        let grants = report.grants();
+        assert!(grants.iter().all(|grants| *grants >= GRANTS_MIN), "{grants:?}");
+        assert!(strangers >= GRANTS_MIN, "{strangers}");
+        let gap = report.longest_gap();
+        assert!(gap < GAP_MAX, "nobody held the lock for {gap:?}");
+        soon("nobody stands in the queue any more", || queued_anywhere(&masters) == 0);
+    });
+}
