@@ -31,6 +31,7 @@ mod fencing;
 mod nodes;
 mod protocol;
 mod state;
+mod waiting;
 mod wide;
 
 use protocol::{
