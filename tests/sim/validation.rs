@@ -188,7 +188,9 @@ impl Pair {
         assert_eq!(wire::command(&bytes, &mut words), Some(bytes.len()));
         let cut: Vec<&[u8]> = words.iter().map(|word| &bytes[word.clone()]).collect();
         let mut ours = Vec::new();
-        self.model.execute(&mut self.wires[at].1, &cut, self.wall).write(&mut ours);
+        self.model
+            .execute(&mut self.wires[at].1, &cut, self.wall)
+            .write(&mut ours, wire::Protocol::Resp2);
         let is_same = match command[0].to_ascii_uppercase().as_str() {
             "INFO" => is_same_info(&ours, &real),
             "TIME" => digits_out(&ours) == digits_out(&real),

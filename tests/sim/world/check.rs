@@ -10,7 +10,7 @@ use super::clock::MILLI;
 use super::fences::{Asks, asks};
 use super::network::Trust;
 use super::rare::Rare;
-use super::redis::{Change, ChangeKind, Key, Value, compared, is_set};
+use super::redis::{Change, ChangeKind, Key, Value, compared, is_queue, is_set};
 use super::timeline::Short;
 
 /// A connection that answered more than this has its handshake behind it.
@@ -456,15 +456,17 @@ impl World {
 
     /// After a server's command: nobody deletes or overwrites what is another's (invariant 6).
     pub fn check_changes(&mut self, node: usize, id: usize, words: &[&[u8]], changes: &[Change]) {
-        for change in changes.iter().filter(|change| change.key.1 != b"marker") {
+        let is_of_locks = |change: &&Change| change.key.1 != b"marker" && !is_queue(&change.key.1);
+        for change in changes.iter().filter(is_of_locks) {
             let before = match &change.before {
                 Some(Value::Text(text)) => text.as_slice(),
                 Some(Value::Hash(_)) => b"a hash",
+                Some(Value::List(_)) => b"a list",
                 None => b"",
             };
             let is_wrong = match change.kind {
                 ChangeKind::Set => change.before.is_some(),
-                ChangeKind::Field => false,
+                ChangeKind::Field | ChangeKind::List => false,
                 ChangeKind::Delete | ChangeKind::Expire => compared(words) != Some(before),
             };
             if is_wrong {

@@ -5,7 +5,7 @@ use super::World;
 use super::clock::MILLI;
 use super::network::ServerEnd;
 use super::rare::Rare;
-use super::redis::compared;
+use super::redis::{compared, is_queue};
 use super::timeline::Short;
 use muxlock::LockToken;
 use muxlock::proto::NodeSet;
@@ -103,6 +103,7 @@ impl World {
 /// The token that a release is about. An extension has a time to live, too.
 pub fn released<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
     match words {
+        [b"EVAL", _, b"2", _, queue, _, token, b"0" | b"1"] if is_queue(queue) => Some(token),
         [b"EVAL", _, _, _, _, _, ..] => None,
         _ => compared(words),
     }

@@ -46,7 +46,11 @@ impl Redis {
                 let part = |number: u64| Reply::Bulk(number.to_string().into_bytes());
                 Reply::Array(vec![part(wall / 1_000_000_000), part(wall % 1_000_000_000 / 1_000)])
             }
-            "info" => Reply::Bulk(self.server.info(&words[1..], self.open.len(), wall)),
+            "lpos" | "llen" | "lindex" | "rpush" | "lpush" | "lpop" | "lrem" => {
+                self.run_on_list(db, name, words, wall)
+            }
+            "publish" => self.publish(words[1], words[2]),
+            "info" => Reply::Verbatim(self.server.info(&words[1..], self.open.len(), wall)),
             "ping" => Reply::Status("PONG"),
             "dbsize" => Reply::Integer(self.data.keys().filter(|(at, _)| *at == db).count() as i64),
             "flushall" => {
@@ -66,15 +70,16 @@ impl Redis {
     }
 
     /// A key that is past its end is deleted when somebody looks at it.
-    fn read(&mut self, db: u64, key: &[u8], now: i64) -> Option<&Entry> {
+    pub fn read(&mut self, db: u64, key: &[u8], now: i64) -> Option<&Entry> {
         let key = (db, key.to_vec());
         if self.data.get(&key)?.expires.is_some_and(|at| now > at) {
             self.data.remove(&key);
+            self.listeners.ended.push(key.clone());
         }
         self.data.get(&key)
     }
 
-    fn note(&mut self, kind: ChangeKind, db: u64, key: &[u8]) {
+    pub fn note(&mut self, kind: ChangeKind, db: u64, key: &[u8]) {
         let key = (db, key.to_vec());
         let before = self.data.get(&key).map(|entry| entry.value.clone());
         self.changes.push(Change { kind, key, before });
@@ -119,7 +124,7 @@ impl Redis {
         if pairs.len() % 2 != 0 {
             return wrong_arity("hset");
         }
-        if let Some(Entry { value: Value::Text(_), .. }) =
+        if let Some(Entry { value: Value::Text(_) | Value::List(_), .. }) =
             self.read(db, words[1], (wall / MILLI) as i64)
         {
             return wrong_type();
@@ -160,7 +165,7 @@ impl Redis {
         match self.read(db, key, now).map(|entry| &entry.value) {
             Some(Value::Text(text)) if is_it(text) => self.delete(db, &[key], now),
             Some(Value::Text(_)) | None => Reply::Integer(0),
-            Some(Value::Hash(_)) => Reply::error(wrong),
+            Some(Value::Hash(_) | Value::List(_)) => Reply::error(wrong),
         }
     }
 

@@ -57,8 +57,11 @@ const LEVELS: [&[(&str, Op)]; 6] = [
 /// A statement.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Statement {
-    /// `local name = value`, or without `local` for one that exists.
-    Assign(String, Expr),
+    /// `local name = value`, or without `local` for one that exists. Of several, each name has its
+    /// value, and all values are taken before.
+    Assign(Vec<String>, Vec<Expr>),
+    While(Expr, Vec<Statement>),
+    Break,
     /// Pairs of a condition and what follows; `else` is a condition that holds.
     If(Vec<(Expr, Vec<Statement>)>),
     Return(Expr),
@@ -174,19 +177,36 @@ impl Parser {
         } else if self.is("if") {
             self.branches()
         } else if self.is("local") {
-            let name = self.word();
-            self.expect("=");
-            Statement::Assign(name, self.expr())
+            let mut names = vec![self.word()];
+            while self.is(",") {
+                names.push(self.word());
+            }
+            self.assignment(names)
+        } else if self.is("while") {
+            let condition = self.expr();
+            self.expect("do");
+            let block = self.block();
+            self.expect("end");
+            Statement::While(condition, block)
+        } else if self.is("break") {
+            Statement::Break
         } else {
             match self.expr() {
-                Expr::Name(name) => {
-                    self.expect("=");
-                    Statement::Assign(name, self.expr())
-                }
+                Expr::Name(name) => self.assignment(vec![name]),
                 call @ Expr::Call(..) => Statement::Do(call),
                 other => panic!("{other:?} is no statement"),
             }
         }
+    }
+
+    fn assignment(&mut self, names: Vec<String>) -> Statement {
+        self.expect("=");
+        let mut values = vec![self.expr()];
+        while self.is(",") {
+            values.push(self.expr());
+        }
+        assert_eq!(names.len(), values.len(), "each name has a value: {names:?}");
+        Statement::Assign(names, values)
     }
 
     fn branches(&mut self) -> Statement {

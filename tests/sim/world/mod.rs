@@ -9,12 +9,15 @@ mod claims;
 mod client;
 mod clock;
 mod crash;
+mod crowd;
 mod debts;
 mod faults;
 mod fences;
 mod hand_over;
 mod keep;
 mod keys;
+mod listeners;
+mod lists;
 mod looks;
 mod lua;
 mod network;
@@ -42,6 +45,7 @@ use check::Checker;
 use choices::Choices;
 use client::Client;
 use clock::{Clock, MILLI, SECOND};
+use crowd::Crowd;
 use fences::Fences;
 use network::Connection;
 use node::Node;
@@ -162,6 +166,7 @@ pub struct World {
     servers: u64,
     checker: Checker,
     fences: Fences,
+    crowd: Option<Crowd>,
     violation: Option<check::Failure>,
     rare: Counts,
     timeline: Timeline,
@@ -215,6 +220,7 @@ impl World {
             servers: 0,
             checker: Checker::default(),
             fences: Fences::default(),
+            crowd: None,
             violation: None,
             rare: Counts::new(),
             timeline: Timeline::new(wants_timeline),
@@ -310,6 +316,12 @@ impl World {
             self.count_stats();
         }
         if self.violation.is_none() {
+            self.gather_crowd();
+        }
+        if self.violation.is_none() {
+            self.check_quiet();
+        }
+        if self.violation.is_none() {
             self.check_all_are_asked();
         }
     }
@@ -337,6 +349,8 @@ impl World {
             Event::Fault if self.is_faulty => self.strike(),
             Event::Fault => {}
             Event::Restart(node) => self.restart(node),
+            Event::Crowd(client) => self.crowd_turn(client),
+            Event::Ends(node) => self.tell_ends(node),
         }
         true
     }

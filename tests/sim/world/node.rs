@@ -68,6 +68,8 @@ pub struct Node {
     pub connections: Vec<usize>,
     pub next_session: u64,
     pub turn_at: Option<u64>,
+    /// When it next tells of watched keys that have ended.
+    pub ends_at: Option<u64>,
     pub forgotten: Vec<Forgotten>,
     /// Whether it ever forgot a lock that may have been held.
     pub was_forgetful: bool,
@@ -101,6 +103,7 @@ impl Node {
             connections: Vec::new(),
             next_session: 1,
             turn_at: None,
+            ends_at: None,
             forgotten: Vec::new(),
             was_forgetful: false,
             is_poisonous: false,

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use muxlock::{Heal, Redlock, RestartGuard, Retry};
+use muxlock::{Heal, Redlock, RestartGuard, Retry, Waiting};
 
 use super::choices::Choices;
 use super::clock::MILLI;
@@ -123,6 +123,12 @@ pub struct Plan {
     pub stray_error: u32,
     /// Whether Sentinels say where the masters are, and elect others in their places.
     pub has_sentinels: bool,
+    /// Whether clients queue up for locks on the masters.
+    pub waits: bool,
+    /// Whether a server sends what a command has its own connection told before the reply.
+    pub pushes_first: bool,
+    /// How long after its end a server tells of a watched key.
+    pub ends_late: u64,
 }
 
 impl Plan {
@@ -202,6 +208,9 @@ impl Plan {
             work_interval: choices.magnitude(MILLI, (max_ttl / 2).max(4 * MILLI)),
             stray_error: choices.pick(&[0, 0, 0, 30]),
             has_sentinels: class == Class::Guarded && choices.chance(250),
+            waits: choices.chance(600),
+            pushes_first: choices.chance(500),
+            ends_late: choices.pick(&[0, MILLI, 20 * MILLI, 200 * MILLI]),
         };
         // What Sentinels say is of a server, and addresses may lead from one to another.
         let unfit = if plan.has_sentinels { Fault::Swap } else { Fault::Election };
@@ -252,7 +261,8 @@ impl Plan {
             .drift_factor(DRIFT_FACTOR)
             .key_prefix(self.split(client).0)
             .max_ttl(duration(self.max_ttl))
-            .restart_guard(guard);
+            .restart_guard(guard)
+            .waiting(if self.waits { Waiting::Queue } else { Waiting::Retry });
         let marked = match self.has_marker && is_guarding {
             true => builder.flush_marker("marker"),
             false => builder,

@@ -23,6 +23,10 @@ pub enum Event {
     Fault,
     /// A node's process starts again, if it is still down.
     Restart(usize),
+    /// A member of a crowd does something.
+    Crowd(usize),
+    /// A watched key may have ended on a node.
+    Ends(usize),
 }
 
 /// A queue of events. Two of one moment happen in the order in which they were put in.

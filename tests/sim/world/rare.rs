@@ -127,6 +127,8 @@ situations! {
     ErrorLoading => "error reply: LOADING",
     ErrorAuth => "error reply: NOAUTH",
     ErrorType => "error reply: WRONGTYPE",
+    Crowd => "crowd for one lock",
+    HandOff => "crowd whose hand-offs were timed",
 }
 
 /// How often each situation occurred.

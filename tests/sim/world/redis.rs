@@ -3,11 +3,12 @@
 //!
 //! It is compared with a real server, reply by reply, in `validation.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::listeners::Listeners;
 use super::script;
 use super::server::{Refusal, Server};
-use super::wire::Reply;
+use super::wire::{Protocol, Reply};
 
 const DATABASES: u64 = 16;
 
@@ -17,6 +18,7 @@ pub enum Value {
     Text(Vec<u8>),
     /// A type that no lock has: its fields.
     Hash(BTreeMap<Vec<u8>, Vec<u8>>),
+    List(VecDeque<Vec<u8>>),
 }
 
 /// A key's value and its end.
@@ -54,6 +56,8 @@ pub enum ChangeKind {
     Expire,
     /// A field of a hash was set.
     Field,
+    /// A list has changed.
+    List,
 }
 
 /// What the server keeps for one connection.
@@ -62,6 +66,17 @@ pub struct Session {
     pub id: u64,
     pub db: u64,
     pub is_authenticated: bool,
+    pub protocol: Protocol,
+    pub channels: BTreeSet<Vec<u8>>,
+    pub is_tracking: bool,
+    /// Whether changes of what the next command reads are told.
+    pub is_caching: bool,
+}
+
+impl Session {
+    pub fn protocol_number(&self) -> i64 {
+        if self.protocol == Protocol::Resp3 { 3 } else { 2 }
+    }
 }
 
 /// A process.
@@ -74,6 +89,7 @@ pub struct Redis {
     pub killed: Option<u64>,
     /// The connections that are open, for `CLIENT KILL`.
     pub open: Vec<u64>,
+    pub listeners: Listeners,
 }
 
 /// A command's name, how many words it has (at least, if negative), and what matters of its flags.
@@ -99,7 +115,7 @@ const fn spec(name: &'static str, arity: i32, flags: &str) -> Spec {
 }
 
 /// Flags: `w`rites, takes `m`emory, runs while `l`oading.
-const COMMANDS: [Spec; 19] = [
+const COMMANDS: [Spec; 29] = [
     spec("get", 2, ""),
     spec("set", -3, "wm"),
     spec("eval", -3, ""),
@@ -119,18 +135,53 @@ const COMMANDS: [Spec; 19] = [
     spec("dbsize", 1, ""),
     spec("delex", -2, "w"),
     spec("delifeq", 3, "w"),
+    spec("hello", -1, "l"),
+    spec("subscribe", -2, "l"),
+    spec("publish", 3, "l"),
+    spec("lpos", -3, ""),
+    spec("llen", 2, ""),
+    spec("lindex", 3, ""),
+    spec("rpush", -3, "wm"),
+    spec("lpush", -3, "wm"),
+    spec("lpop", -2, "w"),
+    spec("lrem", 4, "w"),
 ];
 
 impl Redis {
     /// A process that starts with `data`.
     pub fn new(server: Server, data: Data) -> Redis {
-        Redis { server, data, changes: Vec::new(), killed: None, open: Vec::new() }
+        Redis {
+            server,
+            data,
+            changes: Vec::new(),
+            killed: None,
+            open: Vec::new(),
+            listeners: Listeners::default(),
+        }
     }
 
     /// Runs one command of a connection at `wall`, its clock in nanoseconds since the Unix epoch.
     pub fn execute(&mut self, session: &mut Session, words: &[&[u8]], wall: u64) -> Reply {
         self.changes.clear();
+        self.listeners.pushes.clear();
         self.killed = None;
+        let is_caching = std::mem::take(&mut session.is_caching);
+        let reply = self.execute_now(session, words, wall, is_caching);
+        if !words[0].eq_ignore_ascii_case(b"flushall") {
+            self.tell_changes(Some(session.id), wall);
+        } else if reply == Reply::OK {
+            self.tell_flush();
+        }
+        reply
+    }
+
+    fn execute_now(
+        &mut self,
+        session: &mut Session,
+        words: &[&[u8]],
+        wall: u64,
+        is_caching: bool,
+    ) -> Reply {
         let Some(spec) = self.find(words[0]) else {
             return unknown(words);
         };
@@ -145,7 +196,20 @@ impl Redis {
         if let Some(error) = self.refusal(session, spec, words) {
             return Reply::Error(error);
         }
+        let is_read = matches!(spec.name, "get" | "pttl" | "exists" | "hget" | "llen");
+        if is_caching && is_read {
+            self.note_read(session, words[1]);
+        }
+        if !session.channels.is_empty() && session.protocol == Protocol::Resp2 {
+            let name = spec.name;
+            return Reply::Error(format!(
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT \
+                 / RESET are allowed in this context"
+            ));
+        }
         match spec.name {
+            "hello" => self.hello(session, words),
+            "subscribe" => self.subscribe(session, words),
             "eval" => self.eval(session, words, wall),
             "auth" => self.authenticate(session, &words[1..]),
             "select" => select(session, words[1]),
@@ -222,8 +286,9 @@ impl Redis {
         Reply::error("WRONGPASS invalid username-password pair or user is disabled.")
     }
 
-    fn client(&mut self, session: &Session, words: &[&[u8]]) -> Reply {
+    fn client(&mut self, session: &mut Session, words: &[&[u8]]) -> Reply {
         match (lower(words[1]).as_str(), &words[2..]) {
+            ("tracking" | "caching", _) => self.track(session, words),
             ("id", []) => Reply::Integer(session.id as i64),
             ("setname", [name]) if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) => {
                 Reply::OK
@@ -248,7 +313,7 @@ impl Redis {
     fn find(&self, name: &[u8]) -> Option<&'static Spec> {
         let is_there = |spec: &&Spec| match spec.name {
             name @ ("delex" | "delifeq") => self.server.make.has.contains(&name),
-            _ => true,
+            name => !self.server.lacks.contains(&name),
         };
         COMMANDS
             .iter()
@@ -318,7 +383,8 @@ fn wrong_subcommand(command: &str, words: &[&[u8]]) -> Option<Reply> {
     let fits = match (command, name.as_str()) {
         ("client", "id") => words.len() == 2,
         ("client", "setname") => words.len() == 3,
-        ("client", "kill") => words.len() >= 3,
+        ("client", "kill" | "tracking") => words.len() >= 3,
+        ("client", "caching") => words.len() == 3,
         _ => {
             let (name, command) = (String::from_utf8_lossy(words[1]), command.to_uppercase());
             let text = format!("ERR unknown subcommand '{name}'. Try {command} HELP.");
@@ -360,6 +426,9 @@ pub fn lower(word: &[u8]) -> String {
 /// The value that a command of a lock client, or its script, compares with the key's.
 pub fn compared<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
     match *words {
+        [b"EVAL", _, b"2", _, queue, _, token, b"0" | b"1"] if is_queue(queue) => Some(token),
+        [b"EVAL", _, b"2", _, queue, ..] if is_queue(queue) => None,
+        [b"EVAL", _, b"0", ..] => None,
         [b"EVAL", _, b"3", _, _, _, token, ..]
         | [b"EVAL", _, b"2", _, _, token, ..]
         | [b"EVAL", _, b"1", _, token, ..]
@@ -367,6 +436,11 @@ pub fn compared<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
         | [b"DELIFEQ", _, token] => Some(token),
         _ => None,
     }
+}
+
+/// Whether a key is that of a queue of those who wait.
+pub fn is_queue(key: &[u8]) -> bool {
+    key.ends_with(b":muxlock:queue")
 }
 
 /// Whether a script that checks the flush marker sets the key only, and extends nothing.

@@ -32,8 +32,11 @@ pub fn run(text: &[u8], keys: &[&[u8]], args: &[&[u8]], call: Call<'_>) -> Resul
         Value::List(words.iter().map(|word| Value::Text(word.to_vec())).collect())
     };
     let locals = vec![("KEYS".to_owned(), list(keys)), ("ARGV".to_owned(), list(args))];
-    let returned = Script { locals, call }.block(&program)?;
-    Ok(reply(returned.unwrap_or(Value::Nil)))
+    let returned = match (Script { locals, call }).block(&program)? {
+        Flow::Returned(value) => value,
+        Flow::On | Flow::Broken => Value::Nil,
+    };
+    Ok(reply(returned))
 }
 
 /// The scripts that are kept parsed; a client sends three or four different ones.
@@ -60,36 +63,66 @@ fn program(text: &[u8]) -> Rc<Vec<Statement>> {
     })
 }
 
+/// How a block has ended.
+enum Flow {
+    On,
+    /// At a `break`.
+    Broken,
+    Returned(Value),
+}
+
+/// No script of a lock client runs a loop as often.
+const LOOPS_MAX: u32 = 10_000;
+
 struct Script<'a> {
     locals: Vec<(String, Value)>,
     call: Call<'a>,
 }
 
 impl Script<'_> {
-    fn block(&mut self, block: &[Statement]) -> Result<Option<Value>, Failure> {
+    fn block(&mut self, block: &[Statement]) -> Result<Flow, Failure> {
         for statement in block {
             match statement {
-                Statement::Return(value) => return Ok(Some(self.value(value)?)),
+                Statement::Return(value) => return Ok(Flow::Returned(self.value(value)?)),
+                Statement::Break => return Ok(Flow::Broken),
+                Statement::While(condition, block) => {
+                    let mut loops = 0;
+                    while is_true(&self.value(condition)?) {
+                        loops += 1;
+                        assert!(loops <= LOOPS_MAX, "the script does not end");
+                        match self.block(block)? {
+                            Flow::On => {}
+                            Flow::Broken => break,
+                            returned => return Ok(returned),
+                        }
+                    }
+                }
                 Statement::Do(value) => {
                     self.value(value)?;
                 }
-                Statement::Assign(name, value) => {
-                    let value = self.value(value)?;
-                    self.locals.push((name.clone(), value));
+                Statement::Assign(names, values) => {
+                    let values: Result<Vec<_>, _> =
+                        values.iter().map(|value| self.value(value)).collect();
+                    for (name, value) in names.iter().zip(values?) {
+                        match self.locals.iter_mut().rev().find(|(known, _)| known == name) {
+                            Some((_, known)) => *known = value,
+                            None => self.locals.push((name.clone(), value)),
+                        }
+                    }
                 }
                 Statement::If(branches) => {
                     for (condition, block) in branches {
                         if is_true(&self.value(condition)?) {
-                            if let Some(returned) = self.block(block)? {
-                                return Ok(Some(returned));
+                            match self.block(block)? {
+                                Flow::On => break,
+                                ended => return Ok(ended),
                             }
-                            break;
                         }
                     }
                 }
             }
         }
-        Ok(None)
+        Ok(Flow::On)
     }
 
     fn value(&mut self, expr: &Expr) -> Result<Value, Failure> {
@@ -242,6 +275,7 @@ fn value(reply: Reply) -> Value {
         Reply::Status(text) => Value::Status(text),
         Reply::Error(_) => unreachable!("errors end the script"),
         Reply::Integer(number) => Value::Number(number as f64),
+        Reply::Map(_) | Reply::Verbatim(_) | Reply::Push(_) => unreachable!("no script gets one"),
         Reply::Bulk(bytes) => Value::Text(bytes),
         Reply::Nil => Value::Bool(false),
         Reply::Array(replies) => Value::List(replies.into_iter().map(value).collect()),

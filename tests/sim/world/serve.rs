@@ -1,19 +1,21 @@
 //! A turn of a server's event loop: connections are accepted, commands are read and run.
 
 use super::World;
-use super::clock::MICRO;
+use super::clock::{MICRO, MILLI};
 use super::debts::released;
 use super::fences::{Asks, FENCE, asks};
 use super::network::{ClientEnd, Connection, ServerEnd, Trust, Way, Yes};
 use super::queue::Event;
 use super::rare::Rare;
-use super::redis::{ChangeKind, compared, is_set};
+use super::redis::{ChangeKind, compared, is_queue, is_set};
 use super::server::random_name;
 use super::timeline;
 use super::wire::{self, Reply};
 
 /// What no client that speaks RESP2 to a lock server expects, from its first byte on.
-const POISONS: [&[u8]; 4] = [b">2\r\n", b"HTTP/1.1 400 Bad Request\r\n", b"_\r\n", b"*-7\r\n"];
+const POISONS: [&[u8]; 4] = [b"HTTP/1.1 400 Bad Request\r\n", b">2\r\n", b"_\r\n", b"*-7\r\n"];
+/// A client that has asked for RESP3 expects such things.
+const STRANGE_IN_RESP2: [&[u8]; 2] = [POISONS[1], POISONS[2]];
 /// Errors that a reply may be for no reason that lasts.
 const STRAYS: [&str; 4] = [
     "LOADING Redis is loading the dataset in memory",
@@ -59,6 +61,7 @@ impl World {
             }
             self.read_commands(node, id);
         }
+        self.tell_ends(node);
         let connections = &self.connections;
         self.nodes[node].connections.retain(|id| connections[*id].reaches_server());
     }
@@ -212,15 +215,90 @@ impl World {
         self.connections[id].answered += 1;
         self.digest.add(self.now);
         self.digest.add(id as u64);
-        reply.write(out);
+        self.push(node, id, &reply, out);
         self.digest.add(out.len() as u64);
         if std::mem::take(&mut self.nodes[node].is_poisonous) {
             let sent = self.connections[id].down.sent() + out.len();
-            let poison = self.choices.pick(&POISONS);
+            let mut poison = self.choices.pick(&POISONS);
+            if self.plan.waits && STRANGE_IN_RESP2.contains(&poison) {
+                poison = POISONS[0];
+            }
             self.connections[id].poisoned.get_or_insert(sent + poison.len());
             out.extend_from_slice(poison);
             self.rare.hit(Rare::Poisoned);
         }
+    }
+
+    /// Writes a reply, and what its command has others told.
+    fn push(&mut self, node: usize, id: usize, reply: &Reply, out: &mut Vec<u8>) {
+        let own = self.connections[id].session.id;
+        let protocol = self.connections[id].session.protocol;
+        let pushes = std::mem::take(&mut self.nodes[node].redis.listeners.pushes);
+        let is_before = self.plan.pushes_first;
+        if !is_before {
+            reply.write(out, protocol);
+        }
+        for (session, push) in pushes {
+            if session == own {
+                push.write(out, protocol);
+                continue;
+            }
+            self.push_to(node, session, &push);
+        }
+        if is_before {
+            reply.write(out, protocol);
+        }
+        self.watch_ends(node);
+    }
+
+    fn push_to(&mut self, node: usize, session: u64, push: &Reply) {
+        let is_it = |id: &&usize| {
+            self.connections[**id].session.id == session && self.connections[**id].reaches_server()
+        };
+        if let Some(id) = self.nodes[node].connections.iter().find(is_it).copied() {
+            let mut bytes = Vec::new();
+            push.write(&mut bytes, self.connections[id].session.protocol);
+            self.timeline.note(self.now, || format!("node {node} pushes {push:?} to {id}"));
+            if self.connections[id].client_end != ClientEnd::Closed {
+                self.transmit(id, Way::Down, &bytes);
+            }
+        }
+    }
+
+    /// A server tells of keys that have ended some time after their end.
+    fn watch_ends(&mut self, node: usize) {
+        let Some(end) = self.nodes[node].redis.first_end() else {
+            return;
+        };
+        let end = u64::try_from(end).unwrap_or(0).saturating_add(1).saturating_mul(MILLI);
+        let at = self.nodes[node].clock.when(end).max(self.now) + self.plan.ends_late;
+        if self.nodes[node].ends_at.is_none_or(|ends_at| at < ends_at || ends_at < self.now) {
+            self.nodes[node].ends_at = Some(at);
+            self.queue.push(at, Event::Ends(node));
+        }
+    }
+
+    /// Tells of watched keys that have ended.
+    pub fn tell_ends(&mut self, node: usize) {
+        if self.nodes[node].redis.first_end().is_none() {
+            return;
+        }
+        if !self.nodes[node].is_running(self.now) {
+            return;
+        }
+        let wall = self.nodes[node].wall(self.now);
+        let sessions = self.nodes[node].connections.iter();
+        let open = sessions.map(|id| self.connections[*id].session.id).filter(|id| *id > 0);
+        let open = open.collect();
+        let redis = &mut self.nodes[node].redis;
+        redis.open = open;
+        redis.changes.clear();
+        redis.listeners.pushes.clear();
+        redis.tell_changes(None, wall);
+        for (session, push) in std::mem::take(&mut redis.listeners.pushes) {
+            self.push_to(node, session, &push);
+        }
+        self.watch_ends(node);
     }
 
     /// Keeps a yes, to compare it with what the client makes of it.
@@ -234,6 +312,7 @@ impl World {
         }
         let (token, key, is_extension) = match (words, reply) {
             _ if matches!(asks(words), Some(Asks::Raise { .. })) => return,
+            ([b"EVAL", _, b"2", _, queue, ..], _) if is_queue(queue) => return,
             ([b"EVAL", _, b"3", key, _, _, token, ..], Reply::Integer(vote)) if *vote != 0 => {
                 (token, key, false)
             }
@@ -333,14 +412,14 @@ impl World {
             }
             (Reply::Integer(1), [b"DELEX", ..]) => self.rare.hit(Rare::ReleasedByDelex),
             (Reply::Integer(1), [b"DELIFEQ", ..]) => self.rare.hit(Rare::ReleasedByDelifeq),
-            (Reply::Bulk(_), [b"INFO", b"replication"]) => {
+            (Reply::Verbatim(_), [b"INFO", b"replication"]) => {
                 let server = &self.nodes[node].redis.server;
                 self.connections[id].role_told_at = self.now;
                 self.rare.hit_if(server.is_replica, Rare::Demoted);
                 let is_promoted = !server.is_replica && server.second_offset != -1;
                 self.rare.hit_if(is_promoted, Rare::Promoted);
             }
-            (Reply::Bulk(_), [b"INFO", b"memory"]) => {
+            (Reply::Verbatim(_), [b"INFO", b"memory"]) => {
                 let server = &self.nodes[node].redis.server;
                 self.connections[id].said_evicts = server.evicts();
             }

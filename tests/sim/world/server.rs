@@ -93,6 +93,10 @@ pub struct Server {
     pub forbids_kill: bool,
     pub cluster_error: &'static str,
     pub make: Make,
+    /// Commands for waiting that it does not know.
+    pub lacks: Vec<&'static str>,
+    /// Commands for waiting that this user may not run, with their subcommands.
+    pub forbids: Vec<&'static str>,
 }
 
 /// A name of a process or of a history. Those of real servers differ in each of their digits; here,
@@ -120,6 +124,8 @@ impl Server {
             forbids_kill: false,
             cluster_error: "CLUSTERDOWN Hash slot not served",
             make: Make::PLAIN,
+            lacks: Vec::new(),
+            forbids: Vec::new(),
         }
     }
 
@@ -136,6 +142,16 @@ impl Server {
     pub fn is_forbidden(&self, name: &str, words: &[&[u8]]) -> bool {
         let deletes = matches!(name, "delex" | "delifeq");
         if self.make.forbids.contains(&name) || deletes && self.refuses(Refusal::Deletes) {
+            return true;
+        }
+        let is_it = |forbidden: &&str| match forbidden.split_once('|') {
+            Some((command, rest)) => {
+                let is_rest = |word: &&&[u8]| word.eq_ignore_ascii_case(rest.as_bytes());
+                command == name && words.get(1).filter(is_rest).is_some()
+            }
+            None => **forbidden == *name,
+        };
+        if self.forbids.iter().any(is_it) {
             return true;
         }
         self.refuses(Refusal::Permission) && self.is_forbidden_for_now(name, words)

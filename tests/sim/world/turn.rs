@@ -7,9 +7,9 @@ use std::io::ErrorKind;
 use std::iter;
 use std::ops::Range;
 
-use muxlock::proto::{Action, Command, Grant, Reply, Section};
-use muxlock::resp;
-use muxlock::{LockToken, NodeOutcome};
+use muxlock::proto::{Action, Command, Grant, Push, Reply, Section, Wait};
+use muxlock::resp::{self, Protocol};
+use muxlock::{LockToken, NodeOutcome, ProtocolError};
 
 use super::World;
 use super::client::{Stage, Step, What};
@@ -163,6 +163,13 @@ impl World {
     fn pass_replies(&mut self, client: usize, slot: usize, id: usize) -> bool {
         loop {
             self.pass_grants(client, slot, id);
+            if self.clients[client].slots[slot].reader.is_at_push() {
+                match self.pass_push(client, slot, id) {
+                    Some(true) => continue,
+                    Some(false) => return true,
+                    None => return false,
+                }
+            }
             match self.clients[client].slots[slot].reader.next() {
                 Ok(None) => return true,
                 Ok(Some(reply)) => {
@@ -178,17 +185,43 @@ impl World {
                     self.clients[client].engine.handle_reply(now, slot, reply);
                 }
                 Err(error) => {
-                    self.timeline.note(self.now, || {
-                        format!("client {client} refuses what node {slot} says: {error:?}")
-                    });
-                    let now = self.client_now(client);
-                    self.close(client, slot);
-                    let outcome = NodeOutcome::Protocol(error);
-                    self.clients[client].engine.handle_disconnected(now, slot, outcome);
+                    self.refuse_bytes(client, slot, error);
                     return false;
                 }
             }
         }
+    }
+
+    /// Passes a push on. Returns whether one was complete; `None` if the socket is gone.
+    fn pass_push(&mut self, client: usize, slot: usize, id: usize) -> Option<bool> {
+        let now = self.client_now(client);
+        let it = &mut self.clients[client];
+        let is_answer = match it.slots[slot].reader.next_push() {
+            Ok(None) => return Some(false),
+            Ok(Some(push)) => {
+                self.timeline
+                    .note(self.now, || format!("client {client} is told {push:?} by node {slot}"));
+                it.engine.handle_push(now, slot, push);
+                matches!(push, Push::Subscribed(_))
+            }
+            Err(error) => {
+                self.refuse_bytes(client, slot, error);
+                return None;
+            }
+        };
+        if is_answer {
+            self.note_reply(client, slot, id);
+        }
+        Some(true)
+    }
+
+    fn refuse_bytes(&mut self, client: usize, slot: usize, error: ProtocolError) {
+        self.timeline
+            .note(self.now, || format!("client {client} refuses what node {slot} says: {error:?}"));
+        let now = self.client_now(client);
+        self.close(client, slot);
+        let outcome = NodeOutcome::Protocol(error);
+        self.clients[client].engine.handle_disconnected(now, slot, outcome);
     }
 
     /// Those that may be passed on together.
@@ -211,7 +244,9 @@ impl World {
     fn may_surprise(&mut self, client: usize, slot: usize, id: usize) {
         let connection = &self.connections[id];
         let is_idle = connection.commands == connection.replies && connection.commands > 0;
-        if !self.surprises.contains(&id) || !is_idle {
+        // Nothing comes in the middle of something else.
+        let is_within = !self.clients[client].slots[slot].reader.is_empty();
+        if !self.surprises.contains(&id) || !is_idle || is_within {
             return;
         }
         self.surprises.retain(|other| *other != id);
@@ -342,7 +377,13 @@ impl World {
                             let told = it.told;
                             nodes.iter().for_each(|slot| it.looks[slot].role_at = Some(told));
                         }
-                        Command::Release { token, .. } => {
+                        Command::Wait(Wait::Hello) => {
+                            for slot in nodes.iter() {
+                                it.slots[slot].reader.speak(Protocol::Resp3);
+                            }
+                        }
+                        Command::Release { token, .. }
+                        | Command::Wait(Wait::HandOn { token, .. }) => {
                             failure = failure.or(self.checker.note_release(it.told, nodes, token));
                             handed_out.push((nodes, *token, true));
                         }
@@ -453,7 +494,8 @@ fn token_of<'a>(command: &Command<'a>) -> Option<&'a LockToken> {
         | Command::AcquireFenced { token, .. }
         | Command::Extend { token, .. }
         | Command::Heal { token, .. }
-        | Command::Release { token, .. } => Some(token),
+        | Command::Release { token, .. }
+        | Command::Wait(Wait::HandOn { token, .. }) => Some(token),
         _ => None,
     }
 }

@@ -15,6 +15,18 @@ pub enum Reply {
     Bulk(Vec<u8>),
     Nil,
     Array(Vec<Reply>),
+    /// Keys and values in turn.
+    Map(Vec<Reply>),
+    Verbatim(Vec<u8>),
+    Push(Vec<Reply>),
+}
+
+/// The forms that a connection's server uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Protocol {
+    #[default]
+    Resp2,
+    Resp3,
 }
 
 impl Reply {
@@ -25,20 +37,36 @@ impl Reply {
     }
 
     /// Appends its wire form.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub fn write(&self, out: &mut Vec<u8>, protocol: Protocol) {
+        let list = |out: &mut Vec<u8>, kind: u8, count: usize, replies: &[Reply]| {
+            line(out, kind, count.to_string().as_bytes());
+            replies.iter().for_each(|reply| reply.write(out, protocol));
+        };
         match self {
+            Reply::Nil if protocol == Protocol::Resp3 => line(out, b'_', b""),
+            Reply::Verbatim(text) if protocol == Protocol::Resp3 => {
+                line(out, b'=', (text.len() + 4).to_string().as_bytes());
+                out.extend_from_slice(b"txt:");
+                out.extend_from_slice(text);
+                out.extend_from_slice(b"\r\n");
+            }
+            Reply::Map(replies) if protocol == Protocol::Resp3 => {
+                list(out, b'%', replies.len() / 2, replies);
+            }
+            Reply::Push(replies) if protocol == Protocol::Resp3 => {
+                list(out, b'>', replies.len(), replies);
+            }
             Reply::Status(text) => line(out, b'+', text.as_bytes()),
             Reply::Error(text) => line(out, b'-', text.as_bytes()),
             Reply::Integer(number) => line(out, b':', number.to_string().as_bytes()),
             Reply::Nil => line(out, b'$', b"-1"),
-            Reply::Bulk(bytes) => {
+            Reply::Bulk(bytes) | Reply::Verbatim(bytes) => {
                 line(out, b'$', bytes.len().to_string().as_bytes());
                 out.extend_from_slice(bytes);
                 out.extend_from_slice(b"\r\n");
             }
-            Reply::Array(replies) => {
-                line(out, b'*', replies.len().to_string().as_bytes());
-                replies.iter().for_each(|reply| reply.write(out));
+            Reply::Array(replies) | Reply::Map(replies) | Reply::Push(replies) => {
+                list(out, b'*', replies.len(), replies);
             }
         }
     }
@@ -108,7 +136,7 @@ mod tests {
             Reply::Nil,
         ]);
         let mut out = Vec::new();
-        reply.write(&mut out);
+        reply.write(&mut out, Protocol::Resp2);
         assert_eq!(out, b"*5\r\n+OK\r\n-ERR no\r\n:-2\r\n$2\r\nab\r\n$-1\r\n");
     }
 }

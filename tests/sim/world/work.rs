@@ -368,7 +368,9 @@ impl World {
             Ok(lease) => {
                 self.rare.hit(Rare::Granted);
                 self.check_acquired(client, resource, &operation, &lease);
-                if self.is_faulty {
+                if self.crowd.is_some() {
+                    self.crowd_granted(client, lease);
+                } else if self.is_faulty {
                     self.hold(client, lease);
                 } else {
                     self.clients[client].leases.push(lease);
@@ -386,7 +388,10 @@ impl World {
                 if patience.is_some_and(|until| self.clients[client].told >= until) {
                     self.rare.hit(Rare::GiveUpInRound);
                 }
-                self.demand_missed(client, resource);
+                match self.crowd.is_some() {
+                    true => self.crowd_missed(client),
+                    false => self.demand_missed(client, resource),
+                }
             }
         }
     }
