@@ -28,7 +28,12 @@ pub struct Worker {
 impl Worker {
     /// Starts a worker.
     pub fn start(job: &Job) -> io::Result<Worker> {
-        let mut process = command(job)?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        Worker::spawn(command(job)?)
+    }
+
+    /// Starts any program that stands ready like a worker.
+    pub fn spawn(mut command: Command) -> io::Result<Worker> {
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = process.stdin.take();
         let output = process.stdout.take().ok_or(ErrorKind::BrokenPipe)?;
         let (sender, lines) = mpsc::channel();
@@ -52,6 +57,21 @@ impl Worker {
             Ok(line) => Err(io::Error::other(line)),
             Err(error) => Err(gone(error)),
         }
+    }
+
+    /// Sends it a line.
+    pub fn tell(&mut self, line: &str) -> io::Result<()> {
+        writeln!(self.input.as_mut().ok_or(ErrorKind::BrokenPipe)?, "{line}")
+    }
+
+    /// The next line that it says; `TimedOut` if that takes longer than `bound`.
+    pub fn hear(&mut self, bound: Duration) -> io::Result<String> {
+        self.lines.recv_timeout(bound).map_err(gone).inspect_err(|_| self.hangs = true)
+    }
+
+    /// Lets it end, without waiting for that.
+    pub fn dismiss(&mut self) {
+        self.input = None;
     }
 
     /// Lets it measure one turn; `TimedOut` if that takes longer than `bound`.

@@ -10,6 +10,12 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// Nanoseconds of the clock that all processes of this machine share.
+pub fn monotonic() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
 /// What the machine's clock says.
 pub fn since_1970() -> Duration {
     let time = clock_gettime(ClockId::Realtime);

@@ -97,6 +97,17 @@ impl Floor {
         })
     }
 
+    /// Releases the lock, and sends `message`, of which the answer is a number, behind the release
+    /// to the first master, which comes last.
+    pub fn hand_on(&mut self, message: &[u8]) -> io::Result<bool> {
+        let last = [self.release.bytes(), message].concat();
+        let (first, others) = self.nodes.split_first_mut().ok_or(io::ErrorKind::NotConnected)?;
+        others.iter_mut().for_each(|node| node.ask(self.release.bytes()));
+        first.ask(&last);
+        first.owed += u32::from(first.is_asked);
+        self.wait(Asked::Release)
+    }
+
     /// Takes the lock, with a fresh token; whether a majority granted it.
     pub fn acquire(&mut self) -> io::Result<bool> {
         let token = wire::token()?;

@@ -187,10 +187,18 @@ pub struct Sample {
     pub instructions: f64,
     /// System calls for each pair.
     pub calls: f64,
+    /// Between two holders, in nanoseconds.
+    pub gap_p99: f64,
+    pub longest_gap: f64,
+    pub longest_wait: f64,
+    /// Calls of SET on all masters, for each acquisition.
+    pub sets: f64,
+    /// Time that all masters computed for an acquisition, in nanoseconds.
+    pub server_cpu: f64,
 }
 
 impl Sample {
-    fn figures(&mut self) -> [&mut f64; 12] {
+    fn figures(&mut self) -> [&mut f64; 17] {
         [
             &mut self.done,
             &mut self.failed,
@@ -204,6 +212,11 @@ impl Sample {
             &mut self.allocations,
             &mut self.instructions,
             &mut self.calls,
+            &mut self.gap_p99,
+            &mut self.longest_gap,
+            &mut self.longest_wait,
+            &mut self.sets,
+            &mut self.server_cpu,
         ]
     }
 

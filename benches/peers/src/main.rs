@@ -13,6 +13,7 @@ mod chart;
 mod child;
 mod clients;
 mod clock;
+mod contention;
 mod counts;
 mod driver;
 mod flight;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match args.split_first() {
         Some((first, rest)) if first == "worker" => worker::run(rest),
+        Some((first, rest)) if first == "contender" => contention::contender::run(rest),
         _ => Arguments::parse(&args).and_then(|arguments| inquire(&arguments)),
     };
     match done {

@@ -38,6 +38,24 @@ impl Pool {
         self.masters.iter().map(testing::Master::pid).collect()
     }
 
+    /// Calls of SET so far, and the time that they computed, in nanoseconds; of all together.
+    pub fn spent(&self) -> io::Result<(f64, f64)> {
+        let (mut sets, mut cpu) = (0, 0.0);
+        for master in self.masters.iter() {
+            sets += master.command_calls("set")?;
+            let testing::Value::Bulk(info) = master.query(&[b"INFO", b"cpu"])? else {
+                return Err(io::Error::other("a master does not say what it computed"));
+            };
+            let info = String::from_utf8_lossy(&info).into_owned();
+            let seconds = |name: &str| -> f64 {
+                let line = info.lines().find_map(|line| line.strip_prefix(name));
+                line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(f64::NAN)
+            };
+            cpu += seconds("used_cpu_user:") + seconds("used_cpu_sys:");
+        }
+        Ok((sets as f64, cpu * 1e9))
+    }
+
     /// Waits until a client whose locks live for `ttl` at most does not mistrust them any more.
     pub fn ripen(&self, ttl: Duration) {
         let ripe = self.started + ttl + ttl / 50 + AGE_SLACK;

@@ -30,6 +30,25 @@ const MOST: Column = Column { title: "most", figure: |sample| sample.most, ..FAI
 const FAR_P50: Column = Column { title: "p50 ms", unit: 1e6, digits: 2, ..P50 };
 const FAR_P99: Column = Column { title: "p99 ms", unit: 1e6, digits: 2, ..P99 };
 const HAND_OFFS: Column = Column { title: "hand-offs/s", ratio: false, ..RATE };
+const GRANTS: Column = Column { title: "acquisitions/s", ..RATE };
+const HANDED_P50: Column = Column { title: "hand-off p50 µs", ..P50 };
+const HANDED_P99: Column = Column { title: "p99 µs", ratio: false, ..P99 };
+const GAP_P99: Column =
+    Column { title: "gap p99 µs", figure: |sample| sample.gap_p99, ..HANDED_P99 };
+const LONGEST_GAP: Column =
+    Column { title: "longest ms", figure: |sample| sample.longest_gap, unit: 1e6, ..HANDED_P99 };
+const LONGEST_WAIT: Column =
+    Column { title: "longest wait ms", figure: |sample| sample.longest_wait, ..LONGEST_GAP };
+const SHARES: Column = Column {
+    title: "max/min",
+    // Without a bound if some got none.
+    figure: |sample| sample.most / sample.least,
+    digits: 2,
+    ..FAILED
+};
+const SETS: Column = Column { title: "SETs", figure: |sample| sample.sets, digits: 2, ..FAILED };
+const SERVER_CPU: Column =
+    Column { title: "server CPU µs", figure: |sample| sample.server_cpu, ..HANDED_P99 };
 const INSTRUCTIONS: Column =
     Column { title: "instructions", figure: |sample| sample.instructions, ..RATE };
 const ALLOCATIONS: Column =
@@ -72,6 +91,21 @@ impl Question {
             Question::HandOff => {
                 vec![HAND_OFFS, LEAST, MOST, Column { title: "two holders", ..FAILED }]
             }
+            Question::Contention => vec![
+                GRANTS,
+                HANDED_P50,
+                HANDED_P99,
+                GAP_P99,
+                LONGEST_GAP,
+                LEAST,
+                MOST,
+                SHARES,
+                LONGEST_WAIT,
+                SETS,
+                CPU,
+                SERVER_CPU,
+                Column { title: "two holders", ..FAILED },
+            ],
             Question::Growth => vec![CPU, RATE, MEMORY, FAILED],
             Question::Resources => {
                 vec![Column { ratio: false, ..P50 }, Column { ratio: false, ..CPU }, FAILED]
@@ -91,6 +125,7 @@ impl Question {
             Question::Threads => "Many threads on one client",
             Question::Masters => "More masters",
             Question::HandOff => "One lock that sixteen clients want",
+            Question::Contention => "One lock that many processes want",
             Question::Growth => "Up to a hundred thousand pairs at once",
             Question::Resources => "Many resources",
         }
@@ -147,6 +182,19 @@ impl Question {
                 "Each has a client of its own, with default settings, and holds the lock for 1 ms. \
                  Least and most is what single clients got in one turn."
             }
+            Question::Contention => {
+                "A case is the number of processes and how long each holds the lock. A hand-off is \
+                 the time from the moment before a release is called to the next grant, and counts \
+                 only if the next holder began to wait before; a gap is the same without that \
+                 condition. SETs, CPU and the masters' CPU are for one acquisition. Least and most \
+                 is what single processes got in one turn, or single threads of the only process. \
+                 The spinning floor asks again at once; the floor that is told waits for a message \
+                 that is published behind the release. With a pause, each of two processes does \
+                 nothing for 5 ms after its release, and the one alone for 20 ms. For the one \
+                 alone, an acquisition stands in the place of a hand-off. Only two floors spin, \
+                 since sixteen split all votes, and rslock contends with up to 64 processes that \
+                 hold for 1 ms. A ratio is to the first client of the case."
+            }
             Question::Growth => {
                 "CPU is the whole client's for a pair, to the last; bytes are the growth of the \
                  whole process up to its peak, divided by the operations."
@@ -168,6 +216,7 @@ impl Question {
             Question::Counts => rows(title, INSTRUCTIONS, None, cells),
             Question::Distance => rows(title, FAR_P50, None, cells),
             Question::HandOff => rows(title, HAND_OFFS, None, cells),
+            Question::Contention => rows(title, GRANTS, None, cells),
             Question::InFlight => lines(title, "pairs at once", RATE, cells),
             Question::Threads => lines(title, "threads", RATE, cells),
             Question::Masters => lines(title, "masters", P50, cells),
@@ -183,6 +232,7 @@ fn axis(column: Column) -> String {
         "p50 ms" => "p50 in milliseconds".to_owned(),
         "CPU µs" => "computing time for a pair, microseconds".to_owned(),
         "pairs/s" => "pairs in a second".to_owned(),
+        "acquisitions/s" => "acquisitions in a second".to_owned(),
         "hand-offs/s" => "hand-offs in a second".to_owned(),
         "instructions" => "instructions in user space for a pair".to_owned(),
         other => other.to_owned(),

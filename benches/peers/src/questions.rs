@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use crate::contention;
 use crate::counts;
 use crate::driver::{Cell, Entry, Plan, Player, Verdict, play};
 use crate::job::{Client, Job, Work};
@@ -56,13 +57,14 @@ pub enum Question {
     Threads,
     Masters,
     HandOff,
+    Contention,
     Growth,
     Resources,
 }
 
 impl Question {
     /// All, in the order of asking.
-    pub const ALL: [Question; 11] = [
+    pub const ALL: [Question; 12] = [
         Question::Pairs,
         Question::Fenced,
         Question::Counts,
@@ -72,6 +74,7 @@ impl Question {
         Question::Threads,
         Question::Masters,
         Question::HandOff,
+        Question::Contention,
         Question::Growth,
         Question::Resources,
     ];
@@ -88,6 +91,7 @@ impl Question {
             Question::Threads => "threads",
             Question::Masters => "masters",
             Question::HandOff => "hand-off",
+            Question::Contention => "contention",
             Question::Growth => "growth",
             Question::Resources => "resources",
         }
@@ -142,6 +146,7 @@ impl Inquiry {
             Question::Threads => self.threads(),
             Question::Masters => self.masters(),
             Question::HandOff => self.hand_off(),
+            Question::Contention => self.contention(),
             Question::Growth => self.growth(),
             Question::Resources => self.resources(),
         }
@@ -351,6 +356,11 @@ impl Inquiry {
         }
         let plan = self.plan("16 clients", players, self.either(1, 2), self.either(1, 2));
         Ok(vec![play(&plan, &[&self.pool])?])
+    }
+
+    fn contention(&mut self) -> io::Result<Vec<Cell>> {
+        let turn = Duration::from_millis(self.either(500, 2_000));
+        contention::ask(&self.pool, TTL, self.either(1, 5), turn)
     }
 
     fn growth(&mut self) -> io::Result<Vec<Cell>> {

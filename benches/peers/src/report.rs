@@ -165,7 +165,9 @@ fn wrapped(text: &str) -> String {
 
 /// A number with its thousands apart.
 pub fn number(value: f64, digits: usize) -> String {
-    if !value.is_finite() {
+    if value == f64::INFINITY {
+        return "∞".to_owned();
+    } else if !value.is_finite() {
         return "–".to_owned();
     }
     let text = format!("{value:.digits$}");

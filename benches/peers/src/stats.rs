@@ -8,7 +8,7 @@ pub fn percentile(sorted: &[u64], percent: usize) -> f64 {
 
 /// The median; of an even count, the mean of the two in the middle.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+    let mut sorted: Vec<f64> = values.into_iter().filter(|value| !value.is_nan()).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     match sorted.len() {
         0 => f64::NAN,

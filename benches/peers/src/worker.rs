@@ -26,7 +26,7 @@ pub const READY: &str = "ready";
 pub const GO: &str = "go";
 
 /// How long a client is used before anything is measured, and at the least for one pair.
-const WARM_UP: Duration = Duration::from_millis(100);
+pub const WARM_UP: Duration = Duration::from_millis(100);
 /// Pairs before those that are counted.
 const UNCOUNTED_PAIRS: usize = 100;
 /// How long a client that has got the lock holds it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mio::{Events, Poll, Token};
 use muxlock::{
     Builder, Done, Fenced, FencedRedlock, Lease, LockGuard, Multiplexer, NodeState, NodeStatus,
-    OpId, Redlock,
+    OpId, Redlock, Waiting,
 };
 
 use super::{Failure, Locks, Waits};
@@ -75,7 +75,12 @@ impl Muxlock {
 
 /// A handle for which every master votes that can.
 fn settled(job: &Job) -> Result<Redlock, Failure> {
-    let redlock = builder(job).build()?;
+    waiting(job, Waiting::default())
+}
+
+/// The same, with this way of waiting.
+pub fn waiting(job: &Job, waiting: Waiting) -> Result<Redlock, Failure> {
+    let redlock = builder(job).waiting(waiting).build()?;
     let give_up_at = clock::now() + SETTLE_MAX;
     loop {
         let voting = ready(redlock.nodes().into_iter());
