@@ -449,21 +449,19 @@ impl Fleet {
         (0..self.nodes.len()).filter(|node| is_candidate(*node)).rev().max_by_key(score)
     }
 
-    /// So many candidates, the first in the order of gates, and the last of them.
-    pub(super) fn first_gates(
-        &self,
-        now: Moment,
-        key: &Resource,
-        count: usize,
-    ) -> (NodeSet, Option<usize>) {
-        let (mut gates, mut last) = (NodeSet::EMPTY, None);
-        for _ in 0..count {
-            let is_next = |node| !gates.contains(node) && self.is_candidate(now, node);
-            let Some(next) = self.gate_among(key, is_next) else { break };
-            gates.insert(next);
-            last = Some(next);
+    /// The gate that comes after so many others: candidates first. What is a candidate here need
+    /// not be one for another engine, and the other way round.
+    pub(super) fn gate_after(&self, now: Moment, key: &Resource, others: usize) -> Option<usize> {
+        let mut before = NodeSet::EMPTY;
+        loop {
+            let is_left = |node| !before.contains(node) && self.may_wait_at(node);
+            let is_next = |node| is_left(node) && self.is_candidate(now, node);
+            let next = self.gate_among(key, is_next).or_else(|| self.gate_among(key, is_left))?;
+            if before.len() == others {
+                return Some(next);
+            }
+            before.insert(next);
         }
-        (gates, last)
     }
 
     /// Whether the node is being connected, and nothing is known that speaks against it.
@@ -476,7 +474,8 @@ impl Fleet {
     /// Whether the node is a candidate for a gate (W2).
     pub(super) fn is_candidate(&self, now: Moment, node: usize) -> bool {
         let is_near = self.nodes[node].least_latency_nanos().is_none_or(|least| {
-            // The usual time of another node is never less than its shortest.
+            // The usual time of a node is never less than its shortest, and counts plain grants.
+            let least = self.nodes[node].latency_nanos().map_or(least, |usual| usual.min(least));
             let usual = self.open.iter().filter_map(|other| self.nodes[other].latency_nanos());
             let nearest = usual.min().unwrap_or(least);
             least <= nearest.saturating_mul(2).saturating_add(NEAR_SLACK_NANOS)

@@ -69,6 +69,8 @@ pub(super) struct Stand {
     pub(super) refused: NodeSet,
     /// Refused rounds since the last grant, or since it was told to go.
     pub(super) refused_in_row: u32,
+    /// When the lock may be looked at after that.
+    pub(super) backs_off_until: Moment,
     /// Since when the lock is free, as far as this is known; and the place at that time.
     pub(super) free_since: Option<(Moment, u32)>,
     /// The number of the last watch: answers to others say nothing.
@@ -109,6 +111,7 @@ impl Stand {
             slow_looks: 0,
             refused: NodeSet::EMPTY,
             refused_in_row: 0,
+            backs_off_until: now,
             free_since: None,
             watch: 0,
             unheard: NodeSet::EMPTY,
@@ -148,7 +151,7 @@ impl Stand {
         self.look_slowly(now, random);
     }
 
-    /// A round was refused. Returns when to look at the lock; `None` if its answers say enough.
+    /// A round was refused: the lock is looked at later, unless its answers say enough.
     pub(super) fn back_off(
         &mut self,
         now: Moment,
@@ -160,7 +163,16 @@ impl Stand {
         let doubled = round_trip.saturating_mul(2 << self.refused_in_row.min(DOUBLINGS_MAX));
         let pause = between(Duration::ZERO, doubled.min(PAUSE_MAX), random);
         let is_first = self.refused_in_row == 1 && !was_split;
-        self.check_at = (!is_first).then(|| now.after(pause));
+        self.backs_off_until = if is_first { now } else { now.after(pause) };
+        self.check_at = (!is_first).then_some(self.backs_off_until);
+    }
+
+    /// Looks at the lock by this moment, whatever put the look off.
+    pub(super) fn hasten(&mut self, by: Moment) {
+        self.check_by(by);
+        for pause in [&mut self.backs_off_until, &mut self.watch_again_at] {
+            *pause = by.min(*pause);
+        }
     }
 
     /// Begins a watch of these nodes.

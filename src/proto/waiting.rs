@@ -5,6 +5,8 @@
 //! A place in a queue is a hint about when to send, and never a vote. All that follows from it is
 //! when an ordinary round of acquisition starts.
 
+use std::time::Duration;
+
 use super::command::{Channel, Command, Reply, Step, Tell, Wait};
 use super::fleet::Outgoing;
 use super::node::{Ability, Effect, Obstacle, Request, Waits};
@@ -68,7 +70,7 @@ impl Engine {
                 refused.insert(node);
             }
         }
-        let (round_trip, random) = (self.rounds.round_trip(), self.entropy.next_u64());
+        let (round_trip, random) = (self.round_trip(), self.entropy.next_u64());
         let number = self.stand_for(now, &key);
         let stand = self.stand(number);
         if stand.was_woken {
@@ -146,6 +148,15 @@ impl Engine {
             self.operations.set_timer(op, give_up_at.min(due));
         }
         true
+    }
+
+    /// The time of a round, as far as it is known. An engine that waits has few rounds: what its
+    /// nodes have answered since the last one tells more.
+    fn round_trip(&self) -> Duration {
+        let latencies =
+            self.nodes.open().iter().filter_map(|node| self.nodes[node].latency_nanos());
+        let round_trip = self.rounds.round_trip();
+        latencies.max().map_or(round_trip, |slowest| round_trip.min(Duration::from_nanos(slowest)))
     }
 
     /// Makes sure that the stand has a gate (W2, W3). Returns whether it has one.
@@ -388,7 +399,7 @@ impl Engine {
 
     /// The gate has told the place, and how long the lock lives there (W5).
     fn handle_place(&mut self, now: Moment, node: usize, number: u32, (place, left): (u32, i64)) {
-        let wait = stagger(self.rounds.round_trip());
+        let wait = stagger(self.round_trip());
         let Some(stand) = self.stands.get_mut(number).filter(|it| it.gate == Some(node)) else {
             return;
         };
@@ -403,8 +414,9 @@ impl Engine {
         let is_free = left == ABSENT;
         let stand = self.stand(number);
         match place {
-            // After a refused round, the look is put off.
-            0 if stand.check_at.is_some() => {}
+            // After a refused round, the look is put off, but not until others overtake.
+            0 if now < stand.backs_off_until && is_free => stand.hasten(now.after(wait / 2)),
+            0 if now < stand.backs_off_until => {}
             0 if is_free => return self.try_now(now, op, number),
             0 => self.watch(now, number),
             _ if is_free => {
@@ -422,7 +434,7 @@ impl Engine {
 
     /// Looks at the lock, and asks to be told of its next change (W8, W9).
     fn watch(&mut self, now: Moment, number: u32) {
-        let wait = stagger(self.rounds.round_trip());
+        let wait = stagger(self.round_trip());
         let stand = self.stand(number);
         if let Some(until) = stand.must_pause_until(now) {
             stand.check_by(until);
@@ -494,7 +506,7 @@ impl Engine {
         }
         stand.armed.insert(node);
         if let Ok(left @ 0..) = u64::try_from(left) {
-            let at = now.after(std::time::Duration::from_millis(left.saturating_add(1)));
+            let at = now.after(Duration::from_millis(left.saturating_add(1)));
             stand.free_at = Some(stand.free_at.map_or(at, |before| before.min(at)));
         }
         if stand.unheard.is_empty() && stand.wanted.is_empty() {
@@ -505,7 +517,7 @@ impl Engine {
 
     /// The lock is free, or seems to be.
     fn handle_free(&mut self, now: Moment, op: usize, number: u32, how: Free) {
-        let wait = stagger(self.rounds.round_trip());
+        let wait = stagger(self.round_trip());
         let stand = self.stand(number);
         if how == Free::Seen {
             stand.end_pauses();
@@ -574,7 +586,7 @@ impl Engine {
     }
 
     fn tell_stand(&mut self, now: Moment, node: usize, number: u32, letter: u8) {
-        let wait = stagger(self.rounds.round_trip());
+        let wait = stagger(self.round_trip());
         let stand = self.stand(number);
         if stand.held.is_some() || stand.gate.is_some_and(|gate| gate != node) && letter != b'g' {
             return;
@@ -672,8 +684,8 @@ impl Engine {
         }
         let is_awaited = self.queues.first_of(key).is_some();
         let number = self.queues.stand_of(key);
-        // A row without a place on the masters is counted at all nodes that may be the gate of
-        // others, so that it is not much longer than their turns.
+        // A row without a place on the masters is counted at all nodes, so that it is not much
+        // longer than the turns of those who wait.
         let is_counted = is_awaited || number.is_none() && self.queues.is_long_streak(key);
         let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) else {
             // Nobody else is known to wait: count, if this line is about to take it again, or has
@@ -681,7 +693,7 @@ impl Engine {
             let may_count = is_counted && self.has_channel(now);
             let gates = match may_count {
                 true if is_awaited => self.counted_gate(now, key),
-                true => self.nodes.first_gates(now, key, COUNTED_NODES).0,
+                true => self.nodes.open(),
                 false => NodeSet::EMPTY,
             };
             return Hand { gates, tell: Tell::Nobody };
@@ -708,9 +720,9 @@ impl Engine {
 
     /// The node to count at next: in turn one of those that other clients may see as the gate.
     fn counted_gate(&mut self, now: Moment, key: &Resource) -> NodeSet {
-        self.counted = self.counted % COUNTED_NODES + 1;
-        let (_, last) = self.nodes.first_gates(now, key, self.counted);
-        last.map_or(NodeSet::EMPTY, NodeSet::one)
+        self.counted = (self.counted + 1) % COUNTED_NODES;
+        let gate = self.nodes.gate_after(now, key, self.counted);
+        gate.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
     /// Which of these gates can be handed on at. The others get the usual release.
