@@ -116,6 +116,7 @@ fn w1_uncontended_wait_sends_nothing_else() {
     assert!(matches!(&s.drain()[..], [Acted::Release(nodes, 1)] if nodes.len() == NODES));
 }
 
+/// W4.
 #[test]
 fn w4_what_a_node_refuses_makes_the_next_candidate_the_gate() {
     for refused in 0..4 {
@@ -300,6 +301,7 @@ fn held_through_queue(s: &mut Scenario) -> (usize, Lease) {
     (gate, lease)
 }
 
+/// W7.
 #[test]
 fn w7_lock_is_handed_on_at_the_gate_after_the_other_nodes() {
     let mut s = queueing();
@@ -427,6 +429,7 @@ fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     assert!(sets(&s.drain()));
 }
 
+/// W3.
 #[test]
 fn w3_gate_that_is_gone_or_slow_is_left_for_the_next() {
     for is_gone in [true, false] {
@@ -476,6 +479,7 @@ fn w10_slow_looks_come_ever_more_rarely() {
     assert!((3_200..=4_165).contains(&last), "{pauses:?}");
 }
 
+/// W12.
 #[test]
 fn w12_patience_over_it_leaves_its_place() {
     let mut s = queueing();
