@@ -216,8 +216,10 @@ impl Redlock {
         self.acquire(resource.as_ref(), ttl, None, None)
     }
 
-    /// Tries for at most `wait` to take a lock for `ttl`, in as many rounds as fit, with random
-    /// delays between them.
+    /// Tries for at most `wait` to take a lock for `ttl`. If another client holds it, this one
+    /// waits in a queue on the masters, and a release tells it that it may go; see
+    /// [`Waiting`](crate::Waiting). Where that is not possible, it tries in as many rounds as fit,
+    /// with random delays between them.
     ///
     /// `wait` is a hard limit. It includes connecting, all rounds and delays, and waiting for other
     /// threads of this client ([How long a call takes](Redlock#how-long-a-call-takes)). A wait
@@ -229,8 +231,9 @@ impl Redlock {
     ///
     /// Threads of one client that wait for the same resource get it in the order in which they
     /// called. Only the first of them asks the masters; while one of them holds the lock, none
-    /// asks. There is no order between clients: if the threads of one client always want the lock,
-    /// other clients may never get it.
+    /// asks. Clients in the queue take turns, as a rule in the order of their arrival; but
+    /// [`try_lock`](Redlock::try_lock), clients of other makes and the first attempt of each call
+    /// may come first, and a lost master may change the order.
     ///
     /// # Errors
     /// The same as [`try_lock`](Redlock::try_lock), with the node reports of the last round; and
