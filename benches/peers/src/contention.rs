@@ -35,6 +35,11 @@ fn installed() -> PathBuf {
     sources().join("../../target/interop/node")
 }
 
+/// Who is compared with whom.
+pub const IN_QUEUE: &str = "muxlock, queue";
+pub const RETRYING: &str = "muxlock, retry";
+pub const TOLD_FLOOR: &str = "floor, told";
+
 /// Some processes that wait in one way.
 struct Crowd {
     label: &'static str,
@@ -59,8 +64,8 @@ fn crowd(label: &'static str, client: Client, way: &'static str, processes: usiz
 /// The first of each case is what the others are compared with.
 fn ours(processes: usize) -> Vec<Crowd> {
     vec![
-        crowd("muxlock, retry", Client::Muxlock, RETRY, processes),
-        crowd("muxlock, queue", Client::Muxlock, QUEUE, processes),
+        crowd(RETRYING, Client::Muxlock, RETRY, processes),
+        crowd(IN_QUEUE, Client::Muxlock, QUEUE, processes),
     ]
 }
 
@@ -89,7 +94,7 @@ fn cases() -> Vec<Case> {
     let crowds = ours(4).into_iter().map(|crowd| Crowd { threads: 8, ..crowd }).collect();
     cases.push(Case { name: "4 × 8, 1 ms".to_owned(), hold_us: (1_000, 1_000), crowds });
     for (name, hold_us) in [("20 ms", (20_000, 20_000)), ("5 to 25 ms", (5_000, 25_000))] {
-        let mut crowds = vec![crowd("floor, told", Client::Floor, TOLD, 2)];
+        let mut crowds = vec![crowd(TOLD_FLOOR, Client::Floor, TOLD, 2)];
         crowds.extend(ours(2));
         crowds.iter_mut().for_each(|crowd| crowd.pause_us = 5_000);
         let alone = crowd("muxlock, alone", Client::Muxlock, QUEUE, 1);

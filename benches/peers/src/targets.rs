@@ -1,5 +1,6 @@
 //! What the library promises itself, and whether it was kept.
 
+use crate::contention::{IN_QUEUE, RETRYING, TOLD_FLOOR};
 use crate::driver::{Cell, Entry, Verdict};
 use crate::job::{Client, Sample};
 use crate::questions::{
@@ -56,7 +57,7 @@ pub fn all(answers: &[Answer]) -> Vec<Target> {
     let allocations = counted(Client::Muxlock, |sample| sample.allocations);
     let floor_instructions = counted(Client::Floor, |sample| sample.instructions);
     let more_calls = calls(Client::Muxlock) - calls(Client::Floor);
-    vec![
+    let mut targets = vec![
         at_most("pair, p50 to the floor's, in the four states", 1.10, 2, pair(|sample| sample.p50)),
         at_most("pair, p99 to the floor's, in the four states", 1.25, 2, pair(|sample| sample.p99)),
         at_most("far masters, p50 to the floor's", 1.05, 2, vec![far(|sample| sample.p50)]),
@@ -94,6 +95,54 @@ pub fn all(answers: &[Answer]) -> Vec<Target> {
         .beside(answers.threads(FLOOR_THREADS, FLOOR_IN_FLIGHT)),
         at_most("pairs/s lost from 5 to 9 masters, in per cent", 35.0, 0, lost(Client::Muxlock))
             .beside(lost(Client::Floor)),
+    ];
+    targets.extend(contention(&answers));
+    targets
+}
+
+/// Those of processes that want one lock.
+fn contention(answers: &Answers) -> Vec<Target> {
+    let queue = |cell: &str, figure: fn(&Sample) -> f64| {
+        let entry = answers.labelled(Question::Contention, cell, IN_QUEUE);
+        entry.map_or(f64::NAN, |entry| entry.median(figure))
+    };
+    let to = |cell: &str, label: &str, figure: fn(&Sample) -> f64| {
+        let entry = |label| answers.labelled(Question::Contention, cell, label);
+        let pair = entry(IN_QUEUE).zip(entry(label));
+        pair.map_or(f64::NAN, |(ours, other)| ours.ratio(other, figure))
+    };
+    let rate = |cell| queue(cell, |sample| sample.rate);
+    let even = ["2, 0 ms", "16, 0 ms", "64, 0 ms", "2, 1 ms", "16, 1 ms", "64, 1 ms"];
+    let crowds = ["16, 1 ms", "64, 1 ms", "256, 1 ms"];
+    let told = to("pause, 5 to 25 ms", TOLD_FLOOR, |sample| sample.p50);
+    let cpu = queue("256, 1 ms", |sample| sample.cpu / 1e3);
+    vec![
+        at_least(
+            "256 processes to 16, locks/s, held for 1 ms",
+            0.92,
+            2,
+            vec![rate("256, 1 ms") / rate("16, 1 ms")],
+        ),
+        at_most(
+            "most to least of a process; 2, 16, 64 of them, held for 0 and 1 ms",
+            1.15,
+            2,
+            even.map(|cell| queue(cell, |sample| sample.most / sample.least)).to_vec(),
+        ),
+        at_most(
+            "gap between holders in ms, p99; 16, 64, 256 processes",
+            3.0,
+            1,
+            crowds.map(|cell| queue(cell, |sample| sample.gap_p99 / 1e6)).to_vec(),
+        ),
+        at_most("hand-off to that of a floor that is told, p50", 1.3, 2, vec![told]),
+        at_most("CPU of the clients for a lock in µs, 256 processes", 250.0, 0, vec![cpu]),
+        at_least(
+            "16 processes, held for 0 ms, locks/s to those that retry",
+            1.0,
+            2,
+            vec![to("16, 0 ms", RETRYING, |sample| sample.rate)],
+        ),
     ]
 }
 
@@ -131,6 +180,10 @@ impl Answers<'_> {
 
     fn cell(&self, question: Question, name: &str) -> Option<&Cell> {
         self.cells(question).iter().find(|cell| cell.name == name)
+    }
+
+    fn labelled(&self, question: Question, cell: &str, label: &str) -> Option<&Entry> {
+        self.cell(question, cell)?.labelled(label)
     }
 
     /// What was not measured is not a number, which no target is met with.
