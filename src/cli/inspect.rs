@@ -265,7 +265,10 @@ fn as_json(resource: &str, seen: &Seen) -> Value {
 }
 
 fn queue_as_json(queue: &Queue) -> Value {
-    let entry = |(place, entry): (usize, &Entry)| json!({"place": place, "client": entry.client, "listens": entry.listens});
+    let entry = |(place, Entry { client, listens }): (usize, &Entry)| {
+        let listens = *listens;
+        json!({ "place": place, "client": client, "listens": listens })
+    };
     let entries: Vec<_> = queue.entries.iter().enumerate().map(entry).collect();
     json!({"length": queue.length, "entries": entries, "more": queue.more()})
 }
