@@ -863,9 +863,6 @@ impl Engine {
     /// own was told; `None` if it does not wait in a queue.
     pub fn place(&self, id: OpId) -> Option<u32> {
         let (op, _) = self.operations.patience_of(id)?;
-        if matches!(self.operations[op].progress, Progress::Won(_)) {
-            return None;
-        }
         let number = self.queues.stand_of(self.key_of(op)?)?;
         self.stands.get(number)?.place.filter(|place| *place != PLACE_NONE)
     }
