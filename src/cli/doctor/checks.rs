@@ -522,7 +522,7 @@ impl Findings<'_> {
             rights.push(CHANNELS.to_owned());
         }
         // If the locks lack their keys too, another finding says so.
-        if !keys.is_empty() && keys.iter().all(|right| waits(right)) {
+        if !keys.is_empty() && keys.iter().all(waits) {
             rights.push(format!("~{}*", pattern(self.subject.common.key_prefix)));
         }
         if rights.is_empty() {
