@@ -1,14 +1,16 @@
-//! `muxlock inspect`: who holds a lock, on each master.
+//! `muxlock inspect`: who holds a lock, on each master, and who waits for it.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::{Inspection, NodeInspection, NodeOutcome, Redlock};
+use muxlock::{Config, Inspection, NodeInspection, NodeOutcome, Redlock};
 use serde_json::{Value, json};
 
 use super::options::{Options, duration};
+use super::queue::{self, Entry, Queue};
 use super::stopwatch::pause;
+use super::wire::{Failure, ask_each};
 
 /// No holder has a quorum.
 const NOT_HELD: u8 = 1;
@@ -25,6 +27,11 @@ const WATCH_MIN: Duration = Duration::from_millis(100);
 /// It shows the beginning of the holder's token, which is enough to tell holders
 /// apart, and too little to release the lock. The answer is past when you read
 /// it.
+///
+/// If clients stand in a queue for the lock, it shows the queue of each master:
+/// its length, and the first entries with their places. An entry is the channel of
+/// a client; one that nobody listens to has ended, and the next release drops it.
+/// This takes +llen +lrange +pubsub|numsub.
 ///
 /// Exit status: 0 if a quorum of masters has one holder, 1 if none has, 2 if it
 /// could not start, 3 if too few masters answered.
@@ -49,49 +56,82 @@ pub struct Args {
 
 /// Runs the command. An error means that it could not start.
 pub fn run(args: &Args) -> io::Result<ExitCode> {
-    let redlock = args.options.builder()?.build().map_err(io::Error::other)?;
+    let builder = args.options.builder()?;
+    let config = builder.config().map_err(io::Error::other)?;
+    let redlock = builder.build().map_err(io::Error::other)?;
     let mut out = io::stdout();
     let Some(period) = args.watch else {
-        let inspection = redlock.inspect(&args.resource).map_err(io::Error::other)?;
+        let seen = args.look(&redlock, &config)?;
         // If nobody reads it, the code says it all the same.
-        let _ = out.write_all(args.show(&inspection).as_bytes());
-        return Ok(code(&inspection));
+        let _ = out.write_all(args.show(&seen).as_bytes());
+        return Ok(code(&seen.inspection));
     };
-    watch(args, &redlock, period.max(WATCH_MIN), &mut out)
+    watch(args, (&redlock, &config), period.max(WATCH_MIN), &mut out)
 }
 
 /// Until it is interrupted, or a change cannot be written.
 fn watch(
     args: &Args,
-    redlock: &Redlock,
+    (redlock, config): (&Redlock, &Config),
     period: Duration,
     out: &mut io::Stdout,
 ) -> io::Result<ExitCode> {
     let redraws = out.is_terminal() && !args.json;
     let mut before = String::new();
     loop {
-        let inspection = redlock.inspect(&args.resource).map_err(io::Error::other)?;
-        let state = state(&inspection);
+        let seen = args.look(redlock, config)?;
+        let state = args.state(&seen);
         let text = match redraws {
-            true => format!("{CLEAR}{}", args.show(&inspection)),
+            true => format!("{CLEAR}{}", args.show(&seen)),
             false if state == before => String::new(),
-            false if args.json => args.show(&inspection),
-            false => format!("{}\n", summary(&args.resource, &inspection)),
+            false if args.json => args.show(&seen),
+            false => format!("{}\n", summary(&args.resource, &seen.inspection)),
         };
         before = state;
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-            return Ok(code(&inspection));
+            return Ok(code(&seen.inspection));
         }
         pause(period);
     }
 }
 
+/// What the masters said.
+struct Seen {
+    inspection: Inspection,
+    /// The queue on each master that has answered.
+    queues: Vec<Option<Result<Queue, Failure>>>,
+}
+
 impl Args {
-    fn show(&self, inspection: &Inspection) -> String {
+    fn look(&self, redlock: &Redlock, config: &Config) -> io::Result<Seen> {
+        let inspection = redlock.inspect(&self.resource).map_err(io::Error::other)?;
+        let common = config.common();
+        let key = [common.key_prefix, self.resource.as_bytes()].concat();
+        let within = common.connect_timeout.saturating_add(common.node_timeout);
+        let nodes: Vec<usize> = (0..config.nodes()).collect();
+        let queues = ask_each(&nodes, |node| {
+            let outcome = inspection.nodes()[node].outcome;
+            let has_said = matches!(outcome, NodeOutcome::Held | NodeOutcome::Absent);
+            has_said.then(|| queue::ask(config, node, &key, within))
+        });
+        Ok(Seen { inspection, queues })
+    }
+
+    fn show(&self, seen: &Seen) -> String {
         match self.json {
-            true => format!("{}\n", as_json(&self.resource, inspection)),
-            false => as_text(&self.resource, inspection),
+            true => format!("{}\n", as_json(&self.resource, seen)),
+            false => as_text(&self.resource, seen),
         }
+    }
+
+    /// What a change is: not the time that passes, nor what a line for a change does not show.
+    fn state(&self, seen: &Seen) -> String {
+        let of = |node: &NodeInspection| match node.holding {
+            Some(holding) => format!("{:?} {}", node.outcome, holding.holder()),
+            None => format!("{:?}", node.outcome),
+        };
+        let nodes = seen.inspection.nodes().iter().map(of).collect::<Vec<_>>().join(",");
+        if self.json { format!("{nodes} {:?}", seen.queues) } else { nodes }
     }
 }
 
@@ -103,16 +143,8 @@ fn code(inspection: &Inspection) -> ExitCode {
     }
 }
 
-/// What a change is: not the time that passes.
-fn state(inspection: &Inspection) -> String {
-    let of = |node: &NodeInspection| match node.holding {
-        Some(holding) => format!("{:?} {}", node.outcome, holding.holder()),
-        None => format!("{:?}", node.outcome),
-    };
-    inspection.nodes().iter().map(of).collect::<Vec<_>>().join(",")
-}
-
-fn as_text(resource: &str, inspection: &Inspection) -> String {
+fn as_text(resource: &str, seen: &Seen) -> String {
+    let inspection = &seen.inspection;
     let address = |node: &NodeInspection| node.address.chars().count();
     let width = inspection.nodes().iter().map(address).max().unwrap_or(0);
     let mut text = String::new();
@@ -128,8 +160,30 @@ fn as_text(resource: &str, inspection: &Inspection) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
+    for (node, queue) in inspection.nodes().iter().zip(&seen.queues) {
+        text.extend(queue.as_ref().map(|queue| queue_as_text(&node.address, queue)));
+    }
     text.push_str(&summary(resource, inspection));
     text.push('\n');
+    text
+}
+
+/// Nothing for a master without a queue.
+fn queue_as_text(address: &str, queue: &Result<Queue, Failure>) -> String {
+    let queue = match queue {
+        Ok(queue) if queue.length == 0 => return String::new(),
+        Ok(queue) => queue,
+        Err(failure) => return format!("queue on {address}: not known: {failure}\n"),
+    };
+    let mut text = format!("queue on {address}: {}\n", queue.length);
+    for (place, entry) in queue.entries.iter().enumerate() {
+        let client = entry.client.as_deref().unwrap_or("not of this library");
+        let listens = if entry.listens { "listening" } else { "not listening" };
+        text.push_str(&format!("  {place}  {client}  {listens}\n"));
+    }
+    if queue.more() > 0 {
+        text.push_str(&format!("  and {} more\n", queue.more()));
+    }
     text
 }
 
@@ -184,9 +238,10 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-fn as_json(resource: &str, inspection: &Inspection) -> Value {
+fn as_json(resource: &str, seen: &Seen) -> Value {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let node = |node: &NodeInspection| {
+    let inspection = &seen.inspection;
+    let node = |(node, queue): (&NodeInspection, &Option<Result<Queue, Failure>>)| {
         json!({
             "node": node.node,
             "address": &*node.address,
@@ -198,12 +253,22 @@ fn as_json(resource: &str, inspection: &Inspection) -> Value {
             "holder": node.holding.map(|holding| holding.holder().to_string()),
             "expires_in_ms": node.holding.and_then(|it| it.expires_in()).map(millis),
             "said": said(node),
+            "queue": queue.as_ref().and_then(|queue| queue.as_ref().ok()).map(queue_as_json),
         })
     };
     json!({
         "resource": resource,
         "holder": inspection.holder().map(|holder| holder.to_string()),
         "free_in_ms": inspection.free_in().map(millis),
-        "nodes": inspection.nodes().iter().map(node).collect::<Vec<_>>(),
+        "nodes": inspection.nodes().iter().zip(&seen.queues).map(node).collect::<Vec<_>>(),
     })
+}
+
+fn queue_as_json(queue: &Queue) -> Value {
+    let entry = |(place, Entry { client, listens }): (usize, &Entry)| {
+        let listens = *listens;
+        json!({ "place": place, "client": client, "listens": listens })
+    };
+    let entries: Vec<_> = queue.entries.iter().enumerate().map(entry).collect();
+    json!({"length": queue.length, "entries": entries, "more": queue.more()})
 }

@@ -11,6 +11,7 @@ mod manual;
 mod options;
 mod page;
 mod paint;
+mod queue;
 #[cfg(target_os = "linux")]
 mod run;
 #[cfg(not(target_os = "linux"))]

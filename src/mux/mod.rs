@@ -299,6 +299,31 @@ impl Multiplexer {
         self.home.is_here().then(|| self.driver.engine().kept(id)).flatten()
     }
 
+    /// How many clients stand before this one in the queue for the lock that an acquisition waits
+    /// for. `None` if it does not wait in a queue, or was not told its place yet; see
+    /// [`Waiting`](crate::Waiting). A holder that has waited in the queue stands in it, in front.
+    ///
+    /// Several acquisitions of this multiplexer that wait for the same resource have one place
+    /// together, that of the first; the others follow it in their order. A place is as of the last
+    /// time that a master told it: a client that waits asks every few seconds at least, and the
+    /// queue promises nothing. If the acquisition fails,
+    /// [`LockError::place`](crate::LockError::place) says the last one.
+    ///
+    /// ```no_run
+    /// use muxlock::{Multiplexer, OpId};
+    ///
+    /// fn show(mux: &Multiplexer, id: OpId) {
+    ///     match mux.place(id) {
+    ///         Some(0) => println!("nobody is before this one"),
+    ///         Some(before) => println!("{before} clients are before this one"),
+    ///         None => println!("waiting"),
+    ///     }
+    /// }
+    /// ```
+    pub fn place(&self, id: OpId) -> Option<u32> {
+        self.home.is_here().then(|| self.driver.engine().place(id)).flatten()
+    }
+
     /// Releases the lock without a result: [`poll_done`](Multiplexer::poll_done) returns nothing
     /// for it. The commands leave with the next [`flush`](Multiplexer::flush).
     pub fn abandon(&mut self, lease: Lease) {

@@ -874,7 +874,7 @@ impl Engine {
     /// How many engines stand before this acquisition's in the queue for its lock, as far as its
     /// own was told; `None` if it does not wait in a queue.
     pub fn place(&self, id: OpId) -> Option<u32> {
-        let op = self.operations.lookup(id)?;
+        let (op, _) = self.operations.patience_of(id)?;
         let number = self.queues.stand_of(self.key_of(op)?)?;
         self.stands.get(number)?.place.filter(|place| *place != PLACE_NONE)
     }

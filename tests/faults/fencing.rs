@@ -6,7 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use muxlock::{FencingToken, Redlock};
@@ -189,12 +189,6 @@ fn resources(file: PathBuf, url: &str) -> [Box<dyn Resource>; 2] {
     [Box::new(File(file)), Box::new(Value::connect(url))]
 }
 
-fn signal(child: &Again, name: &str) {
-    let id = child.id().to_string();
-    let kill = ["-c", r#"kill -s "$1" "$2""#, "sh", name, &id];
-    assert!(Command::new("sh").args(kill).status().expect("sh runs").success());
-}
-
 /// Each line of its input is an order: takes the lock, or writes with the number of it, whatever
 /// has happened since.
 fn hold_and_write() {
@@ -244,7 +238,7 @@ fn holder_stopped_past_its_ttl_is_refused_by_what_checks() {
     for check in [Check::On, Check::Off].into_iter().cycle().take(2 * runs) {
         writeln!(orders, "lock").unwrap();
         let older: FencingToken = told.next().expect("it has the lock").parse().unwrap();
-        signal(&child, "STOP");
+        child.signal("STOP");
         let lock = scene.redlock.fenced().try_lock_for(KEY, LONG, PATIENT).unwrap();
         let newer = lock.fencing_token();
         assert!(newer > older, "{newer} after {older}");
@@ -252,7 +246,7 @@ fn holder_stopped_past_its_ttl_is_refused_by_what_checks() {
             assert!(resource.write(Check::On, newer, "of the other"));
         }
         writeln!(orders, "{}", if check == Check::On { "checked" } else { "unchecked" }).unwrap();
-        signal(&child, "CONT");
+        child.signal("CONT");
         let written = told.next().expect("it has gone on");
         let left = resources.each_mut().map(|resource| resource.read());
         match check {

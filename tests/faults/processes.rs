@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use std::{env, mem, process, thread};
 
@@ -81,13 +81,6 @@ fn process_that_ends_while_holding_does_not_hang_and_its_keys_end() {
     });
 }
 
-/// Stops or continues a child of this test.
-fn signal(child: &Again, name: &str) {
-    let id = child.id().to_string();
-    let kill = ["-c", r#"kill -s "$1" "$2""#, "sh", name, &id];
-    assert!(Command::new("sh").args(kill).status().expect("sh runs").success());
-}
-
 /// Holds the lock until it is told something, and then says whether it still does.
 fn hold_until_told() {
     let urls = env::var(URLS_VARIABLE).expect("the parent names the masters");
@@ -116,10 +109,10 @@ fn holder_stopped_past_its_deadline_knows_it_when_it_goes_on() {
     let mut child = Again::start(command.stdin(Stdio::piped()));
     let mut told = child.told();
     assert_eq!(told.next().as_deref(), Some("held"));
-    signal(&child, "STOP");
+    child.signal("STOP");
     let lock = second.try_lock_for(KEY, LONG, PATIENT).unwrap();
     masters.iter().for_each(|master| soon("it has it", || owns(master, &lock, KEY)));
-    signal(&child, "CONT");
+    child.signal("CONT");
     child.take_input().expect("it is piped").write_all(b"go on\n").unwrap();
     // R22: it was over when it woke up, and what it then sends is compared with the new owner.
     let expected = "valid: false, expired: true, was held: false";

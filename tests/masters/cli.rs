@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
-use muxlock::testing::Masters;
+use muxlock::testing::{Master, Masters, Value as Answer};
 use muxlock::{Redlock, RestartGuard};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::{Folder, TTL, all_ready, patient, soon};
 
 /// The tool, without the settings of the user who runs the test.
@@ -88,6 +88,77 @@ fn inspect_shows_who_holds_a_lock_and_exits_accordingly() {
     let last = out.lines().last().unwrap();
     assert_eq!((code, last), (3, "unknown: only 1 of 3 masters answered"), "{out}");
     assert!(out.contains("  disconnected (connection refused)\n"), "{out}");
+}
+
+/// Clients that wait, one that has ended, something else in the list, and more than are shown.
+#[test]
+fn inspect_shows_the_queue_and_who_of_it_listens() {
+    let (masters, redlock, list) = start();
+    let inspect =
+        |more: &[&str]| run(muxlock(&["inspect", "deploy"]).args(more).env("MUXLOCK_NODES", &list));
+    let lock = redlock.try_lock("deploy", TTL).unwrap();
+    let waiter = all_ready(&patient(masters.urls()));
+    let queue = "deploy:muxlock:queue";
+    let length = |master: &Master| tell_number(master, &["LLEN", queue]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(waiter.try_lock_for("deploy", TTL, TTL).unwrap()));
+        soon("it waits", || masters.iter().any(|master| length(master) == 1));
+        let gate = masters.iter().position(|master| length(master) == 1).unwrap();
+        let entries = masters[gate].query(&[b"LRANGE", queue.as_bytes(), b"0", b"0"]).unwrap();
+        let Answer::Array(entries) = entries else { panic!("{entries:?}") };
+        let Answer::Bulk(channel) = &entries[0] else { panic!("{entries:?}") };
+        let channel = str::from_utf8(channel).unwrap();
+        let ended = "muxlock:00000000000000000000";
+        let secret = str::from_utf8(lock.token().as_bytes()).unwrap();
+        tell_number(&masters[gate], &["RPUSH", queue, ended, secret]);
+
+        let (code, out, err) = inspect(&[]);
+        let address = masters[gate].addr();
+        let shown = format!(
+            "\nqueue on {address}: 3\n  0  {channel}  listening\n  1  {ended}  not listening\n  \
+             2  not of this library  not listening\ndeploy is held by "
+        );
+        assert!(code == 0 && err.is_empty() && out.contains(&shown), "{out}");
+        assert_eq!(out.matches("queue on").count(), 1, "the others have none: {out}");
+        let (_, out, _) = inspect(&["--json"]);
+        let json: Value = serde_json::from_str(&out).expect("it is JSON");
+        let expected = json!({"length": 3, "more": 0, "entries": [
+            {"place": 0, "client": channel, "listens": true},
+            {"place": 1, "client": ended, "listens": false},
+            {"place": 2, "client": null, "listens": false},
+        ]});
+        assert_eq!(json["nodes"][gate]["queue"], expected);
+        assert_eq!(json["nodes"][(gate + 1) % 3]["queue"]["length"], 0);
+        assert!(!out.contains(secret));
+
+        for _ in 0..10 {
+            tell_number(&masters[gate], &["RPUSH", queue, ended]);
+        }
+        let (_, out, _) = inspect(&[]);
+        assert!(out.contains("  9  ") && !out.contains("  10  "), "{out}");
+        assert!(out.contains("\n  and 3 more\ndeploy is held by "), "{out}");
+        assert_eq!(length(&masters[gate]), 13, "nothing was changed");
+        // Who may not read it is told so, and the rest.
+        masters[gate].query(&[b"ACL", b"SETUSER", b"default", b"-lrange"]).unwrap();
+        let (code, out, _) = inspect(&[]);
+        let refused =
+            format!("\nqueue on {address}: not known: it refused: NOPERM\ndeploy is held");
+        assert!(code == 0 && out.contains(&refused), "{out}");
+        assert!(lock.unlock().unwrap().was_held());
+    });
+    waiter.shutdown(TTL);
+    let (_, out, _) = inspect(&["--json"]);
+    let json: Value = serde_json::from_str(&out).expect("it is JSON");
+    let nodes = json["nodes"].as_array().unwrap().iter();
+    assert!(nodes.clone().all(|node| node["queue"]["length"] == 0), "{json}");
+}
+
+fn tell_number(master: &Master, words: &[&str]) -> i64 {
+    let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
+    match master.query(&words).unwrap() {
+        Answer::Integer(number) => number,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -277,7 +277,8 @@ fn rights_are_found_and_granted() {
     let urls = with("locker");
     let places = masters.urls();
     // Newer servers have a right of their own for releases.
-    let prefixed = [&SLOW[..], &["--prefix", "app:", "--allow", "permission-delete"]].concat();
+    let others = ["--allow", "permission-delete", "--allow", "permission-waiting"];
+    let prefixed = [&SLOW[..], &["--prefix", "app:"], &others].concat();
     let seen = doctor(&urls, &prefixed);
     assert_eq!(seen.found(&places), ["not-checked 0", "not-checked 1", "not-checked 2"]);
     let text = seen.json.to_string();
@@ -319,6 +320,79 @@ fn rights_are_found_and_granted() {
     let unknown = [&prefixed[..], &["--lock-user", "nobody"]].concat();
     let seen = doctor(&places, &unknown);
     assert!(seen.json.to_string().contains("there is no such user"), "{}", seen.json);
+}
+
+/// A user with the rights of the documentation for waiting lacks nothing, and what a user without
+/// them is granted is enough.
+#[test]
+fn rights_to_wait_are_found_and_granted() {
+    let test = "rights_to_wait_are_found_and_granted";
+    if is_older_than([7, 0, 0], test, "-client|tracking in ACL SETUSER") || !can_paste() {
+        return;
+    }
+    let page = include_str!("../../docs/operating.md");
+    let row = page.split("if it waits for locks (`try_lock_for`): `").nth(1).unwrap();
+    let waiter = row.split('`').next().unwrap().replace("\\|", "|");
+    let masters = Masters::start(2).unwrap();
+    let words = ["ACL", "SETUSER", "locker", "reset", "on", ">sesame", "~app:*"];
+    let locker = [&words[..], &LOCKER.split(' ').collect::<Vec<_>>()].concat();
+    for master in masters.iter() {
+        tell(master, &[&locker[..], &waiter.split(' ').collect::<Vec<_>>()].concat());
+        tell(master, &["ACL", "SETUSER", "locker", "&muxlock:*"]);
+    }
+    let urls: Vec<_> =
+        masters.urls().iter().map(|url| url.replace("//", "//locker:sesame@")).collect();
+    let places = masters.urls();
+    let own = ["--prefix", "app:", "--allow", "permission-delete", "--allow", "not-checked"];
+    let own = [&SLOW[..], &own, &["--allow", "even"]].concat();
+    let other = [&own[..], &["--lock-user", "locker"]].concat();
+    let is_silent = || {
+        assert_eq!(doctor(&urls, &own).found(&places), [""; 0]);
+        assert_eq!(doctor(&places, &other).found(&places), [""; 0]);
+    };
+    is_silent();
+    // A plain user of locks, whom both ways find.
+    for (asks, args) in [(&urls, &own), (&places, &other)] {
+        tell(&masters[0], &locker);
+        let seen = doctor(asks, args);
+        assert_eq!(seen.found(&places), ["permission-waiting 0"], "{}", seen.json);
+        let (fix, text) = (seen.fix_of("permission-waiting"), seen.json.to_string());
+        // Commands without authentication are every user's.
+        let missing = waiter.split(' ').filter(|right| *right != "+hello");
+        assert!(missing.into_iter().all(|right| fix.contains(right)), "{fix}");
+        assert!(text.contains("ask it again after random delays") && seen.code == 0, "{text}");
+        paste(&fix, None);
+        is_silent();
+    }
+    // Only what is missing.
+    let mut prefix = format!("redis-cli -h 127.0.0.1 -p {} ACL SETUSER locker", masters[0].port());
+    for (lack, grant) in [
+        (&["resetchannels"][..], "'&muxlock:*'"),
+        (&["-subscribe"], "+subscribe"),
+        (&["-client|caching", "-exists"], "'+client|caching' +exists"),
+        (&["-lpos"], "+lpos +rpush +lpush"),
+        (&["resetkeys", "~app:*:doctor:????????????????"], "'~app:*'"),
+    ] {
+        tell(&masters[0], &[&["ACL", "SETUSER", "locker"], lack].concat());
+        let seen = doctor(&urls, &own);
+        assert_eq!(seen.found(&places), ["permission-waiting 0"], "{lack:?}: {}", seen.json);
+        let fix = seen.fix_of("permission-waiting");
+        assert_eq!(fix, format!("{prefix} {grant}"));
+        paste(&fix, None);
+        is_silent();
+    }
+    tell(&masters[0], &["ACL", "SETUSER", "locker", "-rpush"]);
+    let fix = doctor(&places, &other).fix_of("permission-waiting");
+    assert_eq!(fix, format!("{prefix} +rpush"));
+    // The administrator sees the table of the tracked keys.
+    tell(&masters[1], &["CONFIG", "SET", "tracking-table-max-keys", "999"]);
+    let seen = doctor(&places, &own);
+    assert_eq!(seen.found(&places), ["waiting 1"], "{}", seen.json);
+    prefix = prefix.replace(&masters[0].port().to_string(), &masters[1].port().to_string());
+    let set = "CONFIG SET tracking-table-max-keys 1000000";
+    assert_eq!(seen.fix_of("waiting"), prefix.replace("ACL SETUSER locker", set));
+    paste(&seen.fix_of("waiting"), None);
+    assert_eq!(doctor(&places, &own).found(&places), [""; 0]);
 }
 
 #[test]
@@ -540,7 +614,7 @@ fn twelve_defects_are_found_and_the_fixes_mend_them() {
     set(3, &[["bind", "127.0.0.1 -192.0.2.1"], ["protected-mode", "no"], ["maxclients", "20"]]);
     urls[3] = urls[3].replace(&login(""), &login("default")) + "?durable=yes";
     let _crowd: Vec<_> = (0..16).map(|_| connect(&masters[3])).collect();
-    let app = ["ACL", "SETUSER", "app", "on", ">se same", "+@all"];
+    let app = ["ACL", "SETUSER", "app", "on", ">se same", "&*", "+@all"];
     tell(&masters[1], &[&app[..], &["~other:*"]].concat());
     tell(&masters[4], &[&app[..], &["~*", "-client|id", "-pttl"]].concat());
     for i in [1, 4] {

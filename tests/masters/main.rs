@@ -44,3 +44,4 @@ mod run_terminal;
 mod testing;
 #[cfg(target_os = "linux")]
 mod threads;
+mod waiting;

@@ -1270,13 +1270,19 @@ fn user_with_few_rights_can_lock_and_no_more() {
 #[test]
 fn documented_user_is_denied_nothing() {
     let page = include_str!("../../docs/operating.md");
-    let rights = page.split("| ACL user: `").nth(1).and_then(|rest| rest.split("`, `~").next());
-    let rights = rights.expect("the page lists the commands").replace("\\|", "|");
+    let rights = |row: &str| {
+        let rest = page.split(row).nth(1).expect("the page lists the commands");
+        rest.split('`').next().expect("the list ends").replace("\\|", "|")
+    };
+    let (plain, waits) =
+        (rights("| ACL user: `"), rights("if it waits for locks (`try_lock_for`): `"));
     let masters = start(3);
     for master in &masters {
         let mut command = vec!["ACL", "SETUSER", "locker", "on", ">se:cret", "~app:*"];
-        command.extend(rights.split(' '));
+        command.extend(plain.split(' ').chain(waits.split(' ')));
         tell(master, &command);
+        // Servers before 6.2 know no channels in rules.
+        ask(master, &["ACL", "SETUSER", "locker", "&muxlock:*"]);
         // What the page adds for some servers; the others refuse the name.
         for right in ["+delex", "+delifeq"] {
             ask(master, &["ACL", "SETUSER", "locker", right]);
@@ -1288,6 +1294,20 @@ fn documented_user_is_denied_nothing() {
     lock.extend(TTL).unwrap();
     assert!(redlock.inspect(KEY).unwrap().holder().is_some());
     assert!(lock.unlock().unwrap().was_held());
+    // One waits, steps out, and one waits and is told.
+    let waiter = all_ready(&patient(masters.iter().map(url)).key_prefix("app:"));
+    let lock = redlock.try_lock(KEY, TTL).unwrap();
+    let error = refused(waiter.try_lock_for(KEY, TTL, SOON / 20));
+    assert_eq!(error.place(), Some(0), "{error}");
+    thread::scope(|scope| {
+        let waits = || waiter.try_lock_for(KEY, TTL, PATIENT).unwrap().unlock().unwrap();
+        let granted = scope.spawn(waits);
+        soon("it waits", || waiter.stats().queued == 2);
+        assert!(lock.unlock().unwrap().was_held());
+        assert!(granted.join().unwrap().was_held());
+    });
+    assert_eq!(waiter.shutdown(SOON), 0);
+    drop(waiter);
     // The connections are killed and made again, and clock and role are looked at.
     for master in &masters {
         let killed = master.query(&[b"CLIENT", b"KILL", b"USER", b"locker"]).unwrap();

@@ -9,6 +9,7 @@ use muxlock::testing::Value;
 use muxlock::{Config, Failover};
 
 use super::clocks::{ADVANCES_WITHIN, Sample, Times};
+use crate::cli::queue;
 use crate::cli::stopwatch::{Stopwatch, pause, wall_micros};
 use crate::cli::wire::{Failure, RefusalKind, Wire};
 
@@ -31,9 +32,11 @@ const CERTIFICATE_DAYS_MAX: u32 = 30;
 const INFO_LINES_MAX: usize = 10_000;
 /// Servers do not say that it is the year 10,000.
 const SECONDS_MAX: i64 = 253_402_300_799;
+/// A channel as those that clients listen to while they wait. Nobody listens to this one.
+const CHANNEL: &[u8] = b"muxlock:doctor";
 const RELEASE: &[u8] = include_bytes!("../../scripts/release.lua");
 
-const SETTINGS: [&str; 13] = [
+const SETTINGS: [&str; 14] = [
     "maxmemory",
     "maxmemory-policy",
     "appendonly",
@@ -45,6 +48,7 @@ const SETTINGS: [&str; 13] = [
     "min-replicas-max-lag",
     "timeout",
     "client-output-buffer-limit",
+    "tracking-table-max-keys",
     "protected-mode",
     "bind",
 ];
@@ -139,7 +143,10 @@ pub fn ask(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
         },
     )?;
     let marker = config.common().flush_marker.map(<[u8]>::to_vec);
-    let said = questions(&mut wire, plan, marker.as_deref(), is_open);
+    let mut said = questions(&mut wire, plan, marker.as_deref(), is_open);
+    if let Ok(said) = &mut said {
+        said.refused.extend(refused_apart(config, node));
+    }
     let failover = config.failover(node, QUESTIONS_WITHIN).and_then(Result::ok);
     let certificate_days = certificate_days(config, node);
     said.map(|said| Said { failover, certificate_days, ..said }).map_err(|failure| match failure {
@@ -203,10 +210,19 @@ fn questions(
         return Ok(Said { info, ..Said::nothing(is_open) });
     }
     let settings = settings(wire)?;
-    let trials = trials(&plan.key, marker);
+    let queue = queue::key_of(&plan.key);
+    let mut trials = trials(&plan.key, marker);
+    trials.extend(waiting_trials(&queue));
     let refused = refused(&trials, |words| wire.ask(words).map(drop))?;
     let refused_other = match &plan.lock_user {
-        Some(user) => Some(refused_other(wire, user, &trials)?),
+        Some(user) => {
+            trials.extend(apart_trials());
+            trials.extend([
+                ("rpush", vec![b"RPUSH", queue.as_slice(), b"x"]),
+                ("lpush", vec![b"LPUSH", &queue, b"x"]),
+            ]);
+            Some(refused_other(wire, user, &trials)?)
+        }
         None => None,
     };
     let clients = known(wire.ask(&[b"CLIENT", b"LIST"]))?.map(|reply| clients(&text(reply)));
@@ -298,6 +314,36 @@ fn trials<'a>(key: &'a [u8], marker: Option<&'a [u8]>) -> Vec<Trial<'a>> {
         trials.push(("marker", vec![b"EVAL", b"return 0", b"1", marker]));
     }
     trials
+}
+
+/// What waiting in a queue takes beside that. RPUSH and LPUSH would leave something behind.
+fn waiting_trials(queue: &[u8]) -> Vec<Trial<'_>> {
+    vec![
+        ("client|tracking", vec![b"CLIENT", b"TRACKING", b"OFF"]),
+        ("client|caching", vec![b"CLIENT", b"CACHING", b"YES"]),
+        ("publish", vec![b"PUBLISH", CHANNEL, b"t"]),
+        ("exists", vec![b"EXISTS", queue]),
+        ("llen", vec![b"LLEN", queue]),
+        ("lpos", vec![b"LPOS", queue, b"x"]),
+        ("lindex", vec![b"LINDEX", queue, b"0"]),
+        ("lrem", vec![b"LREM", queue, b"1", b"x"]),
+        ("lpop", vec![b"LPOP", queue]),
+    ]
+}
+
+/// What changes the connection, which then answers no other question.
+fn apart_trials() -> [Trial<'static>; 2] {
+    [("hello", vec![b"HELLO", b"3"]), ("subscribe", vec![b"SUBSCRIBE", CHANNEL])]
+}
+
+/// Each on a connection of its own. Any reply but a refusal will do.
+fn refused_apart(config: &Config, node: usize) -> Vec<Refused> {
+    let refused = |(right, words): Trial<'static>| {
+        let mut wire = Wire::greet(config, node, config.common().connect_timeout).ok()?;
+        let failure = wire.ask(&words).err().filter(|failure| failure.refusal().is_some())?;
+        Some(Refused { right, failure })
+    };
+    apart_trials().into_iter().filter_map(refused).collect()
 }
 
 fn refused(

@@ -24,6 +24,31 @@ const OUTPUT_BUFFER_MIN: u64 = 1024 * 1024;
 const LAG_RESOLUTION: u64 = 1;
 /// A right that releases need not have.
 const DELETES: [&str; 2] = ["delex", "delifeq"];
+/// Those that waiting in a queue takes beside the others.
+const WAITS: [&str; 13] = [
+    "hello",
+    "client|tracking",
+    "client|caching",
+    "subscribe",
+    "publish",
+    "exists",
+    "llen",
+    "lpos",
+    "lindex",
+    "lrem",
+    "lpop",
+    "rpush",
+    "lpush",
+];
+/// They would leave something behind, so they are asked for, but not tried.
+const UNTRIED: [&str; 2] = ["rpush", "lpush"];
+const CHANNEL_RIGHTS: [&str; 2] = ["subscribe", "publish"];
+const CHANNELS: &str = "&muxlock:*";
+const WAITS_SLOWER: &str = "clients that wait ask it again after random delays";
+/// With fewer, a client that waits may not be told that its key has changed.
+const TRACKED_KEYS_MIN: u64 = 1_000;
+/// What servers have by default.
+const TRACKED_KEYS: &str = "1000000";
 
 /// Whether the locks of a new client can count on a master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +100,7 @@ pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
                 findings.persistence(said);
                 findings.connections(said);
                 findings.rights(said);
+                findings.waiting(said);
                 findings.clock(said);
                 findings.unknown(said);
             }
@@ -426,7 +452,9 @@ impl Findings<'_> {
             it.failure.refusal().is_some_and(|kind| kinds.contains(&kind))
         };
         let forbidden = [RefusalKind::Command, RefusalKind::Key];
-        let missing: Vec<_> = refused.iter().filter(|it| is(&forbidden, it)).collect();
+        let is_lock = |it: &&Refused| !WAITS.contains(&it.right);
+        let missing: Vec<_> =
+            refused.iter().filter(is_lock).filter(|it| is(&forbidden, it)).collect();
         let (deletes, missing): (Vec<_>, Vec<_>) =
             missing.into_iter().partition(|it| DELETES.contains(&it.right));
         let user = self.subject.lock_user.or(self.subject.master.user).unwrap_or("default");
@@ -449,6 +477,71 @@ impl Findings<'_> {
             self.add(Finding::new(Note, Id::PermissionDelete, why).mended_by(fix));
         }
         self.refusals(said);
+    }
+
+    /// Whether clients can wait in a queue there. Locks do not need it.
+    fn waiting(&mut self, said: &Said) {
+        let limit = said.setting("tracking-table-max-keys").and_then(|limit| limit.parse().ok());
+        if limit.is_some_and(|limit: u64| (1..TRACKED_KEYS_MIN).contains(&limit)) {
+            let why = "tracking-table-max-keys is small: it forgets to tell clients that wait";
+            let fix = self.config_set(&[("tracking-table-max-keys", TRACKED_KEYS)]);
+            self.add(Finding::new(Note, Id::Waiting, why).mended_by(fix));
+        }
+        let is_unknown = |it: &&Refused| match it.failure.refusal() {
+            Some(RefusalKind::Unknown) => WAITS.contains(&it.right),
+            Some(RefusalKind::Command | RefusalKind::Key) | None => false,
+            Some(_) => it.right == "hello",
+        };
+        if let Some(Refused { right, .. }) = said.refused.iter().find(is_unknown) {
+            let what = if *right == "hello" { "RESP3" } else { *right };
+            let why = format!("it does not know {what}: {WAITS_SLOWER}");
+            return self.add(Finding::new(Note, Id::Waiting, why));
+        }
+        match &said.refused_other {
+            Some(Ok(refused)) => self.waiting_rights(refused, &[]),
+            Some(Err(_)) => {}
+            None => self.waiting_rights(&said.refused, &UNTRIED),
+        }
+    }
+
+    /// The rights to wait that are missing. Who lacks one for lists is taken to lack the untried.
+    fn waiting_rights(&mut self, refused: &[Refused], untried: &[&'static str]) {
+        let of = |kind: RefusalKind| {
+            let is_it = move |it: &&Refused| it.failure.refusal() == Some(kind);
+            refused.iter().filter(is_it).map(|it| it.right)
+        };
+        let waits = |right: &&str| WAITS.contains(right);
+        let mut commands: Vec<_> = of(RefusalKind::Command).filter(waits).collect();
+        if commands.iter().any(|right| right.starts_with('l')) {
+            commands.extend(untried);
+        }
+        let mut rights: Vec<_> = commands.iter().map(|right| format!("+{right}")).collect();
+        let (channels, keys): (Vec<_>, Vec<_>) =
+            of(RefusalKind::Key).partition(|right| CHANNEL_RIGHTS.contains(right));
+        if !channels.is_empty() {
+            rights.push(CHANNELS.to_owned());
+        }
+        // If the locks lack their keys too, another finding says so.
+        if !keys.is_empty() && keys.iter().all(waits) {
+            rights.push(format!("~{}*", pattern(self.subject.common.key_prefix)));
+        }
+        if rights.is_empty() {
+            return;
+        }
+        let user = self.subject.lock_user.or(self.subject.master.user).unwrap_or("default");
+        let grant = |rights: &[String]| {
+            let words = ["ACL", "SETUSER", user].into_iter();
+            let words: Vec<_> = words.chain(rights.iter().map(String::as_str)).collect();
+            redis_cli(&self.subject.master, By::Administrator, &words)
+        };
+        let mut fix = grant(&rights);
+        if CHANNEL_RIGHTS.iter().all(|right| commands.contains(right)) {
+            // Which channels the user may use shows only if it may use a command for them. For a
+            // user of all channels, the line is refused and changes nothing.
+            fix = format!("{fix}\n{}", grant(&[CHANNELS.to_owned()]));
+        }
+        let why = format!("the user {user:?} lacks {}: {WAITS_SLOWER}", rights.join(" "));
+        self.add(Finding::new(Note, Id::PermissionWaiting, why).mended_by(fix));
     }
 
     /// The rights that are missing, and the command that grants them.

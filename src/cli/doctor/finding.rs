@@ -31,6 +31,8 @@ pub enum Id {
     ClockFrozen,
     Permission,
     PermissionDelete,
+    PermissionWaiting,
+    Waiting,
     Script,
     Latency,
     Timeout,

@@ -392,6 +392,11 @@ mod tests {
             (refused("delex", RefusalKind::Command), "note permission-delete 2"),
             (refused("delex", RefusalKind::Unknown), ""),
             (refused("client|kill", RefusalKind::Other), ""),
+            (refused("lpos", RefusalKind::Command), "note permission-waiting 2"),
+            (refused("publish", RefusalKind::Key), "note permission-waiting 2"),
+            (refused("lpos", RefusalKind::Unknown), "note waiting 2"),
+            (refused("hello", RefusalKind::Other), "note waiting 2"),
+            (refused("client|caching", RefusalKind::Other), ""),
         ];
         for (refused, expected) in table {
             let found = last(Said { refused: vec![refused.clone()], ..said(2, "") });

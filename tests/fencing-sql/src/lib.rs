@@ -6,7 +6,7 @@
 use std::env;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use muxlock::testing::Masters;
@@ -187,13 +187,13 @@ fn stopped_holder_is_refused_and_without_the_check_harms() {
     for order in ["checked", "unchecked"].into_iter().cycle().take(2 * runs) {
         writeln!(orders, "lock").unwrap();
         let older: FencingToken = told.next().expect("it has the lock").parse().unwrap();
-        signal(&child, "STOP");
+        child.signal("STOP");
         let newer = scene.redlock.fenced().try_lock_for(KEY, TTL, PATIENT).unwrap();
         assert!(newer.fencing_token() > older);
         assert!(other.enter(newer.fencing_token()));
         assert!(other.write(newer.fencing_token(), other.balance() + 5));
         writeln!(orders, "{order}").unwrap();
-        signal(&child, "CONT");
+        child.signal("CONT");
         let is_written = told.next().expect("it has gone on");
         // The control shows the harm: 5 are gone.
         let expected = if order == "checked" { ("false", 105) } else { ("true", 90) };
@@ -203,12 +203,6 @@ fn stopped_holder_is_refused_and_without_the_check_harms() {
     drop(orders);
     assert!(child.status().success());
     println!("measured: {runs} of {runs} refused; without the check, {runs} writes were lost");
-}
-
-fn signal(child: &Again, name: &str) {
-    let id = child.id().to_string();
-    let kill = ["-c", r#"kill -s "$1" "$2""#, "sh", name, &id];
-    assert!(Command::new("sh").args(kill).status().expect("sh runs").success());
 }
 
 /// F22: a check at the write alone does not save what was read.
