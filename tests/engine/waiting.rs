@@ -427,8 +427,8 @@ fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     assert!(sets(&s.drain()));
 }
 
-/// A lock may be held on a quorum alone: that its key is absent elsewhere says nothing, however many
-/// times it is seen.
+/// A lock may be held on a quorum alone: that its key is absent elsewhere says nothing, however
+/// many times it is seen.
 #[test]
 fn w9_absent_key_where_no_vote_was_refused_wakes_nobody() {
     for (lacking, at) in (0..NODES).flat_map(|node| [0, 1, 2].map(|at| (node, at))) {
