@@ -411,8 +411,10 @@ impl Engine {
         let Some((op, _)) = self.waiting_first(stand) else {
             return;
         };
-        let is_free = left == ABSENT;
+        let heeds = self.heeded(stand.refused).contains(node);
         let stand = self.stand(number);
+        // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
+        let is_free = left == ABSENT && (heeds || place > 1);
         match place {
             // After a refused round, the look is put off, but not until others overtake.
             0 if now < stand.backs_off_until && is_free => stand.hasten(now.after(wait / 2)),
@@ -422,7 +424,8 @@ impl Engine {
             _ if is_free => {
                 let at = stand.overtakes_at(now, wait);
                 match place {
-                    2.. if now >= at => return self.try_now(now, op, number),
+                    2.. if now >= at && heeds => return self.try_now(now, op, number),
+                    2.. if now >= at => self.watch(now, number),
                     _ => stand.check_by(at.max(now)),
                 }
             }
@@ -456,12 +459,28 @@ impl Engine {
         };
         let mut order = self.nodes.gate_order(&stand.key);
         order.retain(|node| self.nodes.may_wait_at(*node));
+        let heeded = self.heeded(stand.refused);
+        if order.iter().filter(|node| heeded.contains(**node)).count() >= WATCHED_NODES {
+            order.retain(|node| heeded.contains(*node));
+        }
         // Stable, so the order of gates stays within both parts.
         order.sort_by_key(|node| !stand.refused.contains(*node));
         let moved = (stand.rotation * WATCHED_NODES).checked_rem(order.len()).unwrap_or(0);
         order.rotate_left(moved);
         order.into_iter().take(WATCHED_NODES).for_each(|node| nodes.insert(node));
         nodes
+    }
+
+    /// The nodes whose absent keys may mean that the lock is free. If those that refused the last
+    /// round deny a quorum, it is not free before one of them has lost its key.
+    fn heeded(&self, refused: NodeSet) -> NodeSet {
+        let mut watched = NodeSet::EMPTY;
+        let may_wait = refused.iter().filter(|node| self.nodes.may_wait_at(*node));
+        may_wait.for_each(|node| watched.insert(node));
+        match self.nodes.len() - watched.len() < self.config.quorum() {
+            true => watched,
+            false => NodeSet::all(self.nodes.len()),
+        }
     }
 
     fn watch_nodes(&mut self, number: u32, nodes: NodeSet) {
@@ -494,7 +513,9 @@ impl Engine {
             return;
         }
         stand.unheard.remove(node);
-        if left == ABSENT {
+        let refused = stand.refused;
+        if left == ABSENT && self.heeded(refused).contains(node) {
+            let stand = self.stand(number);
             stand.doubts = false;
             let Some(stand) = self.stands.get(number) else {
                 return;
@@ -504,7 +525,10 @@ impl Engine {
             }
             return self.set_stand_timer(number);
         }
-        stand.armed.insert(node);
+        let stand = self.stand(number);
+        if left != ABSENT {
+            stand.armed.insert(node);
+        }
         if let Ok(left @ 0..) = u64::try_from(left) {
             let at = now.after(Duration::from_millis(left.saturating_add(1)));
             stand.free_at = Some(stand.free_at.map_or(at, |before| before.min(at)));
@@ -532,14 +556,14 @@ impl Engine {
                 stand.was_changed = how == Free::Changed;
                 self.try_now(now, op, number);
             }
-            None | Some(1) => {
+            Some(2..) if how != Free::Seen => {}
+            None | Some(_) => {
                 let at = stand.overtakes_at(now, wait);
                 match how == Free::Seen && now >= at {
                     true => self.try_now(now, op, number),
                     false => stand.check_by(at.max(now)),
                 }
             }
-            Some(_) => {}
         }
     }
 
@@ -663,6 +687,7 @@ impl Engine {
         let is_overtaker = stand.is_queued() && stand.place != Some(0);
         stand.held = Some(token);
         (stand.refused_in_row, stand.free_since, stand.doubts) = (0, None, false);
+        stand.refused = NodeSet::EMPTY;
         (stand.was_woken, stand.was_changed) = (false, false);
         stand.check_at = None;
         stand.forget_watch();

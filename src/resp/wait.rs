@@ -15,7 +15,8 @@ const PUBLISH: &[u8] = b"return redis.call('PUBLISH',ARGV[1],'t')";
 
 /// What a queue's key has behind the lock's key (W5).
 const QUEUE_TAIL: &[u8] = b":muxlock:queue";
-/// How long a queue lives after the last engine has queued up or asked for its place (W14).
+/// How long a queue lives after the last engine has queued up, asked for its place, or stepped in
+/// front of one that slept (W14).
 const LEASE_MS: &[u8] = b"20000";
 /// The most engines in a queue (W14). The script says this place to one that is not in it.
 const PLACES_MAX: &[u8] = b"1023";
@@ -55,7 +56,8 @@ pub(super) fn encode(wait: Wait<'_>, out: &mut BytesMut) {
                 Step::ToFront => b"1",
             };
             let (script, queue) = (STEP_OUT.as_bytes(), queue_of(key));
-            append(out, &[b"EVAL", script, b"2", key, &queue, channel.as_bytes(), front]);
+            let words = [b"EVAL", script, b"2", key, &queue, channel.as_bytes(), front, LEASE_MS];
+            append(out, &words);
         }
     }
 }
@@ -121,7 +123,7 @@ mod tests {
             let words = [about(QUEUE_UP), vec!["20000".into(), "1023".into()]].concat();
             assert_eq!(words_of(Wait::QueueUp { key: bytes, channel }), words);
             for (to, word) in [(Step::Out, "0"), (Step::ToFront, "1")] {
-                let words = [about(STEP_OUT), vec![word.to_owned()]].concat();
+                let words = [about(STEP_OUT), vec![word.to_owned(), "20000".into()]].concat();
                 assert_eq!(words_of(Wait::StepOut { key: bytes, channel, to }), words);
             }
             assert_eq!(words_of(Wait::TimeToLive { key: bytes }), ["PTTL", key]);

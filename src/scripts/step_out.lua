@@ -4,6 +4,7 @@ if p then redis.call("LREM",q,1,me) end
 if ARGV[2]=="1" then
 if p~=0 then redis.call("LPOP",q) end
 redis.call("LPUSH",q,me)
+redis.call("PEXPIRE",q,ARGV[3])
 i=1
 elseif not p or p>1 then
 return 0

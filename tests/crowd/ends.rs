@@ -9,6 +9,7 @@ use muxlock::{KeepAlive, LockErrorKind, LockGuard, Redlock, Standalone, Waiting}
 use testbed::{PATIENT, SOON, Stopwatch, TTL, all_ready, heavy, pause, soon, within};
 
 use crate::contender::{KEY, Part};
+use crate::foreign::try_take;
 use crate::scene::scene;
 use crate::servers::{ask, queue_holder, queue_of, queued, queued_anywhere, sets, start};
 use muxlock::testing::Value;
@@ -161,6 +162,45 @@ fn is_passed(held: Held) {
     assert!(lock.unlock().unwrap().was_held());
     if !is_elsewhere {
         is_clean(&masters);
+    }
+}
+
+/// Taking the place of the only other one ends the queue for a moment.
+#[test]
+fn queue_of_one_that_stepped_in_front_ends_by_itself() {
+    let masters = start(1);
+    let lock = try_take(&masters, KEY).expect("nobody has it");
+    ask(&masters[0], &["RPUSH", &queue_of(KEY), "muxlock:gone"]);
+    let waiter = client(&masters, Waiting::Queue);
+    let got = thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiter.try_lock_for(KEY, TTL, PATIENT).unwrap());
+        soon("it waits behind", || queued_anywhere(&masters) == 2);
+        lock.give_back();
+        waiting.join().expect("no panic")
+    });
+    soon("who is gone was dropped", || queued_anywhere(&masters) == 1);
+    let left = ask(&masters[0], &["PTTL", &queue_of(KEY)]);
+    assert!(matches!(left, Value::Integer(1..=QUEUE_LEASE_MS)), "{left:?}");
+    assert!(got.unlock().unwrap().was_held());
+    is_clean(&masters);
+}
+
+/// How long a stranger's key lives may be more than there is room for beside the place.
+#[test]
+fn key_that_lives_for_ages_is_waited_for_like_any_other() {
+    let masters = start(1);
+    ask(&masters[0], &["SET", KEY, "stranger", "PX", "9223370000000000000"]);
+    for place in 0..3 {
+        let waiter = client(&masters, Waiting::Queue);
+        thread::scope(|scope| {
+            const PATIENCE: Duration = Duration::from_millis(300);
+            let waiting = scope.spawn(|| waiter.try_lock_for(KEY, TTL, PATIENCE).unwrap_err());
+            soon("it waits", || queued_anywhere(&masters) == place + 1);
+            let error = waiting.join().expect("no panic");
+            assert_eq!(error.place(), u32::try_from(place).ok());
+            assert_eq!(waiter.stats().disconnected, 0);
+        });
+        ask(&masters[0], &["RPUSH", &queue_of(KEY), &format!("muxlock:gone{place}")]);
     }
 }
 

@@ -429,6 +429,44 @@ fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     assert!(sets(&s.drain()));
 }
 
+/// A lock may be held on a quorum alone: that its key is absent elsewhere says nothing, however
+/// many times it is seen.
+#[test]
+fn w9_absent_key_where_no_vote_was_refused_wakes_nobody() {
+    for (lacking, at) in (0..NODES).flat_map(|node| [0, 1, 2].map(|at| (node, at))) {
+        let mut s = queueing();
+        patient(&mut s);
+        s.drain();
+        s.reply(lacking, Reply::Ok);
+        (0..NODES).filter(|node| *node != lacking).for_each(|node| s.reply(node, Reply::Nil));
+        let end = s.now.after(Duration::from_secs(1));
+        while s.now < end {
+            for acted in s.drain() {
+                let left = |node| if node == lacking { ABSENT } else { HELD };
+                match acted {
+                    Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(0)),
+                    Acted::Wait(node, Waits::Hello) => s.reply(node, Reply::Map),
+                    Acted::Wait(node, Waits::Subscribe) => {
+                        let channel = s.channel.clone();
+                        s.engine.handle_push(s.now, node, Push::Subscribed(&channel));
+                    }
+                    Acted::Wait(node, Waits::Publish) => {
+                        s.tell(node, "t");
+                        s.reply(node, Reply::Integer(1));
+                    }
+                    Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(at, left(node))),
+                    Acted::Wait(node, Waits::Track | Waits::Cache) => s.reply(node, Reply::Ok),
+                    Acted::Wait(node, Waits::TimeToLive) => {
+                        s.reply(node, Reply::Integer(left(node)))
+                    }
+                    acted => panic!("{lacking} lacks it, place {at}: {acted:?}"),
+                }
+            }
+            s.pass(Duration::from_millis(1));
+        }
+    }
+}
+
 /// W3.
 #[test]
 fn w3_gate_that_is_gone_or_slow_is_left_for_the_next() {
