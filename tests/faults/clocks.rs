@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use muxlock::{
     Builder, LockErrorKind, NodeOutcome, NodeState, QuarantineCause, Redlock, RestartGuard, Retry,
+    Waiting,
 };
 
 use crate::scene::{
@@ -74,13 +75,33 @@ fn clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadlin
     let test = "clocks_stepped_forward_under_a_waiting_client_it_waits_for_the_firsts_deadline";
     let Some(clocks) = start(test) else { return };
     let retry = Retry::default().most(Duration::from_millis(2));
-    let (first, second) = held(&clocks, &guarded(durable(&clocks.masters)).retry(retry), MAX_TTL);
+    let retrying = guarded(durable(&clocks.masters)).waiting(Waiting::Retry).retry(retry);
+    let (first, second) = held(&clocks, &retrying, MAX_TTL);
+    // It tries every few milliseconds, and so it does right before and after the step.
+    let rounds = second.stats().rounds;
+    step_while_it_waits(&clocks, &first, &second, || second.stats().rounds > rounds + 20);
+}
+
+/// The masters say that the lock has expired, and the first in the queue is woken.
+#[test]
+fn clocks_stepped_forward_under_a_client_in_the_queue_it_waits_for_the_firsts_deadline() {
+    let test =
+        "clocks_stepped_forward_under_a_client_in_the_queue_it_waits_for_the_firsts_deadline";
+    let Some(clocks) = start(test) else { return };
+    let (first, second) = held(&clocks, &guarded(durable(&clocks.masters)), MAX_TTL);
+    step_while_it_waits(&clocks, &first, &second, || second.stats().queued > 0);
+}
+
+fn step_while_it_waits(
+    clocks: &Clocks,
+    first: &First,
+    second: &Redlock,
+    does_it_wait: impl FnMut() -> bool,
+) {
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| first.is_never_joined_by(&second));
-        // It tries every few milliseconds, and so it does right before and after the step.
-        let rounds = second.stats().rounds;
-        soon("it waits", || second.stats().rounds > rounds + 20);
-        set(&clocks, MINUTE);
+        let waiting = scope.spawn(|| first.is_never_joined_by(second));
+        soon("it waits", does_it_wait);
+        set(clocks, MINUTE);
         drop(waiting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
     });
 }

@@ -14,6 +14,7 @@ use muxlock::{Lease, NodeState, NodeStatus, Waits};
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};
 use super::node::Memory;
+use super::node::Node;
 use super::plan::Class;
 use super::queue::Event;
 use super::rare::Rare;
@@ -337,8 +338,12 @@ impl World {
     /// The lock is free for long, and somebody waits who is awake.
     fn check_wake(&mut self) {
         for client in 0..self.clients.len() {
-            let nodes = self.clients[client].engine.nodes();
-            let ready = nodes.filter(|node| node.state == NodeState::Ready).count();
+            let nodes = self.clients[client].engine.nodes().zip(&self.nodes);
+            // A client takes a while to see that a node is frozen.
+            let votes = |(seen, node): &(NodeStatus, &Node)| {
+                seen.state == NodeState::Ready && node.is_running(self.now)
+            };
+            let ready = nodes.filter(votes).count();
             if let (false, Some(crowd)) = (2 * ready > self.plan.nodes, &mut self.crowd) {
                 crowd.lacked_at[client] = self.now;
             }
