@@ -108,6 +108,7 @@ pub struct Crowd {
     handed_at: Option<u64>,
     hand_offs: Vec<u64>,
     rounds_before: u64,
+    queued_before: Vec<u64>,
     /// When each client last had no quorum of nodes that vote.
     lacked_at: Vec<u64>,
     /// Whether clients saw different nodes as the gate: they know different things of the nodes.
@@ -150,6 +151,7 @@ impl World {
             handed_at: None,
             hand_offs: Vec::new(),
             rounds_before: self.rounds_of_all(),
+            queued_before: self.clients.iter().map(|it| it.engine.stats().queued).collect(),
             lacked_at: vec![0; clients],
             is_split: false,
             untidy_before: (0..self.nodes.len()).map(|node| self.is_untidy(node)).collect(),
@@ -220,9 +222,13 @@ impl World {
         if let (Some(handed_at), None) = (crowd.handed_at.take(), crowd.holder) {
             crowd.hand_offs.push(now - handed_at);
         }
-        // Nobody's share counts before everybody has come.
-        let others = crowd.waits.iter().enumerate().filter(|(other, _)| *other != client);
-        crowd.is_complete |= { others }.all(|(_, wait)| wait.is_some());
+        // Nobody's share counts before everybody has come, and stands in a queue.
+        let is_there = |(other, wait): (usize, &Option<_>)| {
+            let queued = self.clients[other].engine.stats().queued;
+            other == client || wait.is_some() && queued > crowd.queued_before[other]
+        };
+        let is_complete = crowd.waits.iter().enumerate().all(is_there);
+        crowd.is_complete |= is_complete;
         crowd.early += u32::from(!crowd.is_complete);
         if crowd.early >= EARLY_MAX {
             // They come and go, and never meet.
