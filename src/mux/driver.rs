@@ -609,7 +609,7 @@ pub(super) fn disconnected(error: &io::Error) -> NodeOutcome {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::{SocketAddr, TcpListener};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread::JoinHandle;
 
@@ -729,6 +729,99 @@ mod tests {
         events.iter().for_each(|event| driver.defer(event));
         let surplus = NodeOutcome::Protocol(ProtocolError::Surplus);
         assert_eq!(driver.engine.nodes().next().unwrap().last_failure, Some(surplus));
+    }
+
+    /// A driver whose only node has completed the handshake, and speaks RESP3 from now on; and the
+    /// server's end of the connection.
+    fn speaking_resp3() -> (Driver, Poll, Events, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = Builder::default().node(format!("redis://{address}?restart_guard=off"));
+        let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(8));
+        let config = config.config().unwrap();
+        let mut driver = Driver::new(config, poll.registry(), Token(7)).unwrap();
+        driver.connect(Clock.now());
+        driver.flush();
+        let (mut server, _) = listener.accept().unwrap();
+        while !driver.nodes[0].socket.as_ref().is_some_and(|socket| socket.connected) {
+            turn(&mut driver, &mut poll, &mut events);
+        }
+        assert!(server.read(&mut [0; 4_096]).unwrap() > 0);
+        server.write_all(GREETING).unwrap();
+        while !driver.engine.is_idle(0) {
+            turn(&mut driver, &mut poll, &mut events);
+        }
+        driver.nodes[0].socket.as_mut().unwrap().reader.speak(Protocol::Resp3);
+        (driver, poll, events, server)
+    }
+
+    const PUSH: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
+    /// Sends a SET, which the server reads.
+    fn send_set(driver: &mut Driver, server: &mut TcpStream) {
+        acquire(driver);
+        driver.flush();
+        assert!(server.read(&mut [0; 4_096]).unwrap() > 0);
+    }
+
+    /// Takes turns until the acquisition is done, which must be soon. Returns whether it succeeded.
+    fn is_acquired(driver: &mut Driver, poll: &mut Poll, events: &mut Events) -> bool {
+        for _ in 0..1_000 {
+            if let Some((_, Done::Acquired(result))) = driver.poll_done(|| Clock.now()) {
+                return result.is_ok();
+            }
+            turn(driver, poll, events);
+        }
+        panic!("the acquisition ends");
+    }
+
+    #[test]
+    fn half_a_push_on_an_idle_connection_is_neither_surplus_nor_late_and_its_rest_is_taken() {
+        for cut in 1..PUSH.len() {
+            let (mut driver, mut poll, mut events, mut server) = speaking_resp3();
+            let (head, tail) = PUSH.split_at(cut);
+            let due = driver.due();
+            server.write_all(head).unwrap();
+            let pending = |driver: &Driver| {
+                driver.nodes[0].socket.as_ref().map(|socket| socket.reader.pending().to_vec())
+            };
+            while pending(&driver) != Some(head.to_vec()) {
+                assert_eq!(driver.engine.nodes().next().unwrap().last_failure, None);
+                turn(&mut driver, &mut poll, &mut events);
+            }
+            assert!(driver.engine.is_idle(0) && driver.due() == due, "nothing waits for the rest");
+            send_set(&mut driver, &mut server);
+            server.write_all(&[tail, b"+OK\r\n"].concat()).unwrap();
+            assert!(is_acquired(&mut driver, &mut poll, &mut events));
+            assert_eq!(pending(&driver), Some(vec![]));
+            assert_eq!(driver.engine.nodes().next().unwrap().last_failure, None);
+        }
+    }
+
+    #[test]
+    fn half_a_push_before_an_answer_that_never_comes_hangs_no_call() {
+        let (mut driver, mut poll, mut events, mut server) = speaking_resp3();
+        server.write_all(&PUSH[..9]).unwrap();
+        send_set(&mut driver, &mut server);
+        assert!(!is_acquired(&mut driver, &mut poll, &mut events));
+        let later = Clock.now().after(Duration::from_secs(60));
+        driver.after_wait(later);
+        driver.handle_timeout(later);
+        assert!(driver.engine.nodes().next().unwrap().last_failure.is_some(), "it stays silent");
+    }
+
+    /// A deferred push is read with the answer behind it.
+    #[test]
+    fn deferred_push_is_no_answer_and_is_read_with_the_one_behind_it() {
+        let (mut driver, mut poll, mut events, mut server) = speaking_resp3();
+        send_set(&mut driver, &mut server);
+        server.write_all(PUSH).unwrap();
+        poll.poll(&mut events, None).unwrap();
+        events.iter().for_each(|event| driver.defer(event));
+        assert!(driver.nodes[0].deferred.is_some() && !driver.engine.is_idle(0));
+        server.write_all(b"+OK\r\n").unwrap();
+        assert!(is_acquired(&mut driver, &mut poll, &mut events));
+        assert_eq!(driver.engine.nodes().next().unwrap().last_failure, None);
     }
 
     #[test]

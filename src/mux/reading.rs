@@ -35,7 +35,9 @@ impl Driver {
 
     /// As [`handle_event`](Driver::handle_event), when no caller waits for anything. An answer that
     /// is too late to matter is read with the next one, which will be announced. At the latest it
-    /// is read before the node fails for its silence. Bytes that are no answer are read at once.
+    /// is read before the node fails for its silence. So is a push: it wakes no caller. If it gives
+    /// the turn to this client, the next one in the queue looks for itself. Bytes from a node that
+    /// owes no answer are read at once.
     pub(crate) fn defer(&mut self, event: &Event) {
         // Other systems announce nothing again before all was read.
         let is_announced_again = cfg!(any(target_os = "linux", target_os = "android"));

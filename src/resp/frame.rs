@@ -15,7 +15,6 @@ use crate::token::Fingerprint;
 
 /// The only array that is expected.
 const PAIR: &[u8] = b"*2\r\n";
-const NULL: &[u8] = b"_\r\n";
 
 /// The length of the first frame; `None` if it is not complete. It fails at the first byte that
 /// cannot belong to an expected reply.
@@ -33,35 +32,60 @@ pub(super) fn frame_length(
             _ => text_length(bytes, TEXT_BYTES_MAX),
         },
         Some(b'*') => pair_length(bytes),
-        Some(b'_') if protocol == Protocol::Resp3 => null_length(bytes),
-        Some(b'=') if protocol == Protocol::Resp3 => verbatim_length(bytes),
-        Some(b'%') if protocol == Protocol::Resp3 => map_length(bytes),
-        // Its place is before the next reply.
-        Some(b'>') if protocol == Protocol::Resp3 => Err(ProtocolError::Unexpected),
+        Some(kind) if protocol == Protocol::Resp3 => match kind {
+            b'_' => number_length(bytes),
+            b'=' => verbatim_length(bytes, TEXT_BYTES_MAX),
+            b'%' => map_length(bytes),
+            // A push has its place before the next reply. No command asks for the others.
+            b'>' | b'#' | b',' | b'(' | b'!' | b'~' | b'|' => Err(ProtocolError::Unexpected),
+            _ => Err(ProtocolError::Malformed),
+        },
         Some(_) => Err(ProtocolError::Malformed),
     }
 }
 
-/// The length of a null in RESP3.
-fn null_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
-    let common = bytes.len().min(NULL.len());
-    match bytes[..common] == NULL[..common] {
-        true => Ok((common == NULL.len()).then_some(common)),
-        false => Err(ProtocolError::Malformed),
+/// The text between the type byte and the line end; `None` if the line is not complete. The whole
+/// line must not be longer than `longest`. It fails at the first byte that its type does not allow,
+/// however the bytes are cut.
+pub(super) fn line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, ProtocolError> {
+    let Some((&kind, rest)) = bytes.split_first() else {
+        return Ok(None);
+    };
+    let window = &rest[..rest.len().min(longest.saturating_sub(2))];
+    let mut window = window.iter().enumerate();
+    let Some(at) = window.position(|(at, byte)| !may_follow(kind, &rest[..at], *byte)) else {
+        return if bytes.len() + 1 < longest { Ok(None) } else { Err(ProtocolError::TooLarge) };
+    };
+    let (text, end) = rest.split_at(at);
+    match end {
+        [b'\r', ..] if !is_whole(kind, text) => Err(ProtocolError::Malformed),
+        [b'\r', b'\n', ..] => Ok(Some(text)),
+        [b'\r'] => Ok(None),
+        _ => Err(ProtocolError::Malformed),
     }
 }
 
-/// The text between the type byte and the line end; `None` if the line is not complete. The whole
-/// line must not be longer than `longest`.
-pub(super) fn line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, ProtocolError> {
-    let window = &bytes[..bytes.len().min(longest)];
-    let Some(at) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
-        return if bytes.len() < longest { Ok(None) } else { Err(ProtocolError::TooLarge) };
-    };
-    match (bytes[at], bytes.get(at + 1)) {
-        (b'\r', Some(b'\n')) => Ok(Some(&bytes[1..at])),
-        (b'\r', None) => Ok(None),
-        _ => Err(ProtocolError::Malformed),
+/// Whether a line of this type may go on with this byte.
+fn may_follow(kind: u8, before: &[u8], byte: u8) -> bool {
+    match (kind, before) {
+        (b'+' | b'-', _) => !matches!(byte, b'\r' | b'\n'),
+        (b'_', _) | (b'#', [_, ..]) | (b'$' | b'*', b"-1") => false,
+        (b'#', []) => matches!(byte, b't' | b'f'),
+        (b',', _) => byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'),
+        (b'$' | b'*', b"-") => byte == b'1',
+        (b'$' | b'*' | b':' | b'(', []) => byte == b'-' || byte.is_ascii_digit(),
+        _ => byte.is_ascii_digit(),
+    }
+}
+
+/// Whether a line of this type, of bytes that it allows, says something.
+fn is_whole(kind: u8, text: &[u8]) -> bool {
+    let as_text = || std::str::from_utf8(text).ok();
+    match kind {
+        b'+' | b'-' | b'_' => true,
+        b':' => as_text().is_some_and(|text| text.parse::<i64>().is_ok()),
+        b',' => as_text().is_some_and(|text| text.parse::<f64>().is_ok()),
+        _ => !matches!(text, b"" | b"-"),
     }
 }
 
@@ -70,7 +94,7 @@ pub(super) fn text_length(bytes: &[u8], longest: usize) -> Result<Option<usize>,
     let Some(header) = line(bytes, NUMBER_BYTES_MAX)? else {
         return Ok(None);
     };
-    if header.is_empty() || !header.iter().all(u8::is_ascii_digit) {
+    if header == b"-1" {
         return Err(ProtocolError::Malformed);
     }
     // The number of digits is limited, so it fits.
@@ -110,17 +134,9 @@ fn pair_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     Ok(second.map(|second| PAIR.len() + first + second))
 }
 
-/// The length of an integer, including its type and line end.
+/// The length of an integer or a null, including its type and line end.
 fn number_length(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
-    match line(bytes, NUMBER_BYTES_MAX)? {
-        Some(number) if !is_integer(number) => Err(ProtocolError::Malformed),
-        number => Ok(number.map(|number| number.len() + 3)),
-    }
-}
-
-fn is_integer(text: &[u8]) -> bool {
-    let digits = text.strip_prefix(b"-").unwrap_or(text);
-    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+    Ok(line(bytes, NUMBER_BYTES_MAX)?.map(|number| number.len() + 3))
 }
 
 pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {

@@ -422,8 +422,8 @@ mod tests {
     #[test]
     fn a_line_is_read_up_to_its_cap_and_not_beyond() {
         let line = |length: usize| [b"+", vec![b'x'; length].as_slice(), b"\r\n"].concat();
-        assert_eq!(replies(&line(LINE_BYTES_MAX - 2)), Ok(vec![Reply::Status]));
-        assert_eq!(replies(&line(LINE_BYTES_MAX)), Err(ProtocolError::TooLarge));
+        assert_eq!(replies(&line(LINE_BYTES_MAX - 3)), Ok(vec![Reply::Status]));
+        assert_eq!(replies(&line(LINE_BYTES_MAX - 2)), Err(ProtocolError::TooLarge));
         assert_eq!(replies(&vec![b'+'; 1 << 20]), Err(ProtocolError::TooLarge));
     }
 }

@@ -34,7 +34,7 @@ fn reply_corpus_with_wrong_bytes_holds() {
         for _ in 0..200 {
             let mut input = input.to_vec();
             for _ in 0..=draw(3) {
-                let (at, byte) = (draw(input.len()), b"*$:+-\r\n0129x"[draw(12)]);
+                let (at, byte) = (draw(input.len()), b"*$:+-\r\n0129x>%_=#~"[draw(18)]);
                 match draw(3) {
                     0 => input.insert(at, byte),
                     1 if input.len() > 1 => drop(input.remove(at)),

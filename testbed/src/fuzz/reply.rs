@@ -1,39 +1,60 @@
-//! The reader of replies, and arbitrary bytes.
+//! The reader of replies and pushes, and arbitrary bytes.
 
 use muxlock::ProtocolError;
 use muxlock::proto::Reply;
-use muxlock::resp::{REPLY_BYTES_MAX, ReplyReader};
+use muxlock::resp::{Protocol, REPLY_BYTES_MAX, ReplyReader};
 
-/// Any bytes, cut anywhere: the reader never panics and never keeps more than a reply. It gives the
-/// same replies and the same verdict as for the bytes in one piece.
-pub fn reply(data: &[u8]) {
-    let Some((&step, bytes)) = data.split_first() else {
-        return;
-    };
-    let whole = read(bytes, usize::MAX);
-    let split = read(bytes, usize::from(step).max(1));
-    assert_eq!(whole, split, "the cut makes a difference");
+/// The bit of the first byte that picks the protocol.
+const RESP3: u8 = 0x80;
+
+#[derive(Debug, PartialEq)]
+enum Item {
+    Reply(Reply),
+    Push(String),
 }
 
-fn read(bytes: &[u8], step: usize) -> (Vec<Reply>, Option<ProtocolError>) {
-    let mut reader = ReplyReader::new();
-    let mut replies = Vec::new();
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let room = reader.room();
-        assert!(!room.is_empty(), "a reader that returned None has room");
-        let count = room.len().min(step).min(rest.len());
-        room[..count].copy_from_slice(&rest[..count]);
-        reader.filled(count);
-        rest = &rest[count..];
-        loop {
-            match reader.next() {
-                Ok(Some(reply)) => replies.push(reply),
-                Ok(None) => break,
-                Err(error) => return (replies, Some(error)),
+/// Any bytes, cut anywhere: the reader never panics and never keeps more than a reply. It gives the
+/// same replies and pushes, and the same verdict, as for the bytes in one piece. The first byte
+/// says which protocol the server speaks, and where the bytes are cut: once, or again and again.
+pub fn reply(data: &[u8]) {
+    let Some((&first, bytes)) = data.split_first() else {
+        return;
+    };
+    let protocol = if first & RESP3 == 0 { Protocol::Resp2 } else { Protocol::Resp3 };
+    let step = usize::from(first & !RESP3);
+    let whole = read(protocol, [bytes]);
+    let (head, tail) = bytes.split_at(bytes.len() * step / usize::from(RESP3));
+    assert_eq!(whole, read(protocol, [head, tail]), "the cut makes a difference");
+    assert_eq!(whole, read(protocol, bytes.chunks(step.max(1))), "the cuts make a difference");
+}
+
+fn read<'a>(
+    protocol: Protocol,
+    parts: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<Item>, Option<ProtocolError>) {
+    let (mut reader, mut items) = (ReplyReader::new(), Vec::new());
+    reader.speak(protocol);
+    for mut rest in parts {
+        while !rest.is_empty() {
+            let room = reader.room();
+            assert!(!room.is_empty(), "a reader that returned None has room");
+            let count = room.len().min(rest.len());
+            room[..count].copy_from_slice(&rest[..count]);
+            reader.filled(count);
+            rest = &rest[count..];
+            loop {
+                let next = match reader.is_at_push() {
+                    true => reader.next_push().map(|it| it.map(|it| Item::Push(format!("{it:?}")))),
+                    false => reader.next().map(|it| it.map(Item::Reply)),
+                };
+                match next {
+                    Ok(Some(item)) => items.push(item),
+                    Ok(None) => break,
+                    Err(error) => return (items, Some(error)),
+                }
             }
+            assert!(reader.pending().len() < REPLY_BYTES_MAX, "more is kept than a reply");
         }
-        assert!(reader.pending().len() <= REPLY_BYTES_MAX, "more is kept than a reply");
     }
-    (replies, None)
+    (items, None)
 }
