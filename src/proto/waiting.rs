@@ -591,7 +591,7 @@ impl Engine {
                 self.follow_ability(now, node, effect);
                 return true;
             }
-            b'g' | b'p' | b'n' if !key.is_empty() => {}
+            b'g' | b'p' | b'n' | b'o' if !key.is_empty() => {}
             _ => return false,
         }
         let Some(key) = Resource::of_key(key) else {
@@ -601,7 +601,7 @@ impl Engine {
         match stand {
             Some(number) => self.tell_stand(now, node, number, *letter),
             // It is passed on to those behind.
-            None if *letter != b'n' => {
+            None if matches!(letter, b'g' | b'p') => {
                 self.step_aside(node, key, Step::Out);
             }
             None => {}
@@ -616,6 +616,10 @@ impl Engine {
             return;
         }
         stand.end_pauses();
+        if letter == b'o' {
+            stand.place = None;
+            return self.ask_for_place(now, number);
+        }
         stand.place = Some(if letter == b'n' { 1 } else { 0 });
         if letter == b'g' {
             stand.refused_in_row = 0;
@@ -709,19 +713,19 @@ impl Engine {
         }
         let is_awaited = self.queues.first_of(key).is_some();
         let number = self.queues.stand_of(key);
-        // A row without a place on the masters is counted at all nodes, so that it is not much
-        // longer than the turns of those who wait.
+        // A row without a place on the masters ends at all nodes, so that it is not much longer
+        // than the turns of those who wait.
         let is_counted = is_awaited || number.is_none() && self.queues.is_long_streak(key);
         let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) else {
             // Nobody else is known to wait: count, if this line is about to take it again, or has
             // taken it many times.
-            let may_count = is_counted && self.has_channel(now);
-            let gates = match may_count {
-                true if is_awaited => self.counted_gate(now, key),
-                true => self.nodes.open(),
-                false => NodeSet::EMPTY,
+            return match is_counted && self.has_channel(now) {
+                true if is_awaited => {
+                    Hand { gates: self.counted_gate(now, key), tell: Tell::Nobody }
+                }
+                true => Hand { gates: self.nodes.open(), tell: Tell::Next },
+                false => Hand::NONE,
             };
-            return Hand { gates, tell: Tell::Nobody };
         };
         let gate = stand.gate.map_or(NodeSet::EMPTY, NodeSet::one);
         match stand.turn {
@@ -762,10 +766,12 @@ impl Engine {
     /// The lock was handed on: the line stands behind those who are told, or leaves (W13). Returns
     /// whether its first waits there.
     pub(super) fn stand_behind(&mut self, now: Moment, key: &Resource) -> bool {
-        if let Some(number) = self.queues.stand_of(key) {
-            self.stands.remove(number);
-            self.queues.set_stand(key, None);
-        }
+        // A row has ended: the answers say whether others wait.
+        let Some(number) = self.queues.stand_of(key) else {
+            return false;
+        };
+        self.stands.remove(number);
+        self.queues.set_stand(key, None);
         self.queues.set_crowd(key, now.after(CROWD_FOR), None);
         let first = self.queues.first_of(key);
         first.and_then(|first| self.operations.patience_of(first)).is_some_and(

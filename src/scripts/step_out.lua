@@ -2,7 +2,10 @@ local k,q,me,i=KEYS[1],KEYS[2],ARGV[1],0
 local p=redis.call("LPOS",q,me)
 if p then redis.call("LREM",q,1,me) end
 if ARGV[2]=="1" then
-if p~=0 then redis.call("LPOP",q) end
+if p~=0 then
+local h=redis.call("LPOP",q)
+if h then redis.call("PUBLISH",h,"o"..k) end
+end
 redis.call("LPUSH",q,me)
 redis.call("PEXPIRE",q,ARGV[3])
 i=1

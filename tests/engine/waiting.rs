@@ -250,6 +250,18 @@ fn w6_told_to_be_next_it_takes_the_lock_a_stagger_later_if_it_is_still_free() {
     }
 }
 
+/// It was overtaken, and is no longer listed.
+#[test]
+fn w6_told_to_be_out_it_queues_up_anew() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 0, HELD);
+    s.drain();
+    s.tell(gate, "oresource");
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    s.tell(gate, "oother");
+    assert_eq!(s.drain(), []);
+}
+
 #[test]
 fn w6_what_is_told_to_one_that_does_not_wait_is_passed_on() {
     let mut s = queueing();

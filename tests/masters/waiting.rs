@@ -45,7 +45,8 @@ impl Scene {
     }
 
     fn step_out(&self, channel: &str, front: &str) -> Value {
-        self.ask(&["EVAL", STEP_OUT, "2", KEY, QUEUE, channel, front])
+        let lease = LEASE_MS.to_string();
+        self.ask(&["EVAL", STEP_OUT, "2", KEY, QUEUE, channel, front, &lease])
     }
 
     fn set_queue(&self, entries: &[&str]) {
@@ -292,17 +293,18 @@ fn step_out_passes_on_what_its_place_is_told() {
     }
 }
 
-/// W11: who overtook stands in front, the first that slept is out, and the next knows.
+/// W11: who overtook stands in front, the first that slept is out and told so, and the next knows.
 #[test]
 fn step_to_the_front_drops_the_first_and_tells_the_second() {
     let scene = Scene::start();
     let [mut a, mut b] = ["a", "b"].map(|channel| scene.listen(channel));
-    let table: [(&[&str], &[&str], [&str; 2]); 6] = [
+    let table: [(&[&str], &[&str], [&str; 2]); 7] = [
         (&["sleeps", "me", "a", "b"], &["me", "a", "b"], ["nk", ""]),
         (&["sleeps", "a", "me", "b"], &["me", "a", "b"], ["nk", ""]),
         (&["sleeps", "a", "b"], &["me", "a", "b"], ["nk", ""]),
         (&["me", "a", "b"], &["me", "a", "b"], ["nk", ""]),
         (&["sleeps", "me", "dead", "b"], &["me", "b"], ["", "nk"]),
+        (&["a", "me", "b"], &["me", "b"], ["ok", "nk"]),
         (&[], &["me"], ["", ""]),
     ];
     scene.set_key(TOKEN);

@@ -388,7 +388,9 @@ impl World {
         {
             return self.fail("WAKE", || format!("client {client} waits when all is quiet"));
         }
-        if crowd.trouble != Trouble::Nothing || crowd.is_split {
+        // Who lacked a quorum of votes asked again and again, and was overtaken.
+        let has_lacked = crowd.lacked_at.iter().any(|at| *at > 0);
+        if crowd.trouble != Trouble::Nothing || crowd.is_split || has_lacked {
             return;
         }
         let rounds = self.rounds_of_all() - crowd.rounds_before;
