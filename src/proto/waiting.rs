@@ -707,6 +707,7 @@ impl Engine {
     }
 
     /// How to release a lock that is about to be given up (W7, W13).
+    #[inline(never)]
     pub(super) fn hand_for(&mut self, now: Moment, key: &Resource, token: LockToken) -> Hand {
         if self.config.waiting != Waiting::Queue || self.queues.holder_of(key) != Some(token) {
             return Hand::NONE;
