@@ -789,11 +789,14 @@ impl Engine {
         let number = self.queues.stand_of(&key);
         if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
             let others = left - left.min(u64::from(stand.gates.contains(node)));
-            if others > 0 && stand.gate != Some(node) {
-                stand.foreign.insert(node);
+            match others > 0 && stand.gate != Some(node) {
+                true => stand.foreign.insert(node),
+                false => stand.foreign.remove(node),
             }
             stand.turn = match (stand.turn, others) {
                 (Turn::NotYet, _) => Turn::NotYet,
+                // Others wait elsewhere.
+                (turn, 0) if !stand.foreign.is_empty() => turn,
                 (_, 0) => Turn::Unlimited,
                 (Turn::Left(left), _) => Turn::Left(left),
                 (Turn::Unlimited, _) => Turn::Left(TURN_MAX),

@@ -221,6 +221,8 @@ fn w5_third_looks_at_a_free_lock_only_after_several_staggers() {
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
     s.reply(gate, place(2, ABSENT));
     assert!(sets(&s.drain()), "both before it sleep");
+    let _ = granted(&mut s);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::ToFront))]);
 }
 
 #[test]
@@ -360,6 +362,17 @@ fn w7_after_a_hand_on_it_stands_behind_the_others() {
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)], "others wait there");
 }
 
+/// Until the gate says how many wait there, some may.
+#[test]
+fn w7_before_the_hand_on_is_answered_it_stands_behind_the_others() {
+    let mut s = queueing();
+    let (gate, lease) = held_through_queue(&mut s);
+    s.engine.abandon(s.now, lease);
+    s.drain();
+    patient(&mut s);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+}
+
 #[test]
 fn w7_without_others_it_tries_at_once() {
     let mut s = queueing();
@@ -417,6 +430,27 @@ fn w8_end_of_the_key_wakes_the_first() {
 }
 
 /// Extensions of a kept lock change its key, too.
+/// If the nodes' keys end at different times, the first end counts.
+#[test]
+fn w8_first_end_of_a_key_wakes_the_first() {
+    for is_gate_first in [true, false] {
+        let mut s = queueing();
+        let gate = standing(&mut s, 0, HELD);
+        let other = other_of(&s.drain(), gate);
+        s.allow_waits(other);
+        s.drain();
+        for node in [gate, other] {
+            let left = if (node == gate) == is_gate_first { 20 } else { HELD };
+            s.reply(node, Reply::Ok);
+            s.reply(node, Reply::Integer(left));
+        }
+        s.pass(Duration::from_millis(20));
+        assert_eq!(s.drain(), []);
+        s.pass(Duration::from_millis(1));
+        assert!(sets(&s.drain()));
+    }
+}
+
 #[test]
 fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     let mut s = queueing();
@@ -479,6 +513,28 @@ fn w9_absent_key_where_no_vote_was_refused_wakes_nobody() {
     }
 }
 
+/// Who was granted something by some may have met others, who all try again.
+#[test]
+fn w11_after_a_split_vote_it_pauses_before_it_looks() {
+    for is_split in [false, true] {
+        let mut s = queueing();
+        patient(&mut s);
+        s.drain();
+        s.pass(Duration::from_millis(20));
+        s.reply(0, if is_split { Reply::Ok } else { Reply::Nil });
+        (1..NODES).for_each(|node| s.reply(node, Reply::Nil));
+        let acted = s.drain();
+        s.replies(0..NODES, Reply::Integer(0));
+        let Some(Acted::Wait(gate, Waits::Hello)) = acted.last() else { panic!("{acted:?}") };
+        s.allow_waits(*gate);
+        s.drain();
+        s.reply(*gate, place(0, HELD));
+        assert_eq!(s.drain().is_empty(), is_split);
+        s.pass(Duration::from_millis(64));
+        assert!(!is_split || s.drain().contains(&Acted::Wait(*gate, Waits::Cache)));
+    }
+}
+
 /// W3.
 #[test]
 fn w3_gate_that_is_gone_or_slow_is_left_for_the_next() {
@@ -505,6 +561,38 @@ fn w3_gate_that_is_gone_or_slow_is_left_for_the_next() {
         s.allow_waits(next.unwrap());
         assert!(s.drain().contains(&Acted::Wait(next.unwrap(), Waits::QueueUp)));
     }
+}
+
+/// An engine that stands at the next gate, because the one before it was slow. Returns both.
+fn moved(s: &mut Scenario) -> (usize, usize) {
+    let slow = standing(s, 5, HELD);
+    s.drain();
+    s.pass(Duration::from_millis(70));
+    assert_eq!(s.drain(), [Acted::Wait(slow, Waits::QueueUp)]);
+    s.pass(NODE_TIMEOUT);
+    let acted = s.drain();
+    let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+    s.allow_waits(next);
+    assert_eq!(s.drain(), [Acted::Wait(next, Waits::QueueUp)]);
+    s.reply(next, place(3, HELD));
+    s.reply(slow, place(5, HELD));
+    (slow, next)
+}
+
+#[test]
+fn w3_gate_that_was_slow_is_remembered() {
+    let mut s = queueing();
+    let (slow, next) = moved(&mut s);
+    let id = s.engine.acquisitions().next().expect("it waits");
+    let _ = s.engine.cancel(s.now, id);
+    let left =
+        [slow.min(next), slow.max(next)].map(|it| Acted::Wait(it, Waits::StepOut(Step::Out)));
+    assert_eq!(s.drain(), left, "W12");
+
+    let mut s = queueing();
+    let (slow, _) = moved(&mut s);
+    s.tell(slow, "gresource");
+    assert!(sets(&s.drain()), "W6");
 }
 
 #[test]
@@ -633,6 +721,49 @@ fn turns(others: i64) -> usize {
 fn w13_line_hands_on_after_its_turn_if_others_wait() {
     assert_eq!(turns(1), 17);
     assert_eq!(turns(0), 40, "without others its turn has no end");
+}
+
+/// Other clients may see another node as the gate. A line that was alone in its own queue learns of
+/// them when it counts there, and tells them when its turn is over.
+#[test]
+fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
+    let mut s = queueing();
+    patient(&mut s);
+    s.drain();
+    (0..60).for_each(|_| {
+        patient(&mut s);
+    });
+    let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+    s.allow_waits(gate);
+    s.drain();
+    s.reply(gate, place(0, ABSENT));
+    s.drain();
+    let mut lease = granted(&mut s);
+    let mut elsewhere = None;
+    for turn in 0..60 {
+        s.engine.abandon(s.now, lease);
+        let acted = s.drain();
+        let hand = |acted: &Acted| match acted {
+            Acted::HandOn(node, _, tell) => Some((*node, *tell)),
+            _ => None,
+        };
+        let hands: Vec<_> = acted.iter().filter_map(hand).collect();
+        if let Some((node, _)) = hands.iter().find(|(_, tell)| *tell == Tell::Next) {
+            assert!(turn > 16 && hands.len() == 2, "{node}: {hands:?}");
+            assert!(hands.iter().all(|(node, _)| *node == gate || Some(*node) == elsewhere));
+            return;
+        }
+        let others = |node| if node != gate && turn > 20 { 3 } else { i64::from(node == gate) };
+        for node in 0..NODES {
+            let is_counted = hands.iter().any(|(at, _)| *at == node);
+            if is_counted && others(node) == 3 {
+                elsewhere = Some(node);
+            }
+            s.reply(node, Reply::Integer(1 + if is_counted { 2 * others(node) } else { 0 }));
+        }
+        lease = granted(&mut s);
+    }
+    panic!("its turn never ends");
 }
 
 /// A line that never met another client learns of those that wait from the count at the gate.
