@@ -160,7 +160,7 @@ impl Plan {
             }
         }
         // The longest command must fit.
-        let small = if fenced == 0 { 700 } else { 1_400 };
+        let small = if fenced == 0 { 1_000 } else { 1_400 };
         let hands_over = choices.chance(450);
         let machine = |client| if hands_over && choices.chance(700) { 0 } else { client };
         let machines = (0..clients).map(machine).collect();
