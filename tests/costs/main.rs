@@ -51,9 +51,9 @@ const INSTRUCTIONS: [(Kind, On, u64); 12] = [
     (Kind::DecodeReplies, On::Memory, 385),
     (Kind::Pair, On::OneMaster, 7_397),
     (Kind::Pair, On::Masters, 11_095),
-    (Kind::Extended, On::Masters, 19_850),
+    (Kind::Extended, On::Masters, 20_279),
     (Kind::Fenced, On::Masters, 12_387),
-    (Kind::Looking, On::Guarded, 20_399),
+    (Kind::Looking, On::Guarded, 21_081),
     (Kind::InLockstep, On::Servers, 10_969),
     (Kind::InFlight, On::Servers, 357_244),
 ];
