@@ -16,6 +16,7 @@ use super::operation::{Failure, Last, OpId, Progress, Task};
 use super::stand::TURN_MAX;
 use crate::error::LockError;
 use crate::moment::Moment;
+use crate::quorum::NodeSet;
 use crate::resource::Resource;
 use crate::token::LockToken;
 
@@ -50,6 +51,8 @@ struct Queue {
     /// the masters; and until when another one counts (W13).
     streak: u32,
     streak_until: Option<Moment>,
+    /// Where something else stands in the place of its queue.
+    barred: Option<NodeSet>,
 }
 
 impl Queues {
@@ -133,6 +136,17 @@ impl Queues {
     pub(super) fn set_stand(&mut self, key: &Resource, stand: Option<u32>) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.stand = stand;
+        }
+    }
+
+    /// The nodes that are no gate of this key.
+    pub(super) fn barred(&self, key: &Resource) -> NodeSet {
+        self.by_key.get(key).and_then(|queue| queue.barred).unwrap_or(NodeSet::EMPTY)
+    }
+
+    pub(super) fn bar(&mut self, key: &Resource, node: usize) {
+        if let Some(queue) = self.by_key.get_mut(key) {
+            queue.barred.get_or_insert(NodeSet::EMPTY).insert(node);
         }
     }
 

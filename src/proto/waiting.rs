@@ -16,7 +16,7 @@ use super::stand::{CROWD_FOR, PLACE_NONE, Sent, Stand, TURN_MAX, Turn, stagger};
 use super::{Action, Engine, NodeSet};
 use crate::config::Waiting;
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ProtocolError};
+use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
 use crate::resource::Resource;
 use crate::token::LockToken;
 
@@ -163,8 +163,10 @@ impl Engine {
     fn find_gate(&mut self, now: Moment, number: u32) -> bool {
         let stand = self.stands.get(number).expect("the caller has looked it up");
         let (before, is_new) = (stand.gate, stand.is_new);
+        let barred = self.queues.barred(&stand.key);
         let is_candidate = |node: usize| {
-            self.nodes.is_candidate(now, node) || is_new && self.nodes.is_awaited(node)
+            let may_be = self.nodes.is_candidate(now, node);
+            !barred.contains(node) && (may_be || is_new && self.nodes.is_awaited(node))
         };
         if before.is_some_and(is_candidate) {
             return true;
@@ -381,8 +383,13 @@ impl Engine {
         match (request, reply) {
             (_, Reply::Error(error)) => {
                 self.stats.server_errors += 1;
+                let is_other_type = error.kind == ServerErrorKind::WrongType;
                 self.nodes[node].keep_error(error);
-                self.cannot_wait(now, node, obstacle);
+                match request {
+                    Request::QueueUp(number) if is_other_type => self.bar(now, node, number),
+                    Request::StepOut if is_other_type => {}
+                    _ => self.cannot_wait(now, node, obstacle),
+                }
             }
             (Request::Cached, Reply::Ok) | (Request::StepOut, Reply::Integer(0)) => {}
             (Request::QueueUp(number), Reply::Integer(said @ 0..)) => {
@@ -395,6 +402,18 @@ impl Engine {
             }
             _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
+    }
+
+    /// What is there in place of this key's queue is something else: it has no gate there.
+    fn bar(&mut self, now: Moment, node: usize, number: u32) {
+        let Some(stand) = self.stands.get_mut(number).filter(|it| it.gate == Some(node)) else {
+            return;
+        };
+        stand.gates.remove(node);
+        (stand.gate, stand.is_sent, stand.place) = (None, false, None);
+        stand.check_by(now);
+        self.queues.bar(&stand.key, node);
+        self.set_stand_timer(number);
     }
 
     /// The gate has told the place, and how long the lock lives there (W5).
@@ -841,8 +860,11 @@ impl Engine {
             }
             Reply::Error(error) if self.nodes.open().contains(node) => {
                 self.stats.server_errors += 1;
+                let is_other_type = error.kind == ServerErrorKind::WrongType;
                 self.nodes[node].keep_error(error);
-                self.cannot_wait(now, node, Obstacle::Queue);
+                if !is_other_type {
+                    self.cannot_wait(now, node, Obstacle::Queue);
+                }
                 self.nodes.send(NodeSet::one(node), round);
             }
             reply => self.handle_answer(now, node, round, reply),

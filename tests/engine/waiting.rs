@@ -153,6 +153,32 @@ fn w4_what_a_node_refuses_makes_the_next_candidate_the_gate() {
     }
 }
 
+/// Somebody's lock may have the name of this one's queue. Other locks have their queues there.
+#[test]
+fn w5_what_is_no_queue_is_no_gate_of_this_lock_alone() {
+    let mut s = queueing();
+    patient(&mut s);
+    s.drain();
+    let mut acted = refuse(&mut s);
+    for _ in 0..NODES {
+        let [Acted::Wait(gate, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+        s.allow_waits(gate);
+        assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+        s.reply(gate, server_error(ServerErrorKind::WrongType));
+        s.pass(Duration::ZERO);
+        acted = s.drain();
+    }
+    for _ in 0..3 {
+        assert!(matches!(acted[..], [Acted::Set(..)]), "{acted:?}");
+        assert_eq!(refuse(&mut s), []);
+        assert_eq!(s.drain(), []);
+        s.pass(Duration::from_secs(1));
+        acted = s.drain();
+    }
+    assert!(s.engine.nodes().all(|node| node.waits == Ability::Able));
+    assert!(s.engine.poll_notice().is_none());
+}
+
 /// Where no master has a queue, waits go on as they would without one.
 #[test]
 fn w2_without_a_candidate_rounds_are_repeated_after_random_delays() {
