@@ -21,7 +21,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// No more runs are spent on making one failure smaller.
 const SHRINKING_RUNS_MAX: usize = 4_000;
 /// The end of a timeline is what shows the failure.
-const TIMELINE_LINES_MAX: usize = 20_000;
+const TIMELINE_LINES_MAX: usize = 2_000;
 
 /// What came out of a campaign.
 pub struct Report {
