@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::outcome::{NodeOutcome, NodeReport};
 use crate::quorum::quorum;
-use crate::resource::{InvalidResource, RESOURCE_BYTES_MAX, Resource};
+use crate::resource::{
+    Form, InvalidResource, RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX,
+};
 
 /// What kind of failure a [`LockError`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,19 @@ pub enum LockErrorKind {
     InvalidResource {
         /// Its length in bytes.
         bytes: usize,
+    },
+    /// A lock of several resources has none, or more than [`RESOURCES_MAX`], or their names have
+    /// more than 64 KiB together. Nothing was sent.
+    InvalidSet {
+        /// How many resources, each counted once.
+        resources: usize,
+        /// The length of their names in bytes.
+        bytes: usize,
+    },
+    /// A semaphore has no permit, or more than [`SLOTS_MAX`]. Nothing was sent.
+    InvalidSlots {
+        /// How many permits.
+        slots: u32,
     },
     /// The adopted lock was not acquired with a fencing token. The client has released it. Acquire
     /// it with [`Redlock::fenced`](crate::Redlock::fenced).
@@ -92,11 +107,18 @@ struct LockErrorInner {
     attempts: u32,
     nodes: Vec<NodeReport>,
     place: Option<u32>,
+    held: Option<Resource>,
 }
 
 impl LockError {
     pub(crate) fn new(kind: LockErrorKind, attempts: u32, nodes: Vec<NodeReport>) -> LockError {
-        LockError(Box::new(LockErrorInner { kind, attempts, nodes, place: None }))
+        LockError(Box::new(LockErrorInner { kind, attempts, nodes, place: None, held: None }))
+    }
+
+    /// As it is, with the resource that was held.
+    pub(crate) fn for_held(mut self, held: Option<Resource>) -> LockError {
+        self.0.held = held;
+        self
     }
 
     /// As it is, with the place in the queue when the wait ended.
@@ -138,6 +160,13 @@ impl LockError {
     /// it was told; `None` if it did not wait in a queue. See [`Waiting`](crate::Waiting).
     pub fn place(&self) -> Option<u32> {
         self.0.place
+    }
+
+    /// Which of several resources another holder has, if the attempt was for
+    /// [several](crate::Redlock::try_lock_all): of those that the masters found held, the one that
+    /// most of them named. Each names the one that lives longest.
+    pub fn held_resource(&self) -> Option<&Resource> {
+        self.0.held.as_ref()
     }
 
     /// How many rounds were started: 0 if nothing was sent, and at most 1 for extensions and
@@ -246,6 +275,14 @@ impl LockError {
                 f,
                 "the resource name has {bytes} bytes: it must have 1 to {RESOURCE_BYTES_MAX}"
             ),
+            LockErrorKind::InvalidSet { resources, bytes } => write!(
+                f,
+                "{resources} resources with names of {bytes} bytes: one lock has 1 to \
+                 {RESOURCES_MAX} resources, with names of at most 65536 bytes together"
+            ),
+            LockErrorKind::InvalidSlots { slots } => {
+                write!(f, "the semaphore has {slots} permits: it must have 1 to {SLOTS_MAX}")
+            }
             LockErrorKind::Overloaded => f.write_str("too many operations are in flight"),
             LockErrorKind::NoEntropy => {
                 f.write_str("the operating system returned no random bytes for a token")
@@ -311,13 +348,20 @@ impl std::error::Error for LockError {}
 impl LockError {
     /// The resource's key is that of the fencing counters.
     pub(crate) fn reserved(resource: &Resource) -> LockError {
-        InvalidResource { bytes: resource.as_bytes().len() }.into()
+        InvalidResource::Name { bytes: resource.as_bytes().len() }.into()
     }
 }
 
 impl From<InvalidResource> for LockError {
     fn from(error: InvalidResource) -> LockError {
-        LockError::new(LockErrorKind::InvalidResource { bytes: error.bytes }, 0, Vec::new())
+        let kind = match error {
+            InvalidResource::Name { bytes } => LockErrorKind::InvalidResource { bytes },
+            InvalidResource::Set { resources, bytes } => {
+                LockErrorKind::InvalidSet { resources, bytes }
+            }
+            InvalidResource::Slots { slots } => LockErrorKind::InvalidSlots { slots },
+        };
+        LockError::new(kind, 0, Vec::new())
     }
 }
 
@@ -331,11 +375,55 @@ impl Resource {
     pub fn new(name: impl AsRef<[u8]>) -> Result<Resource, LockError> {
         Ok(Resource::checked(name.as_ref())?)
     }
+
+    /// Several resources, for one lock of all of them; see
+    /// [`Redlock::try_lock_all`](crate::Redlock::try_lock_all). Their order does not matter, and
+    /// one that is named twice counts once. One alone is the same as [`new`](Resource::new).
+    ///
+    /// # Errors
+    /// [`LockErrorKind::InvalidSet`] or [`LockErrorKind::InvalidResource`]: use fewer resources, or
+    /// other names.
+    pub fn all<I>(names: I) -> Result<Resource, LockError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<[u8]>,
+    {
+        // One more than there may be, so that a caller's endless list is refused too.
+        let names = names.into_iter().take(8 * RESOURCES_MAX);
+        let names = names.map(|name| name.as_ref().to_vec()).collect();
+        Ok(Resource::checked_all(names)?)
+    }
+
+    /// A share of a resource; see [`Redlock::try_read`](crate::Redlock::try_read).
+    ///
+    /// # Errors
+    /// The same as [`new`](Resource::new).
+    pub fn shared(name: impl AsRef<[u8]>) -> Result<Resource, LockError> {
+        Ok(Resource::checked_of(Form::Shared, name.as_ref())?)
+    }
+
+    /// All of a resource that others share; see
+    /// [`Redlock::try_write`](crate::Redlock::try_write).
+    ///
+    /// # Errors
+    /// The same as [`new`](Resource::new).
+    pub fn exclusive(name: impl AsRef<[u8]>) -> Result<Resource, LockError> {
+        Ok(Resource::checked_of(Form::Exclusive, name.as_ref())?)
+    }
+
+    /// One of `slots` permits; see [`Redlock::semaphore`](crate::Redlock::semaphore).
+    ///
+    /// # Errors
+    /// [`LockErrorKind::InvalidSlots`] if there is none, or more than [`SLOTS_MAX`];
+    /// [`LockErrorKind::InvalidResource`] if the name is empty or longer than 1,016 bytes.
+    pub fn slot(name: impl AsRef<[u8]>, slots: u32) -> Result<Resource, LockError> {
+        Ok(Resource::checked_slot(name.as_ref(), slots)?)
+    }
 }
 
 /// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `TimedOut` and `Expired`
-/// become `TimedOut`, `InvalidTtl`, `InvalidResource` and `Unfenced` become `InvalidInput`, and the
-/// others become `Other`.
+/// become `TimedOut`; `InvalidTtl`, `InvalidResource`, `InvalidSet`, `InvalidSlots` and `Unfenced`
+/// become `InvalidInput`, and the others become `Other`.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> io::Error {
         let kind = match error.kind() {
@@ -344,6 +432,8 @@ impl From<LockError> for io::Error {
             LockErrorKind::TimedOut | LockErrorKind::Expired => io::ErrorKind::TimedOut,
             LockErrorKind::InvalidTtl { .. }
             | LockErrorKind::InvalidResource { .. }
+            | LockErrorKind::InvalidSet { .. }
+            | LockErrorKind::InvalidSlots { .. }
             | LockErrorKind::Unfenced => io::ErrorKind::InvalidInput,
             LockErrorKind::Overloaded
             | LockErrorKind::NoEntropy

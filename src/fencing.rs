@@ -17,6 +17,8 @@ pub(crate) enum Fencing {
     Off,
     /// Yes.
     On,
+    /// No: it is a lock of another form, which has none.
+    Formed,
 }
 
 /// The number of a fenced lock: who holds the lock later has a greater number. What a resource does

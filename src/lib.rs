@@ -175,7 +175,7 @@ mod validity;
 pub use client::{CommonSettings, MasterSettings, Place, TlsSettings};
 pub use client::{
     ConnectError, Error, ErrorKind, Fenced, FencedRedlock, HandOverError, KeepAliveError,
-    KeepAliveErrorKind, KeptLock, LockGuard, LockParts, LossWatch, Redlock, Waiter,
+    KeepAliveErrorKind, KeptLock, LockGuard, LockParts, LossWatch, Redlock, Semaphore, Waiter,
 };
 #[cfg(feature = "tls-no-provider")]
 pub use config::Tls;
@@ -200,7 +200,7 @@ pub use proto::{
     Waits,
 };
 pub use quorum::{NODES_MAX, quorum};
-pub use resource::{RESOURCE_BYTES_MAX, Resource};
+pub use resource::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX};
 pub use times::{Histogram, Times};
 pub use token::{Fingerprint, LockToken};
 

@@ -14,8 +14,49 @@ pub(crate) const KEY_PREFIX_BYTES_MAX: usize = 256;
 /// Names up to this length are stored inline, so taking such a lock allocates nothing.
 const INLINE_BYTES_MAX: usize = 63;
 
-/// The name of a resource: 1 to [`RESOURCE_BYTES_MAX`] bytes with any values. Together with the key
-/// prefix, up to 63 bytes are stored without an allocation.
+/// The most resources in one lock.
+pub const RESOURCES_MAX: usize = 128;
+
+/// The longest names of the resources in one lock, in bytes, all together.
+const SET_BYTES_MAX: usize = 64 << 10;
+
+/// More than the names of one lock and their lengths need.
+pub(crate) const NAMES_BYTES_MAX: usize = SET_BYTES_MAX + 2 * RESOURCES_MAX;
+
+/// The most permits of a semaphore: which of them are free is told as a number that Lua holds
+/// exactly.
+pub const SLOTS_MAX: u32 = 50;
+
+/// Any slot: the engine chooses one.
+pub(crate) const SLOT_ANY: u32 = u8::MAX as u32;
+
+/// More than `{`, a number of permits, `}:` and the number of one of them need.
+const SLOT_BYTES_MAX: usize = 8;
+
+/// What is locked under a name. The number of a form stands in the place of a short name's length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub(crate) enum Form {
+    /// One key, which has one holder.
+    Plain,
+    /// Several such keys at once. The names stand one after the other, each behind its length in
+    /// two bytes.
+    All,
+    /// A share of one key.
+    Shared,
+    /// One key, which may be shared by others: a plain lock, once it is taken.
+    Exclusive,
+    /// One of several keys, whichever is free. Before the name stand two bytes: how many there are,
+    /// and which one is asked for.
+    Slot,
+}
+
+/// What is locked: the name of a resource, 1 to [`RESOURCE_BYTES_MAX`] bytes with any values.
+/// Together with the key prefix, up to 63 bytes are stored without an allocation.
+///
+/// Other constructors make what other kinds of lock are taken of: [all](Resource::all) of several
+/// resources, a [share](Resource::shared) of one, [all shares](Resource::exclusive) of one, or one
+/// [slot](Resource::slot) of several.
 ///
 /// ```
 /// use muxlock::Resource;
@@ -27,25 +68,29 @@ const INLINE_BYTES_MAX: usize = 63;
 /// ```
 #[derive(Clone)]
 pub struct Resource {
-    /// A name that does not fit into `bytes`.
+    /// A name that does not fit into `bytes`, or that of a form that is not plain.
     long: Option<Arc<[u8]>>,
-    /// Invariant: at most `INLINE_BYTES_MAX`.
+    /// Invariant: at most `INLINE_BYTES_MAX`. With `long`, the [`Form`].
     len: u8,
     bytes: [u8; INLINE_BYTES_MAX],
 }
 
-/// A name that is empty or longer than [`RESOURCE_BYTES_MAX`].
+/// Why no lock can be taken of something.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct InvalidResource {
-    /// Its length.
-    pub(crate) bytes: usize,
+pub(crate) enum InvalidResource {
+    /// A name that is empty or longer than [`RESOURCE_BYTES_MAX`].
+    Name { bytes: usize },
+    /// No resource, or too many, or too long names.
+    Set { resources: usize, bytes: usize },
+    /// No slot, or more than [`SLOTS_MAX`].
+    Slots { slots: u32 },
 }
 
 impl Resource {
     /// Checks and stores a name. `Resource::new` is in `error.rs`, with the public error.
     pub(crate) fn checked(name: &[u8]) -> Result<Resource, InvalidResource> {
         if name.is_empty() || name.len() > RESOURCE_BYTES_MAX {
-            return Err(InvalidResource { bytes: name.len() });
+            return Err(InvalidResource::Name { bytes: name.len() });
         }
         Ok(Resource::from_parts(name, &[]))
     }
@@ -53,7 +98,11 @@ impl Resource {
     /// The key on the masters: `prefix` and then the name.
     #[inline]
     pub(crate) fn prefixed(self, prefix: &[u8]) -> Resource {
-        if prefix.is_empty() { self } else { Resource::from_parts(prefix, self.as_bytes()) }
+        match prefix.is_empty() {
+            true => self,
+            false if self.is_plain() => Resource::from_parts(prefix, self.as_bytes()),
+            false => self.renamed(|name| [prefix, name].concat()),
+        }
     }
 
     /// A key that a master has named; `None` if no lock's key is like that.
@@ -67,39 +116,226 @@ impl Resource {
         if prefix.is_empty() {
             return self.clone();
         }
-        let name = self.as_bytes().strip_prefix(prefix);
-        Resource::from_parts(name.expect("every key begins with the prefix"), &[])
+        match self.is_plain() {
+            true => Resource::from_parts(after(prefix, self.as_bytes()), &[]),
+            false => self.renamed(|key| after(prefix, key).to_vec()),
+        }
     }
 
     fn from_parts(head: &[u8], tail: &[u8]) -> Resource {
         let mut bytes = [0; INLINE_BYTES_MAX];
         let len = head.len() + tail.len();
         if len > INLINE_BYTES_MAX {
-            return Resource { long: Some([head, tail].concat().into()), len: 0, bytes };
+            let len = Form::Plain as u8;
+            return Resource { long: Some([head, tail].concat().into()), len, bytes };
         }
         bytes[..head.len()].copy_from_slice(head);
         bytes[head.len()..len].copy_from_slice(tail);
         Resource { long: None, len: len as u8, bytes }
     }
 
-    /// The name's bytes.
+    /// The name's bytes; of several resources, those of the first one in the order of their bytes.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.long {
             None => &self.bytes[..usize::from(self.len)],
-            Some(bytes) => bytes,
+            Some(bytes) if self.len == Form::Plain as u8 => bytes,
+            Some(_) => self.names().next().unwrap_or_default(),
         }
     }
 }
 
-impl AsRef<[u8]> for Resource {
-    fn as_ref(&self) -> &[u8] {
-        self.as_bytes()
+/// Forms.
+impl Resource {
+    /// Without doubles, in the order of their bytes. One alone is a plain name.
+    pub(crate) fn checked_all(mut names: Vec<Vec<u8>>) -> Result<Resource, InvalidResource> {
+        names.sort_unstable();
+        names.dedup();
+        let (resources, bytes) = (names.len(), names.iter().map(Vec::len).sum());
+        if resources == 0 || resources > RESOURCES_MAX || bytes > SET_BYTES_MAX {
+            return Err(InvalidResource::Set { resources, bytes });
+        }
+        for name in &names {
+            Resource::checked(name)?;
+        }
+        Ok(match &*names {
+            [name] => Resource::from_parts(name, &[]),
+            _ => Resource::formed(Form::All, &in_a_row(names.iter().map(Vec::as_slice))),
+        })
+    }
+
+    /// `form` is [`Form::Shared`] or [`Form::Exclusive`].
+    pub(crate) fn checked_of(form: Form, name: &[u8]) -> Result<Resource, InvalidResource> {
+        Resource::checked(name).map(|_| Resource::formed(form, name))
+    }
+
+    pub(crate) fn checked_slot(name: &[u8], slots: u32) -> Result<Resource, InvalidResource> {
+        if slots == 0 || slots > SLOTS_MAX {
+            return Err(InvalidResource::Slots { slots });
+        }
+        if name.is_empty() || name.len() > RESOURCE_BYTES_MAX - SLOT_BYTES_MAX {
+            return Err(InvalidResource::Name { bytes: name.len() });
+        }
+        let any = SLOT_ANY as u8;
+        Ok(Resource::formed(Form::Slot, &[&[slots as u8, any], name].concat()))
+    }
+
+    fn formed(form: Form, bytes: &[u8]) -> Resource {
+        Resource { long: Some(bytes.into()), len: form as u8, bytes: [0; INLINE_BYTES_MAX] }
+    }
+
+    /// Whether it is a name and nothing else.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.long.is_none() || self.len == Form::Plain as u8
+    }
+
+    /// Whether scripts of its own keep and free it.
+    pub(crate) fn is_scripted(&self) -> bool {
+        matches!(self.form(), Form::All | Form::Shared)
+    }
+
+    /// Whether acquisitions of one engine that wait for it queue (K9).
+    pub(crate) fn has_line(&self) -> bool {
+        !matches!(self.form(), Form::Shared | Form::Slot)
+    }
+
+    pub(crate) fn form(&self) -> Form {
+        match (&self.long, self.len) {
+            (None, _) | (_, 0) => Form::Plain,
+            (_, 1) => Form::All,
+            (_, 2) => Form::Shared,
+            (_, 3) => Form::Exclusive,
+            _ => Form::Slot,
+        }
+    }
+
+    /// The names of the resources, in the order of their bytes; most often one.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        let (mut all, one) = match (self.form(), &self.long) {
+            (Form::All, Some(bytes)) => (&bytes[..], None),
+            (Form::Slot, Some(bytes)) => (&[][..], Some(&bytes[2..])),
+            (_, Some(bytes)) => (&[][..], Some(&bytes[..])),
+            (_, None) => (&[][..], Some(self.as_bytes())),
+        };
+        let next = move || {
+            let (length, rest) = all.split_first_chunk()?;
+            let (name, rest) = rest.split_at(usize::from(u16::from_le_bytes(*length)));
+            all = rest;
+            Some(name)
+        };
+        one.into_iter().chain(std::iter::from_fn(next))
+    }
+
+    /// The same form of other names.
+    fn renamed(&self, rename: impl Fn(&[u8]) -> Vec<u8>) -> Resource {
+        let names: Vec<Vec<u8>> = self.names().map(rename).collect();
+        match (self.form(), self.slot_of()) {
+            (Form::All, _) => {
+                Resource::formed(Form::All, &in_a_row(names.iter().map(Vec::as_slice)))
+            }
+            (Form::Slot, Some((slots, slot))) => {
+                Resource::formed(Form::Slot, &[&[slots as u8, slot as u8], &names[0][..]].concat())
+            }
+            (form, _) => Resource::formed(form, &names[0]),
+        }
+    }
+
+    /// Of a slot: how many there are, and which one it is, from 0.
+    pub(crate) fn slot_of(&self) -> Option<(u32, u32)> {
+        let bytes = self.long.as_ref().filter(|_| self.form() == Form::Slot)?;
+        Some((bytes[0].into(), bytes[1].into()))
+    }
+
+    /// Another slot of the same ones.
+    pub(crate) fn with_slot(&self, slot: u32) -> Resource {
+        let (slots, _) = self.slot_of().unwrap_or((1, 0));
+        Resource::formed(Form::Slot, &[&[slots as u8, slot as u8], self.as_bytes()].concat())
+    }
+
+    /// What is held once this is taken: of slots, the plain lock of this one.
+    pub(crate) fn taken(&self) -> Resource {
+        match self.slot_of() {
+            Some((_, slot)) => {
+                let key = self.slot_key(slot);
+                Resource::from_parts(&key, &[])
+            }
+            None => self.clone(),
+        }
+    }
+
+    /// A share of the same key.
+    pub(crate) fn into_shared(self) -> Resource {
+        Resource::formed(Form::Shared, self.as_bytes())
+    }
+
+    fn slot_key(&self, slot: u32) -> Vec<u8> {
+        let slots = self.slot_of().map_or(1, |(slots, _)| slots);
+        [self.as_bytes(), format!("{{{slots}}}:{slot}").as_bytes()].concat()
+    }
+
+    /// The keys that the scripts of its form need, in their order.
+    pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
+        match (self.form(), self.slot_of()) {
+            (Form::Shared | Form::Exclusive, _) => {
+                vec![self.as_bytes().to_vec(), [self.as_bytes(), INTENT].concat()]
+            }
+            (_, Some((slots, _))) => (0..slots).map(|slot| self.slot_key(slot)).collect(),
+            _ => self.names().map(<[u8]>::to_vec).collect(),
+        }
+    }
+
+    /// As text for another process: the form's number, and what stands for the name.
+    pub(crate) fn to_raw(&self) -> (u8, &[u8]) {
+        (self.form() as u8, self.long.as_deref().unwrap_or(self.as_bytes()))
+    }
+
+    /// The inverse of [`to_raw`](Resource::to_raw), of what may be held.
+    pub(crate) fn of_raw(form: u8, bytes: &[u8]) -> Result<Resource, InvalidResource> {
+        const ALL: u8 = Form::All as u8;
+        const SHARED: u8 = Form::Shared as u8;
+        const EXCLUSIVE: u8 = Form::Exclusive as u8;
+        match form {
+            ALL => {
+                let names = Resource::formed(Form::All, bytes).checked_names();
+                Resource::checked_all(names.ok_or(InvalidResource::Name { bytes: 0 })?)
+            }
+            SHARED => Resource::checked_of(Form::Shared, bytes),
+            EXCLUSIVE => Resource::checked_of(Form::Exclusive, bytes),
+            _ => Err(InvalidResource::Name { bytes: bytes.len() }),
+        }
+    }
+
+    /// The names of a set that may not be one.
+    fn checked_names(&self) -> Option<Vec<Vec<u8>>> {
+        let (mut rest, mut names) = (self.long.as_deref()?, Vec::new());
+        while let Some((length, after)) = rest.split_first_chunk() {
+            let (name, after) = after.split_at_checked(u16::from_le_bytes(*length).into())?;
+            names.push(name.to_vec());
+            rest = after;
+        }
+        rest.is_empty().then_some(names)
     }
 }
 
+/// What a key's name ends with on which a client waits for readers to end.
+const INTENT: &[u8] = b":intent";
+
+fn after<'a>(prefix: &[u8], key: &'a [u8]) -> &'a [u8] {
+    key.strip_prefix(prefix).expect("every key begins with the prefix")
+}
+
+fn in_a_row<'a>(names: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let with_length = |name: &'a [u8]| [&(name.len() as u16).to_le_bytes(), name].concat();
+    names.flat_map(with_length).collect()
+}
+
 impl PartialEq for Resource {
+    #[inline]
     fn eq(&self, other: &Resource) -> bool {
-        self.as_bytes() == other.as_bytes()
+        match self.is_plain() && other.is_plain() {
+            true => self.as_bytes() == other.as_bytes(),
+            false => self.to_raw() == other.to_raw(),
+        }
     }
 }
 
@@ -114,7 +350,7 @@ impl PartialOrd for Resource {
 /// By their bytes.
 impl Ord for Resource {
     fn cmp(&self, other: &Resource) -> Ordering {
-        self.as_bytes().cmp(other.as_bytes())
+        self.as_bytes().cmp(other.as_bytes()).then_with(|| self.to_raw().cmp(&other.to_raw()))
     }
 }
 
@@ -124,15 +360,23 @@ impl Hash for Resource {
     }
 }
 
+/// The names, with a comma between them.
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_bytes().escape_ascii().fmt(f)
+        for (i, name) in self.names().enumerate() {
+            f.write_str(if i == 0 { "" } else { "," })?;
+            name.escape_ascii().fmt(f)?;
+        }
+        Ok(())
     }
 }
 
 impl fmt::Debug for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Resource(\"{self}\")")
+        match self.form() {
+            Form::Plain => write!(f, "Resource(\"{self}\")"),
+            form => write!(f, "Resource({form:?} \"{self}\")"),
+        }
     }
 }
 

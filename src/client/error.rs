@@ -136,6 +136,8 @@ fn kind_of(kind: LockErrorKind) -> ErrorKind {
         LockErrorKind::Cancelled | LockErrorKind::Closed => ErrorKind::Cancelled,
         LockErrorKind::InvalidTtl { .. }
         | LockErrorKind::InvalidResource { .. }
+        | LockErrorKind::InvalidSet { .. }
+        | LockErrorKind::InvalidSlots { .. }
         | LockErrorKind::Unfenced => ErrorKind::InvalidInput,
         LockErrorKind::Overloaded | LockErrorKind::NoEntropy | LockErrorKind::Forked => {
             ErrorKind::Other

@@ -12,6 +12,7 @@ use crate::error::LockError;
 use crate::fencing::FencingToken;
 use crate::keep_alive::KeepAlive;
 use crate::proto::Released;
+use crate::resource::Resource;
 use crate::sys::clock::time_until;
 
 /// Takes locks with a fencing token. It comes from [`Redlock::fenced`] or
@@ -132,10 +133,11 @@ impl FencedRedlock {
         ttl: Duration,
         wait: Option<Duration>,
     ) -> Result<Fenced<LockGuard>, LockError> {
-        let guard = self.redlock.acquire_by(resource, wait, |resource, patience| {
-            let cancel = self.cancel.clone();
-            Order::AcquireFenced { resource, ttl, patience, cancel }
-        })?;
+        let guard =
+            self.redlock.acquire_by(Resource::new(resource)?, wait, |resource, patience| {
+                let cancel = self.cancel.clone();
+                Order::AcquireFenced { resource, ttl, patience, cancel }
+            })?;
         Fenced::try_from(guard).map_err(|_| LockError::unfenced())
     }
 

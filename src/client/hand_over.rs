@@ -10,7 +10,7 @@ use crate::fencing::FencingToken;
 use crate::moment::Moment;
 use crate::proto::{CONNECTIONS_MAX, Doubt, Lease, NodeSet, Origin, Origins};
 use crate::quorum::NODES_MAX;
-use crate::resource::{RESOURCE_BYTES_MAX, Resource};
+use crate::resource::{NAMES_BYTES_MAX, Resource};
 use crate::sys::clock::{Clock, ClockId, Stamp};
 use crate::token::LockToken;
 use crate::validity::{TTL_MS_MAX, Ttl};
@@ -19,6 +19,8 @@ const NAME: &str = "muxlock";
 const VERSION: &str = "2";
 /// That of a lock with a fencing token.
 const VERSION_FENCED: &str = "3";
+/// That of a lock that is not of one plain key. It has no fencing token.
+const VERSION_FORMED: &str = "4";
 const SEPARATOR: char = '.';
 const CHECKSUM_DIGITS: usize = 8;
 /// The longest `run_id` that is written; Redis' has 40 bytes. A connection to a server with a
@@ -29,7 +31,7 @@ const UNCOUNTED_MS_MAX: u64 = 2 * TTL_MS_MAX as u64;
 /// More than the text of the doubts about one node needs.
 const DOUBT_BYTES_MAX: usize = 64 + CONNECTIONS_MAX * (2 * PROCESS_BYTES_MAX + 32);
 /// More than the longest name, all numbers and all doubts need.
-const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTES_MAX;
+const TEXT_BYTES_MAX: usize = 2 * NAMES_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTES_MAX;
 
 /// # As text
 /// [`to_secret_text`](LockParts::to_secret_text) writes the parts as one word of letters, digits,
@@ -53,7 +55,7 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// | field | |
 /// |---|---|
 /// | `muxlock` | |
-/// | `2` | the version of the format; `3` if the lock has a fencing token; `1` is refused |
+/// | `2` | the version of the format; `3` if the lock has a fencing token, `4` if it is a share or of several resources; `1` is refused |
 /// | clock | the boot's id, 32 hexadecimal digits, `-`, and the number of the time namespace |
 /// | steady | nanoseconds on that clock when this was written |
 /// | wall | nanoseconds on the wall clock then |
@@ -63,7 +65,8 @@ const TEXT_BYTES_MAX: usize = 2 * RESOURCE_BYTES_MAX + 512 + NODES_MAX * DOUBT_B
 /// | granted | the nodes that had granted it, as a decimal number with one bit for each |
 /// | doubts | nodes whose copy is in doubt (see below); may be empty |
 /// | fence | the fencing token, in decimal; only in version `3` |
-/// | resource | in hexadecimal digits |
+/// | form | only in version `4`: `1` for several resources, `2` for a share, `3` for a resource that may be shared |
+/// | resource | in hexadecimal digits; of several, each behind its length in two bytes, the low one first |
 /// | token | 40 hexadecimal digits |
 /// | checksum | CRC-32 of everything before the last dot, 8 hexadecimal digits |
 ///
@@ -223,9 +226,18 @@ fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String
     let bits = granted.iter().fold(0_u64, |bits, node| bits | 1 << node);
     let token = std::str::from_utf8(lease.token().as_bytes()).expect("hexadecimal digits are text");
     let fencing = lease.fencing_token();
+    let (form, names) = match fencing {
+        Some(_) => (0, lease.resource().as_bytes()),
+        None => lease.resource().to_raw(),
+    };
     let mut fields = vec![
         NAME.to_owned(),
-        if fencing.is_some() { VERSION_FENCED } else { VERSION }.to_owned(),
+        match (fencing, form) {
+            (Some(_), _) => VERSION_FENCED,
+            (None, 0) => VERSION,
+            (None, _) => VERSION_FORMED,
+        }
+        .to_owned(),
         clock.as_str().to_owned(),
         stamp.steady_nanos.to_string(),
         stamp.wall_nanos.to_string(),
@@ -236,7 +248,8 @@ fn write(lease: &Lease, clock: &ClockId, stamp: Stamp, left: Duration) -> String
         doubts.iter().map(write_doubt).collect(),
     ];
     fields.extend(fencing.map(|fencing| fencing.to_string()));
-    fields.extend([digits(lease.resource().as_bytes()), token.to_owned()]);
+    fields.extend((form != 0).then(|| form.to_string()));
+    fields.extend([digits(names), token.to_owned()]);
     let text = fields.join(&SEPARATOR.to_string());
     format!("{text}{SEPARATOR}{:0CHECKSUM_DIGITS$x}", crc32(text.as_bytes()))
 }
@@ -307,9 +320,10 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
         return Err(HandOverError::NotALock);
     }
     // The checksum of a later version may be different, so the version is checked first.
-    let is_fenced = match fields.next() {
-        Some(VERSION) => false,
-        Some(VERSION_FENCED) => true,
+    let (is_fenced, is_formed) = match fields.next() {
+        Some(VERSION) => (false, false),
+        Some(VERSION_FENCED) => (true, false),
+        Some(VERSION_FORMED) => (false, true),
         _ => return Err(HandOverError::Version),
     };
     let (checked, checksum) = text.rsplit_once(SEPARATOR).ok_or(HandOverError::Damaged)?;
@@ -329,6 +343,10 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
         true => Some(number(field()?, "fence")?),
         false => None,
     };
+    let form = match is_formed {
+        true => Some(number(field()?, "form")?),
+        false => None,
+    };
     let resource = bytes_of(field()?, "resource")?;
     let token = bytes_of(field()?, "token")?;
     let (_checksum, None) = (field()?, fields.next()) else {
@@ -342,7 +360,11 @@ fn read(text: &str) -> Result<Written<'_>, HandOverError> {
     }
     let mut granted = NodeSet::EMPTY;
     (0..NODES_MAX).filter(|node| bits >> node & 1 == 1).for_each(|node| granted.insert(node));
-    let resource = Resource::new(resource).map_err(|_| HandOverError::Field("resource"))?;
+    let resource = match form {
+        Some(form) => Resource::of_raw(form, &resource),
+        None => Resource::checked(&resource),
+    };
+    let resource = resource.map_err(|_| HandOverError::Field("resource"))?;
     let token = token.try_into().map_err(|_| HandOverError::Field("token"))?;
     let token = LockToken::from_random(token);
     let stamp = Stamp { steady_nanos, wall_nanos };

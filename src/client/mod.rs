@@ -5,6 +5,7 @@ mod crew;
 #[cfg(feature = "cli")]
 mod dial;
 mod error;
+mod family;
 mod fenced;
 mod guard;
 mod hand_over;
@@ -26,6 +27,7 @@ pub use connect::ConnectError;
 #[cfg(feature = "cli")]
 pub use dial::{CommonSettings, MasterSettings, Place, TlsSettings};
 pub use error::{Error, ErrorKind};
+pub use family::Semaphore;
 pub use fenced::{Fenced, FencedRedlock};
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
@@ -486,9 +488,24 @@ impl Redlock {
         wait: Option<Duration>,
         cancel: Option<&Arc<Cancel>>,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_by(resource, wait, |resource, patience| {
+        self.acquire_by(Resource::new(resource)?, wait, |resource, patience| {
             let cancel = cancel.cloned();
             Order::Acquire { resource, ttl, patience, cancel }
+        })
+    }
+
+    /// Acquires a lock of any form.
+    fn acquire_of(
+        &self,
+        resource: Resource,
+        ttl: Duration,
+        wait: Option<Duration>,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire_by(resource, wait, |resource, patience| Order::Acquire {
+            resource,
+            ttl,
+            patience,
+            cancel: None,
         })
     }
 
@@ -497,11 +514,10 @@ impl Redlock {
     #[inline]
     fn acquire_by(
         &self,
-        resource: &[u8],
+        resource: Resource,
         wait: Option<Duration>,
         order: impl FnOnce(Resource, Patience) -> Order,
     ) -> Result<LockGuard, LockError> {
-        let resource = Resource::new(resource)?;
         // Checked before anything else: a forked process must not even read the clock, whose mutex
         // another thread of the parent may have held.
         if !self.is_home() {

@@ -168,6 +168,24 @@ impl Multiplexer {
         })
     }
 
+    /// Starts attempts to acquire a lock of any kind: of [several resources](Resource::all), a
+    /// [share](Resource::shared) of one, [all shares](Resource::exclusive), or a
+    /// [slot](Resource::slot). They continue until `wait` has passed; a wait of zero is one
+    /// attempt. The result is [`Done::Acquired`].
+    ///
+    /// # Errors
+    /// The same as [`try_lock`](Multiplexer::try_lock).
+    pub fn try_lock_of(
+        &mut self,
+        resource: Resource,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<OpId, LockError> {
+        self.check_home()?;
+        let now = Clock.now();
+        self.driver.acquire(now, resource, ttl, Patience::of_wait(now, wait))
+    }
+
     /// Same as [`try_lock`](Multiplexer::try_lock), with a fencing token: see
     /// [`FencedRedlock`](crate::FencedRedlock) and [`Lease::fencing_token`].
     ///

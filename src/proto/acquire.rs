@@ -32,7 +32,8 @@ impl Engine {
         ttl: std::time::Duration,
         patience: Patience,
     ) -> Result<OpId, LockError> {
-        self.begin(now, resource, ttl, patience, Fencing::Off)
+        let fencing = if resource.is_plain() { Fencing::Off } else { Fencing::Formed };
+        self.begin(now, resource, ttl, patience, fencing)
     }
 
     /// Starts an acquisition of either kind.
@@ -51,19 +52,30 @@ impl Engine {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
         let key = resource.prefixed(&self.config.key_prefix);
-        if key == self.config.fencing_key {
+        if self.is_reserved(&key) {
             return Err(LockError::reserved(&key));
         }
         let task = Task::Acquire { ttl, patience, attempts: 0, fencing, started: now, last: None };
         let op = self.operations.start(task, Progress::Waiting);
         let is_its_turn = match patience {
             Patience::OneRound => true,
+            Patience::Until(_) if !key.has_line() => true,
             Patience::Until(give_up_at) => self.join_line(now, op, &key, give_up_at),
         };
         if is_its_turn {
             self.start_attempt(now, op, key);
         }
         Ok(self.operations.id_of(op))
+    }
+
+    /// Whether it is the counters' key, or needs it.
+    #[inline]
+    fn is_reserved(&self, key: &Resource) -> bool {
+        let fencing_key = &self.config.fencing_key;
+        match key.is_plain() {
+            true => key == fencing_key,
+            false => key.keys().iter().any(|key| *key == fencing_key.as_bytes()),
+        }
     }
 
     /// A timer of a waiting acquisition fired: its retry delay, its wait in the queue, or its
@@ -85,9 +97,12 @@ impl Engine {
     /// Why an acquisition failed whose patience is over: what the nodes said last to its queue. It
     /// is kept for the result.
     fn failure_in_queue(&mut self, op: usize) -> Failure {
-        let Some(Last { key, .. }) = self.operations.last_of(op) else {
+        let Some(Last { key, report }) = self.operations.last_of(op) else {
             return Failure::Contended;
         };
+        if let Some(report) = report {
+            return Failure::of(report);
+        }
         let report = self.queues.report_of(key).cloned().or_else(|| self.report_so_far(key));
         let (failure, error) = report.unzip();
         if let Task::Acquire { last: Some(last), .. } = &mut self.operations[op].task {
@@ -105,7 +120,8 @@ impl Engine {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("only acquisitions queue");
         };
-        (failure, LockError::new(failure.into(), attempts, self.reports(round)))
+        let error = LockError::new(failure.into(), attempts, self.reports(round));
+        (failure, self.with_held(error, round))
     }
 
     pub(super) fn start_again(&mut self, now: Moment, op: usize) {
@@ -154,6 +170,7 @@ impl Engine {
         let round = match fencing {
             Fencing::Off => self.rounds.start(now, Kind::Acquire, claim, Some(op)),
             Fencing::On => self.start_fenced(now, claim, op),
+            Fencing::Formed => self.start_formed(now, claim, op),
         };
         self.operations[op].progress = Progress::Voting(round);
         if let Patience::Until(give_up_at) = patience {
@@ -181,18 +198,30 @@ impl Engine {
         failure: Failure,
     ) -> bool {
         self.undo(now, round);
-        if !self.wait_for_next(now, op, round, failure) {
+        let slot = self.next_slot(now, op, round, failure);
+        let is_at_once = slot.as_ref().is_some_and(|(_, is_at_once)| *is_at_once);
+        if !is_at_once && !self.wait_for_next(now, op, round, failure) {
             self.stats.count_failure(failure);
             return false;
         }
-        let (key, report) =
-            (self.rounds.claim(round).key.clone(), self.report_in(op, round, failure));
-        self.queues.note_report(&key, report);
+        let next = slot.map(|(next, _)| next);
+        let next = next.unwrap_or_else(|| self.rounds.claim(round).key.clone());
+        let (failure, report) = self.report_in(op, round, failure);
+        let kept = match next.has_line() {
+            true => {
+                self.queues.note_report(&next, (failure, report));
+                None
+            }
+            false => Some(report),
+        };
         if let Task::Acquire { last, .. } = &mut self.operations[op].task {
-            *last = Some(Box::new(Last { key, report: None }));
+            *last = Some(Box::new(Last { key: next, report: kept }));
         }
         self.rounds.disown(round);
         self.operations[op].progress = Progress::Waiting;
+        if is_at_once {
+            self.start_again(now, op);
+        }
         true
     }
 
@@ -203,7 +232,8 @@ impl Engine {
             return false;
         };
         if failure == Failure::Contended {
-            if now < give_up_at && self.queue_up_refused(now, op, round) {
+            let is_plain = self.rounds.claim(round).key.is_plain();
+            if is_plain && now < give_up_at && self.queue_up_refused(now, op, round) {
                 return true;
             }
         } else if self.queues.has_any() {
@@ -223,7 +253,10 @@ impl Engine {
         let failed = &mut self.rounds[round];
         failed.is_abandoned = true;
         let (started, sent) = (failed.started, failed.sent);
-        let claim = self.rounds.claim(round).clone();
+        let mut claim = self.rounds.claim(round).clone();
+        if !claim.key.is_plain() {
+            claim.key = claim.key.taken();
+        }
         let held = Held { claim, started, sent, was_granted: false };
         self.release_everywhere(now, held, Hand::NONE, None);
     }
@@ -247,7 +280,11 @@ impl Engine {
     pub(super) fn give_up(&mut self, now: Moment, op: usize, round: usize) {
         self.rounds[round].decided = true;
         let key = &self.rounds.claim(round).key;
-        let before = self.queues.report_of(key).cloned().map(|report| (key.clone(), report));
+        let before = self.queues.report_of(key).cloned().or_else(|| {
+            let report = self.operations.last_of(op)?.report.clone()?;
+            Some((Failure::of(&report), report))
+        });
+        let before = before.map(|report| (key.clone(), report));
         let Some((key, (failure, report))) = before else {
             let failure = self.rounds.cut_off(round);
             if !self.attempt_failed(now, op, round, failure) {
@@ -284,7 +321,10 @@ impl Engine {
                     let waited_nanos = now.nanos_since(started);
                     self.times.acquire.record(waited_nanos);
                     return Some(Done::Acquired(Ok(Lease {
-                        resource: claim.key.without_prefix(&self.config.key_prefix),
+                        resource: match claim.key.is_plain() {
+                            true => claim.key.without_prefix(&self.config.key_prefix),
+                            false => claim.key.taken().without_prefix(&self.config.key_prefix),
+                        },
                         token: claim.token,
                         rounds: attempts,
                         waited_nanos,
@@ -314,6 +354,10 @@ impl Engine {
                 };
                 let place = self.place(self.operations.id_of(op));
                 let error = LockError::new(failure.into(), attempts, nodes).at_place(place);
+                let error = match round {
+                    Some(round) => self.with_held(error, round),
+                    None => error.for_held(kept().and_then(LockError::held_resource).cloned()),
+                };
                 Some(Done::Acquired(Err(error)))
             }
             Progress::Waiting | Progress::Voting(_) | Progress::Refused | Progress::Lost(..) => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::inspection::Holding;
 use crate::outcome::ServerErrorKind;
+use crate::resource::Resource;
 use crate::token::{LockToken, hex};
 use crate::validity::Ttl;
 
@@ -114,8 +115,43 @@ pub enum Command<'a> {
         /// The release command to use.
         with: ReleaseWith,
     },
+    /// For what is locked by a script of its own: several resources, or a share of one.
+    Form(FormCommand<'a>),
     /// For waiting in a queue on the masters.
     Wait(Wait<'a>),
+}
+
+/// One step in the life of a lock that is not one plain key (K1 to K8).
+#[derive(Debug, Clone, Copy)]
+pub struct FormCommand<'a> {
+    /// What is done.
+    pub step: FormStep,
+    /// The keys, and how they are locked.
+    pub key: &'a Resource,
+    /// The value that identifies the owner.
+    pub token: &'a LockToken,
+    /// The time to live from now on.
+    pub ttl: Ttl,
+    /// What is checked in the same step, if that may create a key.
+    pub marker: Option<FlushMarker<'a>>,
+}
+
+/// What a [`FormCommand`] does. Each answers 1 if it was done, and 0 if not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FormStep {
+    /// Takes the lock. It may also answer why it did not, as a number from 2 on; and leave a sign
+    /// for this long that holds other readers off.
+    Take {
+        /// For how long.
+        intent: Duration,
+    },
+    /// Raises the time to live; never lowers it. If this is a share of a key that the owner holds
+    /// alone, it is a share from then on.
+    Keep,
+    /// Same as `Keep`, but sets what is absent, and then answers 2.
+    Heal,
+    /// Gives the lock up.
+    Free,
 }
 
 /// A command that lets a client wait for a lock without polling (W4 to W12).

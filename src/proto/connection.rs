@@ -379,6 +379,10 @@ impl Engine {
                 NodeOutcome::Granted
             }
             Answer::Refused => kind.refusal(),
+            Answer::RefusedFor(reason) => {
+                self.forms.note(round, node, reason);
+                kind.refusal()
+            }
             Answer::Holding(holding) => {
                 self.note_holding(node, round, holding);
                 if holding.is_some() { NodeOutcome::Held } else { NodeOutcome::Absent }

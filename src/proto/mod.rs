@@ -29,6 +29,7 @@ mod extend;
 mod fence;
 mod fifo;
 mod fleet;
+mod form;
 mod gate;
 mod inspect;
 mod keep;
@@ -53,8 +54,8 @@ pub use crate::quorum::NodeSet;
 pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub use command::{
-    Channel, Command, Counter, Credentials, FlushMarker, Grant, History, Push, ReleaseWith,
-    Replication, Reply, Section, ServerError, ServerInfo, Step, Tell, Wait,
+    Channel, Command, Counter, Credentials, FlushMarker, FormCommand, FormStep, Grant, History,
+    Push, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo, Step, Tell, Wait,
 };
 pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;
@@ -74,6 +75,7 @@ use crate::quorum::Verdict;
 use crate::times::Times;
 use fence::Fences;
 use fleet::{Fleet, Outgoing};
+use form::Forms;
 use node::{Node, Request, Route, State};
 use operation::{Failure, Operations, Progress, Task};
 use queue::Queues;
@@ -305,6 +307,7 @@ pub struct Engine {
     /// Leases of this engine that were let go.
     let_go: u64,
     fences: Box<Fences>,
+    forms: Box<Forms>,
 }
 
 impl Engine {
@@ -333,6 +336,7 @@ impl Engine {
             adopted: 0,
             let_go: 0,
             fences: Box::default(),
+            forms: Box::default(),
         }
     }
 
@@ -469,11 +473,13 @@ impl Engine {
                 let quarantine = self.config.quarantine;
                 let marker = self.config.flush_marker.as_ref();
                 let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
+                let claim = self.rounds.claim(round);
                 let fence = || self.fences.asked(round, &self.config.fencing_key);
-                Some(Action::Send {
-                    nodes,
-                    command: self.rounds.claim(round).command(kind, with, marker, fence),
-                })
+                let command = match claim.key.is_plain() {
+                    true => claim.command(kind, with, marker, fence),
+                    false => claim.form_command(kind, with, marker, self.intent_of(round)),
+                };
+                Some(Action::Send { nodes, command })
             }
             Outgoing::HandOn(node, round, tell) => {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::HandOn(round));
@@ -505,7 +511,7 @@ impl Engine {
     fn is_useless(&self, round: usize) -> bool {
         let unsent = &self.rounds[round];
         match unsent.kind {
-            Kind::Acquire | Kind::AcquireFenced => {
+            Kind::Acquire | Kind::AcquireFenced | Kind::Take => {
                 unsent.is_abandoned || self.last_now >= unsent.deadline
             }
             Kind::Heal => self.is_healing_over(round),
@@ -878,7 +884,7 @@ impl Engine {
             (Verdict::Pending, _) => unreachable!("nothing is decided"),
             (Verdict::Won, Kind::AcquireFenced) if !self.is_stamped(now, round) => {}
             (Verdict::Won, _) => self.operations.conclude(op, Progress::Won(round)),
-            (Verdict::Lost, Kind::Acquire | Kind::AcquireFenced) => {
+            (Verdict::Lost, Kind::Acquire | Kind::AcquireFenced | Kind::Take) => {
                 let failure = acquire::failure(tally);
                 if !self.attempt_failed(now, op, round, failure) {
                     self.operations.conclude(op, Progress::Failed(failure, Some(round)));

@@ -94,6 +94,18 @@ pub(super) enum Failure {
     NoEntropy,
 }
 
+impl Failure {
+    /// The one that this error tells of.
+    pub(super) fn of(error: &LockError) -> Failure {
+        match error.kind() {
+            LockErrorKind::Unavailable => Failure::Unavailable,
+            LockErrorKind::Expired => Failure::Expired,
+            LockErrorKind::TimedOut => Failure::TimedOut,
+            _ => Failure::Contended,
+        }
+    }
+}
+
 impl From<Failure> for LockErrorKind {
     fn from(failure: Failure) -> LockErrorKind {
         match failure {

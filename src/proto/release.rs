@@ -123,8 +123,8 @@ impl Engine {
         let (started, sent) = (lease.started, lease.sent);
         let held = Held { claim, started, sent, was_granted: true };
         let hand = match &awaited {
-            Some((key, token)) => self.hand_for(now, key, *token),
-            None => Hand::NONE,
+            Some((key, token)) if key.is_plain() => self.hand_for(now, key, *token),
+            _ => Hand::NONE,
         };
         let round = self.release_everywhere(now, held, hand, owner);
         if let Some((key, token)) = awaited {

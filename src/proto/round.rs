@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::command::{Command, Counter, FlushMarker, Grant, ReleaseWith, Reply};
+use super::command::{
+    Command, Counter, FlushMarker, FormCommand, FormStep, Grant, ReleaseWith, Reply,
+};
 use crate::inspection::Holding;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ServerErrorKind};
@@ -16,6 +18,8 @@ pub(super) enum Kind {
     Acquire,
     /// An acquisition that asks for a fencing token.
     AcquireFenced,
+    /// An acquisition of what is not one plain key.
+    Take,
     Extend,
     /// An extension that sets the key where it is absent (R29).
     Heal,
@@ -46,6 +50,8 @@ pub(super) enum Answer {
     Present,
     /// The key is there with another token, or absent; see [`Kind::refusal`].
     Refused,
+    /// Nothing was taken, for this reason.
+    RefusedFor(u64),
     /// What the server has for the key.
     Holding(Option<Holding>),
     /// The flush marker was gone: the server must not vote for so long. The key may have been set.
@@ -78,12 +84,12 @@ impl Kind {
     /// Whether its command may create a key.
     #[inline]
     pub(super) fn may_create(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::AcquireFenced | Kind::Heal)
+        matches!(self, Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Heal)
     }
 
     #[inline]
     pub(super) fn is_acquisition(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::AcquireFenced)
+        matches!(self, Kind::Acquire | Kind::AcquireFenced | Kind::Take)
     }
 
     pub(super) fn is_extension(self) -> bool {
@@ -98,7 +104,7 @@ impl Kind {
     /// Whether its command takes a lock, or keeps it.
     #[inline]
     pub(super) fn is_about_holding(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::AcquireFenced | Kind::Extend | Kind::Heal)
+        self.is_acquisition() || self.is_extension()
     }
 
     pub(super) fn is_inspection(self) -> bool {
@@ -110,7 +116,7 @@ impl Kind {
     pub(super) fn plain_grant(self, is_marked: bool) -> Option<Grant> {
         match self {
             Kind::Acquire if !is_marked => Some(Grant::Ok),
-            Kind::Acquire | Kind::AcquireFenced | Kind::Release => Some(Grant::One),
+            Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Release => Some(Grant::One),
             Kind::Extend | Kind::Heal | Kind::Inspect => None,
         }
     }
@@ -128,6 +134,9 @@ impl Kind {
             (Kind::Acquire | Kind::AcquireFenced, Reply::Integer(0)) if is_checked => {
                 Answer::Refused
             }
+            (Kind::Take, Reply::Integer(1)) => Answer::Set,
+            (Kind::Take, Reply::Integer(0)) => Answer::Refused,
+            (Kind::Take, Reply::Integer(said @ 2..)) => Answer::RefusedFor(said.unsigned_abs() - 2),
             (Kind::AcquireFenced, Reply::Integer(number @ 1..)) => {
                 Answer::Numbered(number.unsigned_abs())
             }
@@ -140,6 +149,7 @@ impl Kind {
             (
                 Kind::Acquire
                 | Kind::AcquireFenced
+                | Kind::Take
                 | Kind::Extend
                 | Kind::Heal
                 | Kind::Release
@@ -154,16 +164,19 @@ impl Kind {
     pub(super) fn wrong_type(self) -> NodeOutcome {
         match self {
             Kind::AcquireFenced => NodeOutcome::Server(ServerErrorKind::WrongType),
-            Kind::Acquire | Kind::Extend | Kind::Heal | Kind::Release | Kind::Inspect => {
-                self.refusal()
-            }
+            Kind::Acquire
+            | Kind::Take
+            | Kind::Extend
+            | Kind::Heal
+            | Kind::Release
+            | Kind::Inspect => self.refusal(),
         }
     }
 
     /// The vote of a node that refuses.
     pub(super) fn refusal(self) -> NodeOutcome {
         match self {
-            Kind::Acquire | Kind::AcquireFenced | Kind::Inspect => NodeOutcome::Held,
+            Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Inspect => NodeOutcome::Held,
             Kind::Extend | Kind::Heal | Kind::Release => NodeOutcome::Absent,
         }
     }
@@ -173,8 +186,10 @@ impl Kind {
     pub(super) fn left(self, lost: Lost) -> Left {
         match (self, lost) {
             (_, Lost::Raise) => Left::Nothing,
-            (Kind::Acquire | Kind::AcquireFenced | Kind::Heal, Lost::Sent) => Left::Key,
-            (Kind::Acquire | Kind::AcquireFenced | Kind::Heal, Lost::Unsent)
+            (Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Heal, Lost::Sent) => {
+                Left::Key
+            }
+            (Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Heal, Lost::Unsent)
             | (Kind::Extend | Kind::Inspect, _) => Left::Nothing,
             (Kind::Release, Lost::Sent | Lost::Unsent) => Left::Release,
         }
@@ -182,6 +197,33 @@ impl Kind {
 }
 
 impl Claim {
+    /// The command of a lock that is not one plain key. `intent` is for how long an acquisition
+    /// that is refused holds others off.
+    #[cold]
+    pub(super) fn form_command<'a>(
+        &'a self,
+        kind: Kind,
+        with: ReleaseWith,
+        marker: Option<FlushMarker<'a>>,
+        intent: Duration,
+    ) -> Command<'a> {
+        let step = match kind {
+            Kind::Take => FormStep::Take { intent },
+            Kind::Extend if self.key.is_scripted() => FormStep::Keep,
+            Kind::Heal if self.key.is_scripted() => FormStep::Heal,
+            Kind::Release if self.key.is_scripted() => FormStep::Free,
+            _ => return self.command(kind, with, marker, || unreachable!("it has no number")),
+        };
+        let marker = marker.filter(|_| kind.may_create());
+        Command::Form(FormCommand {
+            step,
+            key: &self.key,
+            token: &self.token,
+            ttl: self.ttl,
+            marker,
+        })
+    }
+
     /// The command for nodes with this release command and this flush marker. `fence` is asked for
     /// the counter and the proposal, where there are any.
     #[inline]
@@ -195,6 +237,7 @@ impl Claim {
         let (key, token, ttl) = (self.key.as_bytes(), &self.token, self.ttl);
         match kind {
             Kind::Acquire => Command::Acquire { key, token, ttl, marker },
+            Kind::Take => unreachable!("it has a command of its own"),
             Kind::AcquireFenced => {
                 let (counter, proposal) = fence();
                 Command::AcquireFenced { key, token, ttl, marker, counter, proposal }
@@ -273,11 +316,12 @@ mod tests {
         let kinds = [
             Kind::Acquire,
             Kind::AcquireFenced,
+            Kind::Take,
             Kind::Extend,
             Kind::Heal,
             Kind::Release,
             Kind::Inspect,
         ];
-        assert_eq!(kinds.map(Kind::may_create), [true, true, false, true, false, false]);
+        assert_eq!(kinds.map(Kind::may_create), [true, true, true, false, true, false, false]);
     }
 }

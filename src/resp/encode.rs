@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 use redis_protocol::resp2::encode::extend_encode_borrowed;
 use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 
-use super::wait;
+use super::{forms, wait};
 use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section};
 use crate::token::{LockToken, TOKEN_BYTES};
 
@@ -114,6 +114,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         }
         Command::Inspect { key } => append(out, &[b"EVAL", INSPECT.as_bytes(), b"1", key]),
         Command::Wait(wait) => wait::encode(wait, out),
+        Command::Form(ref command) => forms::encode(command, out),
         // EVAL, not EVALSHA: a NOSCRIPT error would put the release behind later commands (R19).
         Command::Release { key, token, with: ReleaseWith::Script } => {
             append_owned(out, &RELEASE_HEAD, key, token, b"\r\n");
@@ -170,7 +171,7 @@ fn append_fenced_marked(
     append(out, &words);
 }
 
-fn marker_millis(marker: FlushMarker<'_>) -> u64 {
+pub(super) fn marker_millis(marker: FlushMarker<'_>) -> u64 {
     u64::try_from(marker.quarantine.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 

@@ -7,6 +7,7 @@
 //! and for what a server has for a key. Only these pass.
 
 mod encode;
+mod forms;
 mod frame;
 mod info;
 mod reader;

@@ -52,6 +52,8 @@ impl LockError {
             }
             LockErrorKind::InvalidTtl { .. }
             | LockErrorKind::InvalidResource { .. }
+            | LockErrorKind::InvalidSet { .. }
+            | LockErrorKind::InvalidSlots { .. }
             | LockErrorKind::Unfenced
             | LockErrorKind::Overloaded
             | LockErrorKind::NoEntropy

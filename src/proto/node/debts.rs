@@ -261,6 +261,10 @@ impl Debts {
             (false, false) => owed.due.max(debt.due),
         };
         owed.stage = owed.stage.and(debt.stage);
+        // The release of a share frees what was held alone, too (K7).
+        if debt.key.is_scripted() {
+            owed.key = debt.key;
+        }
         self.put(token, owed);
         true
     }
@@ -486,7 +490,7 @@ impl Debt {
         // An unanswered SET may run as late as now, and so may one that precedes this release.
         let expires = expires.unwrap_or_else(|| expiry(now, claim.ttl));
         Debt {
-            key: claim.key.clone(),
+            key: claim.key.taken(),
             ttl: claim.ttl,
             stage: Stage::Dormant,
             due: expires,

@@ -1,0 +1,220 @@
+//! Other kinds of lock: several resources at once, readers and writers, and semaphores.
+
+use std::time::Duration;
+
+use super::{LockGuard, Redlock};
+use crate::error::LockError;
+use crate::resource::Resource;
+
+/// # Other kinds of lock
+/// Each is taken by one script for each master in one majority round, and each guard is a
+/// [`LockGuard`]: it can be extended, kept alive, handed over and released like any other.
+impl Redlock {
+    /// Tries once to take all of these resources, or none. There are at most
+    /// [`RESOURCES_MAX`](crate::RESOURCES_MAX), with names of at most 64 KiB together; one that is
+    /// named twice counts once, and the order does not matter. One alone is a plain lock.
+    ///
+    /// On success the lock excludes every lock of one of its resources, plain ones and those of
+    /// other makes, too. Nothing is held while it waits for the rest, so two such locks cannot wait
+    /// for each other. But two large ones that many clients ask for can keep each other out for
+    /// long. An extension succeeds only where all of its keys are still there.
+    ///
+    /// # Errors
+    /// The same as [`try_lock`](Redlock::try_lock);
+    /// [`held_resource`](LockError::held_resource) says which resource another holder has. And
+    /// [`InvalidSet`](crate::LockErrorKind::InvalidSet) if there is no resource, or too many.
+    ///
+    /// ```no_run
+    /// # use muxlock::Redlock;
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+    /// let both = redlock.try_lock_all(["account:7", "account:9"], Duration::from_secs(10))?;
+    /// // ... move money from one to the other ...
+    /// assert!(both.unlock()?.was_held());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_lock_all<I>(&self, resources: I, ttl: Duration) -> Result<LockGuard, LockError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<[u8]>,
+    {
+        self.acquire_of(Resource::all(resources)?, ttl, None)
+    }
+
+    /// Same as [`try_lock_all`](Redlock::try_lock_all), in as many rounds as fit into `wait`, with
+    /// random delays between them. Threads of this client that wait for the same resources get them
+    /// in the order of their calls.
+    ///
+    /// # Errors
+    /// The same as [`try_lock_all`](Redlock::try_lock_all), and
+    /// [`TimedOut`](crate::LockErrorKind::TimedOut).
+    pub fn try_lock_all_for<I>(
+        &self,
+        resources: I,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<LockGuard, LockError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<[u8]>,
+    {
+        self.acquire_of(Resource::all(resources)?, ttl, Some(wait))
+    }
+
+    /// Tries once to share a resource with other readers. On success nobody holds it alone, with
+    /// [`try_write`](Redlock::try_write), [`try_lock`](Redlock::try_lock) or a client of another
+    /// make, until this lock's validity ends.
+    ///
+    /// A reader cannot become the writer: two of them would wait for each other. Release the share
+    /// first.
+    ///
+    /// # Errors
+    /// The same as [`try_lock`](Redlock::try_lock). It is
+    /// [`Contended`](crate::LockErrorKind::Contended) also while a writer waits.
+    ///
+    /// ```no_run
+    /// # use muxlock::Redlock;
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+    /// let (ttl, wait) = (Duration::from_secs(10), Duration::from_secs(5));
+    /// let share = redlock.try_read("catalogue", ttl)?;
+    /// drop(share);
+    /// let alone = redlock.try_write_for("catalogue", ttl, wait)?;
+    /// // ... change the catalogue, then let readers in, and read on ...
+    /// let share = alone.downgrade(ttl)?;
+    /// # drop(share);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_read(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire_of(Resource::shared(resource)?, ttl, None)
+    }
+
+    /// Same as [`try_read`](Redlock::try_read), in as many rounds as fit into `wait`, with random
+    /// delays between them.
+    ///
+    /// # Errors
+    /// The same as [`try_read`](Redlock::try_read), and
+    /// [`TimedOut`](crate::LockErrorKind::TimedOut).
+    pub fn try_read_for(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire_of(Resource::shared(resource)?, ttl, Some(wait))
+    }
+
+    /// Tries once to take a resource that others share. Once taken, it is a plain lock, the same as
+    /// that of [`try_lock`](Redlock::try_lock), which cannot be taken where readers were and have
+    /// not released it. [`LockGuard::downgrade`] turns it into a share.
+    ///
+    /// # Errors
+    /// The same as [`try_lock`](Redlock::try_lock).
+    pub fn try_write(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire_of(Resource::exclusive(resource)?, ttl, None)
+    }
+
+    /// Same as [`try_write`](Redlock::try_write), in as many rounds as fit into `wait`, with random
+    /// delays between them. While it waits, masters let no new readers in: each refusal leaves a
+    /// sign there, the key with `:intent` after its name, for half a second. So readers who come
+    /// and go cannot keep a writer out.
+    ///
+    /// # Errors
+    /// The same as [`try_write`](Redlock::try_write), and
+    /// [`TimedOut`](crate::LockErrorKind::TimedOut).
+    pub fn try_write_for(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire_of(Resource::exclusive(resource)?, ttl, Some(wait))
+    }
+
+    /// A semaphore with so many permits: at most so many of its guards are valid at a time, with
+    /// any minority of masters lost. All clients must name the same number, which is a part of the
+    /// keys' names.
+    ///
+    /// # Errors
+    /// [`InvalidSlots`](crate::LockErrorKind::InvalidSlots) if there is no permit, or more than
+    /// [`SLOTS_MAX`](crate::SLOTS_MAX);
+    /// [`InvalidResource`](crate::LockErrorKind::InvalidResource) if the name is empty or longer
+    /// than 1,016 bytes.
+    ///
+    /// ```no_run
+    /// # use muxlock::Redlock;
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+    /// let smtp = redlock.semaphore("smtp", 5)?;
+    /// let permit = smtp.try_acquire(Duration::from_secs(10))?;
+    /// // ... one of at most five connections ...
+    /// assert!(permit.unlock()?.was_held());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: u32) -> Result<Semaphore, LockError> {
+        let slots = Resource::slot(name, permits)?;
+        Ok(Semaphore { redlock: self.clone(), slots })
+    }
+}
+
+/// A semaphore: see [`Redlock::semaphore`]. Each permit is a plain lock of one of its slots, the
+/// resource `name{permits}:i`, with `i` from 0.
+#[derive(Debug, Clone)]
+pub struct Semaphore {
+    redlock: Redlock,
+    slots: Resource,
+}
+
+impl Semaphore {
+    /// Tries to take a permit, in one round if most permits are free. If the first slot that it
+    /// asks for is taken, it asks for those that the masters called free, eight at most.
+    ///
+    /// # Errors
+    /// The same as [`Redlock::try_lock`]; [`Contended`](crate::LockErrorKind::Contended) if no slot
+    /// was free.
+    pub fn try_acquire(&self, ttl: Duration) -> Result<LockGuard, LockError> {
+        self.redlock.acquire_of(self.slots.clone(), ttl, None)
+    }
+
+    /// Same as [`try_acquire`](Semaphore::try_acquire), in as many rounds as fit into `wait`, with
+    /// random delays between them when no slot is free.
+    ///
+    /// # Errors
+    /// The same as [`try_acquire`](Semaphore::try_acquire), and
+    /// [`TimedOut`](crate::LockErrorKind::TimedOut).
+    pub fn try_acquire_for(&self, ttl: Duration, wait: Duration) -> Result<LockGuard, LockError> {
+        self.redlock.acquire_of(self.slots.clone(), ttl, Some(wait))
+    }
+}
+
+impl LockGuard {
+    /// Turns the lock into a share of its resource, which lives for `ttl` from now on, or as long
+    /// as the lock if that is longer: others may share it from then on. It counts like an
+    /// [extension](LockGuard::extend).
+    ///
+    /// A lock of several resources cannot be shared; it is extended.
+    ///
+    /// # Errors
+    /// The same as [`extend`](LockGuard::extend). The lock was released, because some masters may
+    /// let readers in already.
+    pub fn downgrade(self, ttl: Duration) -> Result<LockGuard, LockError> {
+        let (redlock, lease) = self.apart();
+        let mut share = LockGuard::new(redlock, lease.into_shared());
+        share.extend(ttl)?;
+        Ok(share)
+    }
+}

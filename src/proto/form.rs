@@ -1,0 +1,129 @@
+//! What is not one plain key (K1 to K8): several resources at once, a share of one, one slot of
+//! several. Their rounds are as all others are; here is what the refusals tell.
+
+use std::time::Duration;
+
+use super::operation::{Failure, Task};
+use super::round::{Claim, Kind};
+use super::{Engine, Lease, Patience};
+use crate::error::LockError;
+use crate::moment::Moment;
+use crate::resource::{Form, Resource, SLOT_ANY};
+
+/// For how long a client that waits for readers holds new ones off, unless it asks again (K6).
+const INTENT: Duration = Duration::from_millis(500);
+/// How many slots are tried without a pause (K8).
+const SLOTS_TRIED_MAX: u32 = 8;
+
+/// What the nodes said when they refused.
+#[derive(Default)]
+pub(super) struct Forms {
+    /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
+    said: Vec<Vec<(usize, u64)>>,
+}
+
+impl Forms {
+    pub(super) fn start(&mut self, round: usize) {
+        if self.said.len() <= round {
+            self.said.resize_with(round + 1, Vec::new);
+        }
+        self.said[round].clear();
+    }
+
+    pub(super) fn note(&mut self, round: usize, node: usize, reason: u64) {
+        self.said[round].push((node, reason));
+    }
+
+    /// Which of the resources most nodes have named.
+    fn named(&self, round: usize) -> Option<u64> {
+        let said = &self.said[round];
+        let times = |index: u64| said.iter().filter(|(_, other)| *other == index).count();
+        said.iter().map(|(_, index)| *index).max_by_key(|index| times(*index))
+    }
+
+    /// The slots that most of those nodes that refused said to be free.
+    fn free(&self, round: usize, slots: u32) -> Vec<u32> {
+        let said = &self.said[round];
+        let is_free = |slot: &u32| {
+            let times = said.iter().filter(|(_, free)| free >> slot & 1 == 1).count();
+            2 * times > said.len()
+        };
+        (0..slots).filter(is_free).collect()
+    }
+}
+
+impl Engine {
+    /// For how long this acquisition holds readers off if it is refused.
+    pub(super) fn intent_of(&self, round: usize) -> Duration {
+        let owner = self.rounds[round].owner;
+        let waits = owner.is_some_and(|op| {
+            matches!(self.operations[op].task, Task::Acquire { patience: Patience::Until(_), .. })
+        });
+        let is_exclusive = self.rounds.claim(round).key.form() == Form::Exclusive;
+        if waits && is_exclusive { INTENT } else { Duration::ZERO }
+    }
+
+    /// Starts a round of an acquisition that is not of one plain key.
+    #[inline(never)]
+    pub(super) fn start_formed(&mut self, now: Moment, mut claim: Claim, op: usize) -> usize {
+        if let Some((slots, SLOT_ANY)) = claim.key.slot_of() {
+            claim.key = claim.key.with_slot(self.entropy.next_u64() as u32 % slots);
+        }
+        let round = self.rounds.start(now, Kind::Take, claim, Some(op));
+        self.forms.start(round);
+        round
+    }
+
+    /// Which slot is to be asked for, after this round has failed; and whether at once. `None` if
+    /// it was not for a slot.
+    pub(super) fn next_slot(
+        &mut self,
+        now: Moment,
+        op: usize,
+        round: usize,
+        failure: Failure,
+    ) -> Option<(Resource, bool)> {
+        let key = &self.rounds.claim(round).key;
+        let (slots, _) = key.slot_of()?;
+        let Task::Acquire { attempts, patience, .. } = self.operations[op].task else {
+            return None;
+        };
+        let free = self.forms.free(round, slots);
+        if free.is_empty() || failure != Failure::Contended {
+            return Some((key.with_slot(SLOT_ANY), false));
+        }
+        let has_time = match patience {
+            Patience::OneRound => true,
+            Patience::Until(give_up_at) => now < give_up_at,
+        };
+        let random = self.entropy.next_u64() as usize;
+        let is_at_once = has_time && attempts % SLOTS_TRIED_MAX != 0;
+        Some((key.with_slot(free[random % free.len()]), is_at_once))
+    }
+
+    /// The error, with the resource that was held.
+    pub(super) fn with_held(&self, error: LockError, round: usize) -> LockError {
+        let claim = self.rounds.claim(round);
+        if self.rounds[round].kind != Kind::Take || claim.key.form() != Form::All {
+            return error;
+        }
+        let index = self.forms.named(round).and_then(|index| usize::try_from(index).ok());
+        let name = index.and_then(|index| claim.key.names().nth(index));
+        let held = name.and_then(Resource::of_key);
+        error.for_held(held.map(|held| held.without_prefix(&self.config.key_prefix)))
+    }
+}
+
+impl Lease {
+    /// The same lock, to be [extended](Engine::extend) into a share of its resource: from that
+    /// extension on, others may share it. If the extension fails, some nodes may have shared it
+    /// already: release it.
+    ///
+    /// A lock of several resources stays as it is. A share has no fencing token.
+    pub fn into_shared(mut self) -> Lease {
+        if self.resource.form() != Form::All {
+            (self.resource, self.fencing) = (self.resource.into_shared(), None);
+        }
+        self
+    }
+}
