@@ -19,6 +19,7 @@ mod doctor;
 mod evict;
 mod examples;
 mod fakes;
+mod family;
 mod fenced;
 mod fencing;
 mod fencing_scripts;

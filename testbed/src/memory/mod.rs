@@ -11,7 +11,9 @@ mod scenario;
 use std::time::Duration;
 
 use muxlock::ServerErrorKind;
-use muxlock::proto::{Command, Entropy, Replication, Reply, Section, ServerInfo, Step, Tell, Wait};
+use muxlock::proto::{
+    Command, Entropy, FormStep, Replication, Reply, Section, ServerInfo, Step, Tell, Wait,
+};
 use muxlock::{LockToken, Moment, ReleaseWith};
 
 pub use group::{Group, Key};
@@ -30,6 +32,8 @@ pub enum Asked {
     Set(LockToken),
     /// With its proposal.
     Fenced(LockToken, u64),
+    /// Several resources, a share, or a slot.
+    Take(LockToken),
     /// With its number.
     Raise(LockToken, u64),
     Extend(LockToken),
@@ -88,6 +92,12 @@ impl From<&Command<'_>> for Asked {
             Command::Release { token, with, .. } => Asked::Release(**token, *with),
             Command::Inspect { .. } => Asked::Inspect,
             Command::Wait(wait) => Asked::Wait(wait.into()),
+            Command::Form(form) => match form.step {
+                FormStep::Take { .. } => Asked::Take(*form.token),
+                FormStep::Keep => Asked::Extend(*form.token),
+                FormStep::Heal => Asked::Heal(*form.token),
+                FormStep::Free => Asked::Release(*form.token, ReleaseWith::Script),
+            },
         }
     }
 }
@@ -117,6 +127,7 @@ impl About<'_> {
             Asked::Wait(_) => server_error(ServerErrorKind::Other),
             Asked::Set(_)
             | Asked::Fenced(..)
+            | Asked::Take(_)
             | Asked::Raise(..)
             | Asked::Extend(_)
             | Asked::Heal(_)

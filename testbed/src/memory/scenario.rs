@@ -37,6 +37,8 @@ pub enum Acted {
     Set(Vec<usize>, u32),
     /// With the proposal.
     Fenced(Vec<usize>, u32, u64),
+    /// Several resources, a share, or a slot.
+    Take(Vec<usize>, u32),
     /// With the number.
     Raise(Vec<usize>, u32, u64),
     Extend(Vec<usize>, u32),
@@ -415,6 +417,7 @@ fn is_of_a_handshake(asked: Asked) -> bool {
         | Asked::Kill(_)
         | Asked::Set(_)
         | Asked::Fenced(..)
+        | Asked::Take(_)
         | Asked::Raise(..)
         | Asked::Extend(_)
         | Asked::Heal(_)
@@ -432,6 +435,7 @@ fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
     match asked {
         Asked::Set(token) => Acted::Set(nodes, number(token)),
         Asked::Fenced(token, proposal) => Acted::Fenced(nodes, number(token), proposal),
+        Asked::Take(token) => Acted::Take(nodes, number(token)),
         Asked::Raise(token, raised) => Acted::Raise(nodes, number(token), raised),
         Asked::Extend(token) => Acted::Extend(nodes, number(token)),
         Asked::Heal(token) => Acted::Heal(nodes, number(token)),

@@ -1,0 +1,361 @@
+//! Locks that are not one plain key, over real masters: several resources, shares, slots (K1 to
+//! K8).
+
+use std::time::Duration;
+
+use muxlock::testing::{Master, Masters, Value};
+use muxlock::{Heal, LockErrorKind, LockParts, Redlock, Resource, RestartGuard, SLOTS_MAX};
+use testbed::{PATIENT, all_ready, patient, soon};
+
+const TTL: Duration = Duration::from_secs(10);
+const SHORT: Duration = Duration::from_millis(300);
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn start(count: usize) -> (Masters, Redlock) {
+    let masters = Masters::start(count).unwrap_or_else(|error| panic!("{error}"));
+    let redlock = all_ready(&patient(masters.urls()));
+    (masters, redlock)
+}
+
+fn other(masters: &Masters) -> Redlock {
+    all_ready(&patient(masters.urls()))
+}
+
+fn ask(master: &Master, words: &[&str]) -> Value {
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    master.query(&words).unwrap()
+}
+
+#[track_caller]
+fn nothing_is_left(masters: &Masters) {
+    soon("no key is left", || masters.iter().all(|master| master.dbsize().unwrap() == 0));
+}
+
+/// K1: a set excludes each of its resources, in both directions, and takes all or none.
+#[test]
+fn set_takes_all_or_none() {
+    let (masters, redlock) = start(3);
+    let other = other(&masters);
+    let set = redlock.try_lock_all(["b", "a", "c", "a"], TTL).unwrap();
+    assert_eq!(set.resource(), &Resource::all(NAMES).unwrap());
+    for name in NAMES {
+        assert!(other.try_lock(name, TTL).unwrap_err().is_contended());
+        for master in masters.iter() {
+            let value = master.value_of(name.as_bytes()).unwrap().unwrap();
+            assert_eq!(value, set.token().as_bytes());
+        }
+    }
+    let refused = other.try_lock_all(["c", "d"], TTL).unwrap_err();
+    assert!(refused.is_contended());
+    soon("nothing of it is left", || {
+        masters.iter().all(|master| master.value_of(b"d").unwrap().is_none())
+    });
+    assert!(set.unlock().unwrap().was_held());
+    nothing_is_left(&masters);
+    let plain = other.try_lock("b", TTL).unwrap();
+    assert!(redlock.try_lock_all(NAMES, TTL).unwrap_err().is_contended());
+    assert!(plain.unlock().unwrap().was_held());
+    nothing_is_left(&masters);
+}
+
+/// K2: the error names the resource that lives longest.
+#[test]
+fn error_names_the_resource_that_is_held() {
+    let (masters, redlock) = start(3);
+    let other = other(&masters);
+    let short = other.try_lock("a", TTL / 2).unwrap();
+    let long = other.try_lock("c", TTL).unwrap();
+    let error = redlock.try_lock_all(NAMES, TTL).unwrap_err();
+    assert_eq!(error.held_resource(), Some(&Resource::new("c").unwrap()));
+    let error = redlock.try_lock_all_for(NAMES, TTL, SHORT).unwrap_err();
+    assert_eq!(error.held_resource(), Some(&Resource::new("c").unwrap()));
+    drop(long);
+    soon("it is gone", || {
+        let error = redlock.try_lock_all(NAMES, TTL).unwrap_err();
+        error.held_resource() == Some(&Resource::new("a").unwrap())
+    });
+    drop(short);
+    assert_eq!(
+        redlock.try_lock("a", PATIENT).err().and_then(|it| it.held_resource().cloned()),
+        None
+    );
+}
+
+#[test]
+fn one_resource_is_a_plain_lock() {
+    let (masters, redlock) = start(3);
+    let lock = redlock.try_lock_all(["a", "a"], TTL).unwrap();
+    assert_eq!(lock.resource(), &Resource::new("a").unwrap());
+    assert_eq!(
+        masters.iter().map(|it| it.command_calls("eval").unwrap()).max(),
+        Some(1),
+        "the probe"
+    );
+    assert!(lock.unlock().unwrap().was_held());
+}
+
+/// K3: an extension counts only where every key is there; it shortens none of them.
+#[test]
+fn part_of_a_set_is_not_extended() {
+    let (masters, redlock) = start(3);
+    let mut set = redlock.try_lock_all(NAMES, TTL).unwrap();
+    set.extend(2 * TTL).unwrap();
+    set.extend(TTL).unwrap();
+    for master in masters.iter() {
+        for name in NAMES {
+            assert!(master.pttl(name.as_bytes()).unwrap() > TTL.as_millis() as i64, "{name}");
+        }
+    }
+    for master in masters.iter().take(2) {
+        ask(master, &["DEL", "b"]);
+    }
+    let error = set.extend(3 * TTL).unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Expired);
+    let left = masters[0].pttl(b"a").unwrap();
+    assert!(left <= 2 * TTL.as_millis() as i64, "a part was extended: {left}");
+    assert!(!set.unlock().unwrap().was_held());
+    nothing_is_left(&masters);
+}
+
+/// K3: a key of another type saves no other.
+#[test]
+fn release_goes_on_behind_a_foreign_type() {
+    let (masters, redlock) = start(1);
+    let set = redlock.try_lock_all(NAMES, TTL).unwrap();
+    ask(&masters[0], &["DEL", "a"]);
+    ask(&masters[0], &["HSET", "a", "field", "1"]);
+    assert!(!set.unlock().unwrap().was_held());
+    assert_eq!(masters[0].dbsize().unwrap(), 1, "the hash alone");
+}
+
+/// K4: readers share, and exclude whoever wants the resource alone.
+#[test]
+fn readers_share_and_exclude_writers() {
+    let (masters, redlock) = start(3);
+    let other = other(&masters);
+    let one = redlock.try_read("a", TTL).unwrap();
+    let two = other.try_read("a", TTL).unwrap();
+    assert!(redlock.try_write("a", TTL).unwrap_err().is_contended());
+    assert!(other.try_lock("a", TTL).unwrap_err().is_contended());
+    assert!(other.try_lock_all(["a", "b"], TTL).unwrap_err().is_contended());
+    assert!(one.unlock().unwrap().was_held());
+    assert!(redlock.try_write("a", TTL).unwrap_err().is_contended());
+    assert!(two.unlock().unwrap().was_held());
+    let alone = redlock.try_write("a", TTL).unwrap();
+    assert!(other.try_read("a", TTL).unwrap_err().is_contended());
+    assert!(other.try_write("a", TTL).unwrap_err().is_contended());
+    assert!(alone.unlock().unwrap().was_held());
+    nothing_is_left(&masters);
+}
+
+/// K4: a sorted set of others, which has no end, is left alone.
+#[test]
+fn sorted_set_of_others_is_left_alone() {
+    let (masters, redlock) = start(1);
+    ask(&masters[0], &["ZADD", "a", "1", "theirs"]);
+    assert!(redlock.try_read("a", TTL).unwrap_err().is_contended());
+    assert!(redlock.try_write("a", TTL).unwrap_err().is_contended());
+    assert_eq!(ask(&masters[0], &["ZCARD", "a"]), Value::Integer(1));
+    assert_eq!(masters[0].pttl(b"a").unwrap(), -1);
+}
+
+/// K5: a reader that is gone keeps no writer out for longer than its own time, whatever other
+/// readers do; the key lives as long as the longest share.
+#[test]
+fn share_ends_by_itself() {
+    let (masters, redlock) = start(3);
+    let short = redlock.try_read("a", SHORT).unwrap();
+    let _parts = short.into_parts();
+    let mut long = redlock.try_read("a", TTL).unwrap();
+    soon("the short one is purged", || {
+        drop(redlock.try_read("a", TTL).unwrap());
+        let count = |master: &Master| ask(master, &["ZCARD", "a"]);
+        masters.iter().all(|master| count(master) == Value::Integer(1))
+    });
+    long.extend(2 * TTL).unwrap();
+    assert!(masters.iter().all(|it| it.pttl(b"a").unwrap() > TTL.as_millis() as i64));
+    assert!(long.unlock().unwrap().was_held());
+    let short = redlock.try_read("a", SHORT).unwrap();
+    let _parts = short.into_parts();
+    let alone = redlock.try_write_for("a", TTL, PATIENT).unwrap();
+    assert!(alone.unlock().unwrap().was_held());
+    nothing_is_left(&masters);
+}
+
+/// K6: a waiting writer lets no new reader in, and leaves nothing behind; one that does not wait
+/// leaves no sign.
+#[test]
+fn waiting_writer_holds_new_readers_off() {
+    let (masters, redlock) = start(3);
+    let reader = redlock.try_read("a", TTL).unwrap();
+    assert!(redlock.try_write("a", TTL).unwrap_err().is_contended());
+    assert!(masters.iter().all(|it| it.value_of(b"a:intent").unwrap().is_none()));
+    let other = other(&masters);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| other.try_write_for("a", TTL, PATIENT).unwrap());
+        soon("the sign is there", || {
+            masters.iter().all(|it| it.value_of(b"a:intent").unwrap().is_some())
+        });
+        assert!(redlock.try_read("a", TTL).unwrap_err().is_contended());
+        assert!(reader.unlock().unwrap().was_held());
+        assert!(writer.join().unwrap().unlock().unwrap().was_held());
+    });
+    nothing_is_left(&masters);
+}
+
+/// K6: a lock of that very name is no sign, and is not overwritten.
+#[test]
+fn lock_with_the_name_of_a_sign_is_a_lock() {
+    let (masters, redlock) = start(3);
+    let lock = redlock.try_lock("a:intent", TTL).unwrap();
+    let reader = redlock.try_read("a", TTL).unwrap();
+    assert!(redlock.try_write_for("a", TTL, SHORT).unwrap_err().is_contended());
+    assert!(reader.unlock().unwrap().was_held());
+    assert!(lock.unlock().unwrap().was_held());
+    nothing_is_left(&masters);
+}
+
+/// K7: from the downgrade on, others may read, and nobody may write.
+#[test]
+fn downgrade_lets_readers_in() {
+    let (masters, redlock) = start(3);
+    let other = other(&masters);
+    for alone in [redlock.try_write("a", TTL).unwrap(), redlock.try_lock("b", TTL).unwrap()] {
+        let name = alone.resource().as_bytes().to_vec();
+        let mut share = alone.downgrade(TTL).unwrap();
+        let reader = other.try_read(&name, TTL).unwrap();
+        assert!(other.try_lock(&name, TTL).unwrap_err().is_contended());
+        share.extend(2 * TTL).unwrap();
+        assert!(reader.unlock().unwrap().was_held());
+        assert!(other.try_write(&name, TTL).unwrap_err().is_contended());
+        assert!(share.unlock().unwrap().was_held());
+    }
+    nothing_is_left(&masters);
+}
+
+/// K7: what is left of a failed downgrade is released, in both forms.
+#[test]
+fn failed_downgrade_releases_the_lock() {
+    let (masters, redlock) = start(3);
+    let alone = redlock.try_write("a", TTL).unwrap();
+    for master in masters.iter().take(2) {
+        ask(master, &["DEL", "a"]);
+    }
+    assert_eq!(alone.downgrade(TTL).unwrap_err().kind(), LockErrorKind::Expired);
+    nothing_is_left(&masters);
+}
+
+/// K8: at most so many, and all of them can be had.
+#[test]
+fn semaphore_has_so_many_permits() {
+    let (masters, redlock) = start(3);
+    for permits in [1, 3, SLOTS_MAX] {
+        let semaphore = redlock.semaphore("s", permits).unwrap();
+        let mut held: Vec<_> =
+            (0..permits).map(|_| semaphore.try_acquire_for(TTL, PATIENT).unwrap()).collect();
+        assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
+        held[0].extend(2 * TTL).unwrap();
+        for permit in held {
+            assert!(permit.unlock().unwrap().was_held());
+        }
+        nothing_is_left(&masters);
+    }
+}
+
+/// K8: a permit is a plain lock of its slot, for everyone.
+#[test]
+fn permit_is_a_plain_lock() {
+    let (masters, redlock) = start(3);
+    let semaphore = redlock.semaphore("s", 1).unwrap();
+    let permit = semaphore.try_acquire(TTL).unwrap();
+    assert_eq!(permit.resource(), &Resource::new("s{1}:0").unwrap());
+    assert!(redlock.try_lock("s{1}:0", TTL).unwrap_err().is_contended());
+    drop(permit);
+    nothing_is_left(&masters);
+    let plain = redlock.try_lock("s{1}:0", TTL).unwrap();
+    assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
+    assert!(plain.unlock().unwrap().was_held());
+}
+
+/// A lock of each form goes to another client as text, and is what it was there.
+#[test]
+fn every_form_is_handed_over() {
+    let (masters, redlock) = start(3);
+    let other = other(&masters);
+    let share = redlock.try_write("w", TTL).unwrap().downgrade(TTL).unwrap();
+    let locks = [
+        redlock.try_lock_all(NAMES, TTL).unwrap(),
+        redlock.try_read("r", TTL).unwrap(),
+        redlock.try_write("x", TTL).unwrap(),
+        redlock.semaphore("s", 2).unwrap().try_acquire(TTL).unwrap(),
+        share,
+    ];
+    for lock in locks {
+        let (resource, text) =
+            (lock.resource().clone(), lock.into_parts().to_secret_text().unwrap());
+        let parts: LockParts = text.parse().unwrap();
+        let mut lock = other.adopt(parts).unwrap();
+        assert_eq!(lock.resource(), &resource);
+        lock.extend(2 * TTL).unwrap();
+        assert!(lock.unlock().unwrap().was_held());
+    }
+    nothing_is_left(&masters);
+}
+
+/// Each form, with a flush marker and healing: a copy that is gone is set again.
+#[test]
+fn every_form_heals_and_checks_the_marker() {
+    let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
+    let builder = patient(masters.urls())
+        .restart_guard(RestartGuard::On)
+        .heal(Heal::On)
+        .flush_marker("marker");
+    let ttl = Duration::from_secs(2);
+    let redlock = all_ready(&builder.max_ttl(ttl));
+    let locks = || {
+        [
+            redlock.try_lock_all_for(NAMES, ttl, PATIENT),
+            redlock.try_read_for("r", ttl, PATIENT),
+            redlock.try_write_for("x", ttl, PATIENT),
+            redlock.semaphore("s", 2).unwrap().try_acquire_for(ttl, PATIENT),
+        ]
+    };
+    for lock in locks() {
+        let mut lock = lock.unwrap();
+        let keys: Vec<Vec<u8>> = lock.resource().names().map(<[u8]>::to_vec).collect();
+        for key in &keys {
+            masters[0].query(&[b"DEL", key]).unwrap();
+        }
+        lock.extend(ttl).unwrap();
+        for key in &keys {
+            soon("it is set again", || masters[0].pttl(key).unwrap() > 0);
+        }
+        assert!(lock.unlock().unwrap().was_held());
+    }
+    soon("the marker alone", || masters.iter().all(|master| master.dbsize().unwrap() == 1));
+}
+
+#[test]
+fn bad_input_is_refused_with_its_value() {
+    let (_masters, redlock) = start(1);
+    let many: Vec<String> = (0..200).map(|i| i.to_string()).collect();
+    let kind = |error: muxlock::LockError| error.kind();
+    let none: [&str; 0] = [];
+    let refused = redlock.try_lock_all(none, TTL).unwrap_err();
+    assert_eq!(kind(refused), LockErrorKind::InvalidSet { resources: 0, bytes: 0 });
+    let refused = redlock.try_lock_all(&many, TTL).unwrap_err();
+    assert!(refused.to_string().starts_with("200 resources"), "{refused}");
+    assert_eq!(kind(refused), LockErrorKind::InvalidSet { resources: 200, bytes: 490 });
+    let refused = redlock.try_lock_all(["a", ""], TTL).unwrap_err();
+    assert_eq!(kind(refused), LockErrorKind::InvalidResource { bytes: 0 });
+    for slots in [0, SLOTS_MAX + 1, u32::MAX] {
+        let refused = redlock.semaphore("s", slots).unwrap_err();
+        assert_eq!(kind(refused), LockErrorKind::InvalidSlots { slots });
+    }
+    let long = "x".repeat(1_017);
+    let refused = redlock.semaphore(&long, 1).unwrap_err();
+    assert_eq!(kind(refused), LockErrorKind::InvalidResource { bytes: 1_017 });
+    let longest: Vec<String> = (0..64).map(|i| format!("{i:01024}")).collect();
+    let set = redlock.try_lock_all(&longest, TTL).unwrap();
+    assert!(set.unlock().unwrap().was_held());
+}
