@@ -307,7 +307,7 @@ fn every_form_is_handed_over() {
 fn every_form_heals_and_checks_the_marker() {
     let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
     let builder = patient(masters.urls())
-        .restart_guard(RestartGuard::On)
+        .restart_guard(RestartGuard::Uptime)
         .heal(Heal::On)
         .flush_marker("marker");
     let ttl = Duration::from_secs(2);
