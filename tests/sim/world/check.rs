@@ -8,6 +8,7 @@ use muxlock::proto::NodeSet;
 use super::World;
 use super::clock::MILLI;
 use super::fences::{Asks, asks};
+use super::forms::{form, is_intent};
 use super::network::Trust;
 use super::rare::Rare;
 use super::redis::{Change, ChangeKind, Key, Value, compared, is_queue, is_set};
@@ -101,7 +102,9 @@ pub struct Attempt {
 /// A lock that somebody believes in.
 pub struct Held {
     pub client: usize,
-    pub key: Key,
+    pub keys: Vec<Key>,
+    /// Whether others may share it.
+    pub is_shared: bool,
     pub token: [u8; 40],
     pub deadline: u64,
     /// The nodes whose votes it counts on.
@@ -456,17 +459,23 @@ impl World {
 
     /// After a server's command: nobody deletes or overwrites what is another's (invariant 6).
     pub fn check_changes(&mut self, node: usize, id: usize, words: &[&[u8]], changes: &[Change]) {
-        let is_of_locks = |change: &&Change| change.key.1 != b"marker" && !is_queue(&change.key.1);
+        if let Some(form) = form(words) {
+            return self.check_form(node, id, &form, changes);
+        }
+        let is_of_locks = |change: &&Change| {
+            change.key.1 != b"marker" && !is_queue(&change.key.1) && !is_intent(&change.key.1)
+        };
         for change in changes.iter().filter(is_of_locks) {
             let before = match &change.before {
                 Some(Value::Text(text)) => text.as_slice(),
                 Some(Value::Hash(_)) => b"a hash",
                 Some(Value::List(_)) => b"a list",
+                Some(Value::Sorted(_)) => b"a sorted set",
                 None => b"",
             };
             let is_wrong = match change.kind {
                 ChangeKind::Set => change.before.is_some(),
-                ChangeKind::Field | ChangeKind::List => false,
+                ChangeKind::Field | ChangeKind::List | ChangeKind::Member => false,
                 ChangeKind::Delete | ChangeKind::Expire => compared(words) != Some(before),
             };
             if is_wrong {
@@ -498,7 +507,7 @@ impl World {
     }
 
     /// No copy is deleted that somebody counts on and believes in (R26).
-    fn check_not_counted_on(&mut self, node: usize, id: usize, token: &[u8]) {
+    pub fn check_not_counted_on(&mut self, node: usize, id: usize, token: &[u8]) {
         let is_counted = |held: &&Held| held.token == token && held.nodes.contains(&node);
         let held = self.checker.held.iter().find(is_counted);
         let valid = held.filter(|it| !self.clients[it.client].is_over(self.now, it.deadline));
@@ -512,7 +521,7 @@ impl World {
     }
 
     /// A key was set: by an extension, if a time to live is given.
-    fn note_executed(&mut self, node: usize, id: usize, token: &[u8], healed: Option<&[u8]>) {
+    pub fn note_executed(&mut self, node: usize, id: usize, token: &[u8], healed: Option<&[u8]>) {
         let connection = &self.connections[id];
         let (client, closed_at) = (connection.client, connection.closed_at);
         self.rare.hit_if(healed.is_some(), Rare::Healed);

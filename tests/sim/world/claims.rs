@@ -12,13 +12,7 @@ use super::timeline::{Millis, Short};
 use super::work::{Kind, Known, Operation, token_of};
 
 impl World {
-    pub fn check_acquired(
-        &mut self,
-        client: usize,
-        resource: usize,
-        operation: &Operation,
-        lease: &Lease,
-    ) {
+    pub fn check_acquired(&mut self, client: usize, operation: &Operation, lease: &Lease) {
         let token = token_of(lease);
         let (told, needed) = (self.clients[client].told, quorum(self.plan.nodes));
         let deadline = lease.valid_until().as_nanos();
@@ -50,11 +44,13 @@ impl World {
         let nodes = self.check_votes(&token, &granted, &heard, needed);
         let is_fenced = matches!(operation.kind, Kind::Acquire { is_fenced: true, .. });
         self.check_fence(is_fenced, lease, &nodes);
-        let held = Held { client, key: self.key_of(resource), token, deadline, nodes };
+        let (keys, is_shared) = self.keys_of(client, lease);
+        self.count_form(client, lease);
+        let held = Held { client, keys, is_shared, token, deadline, nodes };
         self.check_alone(&held);
-        let key = held.key.clone();
+        let keys = held.keys.clone();
         self.checker.held.push(held);
-        self.check_sound(&key);
+        keys.iter().for_each(|key| self.check_sound(key));
     }
 
     /// No node counts that was in quarantine when it was asked, whenever it answered.
@@ -160,10 +156,11 @@ impl World {
             return;
         }
         let is_valid = |held: &Held| !self.clients[held.client].is_over(self.now, held.deadline);
-        let other =
-            self.checker.held.iter().find(|other| {
-                other.key == held.key && other.token != held.token && is_valid(other)
-            });
+        let other = self.checker.held.iter().find(|other| {
+            let is_same = other.keys.iter().any(|key| held.keys.contains(key));
+            let may_both = other.is_shared && held.is_shared;
+            is_same && !may_both && other.token != held.token && is_valid(other)
+        });
         if let (Some(other), true) = (other, is_valid(held)) {
             let text = format!(
                 "client {} holds {} and client {} holds {}",
@@ -181,14 +178,14 @@ impl World {
         if self.plan.class != Class::Durable {
             return;
         }
-        for held in self.checker.held.iter().filter(|held| held.key == *key) {
+        for held in self.checker.held.iter().filter(|held| held.keys.contains(key)) {
             let client = &self.clients[held.client];
             if client.is_over(self.now, held.deadline) {
                 continue;
             }
             let deadline = client.clock.when(held.deadline);
             let nodes = self.nodes.iter();
-            let until = nodes.filter_map(|node| node.held_until(&held.key, &held.token));
+            let until = nodes.filter_map(|node| node.held_until(key, &held.token));
             let count = until.filter(|until| *until >= deadline).count();
             if count < quorum(self.plan.nodes) {
                 let token = Short(&held.token);
@@ -265,8 +262,8 @@ impl World {
         let mut held = self.checker.held.swap_remove(at);
         (held.deadline, held.nodes) = (now_until, nodes);
         self.check_alone(&held);
-        let key = held.key.clone();
+        let keys = held.keys.clone();
         self.checker.held.push(held);
-        self.check_sound(&key);
+        keys.iter().for_each(|key| self.check_sound(key));
     }
 }

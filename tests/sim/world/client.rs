@@ -17,7 +17,7 @@ use super::looks::Looks;
 use super::queue::Event;
 use super::rare::Rare;
 use super::timeline::Millis;
-use super::work::{Kind, LATENESS_MAX, Operation};
+use super::work::{Kind, LATENESS_MAX, Operation, ROUNDS_MAX};
 
 /// Tokens that an engine drew, with what its clock showed.
 type Drawn = Arc<Mutex<Vec<([u8; 40], u64)>>>;
@@ -244,7 +244,8 @@ impl World {
     pub fn start_anew(&mut self, client: usize) {
         let it = &mut self.clients[client];
         let resumed = it.clock.read(self.now.max(it.paused_until));
-        let limit = resumed + self.plan.round_max() + LATENESS_MAX;
+        let rounds = if self.plan.forms { ROUNDS_MAX } else { 1 };
+        let limit = resumed + rounds * self.plan.round_max() + LATENESS_MAX;
         for operation in it.operations.values_mut() {
             let is_fenced = matches!(operation.kind, Kind::Acquire { is_fenced: true, .. });
             let raise = if is_fenced { self.plan.node_timeout } else { 0 };

@@ -3,6 +3,7 @@
 
 use super::World;
 use super::clock::MILLI;
+use super::forms::{Step, form};
 use super::network::ServerEnd;
 use super::rare::Rare;
 use super::redis::{compared, is_queue};
@@ -102,6 +103,9 @@ impl World {
 
 /// The token that a release is about. An extension has a time to live, too.
 pub fn released<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
+    if let Some(form) = form(words) {
+        return (form.step == Step::Free).then_some(form.token);
+    }
     match words {
         [b"EVAL", _, b"2", _, queue, _, token, b"0" | b"1"] if is_queue(queue) => Some(token),
         [b"EVAL", _, _, _, _, _, ..] => None,

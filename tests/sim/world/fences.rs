@@ -485,7 +485,7 @@ impl World {
             Value::Hash(fields) => {
                 Some(fields.values().map(|value| u128::from(number_of(value))).sum())
             }
-            Value::Text(_) | Value::List(_) => None,
+            Value::Text(_) | Value::List(_) | Value::Sorted(_) => None,
         }
     }
 }
@@ -493,7 +493,7 @@ impl World {
 fn field_of(value: Option<&Value>, bucket: &[u8]) -> Option<u64> {
     match value {
         Some(Value::Hash(fields)) => fields.get(bucket).map(|value| number_of(value)),
-        Some(Value::Text(_) | Value::List(_)) | None => None,
+        Some(Value::Text(_) | Value::List(_) | Value::Sorted(_)) | None => None,
     }
 }
 

@@ -33,7 +33,11 @@ impl Redis {
                 _ => wrong_arity(name),
             },
             "delifeq" => self.delete_if(db, words[1], now, WRONG_TYPE, |text| text == words[2]),
-            "pexpire" => self.pexpire(db, words, wall),
+            "pexpire" | "pexpireat" => self.pexpire(db, name, words, wall),
+            "type" => self.type_of(db, words[1], now),
+            "zscore" | "zcard" | "zrange" | "zadd" | "zrem" | "zremrangebyscore" => {
+                self.run_on_sorted(db, name, words, wall)
+            }
             "pttl" => Reply::Integer(match self.read(db, words[1], now) {
                 Some(entry) => entry.expires.map_or(-1, |at| (at - now).max(0)),
                 None => -2,
@@ -124,10 +128,9 @@ impl Redis {
         if pairs.len() % 2 != 0 {
             return wrong_arity("hset");
         }
-        if let Some(Entry { value: Value::Text(_) | Value::List(_), .. }) =
-            self.read(db, words[1], (wall / MILLI) as i64)
-        {
-            return wrong_type();
+        match self.read(db, words[1], (wall / MILLI) as i64).map(|entry| &entry.value) {
+            Some(Value::Hash(_)) | None => {}
+            Some(Value::Text(_) | Value::List(_) | Value::Sorted(_)) => return wrong_type(),
         }
         self.note(ChangeKind::Field, db, words[1]);
         let value = Value::Hash(BTreeMap::new());
@@ -165,18 +168,19 @@ impl Redis {
         match self.read(db, key, now).map(|entry| &entry.value) {
             Some(Value::Text(text)) if is_it(text) => self.delete(db, &[key], now),
             Some(Value::Text(_)) | None => Reply::Integer(0),
-            Some(Value::Hash(_) | Value::List(_)) => Reply::error(wrong),
+            Some(Value::Hash(_) | Value::List(_) | Value::Sorted(_)) => Reply::error(wrong),
         }
     }
 
     /// An end that is not in the future deletes the key at once.
-    fn pexpire(&mut self, db: u64, words: &[&[u8]], wall: u64) -> Reply {
+    fn pexpire(&mut self, db: u64, name: &str, words: &[&[u8]], wall: u64) -> Reply {
         let now = (wall / MILLI) as i64;
         let Some(ttl) = integer(words[2]) else {
             return Reply::error("ERR value is not an integer or out of range");
         };
-        let Some(at) = now.checked_add(ttl) else {
-            return Reply::error("ERR invalid expire time in 'pexpire' command");
+        let base = if name == "pexpire" { now } else { 0 };
+        let Some(at) = base.checked_add(ttl) else {
+            return Reply::Error(format!("ERR invalid expire time in '{name}' command"));
         };
         if self.read(db, words[1], now).is_none() {
             return Reply::Integer(0);

@@ -207,8 +207,7 @@ impl Node {
 
     /// Whether the key holds this token.
     pub fn has(&self, key: &Key, token: &[u8]) -> bool {
-        let held = self.redis.data.get(key).map(|entry| &entry.value);
-        matches!(held, Some(Value::Text(text)) if text == token)
+        self.redis.data.get(key).is_some_and(|entry| holds(&entry.value, token))
     }
 
     /// Whether a lock on this key may be held that the process does not know of, asked by somebody
@@ -220,9 +219,7 @@ impl Node {
             Cause::Lost => Trust::No,
             Cause::Resynced(since) if role_told_at >= since => Trust::No,
             // Who extends has it again.
-            Cause::Stepped if matches!(&it.value, Value::Text(text) if text == token) => {
-                Trust::Full
-            }
+            Cause::Stepped if holds(&it.value, token) => Trust::Full,
             Cause::Resynced(_) | Cause::Stepped | Cause::Unseen => Trust::Blind,
         };
         forgotten.map(trust).max().unwrap_or(Trust::Full)
@@ -245,9 +242,13 @@ impl Node {
     /// When the key is gone, in true time, if it holds this text.
     pub fn held_until(&self, key: &Key, text: &[u8]) -> Option<u64> {
         let entry = self.redis.data.get(key)?;
-        let holds = matches!(&entry.value, Value::Text(value) if value == text);
-        let expires = u64::try_from(entry.expires?).ok()?;
-        holds.then(|| self.clock.when((expires + 1) * MILLI))
+        let until = match &entry.value {
+            Value::Text(value) => entry.expires.filter(|_| value == text),
+            Value::Sorted(members) => members.get(text).copied(),
+            Value::Hash(_) | Value::List(_) => None,
+        };
+        let expires = u64::try_from(until?).ok()?;
+        Some(self.clock.when((expires + 1) * MILLI))
     }
 
     /// Starts a process with what the last one left.
@@ -259,5 +260,14 @@ impl Node {
         self.incarnation += 1;
         self.next_session = 1;
         self.connections.clear();
+    }
+}
+
+/// Whether it is this owner's, alone or with others.
+fn holds(value: &Value, token: &[u8]) -> bool {
+    match value {
+        Value::Text(text) => text == token,
+        Value::Sorted(members) => members.contains_key(token),
+        Value::Hash(_) | Value::List(_) => false,
     }
 }

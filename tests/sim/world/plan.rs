@@ -125,6 +125,8 @@ pub struct Plan {
     pub has_sentinels: bool,
     /// Whether clients queue up for locks on the masters.
     pub waits: bool,
+    /// Whether applications ask for more than plain locks.
+    pub forms: bool,
     /// Whether a server sends what a command has its own connection told before the reply.
     pub pushes_first: bool,
     /// How long after its end a server tells of a watched key.
@@ -160,7 +162,8 @@ impl Plan {
             }
         }
         // The longest command must fit.
-        let small = if fenced == 0 { 1_000 } else { 1_400 };
+        let forms = choices.chance(400);
+        let small = if fenced == 0 && !forms { 1_000 } else { 1_400 };
         let hands_over = choices.chance(450);
         let machine = |client| if hands_over && choices.chance(700) { 0 } else { client };
         let machines = (0..clients).map(machine).collect();
@@ -209,6 +212,7 @@ impl Plan {
             stray_error: choices.pick(&[0, 0, 0, 30]),
             has_sentinels: class == Class::Guarded && choices.chance(250),
             waits: choices.chance(600),
+            forms,
             pushes_first: choices.chance(500),
             ends_late: choices.pick(&[0, MILLI, 20 * MILLI, 200 * MILLI]),
         };

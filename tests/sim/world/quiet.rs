@@ -161,7 +161,13 @@ impl World {
     /// its connection was given up for longer than the key was to live. What is left ends by itself
     /// within the longest time to live.
     fn check_left_behind(&mut self) {
-        let mut failure = None;
+        let mut failure = (0..self.nodes.len()).find_map(|node| {
+            self.check_forms_left(node, |set| {
+                let connection = &self.connections[set.connection];
+                let is_unheard_of = set.at > connection.closed_at.saturating_add(set.ttl);
+                is_unheard_of || connection.outlived_kill
+            })
+        });
         for (node, it) in self.nodes.iter().enumerate() {
             let wall = (it.wall(self.now) / MILLI) as i64;
             for (key, entry) in &it.redis.data {

@@ -129,6 +129,10 @@ situations! {
     ErrorType => "error reply: WRONGTYPE",
     Crowd => "crowd for one lock",
     HandOff => "crowd whose hand-offs were timed",
+    Shared => "share granted",
+    Downgraded => "lock turned into a share",
+    SetTaken => "several resources granted at once",
+    Permit => "permit granted",
 }
 
 /// How often each situation occurred.

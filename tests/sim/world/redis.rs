@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::forms::form;
 use super::listeners::Listeners;
 use super::script;
 use super::server::{Refusal, Server};
@@ -19,6 +20,8 @@ pub enum Value {
     /// A type that no lock has: its fields.
     Hash(BTreeMap<Vec<u8>, Vec<u8>>),
     List(VecDeque<Vec<u8>>),
+    /// Members and their scores, which are whole numbers here.
+    Sorted(BTreeMap<Vec<u8>, i64>),
 }
 
 /// A key's value and its end.
@@ -58,6 +61,8 @@ pub enum ChangeKind {
     Field,
     /// A list has changed.
     List,
+    /// A sorted set has changed.
+    Member,
 }
 
 /// What the server keeps for one connection.
@@ -115,7 +120,7 @@ const fn spec(name: &'static str, arity: i32, flags: &str) -> Spec {
 }
 
 /// Flags: `w`rites, takes `m`emory, runs while `l`oading.
-const COMMANDS: [Spec; 29] = [
+const COMMANDS: [Spec; 37] = [
     spec("get", 2, ""),
     spec("set", -3, "wm"),
     spec("eval", -3, ""),
@@ -145,6 +150,14 @@ const COMMANDS: [Spec; 29] = [
     spec("lpush", -3, "wm"),
     spec("lpop", -2, "w"),
     spec("lrem", 4, "w"),
+    spec("type", 2, ""),
+    spec("zscore", 3, ""),
+    spec("zcard", 2, ""),
+    spec("zrange", -4, ""),
+    spec("zadd", -4, "wm"),
+    spec("zrem", -3, "w"),
+    spec("zremrangebyscore", 4, "w"),
+    spec("pexpireat", -3, "w"),
 ];
 
 impl Redis {
@@ -425,6 +438,9 @@ pub fn lower(word: &[u8]) -> String {
 
 /// The value that a command of a lock client, or its script, compares with the key's.
 pub fn compared<'a>(words: &[&'a [u8]]) -> Option<&'a [u8]> {
+    if let Some(form) = form(words) {
+        return Some(form.token);
+    }
     match *words {
         [b"EVAL", _, b"2", _, queue, _, token, b"0" | b"1"] if is_queue(queue) => Some(token),
         [b"EVAL", _, b"2", _, queue, ..] if is_queue(queue) => None,

@@ -40,7 +40,7 @@ pub fn run(text: &[u8], keys: &[&[u8]], args: &[&[u8]], call: Call<'_>) -> Resul
 }
 
 /// The scripts that are kept parsed; a client sends three or four different ones.
-const PROGRAMS_MAX: usize = 16;
+const PROGRAMS_MAX: usize = 32;
 
 /// A script's text, and what it was parsed into.
 type Program = (Vec<u8>, Rc<Vec<Statement>>);
@@ -133,7 +133,11 @@ impl Script<'_> {
             Expr::Text(text) => Value::Text(text.clone()),
             Expr::Name(name) => self.local(name).clone(),
             Expr::Index(list, index) => {
-                let index = number(&self.value(index)?)?;
+                let index = self.value(index)?;
+                if let Value::Text(name) = &index {
+                    return named(&self.value(list)?, name);
+                }
+                let index = number(&index)?;
                 // Names are indexed in place: what a list holds may be long.
                 let found = match &**list {
                     Expr::Name(name) => element(self.local(name), index),
@@ -191,6 +195,14 @@ impl Script<'_> {
                     reply => value(reply),
                 }
             }
+            "redis.pcall" => {
+                let words: Result<Vec<_>, _> = arguments.iter().map(text).collect();
+                match (self.call)(&words?) {
+                    // What it says is of no interest to a script here.
+                    Reply::Error(_) => Value::List(Vec::new()),
+                    reply => value(reply),
+                }
+            }
             "redis.error_reply" => return Err(String::from_utf8_lossy(&text(first)?).into()),
             "tonumber" => number(first).map_or(Value::Nil, Value::Number),
             "tostring" => Value::Text(text(first)?),
@@ -221,6 +233,15 @@ fn formatted(arguments: &[Value]) -> Result<Value, Failure> {
 fn element(list: &Value, index: f64) -> Result<Value, Failure> {
     match list {
         Value::List(values) => Ok(values.get(index as usize - 1).cloned().unwrap_or(Value::Nil)),
+        other => Err(wrong("index", kind(other))),
+    }
+}
+
+/// The field of a status reply that has its text.
+fn named(status: &Value, name: &[u8]) -> Result<Value, Failure> {
+    match status {
+        Value::Status(text) if name == b"ok" => Ok(Value::Text(text.as_bytes().to_vec())),
+        Value::Status(_) | Value::List(_) => Ok(Value::Nil),
         other => Err(wrong("index", kind(other))),
     }
 }

@@ -4,6 +4,7 @@ use super::World;
 use super::clock::{MICRO, MILLI};
 use super::debts::released;
 use super::fences::{Asks, FENCE, asks};
+use super::forms::form;
 use super::network::{ClientEnd, Connection, ServerEnd, Trust, Way, Yes};
 use super::queue::Event;
 use super::rare::Rare;
@@ -303,6 +304,9 @@ impl World {
 
     /// Keeps a yes, to compare it with what the client makes of it.
     fn note_yes(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply, deletes: bool) {
+        if let Some(form) = form(words) {
+            return self.note_form_yes(node, id, &form, reply);
+        }
         if let (Some(Asks::Set { token, .. }), Reply::Nil | Reply::Integer(0)) =
             (asks(words), reply)
             && let Ok(token) = token.try_into()

@@ -14,6 +14,7 @@ use muxlock::{LockToken, NodeOutcome, ProtocolError};
 use super::World;
 use super::client::{Stage, Step, What};
 use super::clock::{MICRO, MILLI};
+use super::forms::as_plain;
 use super::keep::is_new_renewal;
 use super::looks::check_looked;
 use super::network::{Asked, ClientEnd, Way};
@@ -318,6 +319,8 @@ impl World {
                 Action::Close { node } => it.steps.push_back(Step::Close(node)),
                 Action::Send { nodes, command } => {
                     resp::encode(&command, &mut encoded);
+                    let form = command;
+                    let command = as_plain(&form);
                     let (from, to) = (it.batch.len(), encoded.len());
                     it.batch.extend_from_slice(&encoded[from..]);
                     let of = nodes.iter().map(|slot| 1 << slot).sum::<u64>() & in_quarantine;
@@ -398,7 +401,12 @@ impl World {
                     let send = |slot| Step::Send { slot, from, to, what };
                     it.steps.extend(nodes.iter().map(send));
                     self.timeline.note(self.now, || {
-                        format!("client {client} sends {} to {nodes:?}", describe(&command))
+                        let what = match form {
+                            Command::Form(form) => format!("{:?} of {:?}: ", form.step, form.key),
+                            _ => String::new(),
+                        };
+                        let shown = describe(&command);
+                        format!("client {client} sends {what}{shown} to {nodes:?}")
                     });
                 }
             }

@@ -19,6 +19,9 @@ const DOUBLINGS_MAX: u32 = 7;
 /// How often an application has something cancelled when it does something, of a thousand times.
 const CANCELS: u32 = 60;
 
+/// How many rounds one try for a permit may take.
+pub const ROUNDS_MAX: u64 = 8;
+
 /// How often an application writes with a number first, in runs where locks have some.
 const WRITES: u32 = 300;
 
@@ -124,8 +127,13 @@ impl World {
         let until = |at: u64| Patience::Until(Moment::with_jumps(at, self.clients[client].jumped));
         let asked = patience.map_or(Patience::OneRound, until);
         let is_fenced = self.choices.chance(self.plan.fenced);
-        let name = [self.plan.split(client).1, self.plan.names[resource]].concat();
-        let resource_name = Resource::new(&name).expect("a valid name");
+        let (resource_name, name) = match is_fenced {
+            true => {
+                let name = [self.plan.split(client).1, self.plan.names[resource]].concat();
+                (Resource::new(&name).expect("a valid name"), name)
+            }
+            false => self.draw_form(client, resource),
+        };
         let (engine, wanted) = (&mut self.clients[client].engine, Duration::from_nanos(ttl));
         let result = match is_fenced {
             true => engine.acquire_fenced(now, resource_name, wanted, asked),
@@ -139,7 +147,8 @@ impl World {
             Ok(id) => {
                 // A fenced round may raise counters in the end, which is a command of its own.
                 let raise = if is_fenced { self.plan.node_timeout } else { 0 };
-                let limit = patience.unwrap_or(started + self.plan.round_max() + raise);
+                let rounds = if self.plan.forms { ROUNDS_MAX } else { 1 };
+                let limit = patience.unwrap_or(started + rounds * self.plan.round_max() + raise);
                 self.start(client, id, Kind::Acquire { resource, patience, is_fenced }, limit);
             }
             Err(error) => {
@@ -208,6 +217,7 @@ impl World {
     fn extend_something(&mut self, client: usize) {
         if let Some(lease) = self.take_lease(client) {
             let ttl = self.plan.ttl(&mut self.choices);
+            let lease = self.may_downgrade(client, lease);
             self.extend(client, lease, ttl);
         }
     }
@@ -367,7 +377,7 @@ impl World {
         match result {
             Ok(lease) => {
                 self.rare.hit(Rare::Granted);
-                self.check_acquired(client, resource, &operation, &lease);
+                self.check_acquired(client, &operation, &lease);
                 if self.crowd.is_some() {
                     self.crowd_granted(client, lease);
                 } else if self.is_faulty {

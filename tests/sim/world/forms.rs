@@ -1,0 +1,312 @@
+//! Locks that are not one plain key: what their commands are about, and what must be true of them.
+
+use muxlock::proto::{Command, FormCommand, FormStep};
+use muxlock::{Lease, ReleaseWith, Resource};
+
+use super::World;
+use super::check::LastSet;
+use super::clock::MILLI;
+use super::network::{Trust, Yes};
+use super::rare::Rare;
+use super::redis::{Change, ChangeKind, Key, Value};
+use super::timeline::Short;
+use super::wire::Reply;
+
+/// How many permits there are.
+const SLOTS: u32 = 2;
+/// For how long a writer that waits may hold readers off.
+const INTENT_MS: i64 = 500;
+/// What a script must not lack that checks the flush marker.
+const MARKED: &[u8] = b"ready_at";
+
+/// What a command does with a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Take,
+    Keep,
+    Free,
+}
+
+/// How the keys of a command are locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    All,
+    Shared,
+    Exclusive,
+    Slot,
+}
+
+/// A command for a lock that is not one plain key.
+pub struct Form<'a> {
+    pub step: Step,
+    pub what: What,
+    /// Those that are locked.
+    pub keys: Vec<&'a [u8]>,
+    pub token: &'a [u8],
+    pub ttl: &'a [u8],
+}
+
+macro_rules! source {
+    ($name:literal) => {
+        include_str!(concat!("../../../src/scripts/", $name, ".lua"))
+    };
+}
+
+/// The ends of the scripts.
+const SCRIPTS: [(&str, What, Step); 8] = [
+    (source!("take_all"), What::All, Step::Take),
+    (source!("keep_all"), What::All, Step::Keep),
+    (source!("free_all"), What::All, Step::Free),
+    (source!("take_shared"), What::Shared, Step::Take),
+    (source!("keep_shared"), What::Shared, Step::Keep),
+    (source!("free_shared"), What::Shared, Step::Free),
+    (source!("take_exclusive"), What::Exclusive, Step::Take),
+    (source!("take_slot"), What::Slot, Step::Take),
+];
+
+/// What a command is about, if it is one of these.
+pub fn form<'a>(words: &[&'a [u8]]) -> Option<Form<'a>> {
+    let [b"EVAL", script, count, rest @ ..] = words else {
+        return None;
+    };
+    let is_its = |it: &&(&str, What, Step)| script.ends_with(it.0.trim_ascii_end().as_bytes());
+    let (_, what, step) = *SCRIPTS.iter().find(is_its)?;
+    let count = std::str::from_utf8(count).ok()?.parse().ok()?;
+    let (keys, args) = rest.split_at_checked(count)?;
+    let is_marked = script.windows(MARKED.len()).any(|part| part == MARKED);
+    let keys = &keys[usize::from(is_marked)..];
+    let &[token, ttl, extra, ..] = args else {
+        return None;
+    };
+    let keys = match what {
+        What::All => keys.to_vec(),
+        What::Shared | What::Exclusive => vec![keys[0]],
+        What::Slot => {
+            let slot: usize = std::str::from_utf8(extra).ok()?.parse().ok()?;
+            vec![keys[slot]]
+        }
+    };
+    Some(Form { step, what, keys, token, ttl })
+}
+
+/// The command of a plain lock that is the same for checks.
+pub fn as_plain<'a>(command: &Command<'a>) -> Command<'a> {
+    let Command::Form(FormCommand { step, key, token, ttl, marker }) = *command else {
+        return *command;
+    };
+    let key = key.as_bytes();
+    match step {
+        FormStep::Take { .. } => Command::Acquire { key, token, ttl, marker },
+        FormStep::Keep => Command::Extend { key, token, ttl },
+        FormStep::Heal => Command::Heal { key, token, ttl, marker },
+        FormStep::Free => Command::Release { key, token, with: ReleaseWith::Script },
+    }
+}
+
+/// Whether it is the sign of a writer that waits.
+pub fn is_intent(key: &[u8]) -> bool {
+    key.ends_with(b":intent")
+}
+
+impl World {
+    /// What an application asks for, if it may be more than a plain lock.
+    pub fn draw_form(&mut self, client: usize, resource: usize) -> (Resource, String) {
+        let begin = self.plan.split(client).1;
+        let names = self.plan.names.map(|name| [begin, name].concat());
+        let name = &names[resource];
+        let may = self.plan.forms && self.crowd.is_none();
+        let (made, shown) = match if may { self.choices.below(10) } else { 0 } {
+            0..=3 => (Resource::new(name), name.clone()),
+            4 | 5 => (Resource::shared(name), format!("a share of {name}")),
+            6 | 7 => (Resource::exclusive(name), format!("all of {name}")),
+            8 => (Resource::all(&names), names.join(" and ")),
+            _ => (Resource::slot(name, SLOTS), format!("a permit of {name}")),
+        };
+        (made.expect("a valid name"), shown)
+    }
+
+    /// The keys on the nodes that a lock has, and whether it is a share.
+    pub fn keys_of(&self, client: usize, lease: &Lease) -> (Vec<Key>, bool) {
+        let resource = lease.resource();
+        let prefix = self.plan.split(client).0.as_bytes();
+        let key = |name: &[u8]| (self.plan.db, [prefix, name].concat());
+        let is_shared = format!("{resource:?}").starts_with("Resource(Shared");
+        (resource.names().map(key).collect(), is_shared)
+    }
+
+    /// The application lets readers in from the next extension on.
+    pub fn may_downgrade(&mut self, client: usize, lease: Lease) -> Lease {
+        let (keys, is_shared) = self.keys_of(client, &lease);
+        let may = self.plan.forms && !is_shared && keys.len() == 1;
+        if !may || lease.fencing_token().is_some() || !self.choices.chance(300) {
+            return lease;
+        }
+        self.rare.hit(Rare::Downgraded);
+        let token = super::work::token_of(&lease);
+        for held in self.checker.held.iter_mut().filter(|held| held.token == token) {
+            held.is_shared = true;
+        }
+        lease.into_shared()
+    }
+
+    /// A grant, in the report.
+    pub fn count_form(&mut self, client: usize, lease: &Lease) {
+        let (keys, is_shared) = self.keys_of(client, lease);
+        self.rare.hit_if(is_shared, Rare::Shared);
+        self.rare.hit_if(keys.len() > 1, Rare::SetTaken);
+        self.rare.hit_if(keys[0].1.contains(&b'{'), Rare::Permit);
+    }
+
+    /// What a server has changed for such a command: its own, and what is over (invariant 6).
+    pub fn check_form(&mut self, node: usize, id: usize, form: &Form<'_>, changes: &[Change]) {
+        let now = (self.nodes[node].wall(self.now) / MILLI) as i64;
+        for change in changes.iter().filter(|it| it.key.1 != b"marker" && !is_intent(&it.key.1)) {
+            let before = change.before.clone();
+            let is_own = matches!(&before, Some(Value::Text(text)) if text == form.token);
+            let is_wrong = match (change.kind, &before) {
+                (ChangeKind::Set, None) => form.step == Step::Free,
+                (ChangeKind::Set, _) => form.step != Step::Keep || !is_own,
+                // An end that has passed deletes what is over.
+                (ChangeKind::Delete, Some(Value::Sorted(members))) => {
+                    members.values().any(|until| *until > now)
+                }
+                (ChangeKind::Delete, _) => !is_own || form.step == Step::Take,
+                (ChangeKind::Member, None | Some(Value::Sorted(_))) => {
+                    self.takes_anothers(node, now, form, change)
+                }
+                (ChangeKind::Expire, Some(Value::Sorted(_))) => false,
+                _ => true,
+            };
+            if is_wrong {
+                let (kind, key) = (change.kind, change.key.1.escape_ascii().to_string());
+                let text = format!("node {node}: {kind:?} of {key} for {}", Short(form.token));
+                self.fail("CAD-ONLY", || text);
+            }
+            let sets = match change.kind {
+                ChangeKind::Set => true,
+                ChangeKind::Member => self.nodes[node].has(&change.key, form.token),
+                _ => false,
+            };
+            if sets && form.step != Step::Free {
+                let healed = (form.step == Step::Keep).then_some(form.ttl);
+                self.note_executed(node, id, form.token, healed);
+            }
+            if form.step == Step::Free {
+                self.check_not_counted_on(node, id, form.token);
+                self.check_sound(&change.key);
+            }
+        }
+        for key in changes.iter().map(|change| &change.key) {
+            let entry = self.nodes[node].redis.data.get(key);
+            let (Some(Value::Sorted(members)), expires) =
+                (entry.map(|it| &it.value), entry.and_then(|it| it.expires))
+            else {
+                continue;
+            };
+            if members.values().copied().max() != expires {
+                let text = format!("node {node}: it ends at {expires:?}, with {members:?}");
+                return self.fail("SHARE-CUT", || text);
+            }
+        }
+    }
+
+    /// Whether an entry of another owner has gone, or was changed, that is not over.
+    fn takes_anothers(&self, node: usize, now: i64, form: &Form<'_>, change: &Change) -> bool {
+        let Some(Value::Sorted(before)) = &change.before else {
+            return false;
+        };
+        let after = self.nodes[node].redis.data.get(&change.key).map(|entry| &entry.value);
+        let left = |token: &[u8]| match after {
+            Some(Value::Sorted(after)) => after.get(token).copied(),
+            _ => None,
+        };
+        before.iter().any(|(token, until)| {
+            let own = token == form.token;
+            match (left(token), own) {
+                (Some(after), true) => after < *until,
+                (None, true) => form.step != Step::Free && *until > now,
+                (after, false) => *until > now && after != Some(*until),
+            }
+        })
+    }
+
+    /// Keeps a yes to such a command, to compare it with what the client makes of it.
+    pub fn note_form_yes(&mut self, node: usize, id: usize, form: &Form<'_>, reply: &Reply) {
+        let Reply::Integer(vote) = *reply else {
+            return;
+        };
+        let is_extension = match form.step {
+            Step::Take if vote == 1 || vote < 0 => false,
+            Step::Keep if matches!(vote, 1 | 2) || vote < 0 => true,
+            _ => return,
+        };
+        let Ok(token) = <[u8; 40]>::try_from(form.token) else {
+            return;
+        };
+        let db = self.connections[id].session.db;
+        let keys: Vec<Key> = form.keys.iter().map(|key| (db, key.to_vec())).collect();
+        let is_flushed = vote < 0;
+        if is_flushed && !keys.iter().all(|key| self.nodes[node].has(key, &token)) {
+            return;
+        }
+        if vote > 0 {
+            self.check_granted(node, form, &keys, vote);
+        }
+        let connection = &self.connections[id];
+        let (index, told_at) = (connection.answered, connection.role_told_at);
+        let known = keys.iter().map(|key| self.nodes[node].memory(self.now, key, &token, told_at));
+        let known = known.max().unwrap_or(Trust::Full);
+        let memory = if connection.said_evicts { Trust::No } else { known };
+        let role = self.nodes[node].role(told_at);
+        let (is_healed, at) = (vote == 2, self.now);
+        let yes = Yes { index, token, is_extension, is_flushed, is_healed, at, memory, role };
+        self.connections[id].yeses.push_back(yes);
+    }
+
+    /// A yes means that every key is the owner's now, and no reader comes before a waiting writer.
+    fn check_granted(&mut self, node: usize, form: &Form<'_>, keys: &[Key], vote: i64) {
+        let it = &self.nodes[node];
+        let missing = keys.iter().find(|key| !it.has(key, form.token)).cloned();
+        let now = (it.wall(self.now) / MILLI) as i64;
+        let sign = (keys[0].0, [&keys[0].1[..], b":intent"].concat());
+        let is_there = |key: &Key| it.redis.data.get(key).is_some_and(|at| at.expires >= Some(now));
+        let is_new = form.step == Step::Take || vote == 2;
+        let is_rude = form.what == What::Shared && is_new && is_there(&sign);
+        if let Some((_, key)) = missing {
+            let (key, token) = (key.escape_ascii().to_string(), Short(form.token));
+            let text = format!("node {node} says yes to {token}, which {key} does not hold");
+            self.fail("ALL-OR-NONE", || text);
+        }
+        if is_rude {
+            let text = format!("node {node} lets {} in before a writer", Short(form.token));
+            self.fail("INTENT", || text);
+        }
+    }
+
+    /// When all is quiet, no share is left whose owner gave it up, and no sign stands for longer
+    /// than it may.
+    pub fn check_forms_left(
+        &self,
+        node: usize,
+        excuse: impl Fn(&LastSet) -> bool,
+    ) -> Option<String> {
+        let it = &self.nodes[node];
+        let wall = (it.wall(self.now) / MILLI) as i64;
+        for (key, entry) in &it.redis.data {
+            let name = key.1.escape_ascii();
+            if is_intent(&key.1) && entry.expires.is_none_or(|at| at > wall + INTENT_MS) {
+                return Some(format!("node {node}: {name} stands until {:?}", entry.expires));
+            }
+            let Value::Sorted(members) = &entry.value else {
+                continue;
+            };
+            let left = members.iter().filter(|(_, until)| **until > wall).find(|(token, _)| {
+                self.checker.set_of(token, node).is_some_and(|set| !excuse(&set))
+            });
+            if let Some((token, _)) = left {
+                return Some(format!("node {node} still shares {name}: {}", Short(token)));
+            }
+        }
+        None
+    }
+}
