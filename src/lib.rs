@@ -175,7 +175,8 @@ mod validity;
 pub use client::{CommonSettings, MasterSettings, Place, TlsSettings};
 pub use client::{
     ConnectError, Error, ErrorKind, Fenced, FencedRedlock, HandOverError, KeepAliveError,
-    KeepAliveErrorKind, KeptLock, LockGuard, LockParts, LossWatch, Redlock, Semaphore, Waiter,
+    KeepAliveErrorKind, KeptLock, LockGuard, LockParts, LossWatch, Redlock, Reentrant,
+    ReentrantGuard, Semaphore, Waiter,
 };
 #[cfg(feature = "tls-no-provider")]
 pub use config::Tls;

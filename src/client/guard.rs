@@ -156,6 +156,11 @@ impl LockGuard {
         self.extend(self.ttl())
     }
 
+    /// Extends the lock to `ttl` if less than that is left; an error if it is not valid.
+    pub(super) fn ensure_again(&mut self, ttl: Duration) -> Result<(), LockError> {
+        if self.remaining() >= ttl && self.is_valid() { Ok(()) } else { self.extend(ttl) }
+    }
+
     /// Renews the lock from now on, until it is unlocked, stopped, dropped or lost. The
     /// client's event loop renews it; one thread runs the loop while no other does, and reports
     /// losses. Each renewal requests the lock's own TTL.

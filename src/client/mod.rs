@@ -12,6 +12,7 @@ mod hand_over;
 mod keep_alive;
 mod loop_work;
 mod poller;
+mod reentrant;
 mod signals;
 mod sync;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use fenced::{Fenced, FencedRedlock};
 pub use guard::{LockGuard, LockParts};
 pub use hand_over::HandOverError;
 pub use keep_alive::{KeepAliveError, KeepAliveErrorKind, KeptLock, LossWatch};
+pub use reentrant::{Reentrant, ReentrantGuard};
 pub use waiter::Waiter;
 
 use crate::config::{Builder, Config, ConfigError};

@@ -34,6 +34,7 @@ mod keep_alive;
 mod masters;
 mod messages;
 mod names;
+mod reentrant;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod run;
 #[cfg(all(feature = "cli", target_os = "linux"))]
