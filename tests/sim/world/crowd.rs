@@ -115,7 +115,8 @@ pub struct Crowd {
     is_split: bool,
     /// Nodes on which something was left before: whoever was lost then stands there for a while.
     untidy_before: Vec<bool>,
-    trouble_at: u64,
+    /// After how many grants the trouble begins, if it has not.
+    trouble_at: Option<u32>,
 }
 
 impl World {
@@ -155,7 +156,7 @@ impl World {
             lacked_at: vec![0; clients],
             is_split: false,
             untidy_before: (0..self.nodes.len()).map(|node| self.is_untidy(node)).collect(),
-            trouble_at: 1 + u64::from(self.choices.below(2 * GRANTS)),
+            trouble_at: Some(1 + self.choices.below(2 * GRANTS)),
         });
         self.rare.hit(Rare::Crowd);
         for client in 0..clients {
@@ -284,7 +285,8 @@ impl World {
             return;
         };
         let granted: u32 = crowd.grants.iter().sum();
-        if u64::from(granted) != crowd.trouble_at {
+        // Once: what is granted before all have come is counted anew each time.
+        if crowd.trouble_at.take_if(|at| *at == granted).is_none() {
             return;
         }
         let trouble = crowd.trouble;
@@ -333,6 +335,8 @@ impl World {
         self.restart_client(client);
         if let Some(crowd) = &mut self.crowd {
             crowd.waits[client] = None;
+            // The new process counts from the beginning.
+            crowd.queued_before[client] = 0;
             crowd.handed_at = None;
             if crowd.holder == Some(client) {
                 crowd.holder = None;
