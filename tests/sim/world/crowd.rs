@@ -13,8 +13,8 @@ use muxlock::{Lease, NodeState, NodeStatus, Waits};
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};
+use super::network::ServerEnd;
 use super::node::Memory;
-use super::node::Node;
 use super::plan::Class;
 use super::queue::Event;
 use super::rare::Rare;
@@ -348,12 +348,16 @@ impl World {
     /// The lock is free for long, and somebody waits who is awake.
     fn check_wake(&mut self) {
         for client in 0..self.clients.len() {
-            let nodes = self.clients[client].engine.nodes().zip(&self.nodes);
-            // A client takes a while to see that a node is frozen.
-            let votes = |(seen, node): &(NodeStatus, &Node)| {
-                seen.state == NodeState::Ready && node.is_running(self.now)
+            let it = &self.clients[client];
+            // A client takes a while to see that a node is frozen, or that a machine has gone
+            // without a sign and come back.
+            let votes = |seen: &NodeStatus| {
+                let connection = it.slots[seen.node].connection.map(|id| &self.connections[id]);
+                let stands = connection.is_some_and(|at| at.server_end == ServerEnd::Accepted);
+                let is_running = self.nodes[seen.node].is_running(self.now);
+                seen.state == NodeState::Ready && stands && is_running
             };
-            let ready = nodes.filter(votes).count();
+            let ready = it.engine.nodes().filter(votes).count();
             if let (false, Some(crowd)) = (2 * ready > self.plan.nodes, &mut self.crowd) {
                 crowd.lacked_at[client] = self.now;
             }
