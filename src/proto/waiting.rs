@@ -707,7 +707,6 @@ impl Engine {
         let Some(stand) = self.stands.get_mut(number) else {
             return;
         };
-        let is_overtaker = stand.is_queued() && stand.place != Some(0);
         stand.held = Some(token);
         (stand.refused_in_row, stand.free_since, stand.doubts) = (0, None, false);
         stand.refused = NodeSet::EMPTY;
@@ -718,7 +717,9 @@ impl Engine {
             let others = u32::try_from(others).unwrap_or(TURN_MAX);
             stand.turn = Turn::Left(others.min(TURN_MAX));
         }
-        if let Some(gate) = stand.gate.filter(|_| is_overtaker) {
+        // At a gate that it does not stand at yet, nobody is known to sleep.
+        let stands_at = stand.gate.filter(|gate| stand.gates.contains(*gate));
+        if let Some(gate) = stands_at.filter(|_| stand.place != Some(0)) {
             stand.place = Some(0);
             self.stats.overtaken += 1;
             self.step_aside(gate, key.clone(), Step::ToFront);

@@ -605,6 +605,51 @@ fn moved(s: &mut Scenario) -> (usize, usize) {
     (slow, next)
 }
 
+/// Nobody is known to sleep at a gate that has not been asked for a place.
+#[test]
+fn w11_lock_that_is_got_before_it_stands_at_its_gate_drops_nobody() {
+    let mut s = queueing();
+    let slow = standing(&mut s, 5, HELD);
+    s.pass(Duration::from_millis(70));
+    assert_eq!(s.drain(), [Acted::Wait(slow, Waits::QueueUp)]);
+    s.tell(slow, "gresource");
+    assert!(sets(&s.drain()));
+    let others: Vec<usize> = (0..NODES).filter(|node| *node != slow).collect();
+    s.reply(others[0], Reply::Ok);
+    s.reply(others[1], Reply::Nil);
+    s.pass(NODE_TIMEOUT);
+    let acted = s.drain();
+    let [Acted::Release(..), Acted::Wait(gate, Waits::Hello), Acted::Wait(free, Waits::Hello)] =
+        acted[..]
+    else {
+        panic!("{acted:?}")
+    };
+    s.replies([gate, free], Reply::Integer(0));
+    // The gate does not answer; the other node says that the lock is free.
+    s.allow_waits(free);
+    let mut acted = s.drain();
+    for _ in 0..100 {
+        if sets(&acted) {
+            break;
+        }
+        for asked in acted {
+            assert!(matches!(asked, Acted::Wait(node, _) if node == free), "{asked:?}");
+            let is_looked_at = asked == Acted::Wait(free, Waits::TimeToLive);
+            s.reply(free, if is_looked_at { Reply::Integer(ABSENT) } else { Reply::Ok });
+        }
+        s.pass(Duration::from_millis(1));
+        acted = s.drain();
+    }
+    assert!(sets(&acted), "{acted:?}");
+    s.replies([slow], place(5, HELD));
+    s.replies([slow], Reply::Nil);
+    s.replies([slow], Reply::Integer(0));
+    s.replies([slow, free], Reply::Ok);
+    let _ = s.acquired().expect("two nodes granted");
+    assert_eq!(s.drain(), []);
+    assert_eq!(s.engine.stats().overtaken, 0);
+}
+
 #[test]
 fn w3_gate_that_was_slow_is_remembered() {
     let mut s = queueing();

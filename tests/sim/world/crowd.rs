@@ -13,8 +13,8 @@ use muxlock::{Lease, NodeState, NodeStatus, Waits};
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};
+use super::network::ServerEnd;
 use super::node::Memory;
-use super::node::Node;
 use super::plan::Class;
 use super::queue::Event;
 use super::rare::Rare;
@@ -115,7 +115,8 @@ pub struct Crowd {
     is_split: bool,
     /// Nodes on which something was left before: whoever was lost then stands there for a while.
     untidy_before: Vec<bool>,
-    trouble_at: u64,
+    /// After how many grants the trouble begins, if it has not.
+    trouble_at: Option<u32>,
 }
 
 impl World {
@@ -155,7 +156,7 @@ impl World {
             lacked_at: vec![0; clients],
             is_split: false,
             untidy_before: (0..self.nodes.len()).map(|node| self.is_untidy(node)).collect(),
-            trouble_at: 1 + u64::from(self.choices.below(2 * GRANTS)),
+            trouble_at: Some(1 + self.choices.below(2 * GRANTS)),
         });
         self.rare.hit(Rare::Crowd);
         for client in 0..clients {
@@ -284,7 +285,8 @@ impl World {
             return;
         };
         let granted: u32 = crowd.grants.iter().sum();
-        if u64::from(granted) != crowd.trouble_at {
+        // Once: what is granted before all have come is counted anew each time.
+        if crowd.trouble_at.take_if(|at| *at == granted).is_none() {
             return;
         }
         let trouble = crowd.trouble;
@@ -333,6 +335,8 @@ impl World {
         self.restart_client(client);
         if let Some(crowd) = &mut self.crowd {
             crowd.waits[client] = None;
+            // The new process counts from the beginning.
+            crowd.queued_before[client] = 0;
             crowd.handed_at = None;
             if crowd.holder == Some(client) {
                 crowd.holder = None;
@@ -344,12 +348,16 @@ impl World {
     /// The lock is free for long, and somebody waits who is awake.
     fn check_wake(&mut self) {
         for client in 0..self.clients.len() {
-            let nodes = self.clients[client].engine.nodes().zip(&self.nodes);
-            // A client takes a while to see that a node is frozen.
-            let votes = |(seen, node): &(NodeStatus, &Node)| {
-                seen.state == NodeState::Ready && node.is_running(self.now)
+            let it = &self.clients[client];
+            // A client takes a while to see that a node is frozen, or that a machine has gone
+            // without a sign and come back.
+            let votes = |seen: &NodeStatus| {
+                let connection = it.slots[seen.node].connection.map(|id| &self.connections[id]);
+                let stands = connection.is_some_and(|at| at.server_end == ServerEnd::Accepted);
+                let is_running = self.nodes[seen.node].is_running(self.now);
+                seen.state == NodeState::Ready && stands && is_running
             };
-            let ready = nodes.filter(votes).count();
+            let ready = it.engine.nodes().filter(votes).count();
             if let (false, Some(crowd)) = (2 * ready > self.plan.nodes, &mut self.crowd) {
                 crowd.lacked_at[client] = self.now;
             }

@@ -448,6 +448,12 @@ impl World {
         let Some(id) = self.clients[client].slots[slot].connection else {
             return;
         };
+        if !self.clients[client].slots[slot].is_connected {
+            // The kernel would take no byte of it.
+            return self.fail("PAIRING", || {
+                format!("client {client} sends to node {slot}, which it is not connected to")
+            });
+        }
         let connection = &mut self.connections[id];
         match what {
             What::Lock(token, set) => {
