@@ -198,6 +198,18 @@ impl Stand {
         }
     }
 
+    /// Whether the node is one of those that it watches, or is about to.
+    pub(super) fn watches(&self, node: usize) -> bool {
+        [self.unheard, self.armed, self.wanted].iter().any(|nodes| nodes.contains(node))
+    }
+
+    /// Nothing is heard of the node.
+    pub(super) fn watch_no_more(&mut self, node: usize) {
+        for nodes in [&mut self.unheard, &mut self.armed, &mut self.wanted] {
+            nodes.remove(node);
+        }
+    }
+
     /// The lock was seen to be free, or others said so: watches may follow each other again.
     pub(super) fn end_pauses(&mut self) {
         self.fruitless = 0;

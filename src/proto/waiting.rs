@@ -260,17 +260,16 @@ impl Engine {
         }
         let is_lost = !self.nodes.open().contains(node);
         let is_there = |stand: &Stand| {
-            let watched = stand.unheard.contains(node) || stand.armed.contains(node);
-            stand.gate == Some(node) || watched || stand.gates.contains(node)
+            let is_listed = stand.gate == Some(node) || stand.gates.contains(node);
+            is_listed || stand.watches(node)
         };
         for number in self.stands.numbers_where(is_there) {
             let stand = self.stand(number);
             if is_lost {
                 stand.gates.remove(node);
             }
-            let was_watched = stand.unheard.contains(node) || stand.armed.contains(node);
-            stand.unheard.remove(node);
-            stand.armed.remove(node);
+            let was_watched = stand.watches(node);
+            stand.watch_no_more(node);
             if stand.gate == Some(node) {
                 (stand.gate, stand.is_sent, stand.place) = (None, false, None);
                 stand.check_by(now);

@@ -501,6 +501,40 @@ fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     assert!(sets(&s.drain()));
 }
 
+/// One watched node is not enough, whatever becomes of the other one before it tells of changes.
+#[test]
+fn w9_watched_node_that_is_lost_is_replaced_by_another() {
+    for told in 0..4 {
+        let mut s = queueing();
+        let gate = standing(&mut s, 0, HELD);
+        let other = other_of(&s.drain(), gate);
+        s.reply(gate, Reply::Ok);
+        s.reply(gate, Reply::Integer(HELD));
+        if told == 0 {
+            s.reply(other, server_error(ServerErrorKind::UnknownCommand));
+        } else {
+            if told > 1 {
+                s.allow_waits(other);
+                assert_eq!(s.drain(), watch_of(other));
+            }
+            if told > 2 {
+                s.reply(other, Reply::Ok);
+                s.reply(other, Reply::Integer(HELD));
+            }
+            let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+            s.engine.handle_disconnected(s.now, other, error);
+            assert_eq!(s.drain(), [Acted::Close(other)]);
+        }
+        s.pass(STAGGER);
+        let mut acted = s.drain();
+        acted.retain(|acted| *acted != Acted::Connect(other));
+        let third = other_of(&acted, gate);
+        assert!(third != gate && third != other, "{told}: {acted:?}");
+        s.allow_waits(third);
+        assert_eq!(s.drain(), watch_of(third));
+    }
+}
+
 /// A lock may be held on a quorum alone: that its key is absent elsewhere says nothing, however
 /// many times it is seen.
 #[test]
