@@ -473,6 +473,7 @@ impl Engine {
             return;
         }
         self.stats.disconnected += 1;
+        self.forget_places_left(node);
         self.nodes.fail(now, node, outcome, self.entropy.next_u64());
         self.lose_gate(now, node);
         self.give_up_lost(now, node);

@@ -12,7 +12,7 @@ use super::fleet::Outgoing;
 use super::node::{Ability, Effect, Obstacle, Request, Waits};
 use super::notices::Notice;
 use super::operation::{OpId, Progress};
-use super::stand::{CROWD_FOR, PLACE_NONE, Sent, Stand, TURN_MAX, Turn, stagger};
+use super::stand::{CROWD_FOR, PLACE_NONE, Stand, TURN_MAX, Turn, stagger};
 use super::{Action, Engine, NodeSet};
 use crate::config::Waiting;
 use crate::moment::Moment;
@@ -883,7 +883,10 @@ impl Engine {
             Outgoing::TimeToLive(node, stand, watch) => {
                 (*node, Request::TimeToLive { stand: *stand, watch: *watch })
             }
-            Outgoing::StepOut(node, ..) => (*node, Request::StepOut),
+            Outgoing::StepOut(node, place, _) => {
+                self.stands.hand_out(*place);
+                (*node, Request::StepOut)
+            }
             _ => unreachable!("the caller sends the others"),
         };
         let nodes = self.nodes.hand_out(now, NodeSet::one(node), request);
@@ -896,8 +899,8 @@ impl Engine {
             Outgoing::QueueUp(_, stand) => Wait::QueueUp { key: key_of(stand), channel },
             Outgoing::Watch(..) => Wait::Cache,
             Outgoing::TimeToLive(_, stand, _) => Wait::TimeToLive { key: key_of(stand) },
-            Outgoing::StepOut(_, place, to) => {
-                Wait::StepOut { key: self.stands.left(place), channel, to }
+            Outgoing::StepOut(_, _, to) => {
+                Wait::StepOut { key: self.stands.handed_out(), channel, to }
             }
             _ => unreachable!("the caller sends the others"),
         };
@@ -922,9 +925,18 @@ impl Engine {
     }
 
     fn step_aside(&mut self, gate: usize, key: Resource, to: Step) {
-        let sent = if self.has_actions() { Sent::Some } else { Sent::All };
-        let place = self.stands.leave(key, sent);
+        let place = self.stands.leave(key);
         self.nodes.push(Outgoing::StepOut(gate, place, to));
+    }
+
+    /// The commands to this node that were not handed out will not be sent.
+    pub(super) fn forget_places_left(&mut self, node: usize) {
+        for outgoing in self.nodes.outgoing() {
+            match outgoing {
+                Outgoing::StepOut(at, place, _) if *at == node => self.stands.withdraw(*place),
+                _ => {}
+            }
+        }
     }
 
     /// How many engines stand before this acquisition's in the queue for its lock, as far as its

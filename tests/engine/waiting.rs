@@ -737,6 +737,37 @@ fn w12_lock_that_is_let_go_leaves_the_front() {
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
 }
 
+/// Other commands are always on the way when a place is left.
+#[test]
+fn w12_places_that_are_left_are_forgotten() {
+    let kept = |s: &Scenario| {
+        let shown = format!("{:?}", s.engine);
+        let (_, places) = shown.split_once("places: ").expect("it is shown");
+        places.chars().map_while(|char| char.to_digit(10)).fold(0, |sum, digit| 10 * sum + digit)
+    };
+    let mut s = queueing();
+    let gate = standing(&mut s, 3, HELD);
+    s.drain();
+    assert_eq!(kept(&s), 1, "its own stand");
+    for number in 0..50 {
+        s.try_lock();
+        s.tell(gate, &format!("gresource {number}"));
+        let acted = s.drain();
+        assert_eq!(acted[1..], [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+        assert_eq!(kept(&s), 1);
+    }
+    s.tell(gate, "gother");
+    assert_eq!(kept(&s), 2);
+    let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    s.engine.handle_disconnected(s.now, gate, error);
+    assert_eq!(kept(&s), 1);
+    for id in s.engine.acquisitions().collect::<Vec<_>>() {
+        let _ = s.engine.cancel(s.now, id);
+    }
+    s.drain();
+    assert_eq!(kept(&s), 0);
+}
+
 /// How many times in a row a line takes a lock that others wait for.
 fn turns(others: i64) -> usize {
     let mut s = queueing();
