@@ -761,6 +761,11 @@ impl Engine {
                 gates.extend(gate);
                 gates.extend(stand.foreign);
                 self.stats.handed_on += 1;
+                // Those who wait have left a gate that stands still, as a new wait would.
+                if !gate.iter().any(|gate| self.nodes.may_pass_on(gate)) && self.has_channel(now) {
+                    let next = self.nodes.gate_after(now, key, 0);
+                    gates.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
+                }
                 Hand { gates, tell: Tell::Next }
             }
         }
@@ -773,10 +778,14 @@ impl Engine {
         gate.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
-    /// Which of these gates can be handed on at. The others get the usual release.
+    /// Which of these gates can be handed on at. The others get the usual release: a gate that
+    /// stands still would tell of the turn when it is long over.
     pub(super) fn gates_to_hand_on(&self, hand: Hand, ready: NodeSet) -> NodeSet {
         let mut gates = NodeSet::EMPTY;
-        let may = |node: &usize| !matches!(self.nodes[*node].waits(), Waits::Unable(_));
+        let may = |node: &usize| {
+            let is_able = !matches!(self.nodes[*node].waits(), Waits::Unable(_));
+            is_able && self.nodes.may_pass_on(*node)
+        };
         let able = hand.gates.and(ready).iter().filter(may);
         able.for_each(|node| gates.insert(node));
         gates
@@ -919,12 +928,17 @@ impl Engine {
             return;
         };
         self.queues.set_stand(&key, None);
-        for gate in gates.and(self.nodes.open()).iter() {
+        for gate in gates.iter() {
             self.step_aside(gate, key.clone(), Step::Out);
         }
     }
 
+    /// A gate that stands still is not told: the place there is passed over, or passed on when it
+    /// is told to go.
     fn step_aside(&mut self, gate: usize, key: Resource, to: Step) {
+        if !self.nodes.may_pass_on(gate) {
+            return;
+        }
         let place = self.stands.leave(key);
         self.nodes.push(Outgoing::StepOut(gate, place, to));
     }

@@ -388,6 +388,80 @@ fn w7_after_a_hand_on_it_stands_behind_the_others() {
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)], "others wait there");
 }
 
+/// A node that reads nothing, or has stood still for too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Still {
+    Blocked,
+    Late,
+}
+
+fn stands_still(s: &mut Scenario, node: usize, still: Still) {
+    match still {
+        Still::Blocked => s.engine.handle_blocked(node),
+        Still::Late => {
+            s.try_lock();
+            s.drain();
+            (0..NODES).filter(|it| *it != node).for_each(|it| s.reply(it, Reply::Nil));
+            assert_eq!(s.acquired().unwrap_err().kind(), LockErrorKind::Contended);
+            s.drain();
+            s.pass(NODE_TIMEOUT);
+            (0..NODES).filter(|it| *it != node).for_each(|it| s.reply(it, Reply::Integer(0)));
+            s.drain();
+        }
+    }
+}
+
+/// Those who wait have left such a gate.
+#[test]
+fn w7_gate_that_stands_still_hands_nothing_on() {
+    for still in [Still::Blocked, Still::Late] {
+        let mut s = queueing();
+        let (gate, lease) = held_through_queue(&mut s);
+        stands_still(&mut s, gate, still);
+        s.engine.release(s.now, lease);
+        let acted = s.drain();
+        let is_release =
+            |acted: &Acted| matches!(acted, Acted::Release(nodes, _) if nodes.contains(&gate));
+        let [Acted::Release(..), Acted::HandOn(next, _, Tell::Next)] = acted[..] else {
+            panic!("{still:?}: {acted:?}")
+        };
+        assert_ne!(next, gate);
+        assert_eq!(acted.iter().any(is_release), still == Still::Late);
+        s.engine.handle_writable(s.now, gate);
+        assert_eq!(s.drain().iter().any(is_release), still == Still::Blocked);
+    }
+}
+
+#[test]
+fn w6_nothing_is_passed_on_at_a_node_that_stands_still() {
+    for still in [Still::Blocked, Still::Late] {
+        let mut s = queueing();
+        let gate = standing(&mut s, 5, HELD);
+        stands_still(&mut s, gate, still);
+        s.tell(gate, "gother");
+        assert_eq!(s.drain(), [], "{still:?}");
+        for id in s.engine.acquisitions().collect::<Vec<_>>() {
+            let _ = s.engine.cancel(s.now, id);
+        }
+        let is_told = |acted: &Acted| *acted == Acted::Wait(gate, Waits::StepOut(Step::Out));
+        assert!(!s.drain().iter().any(is_told), "{still:?}");
+    }
+}
+
+/// A node that tells much and answers nothing is not sent more and more.
+#[test]
+fn w14_words_that_are_passed_on_do_not_pile_up() {
+    const MOST: usize = 8_192;
+    let mut s = queueing();
+    let gate = standing(&mut s, 5, HELD);
+    let mut passed_on = 0;
+    for _ in 0..MOST + 100 {
+        s.tell(gate, "gother");
+        passed_on += s.drain().len();
+    }
+    assert_eq!(passed_on, MOST);
+}
+
 /// Until the gate says how many wait there, some may.
 #[test]
 fn w7_before_the_hand_on_is_answered_it_stands_behind_the_others() {
