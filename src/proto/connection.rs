@@ -244,7 +244,10 @@ impl Engine {
                 self.stats.clock_jumps += 1;
                 self.nodes.quarantine_anew(now, node, QuarantineCause::ClockStepped);
             }
-            Effect::SpeaksResp3 | Effect::MayWait | Effect::CannotWait(_) => {
+            Effect::SpeaksResp3
+            | Effect::MayWait
+            | Effect::CannotWait(_)
+            | Effect::CannotWaitNow => {
                 self.follow_ability(now, node, effect);
             }
             Effect::TimeRefused(notice) => {
