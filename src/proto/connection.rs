@@ -244,7 +244,10 @@ impl Engine {
                 self.stats.clock_jumps += 1;
                 self.nodes.quarantine_anew(now, node, QuarantineCause::ClockStepped);
             }
-            Effect::SpeaksResp3 | Effect::MayWait | Effect::CannotWait(_) => {
+            Effect::SpeaksResp3
+            | Effect::MayWait
+            | Effect::CannotWait(_)
+            | Effect::CannotWaitNow => {
                 self.follow_ability(now, node, effect);
             }
             Effect::TimeRefused(notice) => {
@@ -477,6 +480,7 @@ impl Engine {
             return;
         }
         self.stats.disconnected += 1;
+        self.forget_places_left(node);
         self.nodes.fail(now, node, outcome, self.entropy.next_u64());
         self.lose_gate(now, node);
         self.give_up_lost(now, node);

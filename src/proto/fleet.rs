@@ -439,6 +439,12 @@ impl Fleet {
         self.open.contains(node) && !at.has_late() && !matches!(at.waits(), Waits::Unable(_))
     }
 
+    /// Whether the node would read soon what it is sent, so that it may pass a turn on.
+    pub(super) fn may_pass_on(&self, node: usize) -> bool {
+        let at = &self.nodes[node];
+        self.open.contains(node) && !at.has_late() && at.has_room_for_words()
+    }
+
     /// The first of these nodes in the order of gates.
     pub(super) fn gate_among(
         &self,

@@ -928,6 +928,7 @@ impl std::fmt::Debug for Engine {
             .field("operations", &self.operations.len())
             .field("rounds", &self.rounds.len())
             .field("queued", &self.queues.waiting())
+            .field("places", &self.stands.len())
             .finish_non_exhaustive()
     }
 }

@@ -22,6 +22,8 @@ use crate::token::LockToken;
 
 /// From this many queues on, empty ones are removed before another is added.
 const QUEUES_TIDY: usize = 256;
+/// A node that refuses a place by an error that passes is asked for one again after this time.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// A lock that is taken again within this time after its release continues a row.
 const STREAK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -51,8 +53,23 @@ struct Queue {
     /// the masters; and until when another one counts (W13).
     streak: u32,
     streak_until: Option<Moment>,
-    /// Where something else stands in the place of its queue.
-    barred: Option<NodeSet>,
+    barred: Option<Box<Barred>>,
+}
+
+/// The nodes that are no gate of a key.
+struct Barred {
+    /// Something else stands in the place of its queue there.
+    for_good: NodeSet,
+    /// They refused a place or a watch a short time ago, and may give one later.
+    for_now: NodeSet,
+    until: Moment,
+}
+
+/// For how long a node is no gate of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bar {
+    ForGood,
+    ForNow,
 }
 
 impl Queues {
@@ -139,14 +156,38 @@ impl Queues {
         }
     }
 
-    /// The nodes that are no gate of this key.
-    pub(super) fn barred(&self, key: &Resource) -> NodeSet {
-        self.by_key.get(key).and_then(|queue| queue.barred).unwrap_or(NodeSet::EMPTY)
+    /// The nodes that are no gate of this key now.
+    pub(super) fn barred(&self, now: Moment, key: &Resource) -> NodeSet {
+        let barred = self.by_key.get(key).and_then(|queue| queue.barred.as_ref());
+        let mut nodes = self.barred_for_now(now, key);
+        nodes.extend(barred.map_or(NodeSet::EMPTY, |barred| barred.for_good));
+        nodes
     }
 
-    pub(super) fn bar(&mut self, key: &Resource, node: usize) {
-        if let Some(queue) = self.by_key.get_mut(key) {
-            queue.barred.get_or_insert(NodeSet::EMPTY).insert(node);
+    /// The nodes that have refused a wait for this key a short time ago.
+    pub(super) fn barred_for_now(&self, now: Moment, key: &Resource) -> NodeSet {
+        let barred = self.by_key.get(key).and_then(|queue| queue.barred.as_ref());
+        let barred = barred.filter(|barred| now < barred.until);
+        barred.map_or(NodeSet::EMPTY, |barred| barred.for_now)
+    }
+
+    pub(super) fn bar(&mut self, now: Moment, key: &Resource, node: usize, how: Bar) {
+        let Some(queue) = self.by_key.get_mut(key) else {
+            return;
+        };
+        let barred = queue.barred.get_or_insert_with(|| {
+            let [for_good, for_now] = [NodeSet::EMPTY; 2];
+            Box::new(Barred { for_good, for_now, until: now })
+        });
+        match how {
+            Bar::ForGood => barred.for_good.insert(node),
+            Bar::ForNow => {
+                if now >= barred.until {
+                    barred.for_now = NodeSet::EMPTY;
+                }
+                barred.for_now.insert(node);
+                barred.until = now.after(REFUSED_FOR);
+            }
         }
     }
 

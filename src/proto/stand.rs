@@ -198,6 +198,18 @@ impl Stand {
         }
     }
 
+    /// Whether the node is one of those that it watches, or is about to.
+    pub(super) fn watches(&self, node: usize) -> bool {
+        [self.unheard, self.armed, self.wanted].iter().any(|nodes| nodes.contains(node))
+    }
+
+    /// Nothing is heard of the node.
+    pub(super) fn watch_no_more(&mut self, node: usize) {
+        for nodes in [&mut self.unheard, &mut self.armed, &mut self.wanted] {
+            nodes.remove(node);
+        }
+    }
+
     /// The lock was seen to be free, or others said so: watches may follow each other again.
     pub(super) fn end_pauses(&mut self) {
         self.fruitless = 0;
@@ -229,21 +241,16 @@ pub(super) fn stagger(round_trip: Duration) -> Duration {
     (STAGGER_MIN + round_trip.saturating_mul(STAGGER_ROUND_TRIPS)).min(STAGGER_MAX)
 }
 
-/// Whether commands wait to be handed out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sent {
-    All,
-    Some,
-}
-
 /// The stands, by number. A number is not used again within 2^32 stands, so that late answers find
 /// none.
 #[derive(Default)]
 pub(super) struct Stands {
     open: BTreeMap<u32, Stand>,
     last: u32,
-    /// The keys of places that are left, as long as the command for that is not handed out.
+    /// The keys of places that are left, until the command for that is handed out or withdrawn.
     left: BTreeMap<u32, Resource>,
+    /// The key of the last such command, which the caller is still to send.
+    handed_out: Option<Resource>,
 }
 
 impl Stands {
@@ -265,19 +272,31 @@ impl Stands {
         self.open.remove(&number)
     }
 
-    /// A place is left, or its front is taken. Returns the number of its command. If all
-    /// commands were handed out, the keys of earlier ones are forgotten.
-    pub(super) fn leave(&mut self, key: Resource, sent: Sent) -> u32 {
-        if sent == Sent::All {
-            self.left.clear();
-        }
+    /// A place is left, or its front is taken. Returns the number of its command.
+    pub(super) fn leave(&mut self, key: Resource) -> u32 {
         self.last = self.last.wrapping_add(1);
         self.left.insert(self.last, key);
         self.last
     }
 
-    pub(super) fn left(&self, number: u32) -> &[u8] {
-        self.left.get(&number).map_or(&[], Resource::as_bytes)
+    /// The command with this number is handed out.
+    pub(super) fn hand_out(&mut self, number: u32) {
+        self.handed_out = self.left.remove(&number);
+    }
+
+    /// The key of the command that was handed out last.
+    pub(super) fn handed_out(&self) -> &[u8] {
+        self.handed_out.as_ref().map_or(&[], Resource::as_bytes)
+    }
+
+    /// The command with this number will not be sent.
+    pub(super) fn withdraw(&mut self, number: u32) {
+        self.left.remove(&number);
+    }
+
+    /// How many stands there are, and commands that are not handed out for places that are left.
+    pub(super) fn len(&self) -> usize {
+        self.open.len() + self.left.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -7,12 +7,13 @@
 
 use std::time::Duration;
 
-use super::command::{Channel, Command, Reply, Step, Tell, Wait};
+use super::command::{Channel, Command, Reply, ServerError, Step, Tell, Wait};
 use super::fleet::Outgoing;
-use super::node::{Ability, Effect, Obstacle, Request, Waits};
+use super::node::{Ability, Effect, Obstacle, Request, Waits, is_forbidden};
 use super::notices::Notice;
 use super::operation::{OpId, Progress};
-use super::stand::{CROWD_FOR, PLACE_NONE, Sent, Stand, TURN_MAX, Turn, stagger};
+use super::queue::Bar;
+use super::stand::{CROWD_FOR, PLACE_NONE, Stand, TURN_MAX, Turn, stagger};
 use super::{Action, Engine, NodeSet};
 use crate::config::Waiting;
 use crate::moment::Moment;
@@ -163,7 +164,7 @@ impl Engine {
     fn find_gate(&mut self, now: Moment, number: u32) -> bool {
         let stand = self.stands.get(number).expect("the caller has looked it up");
         let (before, is_new) = (stand.gate, stand.is_new);
-        let barred = self.queues.barred(&stand.key);
+        let barred = self.queues.barred(now, &stand.key);
         let is_candidate = |node: usize| {
             let may_be = self.nodes.is_candidate(now, node);
             !barred.contains(node) && (may_be || is_new && self.nodes.is_awaited(node))
@@ -241,6 +242,12 @@ impl Engine {
                 }
             }
             Effect::CannotWait(obstacle) => self.cannot_wait(now, node, obstacle),
+            Effect::CannotWaitNow => {
+                let needs = |stand: &Stand| stand.gate == Some(node) || stand.watches(node);
+                for number in self.stands.numbers_where(needs) {
+                    self.bar(now, node, number, Bar::ForNow);
+                }
+            }
             _ => {}
         }
     }
@@ -260,17 +267,16 @@ impl Engine {
         }
         let is_lost = !self.nodes.open().contains(node);
         let is_there = |stand: &Stand| {
-            let watched = stand.unheard.contains(node) || stand.armed.contains(node);
-            stand.gate == Some(node) || watched || stand.gates.contains(node)
+            let is_listed = stand.gate == Some(node) || stand.gates.contains(node);
+            is_listed || stand.watches(node)
         };
         for number in self.stands.numbers_where(is_there) {
             let stand = self.stand(number);
             if is_lost {
                 stand.gates.remove(node);
             }
-            let was_watched = stand.unheard.contains(node) || stand.armed.contains(node);
-            stand.unheard.remove(node);
-            stand.armed.remove(node);
+            let was_watched = stand.watches(node);
+            stand.watch_no_more(node);
             if stand.gate == Some(node) {
                 (stand.gate, stand.is_sent, stand.place) = (None, false, None);
                 stand.check_by(now);
@@ -376,21 +382,8 @@ impl Engine {
         request: Request,
         reply: Reply,
     ) {
-        let obstacle = match request {
-            Request::QueueUp(_) | Request::StepOut => Obstacle::Queue,
-            _ => Obstacle::Tracking,
-        };
         match (request, reply) {
-            (_, Reply::Error(error)) => {
-                self.stats.server_errors += 1;
-                let is_other_type = error.kind == ServerErrorKind::WrongType;
-                self.nodes[node].keep_error(error);
-                match request {
-                    Request::QueueUp(number) if is_other_type => self.bar(now, node, number),
-                    Request::StepOut if is_other_type => {}
-                    _ => self.cannot_wait(now, node, obstacle),
-                }
-            }
+            (_, Reply::Error(error)) => self.handle_wait_error(now, node, request, error),
             (Request::Cached, Reply::Ok) | (Request::StepOut, Reply::Integer(0)) => {}
             (Request::QueueUp(number), Reply::Integer(said @ 0..)) => {
                 let place = u32::try_from(said >> PLACE_SHIFT).unwrap_or(PLACE_NONE);
@@ -404,15 +397,66 @@ impl Engine {
         }
     }
 
-    /// What is there in place of this key's queue is something else: it has no gate there.
-    fn bar(&mut self, now: Moment, node: usize, number: u32) {
-        let Some(stand) = self.stands.get_mut(number).filter(|it| it.gate == Some(node)) else {
+    /// An error that lasts makes the connection useless for all waits; any other one, for the wait
+    /// that it answers.
+    fn handle_wait_error(
+        &mut self,
+        now: Moment,
+        node: usize,
+        request: Request,
+        error: ServerError,
+    ) {
+        self.stats.server_errors += 1;
+        let kind = error.kind;
+        self.nodes[node].keep_error(error);
+        let number = match request {
+            Request::QueueUp(number) => Some(number),
+            Request::TimeToLive { stand, watch } => self.watched_by(stand, watch),
+            // It is next to it on the wire.
+            Request::Cached => match self.nodes[node].next_request() {
+                Some(Request::TimeToLive { stand, watch }) => self.watched_by(stand, watch),
+                _ => None,
+            },
+            _ => None,
+        };
+        match (kind, request) {
+            (ServerErrorKind::ReadOnly | ServerErrorKind::Auth, _) => {
+                self.fail_node(now, node, NodeOutcome::Server(kind));
+            }
+            (kind, Request::QueueUp(_) | Request::StepOut) if is_forbidden(kind) => {
+                self.cannot_wait(now, node, Obstacle::Queue);
+            }
+            (kind, _) if is_forbidden(kind) => self.cannot_wait(now, node, Obstacle::Tracking),
+            (kind, request) => {
+                let how = match (kind, request) {
+                    (ServerErrorKind::WrongType, Request::QueueUp(_)) => Bar::ForGood,
+                    _ => Bar::ForNow,
+                };
+                number.into_iter().for_each(|number| self.bar(now, node, number, how));
+            }
+        }
+    }
+
+    /// The stand whose watch has this number now.
+    fn watched_by(&self, number: u32, watch: u32) -> Option<u32> {
+        self.stands.get(number).filter(|stand| stand.watch == watch).map(|_| number)
+    }
+
+    /// This key has no gate there, and is not watched there.
+    fn bar(&mut self, now: Moment, node: usize, number: u32, how: Bar) {
+        let is_there = |stand: &&mut Stand| stand.gate == Some(node) || stand.watches(node);
+        let Some(stand) = self.stands.get_mut(number).filter(is_there) else {
             return;
         };
-        stand.gates.remove(node);
-        (stand.gate, stand.is_sent, stand.place) = (None, false, None);
+        stand.watch_no_more(node);
+        if stand.gate == Some(node) {
+            if how == Bar::ForGood || stand.place.is_none() {
+                stand.gates.remove(node);
+            }
+            (stand.gate, stand.is_sent, stand.place) = (None, false, None);
+        }
         stand.check_by(now);
-        self.queues.bar(&stand.key, node);
+        self.queues.bar(now, &stand.key, node, how);
         self.set_stand_timer(number);
     }
 
@@ -463,7 +507,7 @@ impl Engine {
             return self.set_stand_timer(number);
         }
         stand.begin_watch(now, NodeSet::EMPTY, wait);
-        let nodes = self.nodes_to_watch(number);
+        let nodes = self.nodes_to_watch(now, number);
         self.watch_nodes(number, nodes);
         for node in self.stand(number).wanted.iter() {
             self.ask_ability(now, node);
@@ -471,13 +515,14 @@ impl Engine {
     }
 
     /// Two nodes that refused, in the order of gates; or else the gate and the one behind it.
-    fn nodes_to_watch(&self, number: u32) -> NodeSet {
+    fn nodes_to_watch(&self, now: Moment, number: u32) -> NodeSet {
         let mut nodes = NodeSet::EMPTY;
         let Some(stand) = self.stands.get(number) else {
             return nodes;
         };
         let mut order = self.nodes.gate_order(&stand.key);
-        order.retain(|node| self.nodes.may_wait_at(*node));
+        let barred = self.queues.barred_for_now(now, &stand.key);
+        order.retain(|node| self.nodes.may_wait_at(*node) && !barred.contains(*node));
         let heeded = self.heeded(stand.refused);
         if order.iter().filter(|node| heeded.contains(**node)).count() >= WATCHED_NODES {
             order.retain(|node| heeded.contains(*node));
@@ -763,6 +808,11 @@ impl Engine {
                 gates.extend(gate);
                 gates.extend(stand.foreign);
                 self.stats.handed_on += 1;
+                // Those who wait have left a gate that stands still, as a new wait would.
+                if !gate.iter().any(|gate| self.nodes.may_pass_on(gate)) && self.has_channel(now) {
+                    let next = self.nodes.gate_after(now, key, 0);
+                    gates.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
+                }
                 Hand { gates, tell: Tell::Next }
             }
         }
@@ -775,10 +825,14 @@ impl Engine {
         gate.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
-    /// Which of these gates can be handed on at. The others get the usual release.
+    /// Which of these gates can be handed on at. The others get the usual release: a gate that
+    /// stands still would tell of the turn when it is long over.
     pub(super) fn gates_to_hand_on(&self, hand: Hand, ready: NodeSet) -> NodeSet {
         let mut gates = NodeSet::EMPTY;
-        let may = |node: &usize| !matches!(self.nodes[*node].waits(), Waits::Unable(_));
+        let may = |node: &usize| {
+            let is_able = !matches!(self.nodes[*node].waits(), Waits::Unable(_));
+            is_able && self.nodes.may_pass_on(*node)
+        };
         let able = hand.gates.and(ready).iter().filter(may);
         able.for_each(|node| gates.insert(node));
         gates
@@ -861,9 +915,9 @@ impl Engine {
             }
             Reply::Error(error) if self.nodes.open().contains(node) => {
                 self.stats.server_errors += 1;
-                let is_other_type = error.kind == ServerErrorKind::WrongType;
+                let lasts = is_forbidden(error.kind);
                 self.nodes[node].keep_error(error);
-                if !is_other_type {
+                if lasts {
                     self.cannot_wait(now, node, Obstacle::Queue);
                 }
                 self.nodes.send(NodeSet::one(node), round);
@@ -885,7 +939,10 @@ impl Engine {
             Outgoing::TimeToLive(node, stand, watch) => {
                 (*node, Request::TimeToLive { stand: *stand, watch: *watch })
             }
-            Outgoing::StepOut(node, ..) => (*node, Request::StepOut),
+            Outgoing::StepOut(node, place, _) => {
+                self.stands.hand_out(*place);
+                (*node, Request::StepOut)
+            }
             _ => unreachable!("the caller sends the others"),
         };
         let nodes = self.nodes.hand_out(now, NodeSet::one(node), request);
@@ -898,8 +955,8 @@ impl Engine {
             Outgoing::QueueUp(_, stand) => Wait::QueueUp { key: key_of(stand), channel },
             Outgoing::Watch(..) => Wait::Cache,
             Outgoing::TimeToLive(_, stand, _) => Wait::TimeToLive { key: key_of(stand) },
-            Outgoing::StepOut(_, place, to) => {
-                Wait::StepOut { key: self.stands.left(place), channel, to }
+            Outgoing::StepOut(_, _, to) => {
+                Wait::StepOut { key: self.stands.handed_out(), channel, to }
             }
             _ => unreachable!("the caller sends the others"),
         };
@@ -918,15 +975,29 @@ impl Engine {
             return;
         };
         self.queues.set_stand(&key, None);
-        for gate in gates.and(self.nodes.open()).iter() {
+        for gate in gates.iter() {
             self.step_aside(gate, key.clone(), Step::Out);
         }
     }
 
+    /// A gate that stands still is not told: the place there is passed over, or passed on when it
+    /// is told to go.
     fn step_aside(&mut self, gate: usize, key: Resource, to: Step) {
-        let sent = if self.has_actions() { Sent::Some } else { Sent::All };
-        let place = self.stands.leave(key, sent);
+        if !self.nodes.may_pass_on(gate) {
+            return;
+        }
+        let place = self.stands.leave(key);
         self.nodes.push(Outgoing::StepOut(gate, place, to));
+    }
+
+    /// The commands to this node that were not handed out will not be sent.
+    pub(super) fn forget_places_left(&mut self, node: usize) {
+        for outgoing in self.nodes.outgoing() {
+            match outgoing {
+                Outgoing::StepOut(at, place, _) if *at == node => self.stands.withdraw(*place),
+                _ => {}
+            }
+        }
     }
 
     /// How many engines stand before this acquisition's in the queue for its lock, as far as its

@@ -82,7 +82,7 @@ fn word(value: &[u8]) -> Arc<str> {
 
 /// Error codes and their meaning. Old servers put the code of a script's error after other text, so
 /// a code counts anywhere as a whole word.
-const CODES: [(&str, ServerErrorKind); 24] = [
+const CODES: [(&str, ServerErrorKind); 25] = [
     ("LOADING", ServerErrorKind::Loading),
     ("MISCONF", ServerErrorKind::Misconfigured),
     ("OOM", ServerErrorKind::OutOfMemory),
@@ -104,6 +104,8 @@ const CODES: [(&str, ServerErrorKind); 24] = [
     // The same error from DELEX.
     ("Key should be of string type", ServerErrorKind::WrongType),
     ("unknown command", ServerErrorKind::UnknownCommand),
+    // The same error from a script.
+    ("Unknown Redis command", ServerErrorKind::UnknownCommand),
     ("max number of clients", ServerErrorKind::MaxClients),
     ("invalid password", ServerErrorKind::Auth),
     ("DENIED", ServerErrorKind::Auth),
@@ -152,6 +154,10 @@ mod tests {
             ("MOVED 3999 127.0.0.1:6381", ServerErrorKind::Cluster),
             (
                 "ERR unknown command 'EVAL', with args beginning with: 'BUSY'",
+                ServerErrorKind::UnknownCommand,
+            ),
+            (
+                "ERR Error running script: 2: Unknown Redis command called from Lua script",
                 ServerErrorKind::UnknownCommand,
             ),
             ("ERR max number of clients reached", ServerErrorKind::MaxClients),

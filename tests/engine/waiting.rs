@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use muxlock::proto::{Patience, Push, Reply, Step, Tell};
 use muxlock::{
-    Lease, LockErrorKind, NodeOutcome, Obstacle, OpId, ServerErrorKind, Waiting, Waits as Ability,
+    Lease, LockErrorKind, NodeOutcome, Obstacle, OpId, Resource, ServerErrorKind, Waiting,
+    Waits as Ability,
 };
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, Waits, server_error};
 
@@ -177,6 +178,171 @@ fn w5_what_is_no_queue_is_no_gate_of_this_lock_alone() {
     }
     assert!(s.engine.nodes().all(|node| node.waits == Ability::Able));
     assert!(s.engine.poll_notice().is_none());
+}
+
+/// What a master says that has no room or no time for now, or of which nothing is known.
+const PASSING: [ServerErrorKind; 6] = [
+    ServerErrorKind::Loading,
+    ServerErrorKind::Busy,
+    ServerErrorKind::OutOfMemory,
+    ServerErrorKind::Misconfigured,
+    ServerErrorKind::NoReplicas,
+    ServerErrorKind::Cluster,
+];
+
+fn ability(s: &Scenario, node: usize) -> Ability {
+    s.engine.nodes().nth(node).expect("there is such a node").waits
+}
+
+/// Starts a wait for another resource, which all masters refuse; returns what follows.
+fn another_refused(s: &mut Scenario, name: &str) -> Vec<Acted> {
+    let until = s.now.after(PATIENCE);
+    let resource = Resource::new(name).expect("a valid name");
+    s.engine.acquire(s.now, resource, TTL, Patience::Until(until)).expect("valid");
+    s.drain();
+    refuse(s)
+}
+
+/// The name of a resource whose gate is this node, where all nodes can be waited at.
+fn name_with_gate(gate: usize) -> String {
+    for number in 0.. {
+        let name = format!("resource {number}");
+        let mut s = queueing();
+        if another_refused(&mut s, &name) == [Acted::Wait(gate, Waits::Hello)] {
+            return name;
+        }
+    }
+    unreachable!("each node is the gate of its share")
+}
+
+#[test]
+fn w5_error_that_passes_costs_one_wait_its_gate_for_a_second() {
+    for kind in PASSING.into_iter().chain([ServerErrorKind::Other, ServerErrorKind::NoScript]) {
+        let mut s = queueing();
+        patient(&mut s);
+        s.drain();
+        let mut acted = refuse(&mut s);
+        let mut gates = Vec::new();
+        for _ in 0..NODES {
+            let [Acted::Wait(gate, Waits::Hello)] = acted[..] else {
+                panic!("{kind:?}: {acted:?}")
+            };
+            gates.push(gate);
+            s.allow_waits(gate);
+            assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+            s.reply(gate, server_error(kind));
+            s.pass(Duration::ZERO);
+            acted = s.drain();
+        }
+        assert!(sets(&acted), "{kind:?}: without a gate it asks again: {acted:?}");
+        assert_eq!(refuse(&mut s), [], "{kind:?}: no gate");
+        assert!((0..NODES).all(|node| ability(&s, node) == Ability::Able), "{kind:?}");
+        assert!(s.engine.poll_notice().is_none());
+        // Others are not concerned.
+        let acted = another_refused(&mut s, &name_with_gate(gates[0]));
+        assert_eq!(acted, [Acted::Wait(gates[0], Waits::QueueUp)], "{kind:?}");
+        s.reply(gates[0], place(5, HELD));
+        // It waits for random delays, and a second later for its turn.
+        let (start, mut rounds) = (s.now, 0);
+        loop {
+            s.pass(Duration::from_millis(1));
+            let acted = s.drain();
+            match acted[..] {
+                [] => {}
+                [Acted::Wait(_, Waits::QueueUp)] => s.reply(gates[0], place(5, HELD)),
+                [Acted::Set(..)] => {
+                    rounds += 1;
+                    if !refuse(&mut s).is_empty() {
+                        break;
+                    }
+                }
+                _ => panic!("{kind:?}: {acted:?}"),
+            }
+        }
+        let after = s.now.since(start).as_millis();
+        assert!((1_000..1_200).contains(&after), "{kind:?}: {after} ms");
+        assert!((4..50).contains(&rounds), "{kind:?}: {rounds}");
+    }
+}
+
+#[test]
+fn w4_error_that_passes_is_no_answer() {
+    for (kind, refused) in PASSING.into_iter().flat_map(|kind| (0..4).map(move |it| (kind, it))) {
+        let mut s = queueing();
+        patient(&mut s);
+        s.drain();
+        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+        if refused == 0 {
+            s.reply(gate, server_error(kind));
+        } else {
+            s.reply(gate, Reply::Map);
+            s.drain();
+            s.reply(gate, if refused == 1 { server_error(kind) } else { Reply::Ok });
+            if refused == 2 {
+                s.reply(gate, server_error(kind));
+            } else {
+                let channel = s.channel.clone();
+                s.engine.handle_push(s.now, gate, Push::Subscribed(&channel));
+            }
+            if refused != 3 {
+                s.tell(gate, "t");
+            }
+            s.reply(gate, if refused == 3 { server_error(kind) } else { Reply::Integer(1) });
+        }
+        s.pass(Duration::ZERO);
+        let acted = s.drain();
+        let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{refused}: {acted:?}") };
+        assert_ne!(next, gate);
+        assert_eq!(ability(&s, gate), Ability::Untried, "{kind:?} {refused}");
+        assert!(s.engine.poll_notice().is_none());
+        s.allow_waits(next);
+        s.drain();
+        s.reply(next, place(5, HELD));
+        // The next wait that needs it asks again.
+        let acted = another_refused(&mut s, &name_with_gate(gate));
+        assert_eq!(acted, [Acted::Wait(gate, Waits::Hello)]);
+        s.allow_waits(gate);
+        assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+        assert_eq!(ability(&s, gate), Ability::Able);
+    }
+}
+
+/// The node tells of no change then.
+#[test]
+fn w8_node_that_cannot_watch_for_now_is_replaced_by_another() {
+    for is_permission in [true, false] {
+        let mut s = queueing();
+        let gate = standing(&mut s, 0, HELD);
+        let other = other_of(&s.drain(), gate);
+        s.reply(gate, Reply::Ok);
+        s.reply(gate, Reply::Integer(HELD));
+        s.allow_waits(other);
+        assert_eq!(s.drain(), watch_of(other));
+        let busy = || server_error(ServerErrorKind::Busy);
+        s.reply(other, if is_permission { busy() } else { Reply::Ok });
+        s.reply(other, if is_permission { Reply::Integer(HELD) } else { busy() });
+        changed(&mut s, other);
+        s.pass(STAGGER);
+        let acted = s.drain();
+        let third = other_of(&acted, gate);
+        assert!(third != gate && third != other, "{is_permission}: {acted:?}");
+        assert_eq!(ability(&s, other), Ability::Able);
+    }
+}
+
+/// It is another server now, or another user.
+#[test]
+fn w5_refusal_of_a_replica_or_a_stranger_ends_the_connection() {
+    for kind in [ServerErrorKind::ReadOnly, ServerErrorKind::Auth] {
+        let mut s = queueing();
+        patient(&mut s);
+        s.drain();
+        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+        s.allow_waits(gate);
+        s.drain();
+        s.reply(gate, server_error(kind));
+        assert_eq!(s.drain(), [Acted::Close(gate)], "{kind:?}");
+    }
 }
 
 /// Where no master has a queue, waits go on as they would without one.
@@ -375,6 +541,19 @@ fn w7_gate_that_does_not_hand_on_gets_the_usual_release_at_once() {
 }
 
 #[test]
+fn w7_error_that_passes_leaves_the_gate_one() {
+    for kind in PASSING.into_iter().chain([ServerErrorKind::Other, ServerErrorKind::WrongType]) {
+        let mut s = queueing();
+        let (gate, lease) = held_through_queue(&mut s);
+        s.engine.release(s.now, lease);
+        s.drain();
+        s.reply(gate, server_error(kind));
+        assert!(matches!(&s.drain()[..], [Acted::Release(nodes, _)] if *nodes == [gate]));
+        assert_eq!(ability(&s, gate), Ability::Able, "{kind:?}");
+    }
+}
+
+#[test]
 fn w7_after_a_hand_on_it_stands_behind_the_others() {
     let mut s = queueing();
     let (gate, lease) = held_through_queue(&mut s);
@@ -386,6 +565,80 @@ fn w7_after_a_hand_on_it_stands_behind_the_others() {
     assert!(s.done().is_some());
     patient(&mut s);
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)], "others wait there");
+}
+
+/// A node that reads nothing, or has stood still for too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Still {
+    Blocked,
+    Late,
+}
+
+fn stands_still(s: &mut Scenario, node: usize, still: Still) {
+    match still {
+        Still::Blocked => s.engine.handle_blocked(node),
+        Still::Late => {
+            s.try_lock();
+            s.drain();
+            (0..NODES).filter(|it| *it != node).for_each(|it| s.reply(it, Reply::Nil));
+            assert_eq!(s.acquired().unwrap_err().kind(), LockErrorKind::Contended);
+            s.drain();
+            s.pass(NODE_TIMEOUT);
+            (0..NODES).filter(|it| *it != node).for_each(|it| s.reply(it, Reply::Integer(0)));
+            s.drain();
+        }
+    }
+}
+
+/// Those who wait have left such a gate.
+#[test]
+fn w7_gate_that_stands_still_hands_nothing_on() {
+    for still in [Still::Blocked, Still::Late] {
+        let mut s = queueing();
+        let (gate, lease) = held_through_queue(&mut s);
+        stands_still(&mut s, gate, still);
+        s.engine.release(s.now, lease);
+        let acted = s.drain();
+        let is_release =
+            |acted: &Acted| matches!(acted, Acted::Release(nodes, _) if nodes.contains(&gate));
+        let [Acted::Release(..), Acted::HandOn(next, _, Tell::Next)] = acted[..] else {
+            panic!("{still:?}: {acted:?}")
+        };
+        assert_ne!(next, gate);
+        assert_eq!(acted.iter().any(is_release), still == Still::Late);
+        s.engine.handle_writable(s.now, gate);
+        assert_eq!(s.drain().iter().any(is_release), still == Still::Blocked);
+    }
+}
+
+#[test]
+fn w6_nothing_is_passed_on_at_a_node_that_stands_still() {
+    for still in [Still::Blocked, Still::Late] {
+        let mut s = queueing();
+        let gate = standing(&mut s, 5, HELD);
+        stands_still(&mut s, gate, still);
+        s.tell(gate, "gother");
+        assert_eq!(s.drain(), [], "{still:?}");
+        for id in s.engine.acquisitions().collect::<Vec<_>>() {
+            let _ = s.engine.cancel(s.now, id);
+        }
+        let is_told = |acted: &Acted| *acted == Acted::Wait(gate, Waits::StepOut(Step::Out));
+        assert!(!s.drain().iter().any(is_told), "{still:?}");
+    }
+}
+
+/// A node that tells much and answers nothing is not sent more and more.
+#[test]
+fn w14_words_that_are_passed_on_do_not_pile_up() {
+    const MOST: usize = 8_192;
+    let mut s = queueing();
+    let gate = standing(&mut s, 5, HELD);
+    let mut passed_on = 0;
+    for _ in 0..MOST + 100 {
+        s.tell(gate, "gother");
+        passed_on += s.drain().len();
+    }
+    assert_eq!(passed_on, MOST);
 }
 
 /// Until the gate says how many wait there, some may.
@@ -499,6 +752,40 @@ fn w8_after_a_change_in_vain_it_looks_before_it_tries() {
     s.reply(gate, Reply::Ok);
     s.reply(gate, Reply::Integer(ABSENT));
     assert!(sets(&s.drain()));
+}
+
+/// One watched node is not enough, whatever becomes of the other one before it tells of changes.
+#[test]
+fn w9_watched_node_that_is_lost_is_replaced_by_another() {
+    for told in 0..4 {
+        let mut s = queueing();
+        let gate = standing(&mut s, 0, HELD);
+        let other = other_of(&s.drain(), gate);
+        s.reply(gate, Reply::Ok);
+        s.reply(gate, Reply::Integer(HELD));
+        if told == 0 {
+            s.reply(other, server_error(ServerErrorKind::UnknownCommand));
+        } else {
+            if told > 1 {
+                s.allow_waits(other);
+                assert_eq!(s.drain(), watch_of(other));
+            }
+            if told > 2 {
+                s.reply(other, Reply::Ok);
+                s.reply(other, Reply::Integer(HELD));
+            }
+            let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+            s.engine.handle_disconnected(s.now, other, error);
+            assert_eq!(s.drain(), [Acted::Close(other)]);
+        }
+        s.pass(STAGGER);
+        let mut acted = s.drain();
+        acted.retain(|acted| *acted != Acted::Connect(other));
+        let third = other_of(&acted, gate);
+        assert!(third != gate && third != other, "{told}: {acted:?}");
+        s.allow_waits(third);
+        assert_eq!(s.drain(), watch_of(third));
+    }
 }
 
 /// A lock may be held on a quorum alone: that its key is absent elsewhere says nothing, however
@@ -746,6 +1033,37 @@ fn w12_lock_that_is_let_go_leaves_the_front() {
     let (gate, mut lease) = held_through_queue(&mut s);
     s.engine.let_go(s.now, &mut lease);
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+}
+
+/// Other commands are always on the way when a place is left.
+#[test]
+fn w12_places_that_are_left_are_forgotten() {
+    let kept = |s: &Scenario| {
+        let shown = format!("{:?}", s.engine);
+        let (_, places) = shown.split_once("places: ").expect("it is shown");
+        places.chars().map_while(|char| char.to_digit(10)).fold(0, |sum, digit| 10 * sum + digit)
+    };
+    let mut s = queueing();
+    let gate = standing(&mut s, 3, HELD);
+    s.drain();
+    assert_eq!(kept(&s), 1, "its own stand");
+    for number in 0..50 {
+        s.try_lock();
+        s.tell(gate, &format!("gresource {number}"));
+        let acted = s.drain();
+        assert_eq!(acted[1..], [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+        assert_eq!(kept(&s), 1);
+    }
+    s.tell(gate, "gother");
+    assert_eq!(kept(&s), 2);
+    let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    s.engine.handle_disconnected(s.now, gate, error);
+    assert_eq!(kept(&s), 1);
+    for id in s.engine.acquisitions().collect::<Vec<_>>() {
+        let _ = s.engine.cancel(s.now, id);
+    }
+    s.drain();
+    assert_eq!(kept(&s), 0);
 }
 
 /// How many times in a row a line takes a lock that others wait for.

@@ -96,6 +96,26 @@ pub(crate) fn is_forbidden(kind: ServerErrorKind) -> bool {
     matches!(kind, ServerErrorKind::Permission | ServerErrorKind::UnknownCommand)
 }
 
+/// Whether the server may give another answer soon: it has no room, or no time.
+pub(crate) fn passes(kind: ServerErrorKind) -> bool {
+    match kind {
+        ServerErrorKind::Loading
+        | ServerErrorKind::Misconfigured
+        | ServerErrorKind::OutOfMemory
+        | ServerErrorKind::NoReplicas
+        | ServerErrorKind::Busy
+        | ServerErrorKind::MaxClients
+        | ServerErrorKind::Cluster => true,
+        ServerErrorKind::Auth
+        | ServerErrorKind::Permission
+        | ServerErrorKind::ReadOnly
+        | ServerErrorKind::NoScript
+        | ServerErrorKind::WrongType
+        | ServerErrorKind::UnknownCommand
+        | ServerErrorKind::Other => false,
+    }
+}
+
 /// The text with the password masked. A short password is masked only where it is a word: masked
 /// inside other words, it would give itself away.
 fn without_password(text: &str, password: &str) -> String {

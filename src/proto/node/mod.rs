@@ -73,6 +73,9 @@ pub(super) enum Effect {
     MayWait,
     /// Clients cannot wait on this connection.
     CannotWait(Obstacle),
+    /// Whether clients can wait on this connection is to be asked again: the answer was an error
+    /// that passes.
+    CannotWaitNow,
 }
 
 impl Effect {

@@ -20,6 +20,8 @@ const LATE_COMMANDS_MAX: usize = 512;
 const LATE_FOR_MAX: Duration = Duration::from_secs(1);
 /// The most commands that wait for a connection.
 const QUEUED_COMMANDS_MAX: usize = 8_192;
+/// A node that has left so many commands unanswered is not sent what others are to be told.
+const UNANSWERED_WORDS_MAX: usize = 8_192;
 /// A connection that owes replies and is silent for this long is dropped (R5 keeps it so far).
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
@@ -240,6 +242,11 @@ impl Node {
         self.pipeline.last_reply_at = now;
         self.last_vote = vote;
         self.pipeline.note_latency(nanos);
+    }
+
+    /// Whether another command may be sent that tells others of a turn.
+    pub(in crate::proto) fn has_room_for_words(&self) -> bool {
+        self.pipeline.in_flight() < UNANSWERED_WORDS_MAX
     }
 
     /// Whether it is ready and has answered every command.

@@ -1,10 +1,12 @@
 //! Whether clients can wait on a node's connection, and how that is found out (W4).
 //!
 //! It takes RESP3, a channel of the engine's own, and the tracking of keys. The node is asked when
-//! a wait first needs it. What it refuses stays refused for this connection.
+//! a wait first needs it. What it refuses stays refused for this connection, unless it has no room
+//! or no time for now.
 
 use std::fmt;
 
+use super::errors::passes;
 use super::{Effect, Node};
 use crate::proto::command::{Channel, Command, Reply, Wait};
 
@@ -94,6 +96,8 @@ pub(super) struct Waitable {
     /// Whether the trial message was sent to a listener, and whether it has arrived.
     is_published: bool,
     is_heard: bool,
+    /// Whether an answer was an error that passes.
+    is_put_off: bool,
     lost_asking: u32,
     /// Whether the operator was told that the node cannot.
     pub(super) is_told: bool,
@@ -111,7 +115,18 @@ impl Waitable {
             true => Waits::Untried,
             false => Waits::Unable(Obstacle::Connection),
         };
-        (self.is_published, self.is_heard) = (false, false);
+        (self.is_published, self.is_heard, self.is_put_off) = (false, false, false);
+    }
+
+    /// The last question is answered.
+    fn conclude(&mut self) -> Effect {
+        match self.state {
+            Waits::Asked if self.is_put_off => {
+                (self.state, self.is_published, self.is_put_off) = (Waits::Untried, false, false);
+                Effect::CannotWaitNow
+            }
+            _ => self.try_out(),
+        }
     }
 
     /// Both halves of the trial.
@@ -158,19 +173,23 @@ impl Node {
     pub(super) fn handle_ability(&mut self, asked: Ability, reply: Reply) -> Effect {
         match (asked, reply) {
             (_, Reply::Error(error)) => {
+                let passes = passes(error.kind);
                 self.keep_error(error);
-                return Effect::CannotWait(asked.obstacle());
+                if !passes {
+                    return Effect::CannotWait(asked.obstacle());
+                }
+                self.waitable.is_put_off = true;
             }
             (Ability::Hello, Reply::Map) => return Effect::SpeaksResp3,
             (Ability::Track, Reply::Ok) => {}
             (Ability::Publish, Reply::Integer(0)) => return Effect::CannotWait(Obstacle::Channel),
-            (Ability::Publish, Reply::Integer(1..)) => {
-                self.waitable.is_published = true;
-                return self.waitable.try_out();
-            }
+            (Ability::Publish, Reply::Integer(1..)) => self.waitable.is_published = true,
             _ => return Effect::UNEXPECTED,
         }
-        Effect::Nothing
+        match asked {
+            Ability::Hello | Ability::Publish => self.waitable.conclude(),
+            Ability::Track | Ability::Subscribe => Effect::Nothing,
+        }
     }
 
     /// The trial message has arrived.
