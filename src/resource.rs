@@ -98,9 +98,13 @@ impl Resource {
     /// The key on the masters: `prefix` and then the name.
     #[inline]
     pub(crate) fn prefixed(self, prefix: &[u8]) -> Resource {
-        match prefix.is_empty() {
-            true => self,
-            false if self.is_plain() => Resource::from_parts(prefix, self.as_bytes()),
+        if prefix.is_empty() { self } else { self.behind(prefix) }
+    }
+
+    #[inline(never)]
+    fn behind(&self, prefix: &[u8]) -> Resource {
+        match self.is_plain() {
+            true => Resource::from_parts(prefix, self.as_bytes()),
             false => self.renamed(|name| [prefix, name].concat()),
         }
     }
@@ -113,9 +117,11 @@ impl Resource {
 
     /// The inverse of `prefixed`: the resource name of this key.
     pub(crate) fn without_prefix(&self, prefix: &[u8]) -> Resource {
-        if prefix.is_empty() {
-            return self.clone();
-        }
+        if prefix.is_empty() { self.clone() } else { self.after(prefix) }
+    }
+
+    #[inline(never)]
+    fn after(&self, prefix: &[u8]) -> Resource {
         match self.is_plain() {
             true => Resource::from_parts(after(prefix, self.as_bytes()), &[]),
             false => self.renamed(|key| after(prefix, key).to_vec()),
@@ -135,11 +141,19 @@ impl Resource {
     }
 
     /// The name's bytes; of several resources, those of the first one in the order of their bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
+        match self.long.is_none() {
+            true => &self.bytes[..usize::from(self.len)],
+            false => self.long_bytes(),
+        }
+    }
+
+    #[inline(never)]
+    fn long_bytes(&self) -> &[u8] {
         match &self.long {
-            None => &self.bytes[..usize::from(self.len)],
             Some(bytes) if self.len == Form::Plain as u8 => bytes,
-            Some(_) => self.names().next().unwrap_or_default(),
+            _ => self.names().next().unwrap_or_default(),
         }
     }
 }
@@ -289,6 +303,11 @@ impl Resource {
         (self.form() as u8, self.long.as_deref().unwrap_or(self.as_bytes()))
     }
 
+    #[inline(never)]
+    fn is_same(&self, other: &Resource) -> bool {
+        self.to_raw() == other.to_raw()
+    }
+
     /// The inverse of [`to_raw`](Resource::to_raw), of what may be held.
     pub(crate) fn of_raw(form: u8, bytes: &[u8]) -> Result<Resource, InvalidResource> {
         const ALL: u8 = Form::All as u8;
@@ -332,9 +351,9 @@ fn in_a_row<'a>(names: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
 impl PartialEq for Resource {
     #[inline]
     fn eq(&self, other: &Resource) -> bool {
-        match self.is_plain() && other.is_plain() {
+        match self.long.is_none() && other.long.is_none() {
             true => self.as_bytes() == other.as_bytes(),
-            false => self.to_raw() == other.to_raw(),
+            false => self.is_same(other),
         }
     }
 }
