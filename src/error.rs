@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::outcome::{NodeOutcome, NodeReport};
 use crate::quorum::quorum;
 use crate::resource::{
-    Form, InvalidResource, RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX,
+    Form, InvalidResource, LISTED_MAX, RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX,
 };
 
 /// What kind of failure a [`LockError`] is.
@@ -49,7 +49,8 @@ pub enum LockErrorKind {
     /// A lock of several resources has none, or more than [`RESOURCES_MAX`], or their names have
     /// more than 64 KiB together. Nothing was sent.
     InvalidSet {
-        /// How many resources, each counted once.
+        /// How many resources, each counted once. If more than 1,024 names were listed, it is 1,025,
+        /// whatever they are.
         resources: usize,
         /// The length of their names in bytes.
         bytes: usize,
@@ -378,7 +379,8 @@ impl Resource {
 
     /// Several resources, for one lock of all of them; see
     /// [`Redlock::try_lock_all`](crate::Redlock::try_lock_all). Their order does not matter, and
-    /// one that is named twice counts once. One alone is the same as [`new`](Resource::new).
+    /// one that is named twice counts once; the list has at most 1,024 names, each as often as it
+    /// is named. One alone is the same as [`new`](Resource::new).
     ///
     /// # Errors
     /// [`LockErrorKind::InvalidSet`] or [`LockErrorKind::InvalidResource`]: use fewer resources, or
@@ -388,10 +390,13 @@ impl Resource {
         I: IntoIterator,
         I::Item: AsRef<[u8]>,
     {
-        // One more than there may be, so that a caller's endless list is refused too.
-        let names = names.into_iter().take(8 * RESOURCES_MAX);
-        let names = names.map(|name| name.as_ref().to_vec()).collect();
-        Ok(Resource::checked_all(names)?)
+        let mut names = names.into_iter();
+        let listed = names.by_ref().take(LISTED_MAX).map(|name| name.as_ref().to_vec()).collect();
+        // What is left of a list must not be missing in the lock, and a list may be endless.
+        match names.next() {
+            None => Ok(Resource::checked_all(listed)?),
+            Some(_) => Err(InvalidResource::listed(&listed).into()),
+        }
     }
 
     /// A share of a resource; see [`Redlock::try_read`](crate::Redlock::try_read).

@@ -409,17 +409,20 @@ fn crc32(bytes: &[u8]) -> u32 {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use crate::resource::RESOURCE_BYTES_MAX;
+    use crate::resource::{RESOURCE_BYTES_MAX, RESOURCES_MAX};
 
     const SECOND: Duration = Duration::from_secs(1);
     const TOKEN: &str = "0707070707070707070707070707070707070707";
 
     fn lease(name: &[u8], deadline: Moment) -> Lease {
+        lease_of(Resource::new(name).unwrap(), deadline)
+    }
+
+    fn lease_of(resource: Resource, deadline: Moment) -> Lease {
         let ttl = |seconds| Ttl::new(seconds * SECOND).unwrap();
         let token = LockToken::from_random([7; 20]);
         let mut granted = NodeSet::EMPTY;
         [0, 2, 63].into_iter().for_each(|node| granted.insert(node));
-        let resource = Resource::new(name).unwrap();
         Lease::restored(resource, token, ttl(10), deadline).with_past(ttl(20), granted, doubts())
     }
 
@@ -461,9 +464,21 @@ mod tests {
         LockParts::new(lease).to_secret_text().unwrap()
     }
 
-    /// A plain lock, and a fenced one.
-    fn texts(left: Duration) -> [String; 2] {
-        [text_of(b"invoice:42", left), fenced_text(left)]
+    /// One of each form that has a number in the text.
+    fn forms() -> [Resource; 3] {
+        [Resource::all(["b", "aa"]), Resource::shared("a"), Resource::exclusive("a")]
+            .map(Result::unwrap)
+    }
+
+    fn formed_text(resource: Resource, left: Duration) -> String {
+        let parts = LockParts::new(lease_of(resource, Clock.now().after(left)));
+        parts.to_secret_text().unwrap()
+    }
+
+    /// A plain lock, a fenced one, one of several resources, a share, and one that may be shared.
+    fn texts(left: Duration) -> [String; 5] {
+        let [all, shared, exclusive] = forms().map(|resource| formed_text(resource, left));
+        [text_of(b"invoice:42", left), fenced_text(left), all, shared, exclusive]
     }
 
     #[test]
@@ -597,7 +612,8 @@ mod tests {
         };
         assert_eq!(with(0, "redlock"), HandOverError::NotALock);
         assert_eq!(with(1, "1"), HandOverError::Version, "without doubts");
-        assert_eq!(with(1, "4"), HandOverError::Version);
+        assert_eq!(with(1, "5"), HandOverError::Version);
+        assert_eq!(with(1, "4"), HandOverError::Field("form"), "the resource is in its place");
         assert_eq!(with(1, ""), HandOverError::Version);
         assert_eq!(with(1, "3"), HandOverError::Field("fence"), "the resource is in its place");
         assert_eq!(with(2, "00000000000000000000000000000000-0"), HandOverError::OtherClock);
@@ -650,6 +666,59 @@ mod tests {
         fields[1] = VERSION_FENCED;
         let error = signed(&fields.join(".")).parse::<LockParts>().unwrap_err();
         assert_eq!(error, HandOverError::Field("fence"));
+    }
+
+    /// K1, K4, K7: the form is a field of its own, and the longest names fit.
+    #[test]
+    fn form_is_in_the_text_of_a_lock_that_is_not_of_one_plain_key() {
+        let many: Vec<String> = (0..RESOURCES_MAX).map(|i| format!("{i:0512}")).collect();
+        let long = vec![0xff; RESOURCE_BYTES_MAX];
+        let others = [Resource::all(many), Resource::shared(&long), Resource::exclusive(long)];
+        for resource in forms().into_iter().chain(others.map(Result::unwrap)) {
+            let text = formed_text(resource.clone(), 9 * SECOND);
+            assert!(text.starts_with("muxlock.4.") && text.len() <= TEXT_BYTES_MAX);
+            let read: LockParts = text.parse().unwrap();
+            assert_eq!((read.resource(), read.fencing_token()), (&resource, None));
+            let written = lease_of(resource, Clock.now());
+            assert_eq!((read.token(), read.lease().past()), (written.token(), written.past()));
+        }
+        let fields = |text: &str| text.split('.').skip(10).take(2).collect::<Vec<_>>().join(".");
+        let written = forms().map(|resource| fields(&formed_text(resource, SECOND)));
+        assert_eq!(written, ["1.02006161010062", "2.61", "3.61"]);
+    }
+
+    #[test]
+    fn torn_forms_and_names_are_refused() {
+        let text = formed_text(forms()[0].clone(), 9 * SECOND);
+        let (checked, _) = text.rsplit_once('.').unwrap();
+        let with = |form: &str, names: &str| {
+            let mut fields: Vec<&str> = checked.split('.').collect();
+            (fields[10], fields[11]) = (form, names);
+            signed(&fields.join(".")).parse::<LockParts>().map(|parts| parts.resource().clone())
+        };
+        for form in ["", "x", "-1", "256", "1 "] {
+            assert_eq!(with(form, "010061010062"), Err(HandOverError::Field("form")), "{form}");
+        }
+        // A plain name, a slot, and what there is not.
+        for form in ["0", "4", "5", "255"] {
+            let refused = Err(HandOverError::Field("resource"));
+            assert_eq!(with(form, "010061010062"), refused, "{form}");
+        }
+        // No name; an empty one; one that is cut; half a length; a length beyond the end.
+        for names in ["", "0000", "01006101", "0100610100", "ffff61", "01006102006200ff"] {
+            assert_eq!(with("1", names), Err(HandOverError::Field("resource")), "{names}");
+        }
+        let long = "61".repeat(RESOURCE_BYTES_MAX + 1);
+        for form in ["2", "3"] {
+            assert_eq!(with(form, ""), Err(HandOverError::Field("resource")));
+            assert_eq!(with(form, &long), Err(HandOverError::Field("resource")));
+        }
+        assert_eq!(with("1", &format!("0104{long}")), Err(HandOverError::Field("resource")));
+        let many: String = (0..=RESOURCES_MAX).map(|i| format!("0300{i:06x}")).collect();
+        assert_eq!(with("1", &many), Err(HandOverError::Field("resource")), "too many");
+        // In another order than we write them.
+        assert_eq!(with("1", "010062010061"), Ok(Resource::all(["a", "b"]).unwrap()));
+        assert_eq!(with("1", "010061"), Ok(Resource::new("a").unwrap()));
     }
 
     /// R20: the elapsed time is the greater of what the two clocks show.

@@ -76,3 +76,110 @@ pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
     }
     out.put_slice(b"\r\n");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::encode::encode;
+    use super::*;
+    use crate::proto::{Command, FlushMarker, Ttl};
+    use crate::resource::Resource;
+    use crate::token::LockToken;
+
+    /// The words of a command, as a server reads them.
+    fn words(key: &Resource, step: FormStep, marker: Option<FlushMarker<'_>>) -> Vec<String> {
+        let token = LockToken::from_random([0xab; 20]);
+        let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
+        let mut out = BytesMut::new();
+        encode(&Command::Form(FormCommand { step, key, token: &token, ttl, marker }), &mut out);
+        let text = String::from_utf8(out.to_vec()).unwrap();
+        let (count, mut rest) = text.strip_prefix('*').unwrap().split_once("\r\n").unwrap();
+        let mut words = Vec::new();
+        while let Some((length, after)) =
+            rest.strip_prefix('$').and_then(|it| it.split_once("\r\n"))
+        {
+            let (word, after) = after.split_at(length.parse().unwrap());
+            words.push(word.to_owned());
+            rest = after.strip_prefix("\r\n").unwrap();
+        }
+        assert_eq!((rest, words.len()), ("", count.parse().unwrap()), "every word is whole");
+        assert_eq!(words[0], "EVAL");
+        words
+    }
+
+    const INTENT: FormStep = FormStep::Take { intent: Duration::from_millis(500) };
+    const TAKE: FormStep = FormStep::Take { intent: Duration::ZERO };
+
+    /// K1 to K8: all that is sent behind the script, word by word.
+    #[test]
+    fn keys_and_arguments_are_in_their_places() {
+        let all = Resource::all(["b", "a"]).unwrap();
+        let shared = Resource::shared("a").unwrap();
+        let exclusive = Resource::exclusive("a").unwrap();
+        let slot = Resource::slot("a", 3).unwrap().with_slot(2);
+        let prefixed = slot.clone().prefixed(b"p:");
+        let slots = "a{3}:0 a{3}:1 a{3}:2";
+        let table = [
+            (&all, TAKE, "2 a b", "0"),
+            (&all, FormStep::Keep, "2 a b", "0"),
+            (&all, FormStep::Heal, "2 a b", "1"),
+            (&all, FormStep::Free, "2 a b", "0"),
+            (&shared, TAKE, "2 a a:intent", "0"),
+            (&shared, FormStep::Keep, "2 a a:intent", "0"),
+            (&shared, FormStep::Heal, "2 a a:intent", "1"),
+            (&shared, FormStep::Free, "2 a a:intent", "0"),
+            (&exclusive, TAKE, "2 a a:intent", "0"),
+            (&exclusive, INTENT, "2 a a:intent", "500"),
+            (&slot, TAKE, &format!("3 {slots}"), "2"),
+            (&slot, INTENT, &format!("3 {slots}"), "2"),
+            (&prefixed, TAKE, "3 p:a{3}:0 p:a{3}:1 p:a{3}:2", "2"),
+        ];
+        let token = "ab".repeat(20);
+        for (key, step, keys, last) in table {
+            let expected = format!("{keys} {token} 30000 {last}");
+            assert_eq!(words(key, step, None)[2..].join(" "), expected, "{key:?} {step:?}");
+        }
+        let quarantine = Duration::from_nanos(31_302_000_001);
+        let marker = Some(FlushMarker { key: b"alive", quarantine });
+        for (key, step, keys, last) in table {
+            if let FormStep::Keep | FormStep::Free = step {
+                continue;
+            }
+            let (count, keys) = keys.split_once(' ').unwrap();
+            let count = count.parse::<usize>().unwrap() + 1;
+            let expected = format!("{count} alive {keys} {token} 30000 {last} 31303");
+            assert_eq!(words(key, step, marker)[2..].join(" "), expected, "{key:?} {step:?}");
+        }
+    }
+
+    /// Each has a script of its own, and one that checks the marker where a key may be created.
+    #[test]
+    fn each_step_of_each_form_has_its_script() {
+        let steps = [TAKE, FormStep::Keep, FormStep::Heal, FormStep::Free];
+        let mut scripts = Vec::new();
+        for form in [Form::All, Form::Shared] {
+            let marked = steps.map(|step| script(form, step, true));
+            let plain = steps.map(|step| script(form, step, false));
+            // The same one keeps and heals, and what is given up asks for no marker.
+            assert!(marked[1] == marked[2] && plain[1] == plain[2] && marked[3] == plain[3]);
+            scripts.extend([plain[0], plain[1], plain[3], marked[0], marked[1]]);
+        }
+        for form in [Form::Exclusive, Form::Slot] {
+            scripts.extend([false, true].map(|is_marked| script(form, TAKE, is_marked)));
+        }
+        for (i, script) in scripts.iter().enumerate() {
+            assert!(!scripts[..i].contains(script), "{script}");
+            assert!(script.starts_with("local ") && !script.ends_with('\n'));
+        }
+        let marks = scripts.iter().filter(|script| script.contains("KEYS[1]))\n")).count();
+        assert_eq!(marks, 6, "those with a marker read it from the first key");
+    }
+
+    #[test]
+    fn largest_set_is_encoded() {
+        let names: Vec<String> = (0..128).map(|i| format!("{i:0512}")).collect();
+        let all = Resource::all(&names).unwrap();
+        assert_eq!(words(&all, TAKE, None)[2..].len(), 1 + 128 + 3);
+    }
+}

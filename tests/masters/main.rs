@@ -25,6 +25,7 @@ mod fencing;
 mod fencing_scripts;
 #[cfg(target_os = "linux")]
 mod fork;
+mod form_scripts;
 mod guest;
 #[cfg(target_os = "linux")]
 mod hand_over;

@@ -1,0 +1,134 @@
+//! What the scripts of shares and sets do on a real server when they run later than they were sent
+//! (K3 to K7).
+
+use muxlock::testing::{Master, Value};
+
+macro_rules! script {
+    ($name:literal) => {
+        concat!(
+            include_str!("../../src/scripts/form_time.lua"),
+            include_str!(concat!("../../src/scripts/", $name, ".lua")),
+        )
+    };
+}
+
+const TAKE_SHARED: &str = script!("take_shared");
+const KEEP_SHARED: &str = script!("keep_shared");
+const FREE_SHARED: &str = include_str!("../../src/scripts/free_shared.lua");
+const TAKE_EXCLUSIVE: &str = script!("take_exclusive");
+const TAKE_ALL: &str = script!("take_all");
+const KEEP_ALL: &str = script!("keep_all");
+const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
+const OTHER: &str = "fedcba98fedcba98fedcba98fedcba98fedcba98";
+const LONG: i64 = 60_000;
+const SHORT: i64 = 1_000;
+const DONE: Value = Value::Integer(1);
+const REFUSED: Value = Value::Integer(0);
+const HEALED: Value = Value::Integer(2);
+
+struct Scene {
+    master: Master,
+}
+
+impl Scene {
+    fn start() -> Scene {
+        Scene { master: Master::start().unwrap_or_else(|error| panic!("{error}")) }
+    }
+
+    fn ask(&self, words: &[&str]) -> Value {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        self.master.query(&words).expect("the server answers")
+    }
+
+    /// For the key of a share; the last argument is what heals, or leaves a sign.
+    fn share(&self, script: &str, token: &str, ttl: i64, last: &str) -> Value {
+        self.ask(&["EVAL", script, "2", "k", "k:intent", token, &ttl.to_string(), last])
+    }
+
+    fn set(&self, script: &str, ttl: i64, last: &str) -> Value {
+        self.ask(&["EVAL", script, "2", "a", "b", TOKEN, &ttl.to_string(), last])
+    }
+
+    fn lives_long(&self, key: &str) -> bool {
+        self.master.pttl(key.as_bytes()).unwrap() > SHORT
+    }
+
+    /// Whether the share of this token ends later than a short one would.
+    fn is_long(&self, token: &str) -> bool {
+        let now = match self.ask(&["TIME"]) {
+            Value::Array(parts) => match &parts[0] {
+                Value::Bulk(seconds) => std::str::from_utf8(seconds).unwrap().parse::<f64>(),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+        match self.ask(&["ZSCORE", "k", token]) {
+            Value::Bulk(score) => {
+                let score: f64 = std::str::from_utf8(&score).unwrap().parse().unwrap();
+                score > now.unwrap() * 1_000.0 + 2.0 * SHORT as f64
+            }
+            other => panic!("it has no share: {other:?}"),
+        }
+    }
+}
+
+/// R29: an extension has healed the share, and a node has said so for its whole time. What took it
+/// arrives only now.
+#[test]
+fn late_share_shortens_no_healed_one() {
+    let scene = Scene::start();
+    assert_eq!(scene.share(KEEP_SHARED, TOKEN, LONG, "1"), HEALED);
+    assert_eq!(scene.share(TAKE_SHARED, TOKEN, SHORT, "0"), REFUSED);
+    assert!(scene.is_long(TOKEN) && scene.lives_long("k"));
+    assert_eq!(scene.share(TAKE_SHARED, OTHER, SHORT, "0"), DONE, "another reader");
+    assert!(!scene.is_long(OTHER) && scene.is_long(TOKEN) && scene.lives_long("k"));
+}
+
+/// K7: whatever was sent before the downgrade, and after it for less time.
+#[test]
+fn late_commands_shorten_no_share_of_a_downgraded_lock() {
+    let scene = Scene::start();
+    assert_eq!(scene.share(TAKE_EXCLUSIVE, TOKEN, LONG, "0"), DONE);
+    assert_eq!(scene.share(KEEP_SHARED, TOKEN, SHORT, "0"), DONE);
+    assert!(scene.is_long(TOKEN) && scene.lives_long("k"), "as long as the lock was");
+    for (script, last) in [(KEEP_SHARED, "0"), (KEEP_SHARED, "1")] {
+        assert_eq!(scene.share(script, TOKEN, SHORT, last), DONE);
+    }
+    for script in [TAKE_EXCLUSIVE, TAKE_SHARED] {
+        assert_eq!(scene.share(script, TOKEN, SHORT, "0"), REFUSED);
+    }
+    assert!(scene.is_long(TOKEN) && scene.lives_long("k"));
+    assert_eq!(scene.share(FREE_SHARED, TOKEN, SHORT, "0"), DONE);
+    // From then on, nothing but what heals sets anything.
+    assert_eq!(scene.share(KEEP_SHARED, TOKEN, LONG, "0"), REFUSED);
+    assert_eq!(scene.ask(&["DBSIZE"]), REFUSED);
+}
+
+/// K7: what took the lock alone arrives after its release had begun, and after the downgrade.
+#[test]
+fn release_of_a_share_frees_what_was_set_late() {
+    let scene = Scene::start();
+    assert_eq!(scene.ask(&["SET", "k", TOKEN, "NX", "PX", "60000"]), Value::Status("OK".into()));
+    assert_eq!(scene.share(FREE_SHARED, OTHER, LONG, "0"), REFUSED);
+    assert_eq!(scene.share(FREE_SHARED, TOKEN, LONG, "0"), DONE);
+    assert_eq!(scene.ask(&["DBSIZE"]), REFUSED);
+}
+
+/// K3: neither what takes a set nor what extends it shortens a key.
+#[test]
+fn late_commands_shorten_no_key_of_a_set() {
+    let scene = Scene::start();
+    assert_eq!(scene.set(KEEP_ALL, LONG, "1"), HEALED);
+    assert_eq!(scene.set(TAKE_ALL, SHORT, "0"), HEALED, "the first one is held");
+    assert_eq!(scene.set(KEEP_ALL, SHORT, "0"), DONE);
+    assert_eq!(scene.set(KEEP_ALL, SHORT, "1"), DONE);
+    assert!(scene.lives_long("a") && scene.lives_long("b"));
+    // A part that is gone is not set again by what does not heal, and nothing else is.
+    scene.ask(&["DEL", "b"]);
+    assert_eq!(scene.set(KEEP_ALL, 2 * LONG, "0"), REFUSED);
+    assert!(scene.master.pttl(b"a").unwrap() <= LONG);
+    assert_eq!(scene.ask(&["EXISTS", "b"]), REFUSED);
+    scene.ask(&["SET", "b", OTHER]);
+    assert_eq!(scene.set(KEEP_ALL, 2 * LONG, "1"), REFUSED, "another's");
+    assert!(scene.master.pttl(b"a").unwrap() <= LONG);
+}
