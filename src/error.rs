@@ -49,8 +49,8 @@ pub enum LockErrorKind {
     /// A lock of several resources has none, or more than [`RESOURCES_MAX`], or their names have
     /// more than 64 KiB together. Nothing was sent.
     InvalidSet {
-        /// How many resources, each counted once. If more than 1,024 names were listed, it is 1,025,
-        /// whatever they are.
+        /// How many resources, each counted once. If more than 1,024 names were listed, it is
+        /// 1,025, whatever they are.
         resources: usize,
         /// The length of their names in bytes.
         bytes: usize,

@@ -472,7 +472,7 @@ mod tests {
         hasher.finish()
     }
 
-    fn kind(result: Result<Resource, crate::LockError>) -> crate::LockErrorKind {
+    fn kind(result: Result<Resource, crate::error::LockError>) -> crate::error::LockErrorKind {
         result.unwrap_err().kind()
     }
 
@@ -496,7 +496,7 @@ mod tests {
     /// K1: never a part of what was asked for.
     #[test]
     fn list_that_is_too_long_is_refused_and_not_cut() {
-        use crate::LockErrorKind::{InvalidResource, InvalidSet};
+        use crate::error::LockErrorKind::{InvalidResource, InvalidSet};
         let most: Vec<String> = (0..RESOURCES_MAX).map(|i| i.to_string()).collect();
         assert_eq!(Resource::all(&most).unwrap().names().count(), RESOURCES_MAX);
         let bytes = most.iter().map(String::len).sum::<usize>() + 1;
@@ -567,7 +567,7 @@ mod tests {
 
     #[test]
     fn bounds_of_slots_hold_on_both_sides() {
-        use crate::LockErrorKind::{InvalidResource, InvalidSlots};
+        use crate::error::LockErrorKind::{InvalidResource, InvalidSlots};
         for slots in [0, SLOTS_MAX + 1, 256, u32::MAX] {
             assert_eq!(kind(Resource::slot("a", slots)), InvalidSlots { slots });
         }

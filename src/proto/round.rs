@@ -186,9 +186,8 @@ impl Kind {
     pub(super) fn left(self, lost: Lost) -> Left {
         match (self, lost) {
             (_, Lost::Raise) => Left::Nothing,
-            (Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Heal, Lost::Sent) => {
-                Left::Key
-            }
+            (Kind::Heal, Lost::Sent) => Left::Key,
+            (Kind::Acquire | Kind::AcquireFenced | Kind::Take, Lost::Sent) => Left::Key,
             (Kind::Acquire | Kind::AcquireFenced | Kind::Take | Kind::Heal, Lost::Unsent)
             | (Kind::Extend | Kind::Inspect, _) => Left::Nothing,
             (Kind::Release, Lost::Sent | Lost::Unsent) => Left::Release,
