@@ -293,6 +293,17 @@ impl Resource {
         Resource::formed(Form::Shared, self.as_bytes())
     }
 
+    /// Of a share, what it may have been taken as before it was one: acquisitions queue for that.
+    pub(crate) fn lines_before(&self) -> Vec<Resource> {
+        match self.form() {
+            Form::Shared => {
+                let alone = Resource::formed(Form::Exclusive, self.as_bytes());
+                vec![Resource::from_parts(self.as_bytes(), &[]), alone]
+            }
+            Form::Plain | Form::All | Form::Exclusive | Form::Slot => Vec::new(),
+        }
+    }
+
     fn slot_key(&self, slot: u32) -> Vec<u8> {
         let slots = self.slot_of().map_or(1, |(slots, _)| slots);
         [self.as_bytes(), format!("{{{slots}}}:{slot}").as_bytes()].concat()

@@ -11,6 +11,7 @@ use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
+use crate::resource::Resource;
 use crate::token::LockToken;
 
 /// What an attempt may have left on the nodes.
@@ -90,9 +91,22 @@ impl Engine {
         lease.engine = NO_ENGINE;
         if self.queues.has_any() {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
+            self.call_lines_before(now, &key, token);
             self.call_first(now, &key, token);
             if self.queues.first_of(&key).is_none() {
                 self.leave_stand_of(&key);
+            }
+        }
+    }
+
+    /// A share is given up, which may have been taken as something else: others may wait for that
+    /// here, behind it (K7).
+    fn call_lines_before(&mut self, now: Moment, key: &Resource, token: LockToken) {
+        for line in key.lines_before() {
+            self.queues.note_given_up(now, &line, token);
+            self.call_first(now, &line, token);
+            if self.queues.first_of(&line).is_none() {
+                self.leave_stand_of(&line);
             }
         }
     }
@@ -132,6 +146,7 @@ impl Engine {
             if hand.tell == Tell::Nobody || !self.stand_behind(now, &key) {
                 self.call_first(now, &key, token);
             }
+            self.call_lines_before(now, &key, token);
         }
         round
     }

@@ -50,6 +50,19 @@ fn held(patiences: [Duration; 2]) -> (Scenario, Lease, [OpId; 2]) {
     (scenario, lease, others)
 }
 
+/// K7: those who wait for a lock wait for the share that it became.
+#[test]
+fn share_that_was_a_lock_goes_to_the_next() {
+    let (mut scenario, lease, [second, _]) = held([60 * SECOND; 2]);
+    scenario.engine.abandon(scenario.now, lease.into_shared());
+    assert_eq!(scenario.drain(), [release(1), set(2)]);
+    scenario.replies(ALL, Reply::Integer(1));
+    scenario.replies(ALL, Reply::Ok);
+    let mut lease = won(&mut scenario, second).into_shared();
+    scenario.engine.let_go(scenario.now, &mut lease);
+    assert_eq!(scenario.drain(), [set(3)], "it is another client's now");
+}
+
 #[test]
 fn lock_goes_from_hand_to_hand_in_the_order_of_arrival() {
     let (mut scenario, lease, [second, third]) = held([60 * SECOND; 2]);
