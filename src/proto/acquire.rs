@@ -268,7 +268,8 @@ impl Engine {
         else {
             return None;
         };
-        let base = self.config.retry.base(attempts, self.rounds.round_trip());
+        let round_trip = self.rounds.round_trip().unwrap_or_default();
+        let base = self.config.retry.base(attempts, round_trip);
         let delay = between(base, base.saturating_mul(2), self.entropy.next_u64());
         let retry_at = now.after(delay);
         (retry_at < give_up_at).then_some(retry_at)

@@ -246,7 +246,8 @@ impl Engine {
         }
         stamping.aside.extend(far);
         self.stats.set_aside += far.len() as u64;
-        self.rounds.take_back(round, far);
+        let aside = stamping.aside.len();
+        self.rounds.set_aside(now, round, far, aside);
         for node in far.iter() {
             if self.nodes[node].note_far_ahead() {
                 self.nodes.notice(node, Notice::FarAhead);

@@ -279,8 +279,8 @@ pub(super) struct Round {
     /// Whether its attempt failed, or its lock moved to another engine: unsent commands are
     /// discarded.
     pub(super) is_abandoned: bool,
-    /// Whether a command had to wait for a connection: the time to a quorum is then no sample of
-    /// the round trip.
+    /// Whether a command had to wait for a connection, or the time to a quorum of answers was
+    /// already taken: it is then no sample of the round trip.
     pub(super) waited: bool,
     /// One for the owner, and one for each node that has the command queued or unanswered.
     pub(super) references: u32,

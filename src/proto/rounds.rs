@@ -108,9 +108,9 @@ impl Rounds {
         &self.claims[round]
     }
 
-    /// Smoothed time from the start of a round to a quorum of answers, as far as it is known.
-    pub(super) fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.round_trip_nanos.unwrap_or(0))
+    /// Smoothed time from the start of a round to a quorum of answers, if any is known.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        self.round_trip_nanos.map(Duration::from_nanos)
     }
 
     /// The round's command is sent to so many nodes.
@@ -224,6 +224,22 @@ impl Rounds {
         voted.granted = voted.granted.without(nodes);
         voted.undecided.extend(nodes);
         (voted.decided, voted.waited) = (false, true);
+    }
+
+    /// These nodes have voted yes, and their votes may count later; with them, `aside` of its votes
+    /// are in that state. All of them are answers.
+    pub(super) fn set_aside(&mut self, now: Moment, round: usize, nodes: NodeSet, aside: usize) {
+        let waited = self.open[round].waited;
+        self.take_back(round, nodes);
+        let voted = &mut self.open[round];
+        voted.waited = waited;
+        let answered = voted.tally.granted() + voted.tally.refused() + aside;
+        let since_start = now.nanos_since(voted.started);
+        if answered >= self.config.quorum() && since_start <= self.timeout_nanos && !waited {
+            smooth(&mut self.round_trip_nanos, since_start);
+            // Once for each round.
+            voted.waited = true;
+        }
     }
 
     /// Why an acquisition fails whose patience ends during this round.

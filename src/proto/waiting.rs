@@ -151,13 +151,15 @@ impl Engine {
         true
     }
 
-    /// The time of a round, as far as it is known. An engine that waits has few rounds: what its
-    /// nodes have answered since the last one tells more.
+    /// The time of a round, as far as it is known. An engine that waits has few rounds, and of a
+    /// new one's first, which waits for connections, nobody knows what it takes: what its nodes
+    /// have answered since tells more.
     fn round_trip(&self) -> Duration {
         let latencies =
             self.nodes.open().iter().filter_map(|node| self.nodes[node].latency_nanos());
-        let round_trip = self.rounds.round_trip();
-        latencies.max().map_or(round_trip, |slowest| round_trip.min(Duration::from_nanos(slowest)))
+        let slowest = latencies.max().map(Duration::from_nanos);
+        let known = self.rounds.round_trip().into_iter().chain(slowest);
+        known.min().unwrap_or_default()
     }
 
     /// Makes sure that the stand has a gate (W2, W3). Returns whether it has one.

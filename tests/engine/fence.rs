@@ -293,6 +293,57 @@ fn number_far_ahead_is_set_aside_while_others_may_come() {
     assert_eq!(scenario.engine.poll_notice(), None);
 }
 
+/// After how many milliseconds the next round starts.
+fn delay(scenario: &mut Scenario) -> u64 {
+    let delay = (0..1_000).find(|_| {
+        let acted = scenario.drain();
+        scenario.pass(Duration::from_millis(1));
+        acted.iter().any(|acted| matches!(acted, Acted::Fenced(..)))
+    });
+    delay.expect("another round starts")
+}
+
+/// R9: what is set aside is an answer.
+#[test]
+fn round_trip_is_known_where_numbers_are_set_aside() {
+    let (mad, trip) = ((TIME + 100 * SECOND) as i64, Duration::from_millis(10));
+    let patient = |scenario: &mut Scenario| {
+        let until = scenario.now.after(Duration::from_secs(10));
+        let resource = Resource::new("resource").expect("a valid name");
+        let patience = Patience::Until(until);
+        scenario.engine.acquire_fenced(scenario.now, resource, TTL, patience).unwrap();
+        scenario.drain();
+    };
+    let mut scenario = Scenario::ready(3);
+    patient(&mut scenario);
+    scenario.pass(trip);
+    scenario.reply(0, Reply::Integer(mad));
+    scenario.replies(1..3, Reply::Nil);
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(0));
+    let waited = delay(&mut scenario);
+    assert!((30..=60).contains(&waited), "{waited} ms");
+
+    // A quorum has answered, though nothing is decided; it counts once.
+    let mut scenario = Scenario::ready(3);
+    patient(&mut scenario);
+    scenario.pass(trip);
+    scenario.replies(0..2, Reply::Integer(mad));
+    scenario.pass(3 * trip);
+    scenario.reply(2, Reply::Nil);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(0));
+    patient(&mut scenario);
+    scenario.replies(0..3, Reply::Nil);
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(0));
+    // Three times 10 ms, smoothed with a round that took no time.
+    let waited = delay(&mut scenario);
+    assert!((27..=53).contains(&waited), "{waited} ms");
+}
+
 /// F11: if too few are left, the lowest are taken.
 #[test]
 fn lowest_numbers_are_taken_if_too_few_are_near() {

@@ -445,6 +445,32 @@ fn w6_told_to_be_next_it_takes_the_lock_a_stagger_later_if_it_is_still_free() {
 }
 
 /// It was overtaken, and is no longer listed.
+/// Of a round that waits for connections, nobody knows how long the way to the masters is.
+#[test]
+fn w6_new_engine_that_is_next_waits_as_long_as_its_masters_are_far() {
+    let mut s = Scenario::with(NODES, |builder| builder.waiting(Waiting::Queue));
+    patient(&mut s);
+    s.drain();
+    for node in 0..NODES {
+        s.connect(node);
+        s.drain();
+    }
+    s.replies(0..NODES, Reply::Nil);
+    let acted = s.drain();
+    s.replies(0..NODES, Reply::Integer(0));
+    let Some(Acted::Wait(gate, Waits::Hello)) = acted.last() else { panic!("{acted:?}") };
+    s.allow_waits(*gate);
+    assert_eq!(s.drain(), [Acted::Wait(*gate, Waits::QueueUp)]);
+    s.pass(Duration::from_millis(20));
+    s.reply(*gate, place(5, HELD));
+    s.tell(*gate, "nresource");
+    // The usual time of a reply is 2.5 ms: all others came at once.
+    s.pass(Duration::from_millis(11));
+    assert_eq!(s.drain(), []);
+    s.pass(Duration::from_millis(1));
+    assert_eq!(s.drain()[..2], watch_of(*gate));
+}
+
 #[test]
 fn w6_told_to_be_out_it_queues_up_anew() {
     let mut s = queueing();

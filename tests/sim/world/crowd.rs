@@ -37,6 +37,8 @@ const ROW_MAX: u32 = 48;
 const SHARE_MIN_PERCENT: u32 = 30;
 /// Of a hundred hand-offs, so many may take longer.
 const SLOW_HAND_OFFS_MAX: usize = 34;
+/// Who has tried so often in one wait looks at the lock after pauses, unless it is told.
+const ROUNDS_IN_VAIN: u64 = 2;
 /// More rounds than grants, in percent, and in any case for each client.
 const ROUNDS_MAX_PERCENT: u64 = 125;
 const ROUNDS_SPARE: u64 = 8;
@@ -88,6 +90,16 @@ const TROUBLES: [Trouble; 14] = [
 const RIGHTS: [&str; 6] =
     ["hello", "client|tracking", "client|caching", "subscribe", "publish", "lpos"];
 
+/// A member's wait for the lock.
+#[derive(Clone)]
+struct Wait {
+    began: u64,
+    /// How many locks each had got then.
+    grants: Vec<u32>,
+    /// How many rounds its engine had started before.
+    rounds: u64,
+}
+
 /// A crowd.
 pub struct Crowd {
     trouble: Trouble,
@@ -96,8 +108,7 @@ pub struct Crowd {
     /// Whether all others were there when one got the lock, and how many were taken before.
     is_complete: bool,
     early: u32,
-    /// When its wait began, and how many locks the others had got then.
-    waits: Vec<Option<(u64, Vec<u32>)>>,
+    waits: Vec<Option<Wait>>,
     grants: Vec<u32>,
     hold_max: u64,
     think_max: u64,
@@ -192,21 +203,47 @@ impl World {
         if let Some(lease) = self.clients[client].leases.pop() {
             crowd.holder = None;
             crowd.free_at = self.now;
-            let is_awaited = |it: &(u64, Vec<u32>)| it.0 + 8 * self.plan.wire.latency < self.now;
             let is_early = crowd.grants.iter().any(|grants| *grants < GRANTS_EARLY);
-            let others = crowd.waits.iter().flatten().filter(|it| is_awaited(it));
-            crowd.handed_at = (others.count() > 0 && !is_early).then_some(self.now);
             let think = crowd.think_max;
+            let handed_on = self.clients[client].engine.stats().handed_on;
             self.release(client, lease);
+            let is_told = self.clients[client].engine.stats().handed_on > handed_on;
+            let is_awaited = !is_early && self.is_awaited(is_told);
+            if let Some(crowd) = &mut self.crowd {
+                crowd.handed_at = is_awaited.then_some(self.now);
+            }
             let pause = if think > 0 { self.choices.between(0, think) } else { 0 };
             self.queue.push(self.now + pause, Event::Crowd(client));
         } else if crowd.left > 0 && crowd.waits[client].is_none() {
-            crowd.waits[client] = Some((self.now, crowd.grants.clone()));
+            let rounds = self.clients[client].engine.stats().rounds;
+            let (began, grants) = (self.now, crowd.grants.clone());
+            crowd.waits[client] = Some(Wait { began, grants, rounds });
             let barges = crowd.trouble == Trouble::Barge && client == 0;
             let patience = (!barges).then_some(PATIENCE);
             self.acquire(client, 0, self.crowd_ttl(), patience);
         }
         self.wake_client(client, self.now);
+    }
+
+    /// Whether a lock that is given back now should soon be taken: somebody waits for it, and is
+    /// told, or is not kept from looking by rounds that it has lost (W11).
+    fn is_awaited(&self, is_told: bool) -> bool {
+        let Some(crowd) = &self.crowd else {
+            return false;
+        };
+        let mut is_awaited = false;
+        for (client, wait) in crowd.waits.iter().enumerate() {
+            let settled = self.now.saturating_sub(8 * self.plan.wire.latency);
+            let Some(wait) = wait.as_ref().filter(|it| it.began < settled) else {
+                continue;
+            };
+            let rounds = self.clients[client].engine.stats().rounds - wait.rounds;
+            if rounds >= ROUNDS_IN_VAIN && !is_told {
+                return false;
+            }
+            is_awaited = true;
+        }
+        is_awaited
     }
 
     /// A member of the crowd has got the lock.
@@ -244,8 +281,8 @@ impl World {
         (crowd.holder, crowd.free_at) = (Some(client), end);
         let hold_max = crowd.hold_max;
         let mut failure = None;
-        if let Some((_, before)) = began.filter(|_| calm) {
-            let others = crowd.grants.iter().zip(&before).enumerate();
+        if let Some(wait) = began.filter(|_| calm) {
+            let others = crowd.grants.iter().zip(&wait.grants).enumerate();
             let most = others
                 .filter(|(other, _)| *other != client)
                 .map(|(_, (now, before))| now - before)
@@ -268,7 +305,7 @@ impl World {
         let Some(crowd) = &mut self.crowd else {
             return;
         };
-        let waited = crowd.waits[client].take().map_or(0, |(began, _)| self.now - began);
+        let waited = crowd.waits[client].take().map_or(0, |wait| self.now - wait.began);
         if crowd.trouble == Trouble::Barge && client == 0 {
             let pause = self.choices.magnitude(50 * MICRO, 5 * MILLI);
             return self.queue.push(self.now + pause, Event::Crowd(client));
@@ -374,7 +411,7 @@ impl World {
             return;
         }
         let waits = |client: &usize| {
-            let began = crowd.waits[*client].as_ref().map(|(began, _)| *began);
+            let began = crowd.waits[*client].as_ref().map(|wait| wait.began);
             // Who sees no quorum of nodes that vote waits for them.
             let resumed = self.clients[*client].paused_until.max(crowd.lacked_at[*client]);
             began.is_some_and(|began| began.max(resumed) + drift + WAKE_MAX < self.now)
