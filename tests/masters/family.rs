@@ -159,7 +159,7 @@ fn sorted_set_of_others_is_left_alone() {
     assert_eq!(masters[0].pttl(b"a").unwrap(), -1);
 }
 
-/// K5: a reader that is gone keeps no writer out for longer than its own time, whatever other
+/// K5, K9: a reader that is gone keeps no writer out for longer than its own time, whatever other
 /// readers do; the key lives as long as the longest share.
 #[test]
 fn share_ends_by_itself() {
