@@ -279,6 +279,12 @@ impl Resource {
         Resource::formed(Form::Shared, self.as_bytes())
     }
 
+    /// The same key, held alone in each way that there is.
+    pub(crate) fn alone(&self) -> [Resource; 2] {
+        let name = self.as_bytes();
+        [Resource::from_parts(name, &[]), Resource::formed(Form::Exclusive, name)]
+    }
+
     fn slot_key(&self, slot: u32) -> Vec<u8> {
         let slots = self.slot_of().map_or(1, |(slots, _)| slots);
         [self.as_bytes(), format!("{{{slots}}}:{slot}").as_bytes()].concat()
@@ -453,7 +459,7 @@ mod tests {
         hasher.finish()
     }
 
-    fn kind(result: Result<Resource, crate::LockError>) -> crate::LockErrorKind {
+    fn kind(result: Result<Resource, crate::error::LockError>) -> crate::error::LockErrorKind {
         result.unwrap_err().kind()
     }
 
@@ -477,7 +483,7 @@ mod tests {
     /// K1: never a part of what was asked for.
     #[test]
     fn list_that_is_too_long_is_refused_and_not_cut() {
-        use crate::LockErrorKind::{InvalidResource, InvalidSet};
+        use crate::error::LockErrorKind::{InvalidResource, InvalidSet};
         let most: Vec<String> = (0..RESOURCES_MAX).map(|i| i.to_string()).collect();
         assert_eq!(Resource::all(&most).unwrap().names().count(), RESOURCES_MAX);
         let bytes = most.iter().map(String::len).sum::<usize>() + 1;
@@ -548,7 +554,7 @@ mod tests {
 
     #[test]
     fn bounds_of_slots_hold_on_both_sides() {
-        use crate::LockErrorKind::{InvalidResource, InvalidSlots};
+        use crate::error::LockErrorKind::{InvalidResource, InvalidSlots};
         for slots in [0, SLOTS_MAX + 1, 256, u32::MAX] {
             assert_eq!(kind(Resource::slot("a", slots)), InvalidSlots { slots });
         }

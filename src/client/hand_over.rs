@@ -55,7 +55,7 @@ const TEXT_BYTES_MAX: usize = 2 * NAMES_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTE
 /// | field | |
 /// |---|---|
 /// | `muxlock` | |
-/// | `2` | the version of the format; `3` if the lock has a fencing token, `4` if it is a share or of several resources; `1` is refused |
+/// | `2` | the version; `3` with a fencing token, `4` with a form; `1` is refused |
 /// | clock | the boot's id, 32 hexadecimal digits, `-`, and the number of the time namespace |
 /// | steady | nanoseconds on that clock when this was written |
 /// | wall | nanoseconds on the wall clock then |
@@ -65,10 +65,13 @@ const TEXT_BYTES_MAX: usize = 2 * NAMES_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTE
 /// | granted | the nodes that had granted it, as a decimal number with one bit for each |
 /// | doubts | nodes whose copy is in doubt (see below); may be empty |
 /// | fence | the fencing token, in decimal; only in version `3` |
-/// | form | only in version `4`: `1` for several resources, `2` for a share, `3` for a resource that may be shared |
-/// | resource | in hexadecimal digits; of several, each behind its length in two bytes, the low one first |
+/// | form | only in version `4`, see below |
+/// | resource | in hexadecimal digits |
 /// | token | 40 hexadecimal digits |
 /// | checksum | CRC-32 of everything before the last dot, 8 hexadecimal digits |
+///
+/// The form is `1` for several resources, each behind its length in two bytes, the low one first;
+/// `2` for a share; `3` for a resource that may be shared.
 ///
 /// The doubts have an entry for each node that had not answered or was in quarantine, in this form:
 /// `n<node>u<time>[s](p<run_id>k<client id>)*[x]`.

@@ -11,6 +11,7 @@ use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
+use crate::resource::Resource;
 use crate::token::LockToken;
 
 /// What an attempt may have left on the nodes.
@@ -90,10 +91,16 @@ impl Engine {
         lease.engine = NO_ENGINE;
         if self.queues.has_any() {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-            self.call_first(now, &key, token);
-            if self.queues.first_of(&key).is_none() {
-                self.leave_stand_of(&key);
-            }
+            self.hold_no_longer(now, &key, token);
+        }
+    }
+
+    /// This engine will not say when the lock is free: the first that waits for it here looks for
+    /// itself, and the queues on the masters move on.
+    pub(super) fn hold_no_longer(&mut self, now: Moment, key: &Resource, token: LockToken) {
+        self.call_first(now, key, token);
+        if self.queues.first_of(key).is_none() {
+            self.leave_stand_of(key);
         }
     }
 
@@ -148,7 +155,7 @@ impl Engine {
     ) -> usize {
         let token = claim.token;
         if self.nodes.may_owe() {
-            self.nodes.wake_debts(now, sent, token);
+            self.nodes.wake_debts(now, sent, &claim.key, token);
         }
         let round = self.rounds.start(now, Kind::Release, claim, owner);
         // An extra reference, because without an owner the last node's vote might free the round.
