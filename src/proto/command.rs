@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::inspection::Holding;
 use crate::outcome::ServerErrorKind;
-use crate::resource::Resource;
+use crate::resource::{Form, Resource};
 use crate::token::{LockToken, hex};
 use crate::validity::Ttl;
 
@@ -134,6 +134,24 @@ pub struct FormCommand<'a> {
     pub ttl: Ttl,
     /// What is checked in the same step, if that may create a key.
     pub marker: Option<FlushMarker<'a>>,
+}
+
+impl FormCommand<'_> {
+    /// The keys that its script is given, in their order. Of a key that may be shared, the second
+    /// one is the sign of those who wait for it.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        self.key.keys()
+    }
+
+    /// Which of the keys is asked for, from 0, if it is one of several.
+    pub fn slot(&self) -> Option<usize> {
+        self.key.slot_of().map(|(_, slot)| slot as usize)
+    }
+
+    /// Whether it is about a share.
+    pub fn is_share(&self) -> bool {
+        self.key.form() == Form::Shared
+    }
 }
 
 /// What a [`FormCommand`] does. Each answers 1 if it was done, and 0 if not.
