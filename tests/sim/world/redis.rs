@@ -115,7 +115,7 @@ const fn spec(name: &'static str, arity: i32, flags: &str) -> Spec {
 }
 
 /// Flags: `w`rites, takes `m`emory, runs while `l`oading.
-const COMMANDS: [Spec; 29] = [
+const COMMANDS: [Spec; 28] = [
     spec("get", 2, ""),
     spec("set", -3, "wm"),
     spec("eval", -3, ""),
@@ -143,7 +143,6 @@ const COMMANDS: [Spec; 29] = [
     spec("lindex", 3, ""),
     spec("rpush", -3, "wm"),
     spec("lpush", -3, "wm"),
-    spec("lpop", -2, "w"),
     spec("lrem", 4, "w"),
 ];
 
