@@ -204,7 +204,8 @@ pub enum Wait<'a> {
         /// The engine's channel.
         channel: &'a Channel,
     },
-    /// Deletes the key if it holds `token`. Answers 0 or 1, plus twice how many stand in the queue.
+    /// Deletes the key if it holds `token`. Answers 0 or 1, plus twice how many stand in the queue;
+    /// -1 if it has deleted the key and the queue cannot be looked at.
     HandOn {
         /// The key.
         key: &'a [u8],
