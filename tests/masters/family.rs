@@ -363,8 +363,8 @@ fn bad_input_is_refused_with_its_value() {
     assert!(set.unlock().unwrap().was_held());
 }
 
-/// What clients of other makes do to take a lock: a string, or a hash with a count for the owner, as
-/// Redisson writes it, which enters where the key is absent or its own.
+/// What clients of other makes do to take a lock: a string, or a hash with a count for the owner,
+/// as Redisson writes it, which enters where the key is absent or its own.
 const OTHERS: [&[&str]; 2] = [
     &["SET", "a", "theirs", "NX", "PX", "20000"],
     &[
