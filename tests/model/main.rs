@@ -20,7 +20,7 @@
 //! one rule within the same bounds, and must find two holders, or a key that is left behind.
 //!
 //! A lock lives for two ticks, and most tests end with the second: enough for each broken rule to
-//! show. Wider bounds are in `wide.rs`, in tests that are ignored by default;
+//! show. Wider bounds are in `wide.rs` and `forms.rs`, in tests that are ignored by default;
 //! `cargo test --release --test model -- --ignored --nocapture` tells how much they visit.
 
 #![allow(missing_docs)]
@@ -28,6 +28,7 @@
 mod canonical;
 mod clients;
 mod fencing;
+mod forms;
 mod nodes;
 mod protocol;
 mod state;
