@@ -49,8 +49,8 @@ pub enum LockErrorKind {
     /// A lock of several resources has none, or more than [`RESOURCES_MAX`], or their names have
     /// more than 64 KiB together. Nothing was sent.
     InvalidSet {
-        /// How many resources, each counted once. If more than 1,024 names were listed, it is
-        /// 1,025, whatever they are.
+        /// How many resources, each counted once; 1,025 if more names than 1,024 were listed,
+        /// whatever they are.
         resources: usize,
         /// The length of their names in bytes.
         bytes: usize,
@@ -347,7 +347,7 @@ impl fmt::Debug for LockError {
 impl std::error::Error for LockError {}
 
 impl LockError {
-    /// The resource's key is that of the fencing counters.
+    /// The resource's key is that of the fencing counters, or it is of a form that has none.
     pub(crate) fn reserved(resource: &Resource) -> LockError {
         InvalidResource::Name { bytes: resource.as_bytes().len() }.into()
     }

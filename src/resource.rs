@@ -293,15 +293,10 @@ impl Resource {
         Resource::formed(Form::Shared, self.as_bytes())
     }
 
-    /// Of a share, what it may have been taken as before it was one: acquisitions queue for that.
-    pub(crate) fn lines_before(&self) -> Vec<Resource> {
-        match self.form() {
-            Form::Shared => {
-                let alone = Resource::formed(Form::Exclusive, self.as_bytes());
-                vec![Resource::from_parts(self.as_bytes(), &[]), alone]
-            }
-            Form::Plain | Form::All | Form::Exclusive | Form::Slot => Vec::new(),
-        }
+    /// The same key, held alone in each way that there is.
+    pub(crate) fn alone(&self) -> [Resource; 2] {
+        let name = self.as_bytes();
+        [Resource::from_parts(name, &[]), Resource::formed(Form::Exclusive, name)]
     }
 
     fn slot_key(&self, slot: u32) -> Vec<u8> {

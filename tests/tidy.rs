@@ -461,7 +461,7 @@ fn rules() -> Vec<(String, String)> {
     };
     let rules: Vec<_> = page.split("\n- **").skip(1).map(rule).collect();
     let of = |kind: &str| rules.iter().filter(|(name, _)| name.starts_with(kind)).count();
-    let is_whole = of("R") >= 37 && of("F") >= 23 && of("W") >= 15;
+    let is_whole = of("R") >= 37 && of("F") >= 23 && of("W") >= 15 && of("K") >= 10;
     assert!(is_whole, "{} rules were found", rules.len());
     rules
 }
@@ -470,7 +470,7 @@ fn rules() -> Vec<(String, String)> {
 fn cited(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let is_rule = |word: &&str| {
-        let digits = word.strip_prefix(['R', 'F', 'W']).unwrap_or_default();
+        let digits = word.strip_prefix(['R', 'F', 'W', 'K']).unwrap_or_default();
         let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
         (1..=2).contains(&digits.len()) && is_number && !digits.starts_with('0')
     };
@@ -484,7 +484,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn rules_are_numbered_without_a_gap_and_defined_once() {
-    for kind in ["R", "F", "W"] {
+    for kind in ["R", "F", "W", "K"] {
         let names = rules().into_iter().map(|(name, _)| name);
         let names: Vec<String> = names.filter(|name| name.starts_with(kind)).collect();
         let expected: Vec<_> = (1..=names.len()).map(|number| format!("{kind}{number}")).collect();

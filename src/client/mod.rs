@@ -41,7 +41,7 @@ use crate::error::LockError;
 use crate::inspection::Inspection;
 use crate::moment::Moment;
 use crate::mux::Driver;
-use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats};
+use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats, rounds_at_once};
 use crate::quorum::NODES_MAX;
 use crate::resource::Resource;
 use crate::sys::clock::{Clock, time_until};
@@ -503,7 +503,8 @@ impl Redlock {
         ttl: Duration,
         wait: Option<Duration>,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_by(resource, wait, |resource, patience| Order::Acquire {
+        let rounds = rounds_at_once(&resource);
+        self.acquire_within(rounds, resource, wait, |resource, patience| Order::Acquire {
             resource,
             ttl,
             patience,
@@ -511,11 +512,22 @@ impl Redlock {
         })
     }
 
-    /// Acquires a lock with this order. Each kind of order has its own copy of this code, so that a
-    /// plain lock does not pay for the others.
     #[inline]
     fn acquire_by(
         &self,
+        resource: Resource,
+        wait: Option<Duration>,
+        order: impl FnOnce(Resource, Patience) -> Order,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire_within(1, resource, wait, order)
+    }
+
+    /// Acquires a lock with this order; without a wait, in so many rounds. Each kind of order has
+    /// its own copy of this code, so that a plain lock does not pay for the others.
+    #[inline]
+    fn acquire_within(
+        &self,
+        rounds: u32,
         resource: Resource,
         wait: Option<Duration>,
         order: impl FnOnce(Resource, Patience) -> Order,
@@ -530,7 +542,7 @@ impl Redlock {
             Some(wait) => Patience::of_wait(Clock.now(), wait),
         };
         let limit = match patience {
-            Patience::OneRound => self.round_limit(),
+            Patience::OneRound => Limit::After(self.shared.round_limit * rounds),
             Patience::Until(until) => Limit::At(until.after(SLACK)),
         };
         self.acquired(self.shared.crew.run(order(resource, patience), limit))

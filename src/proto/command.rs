@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::inspection::Holding;
 use crate::outcome::ServerErrorKind;
-use crate::resource::Resource;
+use crate::resource::{Form, Resource};
 use crate::token::{LockToken, hex};
 use crate::validity::Ttl;
 
@@ -136,6 +136,24 @@ pub struct FormCommand<'a> {
     pub marker: Option<FlushMarker<'a>>,
 }
 
+impl FormCommand<'_> {
+    /// The keys that its script is given, in their order. Of a key that may be shared, the second
+    /// one is the sign of those who wait for it.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        self.key.keys()
+    }
+
+    /// Which of the keys is asked for, from 0, if it is one of several.
+    pub fn slot(&self) -> Option<usize> {
+        self.key.slot_of().map(|(_, slot)| slot as usize)
+    }
+
+    /// Whether it is about a share.
+    pub fn is_share(&self) -> bool {
+        self.key.form() == Form::Shared
+    }
+}
+
 /// What a [`FormCommand`] does. Each answers 1 if it was done, and 0 if not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FormStep {
@@ -186,7 +204,8 @@ pub enum Wait<'a> {
         /// The engine's channel.
         channel: &'a Channel,
     },
-    /// Deletes the key if it holds `token`. Answers 0 or 1, plus twice how many stand in the queue.
+    /// Deletes the key if it holds `token`. Answers 0 or 1, plus twice how many stand in the queue;
+    /// -1 if it has deleted the key and the queue cannot be looked at.
     HandOn {
         /// The key.
         key: &'a [u8],

@@ -8,6 +8,8 @@ use super::{Engine, Lease};
 use crate::config::Heal;
 use crate::error::LockError;
 use crate::moment::Moment;
+use crate::resource::{Form, Resource};
+use crate::token::LockToken;
 use crate::validity::Ttl;
 
 impl Engine {
@@ -24,6 +26,8 @@ impl Engine {
         };
         let is_refused = refused.is_some();
         let deadline = lease.deadline;
+        let shared = (self.queues.has_any() && lease.resource.form() == Form::Shared)
+            .then(|| (lease.resource.clone().prefixed(&self.config.key_prefix), lease.token));
         let lease = self.leases.insert(lease);
         let task = Task::Extend { lease, refused };
         let op = self.operations.start(task, Progress::Waiting);
@@ -32,7 +36,23 @@ impl Engine {
             // After the old deadline, an answer is of no use.
             false => self.start_extension(now, op, lease, ttl, deadline),
         }
+        if let Some((key, token)) = shared {
+            self.leave_held(now, &key, token);
+        }
         self.operations.id_of(op)
+    }
+
+    /// If this is a share, the lock may have been held alone, and waited for (K7): its release will
+    /// be that of a share, and tell nobody.
+    pub(super) fn leave_held(&mut self, now: Moment, key: &Resource, token: LockToken) {
+        if key.form() != Form::Shared {
+            return;
+        }
+        for alone in key.alone() {
+            if self.queues.holder_of(&alone) == Some(token) {
+                self.hold_no_longer(now, &alone, token);
+            }
+        }
     }
 
     /// Starts the round of an extension, or of a kept lock's renewal, which waits for answers until

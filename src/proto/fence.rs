@@ -141,7 +141,9 @@ impl Engine {
     /// [`Lease::fencing_token`](super::Lease::fencing_token).
     ///
     /// # Errors
-    /// As for [`acquire`](Engine::acquire).
+    /// As for [`acquire`](Engine::acquire), and
+    /// [`InvalidResource`](crate::LockErrorKind::InvalidResource) if the resource is not one plain
+    /// name: a lock of any other form has no fencing token.
     pub fn acquire_fenced(
         &mut self,
         now: Moment,
@@ -149,7 +151,10 @@ impl Engine {
         ttl: std::time::Duration,
         patience: Patience,
     ) -> Result<OpId, LockError> {
-        self.begin(now, resource, ttl, patience, Fencing::On)
+        match resource.is_plain() {
+            true => self.begin(now, resource, ttl, patience, Fencing::On),
+            false => Err(LockError::reserved(&resource)),
+        }
     }
 
     /// Starts a round that asks for a fencing token.

@@ -570,12 +570,18 @@ impl Fleet {
     /// The lock is given up, and its release is about to be sent to those of these nodes that can
     /// take it. What lost commands may have left there is released, too.
     #[cold]
-    pub(super) fn wake_debts(&mut self, now: Moment, nodes: NodeSet, token: LockToken) {
+    pub(super) fn wake_debts(
+        &mut self,
+        now: Moment,
+        nodes: NodeSet,
+        key: &Resource,
+        token: LockToken,
+    ) {
         for node in nodes.and(self.indebted).iter() {
             if !self.nodes[node].has_debts() {
                 self.indebted.remove(node);
             }
-            if let Some(kills) = self.nodes[node].wake_debt(now, token) {
+            if let Some(kills) = self.nodes[node].wake_debt(now, key, token) {
                 self.kill(node, kills);
                 self.note_due(self.nodes[node].debts_due());
             }

@@ -15,6 +15,11 @@ const INTENT: Duration = Duration::from_millis(500);
 /// How many slots are tried without a pause (K8).
 const SLOTS_TRIED_MAX: u32 = 8;
 
+/// How many rounds an acquisition of exactly one may take: one for each slot that it tries.
+pub(crate) fn rounds_at_once(resource: &Resource) -> u32 {
+    if resource.form() == Form::Slot { SLOTS_TRIED_MAX } else { 1 }
+}
+
 /// What the nodes said when they refused.
 #[derive(Default)]
 pub(super) struct Forms {

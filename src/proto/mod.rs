@@ -57,6 +57,7 @@ pub use command::{
     Channel, Command, Counter, Credentials, FlushMarker, FormCommand, FormStep, Grant, History,
     Push, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo, Step, Tell, Wait,
 };
+pub(crate) use form::rounds_at_once;
 pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
@@ -102,7 +103,7 @@ pub const OPERATIONS_MAX: usize = 131_072;
 /// How long an acquisition keeps trying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// Exactly one round.
+    /// Exactly one round; for a slot, one for each that is tried, eight at most.
     OneRound,
     /// Rounds with random delays between them, until this moment.
     Until(Moment),

@@ -91,23 +91,17 @@ impl Engine {
         lease.engine = NO_ENGINE;
         if self.queues.has_any() {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-            self.call_lines_before(now, &key, token);
-            self.call_first(now, &key, token);
-            if self.queues.first_of(&key).is_none() {
-                self.leave_stand_of(&key);
-            }
+            self.leave_held(now, &key, token);
+            self.hold_no_longer(now, &key, token);
         }
     }
 
-    /// A share is given up, which may have been taken as something else: others may wait for that
-    /// here, behind it (K7).
-    fn call_lines_before(&mut self, now: Moment, key: &Resource, token: LockToken) {
-        for line in key.lines_before() {
-            self.queues.note_given_up(now, &line, token);
-            self.call_first(now, &line, token);
-            if self.queues.first_of(&line).is_none() {
-                self.leave_stand_of(&line);
-            }
+    /// This engine will not say when the lock is free: the first that waits for it here looks for
+    /// itself, and the queues on the masters move on.
+    pub(super) fn hold_no_longer(&mut self, now: Moment, key: &Resource, token: LockToken) {
+        self.call_first(now, key, token);
+        if self.queues.first_of(key).is_none() {
+            self.leave_stand_of(key);
         }
     }
 
@@ -146,7 +140,7 @@ impl Engine {
             if hand.tell == Tell::Nobody || !self.stand_behind(now, &key) {
                 self.call_first(now, &key, token);
             }
-            self.call_lines_before(now, &key, token);
+            self.leave_held(now, &key, token);
         }
         round
     }
@@ -163,7 +157,7 @@ impl Engine {
     ) -> usize {
         let token = claim.token;
         if self.nodes.may_owe() {
-            self.nodes.wake_debts(now, sent, token);
+            self.nodes.wake_debts(now, sent, &claim.key, token);
         }
         let round = self.rounds.start(now, Kind::Release, claim, owner);
         // An extra reference, because without an owner the last node's vote might free the round.

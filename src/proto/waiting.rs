@@ -25,6 +25,8 @@ use crate::token::LockToken;
 const PLACE_SHIFT: u32 = 40;
 /// What a queue's answer has added to the key's `PTTL`.
 const TTL_OFFSET: i64 = 2;
+/// A hand-on's answer if the key was deleted, and its queue could not be looked at.
+const RELEASED_ALONE: i64 = -1;
 /// What `PTTL` says of a key that is absent.
 const ABSENT: i64 = -2;
 /// How many nodes tell of a change (W8).
@@ -791,7 +793,10 @@ impl Engine {
                 true if is_awaited => {
                     Hand { gates: self.counted_gate(now, key), tell: Tell::Nobody }
                 }
-                true => Hand { gates: self.nodes.open(), tell: Tell::Next },
+                true => {
+                    let gates = self.nodes.open().without(self.queues.barred(now, key));
+                    Hand { gates, tell: Tell::Next }
+                }
                 false => Hand::NONE,
             };
         };
@@ -824,7 +829,8 @@ impl Engine {
     fn counted_gate(&mut self, now: Moment, key: &Resource) -> NodeSet {
         self.counted = (self.counted + 1) % COUNTED_NODES;
         let gate = self.nodes.gate_after(now, key, self.counted);
-        gate.map_or(NodeSet::EMPTY, NodeSet::one)
+        let barred = self.queues.barred(now, key);
+        gate.filter(|gate| !barred.contains(*gate)).map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
     /// Which of these gates can be handed on at. The others get the usual release: a gate that
@@ -914,6 +920,14 @@ impl Engine {
             Reply::Integer(said @ 0..) => {
                 self.note_left(now, node, round, said.unsigned_abs() >> 1);
                 self.handle_answer(now, node, round, Reply::Integer(said & 1));
+            }
+            Reply::Integer(RELEASED_ALONE) => {
+                let key = self.rounds.claim(round).key.clone();
+                self.queues.bar(now, &key, node, Bar::ForNow);
+                if let Some(number) = self.queues.stand_of(&key) {
+                    self.bar(now, node, number, Bar::ForNow);
+                }
+                self.handle_answer(now, node, round, Reply::Integer(1));
             }
             Reply::Error(error) if self.nodes.open().contains(node) => {
                 self.stats.server_errors += 1;

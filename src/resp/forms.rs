@@ -51,7 +51,7 @@ fn script(form: Form, step: FormStep, is_marked: bool) -> &'static str {
 #[inline(never)]
 pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
     let FormCommand { step, key, token, ttl, marker } = *command;
-    let keys = key.keys();
+    let keys = command.keys();
     let [mut ttl_digits, mut extra_digits, mut quarantine, mut count] = [[0; 20]; 4];
     // Which slot; whether to heal; for how long an intent stands.
     let extra = match (step, key.slot_of()) {

@@ -1,11 +1,16 @@
-local k,q,r,i=KEYS[1],KEYS[2],0,0
+local k,q,r,n,i=KEYS[1],KEYS[2],0,0,0
 if redis.call("GET",k)==ARGV[2] then r=redis.call("DEL",k) end
 if ARGV[3]=="1" then
-redis.call("LREM",q,1,ARGV[1])
-while i<2 do
-local h=redis.call("LINDEX",q,i)
+n=redis.pcall("LREM",q,1,ARGV[1])
+while i<2 and type(n)=="number" do
+local h=redis.pcall("LINDEX",q,i)
 if not h then break end
-if redis.call("PUBLISH",h,(i==0 and "g" or "n")..k)==0 then redis.call("LREM",q,1,h) else i=i+1 end
+if type(h)=="table" then n=h break end
+n=redis.pcall("PUBLISH",h,(i==0 and "g" or "n")..k)
+if n==0 then n=redis.pcall("LREM",q,1,h) else i=i+1 end
 end
 end
-return r+2*redis.call("LLEN",q)
+if type(n)=="number" then n=redis.pcall("LLEN",q) end
+if type(n)=="number" then return r+2*n end
+if r==1 then return -1 end
+return n

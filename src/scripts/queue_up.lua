@@ -1,10 +1,15 @@
 local q,me=KEYS[2],ARGV[1]
 local p=redis.call("LPOS",q,me)
-if not p then
+local t=redis.call("PTTL",KEYS[1])
+local is_new=not p
+if is_new then
 p=redis.call("LLEN",q)
 if p<tonumber(ARGV[3]) then redis.call("RPUSH",q,me) else p=1023 end
 end
-redis.call("PEXPIRE",q,ARGV[2])
-local t=redis.call("PTTL",KEYS[1])
+local e=redis.pcall("PEXPIRE",q,ARGV[2])
+if type(e)=="table" then
+if is_new then redis.call("LREM",q,1,me) end
+return e
+end
 if t>1099511627773 then t=1099511627773 end
 return p*1099511627776+t+2

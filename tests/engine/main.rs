@@ -8,6 +8,7 @@ mod counts;
 mod doubts;
 mod edges;
 mod fence;
+mod forms;
 mod guard;
 mod heal;
 mod inspect;

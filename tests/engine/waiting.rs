@@ -566,6 +566,58 @@ fn w7_gate_that_does_not_hand_on_gets_the_usual_release_at_once() {
     assert_eq!(s.released().unwrap().absent, 0);
 }
 
+/// The gate has deleted the key, and could tell nobody.
+#[test]
+fn w7_release_without_a_word_is_a_release_and_costs_the_lock_its_gate() {
+    let mut s = queueing();
+    let (gate, lease) = held_through_queue(&mut s);
+    s.engine.release(s.now, lease);
+    s.drain();
+    s.reply(gate, Reply::Integer(-1));
+    s.replies((0..NODES).filter(|node| *node != gate), Reply::Integer(1));
+    let released = s.released().unwrap();
+    assert!(released.was_held() && released.absent == 0, "{released:?}");
+    assert_eq!(s.drain(), [], "nothing else is sent");
+    assert_eq!(ability(&s, gate), Ability::Able);
+    patient(&mut s);
+    let acted = s.drain();
+    let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+    assert_ne!(next, gate);
+    s.reply(gate, Reply::Integer(-2));
+    assert!(s.drain().contains(&Acted::Close(gate)), "there is no such answer");
+}
+
+/// Where a line of its own alone is not told who waits, it does not ask for a second.
+#[test]
+fn w13_line_does_not_count_where_it_cannot() {
+    let mut s = queueing();
+    patient(&mut s);
+    s.drain();
+    (0..40).for_each(|_| {
+        patient(&mut s);
+    });
+    let mut lease = granted(&mut s);
+    let mut counted = Vec::new();
+    for _ in 0..30 {
+        s.engine.abandon(s.now, lease);
+        let acted = s.drain();
+        let hand = acted.iter().find_map(|acted| match acted {
+            Acted::HandOn(node, ..) => Some(*node),
+            _ => None,
+        });
+        counted.extend(hand);
+        for node in 0..NODES {
+            s.reply(node, Reply::Integer(if hand == Some(node) { -1 } else { 1 }));
+        }
+        lease = granted(&mut s);
+    }
+    counted.sort_unstable();
+    assert_eq!(counted, [0, 1, 2]);
+    s.pass(Duration::from_secs(1));
+    s.engine.abandon(s.now, lease);
+    assert!(s.drain().iter().any(|acted| matches!(acted, Acted::HandOn(..))));
+}
+
 #[test]
 fn w7_error_that_passes_leaves_the_gate_one() {
     for kind in PASSING.into_iter().chain([ServerErrorKind::Other, ServerErrorKind::WrongType]) {

@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{Heal, LockErrorKind, LockParts, Redlock, Resource, RestartGuard, SLOTS_MAX};
+use muxlock::{
+    Heal, LockError, LockErrorKind, LockGuard, LockParts, Redlock, Resource, RestartGuard,
+    SLOTS_MAX,
+};
 use testbed::{PATIENT, all_ready, patient, soon};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -159,7 +162,7 @@ fn sorted_set_of_others_is_left_alone() {
     assert_eq!(masters[0].pttl(b"a").unwrap(), -1);
 }
 
-/// K5: a reader that is gone keeps no writer out for longer than its own time, whatever other
+/// K5, K9: a reader that is gone keeps no writer out for longer than its own time, whatever other
 /// readers do; the key lives as long as the longest share.
 #[test]
 fn share_ends_by_itself() {
@@ -358,4 +361,51 @@ fn bad_input_is_refused_with_its_value() {
     let longest: Vec<String> = (0..64).map(|i| format!("{i:01024}")).collect();
     let set = redlock.try_lock_all(&longest, TTL).unwrap();
     assert!(set.unlock().unwrap().was_held());
+}
+
+/// What clients of other makes do to take a lock: a string, or a hash with a count for the owner, as
+/// Redisson writes it, which enters where the key is absent or its own.
+const OTHERS: [&[&str]; 2] = [
+    &["SET", "a", "theirs", "NX", "PX", "20000"],
+    &[
+        "EVAL",
+        "if redis.call('EXISTS',KEYS[1])==1 and redis.call('HEXISTS',KEYS[1],ARGV[1])==0 then \
+         return false end redis.call('HINCRBY',KEYS[1],ARGV[1],1) \
+         redis.call('PEXPIRE',KEYS[1],20000) return 1",
+        "1",
+        "a",
+        "3b241101-e2bb-4255-8caf-4136c566a962:1",
+    ],
+];
+
+/// K1, K4, K8: each kind excludes what other makes put on the same key, and is excluded by it.
+#[test]
+fn every_form_excludes_other_makes_and_is_excluded() {
+    let (masters, redlock) = start(3);
+    type Take = fn(&Redlock) -> Result<LockGuard, LockError>;
+    let kinds: [Take; 4] = [
+        |redlock| redlock.try_lock_all(["a", "b"], TTL),
+        |redlock| redlock.try_read("a", TTL),
+        |redlock| redlock.try_write("a", TTL),
+        |redlock| redlock.try_write("a", TTL)?.downgrade(TTL),
+    ];
+    for theirs in OTHERS {
+        for (kind, take) in kinds.iter().enumerate() {
+            let lock = take(&redlock).unwrap();
+            for master in masters.iter() {
+                let refused =
+                    master.query(&theirs.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+                let is_refused = matches!(refused, Err(_) | Ok(Value::Nil | Value::Error(_)));
+                assert!(is_refused, "{kind}: {refused:?}");
+            }
+            assert!(lock.unlock().unwrap().was_held());
+            nothing_is_left(&masters);
+        }
+        masters.iter().for_each(|master| drop(ask(master, theirs)));
+        for take in kinds {
+            assert!(take(&redlock).unwrap_err().is_contended());
+        }
+        masters.iter().for_each(|master| drop(ask(master, &["DEL", "a"])));
+        nothing_is_left(&masters);
+    }
 }

@@ -1283,10 +1283,13 @@ fn documented_user_is_denied_nothing() {
     };
     let (plain, waits) =
         (rights("| ACL user: `"), rights("if it waits for locks (`try_lock_for`): `"));
+    let (sets, shares) =
+        (rights("several resources, permits `"), rights("shares, and all shares `"));
     let masters = start(3);
     for master in &masters {
         let mut command = vec!["ACL", "SETUSER", "locker", "on", ">se:cret", "~app:*"];
         command.extend(plain.split(' ').chain(waits.split(' ')));
+        command.extend(sets.split(' ').chain(shares.split(' ')));
         tell(master, &command);
         // Servers before 6.2 know no channels in rules.
         ask(master, &["ACL", "SETUSER", "locker", "&muxlock:*"]);
@@ -1301,6 +1304,16 @@ fn documented_user_is_denied_nothing() {
     lock.extend(TTL).unwrap();
     assert!(redlock.inspect(KEY).unwrap().holder().is_some());
     assert!(lock.unlock().unwrap().was_held());
+    // Other kinds of lock.
+    let share = redlock.try_write("shared", TTL).unwrap().downgrade(TTL).unwrap();
+    assert!(redlock.try_write_for("shared", TTL, SOON / 20).unwrap_err().is_contended());
+    let permit = redlock.semaphore("some", 2).unwrap().try_acquire(TTL).unwrap();
+    let set = redlock.try_lock_all(["one", "two"], TTL).unwrap();
+    soon("the sign of the writer is gone", || redlock.try_read("shared", TTL).is_ok());
+    for mut lock in [share, permit, set] {
+        lock.extend(TTL).unwrap();
+        assert!(lock.unlock().unwrap().was_held());
+    }
     // One waits, steps out, and one waits and is told.
     let waiter = all_ready(&patient(masters.iter().map(url)).key_prefix("app:"));
     let lock = redlock.try_lock(KEY, TTL).unwrap();

@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 mod api;
+mod forms;
 mod logging;
 mod loopback;
 mod panics;

@@ -327,7 +327,6 @@ fn waiting_trials(queue: &[u8]) -> Vec<Trial<'_>> {
         ("lpos", vec![b"LPOS", queue, b"x"]),
         ("lindex", vec![b"LINDEX", queue, b"0"]),
         ("lrem", vec![b"LREM", queue, b"1", b"x"]),
-        ("lpop", vec![b"LPOP", queue]),
     ]
 }
 

@@ -25,7 +25,7 @@ const LAG_RESOLUTION: u64 = 1;
 /// A right that releases need not have.
 const DELETES: [&str; 2] = ["delex", "delifeq"];
 /// Those that waiting in a queue takes beside the others.
-const WAITS: [&str; 13] = [
+const WAITS: [&str; 12] = [
     "hello",
     "client|tracking",
     "client|caching",
@@ -36,7 +36,6 @@ const WAITS: [&str; 13] = [
     "lpos",
     "lindex",
     "lrem",
-    "lpop",
     "rpush",
     "lpush",
 ];

@@ -261,10 +261,7 @@ impl Debts {
             (false, false) => owed.due.max(debt.due),
         };
         owed.stage = owed.stage.and(debt.stage);
-        // The release of a share frees what was held alone, too (K7).
-        if debt.key.is_scripted() {
-            owed.key = debt.key;
-        }
+        owed.note_key(&debt.key);
         self.put(token, owed);
         true
     }
@@ -358,8 +355,15 @@ impl Debts {
 
     /// The lock is given up. If `is_to_follow`, its release is about to be sent on this connection.
     /// Returns the old connections to kill before that; `None` if nothing was owed.
-    fn wake(&mut self, here: &Here, token: LockToken, is_to_follow: bool) -> Option<Kills> {
+    fn wake(
+        &mut self,
+        here: &Here,
+        key: &Resource,
+        token: LockToken,
+        is_to_follow: bool,
+    ) -> Option<Kills> {
         let mut debt = self.take(token)?;
+        debt.note_key(key);
         if is_to_follow && !self.has_unsent && debt.foreign.is_empty() {
             return Some(self.end_and_repeat(here, token, debt));
         }
@@ -515,6 +519,13 @@ impl Debt {
         (!due.is_certainly_past(debt.expires)).then_some(debt)
     }
 
+    /// The lock may have become a share since (K7): its release frees what was held alone, too.
+    fn note_key(&mut self, key: &Resource) {
+        if key.is_scripted() {
+            self.key = key.clone();
+        }
+    }
+
     fn claim(&self, token: LockToken) -> Claim {
         Claim { key: self.key.clone(), token, ttl: self.ttl }
     }
@@ -637,10 +648,11 @@ impl Node {
     pub(in crate::proto) fn wake_debt(
         &mut self,
         now: Moment,
+        key: &Resource,
         token: LockToken,
     ) -> Option<Vec<i64>> {
         let here = self.here(now);
-        self.debts.wake(&here, token, self.state() == State::Ready)
+        self.debts.wake(&here, key, token, self.state() == State::Ready)
     }
 
     /// The lock was extended: its debt is kept as long.
@@ -792,7 +804,9 @@ mod tests {
                     assert!(debts.add(now, token(), debt));
                 }
                 Woken { follows } => {
-                    sent.extend(debts.wake(&here(0), token(), follows).unwrap_or_default());
+                    sent.extend(
+                        debts.wake(&here(0), &claim.key, token(), follows).unwrap_or_default(),
+                    );
                 }
                 Due(millis) => {
                     for due in debts.take_due(&here(millis), 10) {

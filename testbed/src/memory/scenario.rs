@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, Grant, Patience, Push, Reply, ServerError, ServerInfo, Tell, Wait,
+    Action, Command, Engine, FormCommand, FormStep, Grant, Patience, Push, Reply, ServerError,
+    ServerInfo, Tell, Wait,
 };
 use muxlock::{
     Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
@@ -74,6 +75,8 @@ pub struct Scenario {
     greetings: Vec<VecDeque<Asked>>,
     /// The channel that the engine listens to, once it has said so.
     pub channel: Vec<u8>,
+    /// What was sent about keys; see [`take_said`](Scenario::take_said).
+    said: Vec<String>,
 }
 
 impl Scenario {
@@ -120,6 +123,7 @@ impl Scenario {
             connections: 0,
             greetings: vec![VecDeque::new(); nodes],
             channel: Vec::new(),
+            said: Vec::new(),
         }
     }
 
@@ -306,7 +310,10 @@ impl Scenario {
     }
 
     pub fn acquire(&mut self, ttl: Duration, patience: Patience) -> OpId {
-        let resource = Resource::new("resource").expect("a valid name");
+        self.acquire_of(Resource::new("resource").expect("a valid name"), ttl, patience)
+    }
+
+    pub fn acquire_of(&mut self, resource: Resource, ttl: Duration, patience: Patience) -> OpId {
         self.engine.acquire(self.now, resource, ttl, patience).expect("the arguments are valid")
     }
 
@@ -338,6 +345,7 @@ impl Scenario {
             Action::Send { nodes, command } => {
                 let nodes: Vec<usize> = nodes.iter().collect();
                 let asked = Asked::from(&command);
+                self.said.extend(words(&command));
                 if let Command::Wait(Wait::Subscribe { channel }) = &command {
                     self.channel = channel.as_bytes().to_vec();
                 }
@@ -359,6 +367,12 @@ impl Scenario {
                 }
             }
         })
+    }
+
+    /// What was sent about keys since this was last asked, each command in the words of
+    /// [`words`].
+    pub fn take_said(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.said)
     }
 
     pub fn done(&mut self) -> Option<Done> {
@@ -404,6 +418,40 @@ impl Scenario {
             panic!("nothing should have ended, but {done:?} did");
         }
     }
+}
+
+/// A command about keys: what it does, and the keys. In small letters if it is one of a lock that
+/// is not one plain key; then with the slot that is asked for, or with the sign that it leaves.
+fn words(command: &Command<'_>) -> Option<String> {
+    let (verb, key) = match command {
+        Command::Acquire { key, .. } => ("SET", key),
+        Command::Extend { key, .. } => ("EXTEND", key),
+        Command::Heal { key, .. } => ("HEAL", key),
+        Command::Release { key, .. } => ("RELEASE", key),
+        Command::Form(form) => return Some(form_words(form)),
+        _ => return None,
+    };
+    Some(format!("{verb} {}", key.escape_ascii()))
+}
+
+fn form_words(form: &FormCommand<'_>) -> String {
+    let keys = form.keys();
+    let keys: Vec<String> = keys.iter().map(|key| key.escape_ascii().to_string()).collect();
+    let verb = match form.step {
+        FormStep::Take { .. } => "take",
+        FormStep::Keep => "keep",
+        FormStep::Heal => "heal",
+        FormStep::Free => "free",
+    };
+    let share = if form.is_share() { " share" } else { "" };
+    let rest = match (form.step, form.slot()) {
+        (_, Some(slot)) => format!(" at {slot}"),
+        (FormStep::Take { intent }, None) if !intent.is_zero() => {
+            format!(" sign {}", intent.as_millis())
+        }
+        _ => String::new(),
+    };
+    format!("{verb}{share} {}{rest}", keys.join(" "))
 }
 
 fn is_of_a_handshake(asked: Asked) -> bool {

@@ -50,7 +50,7 @@ impl Redis {
                 let part = |number: u64| Reply::Bulk(number.to_string().into_bytes());
                 Reply::Array(vec![part(wall / 1_000_000_000), part(wall % 1_000_000_000 / 1_000)])
             }
-            "lpos" | "llen" | "lindex" | "rpush" | "lpush" | "lpop" | "lrem" => {
+            "lpos" | "llen" | "lindex" | "rpush" | "lpush" | "lrem" => {
                 self.run_on_list(db, name, words, wall)
             }
             "publish" => self.publish(words[1], words[2]),

@@ -38,7 +38,6 @@ impl Redis {
                 }
                 Reply::Integer(list.len() as i64)
             }
-            "lpop" => list.pop_front().map_or(Reply::Nil, Reply::Bulk),
             "lrem" => match integer(words[2]) {
                 Some(1) => {
                     let at = list.iter().position(|it| it == words[3]);

@@ -120,7 +120,7 @@ const fn spec(name: &'static str, arity: i32, flags: &str) -> Spec {
 }
 
 /// Flags: `w`rites, takes `m`emory, runs while `l`oading.
-const COMMANDS: [Spec; 37] = [
+const COMMANDS: [Spec; 36] = [
     spec("get", 2, ""),
     spec("set", -3, "wm"),
     spec("eval", -3, ""),
@@ -148,7 +148,6 @@ const COMMANDS: [Spec; 37] = [
     spec("lindex", 3, ""),
     spec("rpush", -3, "wm"),
     spec("lpush", -3, "wm"),
-    spec("lpop", -2, "w"),
     spec("lrem", 4, "w"),
     spec("type", 2, ""),
     spec("zscore", 3, ""),

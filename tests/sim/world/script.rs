@@ -14,6 +14,8 @@ enum Value {
     Text(Vec<u8>),
     Status(&'static str),
     List(Vec<Value>),
+    /// What `redis.pcall` makes of an error.
+    Failed(Failure),
 }
 
 /// What ends a script early: an error of a command that it called, or of its own.
@@ -198,11 +200,11 @@ impl Script<'_> {
             "redis.pcall" => {
                 let words: Result<Vec<_>, _> = arguments.iter().map(text).collect();
                 match (self.call)(&words?) {
-                    // What it says is of no interest to a script here.
-                    Reply::Error(_) => Value::List(Vec::new()),
+                    Reply::Error(error) => Value::Failed(error),
                     reply => value(reply),
                 }
             }
+            "type" => Value::Text(kind(first).into()),
             "redis.error_reply" => return Err(String::from_utf8_lossy(&text(first)?).into()),
             "tonumber" => number(first).map_or(Value::Nil, Value::Number),
             "tostring" => Value::Text(text(first)?),
@@ -241,7 +243,7 @@ fn element(list: &Value, index: f64) -> Result<Value, Failure> {
 fn named(status: &Value, name: &[u8]) -> Result<Value, Failure> {
     match status {
         Value::Status(text) if name == b"ok" => Ok(Value::Text(text.as_bytes().to_vec())),
-        Value::Status(_) | Value::List(_) => Ok(Value::Nil),
+        Value::Status(_) | Value::List(_) | Value::Failed(_) => Ok(Value::Nil),
         other => Err(wrong("index", kind(other))),
     }
 }
@@ -283,7 +285,7 @@ fn kind(value: &Value) -> &'static str {
         Value::Bool(_) => "boolean",
         Value::Number(_) => "number",
         Value::Text(_) => "string",
-        Value::Status(_) | Value::List(_) => "table",
+        Value::Status(_) | Value::List(_) | Value::Failed(_) => "table",
     }
 }
 
@@ -311,6 +313,7 @@ fn reply(value: Value) -> Reply {
         Value::Text(text) => Reply::Bulk(text),
         Value::Status(text) => Reply::Status(text),
         Value::List(values) => Reply::Array(values.into_iter().map(reply).collect()),
+        Value::Failed(error) => Reply::Error(error),
     }
 }
 
@@ -341,6 +344,9 @@ mod tests {
             ),
             ("return math.floor(7 / 2)", Reply::Integer(3)),
             ("return tonumber('no')", Reply::Nil),
+            ("return type(redis.pcall('bad'))", Reply::Bulk(b"table".to_vec())),
+            ("redis.pcall('bad') return type(redis.pcall('nil'))", Reply::Bulk(b"boolean".into())),
+            ("return redis.pcall('bad')", Reply::Error("ERR no".into())),
         ];
         for (text, expected) in table {
             assert_eq!(evaluate(text), Ok(expected), "{text}");

@@ -1,0 +1,1141 @@
+//! Locks that are not one plain key (K1 to K9): several resources, shares, and slots. Virtual time,
+//! scripted nodes.
+
+use std::time::Duration;
+
+use muxlock::proto::{Patience, Reply};
+use muxlock::{
+    Builder, Cancelled, Done, FencingToken, Heal, KeepAlive, Lease, LockError, LockErrorKind,
+    LossCause, Moment, NodeOutcome, OpId, ProtocolError, ReleaseWith, Resource, RestartGuard,
+    SLOTS_MAX, ServerErrorKind,
+};
+use testbed::memory::{Acted, CONNECT_TIMEOUT, Scenario, TTL, server_error};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const ALL: [usize; 3] = [0, 1, 2];
+const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+const YES: Reply = Reply::Integer(1);
+const NO: Reply = Reply::Integer(0);
+/// What the script answers where a key was absent and was set.
+const HEALED: Reply = Reply::Integer(2);
+/// How many slots are tried without a pause (K8).
+const SLOTS_TRIED_MAX: u32 = 8;
+
+fn set() -> Resource {
+    Resource::all(["b", "a"]).unwrap()
+}
+
+fn share() -> Resource {
+    Resource::shared("r").unwrap()
+}
+
+fn alone() -> Resource {
+    Resource::exclusive("r").unwrap()
+}
+
+fn slots(count: u32) -> Resource {
+    Resource::slot("s", count).unwrap()
+}
+
+fn plain(name: &str) -> Resource {
+    Resource::new(name).unwrap()
+}
+
+/// Each form, what takes it, and what frees it.
+fn forms() -> [(Resource, &'static str, &'static str); 4] {
+    [
+        (set(), "take a b", "free a b"),
+        (share(), "take share r r:intent", "free share r r:intent"),
+        (alone(), "take r r:intent", "RELEASE r"),
+        // The first that is asked for is a random one.
+        (slots(3), "take s{3}:0 s{3}:1 s{3}:2 at 0", "RELEASE s{3}:0"),
+    ]
+}
+
+/// The same, as what is held, with what extends it, and what heals it.
+fn held_forms() -> [(Resource, Resource, &'static str, &'static str); 4] {
+    [
+        (set(), set(), "keep a b", "heal a b"),
+        (share(), share(), "keep share r r:intent", "heal share r r:intent"),
+        (alone(), alone(), "EXTEND r", "HEAL r"),
+        (slots(3), plain("s{3}:0"), "EXTEND s{3}:0", "HEAL s{3}:0"),
+    ]
+}
+
+fn ready_with(configure: impl FnOnce(Builder) -> Builder) -> Scenario {
+    Scenario::with(3, configure).all_ready()
+}
+
+fn healing(builder: Builder) -> Builder {
+    builder.restart_guard(RestartGuard::Uptime).heal(Heal::On)
+}
+
+fn once(scenario: &mut Scenario, resource: Resource) -> OpId {
+    scenario.acquire_of(resource, TTL, Patience::OneRound)
+}
+
+fn wait(scenario: &mut Scenario, resource: Resource, wait: Duration) -> OpId {
+    let until = scenario.now.after(wait);
+    scenario.acquire_of(resource, TTL, Patience::Until(until))
+}
+
+/// A lock that all nodes granted.
+fn locked(scenario: &mut Scenario, resource: Resource) -> Lease {
+    once(scenario, resource);
+    let acted = scenario.drain();
+    scenario.looked(acted);
+    scenario.replies(ALL, YES);
+    scenario.take_said();
+    scenario.acquired().expect("all nodes granted")
+}
+
+/// What is sent next, in words.
+fn said(scenario: &mut Scenario) -> Vec<String> {
+    scenario.drain();
+    scenario.take_said()
+}
+
+fn lost(scenario: &mut Scenario, node: usize) {
+    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.drain();
+}
+
+fn reconnect(scenario: &mut Scenario, node: usize) -> Vec<Acted> {
+    scenario.pass(CONNECT_TIMEOUT);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    scenario.take_said();
+    scenario.connect(node);
+    scenario.drain()
+}
+
+fn outcome(error: &LockError, node: usize) -> NodeOutcome {
+    error.nodes()[node].outcome
+}
+
+fn at_rest(scenario: &mut Scenario) {
+    assert_eq!(scenario.drain(), []);
+    assert_eq!(scenario.engine.unanswered(), 0);
+    assert_eq!(scenario.engine.operations(), 0);
+    assert!(scenario.engine.nodes().all(|node| node.debts == 0));
+    assert_eq!(scenario.next_timeout(), None);
+}
+
+/// What a node says to an attempt at a slot: these are free.
+fn free(slots: &[u32]) -> Reply {
+    Reply::Integer(2 + slots.iter().map(|slot| 1_i64 << slot).sum::<i64>())
+}
+
+/// Which slot is asked for now.
+fn asked_slot(scenario: &mut Scenario) -> Option<u32> {
+    let said = said(scenario);
+    let taken = said.iter().find_map(|said| said.split_once(" at "));
+    taken.map(|(_, slot)| slot.parse().unwrap())
+}
+
+// Verdicts.
+
+/// R4: with the q-th yes, and with the no that makes a quorum impossible.
+#[test]
+fn each_form_is_decided_at_the_first_inevitable_moment() {
+    for (resource, take, release) in forms() {
+        let mut scenario = Scenario::ready(5);
+        once(&mut scenario, resource.clone());
+        assert_eq!(scenario.drain(), [Acted::Take(vec![0, 1, 2, 3, 4], 1)]);
+        assert_eq!(scenario.take_said(), [take]);
+        scenario.replies([4, 0], YES);
+        scenario.reply(3, NO);
+        scenario.nothing_done();
+        scenario.reply(1, YES);
+        let lease = scenario.acquired().unwrap();
+        assert_eq!(lease.granted_by().collect::<Vec<_>>(), [0, 1, 4]);
+        assert!(lease.remaining(scenario.now) < TTL && lease.fencing_token().is_none());
+        scenario.engine.abandon(scenario.now, lease);
+        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2, 3, 4], 1)]);
+        assert_eq!(scenario.take_said(), [release]);
+
+        let mut scenario = Scenario::ready(5);
+        once(&mut scenario, resource);
+        scenario.drain();
+        scenario.replies([4, 0], YES);
+        scenario.replies([3, 2], NO);
+        scenario.nothing_done();
+        scenario.reply(1, NO);
+        assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
+    }
+}
+
+/// R4, R10: on every node, whatever it said, behind what was to take the lock.
+#[test]
+fn each_form_is_undone_behind_its_command() {
+    for (resource, take, release) in forms() {
+        let mut scenario = Scenario::ready(3);
+        once(&mut scenario, resource);
+        scenario.drain();
+        scenario.reply(0, YES);
+        scenario.replies([1, 2], NO);
+        assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
+        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+        assert_eq!(scenario.take_said(), [take, release]);
+        scenario.reply(0, YES);
+        scenario.replies([1, 2], NO);
+        at_rest(&mut scenario);
+    }
+}
+
+/// R2: a quorum that came too late is undone, in the same words.
+#[test]
+fn each_form_that_is_granted_too_late_is_undone() {
+    for (resource, _, release) in forms() {
+        let mut scenario = ready_with(|builder| builder.node_timeout(60 * SECOND));
+        once(&mut scenario, resource);
+        said(&mut scenario);
+        scenario.now = scenario.now.after(TTL);
+        scenario.replies(ALL, YES);
+        assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Expired);
+        assert_eq!(said(&mut scenario), [release]);
+    }
+}
+
+/// R11: what was not handed out in time is not sent at all.
+#[test]
+fn form_that_was_not_handed_out_in_time_is_taken_back() {
+    for (resource, ..) in forms() {
+        let mut scenario = Scenario::ready(3);
+        once(&mut scenario, resource);
+        scenario.pass(TTL);
+        assert!(!said(&mut scenario).iter().any(|said| said.starts_with("take")));
+        assert!(scenario.acquired().is_err());
+    }
+}
+
+#[test]
+fn cancelled_form_is_undone() {
+    for (resource, _, release) in forms() {
+        let mut scenario = Scenario::ready(3);
+        let op = wait(&mut scenario, resource, SECOND);
+        scenario.drain();
+        scenario.take_said();
+        assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Acquisition));
+        assert_eq!(said(&mut scenario), [release]);
+        scenario.replies(ALL, YES);
+        scenario.replies(ALL, YES);
+        at_rest(&mut scenario);
+    }
+}
+
+/// Each key, and no other.
+#[test]
+fn prefix_stands_before_every_key() {
+    let takes = [
+        "take p:a p:b",
+        "take share p:r p:r:intent",
+        "take p:r p:r:intent",
+        "take p:s{3}:0 p:s{3}:1 p:s{3}:2 at 0",
+    ];
+    let frees = ["free p:a p:b", "free share p:r p:r:intent", "RELEASE p:r", "RELEASE p:s{3}:0"];
+    for (((_, held, ..), take), free) in held_forms().into_iter().zip(takes).zip(frees) {
+        let resource = if take.contains(" at ") { slots(3) } else { held.clone() };
+        let mut scenario = ready_with(|builder| builder.key_prefix("p:"));
+        once(&mut scenario, resource);
+        assert_eq!(said(&mut scenario), [take]);
+        scenario.replies(ALL, YES);
+        let lease = scenario.acquired().unwrap();
+        assert_eq!(lease.resource(), &held, "the name has no prefix");
+        scenario.engine.abandon(scenario.now, lease);
+        assert_eq!(said(&mut scenario), [free]);
+    }
+}
+
+/// F4: no key of a form may be that of the counters, nor the sign of those who wait for it.
+#[test]
+fn key_of_the_counters_is_refused_in_every_form() {
+    let refused = |resource: Resource, prefix: &str| {
+        let mut scenario = ready_with(|builder| builder.key_prefix(prefix).fencing_key("f:intent"));
+        let result = scenario.engine.acquire(scenario.now, resource, TTL, Patience::OneRound);
+        assert!(result.is_ok() || scenario.drain().is_empty());
+        let kind = result.err().map(|error| error.kind());
+        matches!(kind, Some(LockErrorKind::InvalidResource { .. }))
+    };
+    for prefix in ["", "f:"] {
+        let name = "f:intent".strip_prefix(prefix).unwrap();
+        let (key, sign) = (plain(name), name.strip_suffix(":intent").map(Resource::shared));
+        assert!(refused(key, prefix));
+        assert!(refused(Resource::all(["a", name, "z"]).unwrap(), prefix));
+        assert!(refused(Resource::shared(name).unwrap(), prefix));
+        assert!(refused(Resource::exclusive(name).unwrap(), prefix));
+        if let Some(sign) = sign {
+            assert!(refused(sign.unwrap(), prefix));
+        }
+        assert!(!refused(Resource::all(["a", "f"]).unwrap(), "x:"));
+    }
+    let mut scenario = ready_with(|builder| builder.fencing_key("s{3}:2"));
+    let slot = scenario.engine.acquire(scenario.now, slots(3), TTL, Patience::OneRound);
+    assert!(slot.is_err(), "one of its slots");
+    once(&mut scenario, slots(4));
+}
+
+/// F3: only a plain lock has a number. The caller is told so.
+#[test]
+fn fencing_token_of_another_form_is_refused() {
+    for (resource, ..) in forms() {
+        for patience in [Patience::OneRound, Patience::Until(Moment::from_nanos(u64::MAX))] {
+            let mut scenario = Scenario::ready(3);
+            let now = scenario.now;
+            let started = scenario.engine.acquire_fenced(now, resource.clone(), TTL, patience);
+            let error = started.unwrap_err();
+            assert!(matches!(error.kind(), LockErrorKind::InvalidResource { .. }), "{error}");
+            at_rest(&mut scenario);
+        }
+    }
+}
+
+// Odd replies.
+
+/// Whatever a node says, the engine goes on; what makes no sense ends the connection, and may have
+/// taken the lock (R12, R17).
+#[test]
+fn odd_replies_are_refusals_or_end_the_connection() {
+    let wild = [2, 3, 4, 1 << 50, (1 << 50) + 2, i64::MAX, i64::MAX - 1].map(Reply::Integer);
+    let senseless = [
+        Reply::Integer(-1),
+        Reply::Integer(i64::MIN),
+        Reply::Ok,
+        Reply::Status,
+        Reply::Nil,
+        Reply::Time(SECOND),
+    ];
+    for (resource, ..) in forms() {
+        for reply in &wild {
+            let mut scenario = Scenario::ready(3);
+            once(&mut scenario, resource.clone());
+            scenario.drain();
+            // A slot may be followed by others.
+            for _ in 0..SLOTS_TRIED_MAX {
+                scenario.replies(ALL, reply.clone());
+                let acted = scenario.drain();
+                scenario.replies(ALL, NO);
+                if acted.len() == 1 {
+                    break;
+                }
+            }
+            assert!(scenario.acquired().unwrap_err().is_contended(), "{reply:?}");
+            assert_eq!(scenario.engine.stats().disconnected, 0, "{reply:?}");
+        }
+        for reply in &senseless {
+            let mut scenario = Scenario::ready(3);
+            once(&mut scenario, resource.clone());
+            scenario.drain();
+            scenario.reply(2, reply.clone());
+            assert!(scenario.drain().contains(&Acted::Close(2)), "{reply:?}");
+            scenario.replies([0, 1], NO);
+            let error = scenario.acquired().unwrap_err();
+            assert_eq!(outcome(&error, 2), NodeOutcome::Protocol(ProtocolError::Unexpected));
+            assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 1);
+        }
+    }
+}
+
+/// An error is no vote. A key of another type is one: somebody holds it.
+#[test]
+fn error_of_a_script_is_no_vote() {
+    for (resource, ..) in forms() {
+        for (kind, expected) in [
+            (ServerErrorKind::Other, NodeOutcome::Server(ServerErrorKind::Other)),
+            (ServerErrorKind::Permission, NodeOutcome::Server(ServerErrorKind::Permission)),
+            (ServerErrorKind::OutOfMemory, NodeOutcome::Server(ServerErrorKind::OutOfMemory)),
+            (ServerErrorKind::WrongType, NodeOutcome::Held),
+        ] {
+            let mut scenario = Scenario::ready(3);
+            once(&mut scenario, resource.clone());
+            scenario.drain();
+            scenario.replies([0, 1], server_error(kind));
+            let error = scenario.acquired().unwrap_err();
+            assert_eq!(outcome(&error, 0), expected);
+            assert_eq!(error.is_unavailable(), kind != ServerErrorKind::WrongType);
+        }
+    }
+}
+
+/// R34: with a marker, a negative number puts the node into quarantine; 0 and more are as ever.
+#[test]
+fn negative_answer_of_a_marked_script_puts_the_node_into_quarantine() {
+    for (resource, take, release) in forms() {
+        let mut scenario = ready_with(|builder| healing(builder).flush_marker("alive"));
+        once(&mut scenario, resource.clone());
+        let acted = scenario.drain();
+        assert_eq!(scenario.looked(acted), [Acted::Take(vec![0, 1, 2], 1)]);
+        assert_eq!(scenario.take_said(), [take]);
+        scenario.reply(0, Reply::Integer(-5_000));
+        scenario.reply(1, YES);
+        scenario.reply(2, Reply::Integer(i64::MIN));
+        let error = scenario.acquired().unwrap_err();
+        assert!(error.is_unavailable());
+        assert_eq!(outcome(&error, 0), NodeOutcome::Quarantined);
+        assert_eq!(outcome(&error, 2), NodeOutcome::Quarantined);
+        assert_eq!(said(&mut scenario), [release], "it may have been taken there");
+        scenario.replies(ALL, YES);
+        // Its next answers do not count before the time is over.
+        for (time, granted) in [(4 * SECOND, false), (2 * SECOND, true)] {
+            scenario.pass(time);
+            scenario.drain_looked();
+            once(&mut scenario, resource.clone());
+            scenario.drain_looked();
+            scenario.replies([0, 1], YES);
+            scenario.reply(2, NO);
+            let result = scenario.acquired();
+            assert_eq!(result.is_ok(), granted, "{resource:?} {result:?}");
+            if !granted {
+                assert_eq!(said(&mut scenario), [take, release]);
+                scenario.replies(ALL, YES);
+            }
+        }
+    }
+}
+
+// Several resources.
+
+/// K2: the one that most nodes have named; the name has no prefix. What makes no sense names none.
+#[test]
+fn error_names_the_resource_that_most_nodes_named() {
+    let resources = Resource::all(["a", "b", "c"]).unwrap();
+    let named = |index: i64| Reply::Integer(1 + index);
+    let table: [(&[Reply], Option<&str>); 7] = [
+        (&[named(1), named(3), named(3)], Some("c")),
+        (&[named(2), named(2), named(1)], Some("b")),
+        (&[named(1), NO, NO], Some("a")),
+        (&[NO, NO, NO], None),
+        (&[named(4), named(4), named(4)], None),
+        (&[named(1), Reply::Integer(i64::MAX), Reply::Integer(i64::MAX)], None),
+        (&[named(3), YES, named(3)], Some("c")),
+    ];
+    for prefix in ["", "p:"] {
+        for (replies, expected) in table {
+            let mut scenario = Scenario::with(5, |builder| builder.key_prefix(prefix)).all_ready();
+            once(&mut scenario, resources.clone());
+            scenario.drain();
+            for (node, reply) in replies.iter().enumerate() {
+                scenario.reply(node, reply.clone());
+            }
+            scenario.replies([3, 4], NO);
+            let error = scenario.acquired().unwrap_err();
+            let expected = expected.map(plain);
+            assert_eq!(error.held_resource(), expected.as_ref(), "{replies:?}");
+        }
+    }
+}
+
+/// Between two rounds, too, and for those who stood behind it in the line and never asked.
+#[test]
+fn held_resource_is_in_the_error_of_everyone_who_waited() {
+    let mut scenario = Scenario::ready(3);
+    let first = wait(&mut scenario, set(), 10 * MS);
+    let second = wait(&mut scenario, set(), 11 * MS);
+    assert_eq!(said(&mut scenario), ["take a b"], "one asks for both");
+    scenario.replies(ALL, Reply::Integer(3));
+    assert_eq!(said(&mut scenario), ["free a b"]);
+    scenario.replies(ALL, NO);
+    let mut ended = Vec::new();
+    for _ in 0..20 {
+        scenario.pass(MS);
+        // A round that is cut off says nothing.
+        scenario.drain();
+        while let Some((op, Done::Acquired(result))) = scenario.engine.poll_done(scenario.now) {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), LockErrorKind::Contended);
+            assert_eq!(error.held_resource(), Some(&plain("b")));
+            ended.push(op);
+        }
+    }
+    assert_eq!(ended, [first, second]);
+}
+
+/// K9: those of one engine that wait for the same set stand in a line, as for a plain lock; the
+/// order of the names does not matter.
+#[test]
+fn next_in_line_for_a_set_asks_behind_the_release() {
+    for (resource, release, take) in
+        [(set(), "free a b", "take a b"), (alone(), "RELEASE r", "take r r:intent sign 500")]
+    {
+        let mut scenario = Scenario::ready(3);
+        wait(&mut scenario, resource.clone(), SECOND);
+        scenario.drain();
+        scenario.replies(ALL, YES);
+        let lease = scenario.acquired().unwrap();
+        scenario.take_said();
+        wait(&mut scenario, resource.clone(), SECOND);
+        assert_eq!(said(&mut scenario), [""; 0], "it waits");
+        scenario.engine.abandon(scenario.now, lease);
+        assert_eq!(said(&mut scenario), [release, take]);
+        scenario.replies(ALL, YES);
+        scenario.replies(ALL, YES);
+        assert!(scenario.acquired().is_ok());
+    }
+}
+
+/// K9: shares and permits do not, and none stands in a queue on the masters.
+#[test]
+fn shares_and_slots_of_one_engine_ask_at_the_same_time() {
+    for (resource, take) in [(share(), "take share r r:intent"), (slots(1), "take s{1}:0 at 0")] {
+        let mut scenario = Scenario::with(3, |builder| builder.waiting(muxlock::Waiting::Queue));
+        scenario = scenario.all_ready();
+        wait(&mut scenario, resource.clone(), SECOND);
+        wait(&mut scenario, resource.clone(), SECOND);
+        assert_eq!(said(&mut scenario), [take, take]);
+        scenario.replies(ALL, NO);
+        scenario.replies(ALL, NO);
+        let acted = scenario.drain();
+        assert!(acted.iter().all(|acted| matches!(acted, Acted::Release(..))), "{acted:?}");
+        assert_eq!(acted.len(), 2);
+    }
+    for resource in [set(), alone()] {
+        let mut scenario = Scenario::with(3, |builder| builder.waiting(muxlock::Waiting::Queue));
+        scenario = scenario.all_ready();
+        wait(&mut scenario, resource, SECOND);
+        scenario.drain();
+        scenario.replies(ALL, NO);
+        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+        scenario.replies(ALL, NO);
+        scenario.pass(SECOND / 2);
+        assert_eq!(scenario.drain(), [Acted::Take(vec![0, 1, 2], 2)], "after a random delay");
+    }
+}
+
+// Signs.
+
+/// K6: whoever waits leaves a sign where it is refused, in each round; a single round leaves none.
+#[test]
+fn only_a_writer_that_waits_leaves_a_sign() {
+    let mut scenario = Scenario::ready(3);
+    once(&mut scenario, alone());
+    assert_eq!(said(&mut scenario), ["take r r:intent"]);
+    let mut scenario = Scenario::ready(3);
+    wait(&mut scenario, alone(), SECOND);
+    for _ in 0..3 {
+        assert_eq!(said(&mut scenario), ["take r r:intent sign 500"]);
+        scenario.replies(ALL, NO);
+        assert_eq!(said(&mut scenario), ["RELEASE r"]);
+        scenario.replies(ALL, NO);
+        scenario.pass(60 * MS);
+    }
+    for (resource, ..) in [&forms()[0], &forms()[1], &forms()[3]] {
+        let mut scenario = Scenario::ready(3);
+        wait(&mut scenario, resource.clone(), SECOND);
+        assert!(!said(&mut scenario)[0].contains("sign"), "{resource:?}");
+    }
+}
+
+// Slots.
+
+/// K8: of the nodes that refused, most must say that the next one is free.
+#[test]
+fn next_slot_is_one_that_most_of_those_that_refused_call_free() {
+    let table: [(u32, &[Reply], Option<u32>); 8] = [
+        (3, &[free(&[1]), free(&[1])], Some(1)),
+        (3, &[free(&[2]), free(&[2])], Some(2)),
+        (3, &[free(&[1]), free(&[2])], None),
+        (3, &[free(&[1, 2]), free(&[2])], Some(2)),
+        (3, &[free(&[]), free(&[])], None),
+        // Bits beyond the slots, and all that there are.
+        (3, &[free(&[3, 49]), free(&[3, 49])], None),
+        (1, &[Reply::Integer(i64::MAX), Reply::Integer(i64::MAX)], Some(0)),
+        (SLOTS_MAX, &[free(&[49]), free(&[49])], Some(49)),
+    ];
+    for (count, replies, expected) in table {
+        let mut scenario = Scenario::ready(3);
+        once(&mut scenario, slots(count));
+        let first = asked_slot(&mut scenario).unwrap();
+        for (node, reply) in replies.iter().enumerate() {
+            scenario.reply(node, reply.clone());
+        }
+        let said = said(&mut scenario);
+        assert_eq!(said[0], format!("RELEASE s{{{count}}}:{first}"), "what failed is undone first");
+        let next = said.get(1).map(|said| said.split_once(" at ").unwrap().1.parse().unwrap());
+        assert_eq!(next, expected, "{replies:?}");
+        match expected {
+            None => assert!(scenario.acquired().unwrap_err().is_contended()),
+            Some(slot) => {
+                scenario.nothing_done();
+                scenario.replies(0..replies.len(), NO); // the release
+                scenario.replies(0..replies.len(), YES);
+                let lease = scenario.acquired().unwrap();
+                assert_eq!(lease.resource(), &plain(&format!("s{{{count}}}:{slot}")));
+                assert_eq!((lease.rounds(), lease.waited()), (2, Duration::ZERO));
+            }
+        }
+    }
+}
+
+/// A node that granted the slot, or gave no reason, says nothing of the others.
+#[test]
+fn only_those_that_gave_a_reason_say_what_is_free() {
+    let mut scenario = Scenario::ready(5);
+    once(&mut scenario, slots(3));
+    assert_eq!(asked_slot(&mut scenario), Some(0));
+    scenario.replies([0, 1], YES);
+    scenario.replies([2, 3], NO);
+    scenario.reply(4, free(&[2]));
+    assert_eq!(asked_slot(&mut scenario), Some(2), "one of one");
+    // A late answer to the first attempt is nothing to the second.
+    scenario.replies([0, 1, 2, 3, 4], NO);
+    scenario.replies([0, 1], free(&[0]));
+    scenario.replies([2], free(&[1]));
+    assert_eq!(asked_slot(&mut scenario), Some(0));
+}
+
+/// Lets all nodes refuse a slot and call these free, and answers the undoing. Returns whether
+/// another one is asked for at once.
+fn refuse(scenario: &mut Scenario, slots: &[u32]) -> bool {
+    scenario.replies(ALL, free(slots));
+    let acted = scenario.drain();
+    assert!(matches!(acted[0], Acted::Release(..)), "{acted:?}");
+    scenario.replies(ALL, NO);
+    acted.len() > 1
+}
+
+/// K8: eight at most, and each is undone.
+#[test]
+fn at_most_eight_slots_are_tried_without_a_pause() {
+    let mut scenario = Scenario::ready(3);
+    once(&mut scenario, slots(20));
+    scenario.drain();
+    let tried = 1 + (1..20).take_while(|slot| refuse(&mut scenario, &[*slot])).count() as u32;
+    assert_eq!(tried, SLOTS_TRIED_MAX);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, SLOTS_TRIED_MAX));
+    at_rest(&mut scenario);
+
+    let mut scenario = Scenario::ready(3);
+    let op = wait(&mut scenario, slots(20), 60 * SECOND);
+    for _ in 0..3 {
+        assert_eq!(scenario.drain().len(), 1);
+        let tried = 1 + (1..20).take_while(|slot| refuse(&mut scenario, &[*slot])).count() as u32;
+        assert_eq!(tried, SLOTS_TRIED_MAX);
+        scenario.nothing_done();
+        assert_eq!(scenario.drain(), [], "a pause");
+        scenario.take_said();
+        scenario.pass(SECOND);
+    }
+    assert_eq!(asked_slot(&mut scenario), Some(8), "the last one that was called free");
+    assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Acquisition));
+}
+
+/// K8: where none is free, the next one is asked for after a random delay, and is any.
+#[test]
+fn slots_that_are_all_held_are_asked_for_after_a_delay() {
+    let mut scenario = Scenario::ready(3);
+    wait(&mut scenario, slots(3), SECOND);
+    scenario.drain();
+    assert!(!refuse(&mut scenario, &[]));
+    scenario.take_said();
+    scenario.pass(SECOND / 2);
+    assert_eq!(asked_slot(&mut scenario), Some(0));
+    scenario.replies(ALL, YES);
+    assert_eq!(scenario.acquired().unwrap().rounds(), 2);
+}
+
+/// R9: nodes that fail say nothing of other slots.
+#[test]
+fn no_other_slot_is_asked_for_where_no_quorum_answers() {
+    for patience in [Patience::OneRound, Patience::Until(Moment::from_nanos(u64::MAX))] {
+        let mut scenario = Scenario::ready(3);
+        scenario.acquire_of(slots(3), TTL, patience);
+        scenario.drain();
+        scenario.replies([1, 2], server_error(ServerErrorKind::Busy));
+        scenario.reply(0, free(&[1, 2]));
+        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+        match patience {
+            Patience::OneRound => assert!(scenario.acquired().unwrap_err().is_unavailable()),
+            Patience::Until(_) => scenario.nothing_done(),
+        }
+    }
+}
+
+/// K8: nor after the patience has ended, whatever the nodes say of them.
+#[test]
+fn no_slot_is_asked_for_after_the_patience() {
+    for late in [Duration::ZERO, MS] {
+        let mut scenario = Scenario::ready(3);
+        wait(&mut scenario, slots(3), 10 * MS);
+        scenario.drain();
+        scenario.now = scenario.now.after(10 * MS + late);
+        scenario.replies([0, 1], free(&[1, 2]));
+        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+        scenario.engine.handle_timeout(scenario.now);
+        assert!(scenario.acquired().unwrap_err().is_contended());
+        assert_eq!(scenario.drain(), []);
+    }
+    // Nor when it ends during a round: there is a report of an earlier one, or there is none.
+    for rounds in [0, 1] {
+        let mut scenario = Scenario::ready(3);
+        wait(&mut scenario, slots(3), 10 * MS);
+        scenario.drain();
+        for _ in 0..rounds {
+            assert!(refuse(&mut scenario, &[1]));
+        }
+        scenario.reply(0, free(&[1, 2]));
+        scenario.pass(10 * MS);
+        assert!(matches!(scenario.drain()[..], [Acted::Release(..)]));
+        let error = scenario.acquired().unwrap_err();
+        let attempts = 1 + rounds as u32;
+        assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, attempts));
+        assert_eq!(error.nodes().len(), 3);
+    }
+}
+
+/// The tokens end between two slots.
+#[test]
+fn next_slot_without_randomness_fails() {
+    use muxlock::Redlock;
+    use muxlock::proto::Engine;
+    use testbed::memory::Counted;
+    let builder = Redlock::builder().node("redis://127.0.0.1:1").restart_guard(RestartGuard::Off);
+    let mut scenario = Scenario::with(1, |builder| builder).all_ready();
+    let config = std::sync::Arc::new(builder.config().unwrap());
+    scenario.engine = Engine::new(config, Box::new(Counted::new(1, 0)));
+    scenario = scenario.all_ready();
+    once(&mut scenario, slots(2));
+    scenario.drain();
+    scenario.reply(0, free(&[1]));
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
+    assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::NoEntropy);
+    scenario.reply(0, NO);
+    at_rest(&mut scenario);
+}
+
+/// What the nodes said last is told when the patience ends between two rounds.
+#[test]
+fn report_is_kept_between_two_rounds() {
+    for (resource, ..) in forms() {
+        let mut scenario = Scenario::ready(3);
+        wait(&mut scenario, resource, 3 * MS);
+        scenario.drain();
+        scenario.replies([0, 1], NO);
+        scenario.drain();
+        scenario.nothing_done();
+        scenario.replies([2, 0, 1, 2], NO);
+        scenario.pass(3 * MS - Duration::from_micros(1));
+        scenario.nothing_done();
+        scenario.pass(MS);
+        let error = scenario.acquired().unwrap_err();
+        assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, 1));
+        assert_eq!(outcome(&error, 0), NodeOutcome::Held);
+        assert_eq!(outcome(&error, 2), NodeOutcome::Pending);
+        at_rest(&mut scenario);
+    }
+    // A round without a quorum is not said to be contended.
+    let mut scenario = Scenario::ready(3);
+    wait(&mut scenario, share(), 5 * MS);
+    scenario.drain();
+    scenario.replies(ALL, server_error(ServerErrorKind::Busy));
+    scenario.drain();
+    scenario.pass(5 * MS);
+    assert!(scenario.acquired().unwrap_err().is_unavailable());
+}
+
+// Lost commands.
+
+/// R12: what was lost with its connection is released on the next one, in the words of the form;
+/// of a slot, the key of this slot and no other.
+#[test]
+fn lost_command_of_each_form_is_released_where_it_may_have_run() {
+    for (resource, take, release) in forms() {
+        let mut scenario = Scenario::ready(3);
+        once(&mut scenario, resource);
+        assert_eq!(said(&mut scenario), [take]);
+        lost(&mut scenario, 2);
+        scenario.replies([0, 1], NO);
+        assert!(scenario.acquired().is_err());
+        assert_eq!(said(&mut scenario), [release]);
+        scenario.replies([0, 1], NO);
+        let acted = reconnect(&mut scenario, 2);
+        assert_eq!(acted, [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
+        assert_eq!(scenario.take_said(), [release]);
+        scenario.reply(2, YES);
+        scenario.reply(2, YES);
+        at_rest(&mut scenario);
+    }
+}
+
+/// R12: of a slot that is held, it is the plain lock; of the slots that were not got, each its own.
+#[test]
+fn each_lost_slot_is_owed_by_its_own_key() {
+    let mut scenario = Scenario::ready(3);
+    once(&mut scenario, slots(3));
+    scenario.drain();
+    scenario.replies([0, 1], free(&[2]));
+    assert_eq!(scenario.drain().len(), 2);
+    lost(&mut scenario, 2);
+    scenario.replies([0, 1], NO);
+    scenario.replies([0, 1], YES);
+    let lease = scenario.acquired().unwrap();
+    assert_eq!(lease.resource(), &plain("s{3}:2"));
+    let acted = reconnect(&mut scenario, 2);
+    assert_eq!(acted, [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
+    assert_eq!(scenario.take_said(), ["RELEASE s{3}:0"], "the other one is held");
+    scenario.reply(2, YES);
+    scenario.reply(2, NO);
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(said(&mut scenario), ["RELEASE s{3}:2"]);
+    scenario.replies(ALL, YES);
+    at_rest(&mut scenario);
+}
+
+/// R12: a release that was lost is sent again, in the same words.
+#[test]
+fn lost_release_of_each_form_is_sent_again() {
+    for (resource, _, release) in forms() {
+        let mut scenario = Scenario::ready(3);
+        let lease = locked(&mut scenario, resource);
+        scenario.engine.abandon(scenario.now, lease);
+        assert_eq!(said(&mut scenario), [release]);
+        scenario.replies([0, 1], YES);
+        lost(&mut scenario, 2);
+        let acted = reconnect(&mut scenario, 2);
+        assert_eq!(acted, [Acted::Release(vec![2], 1)]);
+        assert_eq!(scenario.take_said(), [release]);
+        scenario.reply(2, YES);
+        at_rest(&mut scenario);
+    }
+}
+
+/// R19: scripts on all nodes, whatever else these have to release plain locks with.
+#[test]
+fn set_and_share_are_freed_by_scripts_everywhere() {
+    use ReleaseWith::{Delex, Delifeq, Script};
+    for (resource, _, release) in &forms()[..2] {
+        let mut scenario = Scenario::offering([Script, Delex, Delifeq]);
+        let lease = locked(&mut scenario, resource.clone());
+        scenario.engine.abandon(scenario.now, lease);
+        let acted = scenario.drain();
+        let mut nodes = Vec::new();
+        for acted in acted {
+            let Acted::Release(at, 1) = acted else { panic!("{acted:?}") };
+            nodes.extend(at);
+        }
+        nodes.sort_unstable();
+        assert_eq!(nodes, ALL);
+        assert!(scenario.take_said().iter().all(|said| said == release));
+        scenario.replies(ALL, YES);
+        at_rest(&mut scenario);
+    }
+    // What is held of the others is a plain lock.
+    for (resource, ..) in &forms()[2..] {
+        let mut scenario = Scenario::offering([Script, Delex, Delifeq]);
+        let lease = locked(&mut scenario, resource.clone());
+        scenario.engine.abandon(scenario.now, lease);
+        let with = |with, node| Acted::ReleaseWith(with, vec![node], 1);
+        let acted = scenario.drain();
+        assert!(acted.contains(&with(Delex, 1)) && acted.contains(&with(Delifeq, 2)), "{acted:?}");
+    }
+}
+
+// Extensions.
+
+#[test]
+fn each_form_is_extended_and_healed_in_its_words() {
+    for (resource, held, keep, heal) in held_forms() {
+        let resource = if keep.starts_with("EXTEND s") { slots(3) } else { resource };
+        for (is_healing, words) in [(false, keep), (true, heal)] {
+            let configure = |builder| if is_healing { healing(builder) } else { builder };
+            let mut scenario = ready_with(configure);
+            let lease = locked(&mut scenario, resource.clone());
+            let deadline = lease.valid_until();
+            assert_eq!(lease.resource(), &held);
+            scenario.pass(SECOND);
+            scenario.drain_looked();
+            scenario.engine.extend(scenario.now, lease, TTL);
+            scenario.drain_looked();
+            assert_eq!(scenario.take_said(), [words]);
+            scenario.reply(0, NO);
+            scenario.reply(1, YES);
+            scenario.nothing_done();
+            scenario.reply(2, if is_healing { HEALED } else { YES });
+            let (lease, result) = scenario.extended();
+            result.unwrap();
+            assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);
+            assert_eq!(lease.valid_until(), deadline.after(SECOND));
+            assert_eq!(scenario.engine.stats().healed, u64::from(is_healing));
+            assert_eq!(lease.resource(), &held);
+        }
+    }
+}
+
+/// R31: a lock of each form is kept alive, and lost if it is gone.
+#[test]
+fn each_form_is_kept_alive() {
+    for (resource, _, keep, _) in held_forms() {
+        let resource = if keep.starts_with("EXTEND s") { slots(3) } else { resource };
+        let mut scenario = Scenario::ready(3);
+        let lease = locked(&mut scenario, resource);
+        let op = scenario.engine.keep(scenario.now, lease, &KeepAlive::default());
+        for replies in [YES, NO] {
+            scenario.pass(TTL / 3);
+            assert_eq!(said(&mut scenario), [keep]);
+            scenario.replies(ALL, replies.clone());
+            match (replies, scenario.done()) {
+                (YES, Some(Done::Renewed(until))) => {
+                    assert_eq!(until, scenario.engine.kept(op).unwrap().valid_until());
+                }
+                (NO, Some(Done::Lost(_, loss))) => assert_eq!(loss.cause, LossCause::Gone),
+                (_, other) => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// R12, R29: a healing extension that was lost is owed in the words of the form.
+#[test]
+fn lost_extension_that_heals_is_owed() {
+    for (i, (resource, _, keep, heal)) in held_forms().into_iter().enumerate() {
+        let resource = if keep.starts_with("EXTEND s") { slots(3) } else { resource };
+        let mut scenario = ready_with(healing);
+        let lease = locked(&mut scenario, resource);
+        scenario.engine.extend(scenario.now, lease, TTL);
+        scenario.drain_looked();
+        assert_eq!(scenario.take_said(), [heal]);
+        lost(&mut scenario, 2);
+        scenario.replies([0, 1], YES);
+        let (lease, result) = scenario.extended();
+        result.unwrap();
+        let acted = reconnect(&mut scenario, 2);
+        assert_eq!(scenario.looked(acted), [Acted::Kill(2, 3)], "it may count: nothing is freed");
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain_looked();
+        assert_eq!(scenario.take_said(), [forms()[i].2]);
+    }
+}
+
+// Downgrade.
+
+/// A lock of its own, which was had in each of the ways.
+fn alone_in_each_way() -> [Resource; 2] {
+    [plain("r"), alone()]
+}
+
+fn yes_to(resource: &Resource) -> Reply {
+    if *resource == plain("r") { Reply::Ok } else { YES }
+}
+
+/// A lock of `r` alone, granted by all nodes.
+fn held_alone(scenario: &mut Scenario, resource: &Resource) -> Lease {
+    once(scenario, resource.clone());
+    scenario.drain_looked();
+    scenario.replies(ALL, yes_to(resource));
+    scenario.take_said();
+    scenario.acquired().unwrap()
+}
+
+/// K7: it counts like an extension, and then it is a share.
+#[test]
+fn downgrade_is_an_extension_to_a_share() {
+    for resource in alone_in_each_way() {
+        let mut scenario = Scenario::ready(3);
+        let lease = held_alone(&mut scenario, &resource);
+        let deadline = lease.valid_until();
+        scenario.pass(SECOND);
+        scenario.engine.extend(scenario.now, lease.into_shared(), TTL);
+        assert_eq!(said(&mut scenario), ["keep share r r:intent"]);
+        scenario.reply(2, YES);
+        scenario.nothing_done();
+        scenario.reply(0, YES);
+        let (lease, result) = scenario.extended();
+        result.unwrap();
+        assert_eq!((lease.resource(), lease.valid_until()), (&share(), deadline.after(SECOND)));
+        scenario.engine.extend(scenario.now, lease, TTL);
+        assert_eq!(said(&mut scenario), ["keep share r r:intent"]);
+        scenario.replies([1, 0, 1, 2], YES);
+        let (lease, result) = scenario.extended();
+        result.unwrap();
+        scenario.engine.release(scenario.now, lease);
+        assert_eq!(said(&mut scenario), ["free share r r:intent"]);
+        scenario.replies(ALL, YES);
+        assert!(scenario.released().unwrap().was_held());
+        at_rest(&mut scenario);
+    }
+}
+
+/// K7: answers at the old deadline are too late, as those of an extension are (R22, R25).
+#[test]
+fn downgrade_that_is_confirmed_at_the_old_deadline_is_too_late() {
+    for resource in alone_in_each_way() {
+        for (early, is_share) in [(Duration::from_nanos(1), true), (Duration::ZERO, false)] {
+            let mut scenario = ready_with(|builder| builder.node_timeout(60 * SECOND));
+            let lease = held_alone(&mut scenario, &resource);
+            let deadline = lease.valid_until();
+            scenario.engine.extend(scenario.now, lease.into_shared(), TTL * 2);
+            scenario.drain();
+            scenario.take_said();
+            scenario.now = Moment::from_nanos(deadline.as_nanos() - early.as_nanos() as u64);
+            scenario.replies([0, 1], YES);
+            let (lease, result) = scenario.extended();
+            assert_eq!(result.is_ok(), is_share);
+            assert_eq!(lease.valid_until() > deadline, is_share);
+            scenario.engine.release(scenario.now, lease);
+            assert_eq!(said(&mut scenario), ["free share r r:intent"], "whatever it is there");
+        }
+        // After it, nothing is sent.
+        let mut scenario = Scenario::ready(3);
+        let lease = held_alone(&mut scenario, &resource);
+        scenario.now = lease.valid_until();
+        scenario.engine.extend(scenario.now, lease.into_shared(), TTL);
+        assert_eq!(said(&mut scenario), [""; 0]);
+        let (lease, result) = scenario.extended();
+        assert!(result.unwrap_err().is_expired());
+        scenario.engine.abandon(scenario.now, lease);
+        assert_eq!(said(&mut scenario), ["free share r r:intent"]);
+    }
+}
+
+/// R12, K7: what took the lock was lost before the downgrade, and may run after the release.
+#[test]
+fn lost_command_of_a_lock_that_was_downgraded_is_owed_as_a_share() {
+    for resource in alone_in_each_way() {
+        for is_back_before in [false, true] {
+            let mut scenario = Scenario::ready(3);
+            once(&mut scenario, resource.clone());
+            scenario.drain();
+            scenario.replies([0, 1], yes_to(&resource));
+            let lease = scenario.acquired().unwrap();
+            lost(&mut scenario, 2);
+            if is_back_before {
+                assert_eq!(reconnect(&mut scenario, 2), [Acted::Kill(2, 3)]);
+                scenario.reply(2, server_error(ServerErrorKind::Permission));
+            }
+            scenario.engine.extend(scenario.now, lease.into_shared(), TTL);
+            scenario.drain();
+            scenario.replies([0, 1], YES);
+            let (lease, result) = scenario.extended();
+            result.unwrap();
+            if is_back_before {
+                scenario.reply(2, NO);
+            }
+            scenario.take_said();
+            scenario.engine.abandon(scenario.now, lease);
+            let mut freed = said(&mut scenario);
+            scenario.replies([0, 1], YES);
+            if !is_back_before {
+                // It was asked for when the lock was extended.
+                scenario.connect(2);
+                freed.extend(said(&mut scenario));
+                scenario.reply(2, server_error(ServerErrorKind::Permission)); // the kill
+            }
+            scenario.reply(2, NO);
+            // And again, because the old connection may not have ended (R12).
+            scenario.pass(SECOND);
+            freed.extend(said(&mut scenario));
+            let expected = vec!["free share r r:intent"; if is_back_before { 2 } else { 4 }];
+            assert_eq!(freed, expected, "back before: {is_back_before}");
+        }
+    }
+}
+
+/// W1: from the downgrade on, those of the same client that wait for the lock alone ask the masters
+/// themselves: its release is that of a share, and nobody tells them.
+#[test]
+fn downgrade_lets_the_next_in_line_ask_for_itself() {
+    for (resource, take) in [(plain("r"), "SET r"), (alone(), "take r r:intent sign 500")] {
+        let mut scenario = Scenario::ready(3);
+        wait(&mut scenario, resource.clone(), 60 * SECOND);
+        scenario.drain();
+        scenario.replies(ALL, yes_to(&resource));
+        let lease = scenario.acquired().unwrap();
+        wait(&mut scenario, resource.clone(), 60 * SECOND);
+        scenario.take_said();
+        assert_eq!(said(&mut scenario), [""; 0], "its lock is in the way");
+        scenario.engine.extend(scenario.now, lease.into_shared(), TTL);
+        assert_eq!(said(&mut scenario), ["keep share r r:intent", take]);
+        scenario.replies(ALL, YES);
+        let (share, result) = scenario.extended();
+        result.unwrap();
+        scenario.replies(ALL, if resource == plain("r") { Reply::Nil } else { NO });
+        scenario.engine.abandon(scenario.now, share);
+        scenario.drain();
+        scenario.replies(ALL, NO);
+        scenario.replies(ALL, YES);
+        scenario.pass(SECOND);
+        assert_eq!(said(&mut scenario).last().unwrap(), take, "long before the old deadline");
+    }
+}
+
+// Hand-over.
+
+/// Another engine goes on with each form; what the giver lost is known to it.
+#[test]
+fn each_form_is_handed_over() {
+    for (i, (resource, held, keep, _)) in held_forms().into_iter().enumerate() {
+        let resource = if keep.starts_with("EXTEND s") { slots(3) } else { resource };
+        let (mut giver, mut taker) = (Scenario::ready(3), Scenario::ready(3));
+        once(&mut giver, resource.clone());
+        giver.drain();
+        giver.replies([0, 1], YES);
+        let mut lease = giver.acquired().unwrap();
+        giver.engine.let_go(giver.now, &mut lease);
+        assert_eq!(giver.drain(), []);
+        assert_eq!(lease.resource(), &held);
+        taker.engine.extend(taker.now, lease, TTL);
+        taker.drain();
+        assert_eq!(taker.take_said(), [keep]);
+        taker.replies([0, 1], YES);
+        let (lease, result) = taker.extended();
+        result.unwrap();
+        taker.reply(2, NO);
+        taker.engine.abandon(taker.now, lease);
+        let mut freed = said(&mut taker);
+        taker.replies([0, 1], YES);
+        taker.reply(2, NO);
+        // The giver's command to node 2 may still arrive there.
+        taker.pass(SECOND);
+        freed.extend(said(&mut taker));
+        assert_eq!(freed, [forms()[i].2; 2]);
+    }
+}
+
+/// K7: it is handed over while it is held alone, and shared by who takes it.
+#[test]
+fn lock_that_is_downgraded_after_a_hand_over_is_owed_as_a_share() {
+    for resource in alone_in_each_way() {
+        let (mut giver, mut taker) = (Scenario::ready(3), Scenario::ready(3));
+        once(&mut giver, resource.clone());
+        giver.drain();
+        giver.replies([0, 1], yes_to(&resource));
+        let mut lease = giver.acquired().unwrap();
+        giver.engine.let_go(giver.now, &mut lease);
+        taker.engine.extend(taker.now, lease, TTL);
+        taker.drain();
+        taker.replies([0, 1], YES);
+        let (lease, result) = taker.extended();
+        result.unwrap();
+        taker.reply(2, NO);
+        taker.engine.extend(taker.now, lease.into_shared(), TTL);
+        taker.drain();
+        taker.replies([0, 1], YES);
+        let (lease, result) = taker.extended();
+        result.unwrap();
+        taker.reply(2, NO);
+        taker.take_said();
+        taker.engine.abandon(taker.now, lease);
+        let mut freed = said(&mut taker);
+        taker.replies([0, 1], YES);
+        taker.reply(2, NO);
+        taker.pass(SECOND);
+        freed.extend(said(&mut taker));
+        assert_eq!(freed, ["free share r r:intent"; 2]);
+    }
+}
+
+/// A share of several resources is nothing; the lock stays what it is. A fenced lock's number goes.
+#[test]
+fn only_one_resource_can_be_shared() {
+    let mut scenario = Scenario::ready(3);
+    let lease = locked(&mut scenario, set()).into_shared();
+    assert_eq!(lease.resource(), &set());
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(said(&mut scenario), ["free a b"]);
+    let mut scenario = Scenario::ready(3);
+    let lease = locked(&mut scenario, slots(3)).into_shared();
+    assert_eq!(lease.resource(), &Resource::shared("s{3}:0").unwrap());
+    let number: Option<FencingToken> = lease.fencing_token();
+    assert_eq!(number, None);
+}
