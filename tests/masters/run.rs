@@ -426,7 +426,7 @@ fn command_shares_its_resource() {
     let waits = Running::start(&mut waits);
     soon("the sign is there", || masters[0].value_of(b"r:intent").unwrap().is_some());
     assert_eq!(run(&mut guarded(&list, &["--shared", "r", "true"])).0, 121, "it stands back");
-    [one, two].map(let_go);
+    [one, two].into_iter().for_each(let_go);
     assert_eq!(waits.end(), (0, String::new(), String::new()));
 
     let alone = hold("--exclusive");
