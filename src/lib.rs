@@ -92,8 +92,8 @@
 //!   if it had read that clock before, and not within the last 10 ms.
 //! - The client detects a flush of a master only with [`Builder::flush_marker`]. It never detects
 //!   that a single key was deleted.
-//! - Locks are not reentrant, and not fair between clients. Redis Cluster, replicas and Sentinel
-//!   addresses are not supported.
+//! - Plain locks are not reentrant. Clients take turns, but no order is certain. Redis Cluster,
+//!   replicas and Sentinel addresses are not supported.
 //! - Without the feature `tls`, nothing is encrypted, and an address with `rediss://` is refused.
 //!
 //! # Names
@@ -131,8 +131,18 @@
 //! that cannot be renewed expires; see [`KeepAlive`] and [`KeptLock`]. In an event loop,
 //! [`Multiplexer::keep_alive`] needs no thread.
 //!
+//! # Other kinds of lock
+//! Each is a majority round like that of a plain lock, and its guard is a [`LockGuard`].
+//!
+//! | kind | call |
+//! |---|---|
+//! | several resources, all or none | [`try_lock_all`](Redlock::try_lock_all) |
+//! | readers and writers | [`try_read`](Redlock::try_read), [`try_write`](Redlock::try_write), [`downgrade`](LockGuard::downgrade) |
+//! | at most so many holders | [`semaphore`](Redlock::semaphore) |
+//! | the thread that holds it takes it again | [`reentrant`](Redlock::reentrant); its guard is a [`ReentrantGuard`] |
+//!
 //! # Rules
-//! The rules that the code follows, `R1` to `R37`, are in `docs/rules.md` of the repository, each
+//! The rules that the code follows, `R1` to `R37` and others, are in `docs/rules.md` of the repository, each
 //! with its tests. `docs/guarantees.md` and `docs/operating.md` explain the guarantees and the
 //! settings.
 //!

@@ -4,11 +4,12 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::{Config, Inspection, NodeInspection, NodeOutcome, Redlock};
+use muxlock::{Config, Inspection, NodeInspection, NodeOutcome, Redlock, quorum};
 use serde_json::{Value, json};
 
 use super::options::{Options, duration};
 use super::queue::{self, Entry, Queue};
+use super::share::{self, Shares};
 use super::stopwatch::pause;
 use super::wire::{Failure, ask_each};
 
@@ -33,8 +34,11 @@ const WATCH_MIN: Duration = Duration::from_millis(100);
 /// a client; one that nobody listens to has ended, and the next release drops it.
 /// This takes +llen +lrange +pubsub|numsub.
 ///
-/// Exit status: 0 if a quorum of masters has one holder, 1 if none has, 2 if it
-/// could not start, 3 if too few masters answered.
+/// Of a resource that is shared it shows how many share it on each master. This
+/// takes +type +time +zcount +pttl.
+///
+/// Exit status: 0 if a quorum of masters has one holder, or shares, 1 if none has,
+/// 2 if it could not start, 3 if too few masters answered.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, next_line_help = true)]
 pub struct Args {
@@ -64,7 +68,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         let seen = args.look(&redlock, &config)?;
         // If nobody reads it, the code says it all the same.
         let _ = out.write_all(args.show(&seen).as_bytes());
-        return Ok(code(&seen.inspection));
+        return Ok(code(&seen));
     };
     watch(args, (&redlock, &config), period.max(WATCH_MIN), &mut out)
 }
@@ -85,11 +89,11 @@ fn watch(
             true => format!("{CLEAR}{}", args.show(&seen)),
             false if state == before => String::new(),
             false if args.json => args.show(&seen),
-            false => format!("{}\n", summary(&args.resource, &seen.inspection)),
+            false => format!("{}\n", summary(&args.resource, &seen)),
         };
         before = state;
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-            return Ok(code(&seen.inspection));
+            return Ok(code(&seen));
         }
         pause(period);
     }
@@ -100,6 +104,17 @@ struct Seen {
     inspection: Inspection,
     /// The queue on each master that has answered.
     queues: Vec<Option<Result<Queue, Failure>>>,
+    /// The shares on each master that has some.
+    shares: Vec<Option<Shares>>,
+}
+
+impl Seen {
+    /// How many masters have shares, if they are a quorum.
+    fn sharing(&self) -> Option<usize> {
+        let has_some = |shares: &&Shares| shares.count > 0;
+        let count = self.shares.iter().flatten().filter(has_some).count();
+        (count >= quorum(self.shares.len())).then_some(count)
+    }
 }
 
 impl Args {
@@ -114,7 +129,12 @@ impl Args {
             let has_said = matches!(outcome, NodeOutcome::Held | NodeOutcome::Absent);
             has_said.then(|| queue::ask(config, node, &key, within))
         });
-        Ok(Seen { inspection, queues })
+        let shares = ask_each(&nodes, |node| {
+            let asked = &inspection.nodes()[node];
+            let is_other = asked.outcome == NodeOutcome::Held && asked.holding.is_none();
+            is_other.then(|| share::ask(config, node, &key, within).ok().flatten())?
+        });
+        Ok(Seen { inspection, queues, shares })
     }
 
     fn show(&self, seen: &Seen) -> String {
@@ -126,20 +146,24 @@ impl Args {
 
     /// What a change is: not the time that passes, nor what a line for a change does not show.
     fn state(&self, seen: &Seen) -> String {
-        let of = |node: &NodeInspection| match node.holding {
-            Some(holding) => format!("{:?} {}", node.outcome, holding.holder()),
-            None => format!("{:?}", node.outcome),
+        let of = |(node, shares): (&NodeInspection, &Option<Shares>)| match (node.holding, shares) {
+            (Some(holding), _) => format!("{:?} {}", node.outcome, holding.holder()),
+            (None, Some(shares)) => format!("{:?} {}", node.outcome, shares.count),
+            (None, None) => format!("{:?}", node.outcome),
         };
-        let nodes = seen.inspection.nodes().iter().map(of).collect::<Vec<_>>().join(",");
+        let nodes =
+            seen.inspection.nodes().iter().zip(&seen.shares).map(of).collect::<Vec<_>>().join(",");
         if self.json { format!("{nodes} {:?}", seen.queues) } else { nodes }
     }
 }
 
-fn code(inspection: &Inspection) -> ExitCode {
-    match (inspection.holder(), inspection.is_answered()) {
-        (Some(_), _) => ExitCode::SUCCESS,
-        (None, true) => ExitCode::from(NOT_HELD),
-        (None, false) => ExitCode::from(UNKNOWN),
+fn code(seen: &Seen) -> ExitCode {
+    let inspection = &seen.inspection;
+    let is_held = inspection.holder().is_some() || seen.sharing().is_some();
+    match (is_held, inspection.is_answered()) {
+        (true, _) => ExitCode::SUCCESS,
+        (false, true) => ExitCode::from(NOT_HELD),
+        (false, false) => ExitCode::from(UNKNOWN),
     }
 }
 
@@ -148,13 +172,14 @@ fn as_text(resource: &str, seen: &Seen) -> String {
     let address = |node: &NodeInspection| node.address.chars().count();
     let width = inspection.nodes().iter().map(address).max().unwrap_or(0);
     let mut text = String::new();
-    for node in inspection.nodes() {
-        let (holder, left) = match node.holding {
-            Some(holding) => {
+    for (node, shares) in inspection.nodes().iter().zip(&seen.shares) {
+        let (holder, left) = match (node.holding, shares) {
+            (Some(holding), _) => {
                 let left = holding.expires_in().map_or("no TTL".to_owned(), seconds);
                 (holding.holder().to_string(), left)
             }
-            None => (said(node), String::new()),
+            (None, Some(shares)) => (shares.said(), seconds(shares.left)),
+            (None, None) => (said(node), String::new()),
         };
         let line = format!("{:width$}  {holder:8}  {left}", node.address);
         text.push_str(line.trim_end());
@@ -163,7 +188,7 @@ fn as_text(resource: &str, seen: &Seen) -> String {
     for (node, queue) in inspection.nodes().iter().zip(&seen.queues) {
         text.extend(queue.as_ref().map(|queue| queue_as_text(&node.address, queue)));
     }
-    text.push_str(&summary(resource, inspection));
+    text.push_str(&summary(resource, seen));
     text.push('\n');
     text
 }
@@ -198,7 +223,8 @@ fn said(node: &NodeInspection) -> String {
 }
 
 /// Who holds it, in one line.
-fn summary(resource: &str, inspection: &Inspection) -> String {
+fn summary(resource: &str, seen: &Seen) -> String {
+    let inspection = &seen.inspection;
     let nodes = inspection.nodes();
     let total = nodes.len();
     let keys = nodes.iter().filter(|node| node.outcome == NodeOutcome::Held).count();
@@ -213,6 +239,9 @@ fn summary(resource: &str, inspection: &Inspection) -> String {
             None => "when it will be free is not known".to_owned(),
         };
         return format!("{resource} is held by {holder} on {count} of {total}; {free}");
+    }
+    if let Some(count) = seen.sharing() {
+        return format!("{resource} is shared, on {count} of {total}");
     }
     if !inspection.is_answered() {
         let answered = keys + nodes.iter().filter(|it| it.outcome == NodeOutcome::Absent).count();
@@ -241,7 +270,8 @@ fn seconds(time: Duration) -> String {
 fn as_json(resource: &str, seen: &Seen) -> Value {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let inspection = &seen.inspection;
-    let node = |(node, queue): (&NodeInspection, &Option<Result<Queue, Failure>>)| {
+    type Asked<'a> = ((&'a NodeInspection, &'a Option<Result<Queue, Failure>>), &'a Option<Shares>);
+    let node = |((node, queue), shares): Asked<'_>| {
         json!({
             "node": node.node,
             "address": &*node.address,
@@ -251,8 +281,13 @@ fn as_json(resource: &str, seen: &Seen) -> Value {
                 _ => "unknown",
             },
             "holder": node.holding.map(|holding| holding.holder().to_string()),
-            "expires_in_ms": node.holding.and_then(|it| it.expires_in()).map(millis),
-            "said": said(node),
+            "expires_in_ms": match shares {
+                Some(shares) => Some(shares.left),
+                None => node.holding.and_then(|it| it.expires_in()),
+            }
+            .map(millis),
+            "shares": shares.as_ref().map(|shares| shares.count),
+            "said": shares.as_ref().map_or_else(|| said(node), Shares::said),
             "queue": queue.as_ref().and_then(|queue| queue.as_ref().ok()).map(queue_as_json),
         })
     };
@@ -260,7 +295,7 @@ fn as_json(resource: &str, seen: &Seen) -> Value {
         "resource": resource,
         "holder": inspection.holder().map(|holder| holder.to_string()),
         "free_in_ms": inspection.free_in().map(millis),
-        "nodes": inspection.nodes().iter().zip(&seen.queues).map(node).collect::<Vec<_>>(),
+        "nodes": inspection.nodes().iter().zip(&seen.queues).zip(&seen.shares).map(node).collect::<Vec<_>>(),
     })
 }
 

@@ -17,6 +17,7 @@ mod run;
 #[cfg(not(target_os = "linux"))]
 #[path = "run/elsewhere.rs"]
 mod run;
+mod share;
 mod stage;
 mod stopwatch;
 mod wire;

@@ -92,6 +92,42 @@ fn inspect_shows_who_holds_a_lock_and_exits_accordingly() {
 
 /// Clients that wait, one that has ended, something else in the list, and more than are shown.
 #[test]
+fn inspect_shows_how_many_share_a_resource() {
+    let (masters, redlock, list) = start();
+    let inspect =
+        |more: &[&str]| run(muxlock(&["inspect", "deploy"]).args(more).env("MUXLOCK_NODES", &list));
+    let shares = [(); 2].map(|()| redlock.try_read("deploy", TTL).unwrap());
+    assert_eq!(redlock.shutdown(TTL), 0);
+    // One that is over counts for nothing.
+    masters[0].query(&[b"ZADD", b"deploy", b"1", b"over"]).unwrap();
+    let (code, out, err) = inspect(&[]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.ends_with("\ndeploy is shared, on 3 of 3\n"), "{out}");
+    for (line, master) in out.lines().zip(masters.iter()) {
+        assert!(line.starts_with(&format!("{}  shared by 2 readers  ", master.addr())), "{line}");
+    }
+    let (code, out, _) = inspect(&["--json"]);
+    let json: Value = serde_json::from_str(&out).expect("it is JSON");
+    let node = &json["nodes"][0];
+    assert_eq!((code, &node["shares"], &node["state"]), (0, &2.into(), &"held".into()), "{json}");
+    assert!(node["expires_in_ms"].as_u64().is_some_and(|ms| ms > 0), "{json}");
+    drop(shares);
+    let (code, out, _) = inspect(&[]);
+    assert!(
+        code == 1 && out.ends_with("deploy is free; leftovers on 1 of 3, gone in 0.0 s\n")
+            || out.ends_with("deploy is free\n"),
+        "{out}"
+    );
+    // A sorted set without an end is no lock's.
+    for master in masters.iter() {
+        master.query(&[b"DEL", b"deploy"]).unwrap();
+        master.query(&[b"ZADD", b"deploy", b"1", b"theirs"]).unwrap();
+    }
+    let (code, out, _) = inspect(&[]);
+    assert!(code == 1 && out.contains("  a value of another type\n"), "{out}");
+}
+
+#[test]
 fn inspect_shows_the_queue_and_who_of_it_listens() {
     let (masters, redlock, list) = start();
     let inspect =

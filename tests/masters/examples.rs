@@ -8,8 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 use muxlock::testing::Masters;
 use testbed::{TTL, soon};
 
-const ALL: [&str; 6] =
-    ["cancel", "critical_section", "fenced", "long_job", "metrics", "own_event_loop"];
+const ALL: [&str; 7] =
+    ["cancel", "critical_section", "fenced", "kinds", "long_job", "metrics", "own_event_loop"];
 
 /// A process that ends with its test.
 struct Running(Child);
@@ -69,6 +69,19 @@ fn fenced_shows_writes_that_are_taken_and_refused() {
                 older holder, file: refused\nolder holder, value: refused\n\
                 the file has \"newer\"\n";
     assert_eq!(out, text);
+}
+
+#[test]
+fn kinds_exclude_what_they_must_and_let_others_in() {
+    let masters = Masters::start(3).unwrap();
+    let (output, out, err) = run(example("kinds").args(urls(&masters)));
+    assert!(output.status.success(), "{out}{err}");
+    let text = "readers: 2\nwriter beside them: refused\nreader beside the writer: refused\n\
+                reader after the downgrade: granted\nheld to the end: true\n\
+                another transfer: refused, because of account:7\nheld to the end: true\n\
+                permits: smtp{2}:0 smtp{2}:1\nthird permit: refused\n";
+    assert_eq!(out, text);
+    soon("no key is left", || masters.iter().all(|master| master.dbsize().unwrap() == 0));
 }
 
 /// The names that `docs/operating.md` has rules for.

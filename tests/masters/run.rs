@@ -369,3 +369,122 @@ fn verbose_tells_of_the_lock_and_quiet_does_not_warn() {
     let quiet = run(&mut guarded(&list, &["-q", "--node", &url, "r", "true"])).2;
     assert!(!quiet.contains("--node has a password"), "{quiet}");
 }
+
+/// K1: all of several resources, each a plain lock, and the name of the one that was held.
+#[test]
+fn command_runs_with_several_resources() {
+    let (_masters, redlock, list) = start();
+    let args = ["-v", "--also", "s", "--also", "t", "r", "-c", "echo $MUXLOCK_RESOURCE; read x"];
+    let mut child = Running::start(guarded(&list, &args).stdin(Stdio::piped()));
+    assert_eq!(first_line(&mut child.0), "r,s,t");
+    for name in ["r", "s", "t"] {
+        assert!(redlock.try_lock(name, TTL).unwrap_err().is_contended(), "{name}");
+    }
+    child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let (code, _, err) = child.end();
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("granted r,s,t on ") && err.contains("let go of r,s,t after"), "{err}");
+
+    let lock = redlock.try_lock("t", TTL).unwrap();
+    assert_eq!(redlock.shutdown(TTL), 0);
+    let (code, _, err) = run(&mut guarded(&list, &["--also", "t", "r", "true"]));
+    let words = format!("muxlock: contended: {} holds t on 3", lock.token().fingerprint());
+    assert!(code == 121 && err.starts_with(&words), "{err}");
+    assert!(lock.unlock().unwrap().was_held());
+    let args = ["-w", "20s", "--at-least", "5s", "--also", "t", "r", "true"];
+    assert_eq!(run(&mut guarded(&list, &args)).0, 0);
+    assert!(redlock.try_lock("t", TTL).is_err(), "kept for --at-least");
+}
+
+/// K4, K6: shares beside each other, and none beside who takes all of them.
+#[test]
+fn command_shares_its_resource() {
+    let (masters, redlock, list) = start();
+    let script = "echo $MUXLOCK_RESOURCE; read x";
+    let hold = |how: &str| {
+        let mut args = vec!["--ttl", "3s", "r", "-c", script];
+        args.insert(0, how);
+        let mut child = Running::start(guarded(&list, &args).stdin(Stdio::piped()));
+        assert_eq!(first_line(&mut child.0), "r");
+        child
+    };
+    let let_go = |mut child: Running| {
+        child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(child.end(), (0, String::new(), String::new()));
+    };
+    // It is renewed.
+    let longer_than_its_ttl = ["--ttl", "2s", "--shared", "r", "sleep", "4"];
+    let none = String::new;
+    assert_eq!(run(&mut guarded(&list, &longer_than_its_ttl)), (0, none(), none()));
+    let [one, two] = [hold("--shared"), hold("--shared")];
+    assert!(redlock.try_lock("r", TTL).unwrap_err().is_contended());
+    let (code, _, err) = run(&mut guarded(&list, &["--exclusive", "r", "true"]));
+    let words = "contended: others share r, or it is no lock, on 3 of 3 masters (--wait 30s would";
+    assert!(code == 121 && err.contains(words), "{err}");
+
+    let mut waits = guarded(&list, &["-w", "60s", "--exclusive", "r", "true"]);
+    let waits = Running::start(&mut waits);
+    soon("the sign is there", || masters[0].value_of(b"r:intent").unwrap().is_some());
+    assert_eq!(run(&mut guarded(&list, &["--shared", "r", "true"])).0, 121, "it stands back");
+    [one, two].into_iter().for_each(let_go);
+    assert_eq!(waits.end(), (0, String::new(), String::new()));
+
+    let alone = hold("--exclusive");
+    assert_eq!(run(&mut guarded(&list, &["--shared", "r", "true"])).0, 121);
+    let_go(alone);
+    let shared = ["--shared", "--max-time", "100ms", "r", "sleep", "60"];
+    assert_eq!(run(&mut guarded(&list, &shared)).0, 124);
+    soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+}
+
+/// K8: so many at a time, each with the name of its slot.
+#[test]
+fn command_takes_one_of_several_permits() {
+    let (masters, _redlock, list) = start();
+    let args = ["--slots", "2", "smtp", "-c", "echo $MUXLOCK_RESOURCE; read x"];
+    let hold = || Running::start(guarded(&list, &args).stdin(Stdio::piped()));
+    let [mut one, mut two] = [hold(), hold()];
+    let mut names = [&mut one, &mut two].map(|child| first_line(&mut child.0));
+    names.sort();
+    assert_eq!(names, ["smtp{2}:0", "smtp{2}:1"]);
+    let (code, _, err) = run(&mut guarded(&list, &args));
+    let words = "muxlock: contended: none of the 2 permits of smtp was granted (--wait 30s would";
+    assert!(code == 121 && err.starts_with(words), "{err}");
+    for mut child in [one, two] {
+        child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(child.end(), (0, String::new(), String::new()));
+    }
+    let verbose = ["-v", "-w", "20s", "--slots", "2", "smtp", "true"];
+    let (code, _, err) = run(&mut guarded(&list, &verbose));
+    assert!(code == 0 && err.contains("muxlock: granted smtp{2}:"), "{err}");
+    assert!(err.contains("muxlock: let go of smtp{2}:"), "{err}");
+    soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+}
+
+#[test]
+fn kinds_of_lock_exclude_each_other() {
+    let list = "redis://127.0.0.1:1";
+    let kinds: [&[&str]; 5] =
+        [&["--also", "s"], &["--shared"], &["--exclusive"], &["--slots", "3"], &["--fenced"]];
+    for (i, one) in kinds.iter().enumerate() {
+        for two in &kinds[i + 1..] {
+            let args = [one, *two, &["r", "true"]].concat();
+            let (code, _, err) = run(&mut guarded(list, &args));
+            assert_eq!(code, 125, "{args:?}");
+            assert!(err.contains("cannot be used with") && err.contains(two[0]), "{err}");
+        }
+    }
+    for slots in ["0", "51", "many"] {
+        let (code, _, err) = run(&mut guarded(list, &["--slots", slots, "r", "true"]));
+        let words = format!("error: invalid value '{slots}' for '--slots <N>'");
+        assert!(code == 125 && err.starts_with(&words), "{err}");
+    }
+    let long = "r".repeat(1_017);
+    let (code, _, err) = run(&mut guarded(list, &["--slots", "3", &long, "true"]));
+    assert!(code == 125 && err.contains("the resource name has 1017 bytes"), "{err}");
+    let many: Vec<String> = (0..128).map(|i| format!("--also=s{i}")).collect();
+    let mut args: Vec<&str> = many.iter().map(String::as_str).collect();
+    args.extend(["r", "true"]);
+    let (code, _, err) = run(&mut guarded(list, &args));
+    assert!(code == 125 && err.contains("129 resources"), "{err}");
+}

@@ -6,7 +6,8 @@ use std::time::Duration;
 use muxlock::mio::unix::SourceFd;
 use muxlock::mio::{Events, Interest, Poll, Token};
 use muxlock::{
-    Cancelled, Done, Inspection, Lease, LockError, LockErrorKind, Moment, Multiplexer, OpId,
+    Cancelled, Done, Inspection, Lease, LockError, LockErrorKind, Moment, Multiplexer,
+    NodeInspection, NodeOutcome, OpId, quorum,
 };
 use nix::sys::signal::Signal;
 
@@ -30,6 +31,8 @@ pub struct Locks<'a> {
     pub plan: &'a Plan<'a>,
     // Dropped before the poll: its sockets are registered there.
     pub mux: Multiplexer,
+    /// What the user is told that the lock is called.
+    pub name: String,
     signals: Signals,
     timer: Timer,
     poll: Poll,
@@ -46,7 +49,8 @@ impl<'a> Locks<'a> {
         registry.register(&mut SourceFd(&timer.fd()), TIMER, Interest::READABLE)?;
         let mux = Multiplexer::new(plan.config.clone(), registry, FIRST_NODE)?;
         let events = Events::with_capacity(EVENTS);
-        Ok(Locks { plan, mux, signals, timer, poll, events })
+        let name = plan.name.clone();
+        Ok(Locks { plan, mux, name, signals, timer, poll, events })
     }
 
     /// Waits until something has happened, at most until then, and handles it.
@@ -71,12 +75,10 @@ impl<'a> Locks<'a> {
     /// Acquires the lock, or returns the exit status.
     pub fn acquire(&mut self) -> io::Result<Result<Lease, u8>> {
         let args = self.plan.args;
-        let (resource, ttl) = (&args.resource, args.ttl);
-        let op = match (args.wait, args.fenced) {
-            (Some(wait), false) => self.mux.try_lock_for(resource, ttl, wait),
-            (None, false) => self.mux.try_lock(resource, ttl),
-            (Some(wait), true) => self.mux.try_lock_fenced_for(resource, ttl, wait),
-            (None, true) => self.mux.try_lock_fenced(resource, ttl),
+        let (resource, ttl, wait) = (&self.plan.resource, args.ttl, args.wait.unwrap_or_default());
+        let op = match args.fenced {
+            false => self.mux.try_lock_of(resource.clone(), ttl, wait),
+            true => self.mux.try_lock_fenced_for(resource.as_bytes(), ttl, wait),
         };
         let op = op.map_err(io::Error::other)?;
         self.mux.flush();
@@ -86,14 +88,20 @@ impl<'a> Locks<'a> {
                 break Err(code_of(*signal as i32));
             }
             match self.done(op) {
-                Some(Done::Acquired(Ok(lease))) => break Ok(lease),
+                Some(Done::Acquired(Ok(lease))) => {
+                    if args.slots.is_some() {
+                        let slot = lease.resource().as_bytes();
+                        self.name = String::from_utf8_lossy(slot).into_owned();
+                    }
+                    break Ok(lease);
+                }
                 Some(Done::Acquired(Err(error))) => {
                     drop(progress);
                     return self.not_acquired(&error).map(Err);
                 }
                 _ => {}
             }
-            let show_at = progress.show(&args.resource, self.mux.now());
+            let show_at = progress.show(&self.name, self.mux.now());
             self.turn(show_at)?;
         };
         drop(progress);
@@ -138,16 +146,27 @@ impl<'a> Locks<'a> {
         Ok(())
     }
 
+    /// Asks who holds what this lock needs.
+    fn holder(&mut self, error: &LockError) -> io::Result<Option<String>> {
+        let held = error.held_resource().unwrap_or(&self.plan.resource).as_bytes();
+        let op = self.mux.inspect(held).map_err(io::Error::other)?;
+        Ok(match self.finish(op)? {
+            Done::Inspected(inspection) => holder(&String::from_utf8_lossy(held), &inspection),
+            _ => None,
+        })
+    }
+
     /// Says why there is no lock, and returns the exit status.
     fn not_acquired(&mut self, error: &LockError) -> io::Result<u8> {
         let args = self.plan.args;
         self.drain()?;
         match error.kind() {
             LockErrorKind::Contended => {
-                let op = self.mux.inspect(&args.resource).map_err(io::Error::other)?;
-                let holder = match self.finish(op)? {
-                    Done::Inspected(inspection) => holder(&args.resource, &inspection),
-                    _ => None,
+                let holder = match args.slots {
+                    Some(slots) => {
+                        Some(format!("none of the {slots} permits of {} was granted", self.name))
+                    }
+                    None => self.holder(error)?,
                 };
                 let why = holder.map_or_else(|| error.to_string(), |it| format!("contended: {it}"));
                 let hint = if args.wait.is_none() { " (--wait 30s would wait)" } else { "" };
@@ -165,8 +184,15 @@ impl<'a> Locks<'a> {
 
 /// Who holds it, in words; nothing if no holder has a quorum.
 fn holder(resource: &str, inspection: &Inspection) -> Option<String> {
-    let holder = inspection.holder()?;
     let nodes = inspection.nodes();
+    let Some(holder) = inspection.holder() else {
+        let is_other =
+            |it: &&NodeInspection| it.outcome == NodeOutcome::Held && it.holding.is_none();
+        let (count, total) = (nodes.iter().filter(is_other).count(), nodes.len());
+        let text =
+            format!("others share {resource}, or it is no lock, on {count} of {total} masters");
+        return (count >= quorum(total)).then_some(text);
+    };
     let has_it = nodes.iter().filter(|it| it.holding.is_some_and(|it| it.holder() == holder));
     let (count, total) = (has_it.count(), nodes.len());
     let free = inspection.free_in().map_or_else(String::new, |left| {

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::{Config, ConfigError, Heal};
+use muxlock::{Config, ConfigError, Heal, LockError, Resource, SLOTS_MAX};
 
 use super::options::{Options, duration};
 use voice::say;
@@ -58,6 +58,10 @@ const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(2);
 /// started get SIGTERM, then SIGKILL, before another client can get the lock. A
 /// process that leaves the command's process group (setsid, or another muxlock
 /// run inside the command) is not ended.
+///
+/// The command gets the lock's name as MUXLOCK_RESOURCE: of several resources
+/// all names with commas between them, of a permit that of its slot, such as
+/// smtp{5}:2.
 ///
 /// Exit status: the command's own; 128+n if signal n ended it, or muxlock while
 /// it waited; 120 if the lock was lost, also if that was found only after the
@@ -102,6 +106,26 @@ pub struct Args {
     #[arg(long)]
     fenced: bool,
 
+    /// Lock this resource, too: all of them or none. May be given several times
+    #[arg(long, value_name = "RESOURCE")]
+    #[arg(conflicts_with_all = ["shared", "exclusive", "slots", "fenced"])]
+    also: Vec<String>,
+
+    /// Share the resource with all who take it with --shared
+    #[arg(long, conflicts_with_all = ["exclusive", "slots", "fenced"])]
+    shared: bool,
+
+    /// Take the resource alone, as without it, but let nobody in with --shared
+    /// while it waits
+    #[arg(long, conflicts_with_all = ["slots", "fenced"])]
+    exclusive: bool,
+
+    /// Take one of N permits, so that at most N commands run at a time; all
+    /// must name the same N
+    #[arg(long, value_name = "N", conflicts_with = "fenced")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
+    slots: Option<u32>,
+
     /// The exit status if another holder has the lock
     #[arg(short = 'E', long, value_name = "N", default_value_t = CONTENDED)]
     conflict_exit_code: u8,
@@ -138,6 +162,9 @@ pub struct Args {
 struct Plan<'a> {
     args: &'a Args,
     config: Config,
+    resource: Resource,
+    /// What the user calls it.
+    name: String,
     kill_after: Duration,
     program: Vec<OsString>,
 }
@@ -165,6 +192,22 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
+impl Args {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        [&self.resource].into_iter().chain(&self.also).map(String::as_str)
+    }
+
+    /// What is locked.
+    fn lock(&self) -> Result<Resource, LockError> {
+        match self.slots {
+            Some(slots) => Resource::slot(&self.resource, slots),
+            None if self.shared => Resource::shared(&self.resource),
+            None if self.exclusive => Resource::exclusive(&self.resource),
+            None => Resource::all(self.names()),
+        }
+    }
+}
+
 impl<'a> Plan<'a> {
     fn new(args: &'a Args) -> Result<Plan<'a>, String> {
         let settings = args.options.settings()?;
@@ -183,11 +226,13 @@ impl<'a> Plan<'a> {
             check_ttl("at-least", at_least, max_ttl)?;
         }
         let kill_after = kill_after(args, config.node_timeout())?;
+        let resource = args.lock().map_err(|error| error.to_string())?;
+        let name = args.names().collect::<Vec<_>>().join(",");
         let program = match &args.shell_command {
             Some(text) => vec![args.shell.clone().into(), "-c".into(), text.clone()],
             None => args.command.clone(),
         };
-        Ok(Plan { args, config, kill_after, program })
+        Ok(Plan { args, config, resource, name, kill_after, program })
     }
 }
 

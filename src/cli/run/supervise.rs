@@ -39,12 +39,12 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
     if plan.args.verbose {
         let votes = lease.granted_by().count();
         let (total, holder) = (plan.config.nodes(), lease.token().fingerprint());
-        let granted = format!("granted {} on {votes} of {total} masters", plan.args.resource);
+        let granted = format!("granted {} on {votes} of {total} masters", locks.name);
         let number = lease.fencing_token();
         let number = number.map_or_else(String::new, |number| format!(", fencing token {number}"));
         say(&format!("{granted}: holder {holder}{number}, valid for {}", seconds(left)));
     }
-    let started = match Started::new(plan, &lease, booted + left) {
+    let started = match Started::new(&locks, &lease, booted + left) {
         Ok(started) => started,
         Err(error) => {
             locks.mux.abandon(lease);
@@ -82,7 +82,8 @@ struct Started {
 
 impl Started {
     /// The lock is over at `deadline`, since the start of the machine.
-    fn new(plan: &Plan<'_>, lease: &Lease, deadline: Duration) -> io::Result<Started> {
+    fn new(locks: &Locks<'_>, lease: &Lease, deadline: Duration) -> io::Result<Started> {
+        let plan = locks.plan;
         let mut guard = match plan.args.no_guard {
             true => None,
             false => Some(Guard::start(plan.kill_after, plan.config.node_timeout())?),
@@ -94,7 +95,7 @@ impl Started {
         let mask = block_output_stop()?;
         // What another muxlock has set, around this one, is not this lock's.
         let environment = [
-            ("MUXLOCK_RESOURCE", Some(plan.args.resource.clone())),
+            ("MUXLOCK_RESOURCE", Some(locks.name.clone())),
             ("MUXLOCK_HOLDER", Some(lease.token().fingerprint().to_string())),
             ("MUXLOCK_FENCING_TOKEN", lease.fencing_token().map(|number| number.to_string())),
         ];
@@ -239,7 +240,7 @@ impl<'a> Run<'a> {
         self.guard = None;
         if !self.is_lost {
             self.is_lost = true;
-            let resource = &self.locks.plan.args.resource;
+            let resource = &self.locks.name;
             say(&format!("lost {resource}: muxlock was too late to renew it"));
         }
         self.end_in(self.kill_in());
@@ -360,6 +361,7 @@ impl<'a> Run<'a> {
         let code = if self.is_timed_out { TIMED_OUT } else { self.ended.unwrap_or(FAILED) };
         let locks = &mut self.locks;
         let args = locks.plan.args;
+        let name = locks.name.clone();
         let lease = self.lease.take().or_else(|| match locks.mux.cancel(self.kept) {
             Cancelled::Extension(lease) => Some(lease),
             _ => None,
@@ -376,7 +378,7 @@ impl<'a> Run<'a> {
             return Ok(LOST);
         }
         let lost = |why: &str| {
-            say(&format!("lost {}: {why}; the command had ended with {code}", args.resource));
+            say(&format!("lost {name}: {why}; the command had ended with {code}"));
             Ok(LOST)
         };
         let now = locks.mux.now();
@@ -402,10 +404,7 @@ impl<'a> Run<'a> {
                         return lost("too few masters still had it");
                     }
                     Err(error) => {
-                        say(&format!(
-                            "{} may not be locked for --at-least: {error}",
-                            args.resource
-                        ));
+                        say(&format!("{name} may not be locked for --at-least: {error}"));
                     }
                 }
             }
@@ -428,7 +427,7 @@ impl<'a> Run<'a> {
             }
         }
         if args.verbose {
-            say(&format!("let go of {} after {}", args.resource, seconds(held)));
+            say(&format!("let go of {name} after {}", seconds(held)));
         }
         Ok(code)
     }

@@ -24,7 +24,8 @@ let held;
 
 async function acquire(redlock, key, ttl) {
   try {
-    held = await redlock.acquire([key], ttl);
+    // Several resources have commas between them.
+    held = await redlock.acquire(key.split(","), ttl);
     return "granted";
   } catch (error) {
     if (error instanceof Refusal) return "refused";

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use muxlock::{LockError, LockGuard, Redlock};
+
 use crate::clock::{becomes_true, now, pause, pause_until};
 use crate::scene::{LATE_MAX, NAME, Scene};
 use crate::{Failure, Peer, ensure};
@@ -187,6 +189,69 @@ pub fn muxlock_releases_too_late(scene: &Scene, peer: &mut dyn Peer) -> Result<(
     pause(SETTLE);
     ensure!(scene.values()? == values, "muxlock has changed the peer's lock");
     scene.expect_refusal(LONG)?;
+    peer.unlock()?;
+    scene.expect_no_keys()
+}
+
+/// A kind of lock of muxlock's.
+type Take = fn(&Redlock) -> Result<LockGuard, LockError>;
+
+/// Those that have the resource [`NAME`].
+const KINDS: [(&str, Take); 4] = [
+    ("a lock of two resources", |redlock| redlock.try_lock_all([NAME, "another"], LONG)),
+    ("a share", |redlock| redlock.try_read(NAME, LONG)),
+    ("all shares", |redlock| redlock.try_write(NAME, LONG)),
+    ("what was all shares", |redlock| redlock.try_write(NAME, LONG)?.downgrade(LONG)),
+];
+
+/// Each kind of lock keeps a peer out, and a peer keeps it out, without a trace.
+pub fn other_kinds_exclude_the_peer(scene: &Scene, peer: &mut dyn Peer) -> Result<(), Failure> {
+    for (kind, take) in KINDS {
+        let lock = take(&scene.redlock)?;
+        // Those whose cleanup fails at a key of another type may say so.
+        ensure!(!matches!(peer.lock(NAME, LONG), Ok(true)), "the peer has the lock beside {kind}");
+        pause(SETTLE);
+        ensure!(lock.is_valid(), "{kind} is not valid");
+        scene.release(lock)?;
+        scene.expect_no_keys()?;
+        ensure!(peer.lock(NAME, LONG)?, "the peer does not get what {kind} has released");
+        let owner = scene.owner()?;
+        let refused = take(&scene.redlock).err();
+        let is_contended = refused.as_ref().is_some_and(LockError::is_contended);
+        ensure!(is_contended, "{kind} beside the peer's lock: {refused:?}");
+        pause(SETTLE);
+        ensure!(scene.owner()? == owner, "the key has another value");
+        peer.unlock()?;
+        scene.expect_no_keys()?;
+    }
+    Ok(())
+}
+
+/// A permit is a plain lock to a peer.
+pub fn permits_exclude_the_peer(scene: &Scene, peer: &mut dyn Peer) -> Result<(), Failure> {
+    let semaphore = scene.redlock.semaphore("some", 1)?;
+    let permit = semaphore.try_acquire(LONG)?;
+    ensure!(!peer.lock("some{1}:0", LONG)?, "the peer has the permit, too");
+    scene.release(permit)?;
+    ensure!(peer.lock("some{1}:0", LONG)?, "the peer does not get a free permit");
+    let refused = semaphore.try_acquire(LONG).err();
+    ensure!(refused.is_some_and(|error| error.is_contended()), "muxlock has the permit, too");
+    peer.unlock()?;
+    scene.expect_no_keys()
+}
+
+/// A lock of several resources of the peer's, and one of muxlock's, that have one in common.
+pub fn sets_exclude_each_other(scene: &Scene, peer: &mut dyn Peer) -> Result<(), Failure> {
+    const THEIRS: &str = "invoice:42,theirs";
+    let ours = || scene.redlock.try_lock_all([NAME, "ours"], LONG);
+    let set = ours()?;
+    ensure!(!peer.lock(THEIRS, LONG)?, "the peer has the set, too");
+    scene.release(set)?;
+    scene.expect_no_keys()?;
+    ensure!(peer.lock(THEIRS, LONG)?, "the peer does not get a free set");
+    let refused = ours().err().ok_or("muxlock has the set, too")?;
+    let held = refused.held_resource().map(|held| held.as_bytes().to_vec());
+    ensure!(held.as_deref() == Some(NAME.as_bytes()), "muxlock says: {refused}");
     peer.unlock()?;
     scene.expect_no_keys()
 }

@@ -75,7 +75,8 @@ macro_rules! with_peer {
             with_peer! { @tests [$(#[$attribute])*] $peer, $prefix, [
                 muxlock_holds, peer_holds, each_follows_the_other,
                 lock_of_the_peer_expires, lock_of_muxlock_expires, muxlock_extends,
-                peer_releases_too_late, muxlock_releases_too_late $(, $case)*
+                peer_releases_too_late, muxlock_releases_too_late,
+                other_kinds_exclude_the_peer, permits_exclude_the_peer $(, $case)*
             ] }
 
             $(#[$attribute])*
@@ -108,12 +109,12 @@ with_peer! { redlock, "", [] }
 
 with_peer! {
     #[cfg_attr(not(feature = "node"), ignore = "run scripts/interop, which installs it")]
-    node_redlock_5, "", [peer_extends, peer_extends_too_late]
+    node_redlock_5, "", [peer_extends, peer_extends_too_late, sets_exclude_each_other]
 }
 
 with_peer! {
     #[cfg_attr(not(feature = "node"), ignore = "run scripts/interop, which installs it")]
-    node_redlock_4, "", [peer_extends, peer_extends_too_late]
+    node_redlock_4, "", [peer_extends, peer_extends_too_late, sets_exclude_each_other]
 }
 
 with_peer! {
