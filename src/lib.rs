@@ -137,9 +137,10 @@
 //! | kind | call |
 //! |---|---|
 //! | several resources, all or none | [`try_lock_all`](Redlock::try_lock_all) |
-//! | readers and writers | [`try_read`](Redlock::try_read), [`try_write`](Redlock::try_write), [`downgrade`](LockGuard::downgrade) |
+//! | readers and writers | [`try_read`](Redlock::try_read), [`try_write`](Redlock::try_write) |
+//! | from a writer to a reader | [`downgrade`](LockGuard::downgrade) |
 //! | at most so many holders | [`semaphore`](Redlock::semaphore) |
-//! | the thread that holds it takes it again | [`reentrant`](Redlock::reentrant); its guard is a [`ReentrantGuard`] |
+//! | the same thread again, with a [`ReentrantGuard`] | [`reentrant`](Redlock::reentrant) |
 //!
 //! # Rules
 //! The rules that the code follows, `R1` to `R37` and others, are in `docs/rules.md` of the repository, each
