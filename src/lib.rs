@@ -143,7 +143,8 @@
 //! | the same thread again, with a [`ReentrantGuard`] | [`reentrant`](Redlock::reentrant) |
 //!
 //! # Rules
-//! The rules that the code follows, `R1` to `R37` and others, are in `docs/rules.md` of the repository, each
+//! The rules that the code follows, `R1` to `R37` and others, are in `docs/rules.md` of the
+//! repository, each
 //! with its tests. `docs/guarantees.md` and `docs/operating.md` explain the guarantees and the
 //! settings.
 //!
