@@ -8,6 +8,7 @@ use crate::outcome::{NodeOutcome, NodeReport};
 use crate::quorum::quorum;
 use crate::resource::{
     Form, InvalidResource, LISTED_MAX, RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX,
+    SLOTS_NAME_MAX,
 };
 
 /// What kind of failure a [`LockError`] is.
@@ -40,12 +41,16 @@ pub enum LockErrorKind {
         /// The longest TTL allowed.
         max: Duration,
     },
-    /// The resource name is empty or longer than [`RESOURCE_BYTES_MAX`]; or its key is that of the
-    /// [counters](crate::Builder::fencing_key) for fencing tokens. Nothing was sent.
+    /// The resource name is empty or longer than [`RESOURCE_BYTES_MAX`], or than the 1,016 bytes of
+    /// a semaphore. Nothing was sent.
     InvalidResource {
         /// Its length in bytes.
         bytes: usize,
     },
+    /// The resource's key is that of the [counters](crate::Builder::fencing_key) for fencing
+    /// tokens; or a fencing token was asked for, and the resource is not one plain name. Nothing
+    /// was sent.
+    ReservedResource,
     /// A lock of several resources has none, or more than [`RESOURCES_MAX`], or their names have
     /// more than 64 KiB together. Nothing was sent.
     InvalidSet {
@@ -268,14 +273,19 @@ impl LockError {
                     "the ttl is {ttl:?}: it must be from {min:?} to {max:?}, which max_ttl sets"
                 )
             }
-            LockErrorKind::InvalidResource { bytes: 1..=RESOURCE_BYTES_MAX } => {
-                f.write_str("the resource's key is that of the fencing counters: use another name")
-            }
-            LockErrorKind::Unfenced => f.write_str("the lock has no fencing token"),
-            LockErrorKind::InvalidResource { bytes } => write!(
-                f,
-                "the resource name has {bytes} bytes: it must have 1 to {RESOURCE_BYTES_MAX}"
+            LockErrorKind::ReservedResource => f.write_str(
+                "the resource's key is that of the fencing counters, or it is not one plain name and \
+                 has no fencing token: use another",
             ),
+            LockErrorKind::Unfenced => f.write_str("the lock has no fencing token"),
+            LockErrorKind::InvalidResource { bytes } => {
+                // A shorter name is refused for its slots alone.
+                let (whose, max) = match (1..=RESOURCE_BYTES_MAX).contains(&bytes) {
+                    true => ("semaphore's", SLOTS_NAME_MAX),
+                    false => ("resource", RESOURCE_BYTES_MAX),
+                };
+                write!(f, "the {whose} name has {bytes} bytes: it must have 1 to {max}")
+            }
             LockErrorKind::InvalidSet { resources, bytes } => write!(
                 f,
                 "{resources} resources with names of {bytes} bytes: one lock has 1 to \
@@ -347,9 +357,8 @@ impl fmt::Debug for LockError {
 impl std::error::Error for LockError {}
 
 impl LockError {
-    /// The resource's key is that of the fencing counters, or it is of a form that has none.
-    pub(crate) fn reserved(resource: &Resource) -> LockError {
-        InvalidResource::Name { bytes: resource.as_bytes().len() }.into()
+    pub(crate) fn reserved() -> LockError {
+        LockError::new(LockErrorKind::ReservedResource, 0, Vec::new())
     }
 }
 
@@ -427,8 +436,8 @@ impl Resource {
 }
 
 /// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `TimedOut` and `Expired`
-/// become `TimedOut`; `InvalidTtl`, `InvalidResource`, `InvalidSet`, `InvalidSlots` and `Unfenced`
-/// become `InvalidInput`, and the others become `Other`.
+/// become `TimedOut`; `InvalidTtl`, `InvalidResource`, `ReservedResource`, `InvalidSet`,
+/// `InvalidSlots` and `Unfenced` become `InvalidInput`, and the others become `Other`.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> io::Error {
         let kind = match error.kind() {
@@ -437,6 +446,7 @@ impl From<LockError> for io::Error {
             LockErrorKind::TimedOut | LockErrorKind::Expired => io::ErrorKind::TimedOut,
             LockErrorKind::InvalidTtl { .. }
             | LockErrorKind::InvalidResource { .. }
+            | LockErrorKind::ReservedResource
             | LockErrorKind::InvalidSet { .. }
             | LockErrorKind::InvalidSlots { .. }
             | LockErrorKind::Unfenced => io::ErrorKind::InvalidInput,

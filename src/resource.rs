@@ -35,6 +35,7 @@ pub(crate) const SLOT_ANY: u32 = u8::MAX as u32;
 
 /// More than `{`, a number of permits, `}:` and the number of one of them need.
 const SLOT_BYTES_MAX: usize = 8;
+pub(crate) const SLOTS_NAME_MAX: usize = RESOURCE_BYTES_MAX - SLOT_BYTES_MAX;
 
 /// What is locked under a name. The number of a form stands in the place of a short name's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -197,7 +198,7 @@ impl Resource {
         if slots == 0 || slots > SLOTS_MAX {
             return Err(InvalidResource::Slots { slots });
         }
-        if name.is_empty() || name.len() > RESOURCE_BYTES_MAX - SLOT_BYTES_MAX {
+        if name.is_empty() || name.len() > SLOTS_NAME_MAX {
             return Err(InvalidResource::Name { bytes: name.len() });
         }
         let any = SLOT_ANY as u8;
@@ -525,7 +526,7 @@ mod tests {
     #[test]
     fn prefix_is_put_before_each_name_and_taken_off_again() {
         let prefixes = [&b""[..], b"p:", &[b'p'; KEY_PREFIX_BYTES_MAX]];
-        let long = vec![b'x'; RESOURCE_BYTES_MAX - SLOT_BYTES_MAX];
+        let long = vec![b'x'; SLOTS_NAME_MAX];
         let others = [
             Resource::all([&long[..], b"y"]),
             Resource::shared(&long),
@@ -578,7 +579,7 @@ mod tests {
             assert_eq!(kind(Resource::slot("a", slots)), InvalidSlots { slots });
         }
         for slots in [1, SLOTS_MAX] {
-            let name = vec![b'x'; RESOURCE_BYTES_MAX - SLOT_BYTES_MAX];
+            let name = vec![b'x'; SLOTS_NAME_MAX];
             let keys = Resource::slot(&name, slots).unwrap().keys();
             assert!(keys.iter().all(|key| key.len() <= RESOURCE_BYTES_MAX));
             for bytes in [0, name.len() + 1] {

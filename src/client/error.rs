@@ -136,6 +136,7 @@ fn kind_of(kind: LockErrorKind) -> ErrorKind {
         LockErrorKind::Cancelled | LockErrorKind::Closed => ErrorKind::Cancelled,
         LockErrorKind::InvalidTtl { .. }
         | LockErrorKind::InvalidResource { .. }
+        | LockErrorKind::ReservedResource
         | LockErrorKind::InvalidSet { .. }
         | LockErrorKind::InvalidSlots { .. }
         | LockErrorKind::Unfenced => ErrorKind::InvalidInput,

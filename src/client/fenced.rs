@@ -91,7 +91,7 @@ impl FencedRedlock {
     ///
     /// # Errors
     /// The same as [`Redlock::try_lock`]; and
-    /// [`InvalidResource`](crate::LockErrorKind::InvalidResource) if the resource's key is that of
+    /// [`ReservedResource`](crate::LockErrorKind::ReservedResource) if the resource's key is that of
     /// the [counters](crate::Builder::fencing_key).
     pub fn try_lock(
         &self,

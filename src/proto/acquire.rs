@@ -21,7 +21,7 @@ impl Engine {
     /// # Errors
     /// Nothing was sent.
     /// - [`LockErrorKind::InvalidTtl`]: correct the TTL.
-    /// - [`LockErrorKind::InvalidResource`]: the resource's key is that of the fencing counters
+    /// - [`LockErrorKind::ReservedResource`]: the resource's key is that of the fencing counters
     ///   (F4); choose another name.
     /// - [`LockErrorKind::Overloaded`]: [`OPERATIONS_MAX`] operations of all kinds are in flight;
     ///   wait until some have completed.
@@ -53,7 +53,7 @@ impl Engine {
         }
         let key = resource.prefixed(&self.config.key_prefix);
         if self.is_reserved(&key) {
-            return Err(LockError::reserved(&key));
+            return Err(LockError::reserved());
         }
         let task = Task::Acquire { ttl, patience, attempts: 0, fencing, started: now, last: None };
         let op = self.operations.start(task, Progress::Waiting);

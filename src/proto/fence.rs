@@ -142,7 +142,7 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`acquire`](Engine::acquire), and
-    /// [`InvalidResource`](crate::LockErrorKind::InvalidResource) if the resource is not one plain
+    /// [`ReservedResource`](crate::LockErrorKind::ReservedResource) if the resource is not one plain
     /// name: a lock of any other form has no fencing token.
     pub fn acquire_fenced(
         &mut self,
@@ -153,7 +153,7 @@ impl Engine {
     ) -> Result<OpId, LockError> {
         match resource.is_plain() {
             true => self.begin(now, resource, ttl, patience, Fencing::On),
-            false => Err(LockError::reserved(&resource)),
+            false => Err(LockError::reserved()),
         }
     }
 

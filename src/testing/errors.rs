@@ -52,6 +52,7 @@ impl LockError {
             }
             LockErrorKind::InvalidTtl { .. }
             | LockErrorKind::InvalidResource { .. }
+            | LockErrorKind::ReservedResource
             | LockErrorKind::InvalidSet { .. }
             | LockErrorKind::InvalidSlots { .. }
             | LockErrorKind::Unfenced

@@ -444,7 +444,7 @@ fn counters_are_no_resource() {
     let fenced = scenario.engine.acquire_fenced(now, resource.clone(), TTL, Patience::OneRound);
     let plain = scenario.engine.acquire(now, resource, TTL, Patience::OneRound);
     for result in [fenced, plain] {
-        assert!(matches!(result.unwrap_err().kind(), LockErrorKind::InvalidResource { .. }));
+        assert!(matches!(result.unwrap_err().kind(), LockErrorKind::ReservedResource));
     }
     assert_eq!(scenario.drain(), []);
 }

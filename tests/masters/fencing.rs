@@ -186,7 +186,7 @@ fn counters_are_one_key_that_stays() {
     let ttl = masters[0].query(&[b"PTTL", COUNTERS]).unwrap();
     assert_eq!(ttl, Value::Integer(-1));
     let error = redlock.fenced().try_lock("muxlock:fence", TTL).unwrap_err();
-    assert!(matches!(error.kind(), LockErrorKind::InvalidResource { .. }), "{error}");
+    assert!(matches!(error.kind(), LockErrorKind::ReservedResource), "{error}");
 }
 
 #[test]

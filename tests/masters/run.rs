@@ -184,7 +184,8 @@ fn command_of_a_fenced_lock_gets_its_number() {
     let (code, out, err) = run(plain.env("MUXLOCK_FENCING_TOKEN", "7"));
     assert_eq!((code, out.as_str(), err.as_str()), (0, "none\n", ""));
     let (code, _, err) = run(&mut guarded(&list, &["--fenced", "muxlock:fence", "true"]));
-    let text = "the resource's key is that of the fencing counters: use another name";
+    let text = "the resource's key is that of the fencing counters, or it is not one plain name and \
+                has no fencing token: use another";
     assert_eq!((code, err), (125, format!("muxlock: {text}\n")));
 }
 
@@ -481,7 +482,10 @@ fn kinds_of_lock_exclude_each_other() {
     }
     let long = "r".repeat(1_017);
     let (code, _, err) = run(&mut guarded(list, &["--slots", "3", &long, "true"]));
-    assert!(code == 125 && err.contains("the resource name has 1017 bytes"), "{err}");
+    assert!(
+        code == 125 && err.contains("the semaphore's name has 1017 bytes: it must have 1 to 1016"),
+        "{err}"
+    );
     let many: Vec<String> = (0..128).map(|i| format!("--also=s{i}")).collect();
     let mut args: Vec<&str> = many.iter().map(String::as_str).collect();
     args.extend(["r", "true"]);
