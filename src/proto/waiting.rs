@@ -349,6 +349,14 @@ impl Engine {
     fn look_slowly(&mut self, now: Moment, number: u32, random: u64) {
         let stand = self.stand(number);
         stand.look_slowly(now, random);
+        let mut asked = stand.wanted;
+        stand.gate.into_iter().for_each(|gate| asked.insert(gate));
+        for node in asked.iter() {
+            if self.nodes[node].is_trial_missing() {
+                self.cannot_wait(now, node, Obstacle::Channel);
+            }
+        }
+        let stand = self.stand(number);
         if stand.place == Some(0) {
             stand.rotation = stand.rotation.wrapping_add(1);
             stand.check_by(now);

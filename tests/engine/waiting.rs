@@ -154,6 +154,45 @@ fn w4_what_a_node_refuses_makes_the_next_candidate_the_gate() {
     }
 }
 
+/// W4: the node says that it delivered the message, which something between has lost.
+#[test]
+fn w4_trial_that_never_arrives_is_no_yes() {
+    let silent = |s: &mut Scenario, node: usize| {
+        s.reply(node, Reply::Map);
+        s.drain();
+        s.reply(node, Reply::Ok);
+        let channel = s.channel.clone();
+        s.engine.handle_push(s.now, node, Push::Subscribed(&channel));
+        s.reply(node, Reply::Integer(1));
+        assert_eq!(s.drain(), []);
+    };
+    let cannot = Ability::Unable(Obstacle::Channel);
+
+    let mut s = queueing();
+    patient(&mut s);
+    s.drain();
+    let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+    silent(&mut s, gate);
+    s.pass(Duration::from_millis(100));
+    let acted = s.drain();
+    let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+    assert!(next != gate && ability(&s, gate) == cannot);
+    s.allow_waits(next);
+    assert_eq!(s.drain(), [Acted::Wait(next, Waits::QueueUp)]);
+
+    // The same at a node that is to be watched.
+    let mut s = queueing();
+    let gate = standing(&mut s, 0, HELD);
+    let other = other_of(&s.drain(), gate);
+    silent(&mut s, other);
+    s.replies([gate], Reply::Ok);
+    s.reply(gate, Reply::Integer(HELD));
+    s.pass(Duration::from_millis(100));
+    assert_eq!(ability(&s, other), cannot);
+    let third = (0..NODES).find(|node| ![gate, other].contains(node)).unwrap();
+    assert!(s.drain().contains(&Acted::Wait(third, Waits::Hello)), "it is watched instead");
+}
+
 /// Somebody's lock may have the name of this one's queue. Other locks have their queues there.
 #[test]
 fn w5_what_is_no_queue_is_no_gate_of_this_lock_alone() {

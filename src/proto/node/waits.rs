@@ -192,6 +192,12 @@ impl Node {
         }
     }
 
+    /// Whether the trial message was delivered, as its answer said, and has not arrived.
+    pub(in crate::proto) fn is_trial_missing(&self) -> bool {
+        let Waitable { state, is_published, is_heard, .. } = self.waitable;
+        state == Waits::Asked && is_published && !is_heard
+    }
+
     /// The trial message has arrived.
     pub(in crate::proto) fn hear_trial(&mut self) -> Effect {
         self.waitable.is_heard = true;
