@@ -119,7 +119,8 @@ fn release_of_a_share_frees_what_was_set_late() {
 fn late_commands_shorten_no_key_of_a_set() {
     let scene = Scene::start();
     assert_eq!(scene.set(KEEP_ALL, LONG, "1"), HEALED);
-    assert_eq!(scene.set(TAKE_ALL, SHORT, "0"), HEALED, "the first one is held");
+    // Which of the two lives longer may depend on a millisecond.
+    assert!(matches!(scene.set(TAKE_ALL, SHORT, "0"), Value::Integer(2 | 3)));
     assert_eq!(scene.set(KEEP_ALL, SHORT, "0"), DONE);
     assert_eq!(scene.set(KEEP_ALL, SHORT, "1"), DONE);
     assert!(scene.lives_long("a") && scene.lives_long("b"));
