@@ -142,8 +142,8 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`acquire`](Engine::acquire), and
-    /// [`ReservedResource`](crate::LockErrorKind::ReservedResource) if the resource is not one plain
-    /// name: a lock of any other form has no fencing token.
+    /// [`ReservedResource`](crate::LockErrorKind::ReservedResource) if the resource is not one
+    /// plain name: a lock of any other form has no fencing token.
     pub fn acquire_fenced(
         &mut self,
         now: Moment,
