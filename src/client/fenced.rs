@@ -91,8 +91,8 @@ impl FencedRedlock {
     ///
     /// # Errors
     /// The same as [`Redlock::try_lock`]; and
-    /// [`ReservedResource`](crate::LockErrorKind::ReservedResource) if the resource's key is that of
-    /// the [counters](crate::Builder::fencing_key).
+    /// [`ReservedResource`](crate::LockErrorKind::ReservedResource) if the resource's key is that
+    /// of the [counters](crate::Builder::fencing_key).
     pub fn try_lock(
         &self,
         resource: impl AsRef<[u8]>,
