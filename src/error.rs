@@ -274,8 +274,8 @@ impl LockError {
                 )
             }
             LockErrorKind::ReservedResource => f.write_str(
-                "the resource's key is that of the fencing counters, or it is not one plain name and \
-                 has no fencing token: use another",
+                "the resource's key is that of the fencing counters, or it is not one plain name \
+                 and has no fencing token: use another",
             ),
             LockErrorKind::Unfenced => f.write_str("the lock has no fencing token"),
             LockErrorKind::InvalidResource { bytes } => {
