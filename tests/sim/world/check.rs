@@ -382,12 +382,6 @@ impl World {
         }
     }
 
-    pub fn note_drawn(&mut self, client: usize, drawn: Vec<([u8; 40], u64)>) {
-        for (token, drawn) in drawn {
-            self.checker.draw(client, token, drawn);
-        }
-    }
-
     /// The key of a resource on a node.
     pub fn key_of(&self, resource: usize) -> Key {
         let key = [self.plan.key_prefix, self.plan.names[resource]].concat();

@@ -189,8 +189,10 @@ impl Client {
         statuses.map(|status| 1 << status.node).sum()
     }
 
-    pub fn take_drawn(&mut self) -> Vec<([u8; 40], u64)> {
-        std::mem::take(&mut *self.drawn.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The tokens that its engine has drawn since the last call, also while the engine is borrowed.
+    pub fn drawn(&self) -> impl Fn() -> Vec<([u8; 40], u64)> + use<> {
+        let drawn = Arc::clone(&self.drawn);
+        move || std::mem::take(&mut *drawn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -186,7 +186,7 @@ impl World {
                 let wall = EPOCH + choices.between(0, plan.spread);
                 let wall = wall.saturating_add_signed(plan.mad[node]);
                 let clock = Clock::new(wall, Plan::ppm(&mut choices));
-                Node::new(clock, Server::new(String::new(), String::new(), 0))
+                Node::new(clock, Server::new(String::new(), String::new(), 0), plan.max_ttl)
             })
             .collect();
         let links = vec![vec![0; plan.nodes]; plan.clients];

@@ -56,6 +56,8 @@ pub enum Cause {
 /// A node.
 pub struct Node {
     pub clock: Clock,
+    /// For how long a lock may be held after it was taken or extended.
+    ttl_max: u64,
     pub redis: Redis,
     pub is_up: bool,
     /// In true time; it runs again from this moment on.
@@ -91,9 +93,10 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(clock: Clock, server: Server) -> Node {
+    pub fn new(clock: Clock, server: Server, ttl_max: u64) -> Node {
         Node {
             clock,
+            ttl_max,
             redis: Redis::new(server, Data::new()),
             is_up: true,
             frozen_until: 0,
@@ -200,9 +203,11 @@ impl Node {
         let expires = u64::try_from(entry.expires?).ok()? * MILLI;
         let ttl = expires.saturating_sub(entry.extended);
         // Who owns it takes off the drift; one percent, as everywhere here. A clock that was set
-        // back in the meantime keeps the key for longer than anybody believes in it.
+        // back in the meantime keeps the key for longer than anybody believes in it, and so does
+        // one that is behind that of the server which the key was copied from.
         let drift = ttl / 100 + 2 * MILLI;
-        Some(self.clock.when(expires - drift).min(now + ttl.saturating_sub(drift)))
+        let longest = ttl.saturating_sub(drift).min(self.ttl_max);
+        Some(self.clock.when(expires - drift).min(now + longest))
     }
 
     /// Whether the key holds this token.

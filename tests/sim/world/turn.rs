@@ -304,8 +304,6 @@ impl World {
     fn gather(&mut self, client: usize) -> bool {
         // Its type is that of the encoder's buffer, which needs no name here.
         let mut encoded = Default::default();
-        let drawn = self.clients[client].take_drawn();
-        self.note_drawn(client, drawn);
         let mut failure = None;
         let mut handed_out = Vec::new();
         let (mut fenced, mut raised) = (Vec::new(), Vec::new());
@@ -313,7 +311,12 @@ impl World {
         let in_quarantine = it.slots_in_quarantine();
         let is_guarding = self.plan.is_guarding(client);
         it.batch.clear();
+        let take_drawn = it.drawn();
         while let Some(action) = it.engine.poll_action() {
+            // What is too late to be sent makes a round fail, and the next one may begin.
+            for (token, drawn) in take_drawn() {
+                self.checker.draw(client, token, drawn);
+            }
             match action {
                 Action::Connect { node } => it.steps.push_back(Step::Connect(node)),
                 Action::Close { node } => it.steps.push_back(Step::Close(node)),
