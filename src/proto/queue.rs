@@ -158,10 +158,15 @@ impl Queues {
 
     /// The nodes that are no gate of this key now.
     pub(super) fn barred(&self, now: Moment, key: &Resource) -> NodeSet {
-        let barred = self.by_key.get(key).and_then(|queue| queue.barred.as_ref());
         let mut nodes = self.barred_for_now(now, key);
-        nodes.extend(barred.map_or(NodeSet::EMPTY, |barred| barred.for_good));
+        nodes.extend(self.barred_for_good(key));
         nodes
+    }
+
+    /// The nodes that never are one.
+    pub(super) fn barred_for_good(&self, key: &Resource) -> NodeSet {
+        let barred = self.by_key.get(key).and_then(|queue| queue.barred.as_ref());
+        barred.map_or(NodeSet::EMPTY, |barred| barred.for_good)
     }
 
     /// The nodes that have refused a wait for this key a short time ago.

@@ -802,7 +802,8 @@ impl Engine {
                     Hand { gates: self.counted_gate(now, key), tell: Tell::Nobody }
                 }
                 true => {
-                    let gates = self.nodes.open().without(self.queues.barred(now, key));
+                    // A node that has refused this engine for now may be the gate of others.
+                    let gates = self.nodes.open().without(self.queues.barred_for_good(key));
                     Hand { gates, tell: Tell::Next }
                 }
                 false => Hand::NONE,
