@@ -43,6 +43,10 @@ pub enum Work {
     Pair,
     /// The same, with a fencing token.
     Fenced,
+    /// The same with locks of other kinds: a share; a permit of several; several resources.
+    Share,
+    Permit,
+    Set,
     /// Acquire and release; only the acquisition is timed.
     Acquire,
     /// Acquire, and let go without waiting if the client can.
@@ -60,9 +64,12 @@ pub enum Work {
 }
 
 impl Work {
-    const ALL: [(Work, &'static str); 9] = [
+    const ALL: [(Work, &'static str); 12] = [
         (Work::Pair, "pair"),
         (Work::Fenced, "fenced"),
+        (Work::Share, "share"),
+        (Work::Permit, "permit"),
+        (Work::Set, "set"),
         (Work::Acquire, "acquire"),
         (Work::Drop, "drop"),
         (Work::Count, "count"),

@@ -82,7 +82,9 @@ impl Question {
     /// What its table shows.
     pub fn columns(self) -> Vec<Column> {
         match self {
-            Question::Pairs | Question::Fenced | Question::Drop => vec![P50, P99, CPU, FAILED],
+            Question::Pairs | Question::Fenced | Question::Kinds | Question::Drop => {
+                vec![P50, P99, CPU, FAILED]
+            }
             Question::Counts => vec![INSTRUCTIONS, ALLOCATIONS, CALLS],
             Question::Distance => vec![FAR_P50, FAR_P99, FAILED],
             Question::InFlight => vec![RATE, CPU, FAILED],
@@ -118,6 +120,7 @@ impl Question {
         match self {
             Question::Pairs => "Acquire and release, one after the other",
             Question::Fenced => "With fencing tokens",
+            Question::Kinds => "Other kinds of lock",
             Question::Counts => "What a pair costs that can be counted",
             Question::Drop => "Acquire and drop",
             Question::Distance => "Acquire from masters at different distances",
@@ -146,6 +149,11 @@ impl Question {
                  clock, but compares no numbers. Beside it, pairs without tokens, in the same \
                  turns: what a script costs that is a plain SET otherwise. One master is frozen in \
                  the second case."
+            }
+            Question::Kinds => {
+                "One pair after the other, of muxlock alone: a lock of one resource, a share, a \
+                 permit of a semaphore that is free, and a lock of eight resources. Each but the \
+                 first is taken by a script. The ratio is to the plain lock."
             }
             Question::Counts => {
                 "Instructions in user space are callgrind's, system calls are strace's: the \
@@ -210,7 +218,7 @@ impl Question {
     pub fn chart(self, cells: &[Cell]) -> String {
         let title = self.title();
         match self {
-            Question::Pairs | Question::Fenced | Question::Drop => {
+            Question::Pairs | Question::Fenced | Question::Kinds | Question::Drop => {
                 rows(title, P50, Some(P99), cells)
             }
             Question::Counts => rows(title, INSTRUCTIONS, None, cells),

@@ -34,6 +34,12 @@ pub const MUXLOCK_DROP: &str = "muxlock, drop";
 /// Those whose locks come with fencing tokens.
 pub const FLOOR_FENCED: &str = "floor, fenced";
 pub const MUXLOCK_FENCED: &str = "muxlock, fenced";
+/// Locks of different kinds.
+pub const PLAIN: &str = "plain lock";
+pub const SHARE: &str = "share";
+pub const PERMIT: &str = "permit, 1 of 5";
+pub const SET: &str = "set of 8";
+const SET_RESOURCES: usize = 8;
 /// One thread for all pairs, or one for each.
 pub const FLOOR_IN_FLIGHT: &str = "floor, one thread";
 pub const FLOOR_THREADS: &str = "floor, threads";
@@ -50,6 +56,7 @@ const NUMBERS: u32 = 10_000;
 pub enum Question {
     Pairs,
     Fenced,
+    Kinds,
     Counts,
     Drop,
     Distance,
@@ -64,9 +71,10 @@ pub enum Question {
 
 impl Question {
     /// All, in the order of asking.
-    pub const ALL: [Question; 12] = [
+    pub const ALL: [Question; 13] = [
         Question::Pairs,
         Question::Fenced,
+        Question::Kinds,
         Question::Counts,
         Question::Drop,
         Question::Distance,
@@ -84,6 +92,7 @@ impl Question {
         match self {
             Question::Pairs => "pairs",
             Question::Fenced => "fenced",
+            Question::Kinds => "kinds",
             Question::Counts => "counts",
             Question::Drop => "drop",
             Question::Distance => "distance",
@@ -139,6 +148,7 @@ impl Inquiry {
         match question {
             Question::Pairs => self.pairs(states),
             Question::Fenced => self.fenced(),
+            Question::Kinds => self.kinds(),
             Question::Counts => self.counts(),
             Question::Drop => self.drop(),
             Question::Distance => self.distance(),
@@ -227,6 +237,22 @@ impl Inquiry {
             cells.push(play(&plan, &[&self.pool])?);
         }
         Ok(cells)
+    }
+
+    /// Beside plain locks of the same client.
+    fn kinds(&mut self) -> io::Result<Vec<Cell>> {
+        let (repeats, turns) = self.repeats();
+        let kinds = [
+            (PLAIN, Work::Pair, 1),
+            (SHARE, Work::Share, 1),
+            (PERMIT, Work::Permit, 1),
+            (SET, Work::Set, SET_RESOURCES),
+        ];
+        let players = kinds.map(|(label, work, size)| {
+            named(label, Job { size, ..self.job(Client::Muxlock, work) })
+        });
+        let plan = self.plan("healthy", players.into(), repeats, turns);
+        Ok(vec![play(&plan, &[&self.pool])?])
     }
 
     fn counts(&mut self) -> io::Result<Vec<Cell>> {
@@ -359,7 +385,7 @@ impl Inquiry {
     }
 
     fn contention(&mut self) -> io::Result<Vec<Cell>> {
-        let turn = Duration::from_millis(self.either(500, 2_000));
+        let turn = Duration::from_millis(self.either(500, 5_000));
         contention::ask(&self.pool, TTL, self.either(1, 5), turn)
     }
 

@@ -5,7 +5,7 @@ use crate::driver::{Cell, Entry, Verdict};
 use crate::job::{Client, Sample};
 use crate::questions::{
     FAR, FLOOR_DROP, FLOOR_FENCED, FLOOR_IN_FLIGHT, FLOOR_THREADS, MUXLOCK_DROP, MUXLOCK_FENCED,
-    MUXLOCK_IN_FLIGHT, MUXLOCK_THREADS, Question, STATES,
+    MUXLOCK_IN_FLIGHT, MUXLOCK_THREADS, PERMIT, PLAIN, Question, SET, SHARE, STATES,
 };
 use crate::report::{Answer, number};
 
@@ -96,8 +96,23 @@ pub fn all(answers: &[Answer]) -> Vec<Target> {
         at_most("pairs/s lost from 5 to 9 masters, in per cent", 35.0, 0, lost(Client::Muxlock))
             .beside(lost(Client::Floor)),
     ];
+    targets.extend(kinds(&answers));
     targets.extend(contention(&answers));
     targets
+}
+
+/// Those of locks that are not of one plain key.
+fn kinds(answers: &Answers) -> Vec<Target> {
+    let to_plain = |label: &str| {
+        let entry = |label| answers.labelled(Question::Kinds, "healthy", label);
+        let pair = entry(label).zip(entry(PLAIN));
+        vec![pair.map_or(f64::NAN, |(kind, plain)| kind.ratio(plain, |sample| sample.p50))]
+    };
+    vec![
+        at_most("a share, p50 to a plain lock", 1.15, 2, to_plain(SHARE)),
+        at_most("a permit, p50 to a plain lock", 1.15, 2, to_plain(PERMIT)),
+        at_most("eight resources, p50 to a plain lock", 1.30, 2, to_plain(SET)),
+    ]
 }
 
 /// Those of processes that want one lock.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::clients::muxlock::{Fencing, Guest, Muxlock};
+use crate::clients::muxlock::{Fencing, Guest, Kinds, Muxlock};
 use crate::clients::redis::Redis;
 use crate::clients::redlock::Redlock;
 use crate::clients::rslock::{Rslock, Tasks};
@@ -68,6 +68,7 @@ fn muxlock(job: &Job) -> Result<(), Failure> {
         }
         Work::Resources => one_by_one(job, Muxlock::over_resources(job)?),
         Work::Fenced => one_by_one(job, Fencing::for_job(job)?),
+        Work::Share | Work::Permit | Work::Set => one_by_one(job, Kinds::for_job(job)?),
         Work::Pair | Work::Acquire | Work::Drop | Work::Count => {
             one_by_one(job, Muxlock::for_job(job)?)
         }

@@ -14,12 +14,16 @@ use muxlock::{
 use super::{Failure, Locks, Waits};
 use crate::clock;
 use crate::flight::{Flight, Turned};
-use crate::job::{Job, slot_key};
+use crate::job::{Job, Work, slot_key};
 
 /// How long it may take until all masters vote: young ones are in quarantine.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
 /// What a connection may take in any case.
 const CONNECT_MIN: Duration = Duration::from_millis(500);
+/// More than one plan has.
+const WORKERS: usize = 100;
+/// Of a semaphore of which one is taken at a time.
+const PERMITS: u32 = 5;
 /// More than one for each master.
 const EVENTS: usize = 128;
 
@@ -142,6 +146,44 @@ impl Locks for Fencing {
     }
 
     fn unlock(&mut self, held: Fenced<LockGuard>) -> bool {
+        held.unlock().is_ok_and(|released| released.was_held())
+    }
+}
+
+/// The blocking handle, with locks that are not of one plain key.
+pub struct Kinds {
+    redlock: Redlock,
+    work: Work,
+    ttl: Duration,
+    /// As many as the job is large.
+    names: Vec<String>,
+}
+
+impl Kinds {
+    /// Of the kind that the work says.
+    pub fn for_job(job: &Job) -> Result<Kinds, Failure> {
+        let names =
+            (0..job.size).map(|slot| slot_key(job.number as usize + slot * WORKERS)).collect();
+        Ok(Kinds { redlock: settled(job)?, work: job.work, ttl: job.ttl, names })
+    }
+}
+
+impl Locks for Kinds {
+    type Held = LockGuard;
+
+    fn lock(&mut self) -> Option<LockGuard> {
+        let taken = match self.work {
+            Work::Share => self.redlock.try_read(&self.names[0], self.ttl),
+            Work::Permit => self
+                .redlock
+                .semaphore(&self.names[0], PERMITS)
+                .and_then(|semaphore| semaphore.try_acquire(self.ttl)),
+            _ => self.redlock.try_lock_all(&self.names, self.ttl),
+        };
+        taken.ok()
+    }
+
+    fn unlock(&mut self, held: LockGuard) -> bool {
         held.unlock().is_ok_and(|released| released.was_held())
     }
 }
