@@ -160,6 +160,12 @@ impl World {
     /// What a server has changed for such a command: its own, and what is over (invariant 6).
     pub fn check_form(&mut self, node: usize, id: usize, form: &Form<'_>, changes: &[Change]) {
         let now = (self.nodes[node].wall(self.now) / MILLI) as i64;
+        let had_own =
+            changes.iter().filter_map(|it| it.before.as_ref()).any(|before| match before {
+                Value::Text(text) => text == form.token,
+                Value::Sorted(members) => members.get(form.token).is_some_and(|until| *until > now),
+                _ => false,
+            });
         for change in changes.iter().filter(|it| it.key.1 != b"marker" && !is_intent(&it.key.1)) {
             let before = change.before.clone();
             let is_own = matches!(&before, Some(Value::Text(text)) if text == form.token);
@@ -182,9 +188,10 @@ impl World {
                 let text = format!("node {node}: {kind:?} of {key} for {}", Short(form.token));
                 self.fail("CAD-ONLY", || text);
             }
+            // What is raised, or becomes a share, was set before.
             let sets = match change.kind {
-                ChangeKind::Set => true,
-                ChangeKind::Member => self.nodes[node].has(&change.key, form.token),
+                ChangeKind::Set => !is_own,
+                ChangeKind::Member => !had_own && self.nodes[node].has(&change.key, form.token),
                 _ => false,
             };
             if sets && form.step != Step::Free {
