@@ -158,7 +158,7 @@ impl World {
             grants: vec![0; clients],
             hold_max: self.choices.pick(&[20 * MILLI, MILLI, 50 * MICRO]).min(ttl / 10),
             think_max: self.choices.pick(&[0, 0, 5 * MILLI]),
-            free_at: now,
+            free_at: self.is_free_from(),
             holder: None,
             handed_at: None,
             hand_offs: Vec::new(),
@@ -185,6 +185,24 @@ impl World {
     /// Short, so that what a member leaves that is lost in a round soon ends.
     fn crowd_ttl(&self) -> u64 {
         self.plan.max_ttl.min(TTL_MAX)
+    }
+
+    /// When a quorum of nodes will have lost the key that was left there: a client that has
+    /// forgotten a lock does not release it.
+    fn is_free_from(&self) -> u64 {
+        let key = self.key_of(0);
+        let mut ends: Vec<u64> = self
+            .nodes
+            .iter()
+            .map(|node| {
+                let wall = (node.wall(self.now) / MILLI) as i64;
+                let entry = node.redis.data.get(&key);
+                let expires = entry.map_or(wall, |entry| entry.expires.unwrap_or(wall));
+                self.now + u64::try_from(expires - wall).unwrap_or(0) * MILLI
+            })
+            .collect();
+        ends.sort_unstable();
+        ends[ends.len() / 2]
     }
 
     fn rounds_of_all(&self) -> u64 {
