@@ -302,7 +302,10 @@ impl Engine {
                 queue.first = Some(id);
                 let is_crowded = queue.is_crowded(now);
                 match held_until {
-                    None if is_crowded && self.join_crowd(now, op, key) => return false,
+                    None if is_crowded => {
+                        self.join_crowd(now, op, key);
+                        return false;
+                    }
                     None => return true,
                     Some(held_until) => held_until.min(give_up_at),
                 }
@@ -316,12 +319,12 @@ impl Engine {
     }
 
     /// Others wait on the masters, and an acquisition that tried at once would always come before
-    /// those that are told (W7). Returns whether it waits behind them.
-    fn join_crowd(&mut self, now: Moment, op: usize, key: &Resource) -> bool {
+    /// those that are told (W7).
+    fn join_crowd(&mut self, now: Moment, op: usize, key: &Resource) {
         if let Task::Acquire { last, .. } = &mut self.operations[op].task {
             *last = Some(Box::new(Last { key: key.clone(), report: None }));
         }
-        self.queue_up_first(now, op, key)
+        self.queue_up_behind(now, op, key);
     }
 
     /// The first in the queue is due to start. If the lock was extended meanwhile, it waits longer;

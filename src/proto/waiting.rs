@@ -103,6 +103,17 @@ impl Engine {
         self.take_place(now, op, number)
     }
 
+    /// Others wait on the masters: without a place, it lets those come first that are told to go.
+    pub(super) fn queue_up_behind(&mut self, now: Moment, op: usize, key: &Resource) {
+        if self.queue_up_first(now, op, key) {
+            return;
+        }
+        if let Some((op, give_up_at)) = self.operations.patience_of(self.operations.id_of(op)) {
+            let at = now.after(stagger(self.round_trip()));
+            self.operations.set_timer(op, give_up_at.min(at));
+        }
+    }
+
     /// The acquisition is now the first of its line, which has this stand. If the one before it was
     /// waiting there, the place and the watches stay as they are. Returns whether it waits there.
     pub(super) fn inherit(
@@ -866,12 +877,15 @@ impl Engine {
         self.queues.set_stand(key, None);
         self.queues.set_crowd(key, now.after(CROWD_FOR), None);
         let first = self.queues.first_of(key);
-        first.and_then(|first| self.operations.patience_of(first)).is_some_and(
-            |(op, give_up_at)| {
-                let is_waiting = matches!(self.operations[op].progress, Progress::Waiting);
-                is_waiting && now < give_up_at && self.queue_up_first(now, op, key)
-            },
-        )
+        let Some((op, give_up_at)) = first.and_then(|first| self.operations.patience_of(first))
+        else {
+            return false;
+        };
+        let waits = matches!(self.operations[op].progress, Progress::Waiting) && now < give_up_at;
+        if waits {
+            self.queue_up_behind(now, op, key);
+        }
+        waits
     }
 
     /// A gate has said how many stand in its queue (W7, W13).

@@ -684,6 +684,45 @@ fn w7_after_a_hand_on_it_stands_behind_the_others() {
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)], "others wait there");
 }
 
+/// It would otherwise always come before those that are told to go.
+#[test]
+fn w7_without_a_place_it_lets_others_come_first() {
+    let mut s = queueing();
+    let (gate, lease) = held_through_queue(&mut s);
+    s.engine.release(s.now, lease);
+    s.drain();
+    for node in 0..NODES {
+        s.reply(node, Reply::Integer(if node == gate { 1 + 2 * 3 } else { 1 }));
+    }
+    assert!(s.done().is_some());
+    patient(&mut s);
+    let mut acted = s.drain();
+    for _ in 0..NODES {
+        let at = match acted[..] {
+            [Acted::Wait(at, Waits::QueueUp)] => at,
+            [Acted::Wait(at, Waits::Hello)] => {
+                s.allow_waits(at);
+                assert_eq!(s.drain(), [Acted::Wait(at, Waits::QueueUp)]);
+                at
+            }
+            _ => panic!("{acted:?}"),
+        };
+        s.reply(at, server_error(ServerErrorKind::Busy));
+        s.pass(Duration::ZERO);
+        acted = s.drain();
+    }
+    assert!(sets(&acted), "{acted:?}");
+    let lease = granted(&mut s);
+    s.engine.release(s.now, lease);
+    s.drain();
+    s.replies(0..NODES, Reply::Integer(1));
+    assert!(s.done().is_some());
+    patient(&mut s);
+    assert_eq!(s.drain(), [], "no node gives it a place, and others wait");
+    s.pass(STAGGER);
+    assert!(sets(&s.drain()));
+}
+
 /// A node that reads nothing, or has stood still for too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Still {

@@ -494,8 +494,9 @@ impl World {
         }
         self.clients[client].slots[slot].unsent.extend_from_slice(&bytes[count..]);
         if is_cut {
-            // The kernel had no room for a moment.
-            let later = self.choices.magnitude(10 * MICRO, 5 * MILLI);
+            // The kernel had no room for a moment: a short one, when all is well.
+            let longest = if self.is_faulty { 5 * MILLI } else { 4 * self.plan.wire.latency };
+            let later = self.choices.magnitude(10 * MICRO, longest.min(5 * MILLI));
             self.wake_client(client, self.now + later);
         }
         if count > 0 {
