@@ -24,6 +24,9 @@ use crate::token::LockToken;
 const QUEUES_TIDY: usize = 256;
 /// A node that refuses a place by an error that passes is asked for one again after this time.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
+/// After so many locks in a row a line looks for the first time whether others wait; then after
+/// twice as many each time, up to a whole turn.
+const ROW_FIRST: u32 = 4;
 /// A lock that is taken again within this time after its release continues a row.
 const STREAK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -53,6 +56,8 @@ struct Queue {
     /// the masters; and until when another one counts (W13).
     streak: u32,
     streak_until: Option<Moment>,
+    /// How many rows have ended since others were last seen on the masters.
+    rows_alone: u32,
     barred: Option<Box<Barred>>,
 }
 
@@ -199,7 +204,7 @@ impl Queues {
     /// Others are believed to wait on the masters until then, because this node has said so.
     pub(super) fn set_crowd(&mut self, key: &Resource, until: Moment, node: Option<usize>) {
         if let Some(queue) = self.by_key.get_mut(key) {
-            queue.crowd = Some((until, node));
+            (queue.crowd, queue.rows_alone) = (Some((until, node)), 0);
         }
     }
 
@@ -235,15 +240,21 @@ impl Queues {
     /// Whether the line has taken the lock so often in a row that it is time to look whether others
     /// wait for it (W13). Then a new row begins.
     pub(super) fn is_long_streak(&mut self, key: &Resource) -> bool {
-        let Some(queue) = self.by_key.get_mut(key).filter(|queue| queue.streak >= TURN_MAX) else {
+        let is_long = |queue: &&mut Queue| queue.streak >= queue.row_max();
+        let Some(queue) = self.by_key.get_mut(key).filter(is_long) else {
             return false;
         };
-        queue.streak = 0;
+        (queue.streak, queue.rows_alone) = (0, queue.rows_alone.saturating_add(1));
         true
     }
 }
 
 impl Queue {
+    /// How long a row may become: a line that knows nothing of others looks sooner.
+    fn row_max(&self) -> u32 {
+        TURN_MAX.min(ROW_FIRST << self.rows_alone.min(TURN_MAX))
+    }
+
     fn is_crowded(&self, now: Moment) -> bool {
         self.crowd.is_some_and(|(until, _)| now < until)
     }

@@ -13,6 +13,8 @@ use crate::token::LockToken;
 /// The first slow look at the queue; each later one comes after twice the time (W10).
 const SLOW_MIN: Duration = Duration::from_millis(50);
 const SLOW_MAX: Duration = Duration::from_millis(3_200);
+/// No sooner than this for each engine before it: of many that wait, some look soon.
+const SLOW_EACH: Duration = Duration::from_millis(5);
 /// Part of the time after which a head is believed to sleep; the rest is round trips.
 const STAGGER_MIN: Duration = Duration::from_millis(2);
 const STAGGER_ROUND_TRIPS: u32 = 4;
@@ -143,6 +145,15 @@ impl Stand {
         self.is_new = self.slow_looks == 0;
         self.slow_looks = self.slow_looks.saturating_add(1);
         self.slow_at = now.after(between(pause, pause.mul_f64(1.3), random));
+    }
+
+    /// Its place is told: those far back need not look soon.
+    pub(super) fn stand_at(&mut self, now: Moment, place: u32) {
+        self.place = Some(place);
+        if place < PLACE_NONE {
+            let pause = SLOW_EACH.saturating_mul(place).min(SLOW_MAX);
+            self.slow_at = self.slow_at.max(now.after(pause));
+        }
     }
 
     /// Its engine waits anew: slow looks begin again.

@@ -490,7 +490,7 @@ impl Engine {
             return;
         };
         self.stats.queued += u64::from(stand.place.is_none());
-        stand.place = Some(place);
+        stand.stand_at(now, place);
         let Some(stand) = self.stands.get(number) else {
             return;
         };

@@ -1131,6 +1131,30 @@ fn w10_slow_looks_come_ever_more_rarely() {
     assert!((3_200..=4_165).contains(&last), "{pauses:?}");
 }
 
+/// When it looks again, having been told this place.
+fn look_at(at: i64) -> u128 {
+    let mut s = queueing();
+    let gate = standing(&mut s, at, HELD);
+    s.drain();
+    let start = s.now;
+    loop {
+        s.pass(Duration::from_millis(1));
+        if s.drain() == [Acted::Wait(gate, Waits::QueueUp)] {
+            return s.now.since(start).as_millis();
+        }
+    }
+}
+
+/// Others that stand before it look in its place.
+#[test]
+fn w10_far_back_it_looks_later() {
+    assert_eq!(look_at(100), 500);
+    assert_eq!(look_at(1_022), 3_200);
+    assert!((50..=66).contains(&look_at(9)));
+    // It has no place: it asks for one soon.
+    assert!((50..=66).contains(&look_at(1_023)));
+}
+
 /// W12.
 #[test]
 fn w12_patience_over_it_leaves_its_place() {
@@ -1337,6 +1361,40 @@ fn w13_line_that_never_queued_counts_who_does() {
         lease = granted(&mut s);
     }
     panic!("its turn never ends");
+}
+
+/// Releases that are handed on at all nodes, by how many locks stand in their row.
+fn rows(s: &mut Scenario, locks: usize, others: i64) -> Vec<usize> {
+    let (mut rows, mut row) = (Vec::new(), 0);
+    for _ in 0..locks {
+        patient(s);
+        assert!(sets(&s.drain()));
+        let lease = granted(s);
+        row += 1;
+        s.engine.abandon(s.now, lease);
+        let hands = s.drain().iter().filter(|acted| matches!(acted, Acted::HandOn(..))).count();
+        if hands == NODES {
+            rows.push(row);
+            row = 0;
+        }
+        let left = if hands == NODES { 2 * others } else { 0 };
+        s.replies(0..NODES, Reply::Integer(1 + left));
+        if others > 0 && hands == NODES {
+            break;
+        }
+    }
+    rows
+}
+
+/// Clients that start together should have alike shares soon.
+#[test]
+fn w13_row_ends_sooner_while_nothing_is_known_of_others() {
+    let mut s = queueing();
+    assert_eq!(rows(&mut s, 64, 0), [4, 8, 16, 16, 16]);
+    assert_eq!(rows(&mut s, 64, 3), [12], "the fifth row goes on");
+    // Those who waited have gone, and nothing is known again.
+    s.pass(Duration::from_secs(2));
+    assert_eq!(rows(&mut s, 12, 0), [4, 8]);
 }
 
 #[test]
