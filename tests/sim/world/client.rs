@@ -105,6 +105,8 @@ pub struct Client {
     pub steps: VecDeque<Step>,
     pub batch: Vec<u8>,
     pub paused_until: u64,
+    /// Its engine waits until then for the ends of locks that the application has forgotten.
+    pub forgotten_until: u64,
     pub wake_at: u64,
     /// The turns at `spun_at`.
     pub turns: u32,
@@ -149,6 +151,7 @@ impl Client {
             steps: VecDeque::new(),
             batch: Vec::new(),
             paused_until: 0,
+            forgotten_until: 0,
             wake_at: u64::MAX,
             turns: 0,
             spun_at: 0,

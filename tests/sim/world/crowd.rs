@@ -431,7 +431,8 @@ impl World {
         let waits = |client: &usize| {
             let began = crowd.waits[*client].as_ref().map(|wait| wait.began);
             // Who sees no quorum of nodes that vote waits for them.
-            let resumed = self.clients[*client].paused_until.max(crowd.lacked_at[*client]);
+            let it = &self.clients[*client];
+            let resumed = it.paused_until.max(it.forgotten_until).max(crowd.lacked_at[*client]);
             began.is_some_and(|began| began.max(resumed) + drift + WAKE_MAX < self.now)
         };
         if let Some(client) = (0..self.clients.len()).find(waits) {

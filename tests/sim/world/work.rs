@@ -336,6 +336,9 @@ impl World {
             self.timeline.note(self.now, || format!("client {client} forgets {}", Short(&token)));
             self.checker.end(&token);
             self.checker.disown(&token);
+            let it = &mut self.clients[client];
+            let end = it.clock.when(lease.valid_until().as_nanos());
+            it.forgotten_until = it.forgotten_until.max(end);
         }
     }
 
