@@ -1,5 +1,10 @@
 local k,q,r,n,i=KEYS[1],KEYS[2],0,0,0
-if redis.call("GET",k)==ARGV[2] then r=redis.call("DEL",k) end
+local v=redis.pcall("GET",k)
+if v==ARGV[2] then r=redis.call("DEL",k)
+elseif type(v)=="table" then
+local t=redis.pcall("TYPE",k)["ok"]
+if not t or t=="string" then return v end
+end
 if ARGV[3]=="1" then
 n=redis.pcall("LREM",q,1,ARGV[1])
 while i<2 and type(n)=="number" do
