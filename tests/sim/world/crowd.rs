@@ -290,9 +290,13 @@ impl World {
             // They come and go, and never meet.
             (crowd.is_complete, crowd.is_split) = (true, true);
         }
+        // What was left on the nodes, or a quarantine, may have kept all of them out until now.
+        let is_first = crowd.grants.iter().all(|grants| *grants == 0);
+        if !crowd.is_complete || is_first {
+            crowd.rounds_before = rounds;
+        }
         if !crowd.is_complete {
             crowd.grants[client] = 0;
-            crowd.rounds_before = rounds;
         }
         crowd.left = crowd.left.saturating_sub(u32::from(crowd.is_complete));
         crowd.grants[client] += 1;
