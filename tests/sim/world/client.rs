@@ -105,6 +105,8 @@ pub struct Client {
     pub steps: VecDeque<Step>,
     pub batch: Vec<u8>,
     pub paused_until: u64,
+    /// The first reading of its clock since the engine's actions were taken.
+    pub read_first: Option<u64>,
     /// Its engine waits until then for the ends of locks that the application has forgotten.
     pub forgotten_until: u64,
     pub wake_at: u64,
@@ -151,6 +153,7 @@ impl Client {
             steps: VecDeque::new(),
             batch: Vec::new(),
             paused_until: 0,
+            read_first: None,
             forgotten_until: 0,
             wake_at: u64::MAX,
             turns: 0,
@@ -177,6 +180,7 @@ impl Client {
         if now > self.told {
             (self.told, self.steady) = (now, now.saturating_sub(self.jumped));
         }
+        self.read_first.get_or_insert(self.told);
         self.now.store(self.told, Ordering::Relaxed);
         Moment::with_jumps(now, self.jumped)
     }

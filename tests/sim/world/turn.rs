@@ -311,6 +311,8 @@ impl World {
         let in_quarantine = it.slots_in_quarantine();
         let is_guarding = self.plan.is_guarding(client);
         it.batch.clear();
+        // Since then the engine may have begun a renewal, whatever held the process up.
+        let begun = it.read_first.take().unwrap_or(it.told);
         let take_drawn = it.drawn();
         while let Some(action) = it.engine.poll_action() {
             // What is too late to be sent makes a round fail, and the next one may begin.
@@ -332,7 +334,7 @@ impl World {
                         if let Command::Extend { .. } | Command::Heal { .. } = command {
                             let sent = nodes.iter().map(|slot| 1 << slot).sum();
                             if is_new_renewal(&mut it.operations, token, sent) {
-                                self.checker.start_extension(it.told, &digits(token));
+                                self.checker.start_extension(begun, &digits(token));
                             }
                         }
                     }
