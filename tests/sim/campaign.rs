@@ -1,5 +1,6 @@
 //! Many seeds on all cores, and a report.
 
+use std::env;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -166,10 +167,14 @@ pub fn explain(seed: u64, class: Option<Class>, violation: &Violation) {
         outcome.violation.is_some_and(|found| found.rule == violation.rule)
     };
     let length = again.drawn.len();
-    let shrunk = shrink(again.drawn, SHRINKING_RUNS_MAX, fails);
+    // A smaller run may fail for another reason.
+    let is_whole = env::var_os("MUXLOCK_SIM_WHOLE").is_some();
+    let (runs, lines) =
+        if is_whole { (0, usize::MAX) } else { (SHRINKING_RUNS_MAX, TIMELINE_LINES_MAX) };
+    let shrunk = shrink(again.drawn, runs, fails);
     println!("\nseed {seed}: {} of {length} choices are enough", shrunk.len());
     let outcome = world::run(Choices::from_record(shrunk), class, true);
-    let skipped = outcome.timeline.len().saturating_sub(TIMELINE_LINES_MAX);
+    let skipped = outcome.timeline.len().saturating_sub(lines);
     if skipped > 0 {
         println!("({skipped} lines before)");
     }

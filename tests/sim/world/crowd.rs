@@ -281,7 +281,7 @@ impl World {
         // Nobody's share counts before everybody has come, and stands in a queue.
         let is_there = |(other, wait): (usize, &Option<_>)| {
             let queued = self.clients[other].engine.stats().queued;
-            other == client || wait.is_some() && queued > crowd.queued_before[other]
+            queued > crowd.queued_before[other] && (other == client || wait.is_some())
         };
         let is_complete = crowd.waits.iter().enumerate().all(is_there);
         crowd.is_complete |= is_complete;
