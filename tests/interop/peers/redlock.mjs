@@ -85,3 +85,5 @@ for await (const line of createInterface({ input: process.stdin })) {
   }
 }
 for (const client of clients) client.disconnect();
+// It is still open, and would keep the process alive.
+process.stdin.destroy();
