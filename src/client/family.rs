@@ -116,8 +116,11 @@ impl Redlock {
     /// that of [`try_lock`](Redlock::try_lock), which cannot be taken where readers were and have
     /// not released it. [`LockGuard::downgrade`] turns it into a share.
     ///
+    /// A share that the caller holds counts as any other: release it first.
+    ///
     /// # Errors
-    /// The same as [`try_lock`](Redlock::try_lock).
+    /// The same as [`try_lock`](Redlock::try_lock). It is
+    /// [`Contended`](crate::LockErrorKind::Contended) also while this client has a share.
     pub fn try_write(
         &self,
         resource: impl AsRef<[u8]>,
@@ -130,6 +133,13 @@ impl Redlock {
     /// delays between them. While it waits, masters let no new readers in: each refusal leaves a
     /// sign there, the key with `:intent` after its name, for half a second. So readers who come
     /// and go cannot keep a writer out.
+    ///
+    /// A share that the caller holds counts as any other: this waits until it is released or ends,
+    /// and for all of `wait` if it is kept alive, or lives for longer and only the calling thread
+    /// could release it. That is no error of its own, because another thread may have the guard.
+    /// The share stays as it is, and no reader is let in meanwhile. To avoid it, release the share
+    /// first, and look again at what was read; or take the lock alone from the start, and
+    /// [`downgrade`](LockGuard::downgrade) it.
     ///
     /// # Errors
     /// The same as [`try_write`](Redlock::try_write), and

@@ -656,6 +656,11 @@ impl Engine {
 
     /// A round, because the lock is believed to be free (W11).
     fn try_now(&mut self, now: Moment, op: usize, number: u32) {
+        let patience = self.operations.patience_of(self.operations.id_of(op));
+        if patience.is_some_and(|(_, give_up_at)| now >= give_up_at) {
+            // No round starts after that (R9): the timer, which is due, ends it.
+            return;
+        }
         let stand = self.stand(number);
         stand.was_woken = true;
         stand.check_at = None;

@@ -20,14 +20,14 @@ macro_rules! script {
     };
 }
 
-const TAKE_ALL: [&str; 2] = script!("take_all");
-const KEEP_ALL: [&str; 2] = script!("keep_all");
-const FREE_ALL: &str = include_str!("../scripts/free_all.lua").trim_ascii_end();
-const TAKE_SHARED: [&str; 2] = script!("take_shared");
-const KEEP_SHARED: [&str; 2] = script!("keep_shared");
-const FREE_SHARED: &str = include_str!("../scripts/free_shared.lua").trim_ascii_end();
-const TAKE_EXCLUSIVE: [&str; 2] = script!("take_exclusive");
-const TAKE_SLOT: [&str; 2] = script!("take_slot");
+pub(crate) const TAKE_ALL: [&str; 2] = script!("take_all");
+pub(crate) const KEEP_ALL: [&str; 2] = script!("keep_all");
+pub(crate) const FREE_ALL: &str = include_str!("../scripts/free_all.lua").trim_ascii_end();
+pub(crate) const TAKE_SHARED: [&str; 2] = script!("take_shared");
+pub(crate) const KEEP_SHARED: [&str; 2] = script!("keep_shared");
+pub(crate) const FREE_SHARED: &str = include_str!("../scripts/free_shared.lua").trim_ascii_end();
+pub(crate) const TAKE_EXCLUSIVE: [&str; 2] = script!("take_exclusive");
+pub(crate) const TAKE_SLOT: [&str; 2] = script!("take_slot");
 
 fn script(form: Form, step: FormStep, is_marked: bool) -> &'static str {
     let either = |both: [&'static str; 2]| both[usize::from(is_marked)];

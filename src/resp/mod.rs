@@ -22,6 +22,10 @@ pub(crate) use encode::{
     ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT,
     RAISE, RELEASE, SET_MARKED,
 };
+#[cfg(feature = "testing")]
+pub(crate) use forms::{
+    FREE_ALL, FREE_SHARED, KEEP_ALL, KEEP_SHARED, TAKE_ALL, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
+};
 pub use reader::ReplyReader;
 pub use resp3::Protocol;
 pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, SentinelMaster, answer, ask};

@@ -468,6 +468,21 @@ fn w6_told_to_go_it_takes_the_lock_at_once() {
     assert_eq!((s.engine.stats().told, s.engine.stats().queued), (1, 1));
 }
 
+/// R9: a process that was paused reads what it was told before it sees that its wait is over.
+#[test]
+fn w6_told_to_go_after_its_patience_it_starts_no_round() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 5, HELD);
+    let rounds = s.engine.stats().rounds;
+    s.now = s.now.after(PATIENCE);
+    s.tell(gate, "gresource");
+    assert_eq!(s.drain(), []);
+    s.pass(Duration::ZERO);
+    assert!(matches!(s.done(), Some(muxlock::Done::Acquired(Err(error))) if error.is_contended()));
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+    assert_eq!(s.engine.stats().rounds, rounds);
+}
+
 #[test]
 fn w6_told_to_be_next_it_takes_the_lock_a_stagger_later_if_it_is_still_free() {
     for is_free in [true, false] {

@@ -31,6 +31,23 @@ const EXTEND_OR_SET_MARKED: &str = concat!(
     include_str!("../../src/scripts/extend_or_set_marked.lua"),
 );
 
+/// Without a flush marker, and with one.
+macro_rules! form {
+    ($name:literal) => {
+        [form!("form_time", $name), form!("form_marker", $name)]
+    };
+    ($beginning:literal, $name:literal) => {
+        concat!(
+            include_str!(concat!("../../src/scripts/", $beginning, ".lua")),
+            include_str!(concat!("../../src/scripts/", $name, ".lua")),
+        )
+        .trim_ascii_end()
+    };
+}
+
+const FREE_ALL: &str = include_str!("../../src/scripts/free_all.lua").trim_ascii_end();
+const FREE_SHARED: &str = include_str!("../../src/scripts/free_shared.lua").trim_ascii_end();
+
 /// Random commands for a fake master and a real one.
 const COMMANDS: usize = 3_000;
 /// How far numbers may be apart that tell a time in milliseconds.
@@ -136,6 +153,32 @@ impl Pair {
         fake
     }
 
+    /// The same for a set of `a`, `b` and `c`, of which the reply may name the one that lives
+    /// longest: at one of both, two may live as long to the millisecond.
+    #[track_caller]
+    fn ask_which(&mut self, args: &[&[u8]]) -> Vec<u8> {
+        let (fake, real) = (self.fake.ask(args), self.real.ask(args));
+        let named = |reply: &[u8]| match reply {
+            [b':', digit @ b'2'..=b'4', b'\r', b'\n'] => {
+                Some(["a", "b", "c"][usize::from(digit - b'2')])
+            }
+            _ => None,
+        };
+        if let (Some(one), Some(other)) = (named(&fake), named(&real)) {
+            let is_close = |wire: &mut Wire| {
+                let [one, other] = [one, other].map(|key| {
+                    let pttl = wire.ask_text(&format!("PTTL {key}"));
+                    pttl[1..].trim_end().parse::<i64>().unwrap()
+                });
+                (one - other).abs() <= 2
+            };
+            assert!(one == other || is_close(&mut self.fake) || is_close(&mut self.real));
+        } else {
+            assert!(is_same(&fake, &real), "{}: {}", fake.escape_ascii(), real.escape_ascii());
+        }
+        fake
+    }
+
     #[track_caller]
     fn ask_text(&mut self, command: &str) {
         self.ask(&words(command));
@@ -153,9 +196,9 @@ fn is_same(fake: &[u8], real: &[u8]) -> bool {
             (fake - real).abs() < TOLERANCE_MS
         }
         _ => {
-            // What a server adds about the arguments, and to subcommands, is its own matter.
+            // What a server adds about arguments, subcommands and scripts is its own matter.
             let end = |reply: &[u8]| {
-                let marks = [", with args", ". Try "];
+                let marks = [", with args", ". Try ", " script: "];
                 let text = String::from_utf8_lossy(reply).into_owned();
                 marks.iter().fold(text, |text, mark| {
                     text.split(mark).next().unwrap_or_default().trim_end().to_owned()
@@ -241,6 +284,85 @@ fn random_commands_have_the_replies_of_a_real_master() {
         // A marker is a wall clock's time, which both servers read for themselves.
         if args != [b"GET", b"marker".as_slice()] {
             pair.ask(&args);
+        }
+    }
+}
+
+/// K1 to K8: the same for the scripts of what is not one plain key, and for plain ones beside them.
+#[test]
+fn scripts_of_every_form_have_the_replies_of_a_real_master() {
+    let test = "scripts_of_every_form_have_the_replies_of_a_real_master";
+    if is_older_than([7, 0, 0], test, WORDS) {
+        return;
+    }
+    const KEYS: [&str; 4] = ["a", "b", "c", "a:intent"];
+    const TOKENS: [&str; 3] = [
+        "0123456789abcdef0123456789abcdef01234567",
+        "89abcdef0123456789abcdef0123456789abcdef",
+        "intent",
+    ];
+    const TTLS: [&str; 4] = ["20000", "60000", "600000", "3000000"];
+    let sets = [form!("take_all"), form!("keep_all"), [FREE_ALL; 2]];
+    let shares = [form!("take_shared"), form!("keep_shared"), [FREE_SHARED; 2]];
+    let (writer, slots) = (form!("take_exclusive"), form!("take_slot"));
+    let (mut pair, mut choices) = (Pair::start(), Choices(43));
+    let mut votes = std::collections::BTreeSet::new();
+    for _ in 0..COMMANDS {
+        let (key, token, ttl) = (choices.pick(&KEYS), choices.pick(&TOKENS), choices.pick(&TTLS));
+        let last = choices.pick(&["0", "1", "2"]);
+        let one: Vec<&[u8]> = vec![choices.pick(&["a", "b"]), b"a:intent"];
+        let all: Vec<&[u8]> = vec![b"a", b"b", b"c"];
+        let number = |choices: &mut Choices| usize::from(choices.pick(&["0", "1", "2"])[0] - b'0');
+        let (scripts, keys, last) = match choices.pick(&["set", "share", "share", "write", "slot"])
+        {
+            b"set" => (sets[number(&mut choices)], all, last),
+            b"share" => (shares[number(&mut choices)], one, last),
+            // A sign stands for longer than any key, or none is left.
+            b"write" => (writer, one, choices.pick(&["0", "7000000"])),
+            _ => (slots, all, last),
+        };
+        let is_marked = scripts[0] != scripts[1] && choices.pick(&["0", "0", "1"]) == b"1";
+        let script = scripts[usize::from(is_marked)];
+        let count = (keys.len() + usize::from(is_marked)).to_string();
+        let mut args: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), count.as_bytes()];
+        if is_marked {
+            args.push(b"marker");
+        }
+        args.extend(keys);
+        args.extend([token, ttl, last]);
+        if is_marked {
+            args.push(choices.pick(&["0", "31000", "1000000"]));
+        }
+        let vote = if scripts == sets[0] { pair.ask_which(&args) } else { pair.ask(&args) };
+        votes.insert((script, vote));
+        let plain: Vec<&[u8]> = match choices.pick(&["set", "free", "keep", "heal", "del", "", ""])
+        {
+            b"set" => vec![b"SET", key, token, b"NX", b"PX", ttl],
+            b"free" => vec![b"EVAL", RELEASE.as_bytes(), b"1", key, token],
+            b"keep" => vec![b"EVAL", EXTEND.as_bytes(), b"1", key, token, ttl],
+            b"heal" => vec![b"EVAL", EXTEND_OR_SET.as_bytes(), b"1", key, token, ttl],
+            b"del" => vec![b"DEL", key, b"marker"],
+            _ => vec![b"GET", key],
+        };
+        for args in [plain, vec![b"PTTL", key], vec![b"EXISTS", b"a", b"b", b"c"]] {
+            pair.ask(&args);
+        }
+    }
+    // Both have said each of these.
+    let said =
+        |script: &'static str, vote| votes.contains(&(script, format!(":{vote}\r\n").into_bytes()));
+    for (scripts, expected) in [
+        (sets[0], ["1", "2", "4"]),
+        (sets[1], ["0", "1", "2"]),
+        (sets[2], ["0", "1", "1"]),
+        (shares[0], ["0", "1", "1"]),
+        (shares[1], ["0", "1", "2"]),
+        (shares[2], ["0", "1", "1"]),
+        (writer, ["0", "1", "1"]),
+        (slots, ["1", "2", "6"]),
+    ] {
+        for vote in expected {
+            assert!(said(scripts[0], vote), "{vote} is never answered to {}", scripts[0]);
         }
     }
 }
@@ -621,6 +743,43 @@ fn marked_and_healing_clients_are_served() {
     assert_eq!(masters[0].query(&[b"DEL", b"b"]), Value::Integer(1));
     lock.extend(TTL).unwrap();
     soon("it is healed", || masters[0].pttl(b"b") > 0);
+}
+
+/// Every kind of lock can be tried out, with a marker and healing, too.
+#[test]
+fn every_form_is_served() {
+    for marker in [None, Some("marker")] {
+        let masters = FakeMasters::start(3).unwrap();
+        let mut builder = Redlock::builder().nodes(masters.urls()).heal(Heal::On);
+        if let Some(marker) = marker {
+            masters.iter().for_each(|it| drop(it.query(&[b"SET", marker.as_bytes(), b"0"])));
+            builder = builder.flush_marker(marker);
+        }
+        let redlock = all_ready(&builder);
+        let set = redlock.try_lock_all(["a", "b"], TTL).unwrap();
+        assert!(redlock.try_lock("b", TTL).unwrap_err().is_contended());
+        let one = redlock.try_read("r", TTL).unwrap();
+        let two = redlock.try_read("r", TTL).unwrap();
+        assert!(redlock.try_write("r", TTL).unwrap_err().is_contended());
+        let share = redlock.try_write("w", TTL).unwrap().downgrade(TTL).unwrap();
+        let reader = redlock.try_read("w", TTL).unwrap();
+        let semaphore = redlock.semaphore("s", 2).unwrap();
+        let permit = || semaphore.try_acquire_for(TTL, PATIENT).unwrap();
+        let permits = [permit(), permit()];
+        assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
+        for lock in [set, one, two, share, reader].into_iter().chain(permits) {
+            let mut lock = lock;
+            lock.extend(TTL).unwrap();
+            assert!(lock.unlock().unwrap().was_held());
+        }
+        let reader = redlock.try_read("r", TTL).unwrap();
+        masters.hold("r", TTL);
+        assert!(redlock.try_read("r", TTL).unwrap_err().is_contended());
+        assert!(!reader.unlock().unwrap().was_held());
+        masters.iter().for_each(FakeMaster::flush);
+        let keys = u64::from(marker.is_some());
+        soon("nothing is left", || masters.iter().all(|it| it.dbsize() <= keys));
+    }
 }
 
 /// Also with a marker, and with masters of which one is ahead.

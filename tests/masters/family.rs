@@ -151,6 +151,29 @@ fn readers_share_and_exclude_writers() {
     nothing_is_left(&masters);
 }
 
+/// K4: a share of the same caller refuses it, and makes it wait. It costs the share nothing, and
+/// ends when another thread gives the share back.
+#[test]
+fn writer_waits_for_a_share_of_its_own() {
+    let (masters, redlock) = start(3);
+    let mut share = redlock.try_read("a", TTL).unwrap();
+    assert!(redlock.try_write("a", TTL).unwrap_err().is_contended());
+    let error = redlock.try_write_for("a", TTL, SHORT).unwrap_err();
+    assert!(error.is_contended() || error.is_timed_out(), "{error}");
+    assert!(share.is_valid());
+    share.extend(2 * TTL).unwrap();
+    let signs = || masters.iter().filter(|it| it.value_of(b"a:intent").unwrap().is_some()).count();
+    soon("its sign has ended", || signs() == 0);
+    std::thread::scope(|scope| {
+        let redlock = &redlock;
+        let writer = scope.spawn(move || redlock.try_write_for("a", TTL, PATIENT).unwrap());
+        soon("it waits", || signs() == 3);
+        assert!(share.unlock().unwrap().was_held());
+        assert!(writer.join().unwrap().unlock().unwrap().was_held());
+    });
+    nothing_is_left(&masters);
+}
+
 /// K4: a sorted set of others, which has no end, is left alone.
 #[test]
 fn sorted_set_of_others_is_left_alone() {

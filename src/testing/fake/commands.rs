@@ -99,7 +99,10 @@ impl Data {
             (b"PING", [text]) => Value::Bulk(text.to_vec()),
             (b"TIME", []) => time(now),
             (b"INFO", sections) => Value::Bulk(self.process.info(now, sections).into_bytes()),
-            (b"GET", [key]) => keys.get(now, key).map_or(Value::Nil, Value::Bulk),
+            (b"GET", [key]) => match keys.get(now, key) {
+                Ok(value) => value.map_or(Value::Nil, Value::Bulk),
+                Err(text) => error(text),
+            },
             (b"PTTL", [key]) => Value::Integer(keys.pttl(now, key)),
             (b"EXISTS", _) => number(rest.iter().filter(|key| keys.exists(now, key)).count()),
             (b"DEL", _) => number(rest.iter().filter(|key| keys.delete(now, key)).count()),

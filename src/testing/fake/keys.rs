@@ -24,13 +24,22 @@ const NEAR_MICROS: i64 = 500_000;
 pub(super) const SYNTAX: &str = "ERR syntax error";
 pub(super) const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+pub(super) const LACKING: &str = "ERR the script lacks keys or arguments";
+pub(super) const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
+/// What a key holds.
+#[derive(Debug)]
+pub(super) enum Held {
+    Text(Vec<u8>),
+    /// Shares of a resource, by their tokens, with their ends.
+    Shares(HashMap<Vec<u8>, Instant>),
+}
 
 #[derive(Debug)]
-struct Entry {
-    value: Vec<u8>,
+pub(super) struct Entry {
+    pub(super) value: Held,
     /// `None` if it stays.
-    expires: Option<Instant>,
+    pub(super) expires: Option<Instant>,
 }
 
 impl Entry {
@@ -68,20 +77,27 @@ impl Keys {
         self.counters.contains_key(key) || self.live(now, key).is_some()
     }
 
-    /// The value of a key.
-    pub(super) fn get(&mut self, now: Now, key: &[u8]) -> Option<Vec<u8>> {
-        self.live(now, key).map(|entry| entry.value.clone())
+    /// The value of a key, unless it is of another kind.
+    pub(super) fn get(&mut self, now: Now, key: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
+        if self.counters.contains_key(key) {
+            return Err(WRONG_TYPE);
+        }
+        match self.live(now, key).map(|entry| &entry.value) {
+            Some(Held::Text(value)) => Ok(Some(value.clone())),
+            Some(Held::Shares(_)) => Err(WRONG_TYPE),
+            None => Ok(None),
+        }
     }
 
     /// Sets a key, whatever it holds.
     pub(super) fn put(&mut self, now: Now, key: &[u8], value: &[u8], ttl: Duration) {
         let expires = now.steady.checked_add(ttl);
         self.counters.remove(key);
-        self.entries.insert(key.to_vec(), Entry { value: value.to_vec(), expires });
+        self.entries.insert(key.to_vec(), Entry { value: Held::Text(value.to_vec()), expires });
     }
 
     /// A key that has not expired.
-    fn live(&mut self, now: Now, key: &[u8]) -> Option<&mut Entry> {
+    pub(super) fn live(&mut self, now: Now, key: &[u8]) -> Option<&mut Entry> {
         let database = &mut self.entries;
         if database.get(key).is_some_and(|entry| entry.is_over(now)) {
             database.remove(key);
@@ -89,8 +105,8 @@ impl Keys {
         database.get_mut(key)
     }
 
-    fn holds(&mut self, now: Now, key: &[u8], value: &[u8]) -> bool {
-        self.live(now, key).is_some_and(|entry| entry.value == value)
+    fn holds(&mut self, now: Now, key: &[u8], value: &[u8]) -> Result<bool, &'static str> {
+        Ok(self.get(now, key)?.is_some_and(|held| held == value))
     }
 
     /// Whether there was such a key.
@@ -111,11 +127,11 @@ impl Keys {
         }
     }
 
-    fn set(
+    pub(super) fn set(
         &mut self,
         now: Now,
         key: &[u8],
-        value: &[u8],
+        value: Held,
         expires: Option<Instant>,
     ) -> Result<(), &'static str> {
         self.counters.remove(key);
@@ -126,7 +142,7 @@ impl Keys {
                 return Err(OUT_OF_MEMORY);
             }
         }
-        database.insert(key.to_vec(), Entry { value: value.to_vec(), expires });
+        database.insert(key.to_vec(), Entry { value, expires });
         Ok(())
     }
 
@@ -151,7 +167,7 @@ impl Keys {
         if only_if_absent && self.exists(now, key) {
             return Ok(Value::Nil);
         }
-        self.set(now, key, value, expires)?;
+        self.set(now, key, Held::Text(value.to_vec()), expires)?;
         Ok(Value::Status("OK".into()))
     }
 
@@ -168,10 +184,13 @@ impl Keys {
         let (keys, args) = words
             .split_at_checked(keys)
             .ok_or("ERR Number of keys can't be greater than number of args")?;
+        if let Some(vote) = self.eval_form(now, script, keys, args)? {
+            return Ok(Value::Integer(vote));
+        }
         let vote = match (std::str::from_utf8(script), keys, args) {
-            (Ok(INSPECT), [key, ..], _) => return Ok(self.inspect(now, key)),
+            (Ok(INSPECT), [key, ..], _) => return self.inspect(now, key),
             (Ok(RELEASE), [key, ..], [token, ..]) => {
-                i64::from(self.holds(now, key, token) && self.delete(now, key))
+                i64::from(self.holds(now, key, token)? && self.delete(now, key))
             }
             (Ok(EXTEND), [key, ..], [token, ttl, ..]) => self.extend(now, key, token, ttl)?,
             (Ok(EXTEND_OR_SET), [key, ..], [token, ttl, ..]) => {
@@ -209,7 +228,7 @@ impl Keys {
                 if wait > 0 { -wait } else { number }
             }
             (Ok(RAISE), [key, counters, ..], [token, bucket, number, ..]) => {
-                if !self.holds(now, key, token) {
+                if !self.holds(now, key, token)? {
                     return Ok(Value::Integer(0));
                 }
                 let number = integer(number).ok_or(NO_INTEGER)?;
@@ -231,7 +250,7 @@ impl Keys {
                 ),
                 ..,
             ) => {
-                return Err("ERR the script lacks keys or arguments");
+                return Err(LACKING);
             }
             _ => return Err("ERR unknown command: a fake master runs only scripts of muxlock"),
         };
@@ -275,9 +294,9 @@ impl Keys {
     }
 
     /// The beginning of a value, and its time to live.
-    fn inspect(&mut self, now: Now, key: &[u8]) -> Value {
-        let Some(value) = self.get(now, key) else {
-            return Value::Integer(0);
+    fn inspect(&mut self, now: Now, key: &[u8]) -> Result<Value, &'static str> {
+        let Some(value) = self.get(now, key)? else {
+            return Ok(Value::Integer(0));
         };
         // A real server hashes a short value with SHA-1.
         let value = match value.len() {
@@ -285,7 +304,7 @@ impl Keys {
             _ => value,
         };
         let head = value[..FINGERPRINT_BYTES_MAX].to_vec();
-        Value::Array(vec![Value::Bulk(head), Value::Integer(self.pttl(now, key))])
+        Ok(Value::Array(vec![Value::Bulk(head), Value::Integer(self.pttl(now, key))]))
     }
 
     /// Raises a time to live, and never lowers it.
@@ -296,10 +315,13 @@ impl Keys {
         token: &[u8],
         ttl: &[u8],
     ) -> Result<i64, &'static str> {
-        let Some(entry) = self.live(now, key).filter(|entry| entry.value == token) else {
+        if !self.holds(now, key, token)? {
+            return Ok(0);
+        }
+        let expires = expiry(now, ttl)?;
+        let Some(entry) = self.live(now, key) else {
             return Ok(0);
         };
-        let expires = expiry(now, ttl)?;
         entry.expires = Some(entry.expires.map_or(expires, |before| before.max(expires)));
         Ok(1)
     }
@@ -311,15 +333,15 @@ impl Keys {
         token: &[u8],
         ttl: &[u8],
     ) -> Result<i64, &'static str> {
-        if self.live(now, key).is_some() {
+        if self.get(now, key)?.is_some() {
             return self.extend(now, key, token, ttl);
         }
-        self.set(now, key, token, Some(expiry(now, ttl)?))?;
+        self.set(now, key, Held::Text(token.to_vec()), Some(expiry(now, ttl)?))?;
         Ok(2)
     }
 
     /// How many milliseconds the master must still not vote for; sets a marker that is missing.
-    fn look_at_marker(
+    pub(super) fn look_at_marker(
         &mut self,
         now: Now,
         marker: &[u8],
@@ -327,13 +349,13 @@ impl Keys {
     ) -> Result<i64, &'static str> {
         let wait = integer(wait).ok_or(NO_INTEGER)?;
         let wall = i64::try_from(now.wall.as_millis()).unwrap_or(i64::MAX);
-        let ready_at = self.live(now, marker).and_then(|entry| integer(&entry.value));
+        let ready_at = self.get(now, marker)?.and_then(|value| integer(&value));
         let rest = ready_at.map(|ready_at| ready_at.saturating_sub(wall));
         match rest.filter(|rest| *rest <= wait) {
             Some(rest) => Ok(rest.max(0)),
             None => {
                 let ready_at = wall.saturating_add(wait).to_string();
-                self.set(now, marker, ready_at.as_bytes(), None)?;
+                self.set(now, marker, Held::Text(ready_at.into_bytes()), None)?;
                 Ok(wait)
             }
         }
@@ -341,7 +363,7 @@ impl Keys {
 }
 
 /// When a key expires that is given this many milliseconds.
-fn expiry(now: Now, millis: &[u8]) -> Result<Instant, &'static str> {
+pub(super) fn expiry(now: Now, millis: &[u8]) -> Result<Instant, &'static str> {
     let millis = integer(millis).ok_or(NO_INTEGER)?;
     // A server adds it to its wall clock, in a number of this size.
     let wall = i64::try_from(now.wall.as_millis()).unwrap_or(i64::MAX);

@@ -2,6 +2,7 @@
 
 mod clock;
 mod commands;
+mod forms;
 mod info;
 mod keys;
 mod request;

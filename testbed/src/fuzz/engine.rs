@@ -1,11 +1,13 @@
 //! The engine, and arbitrary steps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Engine, Patience, Replication, Reply, Section, ServerError, ServerInfo,
+    Action, Command, Engine, FormStep, Patience, Replication, Reply, Section, ServerError,
+    ServerInfo,
 };
 use muxlock::{
     Cancelled, Done, Heal, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId,
@@ -41,11 +43,191 @@ const TTLS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// Nodes with different release commands are part of one round.
 const OFFERS: [ReleaseWith; 3] = [ReleaseWith::Script, ReleaseWith::Delex, ReleaseWith::Delifeq];
 
+/// How many permits there are.
+const SLOTS: u32 = 2;
+
+/// Which keys a command is about, and how they are locked.
+enum What {
+    Plain(Vec<u8>),
+    All(Vec<Vec<u8>>),
+    Shared(Vec<u8>),
+    /// For how long its refusal holds readers off.
+    Exclusive(Vec<u8>, Duration),
+    /// One of these.
+    Slot(Vec<Vec<u8>>, usize),
+}
+
+impl What {
+    fn of(command: &Command<'_>) -> Option<What> {
+        let form = match command {
+            Command::Acquire { key, .. }
+            | Command::Extend { key, .. }
+            | Command::Heal { key, .. }
+            | Command::Release { key, .. } => return Some(What::Plain(key.to_vec())),
+            Command::Form(form) => form,
+            _ => return None,
+        };
+        let mut keys = form.keys();
+        Some(match (form.slot(), form.step) {
+            (Some(slot), _) => What::Slot(keys, slot),
+            _ if form.is_share() => What::Shared(keys.swap_remove(0)),
+            (None, FormStep::Take { intent }) if keys[1].ends_with(b":intent") => {
+                What::Exclusive(keys.swap_remove(0), intent)
+            }
+            _ => What::All(keys),
+        })
+    }
+
+    /// Those that are locked.
+    fn keys(&self) -> &[Vec<u8>] {
+        match self {
+            What::Plain(key) | What::Shared(key) | What::Exclusive(key, _) => {
+                std::slice::from_ref(key)
+            }
+            What::All(keys) => keys,
+            What::Slot(keys, slot) => &keys[*slot..=*slot],
+        }
+    }
+}
+
+/// What a node has under a key. Late commands may leave it with more than a node can have.
+#[derive(Default)]
+struct Key {
+    /// Those that hold it alone, with the moment at which that ends.
+    alone: BTreeMap<LockToken, Moment>,
+    shares: BTreeMap<LockToken, Moment>,
+    /// Until when no new reader is let in.
+    sign: Option<Moment>,
+}
+
+impl Key {
+    fn is_absent(&self) -> bool {
+        self.alone.is_empty() && self.shares.is_empty()
+    }
+
+    fn expire(&mut self, now: Moment) {
+        self.alone.retain(|_, until| now < *until);
+        self.shares.retain(|_, until| now < *until);
+        self.sign = self.sign.filter(|until| now < *until);
+    }
+
+    fn forget(&mut self, token: &LockToken) -> bool {
+        let was_alone = self.alone.remove(token).is_some();
+        self.shares.remove(token).is_some() || was_alone
+    }
+}
+
+#[derive(Default)]
+struct Keys(BTreeMap<Vec<u8>, Key>);
+
+impl Keys {
+    fn of(&mut self, key: &[u8]) -> &mut Key {
+        self.0.entry(key.to_vec()).or_default()
+    }
+
+    fn take(&mut self, what: &What, token: LockToken, now: Moment, until: Moment) -> i64 {
+        match what {
+            What::Shared(key) => {
+                let key = self.of(key);
+                let is_free = key.alone.is_empty() && key.sign.is_none();
+                let is_granted = is_free && !key.shares.contains_key(&token);
+                if is_granted {
+                    key.shares.insert(token, until);
+                }
+                return is_granted.into();
+            }
+            What::Exclusive(key, intent) if !self.of(key).is_absent() => {
+                if !intent.is_zero() {
+                    self.of(key).sign = Some(now.after(*intent));
+                }
+                return 0;
+            }
+            What::Exclusive(key, _) => self.of(key).sign = None,
+            What::Slot(keys, slot) if !self.of(&keys[*slot]).is_absent() => {
+                let free = keys.iter().zip(0..).filter(|(key, _)| self.of(key).is_absent());
+                return 2 + free.map(|(_, bit)| 1_i64 << bit).sum::<i64>();
+            }
+            What::Plain(_) | What::Slot(..) => {}
+            What::All(keys) => {
+                if let Some((_, held)) =
+                    keys.iter().zip(2..).find(|(key, _)| !self.of(key).is_absent())
+                {
+                    return held;
+                }
+            }
+        }
+        if what.keys().iter().any(|key| !self.of(key).is_absent()) {
+            return 0;
+        }
+        self.put(what, token, until);
+        1
+    }
+
+    /// Whatever stands there.
+    fn put(&mut self, what: &What, token: LockToken, until: Moment) {
+        for key in what.keys() {
+            let key = self.of(key);
+            match what {
+                What::Shared(_) => {
+                    key.alone.remove(&token);
+                    key.shares.insert(token, until);
+                }
+                _ => drop(key.alone.insert(token, until)),
+            }
+        }
+    }
+
+    /// `None` if a key has another type.
+    fn keep(&mut self, what: &What, token: LockToken, heals: bool, until: Moment) -> Option<i64> {
+        let mut vote = 1;
+        for key in what.keys() {
+            let key = self.of(key);
+            let (is_held, may_heal) = match what {
+                What::Shared(_) => {
+                    let is_held = key.alone.contains_key(&token) || key.shares.contains_key(&token);
+                    (is_held, key.alone.is_empty() && key.sign.is_none())
+                }
+                What::Plain(_) if key.alone.is_empty() && !key.shares.is_empty() => return None,
+                _ => (key.alone.contains_key(&token), key.is_absent()),
+            };
+            match is_held {
+                true => {}
+                false if heals && may_heal => vote = 2,
+                false => return Some(0),
+            }
+        }
+        self.put(what, token, until);
+        Some(vote)
+    }
+
+    /// `None` if the key has another type.
+    fn free(&mut self, what: &What, token: LockToken) -> Option<i64> {
+        let mut vote = 1;
+        for key in what.keys() {
+            let key = self.of(key);
+            let was_held = match what {
+                What::Shared(_) => key.forget(&token),
+                What::Plain(_) if key.alone.is_empty() && !key.shares.is_empty() => return None,
+                _ => key.alone.remove(&token).is_some(),
+            };
+            vote = vote.min(was_held.into());
+        }
+        Some(vote)
+    }
+}
+
+/// A command that a node has not answered.
+#[derive(Clone)]
+struct Sent {
+    asked: Asked,
+    /// `None` if it is about no key.
+    what: Option<Rc<What>>,
+}
+
 #[derive(Default)]
 struct Peer {
-    asked: VecDeque<Asked>,
-    /// Each key's token, with the moment at which it expires.
-    holds: BTreeMap<LockToken, Moment>,
+    asked: VecDeque<Sent>,
+    keys: Keys,
     /// How often it was restarted, and when last. A restart keeps the data: lost data is left to
     /// the simulation, which knows whether a lock may suffer from it.
     restarts: u64,
@@ -106,9 +288,11 @@ impl World {
             // No time passes between a connection's end and its closing.
             self.drain();
         }
+        let kind = what / 13;
+        let wait = Duration::from_millis(how.into());
         match what % 13 {
-            0 => self.acquire(Patience::OneRound),
-            1 => self.acquire(Patience::Until(self.now.after(Duration::from_millis(how.into())))),
+            0 => self.acquire(kind, Patience::OneRound),
+            1 => self.acquire(kind, Patience::Until(self.now.after(wait))),
             2 if how & 0x80 != 0 => self.keep(how),
             2 => self.extend(how),
             3 => self.release(how),
@@ -129,8 +313,16 @@ impl World {
         }
     }
 
-    fn acquire(&mut self, patience: Patience) {
-        let resource = Resource::new("r").expect("a valid name");
+    fn acquire(&mut self, kind: u8, patience: Patience) {
+        let resource = match kind % 6 {
+            0 => Resource::new("r"),
+            1 => Resource::all(["r", "s"]),
+            2 => Resource::shared("r"),
+            3 => Resource::exclusive("r"),
+            4 => Resource::slot("r", SLOTS),
+            _ => Resource::new("s"),
+        };
+        let resource = resource.expect("a valid name");
         let op =
             self.engine.acquire(self.now, resource, self.ttl, patience).expect("valid arguments");
         self.started.insert(op, None);
@@ -142,6 +334,8 @@ impl World {
         };
         let (token, deadline) = (*lease.token(), lease.valid_until());
         self.extensions.insert(token, BTreeSet::new());
+        // A downgrade, unless it is a set.
+        let lease = if how & 0x70 == 0x10 { lease.into_shared() } else { lease };
         let op = self.engine.extend(self.now, lease, self.ttl);
         self.started.insert(op, Some(deadline));
     }
@@ -214,9 +408,20 @@ impl World {
     }
 
     fn cut(&mut self, node: usize) {
-        for asked in std::mem::take(&mut self.peers[node].asked) {
-            if let Asked::Set(token) | Asked::Heal(token) = asked {
-                self.peers[node].holds.insert(token, self.now.after(self.ttl));
+        let (now, until) = (self.now, self.now.after(self.ttl));
+        let peer = &mut self.peers[node];
+        for Sent { asked, what } in std::mem::take(&mut peer.asked) {
+            let Some(what) = what else { continue };
+            match (asked, &*what) {
+                (Asked::Set(token) | Asked::Heal(token) | Asked::Take(token), _) => {
+                    peer.keys.put(&what, token, until);
+                }
+                // What was held alone may be a share now.
+                (Asked::Extend(token), What::Shared(_)) => {
+                    peer.keys.0.values_mut().for_each(|key| key.expire(now));
+                    let _ = peer.keys.keep(&what, token, false, until);
+                }
+                _ => {}
             }
         }
     }
@@ -228,7 +433,7 @@ impl World {
 
     /// Lets a node answer its oldest command: correctly, or as `how` demands.
     fn answer(&mut self, node: usize, how: u8) {
-        let Some(asked) = self.peers[node].asked.pop_front() else {
+        let Some(Sent { asked, what }) = self.peers[node].asked.pop_front() else {
             if how == 15 {
                 self.engine.handle_reply(self.now, node, Reply::Ok);
             }
@@ -240,7 +445,7 @@ impl World {
             self.peers[node].started = Some(self.now);
         }
         let reply = match how {
-            0..=7 => self.obey(node, asked),
+            0..=7 => self.obey(node, asked, what.as_deref()),
             8 => error(ServerErrorKind::OutOfMemory),
             9 => error(ServerErrorKind::Busy),
             10 => error(ServerErrorKind::Auth),
@@ -249,7 +454,7 @@ impl World {
             13 => Reply::Status,
             14 => Reply::Integer(2),
             _ => {
-                self.obey(node, asked);
+                self.obey(node, asked, what.as_deref());
                 Reply::Status
             }
         };
@@ -258,45 +463,44 @@ impl World {
         {
             self.extensions.entry(token).or_default().insert(node);
         }
-        if let (Reply::Ok, Asked::Set(token)) = (&reply, asked) {
+        if let (Reply::Ok, Asked::Set(token)) | (Reply::Integer(1), Asked::Take(token)) =
+            (&reply, asked)
+        {
             self.sets.get_mut(&token).expect("it was handed out").1.insert(node);
         }
         if let (Reply::Error(error), Asked::Release(token, _)) = (&reply, asked) {
             // The engine relies on the node's answer that the key is not ours.
             if error.kind == ServerErrorKind::WrongType {
-                self.peers[node].holds.remove(&token);
+                for key in what.iter().flat_map(|what| what.keys()) {
+                    self.peers[node].keys.of(key).forget(&token);
+                }
             }
         }
         self.engine.handle_reply(self.now, node, reply);
     }
 
-    fn obey(&mut self, node: usize, asked: Asked) -> Reply {
-        let (now, ttl) = (self.now, self.ttl);
+    fn obey(&mut self, node: usize, asked: Asked, what: Option<&What>) -> Reply {
         if let Some(reply) = self.say(node, asked) {
             return reply;
         }
-        let holds = &mut self.peers[node].holds;
-        holds.retain(|_, expires| now < *expires);
-        match asked {
-            Asked::Set(_) if !holds.is_empty() => Reply::Nil,
+        let (now, until) = (self.now, self.now.after(self.ttl));
+        let what = what.expect("it is about a key");
+        let keys = &mut self.peers[node].keys;
+        keys.0.values_mut().for_each(|key| key.expire(now));
+        let vote = match asked {
             Asked::Set(token) => {
-                holds.insert(token, now.after(ttl));
-                Reply::Ok
+                let is_granted = keys.take(what, token, now, until) == 1;
+                return if is_granted { Reply::Ok } else { Reply::Nil };
             }
-            Asked::Heal(token) if holds.is_empty() => {
-                holds.insert(token, now.after(ttl));
-                Reply::Integer(2)
-            }
-            Asked::Extend(token) | Asked::Heal(token) => match holds.get_mut(&token) {
-                Some(expires) => {
-                    *expires = now.after(ttl);
-                    Reply::Integer(1)
-                }
-                None => Reply::Integer(0),
-            },
-            Asked::Release(token, _) => Reply::Integer(holds.remove(&token).map_or(0, |_| 1)),
+            Asked::Take(token) => Some(keys.take(what, token, now, until)),
+            Asked::Extend(token) => keys.keep(what, token, false, until),
+            Asked::Heal(token) => keys.keep(what, token, true, until),
+            Asked::Release(token, _) => keys.free(what, token),
             other => unreachable!("it is not about a key: {other:?}"),
-        }
+        };
+        let kind = ServerErrorKind::WrongType;
+        let wrong_type = || Reply::Error(ServerError { kind, message: "WRONGTYPE".into() });
+        vote.map_or_else(wrong_type, Reply::Integer)
     }
 
     /// What a node says of itself, if that is what it was asked.
@@ -333,14 +537,16 @@ impl World {
     }
 
     fn act(&mut self) -> bool {
-        let (nodes, asked) = match self.engine.poll_action() {
+        let (nodes, asked, what) = match self.engine.poll_action() {
             None => return false,
             Some(Action::Connect { .. }) => return true,
             Some(Action::Close { node }) => {
                 self.cut(node);
                 return true;
             }
-            Some(Action::Send { nodes, command }) => (nodes, Asked::from(&command)),
+            Some(Action::Send { nodes, command }) => {
+                (nodes, Asked::from(&command), What::of(&command).map(Rc::new))
+            }
         };
         assert!(!nodes.is_empty());
         if let Asked::Release(token, with) = asked {
@@ -350,11 +556,11 @@ impl World {
             let deleted = counted.filter(|node| nodes.contains(**node)).count();
             assert_eq!(deleted, 0, "a copy that a live lock counts on is deleted");
         }
-        if let Asked::Set(token) = asked {
+        if let Asked::Set(token) | Asked::Take(token) = asked {
             self.sets.entry(token).or_insert((self.now, BTreeSet::new()));
         }
         for node in nodes.iter() {
-            self.peers[node].asked.push_back(asked);
+            self.peers[node].asked.push_back(Sent { asked, what: what.clone() });
         }
         true
     }
@@ -451,8 +657,11 @@ impl World {
         assert_eq!(self.engine.poll_timeout(), None, "nothing is due when nothing is under way");
         assert!(self.engine.nodes().all(|node| node.debts == 0));
         for peer in &self.peers {
-            let left = peer.holds.values().filter(|expires| self.now < **expires).count();
-            assert_eq!(left, 0, "keys are left behind");
+            for (name, key) in &peer.keys.0 {
+                let left = key.alone.values().chain(key.shares.values());
+                let left = left.filter(|until| self.now < **until).count();
+                assert_eq!(left, 0, "{} is left behind", name.escape_ascii());
+            }
         }
     }
 }

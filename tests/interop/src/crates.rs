@@ -12,15 +12,16 @@ use crate::{Failure, Peer};
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 const RETRY_DELAY_MS: u32 = 20;
 
-/// How many attempts take about this long.
-fn attempts_in(wait: Duration) -> Result<u32, Failure> {
-    Ok(u32::try_from(wait.as_millis())? * 2 / RETRY_DELAY_MS)
+/// How many attempts take about this long, with such a delay between them.
+fn attempts_in(wait: Duration, delay: Duration) -> Result<u32, Failure> {
+    Ok(u32::try_from(wait.as_micros() * 2 / delay.as_micros())?)
 }
 
 /// rslock.
 pub struct Rslock {
     runtime: Runtime,
     manager: LockManager,
+    retry_delay: Duration,
     held: Option<rslock::Lock>,
 }
 
@@ -28,11 +29,17 @@ impl Rslock {
     /// A client of these masters.
     pub fn connect(urls: Vec<String>) -> Result<Rslock, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(Rslock { runtime, manager: LockManager::new(urls), held: None })
+        let (manager, retry_delay) = (LockManager::new(urls), RETRY_DELAY);
+        Ok(Rslock { runtime, manager, retry_delay, held: None })
+    }
+
+    /// The same with another delay between two attempts.
+    pub fn with_retry_delay(self, retry_delay: Duration) -> Rslock {
+        Rslock { retry_delay, ..self }
     }
 
     fn acquire(&mut self, key: &str, ttl: Duration, attempts: u32) -> Result<bool, Failure> {
-        self.manager.set_retry(attempts, RETRY_DELAY);
+        self.manager.set_retry(attempts, self.retry_delay);
         let lock = match self.runtime.block_on(self.manager.lock(key, ttl)) {
             Err(LockError::Unavailable) => return Ok(false),
             other => other?,
@@ -52,11 +59,11 @@ impl Peer for Rslock {
     }
 
     fn lock_for(&mut self, key: &str, ttl: Duration, wait: Duration) -> Result<bool, Failure> {
-        self.acquire(key, ttl, attempts_in(wait)?)
+        self.acquire(key, ttl, attempts_in(wait, self.retry_delay)?)
     }
 
     fn extend(&mut self, ttl: Duration) -> Result<bool, Failure> {
-        self.manager.set_retry(1, RETRY_DELAY);
+        self.manager.set_retry(1, self.retry_delay);
         let extended = match self.runtime.block_on(self.manager.extend(self.held()?, ttl)) {
             Err(LockError::Unavailable) => return Ok(false),
             other => other?,
@@ -101,7 +108,7 @@ impl Peer for Redlock {
     }
 
     fn lock_for(&mut self, key: &str, ttl: Duration, wait: Duration) -> Result<bool, Failure> {
-        self.acquire(key, ttl, attempts_in(wait)?)
+        self.acquire(key, ttl, attempts_in(wait, RETRY_DELAY)?)
     }
 
     fn extend(&mut self, _ttl: Duration) -> Result<bool, Failure> {

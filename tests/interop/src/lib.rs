@@ -17,6 +17,7 @@ mod crates;
 mod peers;
 mod plain;
 mod scene;
+mod shares;
 
 /// Why a case failed.
 type Failure = Box<dyn Error + Send + Sync>;

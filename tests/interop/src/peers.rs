@@ -21,10 +21,11 @@ fn program(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name)
 }
 
-fn node(scene: &Scene, package: &str) -> Result<Box<dyn Peer>, Failure> {
+/// node-redlock in a process of its own.
+pub fn node(scene: &Scene, package: &str) -> Result<Program, Failure> {
     let mut command = Command::new("node");
     command.arg(program("redlock.mjs")).arg(installed().join("node")).arg(package);
-    Ok(Box::new(Program::start(command.args(scene.masters.urls()))?))
+    Program::start(command.args(scene.masters.urls()))
 }
 
 fn python(scene: &Scene, name: &str) -> Result<Box<dyn Peer>, Failure> {
@@ -35,11 +36,11 @@ fn python(scene: &Scene, name: &str) -> Result<Box<dyn Peer>, Failure> {
 }
 
 fn node_redlock_5(scene: &Scene) -> Result<Box<dyn Peer>, Failure> {
-    node(scene, "redlock")
+    Ok(Box::new(node(scene, "redlock")?))
 }
 
 fn node_redlock_4(scene: &Scene) -> Result<Box<dyn Peer>, Failure> {
-    node(scene, "redlock4")
+    Ok(Box::new(node(scene, "redlock4")?))
 }
 
 fn redlock_py(scene: &Scene) -> Result<Box<dyn Peer>, Failure> {

@@ -20,6 +20,22 @@ const FIRST_TTL: Duration = Duration::from_secs(10);
 /// How long commands may take that a client has sent and not waited for.
 pub const LATE_MAX: Duration = Duration::from_secs(2);
 
+/// A client of these masters, to which all of them are ready.
+pub fn connect(urls: Vec<String>, key_prefix: &str) -> Result<Redlock, Failure> {
+    let redlock = Redlock::builder()
+        .nodes(urls)
+        .key_prefix(key_prefix)
+        .node_timeout(NODE_TIMEOUT)
+        // These masters are young, and none of them is restarted.
+        .restart_guard(RestartGuard::Off)
+        .build()?;
+    // A client does not wait for the last of them, which then misses the first lock.
+    drop(redlock.try_lock(NAME, FIRST_TTL)?);
+    let is_ready = || redlock.nodes().iter().all(|node| node.state == NodeState::Ready);
+    ensure!(becomes_true(LATE_MAX, is_ready), "not all masters vote: {:?}", redlock.nodes());
+    Ok(redlock)
+}
+
 /// The masters and muxlock.
 pub struct Scene {
     /// The masters.
@@ -33,18 +49,8 @@ impl Scene {
     /// With keys that begin as those of the peer.
     pub fn start(key_prefix: &str) -> Result<Scene, Failure> {
         let masters = Masters::start(MASTERS)?;
-        let redlock = Redlock::builder()
-            .nodes(masters.urls())
-            .key_prefix(key_prefix)
-            .node_timeout(NODE_TIMEOUT)
-            // These masters are young, and none of them is restarted.
-            .restart_guard(RestartGuard::Off)
-            .build()?;
+        let redlock = connect(masters.urls(), key_prefix)?;
         let masters = Arc::new(masters);
-        // A client does not wait for the last of them, which then misses the first lock.
-        drop(redlock.try_lock(NAME, FIRST_TTL)?);
-        let is_ready = || redlock.nodes().iter().all(|node| node.state == NodeState::Ready);
-        ensure!(becomes_true(LATE_MAX, is_ready), "not all masters vote: {:?}", redlock.nodes());
         let scene = Scene { masters, redlock, key: format!("{key_prefix}{NAME}") };
         scene.expect_no_keys()?;
         Ok(scene)

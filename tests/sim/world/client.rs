@@ -121,6 +121,8 @@ pub struct Client {
     /// For each slot.
     pub looks: Vec<Looks>,
     drawn: Drawn,
+    /// How many rounds it had started when this was last looked at.
+    pub rounds: u64,
     pub operations: BTreeMap<OpId, Operation>,
     pub leases: Vec<Lease>,
     pub kept: Vec<Kept>,
@@ -163,6 +165,7 @@ impl Client {
             steady: 0,
             looks: vec![Looks::default(); config.nodes()],
             drawn,
+            rounds: 0,
             operations: BTreeMap::new(),
             leases: Vec::new(),
             kept: Vec::new(),

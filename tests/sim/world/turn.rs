@@ -314,10 +314,12 @@ impl World {
         // Since then the engine may have begun a renewal, whatever held the process up.
         let begun = it.read_first.take().unwrap_or(it.told);
         let take_drawn = it.drawn();
+        let mut all_drawn = Vec::new();
         while let Some(action) = it.engine.poll_action() {
             // What is too late to be sent makes a round fail, and the next one may begin.
             for (token, drawn) in take_drawn() {
                 self.checker.draw(client, token, drawn);
+                all_drawn.push((token, drawn));
             }
             match action {
                 Action::Connect { node } => it.steps.push_back(Step::Connect(node)),
@@ -421,6 +423,7 @@ impl World {
             let piece = piece.try_into().map_or(0, u64::from_le_bytes);
             self.digest.add(piece);
         }
+        self.note_drawn(client, all_drawn);
         if let Some((rule, text)) = failure {
             self.fail(rule, || text);
         }

@@ -68,7 +68,35 @@ pub enum Kind {
     Release,
 }
 
+impl Operation {
+    /// Whether it may start a round then, by its client's clock (R9).
+    fn may_start(&self, at: u64) -> bool {
+        let Kind::Acquire { patience, .. } = self.kind else {
+            return false;
+        };
+        patience.is_none_or(|until| at < until)
+    }
+}
+
 impl World {
+    /// What the engine has drawn since it was last looked at, beginning with `drawn`: the tokens of
+    /// rounds, which are for operations under way, and the name of its channel.
+    pub fn note_drawn(&mut self, client: usize, mut drawn: Vec<([u8; 40], u64)>) {
+        let it = &mut self.clients[client];
+        for (token, at) in it.drawn()() {
+            self.checker.draw(client, token, at);
+            drawn.push((token, at));
+        }
+        let rounds = it.engine.stats().rounds;
+        let started = (rounds - std::mem::replace(&mut it.rounds, rounds)) as usize;
+        let is_late = |at: u64| !it.operations.values().any(|operation| operation.may_start(at));
+        let late: Vec<_> = drawn.iter().filter(|(_, at)| is_late(*at)).collect();
+        if late.len() + started > drawn.len() {
+            let text = format!("client {client} begins {} for nobody", Short(&late[0].0));
+            self.fail("PATIENCE", || text);
+        }
+    }
+
     /// An application does something, and later something else.
     pub fn work(&mut self, client: usize) {
         let it = &mut self.clients[client];
@@ -261,6 +289,7 @@ impl World {
     }
 
     pub fn cancel(&mut self, client: usize, id: OpId) {
+        self.note_drawn(client, Vec::new());
         let now = self.client_now(client);
         let it = &mut self.clients[client];
         let has_ended = it.engine.is_done(id);
@@ -346,6 +375,7 @@ impl World {
     pub fn take(&mut self, client: usize) -> bool {
         let mut any = false;
         loop {
+            self.note_drawn(client, Vec::new());
             let now = self.client_now(client);
             let Some((id, done)) = self.clients[client].engine.poll_done(now) else {
                 return any;

@@ -1,0 +1,234 @@
+//! What muxlock's scripts do that take, keep and free what is not one plain key (K1 to K8).
+
+use std::mem;
+use std::time::Instant;
+
+use super::super::query::Value;
+use super::clock::Now;
+use super::keys::{Entry, Held, Keys, LACKING, NO_INTEGER, OUT_OF_MEMORY, expiry, integer};
+use crate::resp::{
+    FREE_ALL, FREE_SHARED, KEEP_ALL, KEEP_SHARED, TAKE_ALL, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
+};
+
+/// Most shares of one resource.
+const SHARES_MAX: usize = 20_000;
+/// The value of the sign that a waiting writer leaves.
+const INTENT: &[u8] = b"intent";
+
+/// The arguments that all of these scripts have.
+#[derive(Clone, Copy)]
+struct Words<'a> {
+    token: &'a [u8],
+    ttl: &'a [u8],
+    /// Which slot; whether to heal; for how long a writer's sign stands.
+    last: &'a [u8],
+}
+
+type Vote = Result<i64, &'static str>;
+type Step = fn(&mut Keys, Now, &[&[u8]], Words<'_>) -> Vote;
+
+/// Each script, without a flush marker and with one.
+const STEPS: [([&str; 2], Step); 8] = [
+    (TAKE_ALL, Keys::take_all),
+    (KEEP_ALL, Keys::keep_all),
+    ([FREE_ALL; 2], Keys::free_all),
+    (TAKE_SHARED, Keys::take_shared),
+    (KEEP_SHARED, Keys::keep_shared),
+    ([FREE_SHARED; 2], Keys::free_shared),
+    (TAKE_EXCLUSIVE, Keys::take_exclusive),
+    (TAKE_SLOT, Keys::take_slot),
+];
+
+impl Keys {
+    /// `None` if it is another script.
+    pub(super) fn eval_form(
+        &mut self,
+        now: Now,
+        script: &[u8],
+        keys: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<Option<i64>, &'static str> {
+        let found = STEPS.iter().find_map(|(scripts, step)| {
+            let found = scripts.iter().position(|text| text.as_bytes() == script);
+            found.map(|index| (index == 1, step))
+        });
+        let Some((is_marked, step)) = found else {
+            return Ok(None);
+        };
+        let [token, ttl, last, rest @ ..] = args else {
+            return Err(LACKING);
+        };
+        let (wait, keys) = match (is_marked, keys, rest) {
+            (false, [_, ..], _) => (0, keys),
+            (true, [marker, keys @ ..], [wait, ..]) if !keys.is_empty() => {
+                (self.look_at_marker(now, marker, wait)?, keys)
+            }
+            _ => return Err(LACKING),
+        };
+        let vote = step(self, now, keys, Words { token, ttl, last })?;
+        Ok(Some(if wait > 0 { -wait } else { vote }))
+    }
+
+    fn is_text(&mut self, now: Now, key: &[u8], text: &[u8]) -> bool {
+        matches!(self.get(now, key), Ok(Some(value)) if value == text)
+    }
+
+    fn take_all(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let mut worst = None;
+        for (key, index) in keys.iter().zip(2..) {
+            let left = match self.pttl(now, key) {
+                -2 => continue,
+                -1 => i64::MAX,
+                left => left,
+            };
+            if worst.is_none_or(|(most, _)| left > most) {
+                worst = Some((left, index));
+            }
+        }
+        if let Some((_, index)) = worst {
+            return Ok(index);
+        }
+        for key in keys {
+            self.set_with(now, key, words.token, &[b"PX", words.ttl])?;
+        }
+        Ok(1)
+    }
+
+    fn keep_all(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let mut vote = 1;
+        for key in keys {
+            match self.get(now, key) {
+                Ok(None) if words.last == b"1" => vote = 2,
+                Ok(Some(value)) if value == words.token => {}
+                _ => return Ok(0),
+            }
+        }
+        let ttl = integer(words.ttl).ok_or(NO_INTEGER)?;
+        for key in keys {
+            if self.pttl(now, key) < ttl {
+                self.set_with(now, key, words.token, &[b"PX", words.ttl])?;
+            }
+        }
+        Ok(vote)
+    }
+
+    fn free_all(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let mut all = 1;
+        for key in keys {
+            if !(self.is_text(now, key, words.token) && self.delete(now, key)) {
+                all = 0;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Forgets the shares that have ended. One is left if the key is.
+    fn purge(&mut self, now: Now, key: &[u8]) {
+        if let Some(Entry { value: Held::Shares(ends), .. }) = self.live(now, key) {
+            ends.retain(|_, end| *end > now.steady);
+        }
+    }
+
+    fn share(
+        &mut self,
+        now: Now,
+        key: &[u8],
+        token: &[u8],
+        end: Instant,
+    ) -> Result<(), &'static str> {
+        let mut ends = match self.live(now, key) {
+            Some(Entry { value: Held::Shares(ends), .. }) => mem::take(ends),
+            _ => Default::default(),
+        };
+        let is_full = ends.len() >= SHARES_MAX && !ends.contains_key(token);
+        if !is_full {
+            ends.insert(token.to_vec(), end);
+        }
+        let last = ends.values().max().copied();
+        self.set(now, key, Held::Shares(ends), last)?;
+        if is_full { Err(OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    fn take_shared(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let [key, intent, ..] = keys else { return Err(LACKING) };
+        if self.is_text(now, intent, INTENT) {
+            return Ok(0);
+        }
+        self.purge(now, key);
+        let is_free = match self.live(now, key).map(|entry| &entry.value) {
+            Some(Held::Text(_)) => false,
+            Some(Held::Shares(ends)) => !ends.contains_key(words.token),
+            None => !self.exists(now, key),
+        };
+        if is_free {
+            self.share(now, key, words.token, expiry(now, words.ttl)?)?;
+        }
+        Ok(i64::from(is_free))
+    }
+
+    fn keep_shared(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let [key, intent, ..] = keys else { return Err(LACKING) };
+        let end = expiry(now, words.ttl)?;
+        let may_heal = words.last == b"1" && !self.is_text(now, intent, INTENT);
+        let is_free = !self.exists(now, key);
+        let before = match self.live(now, key) {
+            Some(Entry { value: Held::Text(text), expires }) if text == words.token => {
+                Some(expires.unwrap_or(now.steady))
+            }
+            Some(Entry { value: Held::Text(_), .. }) => return Ok(0),
+            Some(Entry { value: Held::Shares(ends), .. }) => {
+                ends.get(words.token).copied().filter(|end| *end > now.steady)
+            }
+            None if is_free => None,
+            None => return Ok(0),
+        };
+        if before.is_none() && !may_heal {
+            return Ok(0);
+        }
+        self.share(now, key, words.token, before.map_or(end, |before| before.max(end)))?;
+        Ok(if before.is_some() { 1 } else { 2 })
+    }
+
+    fn free_shared(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let [key, ..] = keys else { return Err(LACKING) };
+        match self.live(now, key) {
+            Some(Entry { value: Held::Text(text), .. }) if text == words.token => {
+                return Ok(i64::from(self.delete(now, key)));
+            }
+            Some(Entry { value: Held::Shares(ends), expires }) => {
+                if ends.remove(words.token).is_none() {
+                    return Ok(0);
+                }
+                *expires = ends.values().max().copied().or(Some(now.steady));
+            }
+            _ => return Ok(0),
+        }
+        Ok(1)
+    }
+
+    fn take_exclusive(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let [key, intent, ..] = keys else { return Err(LACKING) };
+        self.purge(now, key);
+        let is_sign = self.is_text(now, intent, INTENT);
+        if self.set_with(now, key, words.token, &[b"NX", b"PX", words.ttl])? != Value::Nil {
+            if is_sign {
+                self.delete(now, intent);
+            }
+            return Ok(1);
+        }
+        if words.last != b"0" && (is_sign || !self.exists(now, intent)) {
+            self.set_with(now, intent, INTENT, &[b"PX", words.last])?;
+        }
+        Ok(0)
+    }
+
+    fn take_slot(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let slot = integer(words.last).and_then(|slot| usize::try_from(slot).ok());
+        let key = slot.and_then(|slot| keys.get(slot)).ok_or(LACKING)?;
+        if self.set_with(now, key, words.token, &[b"NX", b"PX", words.ttl])? != Value::Nil {
+            return Ok(1);
+        }
+        let free = keys.iter().zip(0..62).filter(|(key, _)| !self.exists(now, key));
+        Ok(2 + free.fold(0, |free, (_, slot)| free | 1_i64 << slot))
+    }
+}
