@@ -1,4 +1,4 @@
-//! The scripts of what is not one plain key (K1 to K8).
+//! The scripts of what is not one plain key (K1 to K8, K11 to K15).
 
 use bytes::{BufMut, BytesMut};
 
@@ -20,6 +20,21 @@ macro_rules! script {
     };
 }
 
+/// A script for a key with the caller's value: what all of them look at stands before it.
+macro_rules! script_as {
+    (from $beginning:literal, $($name:literal),*) => {
+        concat!(
+            include_str!(concat!("../scripts/", $beginning, ".lua")),
+            include_str!("../scripts/as.lua"),
+            $(include_str!(concat!("../scripts/", $name, ".lua")),)*
+        )
+        .trim_ascii_end()
+    };
+    ($($name:literal),*) => {
+        [script_as!(from "form_time", $($name),*), script_as!(from "form_marker", $($name),*)]
+    };
+}
+
 const TAKE_ALL: [&str; 2] = script!("take_all");
 const KEEP_ALL: [&str; 2] = script!("keep_all");
 const FREE_ALL: &str = include_str!("../scripts/free_all.lua").trim_ascii_end();
@@ -28,6 +43,12 @@ const KEEP_SHARED: [&str; 2] = script!("keep_shared");
 const FREE_SHARED: &str = include_str!("../scripts/free_shared.lua").trim_ascii_end();
 const TAKE_EXCLUSIVE: [&str; 2] = script!("take_exclusive");
 const TAKE_SLOT: [&str; 2] = script!("take_slot");
+const TAKE_AS: [&str; 2] = script_as!("take_as", "as_ends");
+const TAKE_OVER: [&str; 2] = script_as!("take_over", "as_ends");
+const KEEP_AS: [&str; 2] = script_as!("keep_as", "as_ends");
+const FREE_AS: &str = script_as!(from "form_time", "free_as");
+const GIVE_BACK: &str = script_as!(from "form_time", "give_back");
+const LOOK_AS: &str = script_as!(from "form_time", "look_as");
 
 fn script(form: Form, step: FormStep, is_marked: bool) -> &'static str {
     let either = |both: [&'static str; 2]| both[usize::from(is_marked)];
@@ -40,7 +61,16 @@ fn script(form: Form, step: FormStep, is_marked: bool) -> &'static str {
         (Form::Shared, FormStep::Free) => FREE_SHARED,
         (Form::Exclusive, FormStep::Take { .. }) => either(TAKE_EXCLUSIVE),
         (Form::Slot, FormStep::Take { .. }) => either(TAKE_SLOT),
-        (Form::Plain | Form::Exclusive | Form::Slot, _) => {
+        (Form::As, FormStep::Take { .. }) => either(TAKE_AS),
+        (Form::As, FormStep::Keep | FormStep::Heal) => either(KEEP_AS),
+        (Form::As, FormStep::Free) => FREE_AS,
+        (Form::As, FormStep::Look) => LOOK_AS,
+        (Form::TakeOver, FormStep::Take { .. }) => either(TAKE_OVER),
+        (Form::TakeOver, FormStep::Free) => GIVE_BACK,
+        (
+            Form::Plain | Form::All | Form::Shared | Form::Exclusive | Form::Slot | Form::TakeOver,
+            _,
+        ) => {
             unreachable!("{form:?} has no script for {step:?}")
         }
     }
@@ -58,7 +88,7 @@ pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
         (_, Some((_, slot))) => slot.into(),
         (FormStep::Take { intent }, None) => u64::try_from(intent.as_millis()).unwrap_or(u64::MAX),
         (FormStep::Heal, None) => 1,
-        (FormStep::Keep | FormStep::Free, None) => 0,
+        (FormStep::Keep | FormStep::Free | FormStep::Look, None) => 0,
     };
     let count = decimal((keys.len() + usize::from(marker.is_some())) as u64, &mut count);
     let script = script(key.form(), step, marker.is_some());
@@ -68,6 +98,8 @@ pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
     let ttl = decimal(ttl.as_millis().into(), &mut ttl_digits);
     words.extend([token.as_bytes(), ttl, decimal(extra, &mut extra_digits)]);
     words.extend(marker.map(|marker| decimal(marker_millis(marker), &mut quarantine)));
+    // A word that its script does not need is empty.
+    words.extend(key.value_of().into_iter().flat_map(|(value, token)| [value, token]));
     out.put_slice(b"*");
     out.put_slice(decimal(words.len() as u64, &mut [0; 20]));
     for word in words {

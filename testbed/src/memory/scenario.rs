@@ -442,6 +442,7 @@ fn form_words(form: &FormCommand<'_>) -> String {
         FormStep::Keep => "keep",
         FormStep::Heal => "heal",
         FormStep::Free => "free",
+        FormStep::Look => "look",
     };
     let share = if form.is_share() { " share" } else { "" };
     let rest = match (form.step, form.slot()) {
