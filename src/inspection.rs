@@ -232,6 +232,7 @@ mod tests {
                 let left_ms = left.map_or(-1, |seconds| 1_000 * i64::try_from(seconds).unwrap());
                 Holding::new(Fingerprint::new(holder.as_bytes()), left_ms)
             }),
+            owned: None,
         });
         Inspection::new(nodes.collect())
     }

@@ -5,6 +5,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use crate::token::{LockToken, TOKEN_BYTES};
+
 /// The longest resource name, in bytes (R8).
 pub const RESOURCE_BYTES_MAX: usize = 1024;
 
@@ -61,9 +63,6 @@ pub(crate) enum Form {
     /// The same, of a holder who has it under a token, which stands before the name.
     TakeOver,
 }
-
-/// Of [`Form::TakeOver`].
-const TOKEN_BYTES: usize = 40;
 
 /// What is locked: the name of a resource, 1 to [`RESOURCE_BYTES_MAX`] bytes with any values.
 /// Together with the key prefix, up to 63 bytes are stored without an allocation.
@@ -229,13 +228,6 @@ impl Resource {
         Resource::formed(Form::As, &[&in_a_row([value].into_iter()), name].concat())
     }
 
-    /// The same, where it stands beside this token.
-    pub(crate) fn take_over(&self, token: &[u8; TOKEN_BYTES]) -> Resource {
-        let (value, _) = self.value_of().unwrap_or_default();
-        let head = in_a_row([value].into_iter());
-        Resource::formed(Form::TakeOver, &[&head, &token[..], self.as_bytes()].concat())
-    }
-
     fn formed(form: Form, bytes: &[u8]) -> Resource {
         Resource { long: Some(bytes.into()), len: form as u8, bytes: [0; INLINE_BYTES_MAX] }
     }
@@ -336,6 +328,17 @@ impl Resource {
             (Form::TakeOver, Some((value, _))) => Resource::of_value(self.as_bytes(), value),
             _ => self.left(),
         }
+    }
+
+    /// For an acquisition that takes a lock with a caller's value over from the attempt with this
+    /// token; see [`Redlock::extend_as`](crate::Redlock::extend_as). Without such a value, it stays
+    /// as it is.
+    pub fn take_over(&self, token: &LockToken) -> Resource {
+        let Some((value, _)) = self.value_of() else {
+            return self.clone();
+        };
+        let head = in_a_row([value].into_iter());
+        Resource::formed(Form::TakeOver, &[&head, token.as_bytes(), self.as_bytes()].concat())
     }
 
     /// What an attempt to take this may leave.

@@ -277,7 +277,7 @@ impl Redlock {
     ) -> Result<LockGuard, LockError> {
         let resource = Resource::with_value(resource, &value)?;
         let token = self.look_at(resource.clone())?.token_beside(value.as_ref());
-        self.acquire_of(resource.take_over(token.as_array()), ttl, None)
+        self.acquire_of(resource.take_over(&token), ttl, None)
     }
 
     /// Asks every master which value the resource is locked with; of a plain lock, that is its

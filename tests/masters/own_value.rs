@@ -151,7 +151,10 @@ fn late_release_of_the_same_value_deletes_nothing_of_the_next_lock() {
     let mut next = other.try_lock_as("a", "mine", TTL).unwrap();
     let mut old = redlock.adopt(old).unwrap();
     assert_eq!(old.extend(2 * TTL).unwrap_err().kind(), LockErrorKind::Expired);
-    assert!(masters.iter().all(|it| it.pttl(b"a").unwrap() <= TTL_MS), "nothing was extended");
+    assert!(
+        masters.iter().all(|it| it.pttl(b"a").unwrap() < 3 * TTL_MS / 2),
+        "nothing was extended"
+    );
     let released = old.unlock().unwrap();
     assert!(released.confirmed == 0 && released.absent >= 2);
     next.extend(TTL).unwrap();
