@@ -140,11 +140,11 @@ impl Inspection {
     pub(crate) fn owner(&self) -> Owner {
         let nodes = || self.nodes.iter();
         let free = nodes().filter(|node| node.outcome == NodeOutcome::Absent).count();
-        let values = || nodes().filter_map(|node| Some(&node.owned.as_ref()?.value));
+        let values = || nodes().filter_map(|node| Some(&*node.owned.as_ref()?.value));
         let quorum = quorum(self.nodes.len());
-        let has_quorum = |value: &&Box<[u8]>| values().filter(|it| it == value).count() >= quorum;
+        let has_quorum = |value: &&[u8]| values().filter(|it| it == value).count() >= quorum;
         match values().find(has_quorum) {
-            Some(value) => Owner::Value(value.clone()),
+            Some(value) => Owner::Value(value.into()),
             None if free >= quorum => Owner::Free,
             None => Owner::Unknown,
         }

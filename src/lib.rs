@@ -140,6 +140,7 @@
 //! | readers and writers | [`try_read`](Redlock::try_read), [`try_write`](Redlock::try_write) |
 //! | from a writer to a reader | [`downgrade`](LockGuard::downgrade) |
 //! | at most so many holders | [`semaphore`](Redlock::semaphore) |
+//! | a value of your own in the key | [`try_lock_as`](Redlock::try_lock_as) |
 //! | the same thread again, with a [`ReentrantGuard`] | [`reentrant`](Redlock::reentrant) |
 //!
 //! # Rules

@@ -540,13 +540,14 @@ mod tests {
     }
 
     /// One of each form.
-    fn forms() -> [Resource; 5] {
+    fn forms() -> [Resource; 6] {
         [
             Resource::new("a"),
             Resource::all(["b", "a"]),
             Resource::shared("a"),
             Resource::exclusive("a"),
             Resource::slot("a", 3),
+            Resource::with_value("a", "v"),
         ]
         .map(Result::unwrap)
     }
@@ -610,6 +611,8 @@ mod tests {
             Resource::shared(&long),
             Resource::exclusive(&long),
             Resource::slot(&long, SLOTS_MAX),
+            Resource::with_value(&long, vec![b'v'; VALUE_BYTES_MAX]),
+            Resource::with_value("a", "v").map(|own| own.take_over(&LockToken::NOBODY)),
         ];
         for resource in forms().into_iter().chain(others.map(Result::unwrap)) {
             for prefix in prefixes {
@@ -674,7 +677,7 @@ mod tests {
 
     #[test]
     fn share_is_one_of_the_same_key() {
-        let [plain, _, shared, exclusive, _] = forms();
+        let [plain, _, shared, exclusive, ..] = forms();
         for resource in [plain, exclusive, shared.clone()] {
             assert_eq!(resource.clone().into_shared(), shared);
             assert_eq!(resource.into_shared().keys(), [&b"a"[..], b"a:intent"]);
@@ -683,14 +686,18 @@ mod tests {
 
     #[test]
     fn what_may_be_held_is_read_as_it_was_written() {
-        let [_, all, shared, exclusive, slot] = forms();
+        let [_, all, shared, exclusive, slot, own] = forms();
         let long = Resource::shared(vec![0; RESOURCE_BYTES_MAX]).unwrap();
-        for resource in [all, shared, exclusive, long] {
+        let from = own.take_over(&LockToken::NOBODY);
+        assert_eq!(from.taken(), own);
+        for resource in [all, shared, exclusive, long, own] {
             let (form, bytes) = resource.to_raw();
             assert_eq!(Resource::of_raw(form, bytes).unwrap(), resource);
         }
-        let (form, bytes) = slot.to_raw();
-        assert!(Resource::of_raw(form, bytes).is_err(), "a slot is not held as one");
+        for resource in [slot, from] {
+            let (form, bytes) = resource.to_raw();
+            assert!(Resource::of_raw(form, bytes).is_err(), "it is not held as that");
+        }
         assert!(Resource::of_raw(Form::Plain as u8, b"a").is_err());
     }
 
@@ -749,6 +756,7 @@ mod tests {
             "Resource(Shared \"a\") a",
             "Resource(Exclusive \"a\") a",
             "Resource(Slot \"a\") a",
+            "Resource(As \"a\") a",
         ];
         assert_eq!(printed, expected);
     }

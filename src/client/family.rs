@@ -257,7 +257,7 @@ impl Redlock {
     }
 
     /// Takes over the lock that has this value, also one of another make, and makes it live for at
-    /// least `ttl` from now on. It asks all masters for the lock, as [`owner`](Redlock::owner) does.
+    /// least `ttl` from now on. It asks all masters first, as [`owner`](Redlock::owner) does.
     ///
     /// From then on, the former guard extends and releases nothing. It is not told, and believes in
     /// its lock until the end of its validity, at most: call this when its work has stopped. If

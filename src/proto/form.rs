@@ -1,5 +1,6 @@
 //! What is not one plain key (K1 to K8, K11 to K15): several resources at once, a share of one, one
-//! slot of several, one with a caller's value. Their rounds are as all others are; here is what the refusals tell.
+//! slot of several, one with a caller's value. Their rounds are as all others are; here is what the
+//! refusals tell.
 
 use std::time::Duration;
 

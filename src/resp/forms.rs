@@ -152,6 +152,15 @@ mod tests {
         let slot = Resource::slot("a", 3).unwrap().with_slot(2);
         let prefixed = slot.clone().prefixed(b"p:");
         let slots = "a{3}:0 a{3}:1 a{3}:2";
+        let own = Resource::with_value("a", "mine").unwrap();
+        let other = LockToken::from_random([0xcd; 20]);
+        let from = own.take_over(&other);
+        // After all others: the value, and the token that it is taken over from.
+        let value = |key: &Resource| match key.value_of() {
+            Some((_, b"")) => " mine ".to_owned(),
+            Some(_) => format!(" mine {}", "cd".repeat(20)),
+            None => String::new(),
+        };
         let table = [
             (&all, TAKE, "2 a b", "0"),
             (&all, FormStep::Keep, "2 a b", "0"),
@@ -165,22 +174,29 @@ mod tests {
             (&exclusive, INTENT, "2 a a:intent", "500"),
             (&slot, TAKE, &format!("3 {slots}"), "2"),
             (&slot, INTENT, &format!("3 {slots}"), "2"),
+            (&own, TAKE, "2 a a:as", "0"),
+            (&own, FormStep::Keep, "2 a a:as", "0"),
+            (&own, FormStep::Heal, "2 a a:as", "1"),
+            (&own, FormStep::Free, "2 a a:as", "0"),
+            (&own, FormStep::Look, "2 a a:as", "0"),
+            (&from, TAKE, "2 a a:as", "0"),
+            (&from, FormStep::Free, "2 a a:as", "0"),
             (&prefixed, TAKE, "3 p:a{3}:0 p:a{3}:1 p:a{3}:2", "2"),
         ];
         let token = "ab".repeat(20);
         for (key, step, keys, last) in table {
-            let expected = format!("{keys} {token} 30000 {last}");
+            let expected = format!("{keys} {token} 30000 {last}{}", value(key));
             assert_eq!(words(key, step, None)[2..].join(" "), expected, "{key:?} {step:?}");
         }
         let quarantine = Duration::from_nanos(31_302_000_001);
         let marker = Some(FlushMarker { key: b"alive", quarantine });
         for (key, step, keys, last) in table {
-            if let FormStep::Keep | FormStep::Free = step {
+            if let FormStep::Keep | FormStep::Free | FormStep::Look = step {
                 continue;
             }
             let (count, keys) = keys.split_once(' ').unwrap();
             let count = count.parse::<usize>().unwrap() + 1;
-            let expected = format!("{count} alive {keys} {token} 30000 {last} 31303");
+            let expected = format!("{count} alive {keys} {token} 30000 {last} 31303{}", value(key));
             assert_eq!(words(key, step, marker)[2..].join(" "), expected, "{key:?} {step:?}");
         }
     }
@@ -190,14 +206,16 @@ mod tests {
     fn each_step_of_each_form_has_its_script() {
         let steps = [TAKE, FormStep::Keep, FormStep::Heal, FormStep::Free];
         let mut scripts = Vec::new();
-        for form in [Form::All, Form::Shared] {
+        for form in [Form::All, Form::Shared, Form::As] {
             let marked = steps.map(|step| script(form, step, true));
             let plain = steps.map(|step| script(form, step, false));
             // The same one keeps and heals, and what is given up asks for no marker.
             assert!(marked[1] == marked[2] && plain[1] == plain[2] && marked[3] == plain[3]);
             scripts.extend([plain[0], plain[1], plain[3], marked[0], marked[1]]);
         }
-        for form in [Form::Exclusive, Form::Slot] {
+        scripts.push(script(Form::As, FormStep::Look, false));
+        scripts.push(script(Form::TakeOver, FormStep::Free, false));
+        for form in [Form::Exclusive, Form::Slot, Form::TakeOver] {
             scripts.extend([false, true].map(|is_marked| script(form, TAKE, is_marked)));
         }
         for (i, script) in scripts.iter().enumerate() {
@@ -205,7 +223,7 @@ mod tests {
             assert!(script.starts_with("local ") && !script.ends_with('\n'));
         }
         let marks = scripts.iter().filter(|script| script.contains("KEYS[1]))\n")).count();
-        assert_eq!(marks, 6, "those with a marker read it from the first key");
+        assert_eq!(marks, 9, "those with a marker read it from the first key");
     }
 
     #[test]

@@ -441,6 +441,7 @@ fn form_words(form: &FormCommand<'_>) -> String {
         FormStep::Take { .. } => "take",
         FormStep::Keep => "keep",
         FormStep::Heal => "heal",
+        FormStep::Free if form.value().is_some_and(|(_, from)| !from.is_empty()) => "give back",
         FormStep::Free => "free",
         FormStep::Look => "look",
     };

@@ -191,7 +191,7 @@ impl World {
     pub fn may_take_over(&mut self, client: usize) {
         let is_its = |lease: &Lease| is_with_value(lease.resource());
         let it = &self.clients[client];
-        let Some(at) = it.leases.iter().position(|it| is_its(it)) else {
+        let Some(at) = it.leases.iter().position(is_its) else {
             return;
         };
         if it.keeps(&it.leases[at]) {
@@ -201,7 +201,10 @@ impl World {
         let token = super::work::token_of(&lease);
         self.checker.end(&token);
         self.checker.disown(&token);
-        let alike = |other: &usize| self.plan.split(*other) == self.plan.split(client);
+        let alike = |other: &usize| {
+            let is_paused = self.now < self.clients[*other].paused_until;
+            !is_paused && self.plan.split(*other) == self.plan.split(client)
+        };
         let others: Vec<usize> = (0..self.clients.len()).filter(alike).collect();
         let taker = others[self.choices.below(others.len() as u32) as usize];
         self.rare.hit(Rare::TakenOver);
