@@ -8,7 +8,7 @@ use crate::outcome::{NodeOutcome, NodeReport};
 use crate::quorum::quorum;
 use crate::resource::{
     Form, InvalidResource, LISTED_MAX, RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX,
-    SLOTS_NAME_MAX,
+    SLOTS_NAME_MAX, VALUE_BYTES_MAX,
 };
 
 /// What kind of failure a [`LockError`] is.
@@ -64,6 +64,12 @@ pub enum LockErrorKind {
     InvalidSlots {
         /// How many permits.
         slots: u32,
+    },
+    /// The value to lock a resource with is empty or longer than [`VALUE_BYTES_MAX`]. Nothing was
+    /// sent.
+    InvalidValue {
+        /// Its length in bytes.
+        bytes: usize,
     },
     /// The adopted lock was not acquired with a fencing token. The client has released it. Acquire
     /// it with [`Redlock::fenced`](crate::Redlock::fenced).
@@ -294,6 +300,9 @@ impl LockError {
             LockErrorKind::InvalidSlots { slots } => {
                 write!(f, "the semaphore has {slots} permits: it must have 1 to {SLOTS_MAX}")
             }
+            LockErrorKind::InvalidValue { bytes } => {
+                write!(f, "the value has {bytes} bytes: it must have 1 to {VALUE_BYTES_MAX}")
+            }
             LockErrorKind::Overloaded => f.write_str("too many operations are in flight"),
             LockErrorKind::NoEntropy => {
                 f.write_str("the operating system returned no random bytes for a token")
@@ -370,6 +379,7 @@ impl From<InvalidResource> for LockError {
                 LockErrorKind::InvalidSet { resources, bytes }
             }
             InvalidResource::Slots { slots } => LockErrorKind::InvalidSlots { slots },
+            InvalidResource::Value { bytes } => LockErrorKind::InvalidValue { bytes },
         };
         LockError::new(kind, 0, Vec::new())
     }
@@ -433,11 +443,25 @@ impl Resource {
     pub fn slot(name: impl AsRef<[u8]>, slots: u32) -> Result<Resource, LockError> {
         Ok(Resource::checked_slot(name.as_ref(), slots)?)
     }
+
+    /// A resource that is locked with a value of the caller's; see
+    /// [`Redlock::try_lock_as`](crate::Redlock::try_lock_as).
+    ///
+    /// # Errors
+    /// The same as [`new`](Resource::new); [`LockErrorKind::InvalidValue`] if the value is empty or
+    /// longer than [`VALUE_BYTES_MAX`].
+    pub fn with_value(
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Resource, LockError> {
+        Ok(Resource::checked_as(name.as_ref(), value.as_ref())?)
+    }
 }
 
 /// `Contended` becomes `WouldBlock`, `Unavailable` becomes `NotConnected`, `TimedOut` and `Expired`
 /// become `TimedOut`; `InvalidTtl`, `InvalidResource`, `ReservedResource`, `InvalidSet`,
-/// `InvalidSlots` and `Unfenced` become `InvalidInput`, and the others become `Other`.
+/// `InvalidSlots`, `InvalidValue` and `Unfenced` become `InvalidInput`, and the others become
+/// `Other`.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> io::Error {
         let kind = match error.kind() {
@@ -449,6 +473,7 @@ impl From<LockError> for io::Error {
             | LockErrorKind::ReservedResource
             | LockErrorKind::InvalidSet { .. }
             | LockErrorKind::InvalidSlots { .. }
+            | LockErrorKind::InvalidValue { .. }
             | LockErrorKind::Unfenced => io::ErrorKind::InvalidInput,
             LockErrorKind::Overloaded
             | LockErrorKind::NoEntropy

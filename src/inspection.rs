@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::outcome::NodeOutcome;
 use crate::quorum::quorum;
-use crate::token::Fingerprint;
+use crate::token::{Fingerprint, LockToken};
 
 /// What a node has for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,53 @@ impl Holding {
     }
 }
 
+/// Which value a node has for a key, and the token beside it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Owned {
+    pub(crate) token: LockToken,
+    /// At most one byte more than a caller's value may have.
+    pub(crate) value: Box<[u8]>,
+}
+
+/// The value may be a secret.
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Owned(..)")
+    }
+}
+
+/// What a node answers to the two questions about a key.
+#[derive(Debug, Clone)]
+pub(crate) enum Said {
+    Holding(Holding),
+    Owned(Box<Owned>),
+}
+
+/// Which value a resource is locked with: see [`Redlock::owner`](crate::Redlock::owner).
+///
+/// It is past when you read it, and no permission to do anything: only a lock is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// A quorum of masters has no such key.
+    Free,
+    /// A quorum of masters has this value under the key. Of one that is longer than any that
+    /// [`try_lock_as`](crate::Redlock::try_lock_as) takes, this is the beginning.
+    Value(Box<[u8]>),
+    /// Neither: no quorum says the same, or too few masters answered.
+    Unknown,
+}
+
+/// Without the value, which may be a secret.
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Owner::Free => "Free",
+            Owner::Value(_) => "Value(..)",
+            Owner::Unknown => "Unknown",
+        })
+    }
+}
+
 /// What the masters said about a resource, when they were asked: see
 /// [`Redlock::inspect`](crate::Redlock::inspect).
 ///
@@ -57,6 +104,8 @@ pub struct NodeInspection {
     pub outcome: NodeOutcome,
     /// What the node has, if it said that the key exists. `None` if its value has another type.
     pub holding: Option<Holding>,
+    /// The same, if it was asked for the value.
+    pub(crate) owned: Option<Box<Owned>>,
 }
 
 impl Inspection {
@@ -85,6 +134,30 @@ impl Inspection {
             holders().filter(|other| other == holder).count() >= quorum(self.nodes.len())
         };
         holders().find(has_quorum)
+    }
+
+    /// Which value a quorum has.
+    pub(crate) fn owner(&self) -> Owner {
+        let nodes = || self.nodes.iter();
+        let free = nodes().filter(|node| node.outcome == NodeOutcome::Absent).count();
+        let values = || nodes().filter_map(|node| Some(&*node.owned.as_ref()?.value));
+        let quorum = quorum(self.nodes.len());
+        let has_quorum = |value: &&[u8]| values().filter(|it| it == value).count() >= quorum;
+        match values().find(has_quorum) {
+            Some(value) => Owner::Value(value.into()),
+            None if free >= quorum => Owner::Free,
+            None => Owner::Unknown,
+        }
+    }
+
+    /// The token that most of those nodes have beside this value that have it.
+    pub(crate) fn token_beside(&self, value: &[u8]) -> LockToken {
+        let with_value = |node: &NodeInspection| {
+            node.owned.as_ref().filter(|owned| *owned.value == *value).map(|owned| owned.token)
+        };
+        let tokens = || self.nodes.iter().filter_map(with_value);
+        let times = |token: &LockToken| tokens().filter(|other| other == token).count();
+        tokens().max_by_key(times).unwrap_or(LockToken::NOBODY)
     }
 
     /// When a quorum of nodes will have no key, unless a holder renews or releases it before; zero
@@ -159,6 +232,7 @@ mod tests {
                 let left_ms = left.map_or(-1, |seconds| 1_000 * i64::try_from(seconds).unwrap());
                 Holding::new(Fingerprint::new(holder.as_bytes()), left_ms)
             }),
+            owned: None,
         });
         Inspection::new(nodes.collect())
     }

@@ -140,6 +140,7 @@
 //! | readers and writers | [`try_read`](Redlock::try_read), [`try_write`](Redlock::try_write) |
 //! | from a writer to a reader | [`downgrade`](LockGuard::downgrade) |
 //! | at most so many holders | [`semaphore`](Redlock::semaphore) |
+//! | a value of your own in the key | [`try_lock_as`](Redlock::try_lock_as) |
 //! | the same thread again, with a [`ReentrantGuard`] | [`reentrant`](Redlock::reentrant) |
 //!
 //! # Rules
@@ -195,7 +196,7 @@ pub use config::Tls;
 pub use config::{Builder, Config, ConfigError, Heal, RestartGuard, Retry, Waiting};
 pub use error::{LockError, LockErrorKind};
 pub use fencing::{FencingToken, InvalidFencingToken};
-pub use inspection::{Holding, Inspection, NodeInspection};
+pub use inspection::{Holding, Inspection, NodeInspection, Owner};
 pub use keep_alive::{KeepAlive, Loss, LossCause};
 /// The version of mio whose types [`Multiplexer`] takes.
 pub use mio;
@@ -213,7 +214,7 @@ pub use proto::{
     Waits,
 };
 pub use quorum::{NODES_MAX, quorum};
-pub use resource::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX};
+pub use resource::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX, VALUE_BYTES_MAX};
 pub use times::{Histogram, Times};
 pub use token::{Fingerprint, LockToken};
 

@@ -5,6 +5,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use crate::token::{LockToken, TOKEN_BYTES};
+
 /// The longest resource name, in bytes (R8).
 pub const RESOURCE_BYTES_MAX: usize = 1024;
 
@@ -30,6 +32,9 @@ pub(crate) const NAMES_BYTES_MAX: usize = SET_BYTES_MAX + 2 * RESOURCES_MAX;
 /// exactly.
 pub const SLOTS_MAX: u32 = 50;
 
+/// The longest value that a caller may lock a resource with, in bytes.
+pub const VALUE_BYTES_MAX: usize = 512;
+
 /// Any slot: the engine chooses one.
 pub(crate) const SLOT_ANY: u32 = u8::MAX as u32;
 
@@ -53,14 +58,18 @@ pub(crate) enum Form {
     /// One of several keys, whichever is free. Before the name stand two bytes: how many there are,
     /// and which one is asked for.
     Slot,
+    /// One key with the caller's own value. Before the name stand its length in two bytes, and it.
+    As,
+    /// The same, of a holder who has it under a token, which stands before the name.
+    TakeOver,
 }
 
 /// What is locked: the name of a resource, 1 to [`RESOURCE_BYTES_MAX`] bytes with any values.
 /// Together with the key prefix, up to 63 bytes are stored without an allocation.
 ///
 /// Other constructors make what other kinds of lock are taken of: [all](Resource::all) of several
-/// resources, a [share](Resource::shared) of one, [all shares](Resource::exclusive) of one, or one
-/// [slot](Resource::slot) of several.
+/// resources, a [share](Resource::shared) of one, [all shares](Resource::exclusive) of one, one
+/// [slot](Resource::slot) of several, or one with a [value](Resource::with_value) of the caller's.
 ///
 /// ```
 /// use muxlock::Resource;
@@ -88,6 +97,8 @@ pub(crate) enum InvalidResource {
     Set { resources: usize, bytes: usize },
     /// No slot, or more than [`SLOTS_MAX`].
     Slots { slots: u32 },
+    /// A value that is empty or longer than [`VALUE_BYTES_MAX`].
+    Value { bytes: usize },
 }
 
 impl InvalidResource {
@@ -205,6 +216,18 @@ impl Resource {
         Ok(Resource::formed(Form::Slot, &[&[slots as u8, any], name].concat()))
     }
 
+    pub(crate) fn checked_as(name: &[u8], value: &[u8]) -> Result<Resource, InvalidResource> {
+        if value.is_empty() || value.len() > VALUE_BYTES_MAX {
+            return Err(InvalidResource::Value { bytes: value.len() });
+        }
+        Resource::checked(name).map(|_| Resource::of_value(name, value))
+    }
+
+    /// With no value, what is looked at to see which one it has.
+    pub(crate) fn of_value(name: &[u8], value: &[u8]) -> Resource {
+        Resource::formed(Form::As, &[&in_a_row([value].into_iter()), name].concat())
+    }
+
     fn formed(form: Form, bytes: &[u8]) -> Resource {
         Resource { long: Some(bytes.into()), len: form as u8, bytes: [0; INLINE_BYTES_MAX] }
     }
@@ -217,7 +240,7 @@ impl Resource {
 
     /// Whether scripts of its own keep and free it.
     pub(crate) fn is_scripted(&self) -> bool {
-        matches!(self.form(), Form::All | Form::Shared)
+        matches!(self.form(), Form::All | Form::Shared | Form::As | Form::TakeOver)
     }
 
     /// Whether acquisitions of one engine that wait for it queue (K9).
@@ -231,7 +254,18 @@ impl Resource {
             (_, 1) => Form::All,
             (_, 2) => Form::Shared,
             (_, 3) => Form::Exclusive,
-            _ => Form::Slot,
+            (_, 4) => Form::Slot,
+            (_, 5) => Form::As,
+            _ => Form::TakeOver,
+        }
+    }
+
+    /// How many bytes stand before the name.
+    fn head(&self) -> usize {
+        match (self.form(), self.value_of()) {
+            (Form::Slot, _) => 2,
+            (_, Some((value, token))) => 2 + value.len() + token.len(),
+            _ => 0,
         }
     }
 
@@ -239,8 +273,7 @@ impl Resource {
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         let (mut all, one) = match (self.form(), &self.long) {
             (Form::All, Some(bytes)) => (&bytes[..], None),
-            (Form::Slot, Some(bytes)) => (&[][..], Some(&bytes[2..])),
-            (_, Some(bytes)) => (&[][..], Some(&bytes[..])),
+            (_, Some(bytes)) => (&[][..], Some(&bytes[self.head()..])),
             (_, None) => (&[][..], Some(self.as_bytes())),
         };
         let next = move || {
@@ -255,15 +288,26 @@ impl Resource {
     /// The same form of other names.
     fn renamed(&self, rename: impl Fn(&[u8]) -> Vec<u8>) -> Resource {
         let names: Vec<Vec<u8>> = self.names().map(rename).collect();
-        match (self.form(), self.slot_of()) {
-            (Form::All, _) => {
-                Resource::formed(Form::All, &in_a_row(names.iter().map(Vec::as_slice)))
+        match self.form() {
+            Form::All => Resource::formed(Form::All, &in_a_row(names.iter().map(Vec::as_slice))),
+            form => {
+                let head = &self.long.as_deref().unwrap_or_default()[..self.head()];
+                Resource::formed(form, &[head, &names[0]].concat())
             }
-            (Form::Slot, Some((slots, slot))) => {
-                Resource::formed(Form::Slot, &[&[slots as u8, slot as u8], &names[0][..]].concat())
-            }
-            (form, _) => Resource::formed(form, &names[0]),
         }
+    }
+
+    /// The value that the caller has chosen, if it is locked with one; and the token beside which
+    /// it must stand already, or nothing.
+    pub(crate) fn value_of(&self) -> Option<(&[u8], &[u8])> {
+        let token = match self.form() {
+            Form::As => 0,
+            Form::TakeOver => TOKEN_BYTES,
+            _ => return None,
+        };
+        let (length, rest) = self.long.as_ref()?.split_first_chunk()?;
+        let (value, rest) = rest.split_at(usize::from(u16::from_le_bytes(*length)));
+        Some((value, &rest[..token]))
     }
 
     /// Of a slot: how many there are, and which one it is, from 0.
@@ -280,6 +324,25 @@ impl Resource {
 
     /// What is held once this is taken: of slots, the plain lock of this one.
     pub(crate) fn taken(&self) -> Resource {
+        match (self.form(), self.value_of()) {
+            (Form::TakeOver, Some((value, _))) => Resource::of_value(self.as_bytes(), value),
+            _ => self.left(),
+        }
+    }
+
+    /// For an acquisition that takes a lock with a caller's value over from the attempt with this
+    /// token; see [`Redlock::extend_as`](crate::Redlock::extend_as). Without such a value, it stays
+    /// as it is.
+    pub fn take_over(&self, token: &LockToken) -> Resource {
+        let Some((value, _)) = self.value_of() else {
+            return self.clone();
+        };
+        let head = in_a_row([value].into_iter());
+        Resource::formed(Form::TakeOver, &[&head, token.as_bytes(), self.as_bytes()].concat())
+    }
+
+    /// What an attempt to take this may leave.
+    pub(crate) fn left(&self) -> Resource {
         match self.slot_of() {
             Some((_, slot)) => {
                 let key = self.slot_key(slot);
@@ -311,6 +374,9 @@ impl Resource {
             (Form::Shared | Form::Exclusive, _) => {
                 vec![self.as_bytes().to_vec(), [self.as_bytes(), INTENT].concat()]
             }
+            (Form::As | Form::TakeOver, _) => {
+                vec![self.as_bytes().to_vec(), [self.as_bytes(), COMPANION].concat()]
+            }
             (_, Some((slots, _))) => (0..slots).map(|slot| self.slot_key(slot)).collect(),
             _ => self.names().map(<[u8]>::to_vec).collect(),
         }
@@ -331,13 +397,21 @@ impl Resource {
         const ALL: u8 = Form::All as u8;
         const SHARED: u8 = Form::Shared as u8;
         const EXCLUSIVE: u8 = Form::Exclusive as u8;
+        const AS: u8 = Form::As as u8;
+        let torn = InvalidResource::Name { bytes: 0 };
         match form {
             ALL => {
                 let names = Resource::formed(Form::All, bytes).checked_names();
-                Resource::checked_all(names.ok_or(InvalidResource::Name { bytes: 0 })?)
+                Resource::checked_all(names.ok_or(torn)?)
             }
             SHARED => Resource::checked_of(Form::Shared, bytes),
             EXCLUSIVE => Resource::checked_of(Form::Exclusive, bytes),
+            AS => {
+                let (length, rest) = bytes.split_first_chunk().ok_or(torn)?;
+                let parts = rest.split_at_checked(u16::from_le_bytes(*length).into());
+                let (value, name) = parts.ok_or(torn)?;
+                Resource::checked_as(name, value)
+            }
             _ => Err(InvalidResource::Name { bytes: bytes.len() }),
         }
     }
@@ -356,6 +430,10 @@ impl Resource {
 
 /// What a key's name ends with on which a client waits for readers to end.
 const INTENT: &[u8] = b":intent";
+
+/// What the name of the key ends with that stands beside one with a caller's value: a hash with the
+/// token (K11).
+const COMPANION: &[u8] = b":as";
 
 fn after<'a>(prefix: &[u8], key: &'a [u8]) -> &'a [u8] {
     key.strip_prefix(prefix).expect("every key begins with the prefix")
@@ -462,13 +540,14 @@ mod tests {
     }
 
     /// One of each form.
-    fn forms() -> [Resource; 5] {
+    fn forms() -> [Resource; 6] {
         [
             Resource::new("a"),
             Resource::all(["b", "a"]),
             Resource::shared("a"),
             Resource::exclusive("a"),
             Resource::slot("a", 3),
+            Resource::with_value("a", "v"),
         ]
         .map(Result::unwrap)
     }
@@ -532,6 +611,8 @@ mod tests {
             Resource::shared(&long),
             Resource::exclusive(&long),
             Resource::slot(&long, SLOTS_MAX),
+            Resource::with_value(&long, vec![b'v'; VALUE_BYTES_MAX]),
+            Resource::with_value("a", "v").map(|own| own.take_over(&LockToken::NOBODY)),
         ];
         for resource in forms().into_iter().chain(others.map(Result::unwrap)) {
             for prefix in prefixes {
@@ -596,7 +677,7 @@ mod tests {
 
     #[test]
     fn share_is_one_of_the_same_key() {
-        let [plain, _, shared, exclusive, _] = forms();
+        let [plain, _, shared, exclusive, ..] = forms();
         for resource in [plain, exclusive, shared.clone()] {
             assert_eq!(resource.clone().into_shared(), shared);
             assert_eq!(resource.into_shared().keys(), [&b"a"[..], b"a:intent"]);
@@ -605,14 +686,18 @@ mod tests {
 
     #[test]
     fn what_may_be_held_is_read_as_it_was_written() {
-        let [_, all, shared, exclusive, slot] = forms();
+        let [_, all, shared, exclusive, slot, own] = forms();
         let long = Resource::shared(vec![0; RESOURCE_BYTES_MAX]).unwrap();
-        for resource in [all, shared, exclusive, long] {
+        let from = own.take_over(&LockToken::NOBODY);
+        assert_eq!(from.taken(), own);
+        for resource in [all, shared, exclusive, long, own] {
             let (form, bytes) = resource.to_raw();
             assert_eq!(Resource::of_raw(form, bytes).unwrap(), resource);
         }
-        let (form, bytes) = slot.to_raw();
-        assert!(Resource::of_raw(form, bytes).is_err(), "a slot is not held as one");
+        for resource in [slot, from] {
+            let (form, bytes) = resource.to_raw();
+            assert!(Resource::of_raw(form, bytes).is_err(), "it is not held as that");
+        }
         assert!(Resource::of_raw(Form::Plain as u8, b"a").is_err());
     }
 
@@ -671,6 +756,7 @@ mod tests {
             "Resource(Shared \"a\") a",
             "Resource(Exclusive \"a\") a",
             "Resource(Slot \"a\") a",
+            "Resource(As \"a\") a",
         ];
         assert_eq!(printed, expected);
     }

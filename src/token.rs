@@ -35,6 +35,15 @@ pub(crate) fn hex(byte: u8) -> [u8; 2] {
 pub struct LockToken([u8; TOKEN_BYTES]);
 
 impl LockToken {
+    /// That of no attempt.
+    pub(crate) const NOBODY: LockToken = LockToken([b'0'; TOKEN_BYTES]);
+
+    /// A token as a server has it; `None` if it is none.
+    pub(crate) fn from_text(text: &[u8; TOKEN_BYTES]) -> Option<LockToken> {
+        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        text.iter().all(is_digit).then_some(LockToken(*text))
+    }
+
     /// Random bytes as lower-case hexadecimal digits. Raw bytes would garble the error messages,
     /// `MONITOR` output and logs of the masters.
     pub(crate) fn from_random(random: [u8; TOKEN_RANDOM_BYTES]) -> LockToken {

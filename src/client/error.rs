@@ -139,6 +139,7 @@ fn kind_of(kind: LockErrorKind) -> ErrorKind {
         | LockErrorKind::ReservedResource
         | LockErrorKind::InvalidSet { .. }
         | LockErrorKind::InvalidSlots { .. }
+        | LockErrorKind::InvalidValue { .. }
         | LockErrorKind::Unfenced => ErrorKind::InvalidInput,
         LockErrorKind::Overloaded | LockErrorKind::NoEntropy | LockErrorKind::Forked => {
             ErrorKind::Other

@@ -1,9 +1,13 @@
-//! Other kinds of lock: several resources at once, readers and writers, and semaphores.
+//! Other kinds of lock: several resources at once, readers and writers, semaphores, and locks with
+//! a value of the caller's.
 
 use std::time::Duration;
 
 use super::{LockGuard, Redlock};
 use crate::error::LockError;
+use crate::inspection::Owner;
+use crate::moment::Moment;
+use crate::proto::{Lease, Released, Ttl};
 use crate::resource::Resource;
 
 /// # Other kinds of lock
@@ -181,6 +185,125 @@ impl Redlock {
     }
 }
 
+/// # Locks with the caller's own value
+/// The key holds the value that the caller has chosen, 1 to
+/// [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) bytes: other clients, also those of other makes, can
+/// recognise it, and whoever knows it can release or extend the lock. Everybody who can read the
+/// master's keys can read it, so it is no secret.
+///
+/// Beside it, the key with `:as` after its name has the attempt's [token](crate::LockToken), by
+/// which a guard knows its own lock: two locks with the same value are two locks. So a command that
+/// arrives late never changes a later lock of this crate.
+impl Redlock {
+    /// Tries once to take a resource with this value. It excludes every other lock of that name,
+    /// whatever its value is: the same value again is refused, too.
+    ///
+    /// # Errors
+    /// The same as [`try_lock`](Redlock::try_lock); and
+    /// [`InvalidValue`](crate::LockErrorKind::InvalidValue) if the value is empty or too long.
+    ///
+    /// ```no_run
+    /// # use muxlock::{Owner, Redlock};
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+    /// let ttl = Duration::from_secs(10);
+    /// let lock = redlock.try_lock_as("invoice:42", "worker-7", ttl)?;
+    /// assert_eq!(redlock.owner("invoice:42")?, Owner::Value(b"worker-7"[..].into()));
+    /// // Another process that knows the value takes the lock over, and releases it.
+    /// let taken_over = redlock.extend_as("invoice:42", "worker-7", ttl)?;
+    /// assert!(taken_over.unlock()?.was_held());
+    /// # drop(lock);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_lock_as(
+        &self,
+        resource: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire_of(Resource::with_value(resource, value)?, ttl, None)
+    }
+
+    /// Same as [`try_lock_as`](Redlock::try_lock_as), in as many rounds as fit into `wait`, with
+    /// random delays between them. Threads of this client that wait with the same value get the
+    /// lock in the order of their calls.
+    ///
+    /// # Errors
+    /// The same as [`try_lock_as`](Redlock::try_lock_as), and
+    /// [`TimedOut`](crate::LockErrorKind::TimedOut).
+    pub fn try_lock_as_for(
+        &self,
+        resource: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<LockGuard, LockError> {
+        self.acquire_of(Resource::with_value(resource, value)?, ttl, Some(wait))
+    }
+
+    /// Releases the lock that has this value, whoever holds it: also one of another make. It asks
+    /// all masters for the lock, as [`owner`](Redlock::owner) does, and then deletes what they have
+    /// named. If a command is late, it deletes no later lock of this crate that has the same value.
+    ///
+    /// `confirmed` is the number of masters that deleted it. [`was_held`](Released::was_held) is
+    /// always `false`: nothing is known here of the lock's validity. Its guard is not told. Stop
+    /// its work before: with [`Heal::On`](crate::Heal::On), an extension sets the keys again.
+    ///
+    /// # Errors
+    /// The same as [`unlock`](LockGuard::unlock) and [`inspect`](Redlock::inspect), and
+    /// [`InvalidValue`](crate::LockErrorKind::InvalidValue).
+    pub fn release_as(
+        &self,
+        resource: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Released, LockError> {
+        let resource = Resource::with_value(resource, &value)?;
+        let token = self.look_at(resource.clone())?.token_beside(value.as_ref());
+        let longest = Ttl::new(self.shared.config.max_ttl()).unwrap_or(Ttl::LONGEST);
+        let over = Moment::from_nanos(0);
+        self.release(Lease::restored(resource, token, longest, over))
+    }
+
+    /// Takes over the lock that has this value, also one of another make, and makes it live for at
+    /// least `ttl` from now on. It asks all masters first, as [`owner`](Redlock::owner) does.
+    ///
+    /// From then on, the former guard extends and releases nothing. It is not told, and believes in
+    /// its lock until the end of its validity, at most: call this when its work has stopped. If
+    /// two take a lock over at a time, one of them gets it.
+    ///
+    /// # Errors
+    /// The same as [`try_lock`](Redlock::try_lock), and
+    /// [`InvalidValue`](crate::LockErrorKind::InvalidValue). It is
+    /// [`Contended`](crate::LockErrorKind::Contended) if no quorum has this value, or has it from
+    /// the same attempt. The lock is left to its former guard, whose extensions may have failed
+    /// meanwhile; masters may have prolonged it.
+    pub fn extend_as(
+        &self,
+        resource: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<LockGuard, LockError> {
+        let resource = Resource::with_value(resource, &value)?;
+        let token = self.look_at(resource.clone())?.token_beside(value.as_ref());
+        self.acquire_of(resource.take_over(&token), ttl, None)
+    }
+
+    /// Asks every master which value the resource is locked with; of a plain lock, that is its
+    /// token. It waits for the masters as [`inspect`](Redlock::inspect) does.
+    ///
+    /// The answer is past when you read it. Do not work because of it: take the lock.
+    ///
+    /// # Errors
+    /// The same as [`inspect`](Redlock::inspect). If masters did not answer, the owner may be
+    /// [`Unknown`](Owner::Unknown), and that is no error.
+    pub fn owner(&self, resource: impl AsRef<[u8]>) -> Result<Owner, LockError> {
+        let resource = Resource::new(resource)?;
+        Ok(self.look_at(Resource::of_value(resource.as_bytes(), b""))?.owner())
+    }
+}
+
 /// A semaphore: see [`Redlock::semaphore`]. Each permit is a plain lock of one of its slots, the
 /// resource `name{permits}:i`, with `i` from 0.
 #[derive(Debug, Clone)]
@@ -216,7 +339,7 @@ impl LockGuard {
     /// as the lock if that is longer: others may share it from then on. It counts like an
     /// [extension](LockGuard::extend).
     ///
-    /// A lock of several resources cannot be shared; it is extended.
+    /// A lock of several resources cannot be shared, nor one with a caller's value; it is extended.
     ///
     /// # Errors
     /// The same as [`extend`](LockGuard::extend). The lock was released, because some masters may

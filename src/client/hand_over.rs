@@ -71,7 +71,8 @@ const TEXT_BYTES_MAX: usize = 2 * NAMES_BYTES_MAX + 512 + NODES_MAX * DOUBT_BYTE
 /// | checksum | CRC-32 of everything before the last dot, 8 hexadecimal digits |
 ///
 /// The form is `1` for several resources, each behind its length in two bytes, the low one first;
-/// `2` for a share; `3` for a resource that may be shared.
+/// `2` for a share; `3` for a resource that may be shared; `5` for one with a caller's value, which
+/// stands before its name like the name of one of several.
 ///
 /// The doubts have an entry for each node that had not answered or was in quarantine, in this form:
 /// `n<node>u<time>[s](p<run_id>k<client id>)*[x]`.
@@ -465,9 +466,14 @@ mod tests {
     }
 
     /// One of each form that has a number in the text.
-    fn forms() -> [Resource; 3] {
-        [Resource::all(["b", "aa"]), Resource::shared("a"), Resource::exclusive("a")]
-            .map(Result::unwrap)
+    fn forms() -> [Resource; 4] {
+        [
+            Resource::all(["b", "aa"]),
+            Resource::shared("a"),
+            Resource::exclusive("a"),
+            Resource::with_value("a", "bb"),
+        ]
+        .map(Result::unwrap)
     }
 
     fn formed_text(resource: Resource, left: Duration) -> String {
@@ -475,10 +481,10 @@ mod tests {
         parts.to_secret_text().unwrap()
     }
 
-    /// A plain lock, a fenced one, one of several resources, a share, and one that may be shared.
-    fn texts(left: Duration) -> [String; 5] {
-        let [all, shared, exclusive] = forms().map(|resource| formed_text(resource, left));
-        [text_of(b"invoice:42", left), fenced_text(left), all, shared, exclusive]
+    /// A plain lock, a fenced one, and one of each form.
+    fn texts(left: Duration) -> [String; 6] {
+        let [all, shared, exclusive, own] = forms().map(|resource| formed_text(resource, left));
+        [text_of(b"invoice:42", left), fenced_text(left), all, shared, exclusive, own]
     }
 
     #[test]
@@ -684,7 +690,7 @@ mod tests {
         }
         let fields = |text: &str| text.split('.').skip(10).take(2).collect::<Vec<_>>().join(".");
         let written = forms().map(|resource| fields(&formed_text(resource, SECOND)));
-        assert_eq!(written, ["1.02006161010062", "2.61", "3.61"]);
+        assert_eq!(written, ["1.02006161010062", "2.61", "3.61", "5.0200626261"]);
     }
 
     #[test]
@@ -700,13 +706,17 @@ mod tests {
             assert_eq!(with(form, "010061010062"), Err(HandOverError::Field("form")), "{form}");
         }
         // A plain name, a slot, and what there is not.
-        for form in ["0", "4", "5", "255"] {
+        for form in ["0", "4", "6", "255"] {
             let refused = Err(HandOverError::Field("resource"));
             assert_eq!(with(form, "010061010062"), refused, "{form}");
         }
         // No name; an empty one; one that is cut; half a length; a length beyond the end.
         for names in ["", "0000", "01006101", "0100610100", "ffff61", "01006102006200ff"] {
             assert_eq!(with("1", names), Err(HandOverError::Field("resource")), "{names}");
+        }
+        // No value; a length beyond the end; no name.
+        for value in ["", "01", "000061", "020061", "010061"] {
+            assert_eq!(with("5", value), Err(HandOverError::Field("resource")), "{value}");
         }
         let long = "61".repeat(RESOURCE_BYTES_MAX + 1);
         for form in ["2", "3"] {

@@ -385,7 +385,10 @@ impl Redlock {
     /// [`Unavailable`](crate::LockErrorKind::Unavailable) if another thread of this client was
     /// delayed. If masters did not answer, that is no error: the inspection says it for each.
     pub fn inspect(&self, resource: impl AsRef<[u8]>) -> Result<Inspection, LockError> {
-        let resource = Resource::new(resource)?;
+        self.look_at(Resource::new(resource)?)
+    }
+
+    fn look_at(&self, resource: Resource) -> Result<Inspection, LockError> {
         if !self.is_home() {
             return Err(LockError::forked());
         }

@@ -255,7 +255,7 @@ impl Engine {
         let (started, sent) = (failed.started, failed.sent);
         let mut claim = self.rounds.claim(round).clone();
         if !claim.key.is_plain() {
-            claim.key = claim.key.taken();
+            claim.key = claim.key.left();
         }
         let held = Held { claim, started, sent, was_granted: false };
         self.release_everywhere(now, held, Hand::NONE, None);

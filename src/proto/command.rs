@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::inspection::Holding;
+use crate::inspection::{Holding, Owned};
 use crate::outcome::ServerErrorKind;
 use crate::resource::{Form, Resource};
 use crate::token::{LockToken, hex};
@@ -121,7 +121,7 @@ pub enum Command<'a> {
     Wait(Wait<'a>),
 }
 
-/// One step in the life of a lock that is not one plain key (K1 to K8).
+/// One step in the life of a lock that is not one plain key (K1 to K8, K11 to K15).
 #[derive(Debug, Clone, Copy)]
 pub struct FormCommand<'a> {
     /// What is done.
@@ -138,7 +138,7 @@ pub struct FormCommand<'a> {
 
 impl FormCommand<'_> {
     /// The keys that its script is given, in their order. Of a key that may be shared, the second
-    /// one is the sign of those who wait for it.
+    /// one is the sign of those who wait for it; of one with a caller's value, its companion.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         self.key.keys()
     }
@@ -148,13 +148,19 @@ impl FormCommand<'_> {
         self.key.slot_of().map(|(_, slot)| slot as usize)
     }
 
+    /// The value that the caller has chosen, if it is locked with one; and the token beside which
+    /// it must stand already, or nothing.
+    pub fn value(&self) -> Option<(&[u8], &[u8])> {
+        self.key.value_of()
+    }
+
     /// Whether it is about a share.
     pub fn is_share(&self) -> bool {
         self.key.form() == Form::Shared
     }
 }
 
-/// What a [`FormCommand`] does. Each answers 1 if it was done, and 0 if not.
+/// What a [`FormCommand`] does. Each but the last answers 1 if it was done, and 0 if not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FormStep {
     /// Takes the lock. It may also answer why it did not, as a number from 2 on; and leave a sign
@@ -170,6 +176,8 @@ pub enum FormStep {
     Heal,
     /// Gives the lock up.
     Free,
+    /// Says which value the key has, and does nothing. Answers [`Reply::Owned`].
+    Look,
 }
 
 /// A command that lets a client wait for a lock without polling (W4 to W12).
@@ -465,6 +473,8 @@ pub enum Reply {
     Time(Duration),
     /// What the server has for a key.
     Holding(Holding),
+    /// Which value the server has for a key, and the token beside it.
+    Owned(Box<Owned>),
     /// A map: the server now speaks RESP3.
     Map,
     /// An error.

@@ -9,6 +9,7 @@ use super::node::{Ability, Debt, Due, Effect, InFlight, Request, State};
 use super::notices::Notice;
 use super::round::{Answer, Kind, Left, Lost};
 use super::{Engine, NodeSet};
+use crate::inspection::Said;
 use crate::moment::Moment;
 use crate::outcome::{
     NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, TlsErrorKind, Unfit,
@@ -357,6 +358,10 @@ impl Engine {
             self.handle_error(now, node, round, error);
             return None;
         }
+        if let (Reply::Owned(owned), true) = (&reply, kind.is_inspection()) {
+            self.note_said(node, round, Said::Owned(owned.clone()));
+            return Some(NodeOutcome::Held);
+        }
         let Some(answer) = kind.answer(&reply, self.config.flush_marker.is_some()) else {
             let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
             // Before the vote, so that commands that follow from it are not sent on this
@@ -387,8 +392,9 @@ impl Engine {
                 kind.refusal()
             }
             Answer::Holding(holding) => {
-                self.note_holding(node, round, holding);
-                if holding.is_some() { NodeOutcome::Held } else { NodeOutcome::Absent }
+                let Some(holding) = holding else { return Some(NodeOutcome::Absent) };
+                self.note_said(node, round, Said::Holding(holding));
+                NodeOutcome::Held
             }
             // A flush deletes the marker with the locks. A copy that this command has set is
             // younger than what was deleted.

@@ -559,6 +559,10 @@ impl Fleet {
 
     /// A command was lost with its connection, or its answer makes no sense.
     pub(super) fn owe(&mut self, now: Moment, node: usize, token: LockToken, debt: Debt) {
+        if token == LockToken::NOBODY {
+            // Another make's lock with a caller's value: the next one has nothing else (K13).
+            return;
+        }
         self.indebted.insert(node);
         if !self.nodes[node].owe(now, token, debt) {
             // It is no longer known which copies do not count.

@@ -1,5 +1,6 @@
-//! What is not one plain key (K1 to K8): several resources at once, a share of one, one slot of
-//! several. Their rounds are as all others are; here is what the refusals tell.
+//! What is not one plain key (K1 to K8, K11 to K15): several resources at once, a share of one, one
+//! slot of several, one with a caller's value. Their rounds are as all others are; here is what the
+//! refusals tell.
 
 use std::time::Duration;
 
@@ -124,9 +125,10 @@ impl Lease {
     /// extension on, others may share it. If the extension fails, some nodes may have shared it
     /// already: release it.
     ///
-    /// A lock of several resources stays as it is. A share has no fencing token.
+    /// A lock of several resources stays as it is, and so does one with a caller's value. A share
+    /// has no fencing token.
     pub fn into_shared(mut self) -> Lease {
-        if self.resource.form() != Form::All {
+        if !matches!(self.resource.form(), Form::All | Form::As) {
             (self.resource, self.fencing) = (self.resource.into_shared(), None);
         }
         self

@@ -4,7 +4,7 @@ use super::operation::{Progress, Task};
 use super::round::{Claim, Kind};
 use super::{Engine, OPERATIONS_MAX, OpId, Ttl};
 use crate::error::{LockError, LockErrorKind};
-use crate::inspection::{Holding, Inspection, NodeInspection};
+use crate::inspection::{Inspection, NodeInspection, Said};
 use crate::moment::Moment;
 use crate::resource::Resource;
 use crate::token::LockToken;
@@ -24,7 +24,7 @@ impl Engine {
         let op = self.operations.start(task, Progress::Waiting);
         let key = resource.prefixed(&self.config.key_prefix);
         // The command has neither token nor TTL.
-        let (token, ttl) = (LockToken::from_random([0; 20]), Ttl::LONGEST);
+        let (token, ttl) = (LockToken::NOBODY, Ttl::LONGEST);
         let round = self.rounds.start(now, Kind::Inspect, Claim { key, token, ttl }, Some(op));
         self.operations[op].progress = Progress::Voting(round);
         // Nothing else limits the wait for a node whose socket accepts no more.
@@ -36,13 +36,13 @@ impl Engine {
 
     /// A node has said what it has.
     #[cold]
-    pub(super) fn note_holding(&mut self, node: usize, round: usize, holding: Option<Holding>) {
+    pub(super) fn note_said(&mut self, node: usize, round: usize, said: Said) {
         let round = &self.rounds[round];
         let (Some(owner), true) = (round.owner, round.undecided.contains(node)) else {
             return;
         };
         if let Task::Inspect { found } = &mut self.operations[owner].task {
-            found[node] = holding;
+            found[node] = Some(said);
         }
     }
 
@@ -54,11 +54,18 @@ impl Engine {
             unreachable!("an inspection always ends with its round");
         };
         let reports = self.reports(round).into_iter().zip(found);
-        let nodes = reports.map(|(report, holding)| NodeInspection {
+        let nodes = reports.map(|(report, said)| NodeInspection {
             node: report.node,
             address: report.address,
             outcome: report.outcome,
-            holding: *holding,
+            holding: match said {
+                Some(Said::Holding(holding)) => Some(*holding),
+                _ => None,
+            },
+            owned: match said {
+                Some(Said::Owned(owned)) => Some(owned.clone()),
+                _ => None,
+            },
         });
         Inspection::new(nodes.collect())
     }

@@ -11,7 +11,7 @@ use super::timer::Timers;
 use super::{Patience, ROUNDS_USUAL, Ttl};
 use crate::error::{LockError, LockErrorKind};
 use crate::fencing::Fencing;
-use crate::inspection::Holding;
+use crate::inspection::Said;
 use crate::keep_alive::LossCause;
 use crate::moment::Moment;
 use crate::resource::Resource;
@@ -68,7 +68,7 @@ pub(super) enum Task {
         refused: Option<LockError>,
     },
     /// What each node has said.
-    Inspect { found: Vec<Option<Holding>> },
+    Inspect { found: Vec<Option<Said>> },
     /// Whether the lock was valid when its release began.
     Release { was_valid: bool },
     /// The lock is renewed until it is stopped or lost.

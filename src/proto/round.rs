@@ -9,7 +9,7 @@ use crate::inspection::Holding;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ServerErrorKind};
 use crate::quorum::{NodeSet, Tally};
-use crate::resource::Resource;
+use crate::resource::{Form, Resource};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -211,6 +211,7 @@ impl Claim {
             Kind::Extend if self.key.is_scripted() => FormStep::Keep,
             Kind::Heal if self.key.is_scripted() => FormStep::Heal,
             Kind::Release if self.key.is_scripted() => FormStep::Free,
+            Kind::Inspect if self.key.form() == Form::As => FormStep::Look,
             _ => return self.command(kind, with, marker, || unreachable!("it has no number")),
         };
         let marker = marker.filter(|_| kind.may_create());

@@ -1,4 +1,4 @@
-//! The scripts of what is not one plain key (K1 to K8).
+//! The scripts of what is not one plain key (K1 to K8, K11 to K15).
 
 use bytes::{BufMut, BytesMut};
 
@@ -20,6 +20,21 @@ macro_rules! script {
     };
 }
 
+/// A script for a key with the caller's value: what all of them look at stands before it.
+macro_rules! script_as {
+    (from $beginning:literal, $($name:literal),*) => {
+        concat!(
+            include_str!(concat!("../scripts/", $beginning, ".lua")),
+            include_str!("../scripts/as.lua"),
+            $(include_str!(concat!("../scripts/", $name, ".lua")),)*
+        )
+        .trim_ascii_end()
+    };
+    ($($name:literal),*) => {
+        [script_as!(from "form_time", $($name),*), script_as!(from "form_marker", $($name),*)]
+    };
+}
+
 pub(crate) const TAKE_ALL: [&str; 2] = script!("take_all");
 pub(crate) const KEEP_ALL: [&str; 2] = script!("keep_all");
 pub(crate) const FREE_ALL: &str = include_str!("../scripts/free_all.lua").trim_ascii_end();
@@ -28,6 +43,12 @@ pub(crate) const KEEP_SHARED: [&str; 2] = script!("keep_shared");
 pub(crate) const FREE_SHARED: &str = include_str!("../scripts/free_shared.lua").trim_ascii_end();
 pub(crate) const TAKE_EXCLUSIVE: [&str; 2] = script!("take_exclusive");
 pub(crate) const TAKE_SLOT: [&str; 2] = script!("take_slot");
+const TAKE_AS: [&str; 2] = script_as!("take_as", "as_ends");
+const TAKE_OVER: [&str; 2] = script_as!("take_over", "as_ends");
+const KEEP_AS: [&str; 2] = script_as!("keep_as", "as_ends");
+const FREE_AS: &str = script_as!(from "form_time", "free_as");
+const GIVE_BACK: &str = script_as!(from "form_time", "give_back");
+const LOOK_AS: &str = script_as!(from "form_time", "look_as");
 
 fn script(form: Form, step: FormStep, is_marked: bool) -> &'static str {
     let either = |both: [&'static str; 2]| both[usize::from(is_marked)];
@@ -40,7 +61,16 @@ fn script(form: Form, step: FormStep, is_marked: bool) -> &'static str {
         (Form::Shared, FormStep::Free) => FREE_SHARED,
         (Form::Exclusive, FormStep::Take { .. }) => either(TAKE_EXCLUSIVE),
         (Form::Slot, FormStep::Take { .. }) => either(TAKE_SLOT),
-        (Form::Plain | Form::Exclusive | Form::Slot, _) => {
+        (Form::As, FormStep::Take { .. }) => either(TAKE_AS),
+        (Form::As, FormStep::Keep | FormStep::Heal) => either(KEEP_AS),
+        (Form::As, FormStep::Free) => FREE_AS,
+        (Form::As, FormStep::Look) => LOOK_AS,
+        (Form::TakeOver, FormStep::Take { .. }) => either(TAKE_OVER),
+        (Form::TakeOver, FormStep::Free) => GIVE_BACK,
+        (
+            Form::Plain | Form::All | Form::Shared | Form::Exclusive | Form::Slot | Form::TakeOver,
+            _,
+        ) => {
             unreachable!("{form:?} has no script for {step:?}")
         }
     }
@@ -58,7 +88,7 @@ pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
         (_, Some((_, slot))) => slot.into(),
         (FormStep::Take { intent }, None) => u64::try_from(intent.as_millis()).unwrap_or(u64::MAX),
         (FormStep::Heal, None) => 1,
-        (FormStep::Keep | FormStep::Free, None) => 0,
+        (FormStep::Keep | FormStep::Free | FormStep::Look, None) => 0,
     };
     let count = decimal((keys.len() + usize::from(marker.is_some())) as u64, &mut count);
     let script = script(key.form(), step, marker.is_some());
@@ -68,6 +98,8 @@ pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
     let ttl = decimal(ttl.as_millis().into(), &mut ttl_digits);
     words.extend([token.as_bytes(), ttl, decimal(extra, &mut extra_digits)]);
     words.extend(marker.map(|marker| decimal(marker_millis(marker), &mut quarantine)));
+    // A word that its script does not need is empty.
+    words.extend(key.value_of().into_iter().flat_map(|(value, token)| [value, token]));
     out.put_slice(b"*");
     out.put_slice(decimal(words.len() as u64, &mut [0; 20]));
     for word in words {
@@ -120,6 +152,15 @@ mod tests {
         let slot = Resource::slot("a", 3).unwrap().with_slot(2);
         let prefixed = slot.clone().prefixed(b"p:");
         let slots = "a{3}:0 a{3}:1 a{3}:2";
+        let own = Resource::with_value("a", "mine").unwrap();
+        let other = LockToken::from_random([0xcd; 20]);
+        let from = own.take_over(&other);
+        // After all others: the value, and the token that it is taken over from.
+        let value = |key: &Resource| match key.value_of() {
+            Some((_, b"")) => " mine ".to_owned(),
+            Some(_) => format!(" mine {}", "cd".repeat(20)),
+            None => String::new(),
+        };
         let table = [
             (&all, TAKE, "2 a b", "0"),
             (&all, FormStep::Keep, "2 a b", "0"),
@@ -133,22 +174,29 @@ mod tests {
             (&exclusive, INTENT, "2 a a:intent", "500"),
             (&slot, TAKE, &format!("3 {slots}"), "2"),
             (&slot, INTENT, &format!("3 {slots}"), "2"),
+            (&own, TAKE, "2 a a:as", "0"),
+            (&own, FormStep::Keep, "2 a a:as", "0"),
+            (&own, FormStep::Heal, "2 a a:as", "1"),
+            (&own, FormStep::Free, "2 a a:as", "0"),
+            (&own, FormStep::Look, "2 a a:as", "0"),
+            (&from, TAKE, "2 a a:as", "0"),
+            (&from, FormStep::Free, "2 a a:as", "0"),
             (&prefixed, TAKE, "3 p:a{3}:0 p:a{3}:1 p:a{3}:2", "2"),
         ];
         let token = "ab".repeat(20);
         for (key, step, keys, last) in table {
-            let expected = format!("{keys} {token} 30000 {last}");
+            let expected = format!("{keys} {token} 30000 {last}{}", value(key));
             assert_eq!(words(key, step, None)[2..].join(" "), expected, "{key:?} {step:?}");
         }
         let quarantine = Duration::from_nanos(31_302_000_001);
         let marker = Some(FlushMarker { key: b"alive", quarantine });
         for (key, step, keys, last) in table {
-            if let FormStep::Keep | FormStep::Free = step {
+            if let FormStep::Keep | FormStep::Free | FormStep::Look = step {
                 continue;
             }
             let (count, keys) = keys.split_once(' ').unwrap();
             let count = count.parse::<usize>().unwrap() + 1;
-            let expected = format!("{count} alive {keys} {token} 30000 {last} 31303");
+            let expected = format!("{count} alive {keys} {token} 30000 {last} 31303{}", value(key));
             assert_eq!(words(key, step, marker)[2..].join(" "), expected, "{key:?} {step:?}");
         }
     }
@@ -158,14 +206,16 @@ mod tests {
     fn each_step_of_each_form_has_its_script() {
         let steps = [TAKE, FormStep::Keep, FormStep::Heal, FormStep::Free];
         let mut scripts = Vec::new();
-        for form in [Form::All, Form::Shared] {
+        for form in [Form::All, Form::Shared, Form::As] {
             let marked = steps.map(|step| script(form, step, true));
             let plain = steps.map(|step| script(form, step, false));
             // The same one keeps and heals, and what is given up asks for no marker.
             assert!(marked[1] == marked[2] && plain[1] == plain[2] && marked[3] == plain[3]);
             scripts.extend([plain[0], plain[1], plain[3], marked[0], marked[1]]);
         }
-        for form in [Form::Exclusive, Form::Slot] {
+        scripts.push(script(Form::As, FormStep::Look, false));
+        scripts.push(script(Form::TakeOver, FormStep::Free, false));
+        for form in [Form::Exclusive, Form::Slot, Form::TakeOver] {
             scripts.extend([false, true].map(|is_marked| script(form, TAKE, is_marked)));
         }
         for (i, script) in scripts.iter().enumerate() {
@@ -173,7 +223,7 @@ mod tests {
             assert!(script.starts_with("local ") && !script.ends_with('\n'));
         }
         let marks = scripts.iter().filter(|script| script.contains("KEYS[1]))\n")).count();
-        assert_eq!(marks, 6, "those with a marker read it from the first key");
+        assert_eq!(marks, 9, "those with a marker read it from the first key");
     }
 
     #[test]

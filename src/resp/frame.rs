@@ -8,10 +8,10 @@ use redis_protocol::resp2::types::RangeFrame;
 use super::info::{replication, server_error, server_info};
 use super::resp3::{Protocol, map_length, verbatim, verbatim_length};
 use super::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
-use crate::inspection::Holding;
+use crate::inspection::{Holding, Owned};
 use crate::outcome::ProtocolError;
 use crate::proto::Reply;
-use crate::token::Fingerprint;
+use crate::token::{Fingerprint, LockToken};
 
 /// The only array that is expected.
 const PAIR: &[u8] = b"*2\r\n";
@@ -155,7 +155,10 @@ pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
         Ok(Some((RangeFrame::SimpleString(_), _))) => Ok(Reply::Status),
         Ok(Some((RangeFrame::Integer(number), _))) => Ok(Reply::Integer(number)),
         Ok(Some((RangeFrame::Null, _))) => Ok(Reply::Nil),
-        Ok(Some((RangeFrame::BulkString((from, to)), _))) => Ok(section(&frame[from..to])),
+        Ok(Some((RangeFrame::BulkString((from, to)), _))) => match &frame[from..to] {
+            [b'=', text @ ..] => owned(text),
+            text => Ok(section(text)),
+        },
         Ok(Some((RangeFrame::Array(_), _))) => Err(ProtocolError::Unexpected),
         Ok(Some((RangeFrame::Error((from, to)), _))) => {
             let error = &frame[from..to];
@@ -167,6 +170,14 @@ pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
         }
         Ok(None) | Err(_) => Err(ProtocolError::Malformed),
     }
+}
+
+/// Which value a key has, behind the token beside it.
+fn owned(text: &[u8]) -> Result<Reply, ProtocolError> {
+    let (token, value) = text.split_first_chunk().ok_or(ProtocolError::Malformed)?;
+    // What no client of ours has written belongs to none of them.
+    let token = LockToken::from_text(token).unwrap_or(LockToken::NOBODY);
+    Ok(Reply::Owned(Box::new(Owned { token, value: value.into() })))
 }
 
 /// A section of `INFO`.

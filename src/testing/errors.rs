@@ -55,6 +55,7 @@ impl LockError {
             | LockErrorKind::ReservedResource
             | LockErrorKind::InvalidSet { .. }
             | LockErrorKind::InvalidSlots { .. }
+            | LockErrorKind::InvalidValue { .. }
             | LockErrorKind::Unfenced
             | LockErrorKind::Overloaded
             | LockErrorKind::NoEntropy

@@ -1,5 +1,5 @@
-//! Locks that are not one plain key (K1 to K9): several resources, shares, and slots. Virtual time,
-//! scripted nodes.
+//! Locks that are not one plain key (K1 to K9, K11 to K15): several resources, shares, slots, and
+//! those with a caller's value. Virtual time, scripted nodes.
 
 use std::time::Duration;
 
@@ -38,28 +38,35 @@ fn slots(count: u32) -> Resource {
     Resource::slot("s", count).unwrap()
 }
 
+/// With a caller's value.
+fn own() -> Resource {
+    Resource::with_value("r", "mine").unwrap()
+}
+
 fn plain(name: &str) -> Resource {
     Resource::new(name).unwrap()
 }
 
 /// Each form, what takes it, and what frees it.
-fn forms() -> [(Resource, &'static str, &'static str); 4] {
+fn forms() -> [(Resource, &'static str, &'static str); 5] {
     [
         (set(), "take a b", "free a b"),
         (share(), "take share r r:intent", "free share r r:intent"),
         (alone(), "take r r:intent", "RELEASE r"),
         // The first that is asked for is a random one.
         (slots(3), "take s{3}:0 s{3}:1 s{3}:2 at 0", "RELEASE s{3}:0"),
+        (own(), "take r r:as", "free r r:as"),
     ]
 }
 
 /// The same, as what is held, with what extends it, and what heals it.
-fn held_forms() -> [(Resource, Resource, &'static str, &'static str); 4] {
+fn held_forms() -> [(Resource, Resource, &'static str, &'static str); 5] {
     [
         (set(), set(), "keep a b", "heal a b"),
         (share(), share(), "keep share r r:intent", "heal share r r:intent"),
         (alone(), alone(), "EXTEND r", "HEAL r"),
         (slots(3), plain("s{3}:0"), "EXTEND s{3}:0", "HEAL s{3}:0"),
+        (own(), own(), "keep r r:as", "heal r r:as"),
     ]
 }
 
@@ -233,8 +240,15 @@ fn prefix_stands_before_every_key() {
         "take share p:r p:r:intent",
         "take p:r p:r:intent",
         "take p:s{3}:0 p:s{3}:1 p:s{3}:2 at 0",
+        "take p:r p:r:as",
     ];
-    let frees = ["free p:a p:b", "free share p:r p:r:intent", "RELEASE p:r", "RELEASE p:s{3}:0"];
+    let frees = [
+        "free p:a p:b",
+        "free share p:r p:r:intent",
+        "RELEASE p:r",
+        "RELEASE p:s{3}:0",
+        "free p:r p:r:as",
+    ];
     for (((_, held, ..), take), free) in held_forms().into_iter().zip(takes).zip(frees) {
         let resource = if take.contains(" at ") { slots(3) } else { held.clone() };
         let mut scenario = ready_with(|builder| builder.key_prefix("p:"));
@@ -804,7 +818,7 @@ fn lost_release_of_each_form_is_sent_again() {
 #[test]
 fn set_and_share_are_freed_by_scripts_everywhere() {
     use ReleaseWith::{Delex, Delifeq, Script};
-    for (resource, _, release) in &forms()[..2] {
+    for (resource, _, release) in forms().iter().filter(|(.., free)| free.starts_with("free")) {
         let mut scenario = Scenario::offering([Script, Delex, Delifeq]);
         let lease = locked(&mut scenario, resource.clone());
         scenario.engine.abandon(scenario.now, lease);
@@ -821,7 +835,7 @@ fn set_and_share_are_freed_by_scripts_everywhere() {
         at_rest(&mut scenario);
     }
     // What is held of the others is a plain lock.
-    for (resource, ..) in &forms()[2..] {
+    for (resource, ..) in forms().iter().filter(|(.., free)| free.starts_with("RELEASE")) {
         let mut scenario = Scenario::offering([Script, Delex, Delifeq]);
         let lease = locked(&mut scenario, resource.clone());
         scenario.engine.abandon(scenario.now, lease);
@@ -1138,4 +1152,84 @@ fn only_one_resource_can_be_shared() {
     assert_eq!(lease.resource(), &Resource::shared("s{3}:0").unwrap());
     let number: Option<FencingToken> = lease.fencing_token();
     assert_eq!(number, None);
+}
+
+// A caller's value.
+
+/// A lock that all nodes granted, in the place of one with another token.
+fn taken_over(scenario: &mut Scenario) -> Lease {
+    let token = *locked(scenario, own()).token();
+    once(scenario, own().take_over(&token));
+    assert_eq!(said(scenario), ["take r r:as"]);
+    scenario.replies(ALL, YES);
+    let lease = scenario.acquired().unwrap();
+    assert!(*lease.token() != token, "a fresh one");
+    lease
+}
+
+/// K14: what was taken over is an ordinary lock with this value.
+#[test]
+fn lock_that_was_taken_over_is_like_any_other() {
+    let mut scenario = Scenario::ready(3);
+    let lease = taken_over(&mut scenario);
+    assert_eq!(lease.resource(), &own());
+    scenario.engine.extend(scenario.now, lease, TTL);
+    assert_eq!(said(&mut scenario), ["keep r r:as"]);
+    scenario.replies(ALL, YES);
+    let (lease, result) = scenario.extended();
+    result.unwrap();
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(said(&mut scenario), ["free r r:as"]);
+}
+
+/// K14: a take-over that fails gives the lock back, also where its command was lost, and never
+/// deletes it: what it sends is still that of a take-over.
+#[test]
+fn take_over_that_fails_is_given_back_where_it_was_lost() {
+    let mut scenario = Scenario::ready(3);
+    let token = *locked(&mut scenario, own()).token();
+    let from = own().take_over(&token);
+    once(&mut scenario, from.clone());
+    scenario.drain();
+    scenario.take_said();
+    lost(&mut scenario, 2);
+    scenario.reply(0, YES);
+    scenario.reply(1, NO);
+    assert!(scenario.acquired().is_err());
+    assert_eq!(said(&mut scenario), ["give back r r:as"]);
+    scenario.replies([0, 1], NO);
+    let acted = reconnect(&mut scenario, 2);
+    scenario.looked(acted);
+    scenario.drain();
+    let said = scenario.take_said();
+    assert!(said.iter().all(|said| said == "give back r r:as"), "{said:?}");
+}
+
+/// K14: from its release on, what may be left of it is deleted, and not given back.
+#[test]
+fn lock_that_was_taken_over_is_freed_where_the_take_over_was_lost() {
+    let mut scenario = Scenario::ready(3);
+    let token = *locked(&mut scenario, own()).token();
+    once(&mut scenario, own().take_over(&token));
+    scenario.drain();
+    lost(&mut scenario, 2);
+    scenario.replies([0, 1], YES);
+    let lease = scenario.acquired().unwrap();
+    scenario.take_said();
+    scenario.engine.abandon(scenario.now, lease);
+    assert_eq!(said(&mut scenario), ["free r r:as"]);
+    scenario.replies([0, 1], YES);
+    let acted = reconnect(&mut scenario, 2);
+    scenario.looked(acted);
+    scenario.drain();
+    let said = scenario.take_said();
+    assert!(said.iter().all(|said| said == "free r r:as"), "{said:?}");
+}
+
+/// K11: it cannot be shared.
+#[test]
+fn lock_with_a_value_does_not_become_a_share() {
+    let mut scenario = Scenario::ready(3);
+    let lease = locked(&mut scenario, own()).into_shared();
+    assert_eq!(lease.resource(), &own());
 }

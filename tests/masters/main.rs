@@ -35,6 +35,7 @@ mod keep_alive;
 mod masters;
 mod messages;
 mod names;
+mod own_value;
 mod readers;
 mod reentrant;
 #[cfg(all(feature = "cli", target_os = "linux"))]

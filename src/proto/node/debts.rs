@@ -494,7 +494,7 @@ impl Debt {
         // An unanswered SET may run as late as now, and so may one that precedes this release.
         let expires = expires.unwrap_or_else(|| expiry(now, claim.ttl));
         Debt {
-            key: claim.key.taken(),
+            key: claim.key.left(),
             ttl: claim.ttl,
             stage: Stage::Dormant,
             due: expires,

@@ -97,6 +97,7 @@ impl From<&Command<'_>> for Asked {
                 FormStep::Keep => Asked::Extend(*form.token),
                 FormStep::Heal => Asked::Heal(*form.token),
                 FormStep::Free => Asked::Release(*form.token, ReleaseWith::Script),
+                FormStep::Look => Asked::Inspect,
             },
         }
     }

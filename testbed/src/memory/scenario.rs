@@ -441,7 +441,9 @@ fn form_words(form: &FormCommand<'_>) -> String {
         FormStep::Take { .. } => "take",
         FormStep::Keep => "keep",
         FormStep::Heal => "heal",
+        FormStep::Free if form.value().is_some_and(|(_, from)| !from.is_empty()) => "give back",
         FormStep::Free => "free",
+        FormStep::Look => "look",
     };
     let share = if form.is_share() { " share" } else { "" };
     let rest = match (form.step, form.slot()) {

@@ -273,7 +273,8 @@ impl World {
             (it.refuses_until, it.replica_until, it.loading_until) = (0, 0, 0);
             (it.redis.server.max_memory, it.redis.server.policy) = (0, "noeviction");
             let is_foreign = |(_, key): &Key, entry: &Entry| {
-                matches!(entry.value, Value::Hash(_)) && key != FENCE
+                let is_companion = super::node::companion_token(&entry.value).is_some();
+                matches!(entry.value, Value::Hash(_)) && key != FENCE && !is_companion
             };
             it.redis.data.retain(|key, entry| !is_foreign(key, entry));
             self.mend_counters(node);

@@ -1,19 +1,23 @@
 //! Locks that are not one plain key: what their commands are about, and what must be true of them.
 
-use muxlock::proto::{Command, FormCommand, FormStep};
+use muxlock::proto::{Command, FormCommand, FormStep, Patience};
 use muxlock::{Lease, ReleaseWith, Resource};
 
 use super::World;
 use super::check::LastSet;
 use super::clock::MILLI;
 use super::network::{Trust, Yes};
+use super::node::{companion, companion_token};
 use super::rare::Rare;
 use super::redis::{Change, ChangeKind, Key, Value};
 use super::timeline::Short;
 use super::wire::Reply;
+use super::work::Kind;
 
 /// How many permits there are.
 const SLOTS: u32 = 2;
+/// What callers lock a name with: so few that locks often have the same one.
+const VALUES: [&str; 2] = ["one", "two"];
 /// For how long a writer that waits may hold readers off.
 const INTENT_MS: i64 = 500;
 /// What a script must not lack that checks the flush marker.
@@ -34,6 +38,8 @@ pub enum What {
     Shared,
     Exclusive,
     Slot,
+    /// With a caller's value.
+    As,
 }
 
 /// A command for a lock that is not one plain key.
@@ -44,6 +50,8 @@ pub struct Form<'a> {
     pub keys: Vec<&'a [u8]>,
     pub token: &'a [u8],
     pub ttl: &'a [u8],
+    /// A caller's value, and the token from which it is taken over, or nothing.
+    pub value: (&'a [u8], &'a [u8]),
 }
 
 macro_rules! source {
@@ -52,8 +60,17 @@ macro_rules! source {
     };
 }
 
+macro_rules! source_as {
+    ($name:literal) => {
+        concat!(source!("as"), source!($name))
+    };
+    ($name:literal, $end:literal) => {
+        concat!(source!("as"), source!($name), source!($end))
+    };
+}
+
 /// The ends of the scripts.
-const SCRIPTS: [(&str, What, Step); 8] = [
+const SCRIPTS: [(&str, What, Step); 13] = [
     (source!("take_all"), What::All, Step::Take),
     (source!("keep_all"), What::All, Step::Keep),
     (source!("free_all"), What::All, Step::Free),
@@ -62,6 +79,11 @@ const SCRIPTS: [(&str, What, Step); 8] = [
     (source!("free_shared"), What::Shared, Step::Free),
     (source!("take_exclusive"), What::Exclusive, Step::Take),
     (source!("take_slot"), What::Slot, Step::Take),
+    (source_as!("take_as", "as_ends"), What::As, Step::Take),
+    (source_as!("take_over", "as_ends"), What::As, Step::Take),
+    (source_as!("keep_as", "as_ends"), What::As, Step::Keep),
+    (source_as!("free_as"), What::As, Step::Free),
+    (source_as!("give_back"), What::As, Step::Free),
 ];
 
 /// What a command is about, if it is one of these.
@@ -80,13 +102,17 @@ pub fn form<'a>(words: &[&'a [u8]]) -> Option<Form<'a>> {
     };
     let keys = match what {
         What::All => keys.to_vec(),
-        What::Shared | What::Exclusive => vec![keys[0]],
+        What::Shared | What::Exclusive | What::As => vec![keys[0]],
         What::Slot => {
             let slot: usize = std::str::from_utf8(extra).ok()?.parse().ok()?;
             vec![keys[slot]]
         }
     };
-    Some(Form { step, what, keys, token, ttl })
+    let value = match args {
+        [.., value, from] if what == What::As => (*value, *from),
+        _ => (&b""[..], &b""[..]),
+    };
+    Some(Form { step, what, keys, token, ttl, value })
 }
 
 /// The command of a plain lock that is the same for checks.
@@ -100,7 +126,13 @@ pub fn as_plain<'a>(command: &Command<'a>) -> Command<'a> {
         FormStep::Keep => Command::Extend { key, token, ttl },
         FormStep::Heal => Command::Heal { key, token, ttl, marker },
         FormStep::Free => Command::Release { key, token, with: ReleaseWith::Script },
+        FormStep::Look => Command::Inspect { key },
     }
+}
+
+/// Whether it is locked with a caller's value.
+fn is_with_value(resource: &Resource) -> bool {
+    format!("{resource:?}").starts_with("Resource(As")
 }
 
 /// Whether it is the sign of a writer that waits.
@@ -115,8 +147,13 @@ impl World {
         let names = self.plan.names.map(|name| [begin, name].concat());
         let name = &names[resource];
         let may = self.plan.forms && self.crowd.is_none();
-        let (made, shown) = match if may { self.choices.below(10) } else { 0 } {
+        let (made, shown) = match if may { self.choices.below(15) } else { 0 } {
             0..=3 => (Resource::new(name), name.clone()),
+            10..=13 => {
+                let value = self.choices.pick(&VALUES);
+                (Resource::with_value(name, value), format!("{name} as {value}"))
+            }
+            14 => (Resource::new([name, ":as"].concat()), format!("{name}:as")),
             4 | 5 => (Resource::shared(name), format!("a share of {name}")),
             6 | 7 => (Resource::exclusive(name), format!("all of {name}")),
             8 => (Resource::all(&names), names.join(" and ")),
@@ -137,7 +174,8 @@ impl World {
     /// The application lets readers in from the next extension on.
     pub fn may_downgrade(&mut self, client: usize, lease: Lease) -> Lease {
         let (keys, is_shared) = self.keys_of(client, &lease);
-        let may = self.plan.forms && !is_shared && keys.len() == 1;
+        let has_value = is_with_value(lease.resource());
+        let may = self.plan.forms && !is_shared && !has_value && keys.len() == 1;
         if !may || lease.fencing_token().is_some() || !self.choices.chance(300) {
             return lease;
         }
@@ -149,16 +187,57 @@ impl World {
         lease.into_shared()
     }
 
+    /// Whoever has a lock with a caller's value forgets it, and another client takes it over.
+    pub fn may_take_over(&mut self, client: usize) {
+        let is_its = |lease: &Lease| is_with_value(lease.resource());
+        let it = &self.clients[client];
+        let Some(at) = it.leases.iter().position(is_its) else {
+            return;
+        };
+        if it.keeps(&it.leases[at]) {
+            return;
+        }
+        let lease = self.clients[client].leases.swap_remove(at);
+        let token = super::work::token_of(&lease);
+        self.checker.end(&token);
+        self.checker.disown(&token);
+        let alike = |other: &usize| {
+            let is_paused = self.now < self.clients[*other].paused_until;
+            !is_paused && self.plan.split(*other) == self.plan.split(client)
+        };
+        let others: Vec<usize> = (0..self.clients.len()).filter(alike).collect();
+        let taker = others[self.choices.below(others.len() as u32) as usize];
+        self.rare.hit(Rare::TakenOver);
+        self.timeline.note(self.now, || {
+            format!("client {taker} takes {} over from client {client}", Short(&token))
+        });
+        let ttl = self.plan.ttl(&mut self.choices);
+        let wanted = std::time::Duration::from_nanos(ttl);
+        let now = self.client_now(taker);
+        let resource = lease.resource().take_over(lease.token());
+        let engine = &mut self.clients[taker].engine;
+        if let Ok(id) = engine.acquire(now, resource, wanted, Patience::OneRound) {
+            let limit = self.clients[taker].told + self.plan.round_max();
+            let kind = Kind::Acquire { resource: 0, patience: None, is_fenced: false };
+            self.start(taker, id, kind, limit);
+            self.wake_client(taker, self.now);
+        }
+    }
+
     /// A grant, in the report.
     pub fn count_form(&mut self, client: usize, lease: &Lease) {
         let (keys, is_shared) = self.keys_of(client, lease);
         self.rare.hit_if(is_shared, Rare::Shared);
         self.rare.hit_if(keys.len() > 1, Rare::SetTaken);
         self.rare.hit_if(keys[0].1.contains(&b'{'), Rare::Permit);
+        self.rare.hit_if(is_with_value(lease.resource()), Rare::WithValue);
     }
 
     /// What a server has changed for such a command: its own, and what is over (invariant 6).
     pub fn check_form(&mut self, node: usize, id: usize, form: &Form<'_>, changes: &[Change]) {
+        if form.what == What::As {
+            return self.check_own(node, id, form, changes);
+        }
         let now = (self.nodes[node].wall(self.now) / MILLI) as i64;
         let had_own =
             changes.iter().filter_map(|it| it.before.as_ref()).any(|before| match before {
@@ -214,6 +293,64 @@ impl World {
                 let text = format!("node {node}: it ends at {expires:?}, with {members:?}");
                 return self.fail("SHARE-CUT", || text);
             }
+        }
+    }
+
+    /// The same, of a lock with a caller's value: what it is told by is the token beside it.
+    fn check_own(&mut self, node: usize, id: usize, form: &Form<'_>, changes: &[Change]) {
+        let key: Key = (self.connections[id].session.db, form.keys[0].to_vec());
+        let beside = companion(&key);
+        let before = |key: &Key| match changes.iter().find(|change| change.key == *key) {
+            Some(change) => change.before.clone(),
+            None => self.nodes[node].redis.data.get(key).map(|entry| entry.value.clone()),
+        };
+        let (held, companion) = (before(&key), before(&beside));
+        let seen = companion.as_ref().and_then(companion_token).map(<[u8]>::to_vec);
+        let has_value = matches!(&held, Some(Value::Text(text)) if text == form.value.0);
+        let is_of = |token: &[u8]| seen.as_deref() == Some(token);
+        let is_ours = companion.is_none() || seen.is_some();
+        let is_take_over = !form.value.1.is_empty();
+        let changed = |kind: ChangeKind, key: &Key| {
+            changes.iter().any(|change| change.kind == kind && change.key == *key)
+        };
+        let may = match (form.step, is_take_over) {
+            (Step::Take, false) => held.is_none() && is_ours,
+            (Step::Take, true) => has_value && is_of(form.value.1),
+            (Step::Keep, _) => {
+                has_value && is_of(form.token) || held.is_none() && companion.is_none()
+            }
+            // The companion of what is gone may be deleted alone.
+            (Step::Free, false) => {
+                is_of(form.token) && (has_value || !changed(ChangeKind::Delete, &key))
+            }
+            (Step::Free, true) => is_of(form.token),
+        };
+        let kinds = |change: &&Change| {
+            let is_own = change.key == key || change.key == beside;
+            let fits = match (change.kind, form.step, is_take_over) {
+                (ChangeKind::Set, Step::Take | Step::Keep, false) => held.is_none(),
+                (ChangeKind::Field, Step::Take, _) | (ChangeKind::Field, Step::Free, true) => true,
+                (ChangeKind::Field, Step::Keep, _) => held.is_none(),
+                (ChangeKind::Expire, Step::Take | Step::Keep, _) => true,
+                (ChangeKind::Delete, Step::Free, false) => true,
+                _ => false,
+            };
+            change.key.1 != b"marker" && !(is_own && fits && may)
+        };
+        if let Some(change) = changes.iter().find(kinds) {
+            let (kind, name) = (change.kind, change.key.1.escape_ascii().to_string());
+            let text = format!("node {node}: {kind:?} of {name} for {}", Short(form.token));
+            return self.fail("CAD-ONLY", || text);
+        }
+        if changed(ChangeKind::Field, &beside) && form.step != Step::Free {
+            let healed = (form.step == Step::Keep).then_some(form.ttl);
+            self.note_executed(node, id, form.token, healed);
+        }
+        if changes.iter().any(|change| change.key == key || change.key == beside) {
+            if let (Some(seen), true) = (seen, form.step == Step::Free || is_take_over) {
+                self.check_not_counted_on(node, id, &seen);
+            }
+            self.check_sound(&key);
         }
     }
 
@@ -301,6 +438,11 @@ impl World {
         let wall = (it.wall(self.now) / MILLI) as i64;
         for (key, entry) in &it.redis.data {
             let name = key.1.escape_ascii();
+            let token = companion_token(&entry.value).filter(|_| entry.expires >= Some(wall));
+            let set = token.and_then(|token| self.checker.set_of(token, node));
+            if set.is_some_and(|set| !excuse(&set)) {
+                return Some(format!("node {node} still has a token beside a value: {name}"));
+            }
             if is_intent(&key.1) && entry.expires.is_none_or(|at| at > wall + INTENT_MS) {
                 return Some(format!("node {node}: {name} stands until {:?}", entry.expires));
             }

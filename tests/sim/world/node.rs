@@ -212,7 +212,17 @@ impl Node {
 
     /// Whether the key holds this token.
     pub fn has(&self, key: &Key, token: &[u8]) -> bool {
-        self.redis.data.get(key).is_some_and(|entry| holds(&entry.value, token))
+        let entry = self.redis.data.get(key);
+        entry.is_some_and(|entry| holds(&entry.value, token)) || self.owns(key, token).is_some()
+    }
+
+    /// The key with a caller's value, if this token stands beside it, and both end together.
+    fn owns(&self, key: &Key, token: &[u8]) -> Option<&Entry> {
+        let companion = self.redis.data.get(&companion(key))?;
+        let entry = self.redis.data.get(key)?;
+        let is_text = matches!(entry.value, Value::Text(_));
+        let is_its = companion_token(&companion.value) == Some(token);
+        (is_text && is_its && entry.expires == companion.expires).then_some(entry)
     }
 
     /// Whether a lock on this key may be held that the process does not know of, asked by somebody
@@ -224,7 +234,7 @@ impl Node {
             Cause::Lost => Trust::No,
             Cause::Resynced(since) if role_told_at >= since => Trust::No,
             // Who extends has it again.
-            Cause::Stepped if holds(&it.value, token) => Trust::Full,
+            Cause::Stepped if holds(&it.value, token) || self.has(key, token) => Trust::Full,
             Cause::Resynced(_) | Cause::Stepped | Cause::Unseen => Trust::Blind,
         };
         forgotten.map(trust).max().unwrap_or(Trust::Full)
@@ -248,6 +258,7 @@ impl Node {
     pub fn held_until(&self, key: &Key, text: &[u8]) -> Option<u64> {
         let entry = self.redis.data.get(key)?;
         let until = match &entry.value {
+            Value::Text(_) if self.owns(key, text).is_some() => entry.expires,
             Value::Text(value) => entry.expires.filter(|_| value == text),
             Value::Sorted(members) => members.get(text).copied(),
             Value::Hash(_) | Value::List(_) => None,
@@ -265,6 +276,19 @@ impl Node {
         self.incarnation += 1;
         self.next_session = 1;
         self.connections.clear();
+    }
+}
+
+/// The key that stands beside one with a caller's value.
+pub fn companion(key: &Key) -> Key {
+    (key.0, [&key.1[..], b":as"].concat())
+}
+
+/// The token in such a key.
+pub fn companion_token(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::Hash(fields) => fields.get(&b"muxlock"[..]).map(Vec::as_slice),
+        _ => None,
     }
 }
 

@@ -133,6 +133,8 @@ situations! {
     Downgraded => "lock turned into a share",
     SetTaken => "several resources granted at once",
     Permit => "permit granted",
+    WithValue => "lock with a value granted",
+    TakenOver => "lock with a value taken over",
 }
 
 /// How often each situation occurred.

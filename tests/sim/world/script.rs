@@ -213,6 +213,7 @@ impl Script<'_> {
             "math.max" => Value::Number(fold(arguments, f64::max)?),
             "math.min" => Value::Number(fold(arguments, f64::min)?),
             "string.format" => formatted(arguments)?,
+            "string.len" => Value::Number(text(first)?.len() as f64),
             _ => panic!("the function {name} is not known"),
         })
     }

@@ -22,6 +22,9 @@ const CANCELS: u32 = 60;
 /// How many rounds one try for a permit may take.
 pub const ROUNDS_MAX: u64 = 8;
 
+/// How often a lock with a caller's value is taken over, in runs where there are some.
+const TAKE_OVERS: u32 = 200;
+
 /// How often an application writes with a number first, in runs where locks have some.
 const WRITES: u32 = 300;
 
@@ -116,6 +119,9 @@ impl World {
         }
         if self.plan.fenced > 0 && self.choices.chance(WRITES) {
             self.write_something(client);
+        }
+        if self.plan.forms && self.crowd.is_none() && self.choices.chance(TAKE_OVERS) {
+            self.may_take_over(client);
         }
         let is_holding = self.is_holding(client);
         if is_holding && self.plan.hands_over && self.choices.chance(HAND_OVERS) {

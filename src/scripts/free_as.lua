@@ -1,0 +1,3 @@
+if held==value and token==ARGV[1] then vote=redis.call("DEL",k) end
+if is_ours and(vote==1 or seen==ARGV[1])then redis.call("DEL",c) end
+return vote

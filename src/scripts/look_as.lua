@@ -1,0 +1,3 @@
+if type(held)=="table"then return held end
+if held then return "="..token..string.sub(held,1,513) end
+return 0

@@ -1,0 +1,5 @@
+if not held and(is_ours or redis.call("EXISTS",c)==0)then
+redis.call("SET",k,value,"PX",ARGV[2])
+redis.call("HSET",c,"muxlock",ARGV[1])
+vote=1
+end

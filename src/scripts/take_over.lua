@@ -1,0 +1,4 @@
+if held==value and token==ARGV[first+4] and left>=0 and(is_ours or redis.call("EXISTS",c)==0)then
+redis.call("HSET",c,"muxlock",ARGV[1])
+vote=1
+end
