@@ -234,7 +234,7 @@ impl Node {
             Cause::Lost => Trust::No,
             Cause::Resynced(since) if role_told_at >= since => Trust::No,
             // Who extends has it again.
-            Cause::Stepped if holds(&it.value, token) || self.has(key, token) => Trust::Full,
+            Cause::Stepped if holds(&it.value, token) => Trust::Full,
             Cause::Resynced(_) | Cause::Stepped | Cause::Unseen => Trust::Blind,
         };
         forgotten.map(trust).max().unwrap_or(Trust::Full)
