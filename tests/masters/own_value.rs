@@ -8,7 +8,7 @@ use muxlock::testing::{Master, Masters, Value};
 use muxlock::{
     Heal, LockErrorKind, LockParts, Owner, Redlock, Resource, RestartGuard, VALUE_BYTES_MAX,
 };
-use testbed::{PATIENT, all_ready, patient, soon};
+use testbed::{PATIENT, all_ready, patient, pause, soon};
 
 const TTL: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(300);
@@ -451,7 +451,7 @@ fn kept_lock_is_lost_when_it_is_taken_over() {
     let other = other(&masters);
     let lock = redlock.try_lock_as("a", "mine", SHORT).unwrap();
     let kept = lock.keep_alive(muxlock::KeepAlive::default()).unwrap();
-    std::thread::sleep(3 * SHORT);
+    pause(3 * SHORT);
     assert!(kept.is_valid());
     let taken = other.extend_as("a", "mine", TTL).unwrap();
     soon("its loss is reported", || !kept.is_valid());
