@@ -24,6 +24,8 @@ use crate::token::LockToken;
 const QUEUES_TIDY: usize = 256;
 /// A node that refuses a place by an error that passes is asked for one again after this time.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
+/// Clients that stand in no queue are believed to want a lock for so long after one had it.
+const STRANGERS_FOR: Duration = Duration::from_secs(1);
 /// After so many locks in a row a line looks for the first time whether others wait; then after
 /// twice as many each time, up to a whole turn.
 const ROW_FIRST: u32 = 4;
@@ -58,6 +60,10 @@ struct Queue {
     streak_until: Option<Moment>,
     /// How many rows have ended since others were last seen on the masters.
     rows_alone: u32,
+    /// Until then, clients that stand in no queue are believed to want the lock; and until when the
+    /// line leaves it to them.
+    strangers: Option<Moment>,
+    yields: Option<Moment>,
     barred: Option<Box<Barred>>,
 }
 
@@ -229,12 +235,33 @@ impl Queues {
         self.by_key.get(key)?.holder.map(|(holder, _)| holder)
     }
 
-    /// The lock is given up.
-    pub(super) fn note_given_up(&mut self, now: Moment, key: &Resource, token: LockToken) {
+    /// The lock is given up. Returns whether strangers are believed to want it.
+    pub(super) fn note_given_up(&mut self, now: Moment, key: &Resource, token: LockToken) -> bool {
+        let Some(queue) = self.by_key.get_mut(key) else {
+            return false;
+        };
+        queue.holder.take_if(|(holder, _)| *holder == token);
+        queue.streak_until = Some(now.after(STREAK_PAUSE_MAX));
+        queue.strangers.is_some_and(|until| now < until)
+    }
+
+    /// The line leaves the lock to others until then.
+    pub(super) fn yield_until(&mut self, key: &Resource, until: Moment) {
         if let Some(queue) = self.by_key.get_mut(key) {
-            queue.holder.take_if(|(holder, _)| *holder == token);
-            queue.streak_until = Some(now.after(STREAK_PAUSE_MAX));
+            queue.yields = Some(until);
         }
+    }
+
+    /// The line got the lock when one gave it up that told nobody.
+    pub(super) fn note_strangers(&mut self, now: Moment, key: &Resource) {
+        if let Some(queue) = self.by_key.get_mut(key) {
+            queue.strangers = Some(now.after(STRANGERS_FOR));
+        }
+    }
+
+    /// Until when the line leaves the lock to others, after it has had it (W7).
+    pub(super) fn yields_until(&self, now: Moment, key: &Resource) -> Option<Moment> {
+        self.by_key.get(key)?.yields.filter(|until| now < *until)
     }
 
     /// Whether the line has taken the lock so often in a row that it is time to look whether others
@@ -312,13 +339,14 @@ impl Engine {
             None => {
                 queue.first = Some(id);
                 let is_crowded = queue.is_crowded(now);
-                match held_until {
+                let yields = queue.yields.filter(|until| now < *until);
+                match held_until.or(yields.filter(|_| !is_crowded)) {
                     None if is_crowded => {
                         self.join_crowd(now, op, key);
                         return false;
                     }
                     None => return true,
-                    Some(held_until) => held_until.min(give_up_at),
+                    Some(until) => until.min(give_up_at),
                 }
             }
         };
@@ -387,7 +415,7 @@ impl Engine {
             queue.first = None;
             queue.report = report.or(queue.report.take());
             if let (Some((token, _)), Some(_)) = (got, queue.stand) {
-                self.hold_through_queue(key, token);
+                self.hold_through_queue(now, key, token);
             }
             return self.call_next(now, key, was_waiting);
         }

@@ -136,7 +136,10 @@ impl Engine {
         };
         let round = self.release_everywhere(now, held, hand, owner);
         if let Some((key, token)) = awaited {
-            self.queues.note_given_up(now, &key, token);
+            if self.queues.note_given_up(now, &key, token) {
+                let until = now.after(self.stagger());
+                self.queues.yield_until(&key, until);
+            }
             if hand.tell == Tell::Nobody || !self.stand_behind(now, &key) {
                 self.call_first(now, &key, token);
             }

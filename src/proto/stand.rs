@@ -91,6 +91,8 @@ pub(super) struct Stand {
     /// reason of a change alone.
     pub(super) was_woken: bool,
     pub(super) was_changed: bool,
+    /// Whether it was started by a word of the one before it in the queue.
+    pub(super) was_told: bool,
     /// Whether a change may be one that leaves the lock held.
     pub(super) doubts: bool,
 }
@@ -124,6 +126,7 @@ impl Stand {
             rotation: 0,
             was_woken: false,
             was_changed: false,
+            was_told: false,
             doubts: false,
         }
     }

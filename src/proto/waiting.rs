@@ -81,7 +81,7 @@ impl Engine {
             self.stats.woken_in_vain += 1;
         }
         let stand = self.stand(number);
-        (stand.was_woken, stand.was_changed) = (false, false);
+        (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
         stand.held = None;
         stand.refused = refused;
         stand.free_since = None;
@@ -97,8 +97,12 @@ impl Engine {
             return false;
         }
         let number = self.stand_for(now, key);
+        let yields = self.queues.yields_until(now, key);
         let stand = self.stand(number);
-        (stand.held, stand.check_at) = (None, None);
+        (stand.held, stand.check_at) = (None, yields);
+        if let Some(until) = yields {
+            stand.backs_off_until = stand.backs_off_until.max(until);
+        }
         stand.forget_watch();
         self.take_place(now, op, number)
     }
@@ -109,7 +113,7 @@ impl Engine {
             return;
         }
         if let Some((op, give_up_at)) = self.operations.patience_of(self.operations.id_of(op)) {
-            let at = now.after(stagger(self.round_trip()));
+            let at = now.after(self.stagger());
             self.operations.set_timer(op, give_up_at.min(at));
         }
     }
@@ -173,6 +177,11 @@ impl Engine {
         let slowest = latencies.max().map(Duration::from_nanos);
         let known = self.rounds.round_trip().into_iter().chain(slowest);
         known.min().unwrap_or_default()
+    }
+
+    /// The time after which a head that was told to go is believed to sleep.
+    pub(super) fn stagger(&self) -> Duration {
+        stagger(self.round_trip())
     }
 
     /// Makes sure that the stand has a gate (W2, W3). Returns whether it has one.
@@ -485,7 +494,7 @@ impl Engine {
 
     /// The gate has told the place, and how long the lock lives there (W5).
     fn handle_place(&mut self, now: Moment, node: usize, number: u32, (place, left): (u32, i64)) {
-        let wait = stagger(self.round_trip());
+        let wait = self.stagger();
         let Some(stand) = self.stands.get_mut(number).filter(|it| it.gate == Some(node)) else {
             return;
         };
@@ -523,7 +532,7 @@ impl Engine {
 
     /// Looks at the lock, and asks to be told of its next change (W8, W9).
     fn watch(&mut self, now: Moment, number: u32) {
-        let wait = stagger(self.round_trip());
+        let wait = self.stagger();
         let stand = self.stand(number);
         if let Some(until) = stand.must_pause_until(now) {
             stand.check_by(until);
@@ -628,7 +637,7 @@ impl Engine {
 
     /// The lock is free, or seems to be.
     fn handle_free(&mut self, now: Moment, op: usize, number: u32, how: Free) {
-        let wait = stagger(self.round_trip());
+        let wait = self.stagger();
         let stand = self.stand(number);
         if how == Free::Seen {
             stand.end_pauses();
@@ -702,7 +711,7 @@ impl Engine {
     }
 
     fn tell_stand(&mut self, now: Moment, node: usize, number: u32, letter: u8) {
-        let wait = stagger(self.round_trip());
+        let wait = self.stagger();
         let stand = self.stand(number);
         if stand.held.is_some() || stand.gate.is_some_and(|gate| gate != node) && letter != b'g' {
             return;
@@ -725,7 +734,10 @@ impl Engine {
         };
         let stand = self.stand(number);
         match letter {
-            b'g' => self.try_now(now, op, number),
+            b'g' => {
+                stand.was_told = true;
+                self.try_now(now, op, number);
+            }
             b'p' if stand.unheard.is_empty() && stand.armed.is_empty() => self.watch(now, number),
             b'p' => {}
             _ => {
@@ -772,7 +784,7 @@ impl Engine {
 /// How a stand goes on when its line has the lock, or no longer wants it.
 impl Engine {
     /// The line has the lock (W11): whoever stood before it slept, and is dropped.
-    pub(super) fn hold_through_queue(&mut self, key: &Resource, token: LockToken) {
+    pub(super) fn hold_through_queue(&mut self, now: Moment, key: &Resource, token: LockToken) {
         let Some(number) = self.queues.stand_of(key) else {
             return;
         };
@@ -780,10 +792,13 @@ impl Engine {
         let Some(stand) = self.stands.get_mut(number) else {
             return;
         };
+        if stand.was_woken && !stand.was_told {
+            self.queues.note_strangers(now, key);
+        }
         stand.held = Some(token);
         (stand.refused_in_row, stand.free_since, stand.doubts) = (0, None, false);
         stand.refused = NodeSet::EMPTY;
-        (stand.was_woken, stand.was_changed) = (false, false);
+        (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
         stand.check_at = None;
         stand.forget_watch();
         if stand.turn == Turn::NotYet {

@@ -823,16 +823,75 @@ fn w7_before_the_hand_on_is_answered_it_stands_behind_the_others() {
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
 }
 
-#[test]
-fn w7_without_others_it_tries_at_once() {
-    let mut s = queueing();
-    let (_, lease) = held_through_queue(&mut s);
+/// Releases the lock, and wants it again once that is answered: nobody waits on the masters.
+fn again(s: &mut Scenario, lease: Lease) {
     s.engine.release(s.now, lease);
     s.drain();
     s.replies(0..NODES, Reply::Integer(1));
     assert!(s.done().is_some());
+    patient(s);
+}
+
+#[test]
+fn w7_without_others_it_tries_at_once() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 1, HELD);
+    s.drain();
+    s.tell(gate, "gresource");
+    assert!(sets(&s.drain()));
+    let lease = granted(&mut s);
+    assert!(matches!(s.drain()[..], [Acted::Wait(_, Waits::StepOut(Step::ToFront)), ..] | []));
+    again(&mut s, lease);
+    assert!(sets(&s.drain()));
+}
+
+/// Clients of another make stand in no queue, and ask again after random delays.
+#[test]
+fn w7_beside_strangers_it_leaves_the_lock_for_a_stagger() {
+    let mut s = queueing();
+    let (_, lease) = held_through_queue(&mut s);
+    again(&mut s, lease);
+    assert_eq!(s.drain(), [], "who held it before told nobody");
+    s.pass(Duration::from_millis(2) - Duration::from_nanos(1));
+    assert_eq!(s.drain(), []);
+    s.pass(Duration::from_nanos(1));
+    assert!(sets(&s.drain()));
+    let lease = granted(&mut s);
+    again(&mut s, lease);
+    assert_eq!(s.drain(), [], "they may still be there");
+    s.pass(STAGGER);
+    assert!(sets(&s.drain()));
+    let lease = granted(&mut s);
+    // Later than a stagger after its release, and when nobody else was seen for a second.
+    s.engine.release(s.now, lease);
+    s.drain();
+    s.replies(0..NODES, Reply::Integer(1));
+    assert!(s.done().is_some());
+    s.pass(STAGGER);
     patient(&mut s);
     assert!(sets(&s.drain()));
+    let lease = granted(&mut s);
+    s.pass(Duration::from_secs(1));
+    again(&mut s, lease);
+    assert!(sets(&s.drain()));
+}
+
+/// Also if it queues up before it tries.
+#[test]
+fn w7_beside_strangers_a_free_lock_is_looked_at_later() {
+    let mut s = queueing();
+    let (gate, lease) = held_through_queue(&mut s);
+    s.engine.release(s.now, lease);
+    s.drain();
+    (0..NODES).filter(|node| *node != gate).for_each(|node| s.reply(node, Reply::Integer(1)));
+    assert!(s.done().is_some());
+    patient(&mut s);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)], "the gate has not answered");
+    s.reply(gate, Reply::Integer(1));
+    s.reply(gate, place(0, ABSENT));
+    assert_eq!(s.drain(), []);
+    s.pass(STAGGER);
+    assert!(matches!(s.drain()[..], [Acted::Wait(_, Waits::Cache), ..]));
 }
 
 #[test]

@@ -84,8 +84,11 @@ impl World {
             let node = heard.iter().find(|heard| heard.slot == **slot).map(node_of);
             let since = node.filter(|node| !is_set_known(*node)).and_then(|it| attempt.set_at(it));
             // Who heals looks at the node before each extension. A doubt names an address, and not
-            // the process that has come to another one meanwhile.
-            let looks = self.plan.heals || self.has_swapped || !self.is_guarded(token);
+            // the process that has come to another one meanwhile, or that is listed under two.
+            let routes = &self.plan.routes;
+            let is_twin = |node| routes.iter().filter(|route| **route == node).count() > 1;
+            let is_elsewhere = self.has_swapped || node.is_some_and(is_twin);
+            let looks = self.plan.heals || is_elsewhere || !self.is_guarded(token);
             let is_trusted = looks || self.plan.durable[**slot];
             !is_trusted && since.is_some_and(|at| self.now < at + self.plan.max_ttl / 100 * 98)
         };
