@@ -160,7 +160,7 @@ pub(super) struct Crew<W: Work> {
 struct Inbox<W: Work> {
     /// `None` while a thread works at it.
     state: Option<Box<LoopState<W>>>,
-    /// At most one per waiting thread, one per thread that took back a begun order, and one per
+    /// At most two per waiting thread, one per thread that took back a begun order, and one per
     /// outcome that was given up.
     orders: VecDeque<Filed<W>>,
     /// The leader's poller, if the leader found the loop taken on its return.
@@ -360,10 +360,32 @@ impl<W: Work> Crew<W> {
     /// until the limit and took the order back.
     #[inline]
     pub(super) fn run(&self, order: W::Order, limit: Limit<W::Time>) -> Option<W::Outcome> {
+        self.give(None, order, limit)
+    }
+
+    /// Gives an order as [`run`](Crew::run) does, right behind one that is not waited for. Both are
+    /// sent together, and nothing undoes the first.
+    pub(super) fn run_behind(
+        &self,
+        first: W::Order,
+        order: W::Order,
+        limit: Limit<W::Time>,
+    ) -> Option<W::Outcome> {
+        self.give(Some(first), order, limit)
+    }
+
+    #[inline(always)]
+    fn give(
+        &self,
+        first: Option<W::Order>,
+        order: W::Order,
+        limit: Limit<W::Time>,
+    ) -> Option<W::Outcome> {
         let mut inbox = self.lock();
         let mut member = self.member(inbox.state.take());
         if member.state.is_none() {
             let waiter = inbox.waiter();
+            inbox.orders.extend(first.map(|first| Filed::Order(first, None)));
             inbox.orders.push_back(Filed::Order(order, Some(Arc::clone(&waiter))));
             drop(inbox);
             member.until = limit.until::<W>(W::read_clock);
@@ -372,7 +394,16 @@ impl<W: Work> Crew<W> {
             return member.outcome.take();
         }
         drop(inbox);
-        match member.begin(order) {
+        let is_behind = first.is_some();
+        let begun = match first {
+            None => member.begin(order),
+            Some(first) => {
+                let begun = member.begin(first);
+                member.forget(begun);
+                member.state().work.begin(order)
+            }
+        };
+        match begun {
             Begun::Later(id) => {
                 member.own = Own::Order(id);
                 member.until = limit.until::<W>(|| member.state().work.now());
@@ -383,6 +414,9 @@ impl<W: Work> Crew<W> {
             }
             Begun::Now(outcome) => {
                 member.outcome = Some(outcome);
+                if is_behind {
+                    member.state().work.send();
+                }
                 member.hand_out();
                 member.go();
             }
@@ -400,11 +434,8 @@ impl<W: Work> Crew<W> {
         };
         drop(inbox);
         let mut member = self.member(Some(state));
-        match member.begin(order) {
-            Begun::Now(outcome) => member.state().work.give_up(outcome),
-            Begun::Later(id) => member.state().work.cancel(id),
-            Begun::Unattended => {}
-        }
+        let begun = member.begin(order);
+        member.forget(begun);
         member.state().work.send();
         member.hand_out();
         member.go();
@@ -501,6 +532,16 @@ impl<'a, W: Work> Member<'a, W> {
         match self.state().work.get_ready() {
             true => self.poll_and_begin(order),
             false => self.state().work.begin(order),
+        }
+    }
+
+    /// No thread waits for what was begun.
+    #[inline]
+    fn forget(&mut self, begun: Begun<W>) {
+        match begun {
+            Begun::Now(outcome) => self.state().work.give_up(outcome),
+            Begun::Later(id) => self.state().work.cancel(id),
+            Begun::Unattended => {}
         }
     }
 

@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use mio::{Events, Poll, Token};
 use muxlock::{
-    Done, FencedRedlock, Lease, Multiplexer, NodeState, Redlock, Resource, RestartGuard,
+    Done, FencedRedlock, Lease, LockGuard, Multiplexer, NodeState, Redlock, Resource, RestartGuard,
 };
 use testbed::memory::Group;
 use testbed::{all_ready, patient, pause, re_execute};
@@ -49,6 +49,8 @@ pub enum Kind {
     Extended,
     /// `try_lock`, and the guard is dropped.
     Dropped,
+    /// From one of two locks to the other.
+    Swapped,
     /// `try_lock` with a fencing token, and `unlock`.
     Fenced,
     /// `try_lock` and `unlock`, after so long that clocks and roles are looked at.
@@ -86,11 +88,12 @@ impl Kind {
 /// How many pairs of a multiplexer are under way at once.
 pub const IN_FLIGHT: usize = 64;
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind::Pair,
     Kind::PairFor,
     Kind::Extended,
     Kind::Dropped,
+    Kind::Swapped,
     Kind::Fenced,
     Kind::Looking,
     Kind::InLockstep,
@@ -139,6 +142,10 @@ impl Job {
             Kind::Pair | Kind::PairFor | Kind::Extended | Kind::Dropped => {
                 let redlock = client(&self.urls);
                 self.count(|| once(&redlock, self.kind));
+            }
+            Kind::Swapped => {
+                let mut swapper = Swapper::connect(&self.urls);
+                self.count(|| swapper.swap());
             }
             Kind::Fenced => {
                 let fenced = client(&self.urls).fenced();
@@ -238,6 +245,28 @@ pub fn once_with(redlock: &Redlock, kind: Kind, key: &str) {
 fn once_fenced(fenced: &FencedRedlock, key: &str) {
     let lock = fenced.try_lock(key, TTL).expect("the lock is free");
     assert!(lock.unlock().expect("a quorum answers").was_held());
+}
+
+/// A client that always holds one of two locks.
+pub struct Swapper {
+    pub redlock: Redlock,
+    held: Option<LockGuard>,
+    times: usize,
+}
+
+impl Swapper {
+    pub fn connect(urls: &[String]) -> Swapper {
+        let redlock = client(urls);
+        let held = Some(redlock.try_lock("page:0", TTL).expect("the lock is free"));
+        Swapper { redlock, held, times: 0 }
+    }
+
+    pub fn swap(&mut self) {
+        self.times += 1;
+        let next = ["page:0", "page:1"][self.times % 2];
+        let held = self.held.take().expect("there is always one");
+        self.held = Some(self.redlock.swap(held, next, TTL).expect("the lock is free"));
+    }
 }
 
 /// A multiplexer in an event loop of its own.

@@ -181,6 +181,16 @@ pub enum Order {
     Look(u32),
     /// Sends a number.
     Tell(u32),
+    /// Tells its number, and asks the one after it right behind.
+    Swap(u32),
+    /// As `Ask`, right behind the number before.
+    AskBehind(u32),
+    /// The same, but its thread does not sleep for long.
+    HurryBehind(u32),
+    /// As `Swap`, with that.
+    SwapInAHurry(u32),
+    /// As `Nothing`, right behind the number before.
+    NothingBehind(u32),
     /// Is done when nobody looks who came before, or when the outcome of one who does is taken.
     Behind(u32),
     /// Is done at once.
@@ -211,12 +221,15 @@ pub enum Order {
 
 impl Order {
     pub fn is_patient(&self) -> bool {
-        !matches!(self, Order::Hurry(_) | Order::Tell(_) | Order::CutAndGo)
+        !matches!(
+            self,
+            Order::Hurry(_) | Order::SwapInAHurry(_) | Order::Tell(_) | Order::CutAndGo
+        )
     }
 
     pub fn limit(self) -> Limit<u32> {
         match self {
-            Order::Hurry(_) => Limit::After(Duration::from_millis(3)),
+            Order::Hurry(_) | Order::HurryBehind(_) => Limit::After(Duration::from_millis(3)),
             _ => Limit::None,
         }
     }
@@ -321,6 +334,15 @@ impl Work for Toy {
         take_step();
         match order {
             Order::Ask(number) | Order::Hurry(number) => self.ask(number),
+            Order::AskBehind(number) | Order::HurryBehind(number) => {
+                assert_eq!(self.unsent.last(), Some(&(number - 1)), "they leave together");
+                self.ask(number)
+            }
+            Order::NothingBehind(number) => {
+                assert_eq!(self.unsent.last(), Some(&(number - 1)), "it was told before");
+                Begun::Now(Outcome::now(Answer::Nothing))
+            }
+            Order::Swap(_) | Order::SwapInAHurry(_) => unreachable!("these are two orders"),
             Order::Trip(number) => {
                 self.trips += 1;
                 self.ask(number)
@@ -462,7 +484,8 @@ impl Work for Toy {
     }
 
     fn withdraw(order: Order) -> Option<Order> {
-        assert!(matches!(order, Order::Hurry(_)), "others have patience");
+        let is_hurried = matches!(order, Order::Hurry(_) | Order::HurryBehind(_));
+        assert!(is_hurried, "others have patience");
         None
     }
 
