@@ -31,6 +31,7 @@ fn expected(order: Order) -> Answer {
     match order {
         Order::Ask(number)
         | Order::Trip(number)
+        | Order::Snap(number)
         | Order::Cut(number)
         | Order::Hurry(number)
         | Order::Say(number)
@@ -91,7 +92,7 @@ fn sends(orders: &[Order]) -> usize {
     let sent = |order: &Order| match order {
         Order::Swap(_) => 2,
         Order::Ask(_) | Order::Swear(_) | Order::SwearAfter(_) => 1,
-        Order::Tell(_) | Order::Trip(_) | Order::NothingBehind(_) => 1,
+        Order::Tell(_) | Order::Trip(_) | Order::Snap(_) | Order::NothingBehind(_) => 1,
         _ => 0,
     };
     orders.iter().map(sent).sum()
@@ -318,6 +319,16 @@ fn thread_that_panics_while_it_works_leaves_the_others_well() {
         false,
         2,
         [&[Order::Trip(1), Order::Ask(2)], &[Order::Trip(3), Order::Ask(4)], &[Order::Ask(5)]],
+    ));
+}
+
+/// The outcomes that it has posted are announced all the same.
+#[test]
+fn thread_that_panics_between_two_outcomes_wakes_whose_came_first() {
+    explore(scene_with_panics(
+        false,
+        1,
+        [&[Order::Ask(1), Order::Ask(2)], &[Order::Snap(3)], &[Order::Ask(4), Order::Ask(5)]],
     ));
 }
 

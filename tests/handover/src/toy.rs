@@ -197,6 +197,8 @@ pub enum Order {
     Nothing,
     /// As `Ask`; and the thread that handles the next answer panics.
     Trip(u32),
+    /// As `Ask`; and the thread that hands its outcome out right after another's panics, once.
+    Snap(u32),
     /// Is done at once; and the next two threads that begin an order look before, and panic.
     Doze,
     /// From now on sending fails, and ends all that was asked.
@@ -221,10 +223,7 @@ pub enum Order {
 
 impl Order {
     pub fn is_patient(&self) -> bool {
-        !matches!(
-            self,
-            Order::Hurry(_) | Order::SwapInAHurry(_) | Order::Tell(_) | Order::CutAndGo
-        )
+        !matches!(self, Order::Hurry(_) | Order::SwapInAHurry(_) | Order::Tell(_) | Order::CutAndGo)
     }
 
     pub fn limit(self) -> Limit<u32> {
@@ -282,6 +281,9 @@ pub struct Toy {
     ended: Vec<(u32, bool)>,
     trips: usize,
     dozes: usize,
+    snaps_at: Option<u32>,
+    /// Outcomes taken since it was last asked which have ended.
+    taken: usize,
     is_cut: bool,
     reports: Vec<Report>,
     /// With the answers to these.
@@ -300,6 +302,8 @@ impl Toy {
             ended: Vec::new(),
             trips: 0,
             dozes: 0,
+            snaps_at: None,
+            taken: 0,
             is_cut: false,
             reports: Vec::new(),
             later_reports: Vec::new(),
@@ -343,6 +347,10 @@ impl Work for Toy {
                 Begun::Now(Outcome::now(Answer::Nothing))
             }
             Order::Swap(_) | Order::SwapInAHurry(_) => unreachable!("these are two orders"),
+            Order::Snap(number) => {
+                self.snaps_at = Some(number);
+                self.ask(number)
+            }
             Order::Trip(number) => {
                 self.trips += 1;
                 self.ask(number)
@@ -451,12 +459,17 @@ impl Work for Toy {
     }
 
     fn ended(&mut self, to: &mut Vec<u32>) {
+        self.taken = 0;
         to.extend(self.ended.iter().map(|(number, _)| *number));
     }
 
     fn take(&mut self, id: u32) -> Option<Outcome> {
         let at = self.ended.iter().position(|(number, _)| *number == id)?;
         take_step();
+        if self.snaps_at.take_if(|number| *number == id).is_some() {
+            assert_eq!(self.taken, 0, "planned");
+        }
+        self.taken += 1;
         let (number, was_asked) = self.ended.remove(at);
         if was_asked {
             return Some(Outcome::now(Answer::Number(number)));
