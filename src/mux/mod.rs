@@ -48,7 +48,8 @@ pub use standalone::Standalone;
 ///
 /// 1. start operations: [`try_lock`](Multiplexer::try_lock), [`extend`](Multiplexer::extend),
 ///    [`unlock`](Multiplexer::unlock); then [`flush`](Multiplexer::flush);
-/// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
+/// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`, or
+///    [`take_all_done`](Multiplexer::take_all_done);
 /// 3. wait, for at most [`next_timeout`](Multiplexer::next_timeout);
 /// 4. call [`handle_events`](Multiplexer::handle_events) with the events, even if there are none
 ///    (or [`handle_event`](Multiplexer::handle_event) for each, and then
@@ -114,6 +115,8 @@ pub struct Multiplexer {
     driver: Driver,
     /// In any other process, nothing of the driver may be touched (R24).
     home: Home,
+    /// When the first acquisition since the last flush was started: the start of all of them.
+    burst: Option<Moment>,
 }
 
 impl Multiplexer {
@@ -123,7 +126,8 @@ impl Multiplexer {
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) if `first` leaves no room for a token of each
     /// node. The operating system's error if the registry cannot be cloned.
     pub fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Multiplexer> {
-        Ok(Multiplexer { driver: Driver::new(config, registry, first)?, home: Home::here() })
+        let driver = Driver::new(config, registry, first)?;
+        Ok(Multiplexer { driver, home: Home::here(), burst: None })
     }
 
     /// The current time of the safety clock (see [`Moment`]), to compare with
@@ -132,8 +136,18 @@ impl Multiplexer {
         Clock.now()
     }
 
+    /// The start of an acquisition. An earlier one than now only shortens the validity.
+    fn start(&mut self) -> Moment {
+        *self.burst.get_or_insert_with(|| Clock.now())
+    }
+
     /// Starts one attempt to acquire a lock. [`poll_done`](Multiplexer::poll_done) later returns
     /// its result as [`Done::Acquired`].
+    ///
+    /// Acquisitions that are started before the next [`flush`](Multiplexer::flush) leave together,
+    /// and have one start together, that of the first: the validity counts from then, and so does
+    /// the `wait` of those that have one. So the clock is read once for all of them. If you do
+    /// something long between two of them, call `flush` before.
     ///
     /// # Errors
     /// `InvalidResource`, `InvalidTtl`, `Overloaded` or `Forked`. Nothing was started: correct the
@@ -146,7 +160,8 @@ impl Multiplexer {
     ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
         self.check_home()?;
-        self.driver.acquire(Clock.now(), resource, ttl, Patience::OneRound)
+        let now = self.start();
+        self.driver.acquire(now, resource, ttl, Patience::OneRound)
     }
 
     /// Starts attempts to acquire a lock, which continue until `wait` has passed. The result is
@@ -182,7 +197,7 @@ impl Multiplexer {
         wait: Duration,
     ) -> Result<OpId, LockError> {
         self.check_home()?;
-        let now = Clock.now();
+        let now = self.start();
         self.driver.acquire(now, resource, ttl, Patience::of_wait(now, wait))
     }
 
@@ -223,7 +238,7 @@ impl Multiplexer {
     ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
         self.check_home()?;
-        let now = Clock.now();
+        let now = self.start();
         acquire(&mut self.driver, now, resource, Patience::of_wait(now, wait))
     }
 
@@ -238,10 +253,11 @@ impl Multiplexer {
     }
 
     /// Starts a release. The result is [`Done::Released`], when a quorum has confirmed it or no
-    /// longer can.
+    /// longer can. Whether the lock was valid to the end is judged when the release is sent, by one
+    /// reading of the clock for all that are sent together.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
         match self.home.is_here() {
-            true => self.driver.release(Clock.now(), lease),
+            true => self.driver.release_unjudged(lease),
             false => OpId::NONE,
         }
     }
@@ -372,7 +388,7 @@ impl Multiplexer {
     pub fn connect(&mut self) {
         if self.home.is_here() {
             self.driver.connect(Clock.now());
-            self.driver.flush();
+            self.send();
         }
     }
 
@@ -383,13 +399,20 @@ impl Multiplexer {
     /// [`handle_timeout`](Multiplexer::handle_timeout) sends the commands.
     pub fn flush(&mut self) {
         if self.home.is_here() {
-            if self.driver.engine().has_actions() {
+            if self.driver.engine().has_actions() && !self.driver.engine().has_unjudged() {
                 // The operations may have been started long ago.
                 self.driver.advance(Clock.now_coarse());
             }
-            self.driver.flush();
+            self.send();
             self.write_records();
         }
+    }
+
+    /// Ends the burst.
+    fn send(&mut self) {
+        self.burst = None;
+        self.driver.judge(|| Clock.now());
+        self.driver.flush();
     }
 
     /// Writes the log records. A logger that panics leaves no work half done.
@@ -418,7 +441,9 @@ impl Multiplexer {
     /// everything together. It ignores events with other tokens.
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         if self.home.is_here() {
-            let now = Clock.now_coarse();
+            self.burst = None;
+            let judged = self.driver.judge(|| Clock.now());
+            let now = judged.unwrap_or_else(|| Clock.now_coarse());
             self.driver.after_wait(now);
             for event in events {
                 self.driver.handle_event(event);
@@ -447,15 +472,40 @@ impl Multiplexer {
 
     /// Returns the next result; `None` if there is none.
     ///
-    /// It reads the clock for each acquired lock, so a returned lock is valid at that moment. If
-    /// the quorum came too late, it starts the release here; the next [`flush`](Multiplexer::flush)
-    /// or turn, which is due immediately, sends it.
+    /// It reads the clock for each acquired lock, so a returned lock is valid at that moment; for
+    /// many at once, see [`take_all_done`](Multiplexer::take_all_done). If the quorum came too
+    /// late, it starts the release here; the next [`flush`](Multiplexer::flush) or turn, which is
+    /// due immediately, sends it.
     #[inline]
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
         // A lock that was granted before a fork is handed out once, to the parent (R24).
         match self.home.is_here() {
             true => self.driver.poll_done(|| Clock.now()),
             false => None,
+        }
+    }
+
+    /// Appends all results that there are, those that [`poll_done`](Multiplexer::poll_done) would
+    /// return. But it reads the clock once, at the beginning, so every returned lock is valid at
+    /// that moment. Take results so where many operations are in flight, and use the same `Vec`
+    /// again.
+    ///
+    /// ```no_run
+    /// use muxlock::{Done, Multiplexer, OpId};
+    ///
+    /// fn release_all(mux: &mut Multiplexer, results: &mut Vec<(OpId, Done)>) {
+    ///     mux.take_all_done(results);
+    ///     for (_, done) in results.drain(..) {
+    ///         if let Done::Acquired(Ok(lease)) = done {
+    ///             mux.unlock(lease);
+    ///         }
+    ///     }
+    ///     mux.flush();
+    /// }
+    /// ```
+    pub fn take_all_done(&mut self, to: &mut Vec<(OpId, Done)>) {
+        if self.home.is_here() {
+            self.driver.take_all_done(|| Clock.now(), to);
         }
     }
 

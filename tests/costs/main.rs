@@ -63,8 +63,11 @@ const TOLERANCE_PERCENT: u64 = 3;
 
 /// How often clocks are read, each time. A reply that the kernel delivers late is waited for, and
 /// the clock is read after that wait: that may add two reads in a hundred.
-const CLOCK_READS: [(Kind, On, u64); 2] =
-    [(Kind::Pair, On::OneMaster, 8), (Kind::InLockstep, On::Servers, 12)];
+const CLOCK_READS: [(Kind, On, u64); 3] = [
+    (Kind::Pair, On::OneMaster, 8),
+    (Kind::InLockstep, On::Servers, 11),
+    (Kind::InFlight, On::Servers, 11),
+];
 
 /// Masters answer when they like: if a count is too far off, the median of so many runs decides.
 const RUNS: usize = 5;

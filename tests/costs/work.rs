@@ -10,7 +10,8 @@ use std::{env, fs};
 
 use mio::{Events, Poll, Token};
 use muxlock::{
-    Done, FencedRedlock, Lease, LockGuard, Multiplexer, NodeState, Redlock, Resource, RestartGuard,
+    Done, FencedRedlock, Lease, LockGuard, Multiplexer, NodeState, OpId, Redlock, Resource,
+    RestartGuard,
 };
 use testbed::memory::Group;
 use testbed::{all_ready, patient, pause, re_execute};
@@ -276,6 +277,7 @@ pub struct Guest {
     mux: Multiplexer,
     names: Vec<String>,
     leases: Vec<Lease>,
+    results: Vec<(OpId, Done)>,
 }
 
 impl Guest {
@@ -291,6 +293,7 @@ impl Guest {
             mux,
             names: (0..at_once).map(|number| format!("invoice:{number}")).collect(),
             leases: Vec::with_capacity(at_once),
+            results: Vec::with_capacity(at_once),
         };
         guest.mux.connect();
         while !guest.mux.nodes().all(|node| node.state == NodeState::Ready) {
@@ -309,12 +312,11 @@ impl Guest {
         wait();
         while self.leases.len() < self.names.len() {
             self.turn();
-            while let Some((_, done)) = self.mux.poll_done() {
-                match done {
-                    Done::Acquired(Ok(lease)) => self.leases.push(lease),
-                    other => unreachable!("a quorum granted the lock: {other:?}"),
-                }
-            }
+            let leases = &mut self.leases;
+            take(&mut self.mux, self.names.len(), &mut self.results, |done| match done {
+                Done::Acquired(Ok(lease)) => leases.push(lease),
+                other => unreachable!("a quorum granted the lock: {other:?}"),
+            });
         }
         for lease in self.leases.drain(..) {
             self.mux.unlock(lease);
@@ -324,13 +326,13 @@ impl Guest {
         let mut released = 0;
         while released < self.names.len() {
             self.turn();
-            while let Some((_, done)) = self.mux.poll_done() {
+            take(&mut self.mux, self.names.len(), &mut self.results, |done| {
                 match done {
                     Done::Released(Ok(report)) => assert!(report.was_held()),
                     other => unreachable!("a quorum confirmed the release: {other:?}"),
                 }
                 released += 1;
-            }
+            });
         }
     }
 
@@ -346,4 +348,21 @@ impl Guest {
         self.poll.poll(&mut self.events, timeout).expect("the system can wait");
         self.mux.handle_events(&self.events);
     }
+}
+
+/// Takes the results as a guest does it that has one lock at a time, or many.
+fn take(
+    mux: &mut Multiplexer,
+    at_once: usize,
+    results: &mut Vec<(OpId, Done)>,
+    mut each: impl FnMut(Done),
+) {
+    if at_once == 1 {
+        while let Some((_, done)) = mux.poll_done() {
+            each(done);
+        }
+        return;
+    }
+    mux.take_all_done(results);
+    results.drain(..).for_each(|(_, done)| each(done));
 }
