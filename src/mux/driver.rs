@@ -51,8 +51,9 @@ pub(crate) struct Driver {
     pub(super) unread: bool,
     /// At this moment, every byte from nodes that owe no answer had been read.
     pub(super) looked_at: Moment,
-    /// Whether announced replies may have waited in the sockets for a long time.
-    pub(super) was_away: bool,
+    /// Announced replies may have waited in the sockets for a long time, if their commands were
+    /// sent a while before then.
+    pub(super) away_until: Option<Moment>,
     /// The bytes about to be sent; `recipients` are their nodes.
     batch: BytesMut,
     recipients: NodeSet,
@@ -142,7 +143,7 @@ impl Driver {
             nodes,
             unread: false,
             looked_at: Moment::START,
-            was_away: false,
+            away_until: None,
             batch: BytesMut::new(),
             recipients: NodeSet::EMPTY,
             records,
@@ -326,7 +327,14 @@ impl Driver {
     pub(crate) fn after_poll(&mut self, now: Moment, was_away: bool) {
         self.after_wait(now);
         self.looked_at = self.engine.last_now();
-        self.was_away = was_away;
+        self.away_until = was_away.then_some(now);
+    }
+
+    /// As [`after_wait`](Driver::after_wait), with what [`after_poll`](Driver::after_poll) would be
+    /// told: until when no thread was waiting, if that was long.
+    pub(crate) fn after_absence(&mut self, now: Moment, away_until: Option<Moment>) {
+        self.after_wait(now);
+        self.away_until = away_until;
     }
 
     /// Does what is due: timeouts, retries, reconnects; then sends. Call it after each wait, when

@@ -12,6 +12,7 @@ mod standalone;
 #[cfg(feature = "tls-no-provider")]
 mod tls;
 
+use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
@@ -117,6 +118,10 @@ pub struct Multiplexer {
     home: Home,
     /// When the first acquisition since the last flush was started: the start of all of them.
     burst: Option<Moment>,
+    /// When events were last handled.
+    handled_at: Moment,
+    /// When the caller asked last for how long it may wait, and so began to.
+    waits_since: Cell<Option<Moment>>,
 }
 
 impl Multiplexer {
@@ -127,7 +132,8 @@ impl Multiplexer {
     /// node. The operating system's error if the registry cannot be cloned.
     pub fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Multiplexer> {
         let driver = Driver::new(config, registry, first)?;
-        Ok(Multiplexer { driver, home: Home::here(), burst: None })
+        let (handled_at, waits_since) = (Moment::START, Cell::new(None));
+        Ok(Multiplexer { driver, home: Home::here(), burst: None, handled_at, waits_since })
     }
 
     /// The current time of the safety clock (see [`Moment`]), to compare with
@@ -429,7 +435,11 @@ impl Multiplexer {
         if !self.home.is_here() {
             return false;
         }
-        self.driver.after_wait(Clock.now_coarse());
+        match self.waits_since.get() {
+            Some(_) => self.begin_turn(Clock.now_coarse()),
+            // Not the first event of this turn.
+            None => self.driver.after_wait(Clock.now_coarse()),
+        }
         let ours = self.driver.handle_event(event);
         self.flush();
         ours
@@ -444,13 +454,22 @@ impl Multiplexer {
             self.burst = None;
             let judged = self.driver.judge(|| Clock.now());
             let now = judged.unwrap_or_else(|| Clock.now_coarse());
-            self.driver.after_wait(now);
+            self.begin_turn(now);
             for event in events {
                 self.driver.handle_event(event);
             }
             self.driver.handle_timeout(now);
             self.write_records();
         }
+    }
+
+    /// The caller has waited. If it had not looked at the sockets for long before that, answers to
+    /// earlier commands may have been there when it began to wait.
+    fn begin_turn(&mut self, now: Moment) {
+        let waits_since = self.waits_since.take();
+        let handled_at = std::mem::replace(&mut self.handled_at, now);
+        let was_away = |since: &Moment| since.since(handled_at) > UNREAD_MAX;
+        self.driver.after_absence(now, waits_since.filter(was_away));
     }
 
     /// Does what is due: timeouts, retries, reconnects. Call it after each wait, unless you use
@@ -466,7 +485,12 @@ impl Multiplexer {
         }
         match self.driver.engine().has_done() {
             true => Some(Duration::ZERO),
-            false => Some(self.driver.due()?.since(Clock.now_coarse())),
+            false => {
+                let due = self.driver.due()?;
+                let now = Clock.now_coarse();
+                self.waits_since.set(Some(now));
+                Some(due.since(now))
+            }
         }
     }
 
