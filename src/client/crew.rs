@@ -18,15 +18,17 @@
 //!    called to the loop; afterwards it checks the loop by itself.
 //! 6. No thread sleeps past the limit of its order, whatever the others do. At the limit it takes
 //!    the order back, and the outcome is given up.
+//! 7. Outcomes that end together are posted first, and then the bell rings once for all of them. A
+//!    thread that panics in between rings it.
 //!
 //! The module knows neither locks nor sockets; `tests/handover` explores its interleavings.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::mem;
 use std::time::Duration;
 
-use super::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, yield_now};
+use super::sync::{Arc, Bell, Mutex, MutexGuard, Places, PoisonError, yield_now};
 
 /// Most extra rounds that a thread works for others after its own order is done.
 const ROUNDS_FOR_OTHERS_MAX: usize = 4;
@@ -154,13 +156,15 @@ type WakerOf<W> = <<W as Work>::Poller as Poll>::Waker;
 pub(super) struct Crew<W: Work> {
     inbox: Mutex<Inbox<W>>,
     waker: WakerOf<W>,
+    /// At which the sleeping threads wait.
+    bell: Bell,
 }
 
 /// Where a thread learns whether it has to work or to sleep.
 struct Inbox<W: Work> {
     /// `None` while a thread works at it.
     state: Option<Box<LoopState<W>>>,
-    /// At most one per waiting thread, one per thread that took back a begun order, and one per
+    /// At most two per waiting thread, one per thread that took back a begun order, and one per
     /// outcome that was given up.
     orders: VecDeque<Filed<W>>,
     /// The leader's poller, if the leader found the loop taken on its return.
@@ -169,6 +173,8 @@ struct Inbox<W: Work> {
     away: Vec<Arc<Waiter<W>>>,
     /// Mailboxes for reuse; some still belong to threads that are about to wake.
     used: VecDeque<Arc<Waiter<W>>>,
+    /// That of the next new mailbox at the bell.
+    place: u8,
 }
 
 impl<W: Work> Inbox<W> {
@@ -190,7 +196,8 @@ impl<W: Work> Inbox<W> {
             }
             self.used.push_back(waiter);
         }
-        Waiter::new()
+        self.place = self.place.wrapping_add(1);
+        Waiter::new(self.place)
     }
 
     /// Gives the loop back. Returns the waiter of the thread to call to it, if any.
@@ -247,7 +254,34 @@ struct LeaderReturn<W: Work> {
 }
 
 /// Ids do not come from outside, so their hashes need no secret seed; and runs are repeatable.
-type Waiters<W> = HashMap<<W as Work>::Id, Arc<Waiter<W>>, BuildHasherDefault<DefaultHasher>>;
+type Waiters<W> = HashMap<<W as Work>::Id, Arc<Waiter<W>>, BuildHasherDefault<IdHasher>>;
+
+/// Multiplies by the golden ratio, which spreads numbers that follow each other.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        // The map takes its places from the low bits, and the high ones tell its entries apart.
+        self.0 ^ self.0 >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+}
 
 struct LoopState<W: Work> {
     work: W,
@@ -265,6 +299,8 @@ struct LoopState<W: Work> {
     back: Option<LeaderReturn<W>>,
     /// Reused list of orders to hand out.
     ended: Vec<W::Id>,
+    /// Where outcomes were posted, and the bell has yet to ring.
+    posted: Places,
     /// Mailboxes that receive nothing more.
     used: VecDeque<Arc<Waiter<W>>>,
 }
@@ -272,7 +308,8 @@ struct LoopState<W: Work> {
 /// Where a thread sleeps until it is called or its outcome is there.
 struct Waiter<W: Work> {
     mail: Mutex<Mail<W>>,
-    bell: Condvar,
+    /// Where its thread waits at the bell.
+    place: u8,
 }
 
 struct Mail<W: Work> {
@@ -282,36 +319,41 @@ struct Mail<W: Work> {
 }
 
 impl<W: Work> Waiter<W> {
-    fn new() -> Arc<Waiter<W>> {
+    fn new(place: u8) -> Arc<Waiter<W>> {
         let mail = Mail { outcome: None, is_called: false };
-        Arc::new(Waiter { mail: Mutex::new(mail), bell: Condvar::new() })
+        Arc::new(Waiter { mail: Mutex::new(mail), place })
     }
 
     fn lock(&self) -> MutexGuard<'_, Mail<W>> {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn post(&self, outcome: W::Outcome) {
+    /// The bell has yet to ring.
+    fn post(&self, outcome: W::Outcome, posted: &mut Places) {
         self.lock().outcome = Some(outcome);
-        self.bell.notify_one();
+        posted.insert(self.place);
     }
 
-    fn call(&self) {
+    /// The bell has yet to ring.
+    fn call(&self, called: &mut Places) {
         self.lock().is_called = true;
-        self.bell.notify_one();
+        called.insert(self.place);
     }
 
-    fn wait<'a>(
-        &'a self,
-        mail: MutexGuard<'a, Mail<W>>,
-        limit: Option<Duration>,
-    ) -> MutexGuard<'a, Mail<W>> {
-        match limit {
-            None => self.bell.wait(mail).unwrap_or_else(PoisonError::into_inner),
-            Some(limit) => {
-                let waited = self.bell.wait_timeout(mail, limit);
-                waited.unwrap_or_else(PoisonError::into_inner).0
+    /// Sleeps until there is mail, at most until then. Returns what there is.
+    fn await_mail(&self, bell: &Bell, until: Option<W::Time>) -> MutexGuard<'_, Mail<W>> {
+        loop {
+            let heard = bell.listen(self.place);
+            let mail = self.lock();
+            if mail.outcome.is_some() || mail.is_called {
+                return mail;
             }
+            let left = until.map(W::left);
+            if left.is_some_and(|left| left.is_zero()) {
+                return mail;
+            }
+            drop(mail);
+            bell.wait(self.place, heard, left);
         }
     }
 }
@@ -344,6 +386,7 @@ impl<W: Work> Crew<W> {
             orders: VecDeque::new(),
             back: None,
             ended: Vec::new(),
+            posted: Places::default(),
             used: VecDeque::new(),
         };
         let inbox = Inbox {
@@ -352,18 +395,41 @@ impl<W: Work> Crew<W> {
             back: None,
             away: Vec::new(),
             used: VecDeque::new(),
+            place: 0,
         };
-        Crew { inbox: Mutex::new(inbox), waker }
+        Crew { inbox: Mutex::new(inbox), waker, bell: Bell::new() }
     }
 
     /// Gives an order, and works, or sleeps while others work, until it is done. `None` if it slept
     /// until the limit and took the order back.
     #[inline]
     pub(super) fn run(&self, order: W::Order, limit: Limit<W::Time>) -> Option<W::Outcome> {
+        self.give(None, order, limit)
+    }
+
+    /// Gives an order as [`run`](Crew::run) does, right behind one that is not waited for. Both are
+    /// sent together, and nothing undoes the first.
+    pub(super) fn run_behind(
+        &self,
+        first: W::Order,
+        order: W::Order,
+        limit: Limit<W::Time>,
+    ) -> Option<W::Outcome> {
+        self.give(Some(first), order, limit)
+    }
+
+    #[inline(always)]
+    fn give(
+        &self,
+        first: Option<W::Order>,
+        order: W::Order,
+        limit: Limit<W::Time>,
+    ) -> Option<W::Outcome> {
         let mut inbox = self.lock();
         let mut member = self.member(inbox.state.take());
         if member.state.is_none() {
             let waiter = inbox.waiter();
+            inbox.orders.extend(first.map(|first| Filed::Order(first, None)));
             inbox.orders.push_back(Filed::Order(order, Some(Arc::clone(&waiter))));
             drop(inbox);
             member.until = limit.until::<W>(W::read_clock);
@@ -372,7 +438,16 @@ impl<W: Work> Crew<W> {
             return member.outcome.take();
         }
         drop(inbox);
-        match member.begin(order) {
+        let is_behind = first.is_some();
+        let begun = match first {
+            None => member.begin(order),
+            Some(first) => {
+                let begun = member.begin(first);
+                member.forget(begun);
+                member.state().work.begin(order)
+            }
+        };
+        match begun {
             Begun::Later(id) => {
                 member.own = Own::Order(id);
                 member.until = limit.until::<W>(|| member.state().work.now());
@@ -383,6 +458,9 @@ impl<W: Work> Crew<W> {
             }
             Begun::Now(outcome) => {
                 member.outcome = Some(outcome);
+                if is_behind {
+                    member.state().work.send();
+                }
                 member.hand_out();
                 member.go();
             }
@@ -400,11 +478,8 @@ impl<W: Work> Crew<W> {
         };
         drop(inbox);
         let mut member = self.member(Some(state));
-        match member.begin(order) {
-            Begun::Now(outcome) => member.state().work.give_up(outcome),
-            Begun::Later(id) => member.state().work.cancel(id),
-            Begun::Unattended => {}
-        }
+        let begun = member.begin(order);
+        member.forget(begun);
         member.state().work.send();
         member.hand_out();
         member.go();
@@ -457,6 +532,13 @@ impl<W: Work> Crew<W> {
         Member { crew: self, state, poller: None, own, until, outcome: None, posted: 0 }
     }
 
+    /// Calls a thread to the loop.
+    fn call(&self, waiter: &Waiter<W>) {
+        let mut called = Places::default();
+        waiter.call(&mut called);
+        self.bell.ring(called);
+    }
+
     #[inline]
     fn lock(&self) -> MutexGuard<'_, Inbox<W>> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
@@ -501,6 +583,16 @@ impl<'a, W: Work> Member<'a, W> {
         match self.state().work.get_ready() {
             true => self.poll_and_begin(order),
             false => self.state().work.begin(order),
+        }
+    }
+
+    /// No thread waits for what was begun.
+    #[inline]
+    fn forget(&mut self, begun: Begun<W>) {
+        match begun {
+            Begun::Now(outcome) => self.state().work.give_up(outcome),
+            Begun::Later(id) => self.state().work.cancel(id),
+            Begun::Unattended => {}
         }
     }
 
@@ -572,14 +664,7 @@ impl<'a, W: Work> Member<'a, W> {
             let Own::Mail(waiter) = &self.own else {
                 unreachable!("it sleeps with a waiter");
             };
-            let mut mail = waiter.lock();
-            while mail.outcome.is_none() && !mail.is_called {
-                let left = self.until.map(W::left);
-                if left.is_some_and(|left| left.is_zero()) {
-                    break;
-                }
-                mail = waiter.wait(mail, left);
-            }
+            let mut mail = waiter.await_mail(&self.crew.bell, self.until);
             if let Some(outcome) = mail.outcome.take() {
                 self.outcome = Some(W::receive(outcome));
                 return;
@@ -657,7 +742,7 @@ impl<'a, W: Work> Member<'a, W> {
             };
             match (state.work.begin(order), sender) {
                 (Begun::Now(outcome), Some(sender)) => {
-                    sender.post(outcome);
+                    sender.post(outcome, &mut state.posted);
                     state.keep(sender);
                 }
                 (Begun::Later(id), Some(sender)) => {
@@ -669,6 +754,7 @@ impl<'a, W: Work> Member<'a, W> {
             }
         }
         state.work.send();
+        self.ring();
     }
 
     /// Takes the poller back after a leader's wait.
@@ -725,6 +811,13 @@ impl<'a, W: Work> Member<'a, W> {
         // iteration but the last takes one order in progress, and none is added.
         while self.hand_out_once(&mut posted) && self.state().work.has_ended() {}
         self.posted += posted;
+        self.ring();
+    }
+
+    /// Wakes the threads whose outcomes were posted.
+    fn ring(&mut self) {
+        let posted = mem::take(&mut self.state().posted);
+        self.crew.bell.ring(posted);
     }
 
     /// Yields after many outcomes were posted, so that their threads run first.
@@ -760,7 +853,7 @@ impl<'a, W: Work> Member<'a, W> {
             match own.is(waiter) {
                 true => *outcome = Some(ended),
                 false => {
-                    waiter.post(ended);
+                    waiter.post(ended, &mut state.posted);
                     *posted += 1;
                 }
             }
@@ -837,14 +930,14 @@ impl<'a, W: Work> Member<'a, W> {
         let successor = inbox.put(state, &self.crew.waker);
         drop(inbox);
         if let Some(successor) = successor {
-            successor.call();
+            self.crew.call(&successor);
         }
         if let Some(report) = report {
             self.tell(report);
         }
         self.crew.lock().away.retain(|away| !Arc::ptr_eq(away, &waiter));
         // It was not called meanwhile, so the loop may be free.
-        waiter.call();
+        self.crew.call(&waiter);
     }
 
     /// The waiter in which it waits for its order from now on.
@@ -886,7 +979,7 @@ impl<'a, W: Work> Member<'a, W> {
         let successor = inbox.put(state, &crew.waker);
         drop(inbox);
         if let Some(successor) = successor {
-            successor.call();
+            self.crew.call(&successor);
         }
         match report {
             None => is_kept,
@@ -924,8 +1017,10 @@ impl<'a, W: Work> Member<'a, W> {
     #[cold]
     fn give_back(&mut self) {
         let mut own = mem::replace(&mut self.own, Own::None);
+        let mut called = Places::default();
         let mut inbox = self.crew.lock();
         if let Some(mut state) = self.state.take() {
+            called = mem::take(&mut state.posted);
             state.orders.append(&mut inbox.orders);
             mem::swap(&mut inbox.orders, &mut state.orders);
             for filed in &mut inbox.orders {
@@ -933,11 +1028,12 @@ impl<'a, W: Work> Member<'a, W> {
                     drop(sender.take_if(|sender| own.is(sender)));
                 }
             }
-            state.forget(&own);
-            own = Own::None;
-            if let Some(outcome) = self.outcome.take() {
-                state.work.give_up(outcome);
+            match self.outcome.take() {
+                // Its order is done.
+                Some(outcome) => state.work.give_up(outcome),
+                None => state.forget(&own),
             }
+            own = Own::None;
             inbox.back = inbox.back.take().or(state.back.take());
             inbox.state = Some(state);
         }
@@ -951,7 +1047,9 @@ impl<'a, W: Work> Member<'a, W> {
             Filed::Gone(_) | Filed::Outcome(_) => None,
         });
         let leader = inbox.back.iter().filter_map(|back| Some(&back.waits.as_ref()?.1));
-        waiters.chain(senders).chain(leader).for_each(|waiter| waiter.call());
+        waiters.chain(senders).chain(leader).for_each(|waiter| waiter.call(&mut called));
+        drop(inbox);
+        self.crew.bell.ring(called);
     }
 }
 

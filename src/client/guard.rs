@@ -217,6 +217,11 @@ impl LockGuard {
         Ok(done)
     }
 
+    /// The lease, to be released by this client. The guard of another client is dropped.
+    pub(super) fn given_up(mut self, by: &Redlock) -> Option<Lease> {
+        if self.redlock.is_same(by) { self.lease.take() } else { None }
+    }
+
     pub(super) fn apart(mut self) -> (Redlock, Lease) {
         let lease = self.lease.take().expect("the guard ends here");
         (self.redlock.clone(), lease)

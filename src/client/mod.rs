@@ -14,6 +14,7 @@ mod loop_work;
 mod poller;
 mod reentrant;
 mod signals;
+mod swap;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -77,10 +78,10 @@ const SLACK: Duration = Duration::from_millis(10);
 /// limit, even if the operating system does not schedule that other thread for a long time. The
 /// call returns at the latest:
 ///
-/// - `try_lock` and [`unlock`](LockGuard::unlock): after
+/// - `try_lock`, [`swap`](Redlock::swap) and [`unlock`](LockGuard::unlock): after
 ///   [`connect_timeout`](crate::Builder::connect_timeout) +
 ///   [`node_timeout`](crate::Builder::node_timeout);
-/// - `try_lock_for`: after its `wait`;
+/// - `try_lock_for` and [`swap_for`](Redlock::swap_for): after their `wait`;
 /// - [`extend`](LockGuard::extend): when the old validity ends;
 /// - [`connect`](crate::Builder::connect) and [`shutdown`](Redlock::shutdown): after their
 ///   timeouts.
@@ -469,6 +470,10 @@ impl Redlock {
 
     fn cancel(&self, cancel: &Cancel) {
         self.shared.signals.cancel(cancel, self.shared.home);
+    }
+
+    fn is_same(&self, other: &Redlock) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Whether this process may touch the connections (R24).

@@ -1,4 +1,6 @@
-//! The locks of the crew. Its model, in tests/handover, replaces them.
+//! The locks and the bell of the crew. Its model, in tests/handover, replaces them.
 
-pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+pub(super) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) use std::thread::yield_now;
+
+pub(super) use crate::sys::bell::{Bell, Places};

@@ -51,8 +51,9 @@ pub(crate) struct Driver {
     pub(super) unread: bool,
     /// At this moment, every byte from nodes that owe no answer had been read.
     pub(super) looked_at: Moment,
-    /// Whether announced replies may have waited in the sockets for a long time.
-    pub(super) was_away: bool,
+    /// Announced replies may have waited in the sockets for a long time, if their commands were
+    /// sent a while before then.
+    pub(super) away_until: Option<Moment>,
     /// The bytes about to be sent; `recipients` are their nodes.
     batch: BytesMut,
     recipients: NodeSet,
@@ -142,7 +143,7 @@ impl Driver {
             nodes,
             unread: false,
             looked_at: Moment::START,
-            was_away: false,
+            away_until: None,
             batch: BytesMut::new(),
             recipients: NodeSet::EMPTY,
             records,
@@ -181,6 +182,24 @@ impl Driver {
     #[inline]
     pub(crate) fn release(&mut self, now: Moment, lease: Lease) -> OpId {
         self.engine.release(now, lease)
+    }
+
+    /// As [`release`](Driver::release), and judged by the reading of the next
+    /// [`judge`](Driver::judge).
+    #[inline]
+    pub(crate) fn release_unjudged(&mut self, lease: Lease) -> OpId {
+        self.engine.release_unjudged(lease)
+    }
+
+    /// Judges these releases, before they are sent. Returns the time if it was read.
+    #[inline]
+    pub(crate) fn judge(&mut self, read_clock: impl FnOnce() -> Moment) -> Option<Moment> {
+        if !self.engine.has_unjudged() {
+            return None;
+        }
+        let now = read_clock();
+        self.engine.judge_releases(now);
+        Some(now)
     }
 
     /// Renews the lock until it is cancelled or lost.
@@ -233,6 +252,26 @@ impl Driver {
             false => read_clock(),
         };
         self.engine.poll_done(now)
+    }
+
+    /// Takes all results. `read_clock` is called once at most, here, after the last reply was
+    /// handled; each validity is compared with that reading (R2).
+    pub(crate) fn take_all_done(
+        &mut self,
+        mut read_clock: impl FnMut() -> Moment,
+        to: &mut Vec<(OpId, Done)>,
+    ) {
+        let mut read = None;
+        // Each result was there before the call, or is that of an attempt that ended here.
+        while let Some(is_release) = self.engine.is_release_next() {
+            let now = match is_release {
+                true => self.engine.last_now(),
+                false => *read.get_or_insert_with(&mut read_clock),
+            };
+            if let Some(done) = self.engine.poll_done(now) {
+                to.push(done);
+            }
+        }
     }
 
     /// As [`poll_done`](Driver::poll_done), for one operation.
@@ -288,7 +327,14 @@ impl Driver {
     pub(crate) fn after_poll(&mut self, now: Moment, was_away: bool) {
         self.after_wait(now);
         self.looked_at = self.engine.last_now();
-        self.was_away = was_away;
+        self.away_until = was_away.then_some(now);
+    }
+
+    /// As [`after_wait`](Driver::after_wait), with what [`after_poll`](Driver::after_poll) would be
+    /// told: until when no thread was waiting, if that was long.
+    pub(crate) fn after_absence(&mut self, now: Moment, away_until: Option<Moment>) {
+        self.after_wait(now);
+        self.away_until = away_until;
     }
 
     /// Does what is due: timeouts, retries, reconnects; then sends. Call it after each wait, when
@@ -654,6 +700,47 @@ mod tests {
         driver.after_wait(now);
         events.iter().for_each(|event| assert!(driver.handle_event(event)));
         driver.handle_timeout(now);
+    }
+
+    /// R2: one reading after the last reply, with which each validity is compared.
+    #[test]
+    fn results_that_are_taken_together_are_judged_each_by_one_reading() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            for answer in [GREETING, b"+OK\r\n+OK\r\n+OK\r\n"] {
+                assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
+                client.write_all(answer).unwrap();
+            }
+            client
+        });
+        let config = Builder::default().node(format!("redis://{address}?restart_guard=off"));
+        let mut poll = Poll::new().unwrap();
+        let mut events = Events::with_capacity(8);
+        let config = config.config().unwrap();
+        let mut driver = Driver::new(config, poll.registry(), Token(7)).unwrap();
+        let (start, mut done) = (Clock.now(), Vec::new());
+        driver.take_all_done(|| unreachable!("nothing has ended"), &mut done);
+        let ops = [TTL, TTL / 10, TTL].map(|ttl| {
+            let resource = Resource::new("name").unwrap();
+            driver.acquire(start, resource, ttl, Patience::OneRound).unwrap()
+        });
+        while driver.engine.done().count() < ops.len() {
+            turn(&mut driver, &mut poll, &mut events);
+        }
+        let mut readings = 0;
+        let read = || {
+            readings += 1;
+            start.after(TTL / 2)
+        };
+        driver.take_all_done(read, &mut done);
+        assert_eq!(readings, 1);
+        assert!(done.iter().map(|(op, _)| *op).eq(ops));
+        let is_held = |(_, done): &(OpId, Done)| matches!(done, Done::Acquired(Ok(_)));
+        assert_eq!(done.iter().map(is_held).collect::<Vec<_>>(), [true, false, true]);
+        assert!(!driver.engine.has_done());
+        let _client = server.join().unwrap();
     }
 
     /// Whether tokens may be left that were drawn in advance.

@@ -12,6 +12,7 @@ mod standalone;
 #[cfg(feature = "tls-no-provider")]
 mod tls;
 
+use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
@@ -48,7 +49,8 @@ pub use standalone::Standalone;
 ///
 /// 1. start operations: [`try_lock`](Multiplexer::try_lock), [`extend`](Multiplexer::extend),
 ///    [`unlock`](Multiplexer::unlock); then [`flush`](Multiplexer::flush);
-/// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`;
+/// 2. take results: [`poll_done`](Multiplexer::poll_done) until it returns `None`, or
+///    [`take_all_done`](Multiplexer::take_all_done);
 /// 3. wait, for at most [`next_timeout`](Multiplexer::next_timeout);
 /// 4. call [`handle_events`](Multiplexer::handle_events) with the events, even if there are none
 ///    (or [`handle_event`](Multiplexer::handle_event) for each, and then
@@ -114,6 +116,12 @@ pub struct Multiplexer {
     driver: Driver,
     /// In any other process, nothing of the driver may be touched (R24).
     home: Home,
+    /// When the first acquisition since the last flush was started: the start of all of them.
+    burst: Option<Moment>,
+    /// When events were last handled.
+    handled_at: Moment,
+    /// When the caller asked last for how long it may wait, and so began to.
+    waits_since: Cell<Option<Moment>>,
 }
 
 impl Multiplexer {
@@ -123,7 +131,9 @@ impl Multiplexer {
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) if `first` leaves no room for a token of each
     /// node. The operating system's error if the registry cannot be cloned.
     pub fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Multiplexer> {
-        Ok(Multiplexer { driver: Driver::new(config, registry, first)?, home: Home::here() })
+        let driver = Driver::new(config, registry, first)?;
+        let (handled_at, waits_since) = (Moment::START, Cell::new(None));
+        Ok(Multiplexer { driver, home: Home::here(), burst: None, handled_at, waits_since })
     }
 
     /// The current time of the safety clock (see [`Moment`]), to compare with
@@ -132,8 +142,18 @@ impl Multiplexer {
         Clock.now()
     }
 
+    /// The start of an acquisition. An earlier one than now only shortens the validity.
+    fn start(&mut self) -> Moment {
+        *self.burst.get_or_insert_with(|| Clock.now())
+    }
+
     /// Starts one attempt to acquire a lock. [`poll_done`](Multiplexer::poll_done) later returns
     /// its result as [`Done::Acquired`].
+    ///
+    /// Acquisitions that are started before the next [`flush`](Multiplexer::flush) leave together,
+    /// and have one start together, that of the first: the validity counts from then, and so does
+    /// the `wait` of those that have one. So the clock is read once for all of them. If you do
+    /// something long between two of them, call `flush` before.
     ///
     /// # Errors
     /// `InvalidResource`, `InvalidTtl`, `Overloaded` or `Forked`. Nothing was started: correct the
@@ -146,7 +166,8 @@ impl Multiplexer {
     ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
         self.check_home()?;
-        self.driver.acquire(Clock.now(), resource, ttl, Patience::OneRound)
+        let now = self.start();
+        self.driver.acquire(now, resource, ttl, Patience::OneRound)
     }
 
     /// Starts attempts to acquire a lock, which continue until `wait` has passed. The result is
@@ -182,7 +203,7 @@ impl Multiplexer {
         wait: Duration,
     ) -> Result<OpId, LockError> {
         self.check_home()?;
-        let now = Clock.now();
+        let now = self.start();
         self.driver.acquire(now, resource, ttl, Patience::of_wait(now, wait))
     }
 
@@ -223,7 +244,7 @@ impl Multiplexer {
     ) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
         self.check_home()?;
-        let now = Clock.now();
+        let now = self.start();
         acquire(&mut self.driver, now, resource, Patience::of_wait(now, wait))
     }
 
@@ -238,10 +259,11 @@ impl Multiplexer {
     }
 
     /// Starts a release. The result is [`Done::Released`], when a quorum has confirmed it or no
-    /// longer can.
+    /// longer can. Whether the lock was valid to the end is judged when the release is sent, by one
+    /// reading of the clock for all that are sent together.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
         match self.home.is_here() {
-            true => self.driver.release(Clock.now(), lease),
+            true => self.driver.release_unjudged(lease),
             false => OpId::NONE,
         }
     }
@@ -372,7 +394,7 @@ impl Multiplexer {
     pub fn connect(&mut self) {
         if self.home.is_here() {
             self.driver.connect(Clock.now());
-            self.driver.flush();
+            self.send();
         }
     }
 
@@ -383,13 +405,20 @@ impl Multiplexer {
     /// [`handle_timeout`](Multiplexer::handle_timeout) sends the commands.
     pub fn flush(&mut self) {
         if self.home.is_here() {
-            if self.driver.engine().has_actions() {
+            if self.driver.engine().has_actions() && !self.driver.engine().has_unjudged() {
                 // The operations may have been started long ago.
                 self.driver.advance(Clock.now_coarse());
             }
-            self.driver.flush();
+            self.send();
             self.write_records();
         }
+    }
+
+    /// Ends the burst.
+    fn send(&mut self) {
+        self.burst = None;
+        self.driver.judge(|| Clock.now());
+        self.driver.flush();
     }
 
     /// Writes the log records. A logger that panics leaves no work half done.
@@ -406,7 +435,11 @@ impl Multiplexer {
         if !self.home.is_here() {
             return false;
         }
-        self.driver.after_wait(Clock.now_coarse());
+        match self.waits_since.get() {
+            Some(_) => self.begin_turn(Clock.now_coarse()),
+            // Not the first event of this turn.
+            None => self.driver.after_wait(Clock.now_coarse()),
+        }
         let ours = self.driver.handle_event(event);
         self.flush();
         ours
@@ -418,14 +451,25 @@ impl Multiplexer {
     /// everything together. It ignores events with other tokens.
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         if self.home.is_here() {
-            let now = Clock.now_coarse();
-            self.driver.after_wait(now);
+            self.burst = None;
+            let judged = self.driver.judge(|| Clock.now());
+            let now = judged.unwrap_or_else(|| Clock.now_coarse());
+            self.begin_turn(now);
             for event in events {
                 self.driver.handle_event(event);
             }
             self.driver.handle_timeout(now);
             self.write_records();
         }
+    }
+
+    /// The caller has waited. If it had not looked at the sockets for long before that, answers to
+    /// earlier commands may have been there when it began to wait.
+    fn begin_turn(&mut self, now: Moment) {
+        let waits_since = self.waits_since.take();
+        let handled_at = std::mem::replace(&mut self.handled_at, now);
+        let was_away = |since: &Moment| since.since(handled_at) > UNREAD_MAX;
+        self.driver.after_absence(now, waits_since.filter(was_away));
     }
 
     /// Does what is due: timeouts, retries, reconnects. Call it after each wait, unless you use
@@ -441,21 +485,51 @@ impl Multiplexer {
         }
         match self.driver.engine().has_done() {
             true => Some(Duration::ZERO),
-            false => Some(self.driver.due()?.since(Clock.now_coarse())),
+            false => {
+                let due = self.driver.due()?;
+                let now = Clock.now_coarse();
+                self.waits_since.set(Some(now));
+                Some(due.since(now))
+            }
         }
     }
 
     /// Returns the next result; `None` if there is none.
     ///
-    /// It reads the clock for each acquired lock, so a returned lock is valid at that moment. If
-    /// the quorum came too late, it starts the release here; the next [`flush`](Multiplexer::flush)
-    /// or turn, which is due immediately, sends it.
+    /// It reads the clock for each acquired lock, so a returned lock is valid at that moment; for
+    /// many at once, see [`take_all_done`](Multiplexer::take_all_done). If the quorum came too
+    /// late, it starts the release here; the next [`flush`](Multiplexer::flush) or turn, which is
+    /// due immediately, sends it.
     #[inline]
     pub fn poll_done(&mut self) -> Option<(OpId, Done)> {
         // A lock that was granted before a fork is handed out once, to the parent (R24).
         match self.home.is_here() {
             true => self.driver.poll_done(|| Clock.now()),
             false => None,
+        }
+    }
+
+    /// Appends all results that there are, those that [`poll_done`](Multiplexer::poll_done) would
+    /// return. But it reads the clock once, at the beginning, so every returned lock is valid at
+    /// that moment. Take results so where many operations are in flight, and use the same `Vec`
+    /// again.
+    ///
+    /// ```no_run
+    /// use muxlock::{Done, Multiplexer, OpId};
+    ///
+    /// fn release_all(mux: &mut Multiplexer, results: &mut Vec<(OpId, Done)>) {
+    ///     mux.take_all_done(results);
+    ///     for (_, done) in results.drain(..) {
+    ///         if let Done::Acquired(Ok(lease)) = done {
+    ///             mux.unlock(lease);
+    ///         }
+    ///     }
+    ///     mux.flush();
+    /// }
+    /// ```
+    pub fn take_all_done(&mut self, to: &mut Vec<(OpId, Done)>) {
+        if self.home.is_here() {
+            self.driver.take_all_done(|| Clock.now(), to);
         }
     }
 

@@ -100,7 +100,12 @@ impl Driver {
     pub(super) fn read_node(&mut self, node: usize, to_the_end: bool) {
         let connection = &mut self.nodes[node];
         let deferred = connection.deferred.take();
-        let is_late = self.was_away || deferred.is_some();
+        let mut is_late = self.away_until.is_some() || deferred.is_some();
+        if is_late {
+            let awaited = self.engine.awaited_since(node);
+            is_late = deferred.is_some()
+                || self.away_until > awaited.map(|sent_at| sent_at.after(UNREAD_MAX));
+        }
         if is_late {
             self.engine.reading_late(node, deferred);
         }

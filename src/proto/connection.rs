@@ -88,10 +88,15 @@ impl Engine {
     }
 
     /// Call this before you pass in replies that may have waited in the socket: their delay is not
-    /// used as latency. `since` is when the first of them had arrived, if that is known. It lasts
-    /// until [`reading_in_time`](Engine::reading_in_time).
+    /// used as latency, nor shown with the last outcome. `since` is when the first of them had
+    /// arrived, if that is known. It lasts until [`reading_in_time`](Engine::reading_in_time).
     pub fn reading_late(&mut self, node: usize, since: Option<Moment>) {
         self.nodes[node].reading_late(since);
+    }
+
+    /// When the command was sent that the node's next reply answers, if it owes one.
+    pub fn awaited_since(&self, node: usize) -> Option<Moment> {
+        self.nodes[node].awaited_since()
     }
 
     /// Ends the effect of [`reading_late`](Engine::reading_late): replies are read as they arrive.

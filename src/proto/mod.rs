@@ -292,6 +292,9 @@ pub struct Engine {
     operations: Operations,
     /// The leases of extensions in flight.
     leases: Slab<Lease>,
+    /// Releases that are still to be judged, and until when their locks are valid. Each is an
+    /// operation in flight, or was one when the last of them began.
+    unjudged: Vec<(OpId, Moment)>,
     share: usize,
     replies_share: usize,
     queues: Queues,
@@ -326,6 +329,7 @@ impl Engine {
             rounds,
             operations: Operations::new(),
             leases: Slab::new(),
+            unjudged: Vec::new(),
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
             queues,

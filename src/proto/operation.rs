@@ -32,7 +32,8 @@ impl OpId {
 
     /// Its place among the operations in flight of its engine, less than
     /// [`OPERATIONS_MAX`](super::OPERATIONS_MAX): for data of your own in a `Vec`. The place is
-    /// used again after the result was taken, or the operation was cancelled.
+    /// used again after the result was taken, or the operation was cancelled. If you take several
+    /// results at once, look up the data of all before you start another operation.
     pub fn index(self) -> usize {
         self.slot as usize
     }

@@ -13,6 +13,7 @@ use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::resource::Resource;
 use crate::token::LockToken;
+use crate::validity;
 
 /// What an attempt may have left on the nodes.
 pub(super) struct Held {
@@ -30,9 +31,42 @@ impl Engine {
     /// longer can. The lease is gone before the first byte is sent (R14). An expired lease is
     /// released as well, because late SETs may still be on their way (R15).
     pub fn release(&mut self, now: Moment, lease: Lease) -> OpId {
+        let was_valid = lease.is_valid_at(self.clamp(now));
+        self.begin_release(now, lease, was_valid)
+    }
+
+    /// As [`release`](Engine::release), without a reading of the clock. Whether the lock was held
+    /// to the end is judged by [`judge_releases`](Engine::judge_releases): call it with a fresh
+    /// reading before you carry out the next action. Without that call, it was not.
+    pub fn release_unjudged(&mut self, lease: Lease) -> OpId {
+        let deadline = lease.deadline;
+        let id = self.begin_release(self.last_now, lease, false);
+        self.unjudged.push((id, deadline));
+        id
+    }
+
+    /// Judges the releases that were begun without a reading of the clock.
+    pub fn judge_releases(&mut self, now: Moment) {
+        let now = self.clamp(now);
+        for (id, deadline) in self.unjudged.drain(..) {
+            if let Some(op) = self.operations.lookup(id) {
+                if let Task::Release { was_valid } = &mut self.operations[op].task {
+                    *was_valid = validity::is_valid(deadline, now);
+                }
+            }
+        }
+    }
+
+    /// Whether there are such releases.
+    pub fn has_unjudged(&self) -> bool {
+        !self.unjudged.is_empty()
+    }
+
+    #[inline]
+    fn begin_release(&mut self, now: Moment, lease: Lease, was_valid: bool) -> OpId {
         let now = self.clamp(now);
         self.stats.released += 1;
-        let task = Task::Release { was_valid: lease.is_valid_at(now) };
+        let task = Task::Release { was_valid };
         let op = self.operations.start(task, Progress::Waiting);
         let round = self.give_up_lease(now, lease, Some(op));
         // With every node down, the release may have ended already.

@@ -302,6 +302,10 @@ impl Vote {
         Vote { outcome, latency_nanos }
     }
 
+    pub(super) fn without_latency(self) -> Vote {
+        Vote { latency_nanos: None, ..self }
+    }
+
     pub(super) fn latency(self) -> Option<Duration> {
         self.latency_nanos.map(Duration::from_nanos)
     }

@@ -198,6 +198,16 @@ fn wall_nanos() -> i64 {
     time.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec)
 }
 
+/// The end of a wait that begins now, as the kernel wants to know it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn timeout_in(limit: Duration) -> rustix::time::Timespec {
+    use rustix::time::{ClockId, Timespec, clock_gettime};
+
+    let now = clock_gettime(ClockId::Monotonic);
+    let limit = Timespec::try_from(limit).ok();
+    limit.and_then(|limit| now.checked_add(limit)).unwrap_or(Timespec { tv_sec: i64::MAX, ..now })
+}
+
 #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
 #[expect(clippy::disallowed_methods, reason = "the one clock read")]
 fn wall_nanos() -> i64 {

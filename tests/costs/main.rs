@@ -33,7 +33,7 @@ use muxlock::Redlock;
 use muxlock::testing::Masters;
 use testbed::{PATIENT, is_child};
 use tools::{Calls, Feed, OneCpu, Tool, clock_reads, instructions, system_calls};
-use work::{CHILD_TEST, Guest, IN_FLIGHT, Job, Kind, TTL, client, once, once_with};
+use work::{CHILD_TEST, Guest, IN_FLIGHT, Job, Kind, Swapper, TTL, client, once, once_with};
 
 /// The compiler and the processor of the instruction counts below: others make other instructions,
 /// so that with them the counts are printed and not compared.
@@ -43,7 +43,7 @@ const COMPILER: &str = "rustc 1.95.0 (59807616e 2026-04-14), x86_64";
 /// 3.19): those of the library, the C library and the few lines that call it. The kernel's are not
 /// counted, and a clock read is as good as free there. Of a pair on five masters, some 700 are
 /// glibc's care for the test harness's second thread.
-const INSTRUCTIONS: [(Kind, On, u64); 12] = [
+const INSTRUCTIONS: [(Kind, On, u64); 13] = [
     (Kind::Engine, On::Memory, 7_474),
     (Kind::EngineLooking, On::Memory, 12_283),
     (Kind::EncodeSet, On::Memory, 495),
@@ -52,6 +52,7 @@ const INSTRUCTIONS: [(Kind, On, u64); 12] = [
     (Kind::Pair, On::OneMaster, 7_397),
     (Kind::Pair, On::Masters, 11_095),
     (Kind::Extended, On::Masters, 20_279),
+    (Kind::Swapped, On::Masters, 8_156),
     (Kind::Fenced, On::Masters, 12_387),
     (Kind::Looking, On::Guarded, 21_081),
     (Kind::InLockstep, On::Servers, 10_969),
@@ -62,8 +63,11 @@ const TOLERANCE_PERCENT: u64 = 3;
 
 /// How often clocks are read, each time. A reply that the kernel delivers late is waited for, and
 /// the clock is read after that wait: that may add two reads in a hundred.
-const CLOCK_READS: [(Kind, On, u64); 2] =
-    [(Kind::Pair, On::OneMaster, 8), (Kind::InLockstep, On::Servers, 12)];
+const CLOCK_READS: [(Kind, On, u64); 3] = [
+    (Kind::Pair, On::OneMaster, 8),
+    (Kind::InLockstep, On::Servers, 11),
+    (Kind::InFlight, On::Servers, 11),
+];
 
 /// Masters answer when they like: if a count is too far off, the median of so many runs decides.
 const RUNS: usize = 5;
@@ -170,6 +174,16 @@ impl Worker for (Redlock, Kind) {
     }
 }
 
+impl Worker for Swapper {
+    fn work(&mut self) {
+        self.swap();
+    }
+
+    fn settle(&mut self) {
+        assert_eq!(self.redlock.shutdown(PATIENT), 0, "every master answers");
+    }
+}
+
 impl Worker for Guest {
     fn work(&mut self) {
         self.pairs(|| {});
@@ -210,6 +224,8 @@ fn warm_client_allocates_nothing() {
             let mut worker = (client(&urls(&masters, parameters)), kind);
             allocates_nothing(&format!("{kind:?}, {guard}"), &masters, &mut worker, 1);
         }
+        let mut swapper = Swapper::connect(&urls(&masters, parameters));
+        allocates_nothing(&format!("Swapped, {guard}"), &masters, &mut swapper, 1);
     }
 }
 
@@ -325,7 +341,14 @@ fn one_master_each_operation_sends_waits_and_receives_once() {
         return;
     }
     let masters = start(1);
-    let kinds = [(Kind::Pair, 2), (Kind::PairFor, 2), (Kind::Extended, 3), (Kind::Fenced, 2)];
+    // A swap is one round: the release is in the write of the SET, and its answer in that read.
+    let kinds = [
+        (Kind::Pair, 2),
+        (Kind::PairFor, 2),
+        (Kind::Extended, 3),
+        (Kind::Swapped, 1),
+        (Kind::Fenced, 2),
+    ];
     for (kind, rounds) in kinds {
         let job = Job { kind, urls: urls(&masters, RESTART_GUARD_OFF) };
         let expected =

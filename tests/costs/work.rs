@@ -10,7 +10,8 @@ use std::{env, fs};
 
 use mio::{Events, Poll, Token};
 use muxlock::{
-    Done, FencedRedlock, Lease, Multiplexer, NodeState, Redlock, Resource, RestartGuard,
+    Done, FencedRedlock, Lease, LockGuard, Multiplexer, NodeState, OpId, Redlock, Resource,
+    RestartGuard,
 };
 use testbed::memory::Group;
 use testbed::{all_ready, patient, pause, re_execute};
@@ -49,6 +50,8 @@ pub enum Kind {
     Extended,
     /// `try_lock`, and the guard is dropped.
     Dropped,
+    /// From one of two locks to the other.
+    Swapped,
     /// `try_lock` with a fencing token, and `unlock`.
     Fenced,
     /// `try_lock` and `unlock`, after so long that clocks and roles are looked at.
@@ -86,11 +89,12 @@ impl Kind {
 /// How many pairs of a multiplexer are under way at once.
 pub const IN_FLIGHT: usize = 64;
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind::Pair,
     Kind::PairFor,
     Kind::Extended,
     Kind::Dropped,
+    Kind::Swapped,
     Kind::Fenced,
     Kind::Looking,
     Kind::InLockstep,
@@ -139,6 +143,10 @@ impl Job {
             Kind::Pair | Kind::PairFor | Kind::Extended | Kind::Dropped => {
                 let redlock = client(&self.urls);
                 self.count(|| once(&redlock, self.kind));
+            }
+            Kind::Swapped => {
+                let mut swapper = Swapper::connect(&self.urls);
+                self.count(|| swapper.swap());
             }
             Kind::Fenced => {
                 let fenced = client(&self.urls).fenced();
@@ -240,6 +248,28 @@ fn once_fenced(fenced: &FencedRedlock, key: &str) {
     assert!(lock.unlock().expect("a quorum answers").was_held());
 }
 
+/// A client that always holds one of two locks.
+pub struct Swapper {
+    pub redlock: Redlock,
+    held: Option<LockGuard>,
+    times: usize,
+}
+
+impl Swapper {
+    pub fn connect(urls: &[String]) -> Swapper {
+        let redlock = client(urls);
+        let held = Some(redlock.try_lock("page:0", TTL).expect("the lock is free"));
+        Swapper { redlock, held, times: 0 }
+    }
+
+    pub fn swap(&mut self) {
+        self.times += 1;
+        let next = ["page:0", "page:1"][self.times % 2];
+        let held = self.held.take().expect("there is always one");
+        self.held = Some(self.redlock.swap(held, next, TTL).expect("the lock is free"));
+    }
+}
+
 /// A multiplexer in an event loop of its own.
 pub struct Guest {
     poll: Poll,
@@ -247,6 +277,7 @@ pub struct Guest {
     mux: Multiplexer,
     names: Vec<String>,
     leases: Vec<Lease>,
+    results: Vec<(OpId, Done)>,
 }
 
 impl Guest {
@@ -262,6 +293,7 @@ impl Guest {
             mux,
             names: (0..at_once).map(|number| format!("invoice:{number}")).collect(),
             leases: Vec::with_capacity(at_once),
+            results: Vec::with_capacity(at_once),
         };
         guest.mux.connect();
         while !guest.mux.nodes().all(|node| node.state == NodeState::Ready) {
@@ -280,12 +312,11 @@ impl Guest {
         wait();
         while self.leases.len() < self.names.len() {
             self.turn();
-            while let Some((_, done)) = self.mux.poll_done() {
-                match done {
-                    Done::Acquired(Ok(lease)) => self.leases.push(lease),
-                    other => unreachable!("a quorum granted the lock: {other:?}"),
-                }
-            }
+            let leases = &mut self.leases;
+            take(&mut self.mux, self.names.len(), &mut self.results, |done| match done {
+                Done::Acquired(Ok(lease)) => leases.push(lease),
+                other => unreachable!("a quorum granted the lock: {other:?}"),
+            });
         }
         for lease in self.leases.drain(..) {
             self.mux.unlock(lease);
@@ -295,13 +326,13 @@ impl Guest {
         let mut released = 0;
         while released < self.names.len() {
             self.turn();
-            while let Some((_, done)) = self.mux.poll_done() {
+            take(&mut self.mux, self.names.len(), &mut self.results, |done| {
                 match done {
                     Done::Released(Ok(report)) => assert!(report.was_held()),
                     other => unreachable!("a quorum confirmed the release: {other:?}"),
                 }
                 released += 1;
-            }
+            });
         }
     }
 
@@ -317,4 +348,21 @@ impl Guest {
         self.poll.poll(&mut self.events, timeout).expect("the system can wait");
         self.mux.handle_events(&self.events);
     }
+}
+
+/// Takes the results as a guest does it that has one lock at a time, or many.
+fn take(
+    mux: &mut Multiplexer,
+    at_once: usize,
+    results: &mut Vec<(OpId, Done)>,
+    mut each: impl FnMut(Done),
+) {
+    if at_once == 1 {
+        while let Some((_, done)) = mux.poll_done() {
+            each(done);
+        }
+        return;
+    }
+    mux.take_all_done(results);
+    results.drain(..).for_each(|(_, done)| each(done));
 }

@@ -316,6 +316,24 @@ fn votes_are_shown_with_their_time() {
     assert_eq!(error.nodes()[2].latency, None, "it has not answered");
 }
 
+/// A node is not slow because its answer was read late.
+#[test]
+fn vote_that_is_read_late_is_shown_without_its_time() {
+    let mut scenario = Scenario::ready(3);
+    let at = |scenario: &Scenario| scenario.engine.nodes().next().unwrap().last_outcome;
+    for (reply, outcome) in [(Reply::Ok, NodeOutcome::Granted), (Reply::Nil, NodeOutcome::Held)] {
+        assert_eq!(scenario.engine.awaited_since(0), None);
+        scenario.try_lock();
+        scenario.drain();
+        assert_eq!(scenario.engine.awaited_since(0), Some(scenario.now));
+        scenario.now = scenario.now.after(8 * MS);
+        scenario.engine.reading_late(0, None);
+        scenario.reply(0, reply);
+        scenario.engine.reading_in_time(0);
+        assert_eq!(at(&scenario), Some((outcome, None)));
+    }
+}
+
 #[test]
 fn errors_are_counted_by_kind() {
     let mut scenario = Scenario::ready(3);

@@ -142,6 +142,73 @@ fn is_empty(masters: &Masters) -> bool {
     masters.iter().all(|master| master.dbsize().expect("the master answers") == 0)
 }
 
+/// R1, R14: what starts together has one start, and what ends together is judged by one reading.
+#[test]
+fn burst_has_one_start_which_flush_ends() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()));
+    host.all_ready();
+    let mut starts = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        starts.push(host.mux.now());
+        host.mux.try_lock(name, TTL).unwrap();
+        pause(SHORT);
+        if name == "b" {
+            host.mux.flush();
+        }
+    }
+    host.mux.flush();
+    let (watch, mut results) = (Stopwatch::start(), Vec::new());
+    while results.len() < 4 {
+        assert!(watch.elapsed() < PATIENT);
+        host.turn();
+        host.mux.take_all_done(&mut results);
+    }
+    results.sort_by_key(|(id, _)| *id);
+    let leases: Vec<_> = results.drain(..).map(|(_, done)| acquired(done)).collect();
+    let until = |name: &str| {
+        let is_it = |lease: &&Lease| lease.resource().as_bytes() == name.as_bytes();
+        leases.iter().find(is_it).unwrap().valid_until()
+    };
+    assert_eq!((until("a"), until("c")), (until("b"), until("d")), "the first one's start");
+    assert!(until("c") >= until("a").after(2 * SHORT), "after the flush another burst begins");
+    for (name, start) in ["a", "b", "c", "d"].into_iter().zip(starts) {
+        assert!(until(name) <= start.after(TTL), "never later than its own start");
+    }
+    for lease in leases {
+        host.mux.unlock(lease);
+    }
+    // Without a flush, the next turn sends and judges them.
+    while results.len() < 4 {
+        host.turn();
+        host.mux.take_all_done(&mut results);
+    }
+    let was_held = |(_, done): &(OpId, Done)| match done {
+        Done::Released(result) => result.as_ref().is_ok_and(|released| released.was_held()),
+        _ => false,
+    };
+    assert!(results.iter().all(was_held));
+}
+
+/// R14: it is judged when it is sent.
+#[test]
+fn release_that_is_sent_after_the_validity_proves_nothing() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()));
+    host.all_ready();
+    let op = host.mux.try_lock(KEY, 2 * SHORT).unwrap();
+    host.mux.flush();
+    if let Some(Done::Acquired(Ok(lease))) = host.done(1).remove(&op) {
+        let op = host.mux.unlock(lease);
+        pause(2 * SHORT);
+        host.mux.flush();
+        match host.done(1).remove(&op) {
+            Some(Done::Released(Ok(released))) => assert!(!released.was_held()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// The place is told while it waits, and is that of the line for all that wait here.
 #[test]
 fn place_in_the_queue_is_that_of_a_wait_alone() {

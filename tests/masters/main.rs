@@ -46,6 +46,7 @@ mod run_faults;
 mod run_processes;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod run_terminal;
+mod swap;
 mod testing;
 #[cfg(target_os = "linux")]
 mod threads;

@@ -1755,3 +1755,51 @@ fn contending_processes_under_faults_never_overlap_and_never_stall() {
     let whole = sections(&read().lines().collect::<Vec<_>>(), 0);
     println!("{whole} sections; {SECTIONS} of them before and after each fault took {took:?}");
 }
+
+/// One pair each 50 ms: what a call did not wait for is read with the next one, and says nothing of
+/// the time that the master took.
+#[test]
+fn masters_of_a_client_that_does_little_are_not_shown_as_slow() {
+    const PAUSE: Duration = Duration::from_millis(50);
+    let _turn = heavy();
+    let masters = start(5);
+    let redlock = all_ready(&patient(masters.urls()));
+    let config = patient(masters.urls()).config().unwrap();
+    let mut guest = muxlock::Standalone::new(config).unwrap();
+    let mut pair_of_guest = || {
+        let until = |guest: &mut muxlock::Standalone| loop {
+            if let Some((_, done)) = guest.mux_mut().poll_done() {
+                return done;
+            }
+            guest.wait(PATIENT).unwrap();
+        };
+        guest.mux_mut().try_lock("guest", TTL).unwrap();
+        guest.mux_mut().flush();
+        let muxlock::Done::Acquired(Ok(lease)) = until(&mut guest) else {
+            panic!("it is free");
+        };
+        guest.mux_mut().unlock(lease);
+        guest.mux_mut().flush();
+        let _ = until(&mut guest);
+        pause(PAUSE);
+        // What has come meanwhile is read, too.
+        guest.turn().unwrap();
+        guest.mux().nodes().collect::<Vec<_>>()
+    };
+    let pair = || {
+        let _ = redlock.try_lock("client", TTL).unwrap().unlock().unwrap();
+        pause(PAUSE);
+        redlock.nodes()
+    };
+    let (mut slow, mut seen) = (0, 0);
+    for _ in 0..20 {
+        for status in pair().into_iter().chain(pair_of_guest()) {
+            let last = status.last_outcome.and_then(|(_, latency)| latency);
+            let is_slow = |time: Duration| time >= PAUSE * 4 / 5;
+            slow += usize::from(last.is_some_and(is_slow) || status.latency.is_some_and(is_slow));
+            seen += 1;
+        }
+    }
+    // A busy machine may hold one up now and then.
+    assert!(slow * 20 <= seen, "{slow} of {seen}");
+}

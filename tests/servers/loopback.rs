@@ -62,6 +62,39 @@ fn answer_sets(peer: &mut Peer, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// R10, R14: the release is in front of the next SET on the connection, and no answer to it is
+/// waited for.
+#[test]
+fn release_and_the_next_set_leave_together_when_locks_are_swapped() {
+    let servers: Vec<_> = (0..3).map(|_| Scripted::start(swaps)).collect();
+    let redlock = all_ready(&patient(urls(&servers)));
+    let lock = redlock.try_lock("first", TTL).unwrap();
+    let lock = redlock.swap(lock, "second", TTL).unwrap();
+    let lock = redlock.swap_for(lock, "third", TTL, PATIENT).unwrap();
+    assert!(lock.unlock().unwrap().was_held());
+}
+
+/// Answers a release only when a SET has followed it.
+fn swaps(peer: &mut Peer) -> io::Result<()> {
+    greet(peer)?;
+    let set = |peer: &mut Peer, name: &[u8]| -> io::Result<()> {
+        let command = peer.read_command()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        assert_eq!((&command[0][..], &command[1][..]), (&b"SET"[..], name));
+        Ok(())
+    };
+    set(peer, b"first")?;
+    peer.reply(b"+OK\r\n")?;
+    for (released, next) in [(b"first".as_slice(), b"second".as_slice()), (b"second", b"third")] {
+        let command = peer.read_command()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        assert_eq!((&command[0][..], &command[3][..]), (&b"EVAL"[..], released));
+        set(peer, next)?;
+        peer.reply(b":1\r\n+OK\r\n")?;
+    }
+    peer.read_command()?;
+    peer.reply(b":1\r\n")?;
+    peer.read_command().map(|_| ())
+}
+
 // ---- Hostile servers ----
 
 /// A server that misbehaves, what its vote then is, and what is needed to keep it up.

@@ -59,12 +59,14 @@ pub enum Work {
     InFlight,
     /// `size` threads on one client, each with a resource of its own.
     Threads,
+    /// From lock to lock on `size` threads of one client.
+    Swap,
     /// `size` clients that want the same resource.
     HandOff,
 }
 
 impl Work {
-    const ALL: [(Work, &'static str); 12] = [
+    const ALL: [(Work, &'static str); 13] = [
         (Work::Pair, "pair"),
         (Work::Fenced, "fenced"),
         (Work::Share, "share"),
@@ -76,6 +78,7 @@ impl Work {
         (Work::Resources, "resources"),
         (Work::InFlight, "in-flight"),
         (Work::Threads, "threads"),
+        (Work::Swap, "swap"),
         (Work::HandOff, "hand-off"),
     ];
 }

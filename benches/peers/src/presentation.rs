@@ -89,7 +89,7 @@ impl Question {
             Question::Distance => vec![FAR_P50, FAR_P99, FAILED],
             Question::InFlight => vec![RATE, CPU, FAILED],
             Question::Threads => vec![RATE, CPU, LEAST, MOST, FAILED],
-            Question::Masters => vec![P50, RATE, CPU, FAILED],
+            Question::Swap | Question::Masters => vec![P50, RATE, CPU, FAILED],
             Question::HandOff => {
                 vec![HAND_OFFS, LEAST, MOST, Column { title: "two holders", ..FAILED }]
             }
@@ -126,6 +126,7 @@ impl Question {
             Question::Distance => "Acquire from masters at different distances",
             Question::InFlight => "Many pairs at once on one thread",
             Question::Threads => "Many threads on one client",
+            Question::Swap => "From one lock to the next",
             Question::Masters => "More masters",
             Question::HandOff => "One lock that sixteen clients want",
             Question::Contention => "One lock that many processes want",
@@ -185,6 +186,11 @@ impl Question {
                  show, which give their orders to one more thread that works its loop. Least and \
                  most is what single threads got in one turn."
             }
+            Question::Swap => {
+                "A case is the number of threads. `swap` releases one lock and takes another in one \
+                 write, and is counted as a pair. One thread is compared with pairs of the floor, \
+                 several with as many pairs at once on one thread."
+            }
             Question::Masters => "One pair after the other.",
             Question::HandOff => {
                 "Each has a client of its own, with default settings, and holds the lock for 1 ms. \
@@ -222,6 +228,7 @@ impl Question {
                 rows(title, P50, Some(P99), cells)
             }
             Question::Counts => rows(title, INSTRUCTIONS, None, cells),
+            Question::Swap => rows(title, RATE, None, cells),
             Question::Distance => rows(title, FAR_P50, None, cells),
             Question::HandOff => rows(title, HAND_OFFS, None, cells),
             Question::Contention => rows(title, GRANTS, None, cells),

@@ -45,6 +45,8 @@ pub const FLOOR_IN_FLIGHT: &str = "floor, one thread";
 pub const FLOOR_THREADS: &str = "floor, threads";
 pub const MUXLOCK_IN_FLIGHT: &str = "muxlock, one thread";
 pub const MUXLOCK_THREADS: &str = "muxlock, threads";
+/// From one lock to the next.
+pub const MUXLOCK_SWAP: &str = "muxlock, swap";
 /// Above this number of operations at once, a turn is as long as they need to end a few times.
 const ONE_OPERATION: Duration = Duration::from_micros(80);
 
@@ -62,6 +64,7 @@ pub enum Question {
     Distance,
     InFlight,
     Threads,
+    Swap,
     Masters,
     HandOff,
     Contention,
@@ -71,7 +74,7 @@ pub enum Question {
 
 impl Question {
     /// All, in the order of asking.
-    pub const ALL: [Question; 13] = [
+    pub const ALL: [Question; 14] = [
         Question::Pairs,
         Question::Fenced,
         Question::Kinds,
@@ -80,6 +83,7 @@ impl Question {
         Question::Distance,
         Question::InFlight,
         Question::Threads,
+        Question::Swap,
         Question::Masters,
         Question::HandOff,
         Question::Contention,
@@ -98,6 +102,7 @@ impl Question {
             Question::Distance => "distance",
             Question::InFlight => "in-flight",
             Question::Threads => "threads",
+            Question::Swap => "swap",
             Question::Masters => "masters",
             Question::HandOff => "hand-off",
             Question::Contention => "contention",
@@ -154,6 +159,7 @@ impl Inquiry {
             Question::Distance => self.distance(),
             Question::InFlight => self.in_flight(),
             Question::Threads => self.threads(),
+            Question::Swap => self.swap(),
             Question::Masters => self.masters(),
             Question::HandOff => self.hand_off(),
             Question::Contention => self.contention(),
@@ -329,6 +335,26 @@ impl Inquiry {
             (Client::Redlock.name(), Client::Redlock, Work::Threads),
         ];
         self.sizes(sizes, &contestants)
+    }
+
+    /// One thread beside pairs, and several beside as many pairs at once on one thread.
+    fn swap(&mut self) -> io::Result<Vec<Cell>> {
+        let (repeats, turns) = self.repeats();
+        let players = [
+            (Client::Floor.name(), Client::Floor, Work::Pair),
+            (Client::Muxlock.name(), Client::Muxlock, Work::Pair),
+            (MUXLOCK_SWAP, Client::Muxlock, Work::Swap),
+        ];
+        let players = players.map(|(label, client, work)| named(label, self.job(client, work)));
+        let plan = self.plan("1", players.into(), repeats, turns);
+        let mut cells = vec![play(&plan, &[&self.pool])?];
+        let contestants = [
+            (MUXLOCK_IN_FLIGHT, Client::Muxlock, Work::InFlight),
+            (MUXLOCK_THREADS, Client::Muxlock, Work::Threads),
+            (MUXLOCK_SWAP, Client::Muxlock, Work::Swap),
+        ];
+        cells.extend(self.sizes(&[8, 16, 64], &contestants)?);
+        Ok(cells)
     }
 
     fn sizes(

@@ -5,7 +5,7 @@ use crate::driver::{Cell, Entry, Verdict};
 use crate::job::{Client, Sample};
 use crate::questions::{
     FAR, FLOOR_DROP, FLOOR_FENCED, FLOOR_IN_FLIGHT, FLOOR_THREADS, MUXLOCK_DROP, MUXLOCK_FENCED,
-    MUXLOCK_IN_FLIGHT, MUXLOCK_THREADS, PERMIT, PLAIN, Question, SET, SHARE, STATES,
+    MUXLOCK_IN_FLIGHT, MUXLOCK_SWAP, MUXLOCK_THREADS, PERMIT, PLAIN, Question, SET, SHARE, STATES,
 };
 use crate::report::{Answer, number};
 
@@ -90,15 +90,53 @@ pub fn all(answers: &[Answer]) -> Vec<Target> {
             "64 threads, pairs/s to those of 64 at once on one",
             0.8,
             2,
-            answers.threads(MUXLOCK_THREADS, MUXLOCK_IN_FLIGHT),
+            answers.threads("64", MUXLOCK_THREADS, MUXLOCK_IN_FLIGHT),
         )
-        .beside(answers.threads(FLOOR_THREADS, FLOOR_IN_FLIGHT)),
+        .beside(answers.threads("64", FLOOR_THREADS, FLOOR_IN_FLIGHT)),
         at_most("pairs/s lost from 5 to 9 masters, in per cent", 35.0, 0, lost(Client::Muxlock))
             .beside(lost(Client::Floor)),
     ];
+    targets.extend(to_the_floor(&answers));
     targets.extend(kinds(&answers));
     targets.extend(contention(&answers));
     targets
+}
+
+/// Goals against what the floor does with the same, in the same turns; and those of swaps.
+fn to_the_floor(answers: &Answers) -> Vec<Target> {
+    let threads = |count| {
+        let labels = [MUXLOCK_THREADS, FLOOR_THREADS];
+        vec![answers.between(Question::Threads, count, labels, |sample| sample.rate)]
+    };
+    let dropped = ["1 ms apart", "back to back"].map(|cell| {
+        answers.between(Question::Drop, cell, [MUXLOCK_DROP, FLOOR_DROP], |sample| sample.p50)
+    });
+    let cpu =
+        |size| vec![answers.ratio(Question::InFlight, size, Client::Muxlock, |sample| sample.cpu)];
+    let to_floor =
+        |masters| answers.ratio(Question::Masters, masters, Client::Muxlock, |sample| sample.rate);
+    let swapped = |figure: fn(&Sample) -> f64| {
+        vec![answers.between(Question::Swap, "1", [MUXLOCK_SWAP, Client::Floor.name()], figure)]
+    };
+    let swapping =
+        answers
+            .between(Question::Swap, "64", [MUXLOCK_SWAP, MUXLOCK_IN_FLIGHT], |sample| sample.rate);
+    vec![
+        at_least("8 threads, pairs/s to the floor's threads", 0.65, 2, threads("8")),
+        at_least("64 threads, pairs/s to the floor's threads", 0.85, 2, threads("64")),
+        at_most("acquire and drop, p50 to the floor's", 1.1, 2, dropped.to_vec()),
+        at_most("CPU for a pair to the floor's, 64 at once", 1.15, 2, cpu("64")),
+        at_most("CPU for a pair to the floor's, 512 at once", 1.5, 2, cpu("512")),
+        at_most(
+            "of the pairs/s to the floor's, lost from 5 to 9 masters, in per cent",
+            5.0,
+            0,
+            vec![100.0 * (1.0 - to_floor("9") / to_floor("5"))],
+        ),
+        at_most("swap, p50 to the floor's pair", 0.6, 2, swapped(|sample| sample.p50)),
+        at_least("swap, locks/s to the floor's pairs/s", 1.6, 2, swapped(|sample| sample.rate)),
+        at_least("swap on 64 threads to 64 at once on one, locks/s", 0.8, 2, vec![swapping]),
+    ]
 }
 
 /// Those of locks that are not of one plain key.
@@ -236,15 +274,22 @@ impl Answers<'_> {
         above.map(|cell| cpu(&cell.name) / cpu("512")).collect()
     }
 
-    /// Of 64 threads, to one.
-    fn threads(&self, many: &str, one: &str) -> Vec<f64> {
-        let cell = self.cell(Question::Threads, "64");
-        let entry = |label: &str| {
-            let mut entries = cell?.entries.iter();
-            entries.find(|entry| entry.label == label && has_succeeded(entry))
-        };
-        let ratio = entry(many).zip(entry(one));
-        ratio.map(|(many, one)| many.ratio(one, |sample| sample.rate)).into_iter().collect()
+    /// Of so many threads, to another client of the same turns.
+    fn threads(&self, count: &str, many: &str, one: &str) -> Vec<f64> {
+        vec![self.between(Question::Threads, count, [many, one], |sample| sample.rate)]
+    }
+
+    /// Of one label, to another of the same turns.
+    fn between(
+        &self,
+        question: Question,
+        cell: &str,
+        [ours, other]: [&str; 2],
+        figure: fn(&Sample) -> f64,
+    ) -> f64 {
+        let entry = |label| self.labelled(question, cell, label).filter(|at| has_succeeded(at));
+        let ratio = entry(ours).zip(entry(other));
+        ratio.map_or(f64::NAN, |(ours, other)| ours.ratio(other, figure))
     }
 
     /// With all masters healthy.

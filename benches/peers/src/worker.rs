@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::clients::muxlock::{Fencing, Guest, Kinds, Muxlock};
+use crate::clients::muxlock::{Fencing, Guest, Kinds, Muxlock, Swapping};
 use crate::clients::redis::Redis;
 use crate::clients::redlock::Redlock;
 use crate::clients::rslock::{Rslock, Tasks};
@@ -62,6 +62,13 @@ fn muxlock(job: &Job) -> Result<(), Failure> {
     match job.work {
         Work::InFlight => in_flight(job, || Guest::for_job(job)),
         Work::Threads => threads(job, Muxlock::for_threads(job)?),
+        Work::Swap => {
+            let mut swapping = Swapping::for_threads(job)?;
+            match swapping.pop() {
+                Some(one) if swapping.is_empty() => one_by_one(job, one),
+                last => threads(job, swapping.into_iter().chain(last).collect()),
+            }
+        }
         Work::HandOff => {
             let rivals: Result<_, _> = (0..job.size).map(|_| Muxlock::for_job(job)).collect();
             hand_off(job, rivals?)

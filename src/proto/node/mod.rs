@@ -237,10 +237,6 @@ impl Node {
         self.errors.timeouts += 1;
     }
 
-    pub(super) fn note_vote(&mut self, vote: Vote) {
-        self.last_vote = vote;
-    }
-
     /// How many commands have not been answered, including releases that are owed.
     pub(super) fn unanswered(&self, now: Moment) -> usize {
         self.pipeline.unanswered() + self.debts.awake_at(now)
@@ -397,7 +393,8 @@ pub struct NodeStatus {
     /// The state of its connection.
     pub state: NodeState,
     /// Its result in the last round, and how long that took from the round's start. The time is
-    /// `None` if the node was not asked.
+    /// `None` if the node was not asked, or if its answer came when no call read it: it was read
+    /// later, and nothing says when it came.
     pub last_outcome: Option<(NodeOutcome, Option<Duration>)>,
     /// Why its last connection ended or failed, if one did.
     pub last_failure: Option<NodeOutcome>,

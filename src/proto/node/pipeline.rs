@@ -205,6 +205,11 @@ impl Node {
         }
     }
 
+    /// When the command was sent that the next reply answers.
+    pub(in crate::proto) fn awaited_since(&self) -> Option<Moment> {
+        Some(self.pipeline.in_flight.first()?.sent_at)
+    }
+
     /// What the next reply answers.
     pub(in crate::proto) fn next_request(&self) -> Option<Request> {
         Some(self.pipeline.in_flight.first()?.request)
@@ -240,8 +245,17 @@ impl Node {
     #[inline(always)]
     pub(in crate::proto) fn note_in_time(&mut self, now: Moment, vote: Vote, nanos: u64) {
         self.pipeline.last_reply_at = now;
-        self.last_vote = vote;
+        self.note_vote(vote);
         self.pipeline.note_latency(nanos);
+    }
+
+    /// The last vote, with its time unless its reply was read late: it says when that was.
+    #[inline(always)]
+    pub(in crate::proto) fn note_vote(&mut self, vote: Vote) {
+        self.last_vote = vote;
+        if self.pipeline.is_read_late {
+            self.last_vote = vote.without_latency();
+        }
     }
 
     /// Whether another command may be sent that tells others of a turn.

@@ -75,6 +75,54 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
+/// So many places are enough for the threads of a scene to have one each.
+const PLACES: usize = 8;
+
+/// Where to ring.
+#[derive(Default)]
+pub struct Places([bool; PLACES]);
+
+impl Places {
+    pub fn insert(&mut self, place: u8) {
+        self.0[usize::from(place) % PLACES] = true;
+    }
+}
+
+/// As the one of the library: it counts the rings at each place.
+pub struct Bell([(sync::Mutex<u32>, sync::Condvar); PLACES]);
+
+impl Bell {
+    pub fn new() -> Bell {
+        Bell(std::array::from_fn(|_| (sync::Mutex::new(0), sync::Condvar::new())))
+    }
+
+    pub fn listen(&self, place: u8) -> u32 {
+        *self.0[usize::from(place) % PLACES].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A wait with a limit does not wait for the bell: how much happens before this thread goes on,
+    /// and whether the bell would have rung by then, is up to the scheduler.
+    pub fn wait(&self, place: u8, heard: u32, limit: Option<Duration>) {
+        if limit.is_some() {
+            TICKS.with(|ticks| ticks.set(ticks.get() + 1));
+            return shuttle::thread::yield_now();
+        }
+        let (rings, rung) = &self.0[usize::from(place) % PLACES];
+        let mut rings = rings.lock().unwrap_or_else(PoisonError::into_inner);
+        while *rings == heard {
+            rings = rung.wait(rings).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub fn ring(&self, places: Places) {
+        for (at, _) in places.0.iter().enumerate().filter(|(_, is_in)| **is_in) {
+            let (rings, rung) = &self.0[at];
+            *rings.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+            rung.notify_all();
+        }
+    }
+}
+
 pub struct Condvar(sync::Condvar);
 
 impl Condvar {
@@ -86,20 +134,6 @@ impl Condvar {
         let MutexGuard { guard, mutex } = guard;
         let wrap = |guard| MutexGuard { guard, mutex };
         self.0.wait(guard).map(wrap).map_err(|error| PoisonError::new(wrap(error.into_inner())))
-    }
-
-    /// It does not wait for the bell: how much happens before this thread goes on, and whether the
-    /// bell would have rung by then, is up to the scheduler.
-    pub fn wait_timeout<'a, T>(
-        &self,
-        guard: MutexGuard<'a, T>,
-        _: Duration,
-    ) -> LockResult<(MutexGuard<'a, T>, ())> {
-        let mutex = guard.mutex;
-        drop(guard);
-        TICKS.with(|ticks| ticks.set(ticks.get() + 1));
-        let wrap = |guard| (guard, ());
-        mutex.lock().map(wrap).map_err(|error| PoisonError::new(wrap(error.into_inner())))
     }
 
     pub fn notify_one(&self) {

@@ -31,6 +31,7 @@ fn expected(order: Order) -> Answer {
     match order {
         Order::Ask(number)
         | Order::Trip(number)
+        | Order::Snap(number)
         | Order::Cut(number)
         | Order::Hurry(number)
         | Order::Say(number)
@@ -39,9 +40,12 @@ fn expected(order: Order) -> Answer {
         | Order::SwearAfter(number)
         | Order::Stall(number)
         | Order::Stick(number) => Answer::Number(number),
+        Order::AskBehind(number) | Order::HurryBehind(number) => Answer::Number(number),
         Order::Look(number) | Order::Behind(number) => Answer::Looked(number),
-        Order::Nothing | Order::Doze => Answer::Nothing,
-        Order::Tell(_) | Order::CutAndGo => unreachable!("nobody hears of it"),
+        Order::Nothing | Order::NothingBehind(_) | Order::Doze => Answer::Nothing,
+        Order::Tell(_) | Order::CutAndGo | Order::Swap(_) | Order::SwapInAHurry(_) => {
+            unreachable!("nobody hears of it")
+        }
     }
 }
 
@@ -50,10 +54,17 @@ fn carry_out(crew: &Crew<Toy>, wire: &Wire, orders: &[Order]) {
         match order {
             Order::Tell(_) | Order::CutAndGo => crew.leave(*order),
             _ => {
-                let Some(outcome) = crew.run(*order, order.limit()) else {
-                    assert!(matches!(order, Order::Hurry(_)), "the others have patience");
+                let (first, order) = parts(*order);
+                let outcome = match first {
+                    None => crew.run(order, order.limit()),
+                    Some(first) => crew.run_behind(first, order, order.limit()),
+                };
+                let Some(outcome) = outcome else {
+                    let is_hurried = matches!(order, Order::Hurry(_) | Order::HurryBehind(_));
+                    assert!(is_hurried, "the others have patience");
                     continue;
                 };
+                let order = &order;
                 assert!(outcome.is_fresh() || is_at_once(order), "{order:?} was judged too early");
                 assert_eq!(outcome.answer, expected(*order));
                 outcome.answer.number().into_iter().for_each(|number| wire.settle(number));
@@ -62,17 +73,29 @@ fn carry_out(crew: &Crew<Toy>, wire: &Wire, orders: &[Order]) {
     }
 }
 
+/// The order that is not waited for, if there is one, and the one that is.
+fn parts(order: Order) -> (Option<Order>, Order) {
+    match order {
+        Order::Swap(number) => (Some(Order::Tell(number)), Order::AskBehind(number + 1)),
+        Order::SwapInAHurry(number) => (Some(Order::Tell(number)), Order::HurryBehind(number + 1)),
+        Order::NothingBehind(number) => (Some(Order::Tell(number - 1)), order),
+        _ => (None, order),
+    }
+}
+
 /// What is done at once is nothing that could be over by now.
 fn is_at_once(order: &Order) -> bool {
-    matches!(order, Order::Behind(_) | Order::Nothing | Order::Doze)
+    matches!(order, Order::Behind(_) | Order::Nothing | Order::NothingBehind(_) | Order::Doze)
 }
 
 fn sends(orders: &[Order]) -> usize {
-    let is_sent = |order: &&Order| {
-        let is_asked = matches!(order, Order::Ask(_) | Order::Swear(_) | Order::SwearAfter(_));
-        is_asked || matches!(order, Order::Tell(_) | Order::Trip(_))
+    let sent = |order: &Order| match order {
+        Order::Swap(_) => 2,
+        Order::Ask(_) | Order::Swear(_) | Order::SwearAfter(_) => 1,
+        Order::Tell(_) | Order::Trip(_) | Order::Snap(_) | Order::NothingBehind(_) => 1,
+        _ => 0,
     };
-    orders.iter().filter(is_sent).count()
+    orders.iter().map(sent).sum()
 }
 
 /// Each thread carries out its orders, one after the other; then nothing is left unsent.
@@ -221,6 +244,30 @@ fn what_nobody_waits_for_is_sent() {
     explore(scene(&[&[Order::Tell(1)], MANY]));
 }
 
+/// The first of two orders is sent in any case, and right in front of the second.
+#[test]
+fn two_orders_leave_together_and_the_first_is_never_lost() {
+    exhaust(2, scene(&[&[Order::Swap(1)], &[Order::Swap(3)]]));
+    exhaust(2, scene(&[&[Order::Ask(1)], &[Order::NothingBehind(3)]]));
+    explore(scene(&[
+        &[Order::Swap(1), Order::Swap(3)],
+        &[Order::Ask(5), Order::Swap(6)],
+        &[Order::Tell(8), Order::NothingBehind(10)],
+        &[Order::Swap(11)],
+    ]));
+    exhaust(1, scene_with_one_held_up(&[&[Order::SwapInAHurry(1)], &[Order::Ask(3)]]));
+    explore(scene_with_one_held_up(&[
+        &[Order::Stall(1)],
+        &[Order::SwapInAHurry(2), Order::SwapInAHurry(4)],
+        &[Order::SwapInAHurry(6), Order::Tell(8)],
+    ]));
+    explore(scene_with_panics(
+        false,
+        2,
+        [&[Order::Doze, Order::NothingBehind(2)], &[Order::NothingBehind(4)], &[Order::Ask(5)]],
+    ));
+}
+
 /// Some of the orders panic, in one way or the other; that is the affair of the threads that give
 /// them.
 fn scene_with_panics(
@@ -272,6 +319,16 @@ fn thread_that_panics_while_it_works_leaves_the_others_well() {
         false,
         2,
         [&[Order::Trip(1), Order::Ask(2)], &[Order::Trip(3), Order::Ask(4)], &[Order::Ask(5)]],
+    ));
+}
+
+/// The outcomes that it has posted are announced all the same.
+#[test]
+fn thread_that_panics_between_two_outcomes_wakes_whose_came_first() {
+    explore(scene_with_panics(
+        false,
+        1,
+        [&[Order::Ask(1), Order::Ask(2)], &[Order::Snap(3)], &[Order::Ask(4), Order::Ask(5)]],
     ));
 }
 

@@ -181,12 +181,24 @@ pub enum Order {
     Look(u32),
     /// Sends a number.
     Tell(u32),
+    /// Tells its number, and asks the one after it right behind.
+    Swap(u32),
+    /// As `Ask`, right behind the number before.
+    AskBehind(u32),
+    /// The same, but its thread does not sleep for long.
+    HurryBehind(u32),
+    /// As `Swap`, with that.
+    SwapInAHurry(u32),
+    /// As `Nothing`, right behind the number before.
+    NothingBehind(u32),
     /// Is done when nobody looks who came before, or when the outcome of one who does is taken.
     Behind(u32),
     /// Is done at once.
     Nothing,
     /// As `Ask`; and the thread that handles the next answer panics.
     Trip(u32),
+    /// As `Ask`; and the thread that hands its outcome out right after another's panics, once.
+    Snap(u32),
     /// Is done at once; and the next two threads that begin an order look before, and panic.
     Doze,
     /// From now on sending fails, and ends all that was asked.
@@ -211,12 +223,12 @@ pub enum Order {
 
 impl Order {
     pub fn is_patient(&self) -> bool {
-        !matches!(self, Order::Hurry(_) | Order::Tell(_) | Order::CutAndGo)
+        !matches!(self, Order::Hurry(_) | Order::SwapInAHurry(_) | Order::Tell(_) | Order::CutAndGo)
     }
 
     pub fn limit(self) -> Limit<u32> {
         match self {
-            Order::Hurry(_) => Limit::After(Duration::from_millis(3)),
+            Order::Hurry(_) | Order::HurryBehind(_) => Limit::After(Duration::from_millis(3)),
             _ => Limit::None,
         }
     }
@@ -269,6 +281,9 @@ pub struct Toy {
     ended: Vec<(u32, bool)>,
     trips: usize,
     dozes: usize,
+    snaps_at: Option<u32>,
+    /// Outcomes taken since it was last asked which have ended.
+    taken: usize,
     is_cut: bool,
     reports: Vec<Report>,
     /// With the answers to these.
@@ -287,6 +302,8 @@ impl Toy {
             ended: Vec::new(),
             trips: 0,
             dozes: 0,
+            snaps_at: None,
+            taken: 0,
             is_cut: false,
             reports: Vec::new(),
             later_reports: Vec::new(),
@@ -321,6 +338,19 @@ impl Work for Toy {
         take_step();
         match order {
             Order::Ask(number) | Order::Hurry(number) => self.ask(number),
+            Order::AskBehind(number) | Order::HurryBehind(number) => {
+                assert_eq!(self.unsent.last(), Some(&(number - 1)), "they leave together");
+                self.ask(number)
+            }
+            Order::NothingBehind(number) => {
+                assert_eq!(self.unsent.last(), Some(&(number - 1)), "it was told before");
+                Begun::Now(Outcome::now(Answer::Nothing))
+            }
+            Order::Swap(_) | Order::SwapInAHurry(_) => unreachable!("these are two orders"),
+            Order::Snap(number) => {
+                self.snaps_at = Some(number);
+                self.ask(number)
+            }
             Order::Trip(number) => {
                 self.trips += 1;
                 self.ask(number)
@@ -429,12 +459,17 @@ impl Work for Toy {
     }
 
     fn ended(&mut self, to: &mut Vec<u32>) {
+        self.taken = 0;
         to.extend(self.ended.iter().map(|(number, _)| *number));
     }
 
     fn take(&mut self, id: u32) -> Option<Outcome> {
         let at = self.ended.iter().position(|(number, _)| *number == id)?;
         take_step();
+        if self.snaps_at.take_if(|number| *number == id).is_some() {
+            assert_eq!(self.taken, 0, "planned");
+        }
+        self.taken += 1;
         let (number, was_asked) = self.ended.remove(at);
         if was_asked {
             return Some(Outcome::now(Answer::Number(number)));
@@ -462,7 +497,8 @@ impl Work for Toy {
     }
 
     fn withdraw(order: Order) -> Option<Order> {
-        assert!(matches!(order, Order::Hurry(_)), "others have patience");
+        let is_hurried = matches!(order, Order::Hurry(_) | Order::HurryBehind(_));
+        assert!(is_hurried, "others have patience");
         None
     }
 

@@ -1,7 +1,5 @@
 //! This crate: as a blocking handle, and as a guest in an event loop.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::time::Duration;
 
@@ -124,6 +122,47 @@ impl Waits for Muxlock {
     }
 }
 
+/// The blocking handle that goes from one of two locks to the other, and always holds one.
+pub struct Swapping {
+    redlock: Redlock,
+    ttl: Duration,
+    names: [String; 2],
+    held: Option<LockGuard>,
+}
+
+impl Swapping {
+    /// The same handle for each of several threads.
+    pub fn for_threads(job: &Job) -> Result<Vec<Swapping>, Failure> {
+        let redlock = settled(job)?;
+        let thread = |slot| {
+            // It holds a lock between two turns, and when it is ended: no other has its names.
+            let process = std::process::id();
+            let names = [0, 1].map(|at| format!("swap:{process}:{slot}:{at}"));
+            Swapping { redlock: redlock.clone(), ttl: job.ttl, names, held: None }
+        };
+        Ok((0..job.size).map(thread).collect())
+    }
+}
+
+impl Locks for Swapping {
+    type Held = ();
+
+    fn lock(&mut self) -> Option<()> {
+        self.names.swap(0, 1);
+        let next = match self.held.take() {
+            Some(held) => self.redlock.swap(held, &self.names[0], self.ttl),
+            None => self.redlock.try_lock(&self.names[0], self.ttl),
+        };
+        self.held = next.ok();
+        self.held.as_ref().map(|_| ())
+    }
+
+    /// The next swap does.
+    fn unlock(&mut self, (): ()) -> bool {
+        true
+    }
+}
+
 /// The blocking handle whose locks come with fencing tokens.
 pub struct Fencing {
     redlock: FencedRedlock,
@@ -195,7 +234,10 @@ pub struct Guest {
     mux: Multiplexer,
     ttl: Duration,
     names: Vec<String>,
-    slots: HashMap<OpId, usize, BuildHasherDefault<Mix>>,
+    /// The slot of each operation, by its place.
+    slots: Vec<usize>,
+    results: Vec<(OpId, Done)>,
+    under_way: usize,
 }
 
 impl Guest {
@@ -209,7 +251,9 @@ impl Guest {
             mux,
             ttl: job.ttl,
             names: (0..job.size).map(slot_key).collect(),
-            slots: HashMap::default(),
+            slots: vec![0; job.size],
+            results: Vec::with_capacity(job.size),
+            under_way: 0,
         };
         guest.settle(job.alive)?;
         Ok(guest)
@@ -239,13 +283,21 @@ impl Guest {
 
     fn lock(&mut self, slot: usize) -> io::Result<()> {
         let op = self.mux.try_lock(&self.names[slot], self.ttl).map_err(io::Error::from)?;
-        self.slots.insert(op, slot);
+        self.note(op, slot);
         Ok(())
     }
 
     fn unlock(&mut self, slot: usize, lease: Lease) {
         let op = self.mux.unlock(lease);
-        self.slots.insert(op, slot);
+        self.note(op, slot);
+    }
+
+    fn note(&mut self, op: OpId, slot: usize) {
+        if self.slots.len() <= op.index() {
+            self.slots.resize(op.index() + 1, 0);
+        }
+        self.slots[op.index()] = slot;
+        self.under_way += 1;
     }
 }
 
@@ -259,10 +311,12 @@ impl Flight for Guest {
     fn turn(&mut self, go_on: bool) -> io::Result<Turned> {
         self.poll(self.mux.next_timeout())?;
         let mut turned = Turned::default();
-        while let Some((op, done)) = self.mux.poll_done() {
-            let Some(slot) = self.slots.remove(&op) else {
-                continue;
-            };
+        let mut results = std::mem::take(&mut self.results);
+        self.mux.take_all_done(&mut results);
+        // Their places are used again as soon as the first of them is followed by another.
+        let slots: Vec<usize> = results.iter().map(|(op, _)| self.slots[op.index()]).collect();
+        self.under_way -= results.len();
+        for ((_, done), slot) in results.drain(..).zip(slots) {
             let has_failed = match done {
                 Done::Acquired(Ok(lease)) => {
                     self.unlock(slot, lease);
@@ -278,33 +332,12 @@ impl Flight for Guest {
                 self.lock(slot)?;
             }
         }
+        self.results = results;
         self.mux.flush();
         Ok(turned)
     }
 
     fn under_way(&self) -> usize {
-        self.slots.len()
-    }
-}
-
-/// A few small numbers make an operation's id: to find it must not cost more than to lock.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.write_u64(number.into());
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = (self.0.rotate_left(32) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
+        self.under_way
     }
 }

@@ -1,0 +1,131 @@
+//! From one lock to the next: the release of the one and the SET of the other leave together.
+
+use std::time::Duration;
+
+use super::crew::Limit;
+use super::loop_work::Order;
+use super::{LockGuard, Redlock, SLACK};
+use crate::error::{LockError, LockErrorKind};
+use crate::proto::Patience;
+use crate::resource::Resource;
+use crate::sys::clock::Clock;
+
+impl Redlock {
+    /// Releases `held`, and tries once to take a lock on `next` for `ttl`, as
+    /// [`try_lock`](Redlock::try_lock) does. Both commands leave in one write to each master, the
+    /// release in front. So a client that goes from lock to lock needs half the round trips of
+    /// [`unlock`](LockGuard::unlock) and `try_lock`.
+    ///
+    /// The release is that of a dropped guard: it is sent in any case, whatever happens to the
+    /// acquisition, and no result of it is waited for. So nothing says whether `held` was held to
+    /// the end; where that matters, use `unlock`. The two locks are never held together: if `next`
+    /// is refused, both are gone.
+    ///
+    /// On success `next` is held as after `try_lock`. Its validity counts from before the first
+    /// byte of either command.
+    ///
+    /// - `held` may be of any form, and may have a fencing token. A
+    ///   [`Fenced`](crate::Fenced) guard gives it with [`into_inner`](crate::Fenced::into_inner), a
+    ///   lock that is kept alive with [`stop`](crate::KeptLock::stop). `next` is one plain lock
+    ///   without a fencing token; for other kinds, drop the guard and take the next lock.
+    /// - If `held` belongs to another client, it is dropped there, and the next lock is taken as
+    ///   ever.
+    /// - If `next` is one of the resources of `held`, the call first waits for the result of the
+    ///   release. Otherwise no client that waits for the resource could come between.
+    /// - A lock that was got through a queue ([`Waiting`](crate::Waiting)) is handed on at one
+    ///   master by a command of its own, which may take a second write. The order is the same.
+    ///
+    /// In your own event loop, a [`Multiplexer`](crate::Multiplexer) does the same: call
+    /// [`abandon`](crate::Multiplexer::abandon), then [`try_lock`](crate::Multiplexer::try_lock),
+    /// and then [`flush`](crate::Multiplexer::flush) once.
+    ///
+    /// ```no_run
+    /// use muxlock::Redlock;
+    /// use std::time::Duration;
+    ///
+    /// # fn handle(_: &str) {}
+    /// # fn main() -> Result<(), muxlock::LockError> {
+    /// # let redlock = Redlock::connect(["redis://10.0.0.1"]).unwrap();
+    /// let ttl = Duration::from_secs(10);
+    /// let mut lock = redlock.try_lock("page:1", ttl)?;
+    /// for page in ["page:2", "page:3"] {
+    ///     handle("the page whose lock is held");
+    ///     lock = redlock.swap(lock, page, ttl)?;
+    /// }
+    /// handle("the last page");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The same as [`try_lock`](Redlock::try_lock), all of them for the next lock. `held` is
+    /// released after each of them, except after [`Forked`](crate::LockErrorKind::Forked): it then
+    /// belongs to the parent process.
+    pub fn swap(
+        &self,
+        held: LockGuard,
+        next: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<LockGuard, LockError> {
+        self.swap_within(held, Resource::new(next)?, ttl, None)
+    }
+
+    /// Same as [`swap`](Redlock::swap), but tries for at most `wait` to take the next lock, as
+    /// [`try_lock_for`](Redlock::try_lock_for) does. `held` is released at once, not after the
+    /// wait.
+    ///
+    /// # Errors
+    /// The same as [`try_lock_for`](Redlock::try_lock_for), all of them for the next lock. `held`
+    /// is released as in [`swap`](Redlock::swap).
+    pub fn swap_for(
+        &self,
+        held: LockGuard,
+        next: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<LockGuard, LockError> {
+        self.swap_within(held, Resource::new(next)?, ttl, Some(wait))
+    }
+
+    fn swap_within(
+        &self,
+        held: LockGuard,
+        next: Resource,
+        ttl: Duration,
+        wait: Option<Duration>,
+    ) -> Result<LockGuard, LockError> {
+        if !self.is_home() {
+            return Err(LockError::forked());
+        }
+        let patience = match wait {
+            None => Patience::OneRound,
+            Some(wait) => Patience::of_wait(Clock.now(), wait),
+        };
+        let limit = match patience {
+            Patience::OneRound => self.round_limit(),
+            Patience::Until(until) => Limit::At(until.after(SLACK)),
+        };
+        let is_again = held.resource().names().any(|name| name == next.as_bytes());
+        let order = Order::Acquire { resource: next, ttl, patience, cancel: None };
+        let outcome = match held.given_up(self) {
+            None => self.shared.crew.run(order, limit),
+            Some(lease) if !is_again => {
+                self.shared.crew.run_behind(Order::Abandon(lease), order, limit)
+            }
+            // Who waits for it hears of the release before this client asks again (W7, W13).
+            Some(lease) => {
+                let until = match patience {
+                    Patience::OneRound => self.round_ends(),
+                    Patience::Until(until) => until.min(self.round_ends()),
+                };
+                // The next lock does not depend on the result.
+                let _ = self.release_until(lease, until);
+                if matches!(patience, Patience::Until(until) if until <= Clock.now()) {
+                    return Err(LockError::new(LockErrorKind::TimedOut, 0, Vec::new()));
+                }
+                self.shared.crew.run(order, limit)
+            }
+        };
+        self.acquired(outcome)
+    }
+}
