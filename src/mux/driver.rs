@@ -187,8 +187,8 @@ impl Driver {
     /// As [`release`](Driver::release), and judged by the reading of the next
     /// [`judge`](Driver::judge).
     #[inline]
-    pub(crate) fn release_unjudged(&mut self, lease: Lease) -> OpId {
-        self.engine.release_unjudged(lease)
+    pub(crate) fn release_unjudged(&mut self, now: Moment, lease: Lease) -> OpId {
+        self.engine.release_unjudged(now, lease)
     }
 
     /// Judges these releases, before they are sent. Returns the time if it was read.

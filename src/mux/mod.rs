@@ -116,7 +116,7 @@ pub struct Multiplexer {
     driver: Driver,
     /// In any other process, nothing of the driver may be touched (R24).
     home: Home,
-    /// When the first acquisition since the last flush was started: the start of all of them.
+    /// When the first acquisition or release since the last flush was started: the start of all.
     burst: Option<Moment>,
     /// When events were last handled.
     handled_at: Moment,
@@ -142,7 +142,8 @@ impl Multiplexer {
         Clock.now()
     }
 
-    /// The start of an acquisition. An earlier one than now only shortens the validity.
+    /// The start of an acquisition, or of a release. An earlier one than now only shortens the
+    /// validity.
     fn start(&mut self) -> Moment {
         *self.burst.get_or_insert_with(|| Clock.now())
     }
@@ -263,7 +264,10 @@ impl Multiplexer {
     /// reading of the clock for all that are sent together.
     pub fn unlock(&mut self, lease: Lease) -> OpId {
         match self.home.is_here() {
-            true => self.driver.release_unjudged(lease),
+            true => {
+                let now = self.start();
+                self.driver.release_unjudged(now, lease)
+            }
             false => OpId::NONE,
         }
     }

@@ -35,12 +35,12 @@ impl Engine {
         self.begin_release(now, lease, was_valid)
     }
 
-    /// As [`release`](Engine::release), without a reading of the clock. Whether the lock was held
-    /// to the end is judged by [`judge_releases`](Engine::judge_releases): call it with a fresh
-    /// reading before you carry out the next action. Without that call, it was not.
-    pub fn release_unjudged(&mut self, lease: Lease) -> OpId {
+    /// As [`release`](Engine::release), with a reading of the clock that may be older. Whether the
+    /// lock was held to the end is judged by [`judge_releases`](Engine::judge_releases): call it
+    /// with a fresh reading before you carry out the next action. Without that call, it was not.
+    pub fn release_unjudged(&mut self, now: Moment, lease: Lease) -> OpId {
         let deadline = lease.deadline;
-        let id = self.begin_release(self.last_now, lease, false);
+        let id = self.begin_release(now, lease, false);
         self.unjudged.push((id, deadline));
         id
     }

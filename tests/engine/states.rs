@@ -642,7 +642,7 @@ fn releasing_unjudged_is_judged_before_it_is_sent() {
     for (judged, was_held) in [(None, false), (Some(TTL), false), (Some(TTL / 2), true)] {
         let mut scenario = Scenario::ready(3);
         let (lease, other) = (scenario.locked(), scenario.locked());
-        let id = scenario.engine.release_unjudged(lease);
+        let id = scenario.engine.release_unjudged(scenario.now, lease);
         assert!(scenario.engine.has_unjudged());
         if let Some(passed) = judged {
             let now = scenario.now.after(passed);
@@ -659,7 +659,7 @@ fn releasing_unjudged_is_judged_before_it_is_sent() {
         };
         assert_eq!(released.was_held(), was_held, "{judged:?}");
         // One that is cancelled is not judged, nor what has its place then.
-        let id = scenario.engine.release_unjudged(other);
+        let id = scenario.engine.release_unjudged(scenario.now, other);
         let _ = scenario.engine.cancel(scenario.now, id);
         scenario.try_lock();
         scenario.engine.judge_releases(scenario.now);
