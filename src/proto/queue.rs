@@ -338,15 +338,15 @@ impl Engine {
             }
             None => {
                 queue.first = Some(id);
+                let yields = queue.yields.is_some_and(|until| now < until);
                 let is_crowded = queue.is_crowded(now);
-                let yields = queue.yields.filter(|until| now < *until);
-                match held_until.or(yields.filter(|_| !is_crowded)) {
-                    None if is_crowded => {
+                match held_until {
+                    None if is_crowded || yields => {
                         self.join_crowd(now, op, key);
                         return false;
                     }
                     None => return true,
-                    Some(until) => until.min(give_up_at),
+                    Some(held_until) => held_until.min(give_up_at),
                 }
             }
         };

@@ -97,12 +97,8 @@ impl Engine {
             return false;
         }
         let number = self.stand_for(now, key);
-        let yields = self.queues.yields_until(now, key);
         let stand = self.stand(number);
-        (stand.held, stand.check_at) = (None, yields);
-        if let Some(until) = yields {
-            stand.backs_off_until = stand.backs_off_until.max(until);
-        }
+        (stand.held, stand.check_at) = (None, None);
         stand.forget_watch();
         self.take_place(now, op, number)
     }
@@ -507,10 +503,13 @@ impl Engine {
             return;
         };
         let heeds = self.heeded(stand.refused).contains(node);
-        let stand = self.stand(number);
         // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
         let is_free = left == ABSENT && (heeds || place > 1);
+        let yields = self.queues.yields_until(now, &stand.key).filter(|_| is_free);
+        let stand = self.stand(number);
         match place {
+            // Strangers find it free only by chance.
+            0 if yields.is_some() => yields.into_iter().for_each(|until| stand.check_by(until)),
             // After a refused round, the look is put off, but not until others overtake.
             0 if now < stand.backs_off_until && is_free => stand.hasten(now.after(wait / 2)),
             0 if now < stand.backs_off_until => {}
@@ -792,7 +791,8 @@ impl Engine {
         let Some(stand) = self.stands.get_mut(number) else {
             return;
         };
-        if stand.was_woken && !stand.was_told {
+        // Who overtakes comes behind one that sleeps, and behind no stranger.
+        if stand.was_woken && !stand.was_told && stand.place == Some(0) {
             self.queues.note_strangers(now, key);
         }
         stand.held = Some(token);
