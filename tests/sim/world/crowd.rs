@@ -37,6 +37,8 @@ const ROW_MAX: u32 = 48;
 const SHARE_MIN_PERCENT: u32 = 30;
 /// Of a hundred hand-offs, so many may take longer.
 const SLOW_HAND_OFFS_MAX: usize = 34;
+/// A client leaves a lock to others for so long after it has had it, and a few message times (W7).
+const YIELDS_MAX: u64 = 2 * MILLI;
 /// Who has tried so often in one wait looks at the lock after pauses, unless it is told.
 const ROUNDS_IN_VAIN: u64 = 2;
 /// More rounds than grants, in percent, and in any case for each client.
@@ -251,7 +253,7 @@ impl World {
         };
         let mut is_awaited = false;
         for (client, wait) in crowd.waits.iter().enumerate() {
-            let settled = self.now.saturating_sub(8 * self.plan.wire.latency);
+            let settled = self.now.saturating_sub(YIELDS_MAX + 16 * self.plan.wire.latency);
             let Some(wait) = wait.as_ref().filter(|it| it.began < settled) else {
                 continue;
             };
