@@ -37,8 +37,6 @@ const ROW_MAX: u32 = 48;
 const SHARE_MIN_PERCENT: u32 = 30;
 /// Of a hundred hand-offs, so many may take longer.
 const SLOW_HAND_OFFS_MAX: usize = 34;
-/// A client leaves a lock to others for so long after it has had it, and a few message times (W7).
-const YIELDS_MAX: u64 = 2 * MILLI;
 /// Who has tried so often in one wait looks at the lock after pauses, unless it is told.
 const ROUNDS_IN_VAIN: u64 = 2;
 /// More rounds than grants, in percent, and in any case for each client.
@@ -253,7 +251,11 @@ impl World {
         };
         let mut is_awaited = false;
         for (client, wait) in crowd.waits.iter().enumerate() {
-            let settled = self.now.saturating_sub(YIELDS_MAX + 16 * self.plan.wire.latency);
+            // It may leave the lock to others for a stagger first (W7).
+            let latencies = self.clients[client].engine.nodes().filter_map(|node| node.latency);
+            let slowest = latencies.max().unwrap_or_default().as_nanos() as u64;
+            let settling = 8 * self.plan.wire.latency + 2 * MILLI + 4 * slowest;
+            let settled = self.now.saturating_sub(settling);
             let Some(wait) = wait.as_ref().filter(|it| it.began < settled) else {
                 continue;
             };
