@@ -116,8 +116,10 @@ pub struct Multiplexer {
     driver: Driver,
     /// In any other process, nothing of the driver may be touched (R24).
     home: Home,
-    /// When the first acquisition or release since the last flush was started: the start of all.
+    /// When the first acquisition since the last flush was started: the start of all of them.
     burst: Option<Moment>,
+    /// When the first release was, without a look at the wall clock.
+    released: Option<Moment>,
     /// When events were last handled.
     handled_at: Moment,
     /// When the caller asked last for how long it may wait, and so began to.
@@ -133,7 +135,14 @@ impl Multiplexer {
     pub fn new(config: Config, registry: &Registry, first: Token) -> io::Result<Multiplexer> {
         let driver = Driver::new(config, registry, first)?;
         let (handled_at, waits_since) = (Moment::START, Cell::new(None));
-        Ok(Multiplexer { driver, home: Home::here(), burst: None, handled_at, waits_since })
+        Ok(Multiplexer {
+            driver,
+            home: Home::here(),
+            burst: None,
+            released: None,
+            handled_at,
+            waits_since,
+        })
     }
 
     /// The current time of the safety clock (see [`Moment`]), to compare with
@@ -142,8 +151,7 @@ impl Multiplexer {
         Clock.now()
     }
 
-    /// The start of an acquisition, or of a release. An earlier one than now only shortens the
-    /// validity.
+    /// The start of an acquisition. An earlier one than now only shortens the validity.
     fn start(&mut self) -> Moment {
         *self.burst.get_or_insert_with(|| Clock.now())
     }
@@ -265,7 +273,7 @@ impl Multiplexer {
     pub fn unlock(&mut self, lease: Lease) -> OpId {
         match self.home.is_here() {
             true => {
-                let now = self.start();
+                let now = *self.released.get_or_insert_with(|| Clock.now_coarse());
                 self.driver.release_unjudged(now, lease)
             }
             false => OpId::NONE,
@@ -420,7 +428,7 @@ impl Multiplexer {
 
     /// Ends the burst.
     fn send(&mut self) {
-        self.burst = None;
+        (self.burst, self.released) = (None, None);
         self.driver.judge(|| Clock.now());
         self.driver.flush();
     }
@@ -455,7 +463,7 @@ impl Multiplexer {
     /// everything together. It ignores events with other tokens.
     pub fn handle_events<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         if self.home.is_here() {
-            self.burst = None;
+            (self.burst, self.released) = (None, None);
             let judged = self.driver.judge(|| Clock.now());
             let now = judged.unwrap_or_else(|| Clock.now_coarse());
             self.begin_turn(now);

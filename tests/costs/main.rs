@@ -65,8 +65,8 @@ const TOLERANCE_PERCENT: u64 = 3;
 /// the clock is read after that wait: that may add two reads in a hundred.
 const CLOCK_READS: [(Kind, On, u64); 3] = [
     (Kind::Pair, On::OneMaster, 8),
-    (Kind::InLockstep, On::Servers, 11),
-    (Kind::InFlight, On::Servers, 11),
+    (Kind::InLockstep, On::Servers, 12),
+    (Kind::InFlight, On::Servers, 12),
 ];
 
 /// Masters answer when they like: if a count is too far off, the median of so many runs decides.
