@@ -1,5 +1,5 @@
-//! Readers and a writer of one thing, a transfer between two things, and a bound on how many
-//! processes do something at a time.
+//! Readers and a writer of one thing, a transfer between two things, a bound on how many processes
+//! do something at a time, and a lock that shows who has it.
 //!
 //! ```text
 //! cargo run --example kinds -- redis://10.0.0.{1,2,3}
@@ -8,7 +8,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use muxlock::{LockError, Redlock};
+use muxlock::{LockError, Owner, Redlock};
 
 const TTL: Duration = Duration::from_secs(10);
 const WAIT: Duration = Duration::from_secs(5);
@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     read_and_write(&redlock)?;
     transfer(&redlock)?;
     send(&redlock)?;
+    report(&redlock)?;
     Ok(())
 }
 
@@ -61,6 +62,21 @@ fn send(redlock: &Redlock) -> Result<(), Box<dyn Error>> {
     names.sort();
     println!("permits: {}", names.join(" "));
     println!("third permit: {}", said(smtp.try_acquire(TTL)));
+    Ok(())
+}
+
+/// Others see who writes the report. Where that process has ended, another one that knows its value
+/// goes on with the same lock.
+fn report(redlock: &Redlock) -> Result<(), Box<dyn Error>> {
+    let lock = redlock.try_lock_as_for("report", "worker-7", TTL, WAIT)?;
+    if let Owner::Value(value) = redlock.owner("report")? {
+        println!("owner: {}", String::from_utf8_lossy(&value));
+    }
+    println!("the same value again: {}", said(redlock.try_lock_as("report", "worker-7", TTL)));
+    // It ends and releases nothing.
+    let _ended = lock.into_parts();
+    let taken_over = redlock.extend_as("report", "worker-7", TTL)?;
+    println!("held to the end: {}", taken_over.unlock()?.was_held());
     Ok(())
 }
 

@@ -337,12 +337,13 @@ fn forbidden_imports_are_found() {
     assert_eq!(imports_through_lib(text), ["Moment", "quorum()"]);
 }
 
-/// What of `testing` needs which part of the library: a fake master knows the scripts, and errors
-/// for tests are the library's own.
-const TESTING: [(&str, &[&str]); 3] = [
+/// What of `testing` needs which part of the library: a fake master knows the scripts and their
+/// limits, and errors for tests are the library's own.
+const TESTING: [(&str, &[&str]); 4] = [
     ("testing/errors.rs", &["error", "keep_alive", "outcome", "resource"]),
-    ("testing/fake/forms.rs", &["resp"]),
+    ("testing/fake/forms.rs", &["resource", "resp", "token"]),
     ("testing/fake/keys.rs", &["resp", "token"]),
+    ("testing/fake/request.rs", &["resource"]),
 ];
 
 /// What starts servers for tests needs nothing else of the library, and no crate.

@@ -199,12 +199,26 @@ impl Multiplexer {
     }
 
     /// Starts attempts to acquire a lock of any kind: of [several resources](Resource::all), a
-    /// [share](Resource::shared) of one, [all shares](Resource::exclusive), or a
-    /// [slot](Resource::slot). They continue until `wait` has passed; a wait of zero is one
-    /// attempt. The result is [`Done::Acquired`].
+    /// [share](Resource::shared) of one, [all shares](Resource::exclusive), a
+    /// [slot](Resource::slot), or one with [a value of yours](Resource::with_value). They continue
+    /// until `wait` has passed; a wait of zero is one attempt. The result is [`Done::Acquired`].
     ///
     /// # Errors
     /// The same as [`try_lock`](Multiplexer::try_lock).
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use muxlock::{LockError, Multiplexer, OpId, Resource};
+    ///
+    /// fn start(mux: &mut Multiplexer) -> Result<[OpId; 2], LockError> {
+    ///     let (ttl, wait) = (Duration::from_secs(10), Duration::from_secs(1));
+    ///     let both = Resource::all(["account:7", "account:9"])?;
+    ///     // Others recognise the lock by this value.
+    ///     let own = Resource::with_value("invoice:42", "worker-7")?;
+    ///     Ok([mux.try_lock_of(both, ttl, wait)?, mux.try_lock_of(own, ttl, wait)?])
+    /// }
+    /// ```
     pub fn try_lock_of(
         &mut self,
         resource: Resource,

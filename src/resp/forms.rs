@@ -43,12 +43,12 @@ pub(crate) const KEEP_SHARED: [&str; 2] = script!("keep_shared");
 pub(crate) const FREE_SHARED: &str = include_str!("../scripts/free_shared.lua").trim_ascii_end();
 pub(crate) const TAKE_EXCLUSIVE: [&str; 2] = script!("take_exclusive");
 pub(crate) const TAKE_SLOT: [&str; 2] = script!("take_slot");
-const TAKE_AS: [&str; 2] = script_as!("take_as", "as_ends");
-const TAKE_OVER: [&str; 2] = script_as!("take_over", "as_ends");
-const KEEP_AS: [&str; 2] = script_as!("keep_as", "as_ends");
-const FREE_AS: &str = script_as!(from "form_time", "free_as");
-const GIVE_BACK: &str = script_as!(from "form_time", "give_back");
-const LOOK_AS: &str = script_as!(from "form_time", "look_as");
+pub(crate) const TAKE_AS: [&str; 2] = script_as!("take_as", "as_ends");
+pub(crate) const TAKE_OVER: [&str; 2] = script_as!("take_over", "as_ends");
+pub(crate) const KEEP_AS: [&str; 2] = script_as!("keep_as", "as_ends");
+pub(crate) const FREE_AS: &str = script_as!(from "form_time", "free_as");
+pub(crate) const GIVE_BACK: &str = script_as!(from "form_time", "give_back");
+pub(crate) const LOOK_AS: &str = script_as!(from "form_time", "look_as");
 
 fn script(form: Form, step: FormStep, is_marked: bool) -> &'static str {
     let either = |both: [&'static str; 2]| both[usize::from(is_marked)];

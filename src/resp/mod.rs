@@ -24,7 +24,8 @@ pub(crate) use encode::{
 };
 #[cfg(feature = "testing")]
 pub(crate) use forms::{
-    FREE_ALL, FREE_SHARED, KEEP_ALL, KEEP_SHARED, TAKE_ALL, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
+    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, TAKE_ALL,
+    TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
 };
 pub use reader::ReplyReader;
 pub use resp3::Protocol;

@@ -79,7 +79,8 @@ fn kinds_exclude_what_they_must_and_let_others_in() {
     let text = "readers: 2\nwriter beside them: refused\nreader beside the writer: refused\n\
                 reader after the downgrade: granted\nheld to the end: true\n\
                 another transfer: refused, because of account:7\nheld to the end: true\n\
-                permits: smtp{2}:0 smtp{2}:1\nthird permit: refused\n";
+                permits: smtp{2}:0 smtp{2}:1\nthird permit: refused\n\
+                owner: worker-7\nthe same value again: refused\nheld to the end: true\n";
     assert_eq!(out, text);
     soon("no key is left", || masters.iter().all(|master| master.dbsize().unwrap() == 0));
 }

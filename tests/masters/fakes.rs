@@ -9,8 +9,8 @@ use muxlock::proto::{Reply, ServerInfo};
 use muxlock::resp::ReplyReader;
 use muxlock::testing::{FakeMaster, FakeMasters, Master, Value};
 use muxlock::{
-    Heal, KeepAlive, LockError, LockErrorKind, Loss, LossCause, NodeOutcome, QuarantineCause,
-    Redlock, ServerErrorKind,
+    Heal, KeepAlive, LockError, LockErrorKind, Loss, LossCause, NodeOutcome, Owner,
+    QuarantineCause, RESOURCES_MAX, Redlock, ServerErrorKind,
 };
 use testbed::{PATIENT, TTL, all_ready, count, is_older_than, outcomes, soon, timed};
 
@@ -40,6 +40,17 @@ macro_rules! form {
         concat!(
             include_str!(concat!("../../src/scripts/", $beginning, ".lua")),
             include_str!(concat!("../../src/scripts/", $name, ".lua")),
+        )
+        .trim_ascii_end()
+    };
+    (as $($name:literal),*) => {
+        [form!(from "form_time", $($name),*), form!(from "form_marker", $($name),*)]
+    };
+    (from $beginning:literal, $($name:literal),*) => {
+        concat!(
+            include_str!(concat!("../../src/scripts/", $beginning, ".lua")),
+            include_str!("../../src/scripts/as.lua"),
+            $(include_str!(concat!("../../src/scripts/", $name, ".lua")),)*
         )
         .trim_ascii_end()
     };
@@ -363,6 +374,80 @@ fn scripts_of_every_form_have_the_replies_of_a_real_master() {
     ] {
         for vote in expected {
             assert!(said(scripts[0], vote), "{vote} is never answered to {}", scripts[0]);
+        }
+    }
+}
+
+/// K11 to K15: the same for those of locks with a value, and what other clients do to their keys.
+#[test]
+fn scripts_for_own_values_have_the_replies_of_a_real_master() {
+    let test = "scripts_for_own_values_have_the_replies_of_a_real_master";
+    if is_older_than([7, 0, 0], test, WORDS) {
+        return;
+    }
+    const TOKENS: [&str; 3] = [
+        "0123456789abcdef0123456789abcdef01234567",
+        "89abcdef0123456789abcdef0123456789abcdef",
+        "0000000000000000000000000000000000000000",
+    ];
+    let [take, over, keep] = [
+        form!(as "take_as", "as_ends"),
+        form!(as "take_over", "as_ends"),
+        form!(as "keep_as", "as_ends"),
+    ];
+    let [free, back, look] = [form!(as "free_as"), form!(as "give_back"), form!(as "look_as")];
+    let (mut pair, mut choices) = (Pair::start(), Choices(44));
+    let mut replies = std::collections::BTreeSet::new();
+    for step in 0..COMMANDS {
+        let (token, from) = (choices.pick(&TOKENS[..2]), choices.pick(&TOKENS));
+        let value = choices.pick(&["mine", "mine", "theirs"]);
+        // No end is near that of another command.
+        let ttl = (20_000 + 20_000 * step).to_string();
+        let both = match choices.pick(&["take", "over", "keep", "keep", "free", "back", "look"]) {
+            b"take" => take,
+            b"over" => over,
+            b"keep" => keep,
+            b"free" => [free[0]; 2],
+            b"back" => [back[0]; 2],
+            _ => [look[0]; 2],
+        };
+        let is_marked = both[0] != both[1] && choices.pick(&["0", "0", "1"]) == b"1";
+        let script = both[usize::from(is_marked)];
+        let count: &[u8] = if is_marked { b"3" } else { b"2" };
+        let mut args: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), count];
+        args.extend(is_marked.then_some(b"marker".as_slice()));
+        args.extend([b"a", b"a:as".as_slice(), token, ttl.as_bytes(), choices.pick(&["0", "1"])]);
+        args.extend(is_marked.then(|| choices.pick(&["0", "31000"])));
+        args.extend([value, from]);
+        replies.insert((script, pair.ask(&args)));
+        let other: Vec<&[u8]> = match choices.pick(&["set", "del", "as", "share", "both", "", ""]) {
+            b"set" => vec![b"SET", b"a", value, b"NX", b"PX", ttl.as_bytes()],
+            b"del" => vec![b"DEL", b"a"],
+            b"as" => vec![b"SET", b"a:as", token, b"NX"],
+            b"share" => {
+                let script = form!("take_shared")[0].as_bytes();
+                vec![b"EVAL", script, b"2", b"a", b"a:intent", token, ttl.as_bytes(), b"0"]
+            }
+            b"both" => vec![b"DEL", b"a", b"a:as", b"marker"],
+            _ => vec![b"GET", choices.pick(&["a", "a:as"])],
+        };
+        for args in [other, vec![b"PTTL", b"a"], vec![b"PTTL", b"a:as"]] {
+            pair.ask(&args);
+        }
+    }
+    // Both have said each of these.
+    let expected: [(_, &[&str]); 6] = [
+        (take, &[":0", ":1"]),
+        (over, &[":0", ":1"]),
+        (keep, &[":0", ":1", ":2"]),
+        (free, &[":0", ":1"]),
+        (back, &[":0", ":1"]),
+        (look, &[":0", "$45\r\n=0123", "$45\r\n=0000", "-WRONGTYPE"]),
+    ];
+    for (scripts, expected) in expected {
+        for reply in expected.iter().map(|reply| reply.as_bytes()) {
+            let mut said = replies.iter().filter(|(script, _)| *script == scripts[0]);
+            assert!(said.any(|(_, said)| said.starts_with(reply)), "{reply:?} {}", scripts[0]);
         }
     }
 }
@@ -767,11 +852,19 @@ fn every_form_is_served() {
         let permit = || semaphore.try_acquire_for(TTL, PATIENT).unwrap();
         let permits = [permit(), permit()];
         assert!(semaphore.try_acquire(TTL).unwrap_err().is_contended());
-        for lock in [set, one, two, share, reader].into_iter().chain(permits) {
+        let many: Vec<String> = (0..RESOURCES_MAX).map(|i| format!("many:{i}")).collect();
+        let many = redlock.try_lock_all(&many, TTL).unwrap();
+        let former = redlock.try_lock_as("o", "mine", TTL).unwrap();
+        assert_eq!(redlock.owner("o").unwrap(), Owner::Value(b"mine"[..].into()));
+        let own = redlock.extend_as("o", "mine", TTL).unwrap();
+        assert_eq!(former.unlock().unwrap().confirmed, 0);
+        for lock in [set, one, two, share, reader, many, own].into_iter().chain(permits) {
             let mut lock = lock;
             lock.extend(TTL).unwrap();
             assert!(lock.unlock().unwrap().was_held());
         }
+        drop(redlock.try_lock_as("o", "mine", TTL).unwrap().into_parts());
+        assert!(redlock.release_as("o", "mine").unwrap().confirmed >= 2);
         let reader = redlock.try_read("r", TTL).unwrap();
         masters.hold("r", TTL);
         assert!(redlock.try_read("r", TTL).unwrap_err().is_contended());
@@ -892,7 +985,7 @@ fn what_is_no_command_ends_its_connection_only() {
     let master = FakeMaster::start().unwrap();
     let mut good = Wire::open(&master.addr());
     let long = [b"*1\r\n$65530\r\n".as_slice(), &[b'x'; 65_540]].concat();
-    for bytes in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), b"*99\r\n", b"*1\r\n$9999999\r\n", &long] {
+    for bytes in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), b"*999\r\n", b"*1\r\n$9999999\r\n", &long] {
         let mut bad = Wire::open(&master.addr());
         // It may be ended before all is sent.
         let _ = bad.0.get_mut().write_all(bytes);

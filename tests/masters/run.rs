@@ -5,8 +5,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use muxlock::Owner;
 use testbed::scripted::refused_addr;
-use testbed::{Folder, TTL, soon, timed};
+use testbed::{Folder, TTL, pause, soon, timed};
 
 use super::cli::{muxlock, run, start};
 
@@ -462,11 +463,35 @@ fn command_takes_one_of_several_permits() {
     soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
 }
 
+/// K11, K15: others see it, it is renewed, and the same value does not get the lock again.
+#[test]
+fn command_runs_with_a_value_that_others_recognise() {
+    let (masters, redlock, list) = start();
+    let args = ["--ttl", "2s", "--as", "web-1", "r", "-c", "echo $MUXLOCK_RESOURCE; read x"];
+    let mut one = Running::start(guarded(&list, &args).stdin(Stdio::piped()));
+    assert_eq!(first_line(&mut one.0), "r");
+    pause(Duration::from_secs(4));
+    assert_eq!(redlock.owner("r").unwrap(), Owner::Value(b"web-1"[..].into()));
+    let (code, _, err) = run(&mut guarded(&list, &args));
+    assert!(code == 121 && err.contains("contended: ") && !err.contains("web-1"), "{err}");
+    one.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(one.end(), (0, String::new(), String::new()));
+    soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+    let (code, _, err) = run(&mut guarded(&list, &["--as", "", "r", "true"]));
+    assert!(code == 125 && err.contains("the value has 0 bytes"), "{err}");
+}
+
 #[test]
 fn kinds_of_lock_exclude_each_other() {
     let list = "redis://127.0.0.1:1";
-    let kinds: [&[&str]; 5] =
-        [&["--also", "s"], &["--shared"], &["--exclusive"], &["--slots", "3"], &["--fenced"]];
+    let kinds: [&[&str]; 6] = [
+        &["--also", "s"],
+        &["--shared"],
+        &["--exclusive"],
+        &["--slots", "3"],
+        &["--as", "v"],
+        &["--fenced"],
+    ];
     for (i, one) in kinds.iter().enumerate() {
         for two in &kinds[i + 1..] {
             let args = [one, *two, &["r", "true"]].concat();

@@ -1,5 +1,5 @@
 //! Locks that are not one plain key, tried on every schedule within small bounds: readers against a
-//! writer, with downgrades and extensions; permits; sets.
+//! writer, with downgrades and extensions; permits; sets; locks with the same value.
 //!
 //! There are three nodes and two keys. A node has one holder of each key, and shares of the first
 //! one. Commands take any time, or for ever, which is how they are lost; they keep their order on
@@ -51,6 +51,8 @@ enum Want {
     Both,
     /// The second key, alone.
     Second,
+    /// The first key, alone, with a value that is the same for all; the token stands beside it.
+    Own,
 }
 
 /// A rule that was rejected.
@@ -70,6 +72,10 @@ enum Mistake {
     FreesAllShares,
     /// A downgrade gives the lock up, and then takes a share with another command.
     DowngradeInTwoSteps,
+    /// A release compares the value, and not the token beside it.
+    ReleasesByValue,
+    /// What a failed attempt sends does.
+    UndoesByValue,
 }
 
 #[derive(Debug, Clone)]
@@ -108,6 +114,7 @@ const PAIR: Forms = Forms {
 const CROWD: Forms =
     Forms { wants: &[Want::Alone, Want::Share, Want::Share], horizon: 0, extensions: 0, ..PAIR };
 const SEMAPHORE: Forms = Forms { wants: &[Want::Permit; 3], ..CROWD };
+const SAME_VALUE: Forms = Forms { wants: &[Want::Own; 3], horizon: 1, ttls: [1; MOST], ..CROWD };
 const SETS: Forms = Forms { wants: &[Want::Both, Want::Both, Want::Second], ..CROWD };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -115,6 +122,8 @@ enum Command {
     Take,
     Keep,
     Free,
+    /// Whose the value is makes no difference.
+    FreeByValue,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -203,13 +212,6 @@ impl State {
         (attempt.yes, attempt.no) = (0, 0);
     }
 
-    fn give_up(&mut self, a: usize) {
-        let attempt = self.change(a);
-        attempt.was_undone |= attempt.yes != 0 && matches!(attempt.phase, Phase::Asking { .. });
-        attempt.phase = Phase::Over;
-        self.send(a, Command::Free);
-    }
-
     /// Who holds a lock at present, as far as they know.
     fn holders(&self) -> impl Iterator<Item = (usize, &Attempt)> {
         self.attempts().filter(|(_, attempt)| match attempt.phase {
@@ -296,6 +298,15 @@ impl Forms {
         self.mistake == Some(mistake)
     }
 
+    fn give_up(&self, state: &mut State, a: usize) {
+        let attempt = state.change(a);
+        let is_undo = matches!(attempt.phase, Phase::Asking { .. });
+        attempt.was_undone |= attempt.yes != 0 && is_undo;
+        attempt.phase = Phase::Over;
+        let by_value = if is_undo { Mistake::UndoesByValue } else { Mistake::ReleasesByValue };
+        state.send(a, if self.has(by_value) { Command::FreeByValue } else { Command::Free });
+    }
+
     /// Whether the node did what it was sent.
     fn execute(&self, state: &mut State, a: usize, n: usize, command: Command) -> bool {
         let (now, attempt, me) = (state.now, *state.attempt(a), a as u8);
@@ -344,6 +355,7 @@ impl Forms {
                 }
                 is_there || may_heal
             }
+            Command::FreeByValue => node.alone[0].take().is_some(),
             Command::Free => {
                 for held in &mut node.alone {
                     held.take_if(|(holder, _)| *holder == me);
@@ -382,7 +394,9 @@ impl Forms {
                 let deadline = until.max(started + self.extension_ttl);
                 attempt.phase = Phase::Held { deadline };
             }
-            Phase::Asking { .. } | Phase::Keeping { .. } if is_won || is_lost => state.give_up(a),
+            Phase::Asking { .. } | Phase::Keeping { .. } if is_won || is_lost => {
+                self.give_up(state, a)
+            }
             _ => {}
         }
     }
@@ -397,7 +411,7 @@ impl Model for Forms {
             phase: Phase::Idle,
             keys: match want {
                 Want::Permit => 0,
-                Want::Alone | Want::Share => 1,
+                Want::Alone | Want::Share | Want::Own => 1,
                 Want::Second => 2,
                 Want::Both => 3,
             },
@@ -482,7 +496,7 @@ impl Model for Forms {
                 }
                 state.send(a, Command::Keep);
             }
-            Action::GiveUp(a) => state.give_up(a),
+            Action::GiveUp(a) => self.give_up(&mut state, a),
             Action::Forget(n) => {
                 state.nodes[n] = Node { votes_from: now + self.guard, ..Node::default() };
                 state.losses += 1;
@@ -688,6 +702,30 @@ fn counters_on_each_node_give_a_permit_too_many() {
     let found = breaks_with(Mistake::Counters, SEMAPHORE, PERMITS);
     let executed = found.iter().filter(|action| matches!(action, Action::Execute(..))).count();
     assert!(executed >= 6 && !forgets(&found), "two nodes for each: {found:?}");
+}
+
+// The same value.
+
+/// K12: releases and undos that are late or lost, of attempts with one value.
+#[test]
+fn locks_with_the_same_value_exclude_each_other() {
+    holds(SAME_VALUE, 100_000, &[UNDONE]);
+    // One that overtakes what it frees leaves a key, as with other kinds (R10).
+    let model = Forms { horizon: 0, is_ordered: false, ..SAME_VALUE };
+    visits(model, 400_000, &[UNDONE], &[NO_GHOST]);
+}
+
+/// K12: the release of a lock that is over deletes the next one's.
+#[test]
+fn release_by_the_value_alone_adds_a_holder() {
+    let found = breaks_with(Mistake::ReleasesByValue, SAME_VALUE, EXCLUSION);
+    assert!(found.contains(&Action::Tick), "it is late: {found:?}");
+}
+
+/// K12: it deletes what refused it.
+#[test]
+fn undo_by_the_value_alone_adds_a_holder() {
+    breaks_with(Mistake::UndoesByValue, Forms { horizon: 0, ..SAME_VALUE }, EXCLUSION);
 }
 
 // Sets.

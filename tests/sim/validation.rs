@@ -2,6 +2,7 @@
 //!
 //! Nothing here waits for a key to expire. Times to live are long, and compared with a tolerance.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -57,6 +58,28 @@ const TAKE_SLOT: [&str; 2] = form!("take_slot");
 const FREE_ALL: &str = include_str!("../../src/scripts/free_all.lua");
 const FREE_SHARED: &str = include_str!("../../src/scripts/free_shared.lua");
 
+/// The same for a key with the caller's value.
+macro_rules! form_as {
+    (from $beginning:literal, $($name:literal),*) => {
+        concat!(
+            include_str!(concat!("../../src/scripts/", $beginning, ".lua")),
+            include_str!("../../src/scripts/as.lua"),
+            $(include_str!(concat!("../../src/scripts/", $name, ".lua")),)*
+        )
+    };
+    ($($name:literal),*) => {
+        [form_as!(from "form_time", $($name),*), form_as!(from "form_marker", $($name),*)]
+    };
+}
+
+const FORM_MARKER: &str = include_str!("../../src/scripts/form_marker.lua");
+const TAKE_AS: [&str; 2] = form_as!("take_as", "as_ends");
+const TAKE_OVER: [&str; 2] = form_as!("take_over", "as_ends");
+const KEEP_AS: [&str; 2] = form_as!("keep_as", "as_ends");
+const FREE_AS: &str = form_as!(from "form_time", "free_as");
+const GIVE_BACK: &str = form_as!(from "form_time", "give_back");
+const LOOK_AS: &str = form_as!(from "form_time", "look_as");
+
 const SCRIPTS: u64 = 80;
 const COMMANDS_PER_SCRIPT: usize = 60;
 /// What may pass between a command here and the same command there.
@@ -70,6 +93,12 @@ const ASKED_MAX: usize = 100_000;
 
 const KEYS: [&str; 4] = ["a", "b", "locks:c", "marker"];
 const VALUES: [&str; 3] = ["0123456789abcdef0123456789abcdef01234567", "x", ""];
+/// Of locks with a value: two, and what stands for none.
+const TOKENS: [&str; 3] = [
+    VALUES[0],
+    "89abcdef0123456789abcdef0123456789abcdef",
+    "0000000000000000000000000000000000000000",
+];
 /// Far enough apart that the tolerance decides nothing.
 const TTLS: [&str; 12] = [
     "20000",
@@ -200,9 +229,9 @@ impl Pair {
         assert_eq!(reply, Value::Status("OK".into()));
     }
 
-    /// Sends the same command to both, and compares what they say.
+    /// Sends the same command to both, and compares what they say. Returns what the model says.
     #[track_caller]
-    fn compare(&mut self, at: usize, command: &[&str]) {
+    fn compare(&mut self, at: usize, command: &[&str]) -> Vec<u8> {
         let bytes = encoded(command);
         let real = self.wires[at].0.ask(&bytes);
         if command == ["CLIENT", "ID"] {
@@ -219,13 +248,13 @@ impl Pair {
         let is_same = match command[0].to_ascii_uppercase().as_str() {
             "INFO" => is_same_info(&ours, &real),
             "TIME" => digits_out(&ours) == digits_out(&real),
-            // A counter's value may be a time.
             // Which of two lives longer may be decided by less than the tolerance.
             "EVAL" if TAKE_ALL.contains(&command[1]) => {
                 is_close(&ours, &real) || number(&ours) >= Some(2) && number(&real) >= Some(2)
             }
-            "EVAL" if command[2] != "1" => {
-                // The server's clock goes on: only one of them may be able to take the proposal.
+            "EVAL" if [ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED].contains(&command[1]) => {
+                // A counter's value may be a time. The server's clock goes on: only one of them may
+                // be able to take the proposal.
                 let last = command.last().and_then(|last| last.parse().ok());
                 is_near(&ours, &real) || is_near(&taken(&ours, last), &taken(&real, last))
             }
@@ -235,11 +264,12 @@ impl Pair {
             "PTTL" | "EVAL" => is_close(&ours, &real) || without_hash(&ours) == without_hash(&real),
             _ => ours == real,
         };
-        let (ours, real) = (ours.escape_ascii(), real.escape_ascii());
-        assert!(is_same, "{command:?}\n the model says {ours}\n   Redis says {real}");
+        let (said, real) = (ours.escape_ascii(), real.escape_ascii());
+        assert!(is_same, "{command:?}\n the model says {said}\n   Redis says {real}");
         if self.model.killed.is_some() {
             self.reconnect();
         }
+        ours
     }
 }
 
@@ -501,6 +531,51 @@ fn any_form(choices: &mut Choices) -> Vec<String> {
     words.into_iter().map(str::to_owned).collect()
 }
 
+/// A step of a lock with the caller's value, or something that another client does to its keys.
+fn any_own(choices: &mut Choices, step: u64) -> Vec<String> {
+    let key = choices.pick(&KEYS[..2]);
+    let beside = format!("{key}:as");
+    let [token, from] = [choices.pick(&TOKENS[..2]), choices.pick(&TOKENS)];
+    let value = choices.pick(&["mine", "mine", "theirs"]);
+    // No command gives an end that is near that of another one.
+    let end = (20_000 + 20_000 * step).to_string();
+    let [free, give_back, look] = [[FREE_AS; 2], [GIVE_BACK; 2], [LOOK_AS; 2]];
+    let scripts = [TAKE_AS, TAKE_AS, TAKE_OVER, KEEP_AS, KEEP_AS, free, give_back, look];
+    let script = match choices.below(13) {
+        n @ 0..8 => scripts[n as usize][usize::from(choices.chance(300))],
+        n => {
+            let words: &[&str] = match (n, choices.below(6)) {
+                (8, 0) => &["SET", key, value, "NX", "PX", &end],
+                (8, 1) => &["SET", key, value, "PX", &end],
+                (8, 2) => &["SET", key, value],
+                (8, 3) => &["PEXPIRE", key, &end],
+                (8, 4) => &["HSET", key, "muxlock", token],
+                (8, _) => &["DEL", key],
+                (9, 0) => &["HSET", &beside, "muxlock", from],
+                (9, 1) => &["HSET", &beside, "muxlock", "x"],
+                (9, 2) => &["HSET", &beside, "field", token],
+                (9, 3) => &["SET", &beside, token],
+                (9, 4) => &["PEXPIRE", &beside, &end],
+                (9, _) => &["ZADD", &beside, "5", token],
+                (10 | 11, 0..2) => &["DEL", key, &beside],
+                // Another client has kept it for long.
+                (10 | 11, 2) => &["SET", "marker", "0"],
+                (10, _) => &["GET", key],
+                (11, _) => &["HGET", &beside, "muxlock"],
+                (_, n) => &["PTTL", if n % 2 == 0 { key } else { &beside }],
+            };
+            return words.iter().map(|word| (*word).to_owned()).collect();
+        }
+    };
+    let is_marked = script.starts_with(FORM_MARKER);
+    let mut words = vec!["EVAL", script, if is_marked { "3" } else { "2" }];
+    words.extend(is_marked.then_some("marker"));
+    words.extend([key, &beside, token, &end, choices.pick(&["0", "1"])]);
+    words.extend(is_marked.then_some("20000"));
+    words.extend([value, from]);
+    words.into_iter().map(str::to_owned).collect()
+}
+
 fn run(pair: &mut Pair, seed: u64, commands: usize) {
     let mut choices = Choices::from_seed(seed);
     for _ in 0..commands {
@@ -537,6 +612,41 @@ fn model_runs_every_form_as_a_real_server_does() {
             let words = any_form(&mut choices);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             pair.compare(0, &words);
+        }
+    }
+}
+
+/// K11 to K15: also what another client does to the keys between the steps.
+#[test]
+fn model_runs_scripts_for_own_values_as_a_real_server_does() {
+    let mut pair = Pair::start(&[]);
+    let mut said = BTreeSet::new();
+    for seed in 0..SCRIPTS {
+        pair.reset();
+        let mut choices = Choices::from_seed(seed);
+        for step in 0..2 * COMMANDS_PER_SCRIPT as u64 {
+            let words = any_own(&mut choices, step);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let reply = pair.compare(0, &words);
+            said.insert((words[1].to_owned(), String::from_utf8_lossy(&reply).into_owned()));
+        }
+    }
+    // Both have given each of these answers.
+    let votes: [(_, &[&str]); 9] = [
+        (TAKE_AS[0], &[":0", ":1"]),
+        (TAKE_AS[1], &[":0", ":1", ":-"]),
+        (TAKE_OVER[0], &[":0", ":1"]),
+        (TAKE_OVER[1], &[":0", ":1", ":-"]),
+        (KEEP_AS[0], &[":0", ":1", ":2"]),
+        (KEEP_AS[1], &[":0", ":1", ":2", ":-"]),
+        (FREE_AS, &[":0", ":1"]),
+        (GIVE_BACK, &[":0", ":1"]),
+        (LOOK_AS, &[":0", "$45\r\n=0123", "$45\r\n=0000", "-WRONGTYPE"]),
+    ];
+    for (script, replies) in votes {
+        for reply in replies {
+            let is_it = |(known, said): &(_, String)| known == script && said.starts_with(reply);
+            assert!(said.iter().any(is_it), "{reply} is never said to {script}");
         }
     }
 }

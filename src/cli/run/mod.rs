@@ -126,6 +126,12 @@ pub struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
     slots: Option<u32>,
 
+    /// What the key holds, for others to see who has the lock. It is taken alone,
+    /// also from those with the same value
+    #[arg(long = "as", value_name = "VALUE")]
+    #[arg(conflicts_with_all = ["also", "shared", "exclusive", "slots", "fenced"])]
+    own: Option<String>,
+
     /// The exit status if another holder has the lock
     #[arg(short = 'E', long, value_name = "N", default_value_t = CONTENDED)]
     conflict_exit_code: u8,
@@ -199,11 +205,12 @@ impl Args {
 
     /// What is locked.
     fn lock(&self) -> Result<Resource, LockError> {
-        match self.slots {
-            Some(slots) => Resource::slot(&self.resource, slots),
-            None if self.shared => Resource::shared(&self.resource),
-            None if self.exclusive => Resource::exclusive(&self.resource),
-            None => Resource::all(self.names()),
+        match (self.slots, &self.own) {
+            (Some(slots), _) => Resource::slot(&self.resource, slots),
+            (_, Some(value)) => Resource::with_value(&self.resource, value),
+            _ if self.shared => Resource::shared(&self.resource),
+            _ if self.exclusive => Resource::exclusive(&self.resource),
+            _ => Resource::all(self.names()),
         }
     }
 }

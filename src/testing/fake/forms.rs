@@ -1,4 +1,5 @@
-//! What muxlock's scripts do that take, keep and free what is not one plain key (K1 to K8).
+//! What muxlock's scripts do that take, keep and free what is not one plain key (K1 to K8,
+//! K11 to K14).
 
 use std::mem;
 use std::time::Instant;
@@ -6,9 +7,12 @@ use std::time::Instant;
 use super::super::query::Value;
 use super::clock::Now;
 use super::keys::{Entry, Held, Keys, LACKING, NO_INTEGER, OUT_OF_MEMORY, expiry, integer};
+use crate::resource::VALUE_BYTES_MAX;
 use crate::resp::{
-    FREE_ALL, FREE_SHARED, KEEP_ALL, KEEP_SHARED, TAKE_ALL, TAKE_EXCLUSIVE, TAKE_SHARED, TAKE_SLOT,
+    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, TAKE_ALL, TAKE_AS,
+    TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
 };
+use crate::token::LockToken;
 
 /// Most shares of one resource.
 const SHARES_MAX: usize = 20_000;
@@ -22,13 +26,46 @@ struct Words<'a> {
     ttl: &'a [u8],
     /// Which slot; whether to heal; for how long a writer's sign stands.
     last: &'a [u8],
+    /// The caller's value, and the token that it is taken over from.
+    value: &'a [u8],
+    from: &'a [u8],
+}
+
+/// What stands under a key with a caller's value, and beside it.
+pub(super) struct Own {
+    held: Result<Option<Vec<u8>>, &'static str>,
+    end: Option<Instant>,
+    /// What the companion says, unless it is another client's.
+    seen: Option<Vec<u8>>,
+    /// Whose the key is: nobody's if the two ends differ.
+    token: Vec<u8>,
+    has_companion: bool,
+}
+
+impl Own {
+    fn is(&self, value: &[u8], token: &[u8]) -> bool {
+        matches!(&self.held, Ok(Some(held)) if held == value) && self.token == token
+    }
+
+    /// Whether the place beside the key is free, or has what a lock of muxlock left.
+    fn has_room(&self) -> bool {
+        self.seen.is_some() || !self.has_companion
+    }
+
+    /// The token and the value.
+    pub(super) fn shown(self) -> Result<Value, &'static str> {
+        Ok(self.held?.map_or(Value::Integer(0), |mut held| {
+            held.truncate(VALUE_BYTES_MAX + 1);
+            Value::Bulk([b"=", self.token.as_slice(), &held].concat())
+        }))
+    }
 }
 
 type Vote = Result<i64, &'static str>;
 type Step = fn(&mut Keys, Now, &[&[u8]], Words<'_>) -> Vote;
 
 /// Each script, without a flush marker and with one.
-const STEPS: [([&str; 2], Step); 8] = [
+const STEPS: [([&str; 2], Step); 13] = [
     (TAKE_ALL, Keys::take_all),
     (KEEP_ALL, Keys::keep_all),
     ([FREE_ALL; 2], Keys::free_all),
@@ -37,6 +74,11 @@ const STEPS: [([&str; 2], Step); 8] = [
     ([FREE_SHARED; 2], Keys::free_shared),
     (TAKE_EXCLUSIVE, Keys::take_exclusive),
     (TAKE_SLOT, Keys::take_slot),
+    (TAKE_AS, Keys::take_as),
+    (TAKE_OVER, Keys::take_over),
+    (KEEP_AS, Keys::keep_as),
+    ([FREE_AS; 2], Keys::free_as),
+    ([GIVE_BACK; 2], Keys::give_back),
 ];
 
 impl Keys {
@@ -58,14 +100,15 @@ impl Keys {
         let [token, ttl, last, rest @ ..] = args else {
             return Err(LACKING);
         };
-        let (wait, keys) = match (is_marked, keys, rest) {
-            (false, [_, ..], _) => (0, keys),
-            (true, [marker, keys @ ..], [wait, ..]) if !keys.is_empty() => {
-                (self.look_at_marker(now, marker, wait)?, keys)
+        let (wait, keys, rest) = match (is_marked, keys, rest) {
+            (false, [_, ..], _) => (0, keys, rest),
+            (true, [marker, keys @ ..], [wait, rest @ ..]) if !keys.is_empty() => {
+                (self.look_at_marker(now, marker, wait)?, keys, rest)
             }
             _ => return Err(LACKING),
         };
-        let vote = step(self, now, keys, Words { token, ttl, last })?;
+        let [value, from] = [0, 1].map(|at| rest.get(at).copied().unwrap_or_default());
+        let vote = step(self, now, keys, Words { token, ttl, last, value, from })?;
         Ok(Some(if wait > 0 { -wait } else { vote }))
     }
 
@@ -156,7 +199,7 @@ impl Keys {
         }
         self.purge(now, key);
         let is_free = match self.live(now, key).map(|entry| &entry.value) {
-            Some(Held::Text(_)) => false,
+            Some(Held::Text(_) | Held::Companion(_)) => false,
             Some(Held::Shares(ends)) => !ends.contains_key(words.token),
             None => !self.exists(now, key),
         };
@@ -175,7 +218,7 @@ impl Keys {
             Some(Entry { value: Held::Text(text), expires }) if text == words.token => {
                 Some(expires.unwrap_or(now.steady))
             }
-            Some(Entry { value: Held::Text(_), .. }) => return Ok(0),
+            Some(Entry { value: Held::Text(_) | Held::Companion(_), .. }) => return Ok(0),
             Some(Entry { value: Held::Shares(ends), .. }) => {
                 ends.get(words.token).copied().filter(|end| *end > now.steady)
             }
@@ -230,5 +273,70 @@ impl Keys {
         }
         let free = keys.iter().zip(0..62).filter(|(key, _)| !self.exists(now, key));
         Ok(2 + free.fold(0, |free, (_, slot)| free | 1_i64 << slot))
+    }
+    pub(super) fn own(&mut self, now: Now, keys: &[&[u8]]) -> Result<Own, &'static str> {
+        let [key, beside, ..] = keys else { return Err(LACKING) };
+        let (held, has_companion) = (self.get(now, key), self.exists(now, beside));
+        let end = self.live(now, key).map(|entry| entry.expires);
+        let (seen, ends) = match self.live(now, beside) {
+            Some(Entry { value: Held::Companion(token), expires })
+                if token.len() == LockToken::NOBODY.as_bytes().len() =>
+            {
+                (Some(token.clone()), Some(*expires))
+            }
+            _ => (None, None),
+        };
+        let token = seen.clone().filter(|_| end == ends);
+        let token = token.unwrap_or_else(|| LockToken::NOBODY.as_bytes().to_vec());
+        Ok(Own { held, end: end.flatten(), seen, token, has_companion })
+    }
+
+    /// Both keys, with the same end.
+    fn put_as(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>, own: &Own) -> Vote {
+        let end = expiry(now, words.ttl)?;
+        let end = Some(own.end.map_or(end, |before| before.max(end)));
+        self.set(now, keys[1], Held::Companion(words.token.to_vec()), end)?;
+        self.set(now, keys[0], Held::Text(words.value.to_vec()), end)?;
+        Ok(1)
+    }
+
+    fn take_as(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let own = self.own(now, keys)?;
+        let may = own.held == Ok(None) && own.has_room();
+        if may { self.put_as(now, keys, words, &own) } else { Ok(0) }
+    }
+
+    fn take_over(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let own = self.own(now, keys)?;
+        let may = own.is(words.value, words.from) && own.end.is_some() && own.has_room();
+        if may { self.put_as(now, keys, words, &own) } else { Ok(0) }
+    }
+
+    fn keep_as(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let own = self.own(now, keys)?;
+        let may_heal = words.last == b"1" && own.held == Ok(None) && !own.has_companion;
+        match own.is(words.value, words.token) {
+            true => self.put_as(now, keys, words, &own),
+            false if may_heal => self.put_as(now, keys, words, &own).map(|_| 2),
+            false => Ok(0),
+        }
+    }
+
+    fn free_as(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let own = self.own(now, keys)?;
+        let is_its = own.is(words.value, words.token) && self.delete(now, keys[0]);
+        if own.seen.is_some_and(|seen| is_its || seen == words.token) {
+            self.delete(now, keys[1]);
+        }
+        Ok(is_its.into())
+    }
+
+    fn give_back(&mut self, now: Now, keys: &[&[u8]], words: Words<'_>) -> Vote {
+        let is_its = self.own(now, keys)?.seen.is_some_and(|seen| seen == words.token);
+        match self.live(now, keys[1]) {
+            Some(entry) if is_its => entry.value = Held::Companion(words.from.to_vec()),
+            _ => return Ok(0),
+        }
+        Ok(1)
     }
 }

@@ -8,7 +8,7 @@ use super::super::query::Value;
 use super::clock::Now;
 use crate::resp::{
     ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT,
-    RAISE, RELEASE, SET_MARKED,
+    LOOK_AS, RAISE, RELEASE, SET_MARKED,
 };
 use crate::token::FINGERPRINT_BYTES_MAX;
 
@@ -33,6 +33,8 @@ pub(super) enum Held {
     Text(Vec<u8>),
     /// Shares of a resource, by their tokens, with their ends.
     Shares(HashMap<Vec<u8>, Instant>),
+    /// The token beside a caller's value.
+    Companion(Vec<u8>),
 }
 
 #[derive(Debug)]
@@ -84,7 +86,7 @@ impl Keys {
         }
         match self.live(now, key).map(|entry| &entry.value) {
             Some(Held::Text(value)) => Ok(Some(value.clone())),
-            Some(Held::Shares(_)) => Err(WRONG_TYPE),
+            Some(Held::Shares(_) | Held::Companion(_)) => Err(WRONG_TYPE),
             None => Ok(None),
         }
     }
@@ -189,6 +191,7 @@ impl Keys {
         }
         let vote = match (std::str::from_utf8(script), keys, args) {
             (Ok(INSPECT), [key, ..], _) => return self.inspect(now, key),
+            (Ok(LOOK_AS), ..) => return self.own(now, keys)?.shown(),
             (Ok(RELEASE), [key, ..], [token, ..]) => {
                 i64::from(self.holds(now, key, token)? && self.delete(now, key))
             }

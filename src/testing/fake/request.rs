@@ -1,11 +1,12 @@
 //! Commands as clients send them: arrays of bulk strings. And replies as servers send them.
 
 use super::super::query::Value;
+use crate::resource::RESOURCES_MAX;
 
 /// The longest command: a resource name, a token and a script are far shorter.
 pub(super) const REQUEST_BYTES_MAX: usize = 64 * 1024;
-/// Most words of a command; the longest script call has eight.
-const ARGS_MAX: usize = 16;
+/// Most words of a command: a script for a large set, with all that stands around its keys.
+const ARGS_MAX: usize = RESOURCES_MAX + 16;
 /// Most bytes of a length, including its prefix and line end.
 const NUMBER_BYTES_MAX: usize = 16;
 /// The longest text of an error or a status.
@@ -114,7 +115,7 @@ mod tests {
             b"PING\r\n",
             b"*0\r\n",
             b"*-1\r\n",
-            b"*17\r\n",
+            b"*145\r\n",
             b"*1\n",
             b"*\r\n",
             b"*1\r\n+",

@@ -61,6 +61,10 @@ canaries! {
         ExtendsNothing: "the peer extends a lock that muxlock holds",
     }
     muxlock_releases_too_late: { TakesValue: "muxlock has changed the peer's lock" }
+    peer_is_known_by_its_value: {
+        OtherKey: "the masters do not have one value",
+        DeletesNothing: "the peer does not end the lock with its value",
+    }
 }
 
 #[test]

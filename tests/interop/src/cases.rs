@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use muxlock::{LockError, LockGuard, Redlock};
+use muxlock::{LockError, LockGuard, Owner, Redlock};
 
 use crate::clock::{becomes_true, now, pause, pause_until};
 use crate::scene::{LATE_MAX, NAME, Scene};
@@ -197,10 +197,11 @@ pub fn muxlock_releases_too_late(scene: &Scene, peer: &mut dyn Peer) -> Result<(
 type Take = fn(&Redlock) -> Result<LockGuard, LockError>;
 
 /// Those that have the resource [`NAME`].
-const KINDS: [(&str, Take); 4] = [
+const KINDS: [(&str, Take); 5] = [
     ("a lock of two resources", |redlock| redlock.try_lock_all([NAME, "another"], LONG)),
     ("a share", |redlock| redlock.try_read(NAME, LONG)),
     ("all shares", |redlock| redlock.try_write(NAME, LONG)),
+    ("a lock with a value", |redlock| redlock.try_lock_as(NAME, "mine", LONG)),
     ("what was all shares", |redlock| redlock.try_write(NAME, LONG)?.downgrade(LONG)),
 ];
 
@@ -225,6 +226,26 @@ pub fn other_kinds_exclude_the_peer(scene: &Scene, peer: &mut dyn Peer) -> Resul
         scene.expect_no_keys()?;
     }
     Ok(())
+}
+
+/// Who has the same value is no holder, and ends the lock of the other: in both directions.
+pub fn peer_is_known_by_its_value(scene: &Scene, peer: &mut dyn Peer) -> Result<(), Failure> {
+    ensure!(peer.lock(NAME, LONG)?, "the peer does not get a free lock");
+    let value = scene.owner()?;
+    let owner = scene.redlock.owner(NAME)?;
+    ensure!(owner == Owner::Value(value.clone().into()), "muxlock sees another owner");
+    let refused = scene.redlock.try_lock_as(NAME, &value, LONG).err();
+    ensure!(refused.is_some_and(|error| error.is_contended()), "muxlock has the lock, too");
+    ensure!(scene.owner()? == value, "the key has another value");
+    let released = scene.redlock.release_as(NAME, &value)?;
+    ensure!(released.confirmed >= 3, "muxlock does not end the lock with the peer's value");
+    scene.expect_no_keys()?;
+
+    let lock = scene.redlock.try_lock_as(NAME, &value, LONG)?;
+    pause(SETTLE);
+    peer.unlock()?;
+    ensure!(!lock.unlock()?.was_held(), "the peer does not end the lock with its value");
+    scene.expect_no_keys()
 }
 
 /// A permit is a plain lock to a peer.

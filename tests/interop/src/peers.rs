@@ -77,7 +77,8 @@ macro_rules! with_peer {
                 muxlock_holds, peer_holds, each_follows_the_other,
                 lock_of_the_peer_expires, lock_of_muxlock_expires, muxlock_extends,
                 peer_releases_too_late, muxlock_releases_too_late,
-                other_kinds_exclude_the_peer, permits_exclude_the_peer $(, $case)*
+                other_kinds_exclude_the_peer, permits_exclude_the_peer,
+                peer_is_known_by_its_value $(, $case)*
             ] }
 
             $(#[$attribute])*

@@ -214,6 +214,7 @@ impl Script<'_> {
             "math.min" => Value::Number(fold(arguments, f64::min)?),
             "string.format" => formatted(arguments)?,
             "string.len" => Value::Number(text(first)?.len() as f64),
+            "string.sub" => part(arguments)?,
             _ => panic!("the function {name} is not known"),
         })
     }
@@ -231,6 +232,15 @@ fn formatted(arguments: &[Value]) -> Result<Value, Failure> {
         }
         _ => panic!("this format is not known: {arguments:?}"),
     }
+}
+
+/// Of a text, from a place to another one, both counted from its beginning.
+fn part(arguments: &[Value]) -> Result<Value, Failure> {
+    let [whole, from, to] = arguments else { panic!("two places are needed: {arguments:?}") };
+    let (whole, from, to) = (text(whole)?, number(from)?, number(to)?);
+    assert!(from >= 1.0 && to >= from, "places from the end are not known");
+    let to = whole.len().min(to as usize);
+    Ok(Value::Text(whole.get(from as usize - 1..to).unwrap_or_default().to_vec()))
 }
 
 fn element(list: &Value, index: f64) -> Result<Value, Failure> {
