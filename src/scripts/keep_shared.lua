@@ -1,6 +1,6 @@
 local k,vote,at=KEYS[first],0,now+tonumber(ARGV[2])
 local kind=redis.call("TYPE",k)["ok"]
-local may_heal=ARGV[3]=="1"and redis.pcall("GET",KEYS[first+1])~="intent"
+local may_heal=ARGV[3]=="1"and redis.pcall("GET",KEYS[first+1])~=""
 if kind=="string"then
 if redis.call("GET",k)==ARGV[1] then
 at=math.max(at,now+redis.call("PTTL",k))

@@ -310,7 +310,7 @@ fn scripts_of_every_form_have_the_replies_of_a_real_master() {
     const TOKENS: [&str; 3] = [
         "0123456789abcdef0123456789abcdef01234567",
         "89abcdef0123456789abcdef0123456789abcdef",
-        "intent",
+        "",
     ];
     const TTLS: [&str; 4] = ["20000", "60000", "600000", "3000000"];
     let sets = [form!("take_all"), form!("keep_all"), [FREE_ALL; 2]];

@@ -229,15 +229,25 @@ fn waiting_writer_holds_new_readers_off() {
     nothing_is_left(&masters);
 }
 
-/// K6: a lock of that very name is no sign, and is not overwritten.
+/// K6: a lock of that very name is no sign, whatever its value is: it is neither overwritten nor
+/// deleted.
 #[test]
 fn lock_with_the_name_of_a_sign_is_a_lock() {
     let (masters, redlock) = start(3);
-    let lock = redlock.try_lock("a:intent", TTL).unwrap();
-    let reader = redlock.try_read("a", TTL).unwrap();
-    assert!(redlock.try_write_for("a", TTL, SHORT).unwrap_err().is_contended());
-    assert!(reader.unlock().unwrap().was_held());
-    assert!(lock.unlock().unwrap().was_held());
+    let locks = [
+        redlock.try_lock("a:intent", TTL),
+        redlock.try_lock_as("b:intent", "intent", TTL),
+        redlock.try_lock_as("c:intent", "\0", TTL),
+    ];
+    for (lock, name) in locks.into_iter().zip(["a", "b", "c"]) {
+        let reader = redlock.try_read(name, TTL).unwrap();
+        assert!(redlock.try_write_for(name, TTL, SHORT).unwrap_err().is_contended());
+        assert!(reader.unlock().unwrap().was_held());
+        assert!(redlock.try_write(name, TTL).unwrap().unlock().unwrap().was_held());
+        let sign = format!("{name}:intent");
+        assert!(redlock.try_lock_as(&sign, "other", TTL).unwrap_err().is_contended());
+        assert!(lock.unwrap().unlock().unwrap().was_held());
+    }
     nothing_is_left(&masters);
 }
 

@@ -504,7 +504,7 @@ fn any_form(choices: &mut Choices) -> Vec<String> {
             let words: &[&str] = match (n, choices.below(7)) {
                 (12, 0) => &["ZADD", key, "5", token],
                 (12, 1) => &["HSET", key, "field", token],
-                (12, 2) => &["SET", &intent, "intent", "PX", set],
+                (12, 2) => &["SET", &intent, "", "PX", set],
                 (12, 3) => &["SET", &intent, token, "NX", "PX", set],
                 (12, 4) => &["ZREM", key, token],
                 (12, 5) => &["ZREMRANGEBYSCORE", key, "-inf", "7"],

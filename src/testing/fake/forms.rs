@@ -17,7 +17,7 @@ use crate::token::LockToken;
 /// Most shares of one resource.
 const SHARES_MAX: usize = 20_000;
 /// The value of the sign that a waiting writer leaves.
-const INTENT: &[u8] = b"intent";
+const INTENT: &[u8] = b"";
 
 /// The arguments that all of these scripts have.
 #[derive(Clone, Copy)]
