@@ -1226,6 +1226,42 @@ fn lock_that_was_taken_over_is_freed_where_the_take_over_was_lost() {
     assert!(said.iter().all(|said| said == "free r r:as"), "{said:?}");
 }
 
+/// K14: nor does the order in which its commands are found to be lost matter: of many, some are
+/// found later.
+#[test]
+fn release_of_a_lock_that_was_taken_over_stays_one_whatever_is_found_lost_before() {
+    const MANY: usize = 400;
+    let mut scenario = Scenario::ready(3);
+    let token = *locked(&mut scenario, own()).token();
+    for i in 0..MANY {
+        once(&mut scenario, plain(&format!("other {i}")));
+    }
+    once(&mut scenario, own().take_over(&token));
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    for _ in 0..MANY {
+        scenario.replies([0, 1], Reply::Ok);
+    }
+    scenario.replies([0, 1], YES);
+    let results: Vec<Done> = std::iter::from_fn(|| scenario.done()).collect();
+    assert_eq!(results.len(), MANY + 1);
+    // The others are still held.
+    let last = results.into_iter().next_back();
+    let Some(Done::Acquired(Ok(lease))) = last else { panic!("{last:?}") };
+    assert_eq!(lease.resource(), &own());
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.replies([0, 1], YES);
+    // What is left of the lost ones is looked at in later turns.
+    scenario.pass(Duration::ZERO);
+    let acted = reconnect(&mut scenario, 2);
+    scenario.looked(acted);
+    scenario.drain();
+    let said = scenario.take_said();
+    assert!(said.iter().any(|said| said == "free r r:as"), "{said:?}");
+    assert!(said.iter().all(|said| said != "give back r r:as"), "{said:?}");
+}
+
 /// K11: it cannot be shared.
 #[test]
 fn lock_with_a_value_does_not_become_a_share() {

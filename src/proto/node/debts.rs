@@ -15,7 +15,7 @@ use crate::proto::OPERATIONS_MAX;
 use crate::proto::command::Reply;
 use crate::proto::lease::Doubt;
 use crate::proto::round::{Claim, Kind};
-use crate::resource::Resource;
+use crate::resource::{Form, Resource};
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
@@ -519,9 +519,10 @@ impl Debt {
         (!due.is_certainly_past(debt.expires)).then_some(debt)
     }
 
-    /// The lock may have become a share since (K7): its release frees what was held alone, too.
+    /// The lock may have become a share since (K7): its release frees what was held alone, too. A
+    /// take-over that is found to be lost later than its lock's release gives nothing back (K14).
     fn note_key(&mut self, key: &Resource) {
-        if key.is_scripted() {
+        if key.is_scripted() && key.form() != Form::TakeOver {
             self.key = key.clone();
         }
     }
