@@ -259,9 +259,15 @@ impl Queues {
         }
     }
 
-    /// Until when the line leaves the lock to others, after it has had it (W7).
-    pub(super) fn yields_until(&self, now: Moment, key: &Resource) -> Option<Moment> {
-        self.by_key.get(key)?.yields.filter(|until| now < *until)
+    /// Until when the line leaves the lock to others, after it has had it (W7). Whose patience ends
+    /// before that does not.
+    pub(super) fn yields_until(
+        &self,
+        now: Moment,
+        key: &Resource,
+        give_up_at: Moment,
+    ) -> Option<Moment> {
+        self.by_key.get(key)?.yields_until(now, give_up_at)
     }
 
     /// Whether the line has taken the lock so often in a row that it is time to look whether others
@@ -280,6 +286,10 @@ impl Queue {
     /// How long a row may become: a line that knows nothing of others looks sooner.
     fn row_max(&self) -> u32 {
         TURN_MAX.min(ROW_FIRST << self.rows_alone.min(TURN_MAX))
+    }
+
+    fn yields_until(&self, now: Moment, give_up_at: Moment) -> Option<Moment> {
+        self.yields.filter(|until| now < *until && *until < give_up_at)
     }
 
     fn is_crowded(&self, now: Moment) -> bool {
@@ -338,7 +348,7 @@ impl Engine {
             }
             None => {
                 queue.first = Some(id);
-                let yields = queue.yields.is_some_and(|until| now < until);
+                let yields = queue.yields_until(now, give_up_at).is_some();
                 let is_crowded = queue.is_crowded(now);
                 match held_until {
                     None if is_crowded || yields => {

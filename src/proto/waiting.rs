@@ -499,13 +499,13 @@ impl Engine {
         let Some(stand) = self.stands.get(number) else {
             return;
         };
-        let Some((op, _)) = self.waiting_first(stand) else {
+        let Some((op, give_up_at)) = self.waiting_first(stand) else {
             return;
         };
         let heeds = self.heeded(stand.refused).contains(node);
         // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
         let is_free = left == ABSENT && (heeds || place > 1);
-        let yields = self.queues.yields_until(now, &stand.key).filter(|_| is_free);
+        let yields = self.queues.yields_until(now, &stand.key, give_up_at).filter(|_| is_free);
         let stand = self.stand(number);
         match place {
             // Strangers find it free only by chance.

@@ -907,6 +907,20 @@ fn w7_beside_strangers_a_lock_that_is_held_again_is_watched_at_once() {
     assert!(sets(&s.drain()));
 }
 
+/// Whose patience ends before that tries at once.
+#[test]
+fn w7_beside_strangers_short_patience_is_not_spent_unasked() {
+    let mut s = queueing();
+    let (_, lease) = held_through_queue(&mut s);
+    s.engine.release(s.now, lease);
+    s.drain();
+    s.replies(0..NODES, Reply::Integer(1));
+    assert!(s.done().is_some());
+    let until = s.now.after(Duration::from_millis(1));
+    s.acquire(TTL, Patience::Until(until));
+    assert!(sets(&s.drain()));
+}
+
 /// Nobody else was seen for a second.
 #[test]
 fn w7_beside_strangers_that_have_gone_it_tries_at_once() {
