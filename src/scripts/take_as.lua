@@ -1,5 +1,6 @@
 if not held and(is_ours or redis.call("EXISTS",c)==0)then
-redis.call("SET",k,value,"PX",ARGV[2])
+redis.call("PEXPIREAT",c,0)
 redis.call("HSET",c,"muxlock",ARGV[1])
+redis.call("SET",k,value,"PX",ARGV[2])
 vote=1
 end

@@ -340,6 +340,21 @@ fn copy_that_another_make_set_or_prolonged_is_not_counted() {
     }
 }
 
+/// K11: a user without one of the rights gets no vote, and leaves no key.
+#[test]
+fn value_without_a_right_gets_no_vote_and_leaves_nothing() {
+    for right in ["-set", "-hset", "-hget", "-exists", "-pexpireat"] {
+        let (masters, _redlock) = start(1);
+        let user = ["ACL", "SETUSER", "limited", "on", ">pass", "~*", "&*", "+@all", right];
+        ask(&masters[0], &user);
+        let url = masters.urls()[0].replace("://", "://limited:pass@");
+        let limited = all_ready(&patient([url]));
+        let error = limited.try_lock_as("a", "mine", TTL).unwrap_err();
+        assert_eq!(error.kind(), LockErrorKind::Unavailable, "{right}: {error}");
+        nothing_is_left(&masters);
+    }
+}
+
 /// K15: what a quorum says, and nothing else.
 #[test]
 fn owner_is_what_a_quorum_says() {
