@@ -325,9 +325,11 @@ fn take_over_that_fails_gives_the_lock_back() {
 #[test]
 fn copy_that_another_make_set_or_prolonged_is_not_counted() {
     let (masters, redlock) = start(1);
-    let change: [&[&[&str]]; 2] = [
+    let change: [&[&[&str]]; 4] = [
         &[&["DEL", "a"], &["SET", "a", "mine", "NX", "PX", "20000"]],
+        &[&["DEL", "a"], &["SET", "a", "mine", "NX", "PX", "5000"]],
         &[&["PEXPIRE", "a", "20000"]],
+        &[&["PEXPIRE", "a", "5000"]],
     ];
     for commands in change {
         let mut lock = redlock.try_lock_as("a", "mine", TTL).unwrap();
