@@ -269,16 +269,19 @@ impl Redlock {
     /// Takes over the lock that has this value, also one of another make, and makes it live for at
     /// least `ttl` from now on. It asks all masters first, as [`owner`](Redlock::owner) does.
     ///
-    /// From then on, the former guard extends and releases nothing. It is not told, and believes in
-    /// its lock until the end of its validity, at most: call this when its work has stopped. If
-    /// two take a lock over at a time, one of them gets it.
+    /// From then on, a former guard with this value extends and releases nothing. It is not told,
+    /// and believes in its lock until the end of its validity, at most: call this when its work has
+    /// stopped. A plain lock, or one of another make, is known by its key alone: its former holder
+    /// can still release it, or extend it and thereby end this one. If two take a lock over at a
+    /// time, at most one of them gets it.
     ///
     /// # Errors
     /// The same as [`try_lock`](Redlock::try_lock), and
     /// [`InvalidValue`](crate::LockErrorKind::InvalidValue). It is
     /// [`Contended`](crate::LockErrorKind::Contended) if no quorum has this value, or has it from
     /// the same attempt. The lock is left to its former guard, whose extensions may have failed
-    /// meanwhile; masters may have prolonged it.
+    /// meanwhile; masters may have prolonged it. If that guard released it meanwhile, keys may be
+    /// left until they expire.
     pub fn extend_as(
         &self,
         resource: impl AsRef<[u8]>,
