@@ -257,7 +257,9 @@ impl Engine {
         // Each iteration takes one of them out of the queue.
         loop {
             let is_it = |round: &usize| {
-                !self.rounds[*round].kind.is_release() && self.rounds.claim(*round).token == token
+                let kind = self.rounds[*round].kind;
+                let is_other = kind.is_release() || kind.is_inspection();
+                !is_other && self.rounds.claim(*round).token == token
             };
             let Some(round) = self.nodes[node].retract(is_it) else {
                 return was_set;
@@ -291,5 +293,70 @@ impl Engine {
             unknown: tally.failed() + tally.undecided(),
             was_valid,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Builder;
+    use crate::error::LockError;
+    use crate::proto::node::Debt;
+    use crate::proto::{Done, Entropy};
+    use crate::validity::Ttl;
+
+    struct Sevens;
+
+    impl Entropy for Sevens {
+        fn token(&mut self, _: Moment) -> Option<[u8; 20]> {
+            Some([7; 20])
+        }
+
+        fn next_u64(&mut self) -> u64 {
+            7
+        }
+    }
+
+    fn engine() -> Engine {
+        let config = Builder::default().node("redis://127.0.0.1").config().unwrap();
+        Engine::new(Arc::new(config), Box::new(Sevens))
+    }
+
+    /// With a caller's value, and for how long.
+    fn own() -> (Resource, Ttl) {
+        let own = Resource::with_value("own", "mine").unwrap();
+        (own, Ttl::new(Duration::from_secs(10)).unwrap())
+    }
+
+    /// K13: such a release would find the next lock of another make just as well.
+    #[test]
+    fn release_without_a_token_is_not_owed() {
+        let (mut engine, now, (key, ttl)) = (engine(), Moment::from_nanos(1_000), own());
+        for (token, is_owed) in
+            [(LockToken::NOBODY, false), (LockToken::from_random([1; 20]), true)]
+        {
+            let claim = Claim { key: key.clone(), token, ttl };
+            engine.nodes.owe(now, 0, token, Debt::of_release(now, &claim, None));
+            assert_eq!(engine.nodes.may_owe(), is_owed);
+        }
+    }
+
+    /// K13: the release of another make's lock has no token, and an inspection has none.
+    #[test]
+    fn release_without_a_token_withdraws_no_inspection() {
+        let (mut engine, now, (own, ttl)) = (engine(), Moment::from_nanos(1_000), own());
+        let other = Resource::new("other").unwrap();
+        let inspection = engine.inspect(now, other).unwrap();
+        let lease = Lease::restored(own, LockToken::NOBODY, ttl, Moment::from_nanos(0));
+        let release = engine.release(now, lease);
+        engine.handle_disconnected(now, 0, NodeOutcome::NotConnected);
+        let is_unavailable = |error: &LockError| error.kind() == LockErrorKind::Unavailable;
+        let released = engine.take_done(now, release);
+        assert!(matches!(released, Some(Done::Released(Err(error))) if is_unavailable(&error)));
+        let inspected = engine.take_done(now, inspection);
+        assert!(matches!(inspected, Some(Done::Inspected(_))), "{inspected:?}");
     }
 }
