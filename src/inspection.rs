@@ -283,4 +283,23 @@ mod tests {
              a value of another type; node 2 10.0.0.2: not connected yet)";
         assert!(shown.ends_with(nodes), "{shown}");
     }
+
+    /// K13: of those that have the value, and of no others, however many they are.
+    #[test]
+    fn token_is_that_beside_the_value() {
+        let token = |byte| LockToken::from_random([byte; 20]);
+        let said = |said: &[(&str, LockToken)]| {
+            let mut inspection = inspection(&vec![held("aa", 9); said.len()]);
+            for (node, (value, token)) in inspection.nodes.iter_mut().zip(said) {
+                let value = value.as_bytes().into();
+                node.owned = Some(Box::new(Owned { value, token: *token }));
+            }
+            inspection
+        };
+        let (mine, theirs) = (("mine", token(1)), ("theirs", token(2)));
+        assert_eq!(said(&[mine, theirs, theirs]).token_beside(b"mine"), token(1));
+        assert_eq!(said(&[("mine", token(3)), mine, mine]).token_beside(b"mine"), token(1));
+        assert_eq!(said(&[mine, mine, ("mine", token(3))]).token_beside(b"mine"), token(1));
+        assert_eq!(said(&[theirs; 3]).token_beside(b"mine"), LockToken::NOBODY);
+    }
 }

@@ -1226,6 +1226,26 @@ fn lock_that_was_taken_over_is_freed_where_the_take_over_was_lost() {
     assert!(said.iter().all(|said| said == "free r r:as"), "{said:?}");
 }
 
+/// K14: and also where both were lost.
+#[test]
+fn lock_that_was_taken_over_is_freed_where_its_release_was_lost_too() {
+    let mut scenario = Scenario::ready(3);
+    let token = *locked(&mut scenario, own()).token();
+    once(&mut scenario, own().take_over(&token));
+    scenario.drain();
+    scenario.replies([0, 1], YES);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.replies([0, 1], YES);
+    lost(&mut scenario, 2);
+    let acted = reconnect(&mut scenario, 2);
+    scenario.looked(acted);
+    scenario.drain();
+    let said = scenario.take_said();
+    assert!(!said.is_empty() && said.iter().all(|said| said == "free r r:as"), "{said:?}");
+}
+
 /// K14: nor does the order in which its commands are found to be lost matter: of many, some are
 /// found later.
 #[test]

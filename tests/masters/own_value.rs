@@ -342,6 +342,66 @@ fn copy_that_another_make_set_or_prolonged_is_not_counted() {
     }
 }
 
+/// K11: no end is rounded down.
+#[test]
+fn value_lives_no_shorter_than_asked() {
+    let (masters, redlock) = start(1);
+    let number = |value: &Value| match value {
+        Value::Bulk(digits) => std::str::from_utf8(digits).unwrap().parse::<i64>().unwrap(),
+        Value::Integer(number) => *number,
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..20 {
+        let Value::Array(before) = ask(&masters[0], &["TIME"]) else { panic!("no time") };
+        let before_us = number(&before[0]) * 1_000_000 + number(&before[1]);
+        let lock = redlock.try_lock_as("a", "mine", TTL).unwrap();
+        let end_ms = number(&ask(&masters[0], &["PEXPIRETIME", "a"]));
+        assert!(end_ms * 1_000 >= before_us + TTL_MS * 1_000, "{end_ms} {before_us}");
+        assert!(lock.unlock().unwrap().was_held());
+    }
+}
+
+/// K11, K12, K14: a server whose marker is gone may have forgotten a lock: whatever the script has
+/// done there, its answer is no vote.
+#[test]
+fn nothing_is_counted_where_the_flush_marker_is_gone() {
+    macro_rules! script {
+        ($name:literal) => {
+            concat!(
+                include_str!("../../src/scripts/form_marker.lua"),
+                include_str!("../../src/scripts/as.lua"),
+                include_str!(concat!("../../src/scripts/", $name, ".lua")),
+                include_str!("../../src/scripts/as_ends.lua"),
+            )
+        };
+    }
+    let (masters, redlock) = start(1);
+    let _lock = redlock.try_lock_as("a", "mine", TTL).unwrap();
+    let Value::Bulk(token) = ask(&masters[0], &["HGET", "a:as", "muxlock"]) else {
+        panic!("it is held");
+    };
+    let token = std::str::from_utf8(&token).unwrap();
+    // In this order, each finds what the one before it has left.
+    let table = [(script!("keep_as"), ""), (script!("take_over"), token), (script!("take_as"), "")];
+    for (script, from) in table {
+        let words = ["EVAL", script, "3", "marker", "a", "a:as", token, "10000", "0", "500"];
+        let words = [&words[..], &["mine", from]].concat();
+        ask(&masters[0], &["DEL", "marker"]);
+        if script == script!("take_as") {
+            ask(&masters[0], &["DEL", "a", "a:as"]);
+        }
+        for _ in 0..2 {
+            let said = ask(&masters[0], &words);
+            assert!(matches!(said, Value::Integer(-500..=-1)), "{said:?}");
+        }
+        ask(&masters[0], &["SET", "marker", "1"]);
+        if script == script!("take_as") {
+            ask(&masters[0], &["DEL", "a", "a:as"]);
+        }
+        assert_eq!(ask(&masters[0], &words), Value::Integer(1), "the control");
+    }
+}
+
 /// K11: a user without one of the rights gets no vote, and leaves no key.
 #[test]
 fn value_without_a_right_gets_no_vote_and_leaves_nothing() {
