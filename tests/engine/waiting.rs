@@ -734,8 +734,20 @@ fn w7_without_a_place_it_lets_others_come_first() {
     assert!(s.done().is_some());
     patient(&mut s);
     assert_eq!(s.drain(), [], "no node gives it a place, and others wait");
-    s.pass(STAGGER);
+    s.pass(Duration::from_millis(2) - Duration::from_nanos(1));
+    assert_eq!(s.drain(), [], "a stagger is not over");
+    s.pass(Duration::from_nanos(1));
     assert!(sets(&s.drain()));
+    let lease = granted(&mut s);
+    s.engine.release(s.now, lease);
+    s.drain();
+    s.replies(0..NODES, Reply::Integer(1));
+    assert!(s.done().is_some());
+    let until = s.now.after(Duration::from_millis(1));
+    s.acquire(TTL, Patience::Until(until));
+    assert_eq!(s.drain(), []);
+    s.pass(Duration::from_millis(1));
+    assert!(s.acquired().is_err(), "no wait goes beyond the patience");
 }
 
 /// A node that reads nothing, or has stood still for too long.
