@@ -857,6 +857,27 @@ fn w7_without_others_it_tries_at_once() {
     assert!(sets(&s.drain()));
 }
 
+/// A lock that a line passes on within its turn was given up by no stranger.
+#[test]
+fn w7_locks_of_its_own_turn_are_no_strangers() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 1, HELD);
+    patient(&mut s);
+    s.drain();
+    s.tell(gate, "gresource");
+    s.drain();
+    let lease = granted(&mut s);
+    s.drain();
+    s.engine.release(s.now, lease);
+    assert!(matches!(s.drain()[..], [.., Acted::Set(..)]), "the next of the line");
+    s.replies(0..NODES, Reply::Integer(1));
+    assert!(s.done().is_some());
+    let lease = granted(&mut s);
+    s.drain();
+    again(&mut s, lease);
+    assert!(sets(&s.drain()));
+}
+
 /// It queues up, so that others see it, and finds the lock free: it looks no sooner than `after`,
 /// and takes it then.
 fn yields(s: &mut Scenario, gate: usize, after: Duration) -> Lease {
