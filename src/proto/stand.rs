@@ -93,6 +93,8 @@ pub(super) struct Stand {
     pub(super) was_changed: bool,
     /// Whether it was started by a word of the one before it in the queue.
     pub(super) was_told: bool,
+    /// Whether the lock was seen to be held since its line had it.
+    pub(super) saw_held: bool,
     /// Whether a change may be one that leaves the lock held.
     pub(super) doubts: bool,
 }
@@ -127,6 +129,7 @@ impl Stand {
             was_woken: false,
             was_changed: false,
             was_told: false,
+            saw_held: false,
             doubts: false,
         }
     }

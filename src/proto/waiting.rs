@@ -82,7 +82,7 @@ impl Engine {
         }
         let stand = self.stand(number);
         (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
-        stand.held = None;
+        (stand.held, stand.saw_held) = (None, true);
         stand.refused = refused;
         stand.free_since = None;
         stand.forget_watch();
@@ -496,6 +496,7 @@ impl Engine {
         };
         self.stats.queued += u64::from(stand.place.is_none());
         stand.stand_at(now, place);
+        stand.saw_held |= left != ABSENT;
         let Some(stand) = self.stands.get(number) else {
             return;
         };
@@ -622,6 +623,7 @@ impl Engine {
         }
         let stand = self.stand(number);
         if left != ABSENT {
+            stand.saw_held = true;
             stand.armed.insert(node);
         }
         if let Ok(left @ 0..) = u64::try_from(left) {
@@ -792,7 +794,8 @@ impl Engine {
             return;
         };
         // Who overtakes comes behind one that sleeps, and behind no stranger.
-        if stand.was_woken && !stand.was_told && stand.place == Some(0) {
+        let saw_held = std::mem::take(&mut stand.saw_held);
+        if stand.was_woken && !stand.was_told && saw_held && stand.place == Some(0) {
             self.queues.note_strangers(now, key);
         }
         stand.held = Some(token);

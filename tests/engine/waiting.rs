@@ -926,6 +926,22 @@ fn w7_beside_strangers_it_leaves_the_lock_for_a_stagger() {
     assert!(sets(&s.drain()));
 }
 
+/// Who finds the lock free, and has seen no holder, takes it from no stranger: alone, a line that
+/// takes it again and again does not yield for ever.
+#[test]
+fn w7_who_is_alone_is_no_stranger_to_itself() {
+    let mut s = queueing();
+    let (gate, mut lease) = held_through_queue(&mut s);
+    let over = s.now.after(Duration::from_secs(1));
+    while s.now < over {
+        again(&mut s, lease);
+        lease = yields(&mut s, gate, Duration::from_millis(2));
+        s.pass(Duration::from_millis(50));
+    }
+    again(&mut s, lease);
+    assert!(sets(&s.drain()));
+}
+
 /// It waits for no stranger that has come already.
 #[test]
 fn w7_beside_strangers_a_lock_that_is_held_again_is_watched_at_once() {
