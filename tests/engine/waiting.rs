@@ -748,6 +748,20 @@ fn w7_without_a_place_it_lets_others_come_first() {
     assert_eq!(s.drain(), []);
     s.pass(Duration::from_millis(1));
     assert!(s.acquired().is_err(), "no wait goes beyond the patience");
+    // A row ends at nodes, too, that have refused a place for now: others may stand there.
+    let mut told = 0;
+    for _ in 0..4 {
+        patient(&mut s);
+        s.pass(STAGGER);
+        assert!(sets(&s.drain()));
+        let lease = granted(&mut s);
+        s.engine.release(s.now, lease);
+        let is_told = |act: &&Acted| matches!(act, Acted::HandOn(_, _, Tell::Next));
+        told = told.max(s.drain().iter().filter(is_told).count());
+        s.replies(0..NODES, Reply::Integer(1));
+        assert!(s.done().is_some());
+    }
+    assert_eq!(told, NODES);
 }
 
 /// A node that reads nothing, or has stood still for too long.
