@@ -333,6 +333,8 @@ impl World {
                 (ChangeKind::Field, Step::Keep, _) => held.is_none(),
                 (ChangeKind::Expire, Step::Take | Step::Keep, _) => true,
                 (ChangeKind::Delete, Step::Free, false) => true,
+                // What stood beside a lock that is gone.
+                (ChangeKind::Delete, Step::Take, false) => change.key == beside,
                 _ => false,
             };
             change.key.1 != b"marker" && !(is_own && fits && may)
