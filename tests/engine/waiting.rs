@@ -685,17 +685,23 @@ fn w7_error_that_passes_leaves_the_gate_one() {
     }
 }
 
-#[test]
-fn w7_after_a_hand_on_it_stands_behind_the_others() {
-    let mut s = queueing();
-    let (gate, lease) = held_through_queue(&mut s);
+/// It has handed the lock on to three others, and wants it again. Returns its gate.
+fn again_before_others(s: &mut Scenario) -> usize {
+    let (gate, lease) = held_through_queue(s);
     s.engine.release(s.now, lease);
     s.drain();
     for node in 0..NODES {
         s.reply(node, Reply::Integer(if node == gate { 1 + 2 * 3 } else { 1 }));
     }
     assert!(s.done().is_some());
-    patient(&mut s);
+    patient(s);
+    gate
+}
+
+#[test]
+fn w7_after_a_hand_on_it_stands_behind_the_others() {
+    let mut s = queueing();
+    let gate = again_before_others(&mut s);
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)], "others wait there");
 }
 
@@ -703,14 +709,7 @@ fn w7_after_a_hand_on_it_stands_behind_the_others() {
 #[test]
 fn w7_without_a_place_it_lets_others_come_first() {
     let mut s = queueing();
-    let (gate, lease) = held_through_queue(&mut s);
-    s.engine.release(s.now, lease);
-    s.drain();
-    for node in 0..NODES {
-        s.reply(node, Reply::Integer(if node == gate { 1 + 2 * 3 } else { 1 }));
-    }
-    assert!(s.done().is_some());
-    patient(&mut s);
+    again_before_others(&mut s);
     let mut acted = s.drain();
     for _ in 0..NODES {
         let at = match acted[..] {
