@@ -220,15 +220,16 @@ impl World {
 
     /// Whether a client has tried for longer than any lock lives to get one in this bucket.
     fn may_be_obstructed(&self, client: usize, bucket: &[u8]) -> bool {
-        let is_its = |token: &[u8; 40]| {
-            self.checker.attempts.get(token).is_some_and(|attempt| attempt.client == client)
-        };
         let own = || {
-            let all = self.fences.attempts.iter();
-            all.filter(|(token, it)| it.bucket == bucket && is_its(token)).map(|(_, it)| it)
+            let all = self.fences.attempts.iter().filter(|(_, it)| it.bucket == bucket);
+            let known = all.filter_map(|(token, it)| Some((it, self.checker.attempts.get(token)?)));
+            known.filter(|(_, attempt)| attempt.client == client)
         };
-        let got = own().filter_map(|it| it.returned.as_ref()).map(|returned| returned.0).max();
-        let tried = own().map(|it| it.started).filter(|started| Some(*started) >= got).min();
+        let got = own().filter_map(|(it, _)| it.returned.as_ref()).map(|returned| returned.0).max();
+        let got = got.unwrap_or(0);
+        // One that was under way when its client got a lock may have failed after that.
+        let failed = own().filter(|(_, at)| at.heard.last().is_some_and(|it| it.read_at >= got));
+        let tried = failed.map(|(it, _)| it.started.max(got)).min();
         tried.is_some_and(|tried| self.now > tried + self.plan.max_ttl / 100 * 98)
     }
 
