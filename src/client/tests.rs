@@ -378,7 +378,8 @@ fn loss_of_a_short_lock_is_told_in_time_after_a_long_one() {
     let how = KeepAlive::default();
     let long = redlock.try_lock("long", TTL).unwrap().keep_alive(how.clone()).unwrap();
     let (sender, losses) = mpsc::channel();
-    let short = Duration::from_millis(900);
+    // On a busy machine, the loss may be told by two thirds of it too late, and is in time.
+    let short = Duration::from_secs(3);
     let how = how.notice(2 * short / 3);
     let how = how.on_loss(move |loss| sender.send(loss.remaining).unwrap());
     let short = redlock.try_lock("short", short).unwrap().keep_alive(how).unwrap();
@@ -389,7 +390,8 @@ fn loss_of_a_short_lock_is_told_in_time_after_a_long_one() {
     }
     let let_go = redlock.shared.crew.hold_desk();
     let left = losses.recv_timeout(GENEROUS).expect("the loss is reported");
-    assert!(!left.is_zero() && short.is_lost() && !long.is_lost());
+    assert!(!left.is_zero(), "told when the lock had ended");
+    assert!(short.is_lost() && !long.is_lost());
     let_go();
     drop((long, short));
     is_clean(&redlock, &servers);
