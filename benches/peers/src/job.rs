@@ -51,8 +51,15 @@ pub enum Work {
     Acquire,
     /// Acquire, and let go without waiting if the client can.
     Drop,
-    /// `size` pairs that are counted, not timed.
+    /// `size` pairs that are counted, not timed; and without the restart guard.
     Count,
+    CountUnguarded,
+    /// `size` pairs a second.
+    Steady,
+    /// The first lock of a new client.
+    First,
+    /// Nothing, with `size` locks that are kept alive.
+    Idle,
     /// Pairs over `size` resources in turn.
     Resources,
     /// `size` pairs at once on one thread.
@@ -66,7 +73,7 @@ pub enum Work {
 }
 
 impl Work {
-    const ALL: [(Work, &'static str); 13] = [
+    const ALL: [(Work, &'static str); 17] = [
         (Work::Pair, "pair"),
         (Work::Fenced, "fenced"),
         (Work::Share, "share"),
@@ -75,6 +82,10 @@ impl Work {
         (Work::Acquire, "acquire"),
         (Work::Drop, "drop"),
         (Work::Count, "count"),
+        (Work::CountUnguarded, "count-unguarded"),
+        (Work::Steady, "steady"),
+        (Work::First, "first"),
+        (Work::Idle, "idle"),
         (Work::Resources, "resources"),
         (Work::InFlight, "in-flight"),
         (Work::Threads, "threads"),
@@ -181,6 +192,8 @@ pub struct Sample {
     pub p50: f64,
     /// In nanoseconds.
     pub p99: f64,
+    pub p999: f64,
+    pub longest: f64,
     /// Pairs in a second.
     pub rate: f64,
     /// Time that the client computed for a pair, in nanoseconds.
@@ -189,8 +202,10 @@ pub struct Sample {
     pub least: f64,
     /// The most pairs that one of several clients got.
     pub most: f64,
-    /// Bytes for each operation under way.
+    /// Bytes for each operation under way, or lock that is kept alive, or of an idle client.
     pub memory: f64,
+    /// How often the client wakes up in a second.
+    pub wakes: f64,
     /// Heap allocations for each pair.
     pub allocations: f64,
     /// Instructions in user space for each pair.
@@ -208,17 +223,20 @@ pub struct Sample {
 }
 
 impl Sample {
-    fn figures(&mut self) -> [&mut f64; 17] {
+    fn figures(&mut self) -> [&mut f64; 20] {
         [
             &mut self.done,
             &mut self.failed,
             &mut self.p50,
             &mut self.p99,
+            &mut self.p999,
+            &mut self.longest,
             &mut self.rate,
             &mut self.cpu,
             &mut self.least,
             &mut self.most,
             &mut self.memory,
+            &mut self.wakes,
             &mut self.allocations,
             &mut self.instructions,
             &mut self.calls,

@@ -20,6 +20,9 @@ pub struct Column {
 const P50: Column =
     Column { title: "p50 µs", figure: |sample| sample.p50, unit: 1e3, digits: 1, ratio: true };
 const P99: Column = Column { title: "p99 µs", figure: |sample| sample.p99, ..P50 };
+const P999: Column = Column { title: "p99.9 µs", figure: |sample| sample.p999, ..P50 };
+const LONGEST: Column =
+    Column { title: "longest µs", figure: |sample| sample.longest, ratio: false, ..P50 };
 const CPU: Column = Column { title: "CPU µs", figure: |sample| sample.cpu, ..P50 };
 const RATE: Column =
     Column { title: "pairs/s", figure: |sample| sample.rate, unit: 1.0, digits: 0, ratio: true };
@@ -57,6 +60,10 @@ const CALLS: Column =
     Column { title: "system calls", figure: |sample| sample.calls, digits: 1, ..FAILED };
 const MEMORY: Column =
     Column { title: "bytes/operation", figure: |sample| sample.memory, ..FAILED };
+
+const KEPT_MEMORY: Column = Column { title: "bytes on the heap", ..MEMORY };
+const WAKES: Column =
+    Column { title: "wake-ups/s", figure: |sample| sample.wakes, digits: 2, ..FAILED };
 
 impl Column {
     /// What an entry has in it, in its unit.
@@ -112,6 +119,8 @@ impl Question {
             Question::Resources => {
                 vec![Column { ratio: false, ..P50 }, Column { ratio: false, ..CPU }, FAILED]
             }
+            Question::Steady => vec![P50, P99, P999, LONGEST, CPU, FAILED],
+            Question::Rest => vec![P50, P99, WAKES, KEPT_MEMORY, FAILED],
         }
     }
 
@@ -132,6 +141,8 @@ impl Question {
             Question::Contention => "One lock that many processes want",
             Question::Growth => "Up to a hundred thousand pairs at once",
             Question::Resources => "Many resources",
+            Question::Steady => "Ten minutes of a low rate",
+            Question::Rest => "A client that does little",
         }
     }
 
@@ -161,7 +172,8 @@ impl Question {
                  difference of two runs of different length, divided by the difference in pairs. \
                  Beneath such a tool a pair takes longer, so what a client does every so many \
                  milliseconds, such as muxlock's looks at the masters' clocks, weighs more than it \
-                 does otherwise. Allocations are counted by the process itself."
+                 does otherwise: without the guard, there are none. Allocations are counted by the \
+                 process itself."
             }
             Question::Drop => {
                 "The release is sent, and nobody waits for the answer; redlock's guard cannot do \
@@ -191,7 +203,10 @@ impl Question {
                  write, and is counted as a pair. One thread is compared with pairs of the floor, \
                  several with as many pairs at once on one thread."
             }
-            Question::Masters => "One pair after the other.",
+            Question::Masters => {
+                "One pair after the other. In the last case, five masters and nine in the same \
+                 turns."
+            }
             Question::HandOff => {
                 "Each has a client of its own, with default settings, and holds the lock for 1 ms. \
                  Least and most is what single clients got in one turn."
@@ -217,6 +232,19 @@ impl Question {
                 "One pair after the other, over so many resources in turn: a client that kept \
                  anything for each would grow."
             }
+            Question::Steady => {
+                "2,000 pairs in a second, for ten minutes; the floor does the same for two, so its \
+                 longest pair is one of fewer. A pair that is late because the one before it took \
+                 too long is timed from when it should have begun. The machine is shared: the \
+                 longest pair is also the longest time that the machine did something else."
+            }
+            Question::Rest => {
+                "The first lock of a new client, from before its connections are made: muxlock \
+                 also asks each master for its age, role and settings. Then a client that is not \
+                 used, without a lock and with locks that it keeps alive, of a TTL of 2 s: how \
+                 often one of its threads wakes up, and what it has on the heap, or has for each \
+                 lock that it keeps."
+            }
         }
     }
 
@@ -229,6 +257,8 @@ impl Question {
             }
             Question::Counts => rows(title, INSTRUCTIONS, None, cells),
             Question::Swap => rows(title, RATE, None, cells),
+            Question::Steady => rows(title, P50, Some(P99), cells),
+            Question::Rest => rows(title, P50, None, &cells[..cells.len().min(1)]),
             Question::Distance => rows(title, FAR_P50, None, cells),
             Question::HandOff => rows(title, HAND_OFFS, None, cells),
             Question::Contention => rows(title, GRANTS, None, cells),

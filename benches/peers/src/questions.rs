@@ -47,6 +47,16 @@ pub const MUXLOCK_IN_FLIGHT: &str = "muxlock, one thread";
 pub const MUXLOCK_THREADS: &str = "muxlock, threads";
 /// From one lock to the next.
 pub const MUXLOCK_SWAP: &str = "muxlock, swap";
+/// Without the guard against masters that forget.
+pub const MUXLOCK_UNGUARDED: &str = "muxlock, no guard";
+/// Of five masters and of nine, in the same turns.
+pub const FIVE_AND_NINE: &str = "5 and 9";
+pub const FLOOR_OF: [&str; 2] = ["floor, 5", "floor, 9"];
+pub const MUXLOCK_OF: [&str; 2] = ["muxlock, 5", "muxlock, 9"];
+/// Pairs in a second of a client that has little to do.
+const STEADY_RATE: usize = 2_000;
+/// Locks that an idle client keeps alive.
+const KEPT: usize = 1_000;
 /// Above this number of operations at once, a turn is as long as they need to end a few times.
 const ONE_OPERATION: Duration = Duration::from_micros(80);
 
@@ -70,11 +80,13 @@ pub enum Question {
     Contention,
     Growth,
     Resources,
+    Steady,
+    Rest,
 }
 
 impl Question {
     /// All, in the order of asking.
-    pub const ALL: [Question; 14] = [
+    pub const ALL: [Question; 16] = [
         Question::Pairs,
         Question::Fenced,
         Question::Kinds,
@@ -89,6 +101,8 @@ impl Question {
         Question::Contention,
         Question::Growth,
         Question::Resources,
+        Question::Steady,
+        Question::Rest,
     ];
 
     /// As on the command line, and of its chart's file.
@@ -108,6 +122,8 @@ impl Question {
             Question::Contention => "contention",
             Question::Growth => "growth",
             Question::Resources => "resources",
+            Question::Steady => "steady",
+            Question::Rest => "rest",
         }
     }
 }
@@ -165,6 +181,8 @@ impl Inquiry {
             Question::Contention => self.contention(),
             Question::Growth => self.growth(),
             Question::Resources => self.resources(),
+            Question::Steady => self.steady(),
+            Question::Rest => self.rest(),
         }
     }
 
@@ -266,16 +284,18 @@ impl Inquiry {
             eprintln!("  {tool} is missing: what it counts is left out");
         }
         let mut entries = Vec::new();
-        for client in Client::ALL {
-            eprintln!("  {}", client.name());
-            let mut job = self.job(client, Work::Count);
+        let unguarded = (MUXLOCK_UNGUARDED, Client::Muxlock, Work::CountUnguarded);
+        let all = Client::ALL.map(|client| (client.name(), client, Work::Count));
+        for (label, client, work) in all.into_iter().chain([unguarded]) {
+            eprintln!("  {label}");
+            let mut job = self.job(client, work);
             // Beneath a tool, a pair may take long.
             job.patience = LONG_PATIENCE;
             let counted = counts::count(&job);
-            let complain = |error: &io::Error| eprintln!("  {}: {error}", client.name());
+            let complain = |error: &io::Error| eprintln!("  {label}: {error}");
             let sample = counted.inspect_err(complain).ok();
             let verdict = if sample.is_some() { Verdict::Measured } else { Verdict::Fails };
-            let label = client.name().to_owned();
+            let label = label.to_owned();
             entries.push(Entry { label, client, verdict, samples: vec![sample] });
         }
         Ok(vec![Cell { name: "one pair".to_owned(), entries, noise: Noise::default() }])
@@ -396,6 +416,24 @@ impl Inquiry {
             let plan = self.plan(&name, players, self.either(2, 3), self.either(5, 10));
             cells.push(play(&plan, &[&self.pool, &more])?);
         }
+        // In the same turns, because what is lost is small beside what hours differ by.
+        let mut player = |(label, client, count)| {
+            let mut job = self.job(client, Work::Pair);
+            job.ports.extend(more.ports());
+            job.ports.truncate(count);
+            job.alive = count;
+            named(label, job)
+        };
+        let players = [
+            (FLOOR_OF[0], Client::Floor, 5),
+            (MUXLOCK_OF[0], Client::Muxlock, 5),
+            (FLOOR_OF[1], Client::Floor, 9),
+            (MUXLOCK_OF[1], Client::Muxlock, 9),
+        ];
+        let players = players.map(&mut player).into();
+        let (repeats, turns) = self.repeats();
+        let plan = self.plan(FIVE_AND_NINE, players, repeats, turns);
+        cells.push(play(&plan, &[&self.pool, &more])?);
         Ok(cells)
     }
 
@@ -447,6 +485,34 @@ impl Inquiry {
             let plan = self.plan(&size.to_string(), players, self.either(1, 3), 2);
             cells.push(play(&plan, &[&self.pool])?);
         }
+        Ok(cells)
+    }
+
+    /// In one long turn each; the floor's is shorter, since all that it is asked is what is usual.
+    fn steady(&mut self) -> io::Result<Vec<Cell>> {
+        let lengths = self.either([5, 10], [120, 600]);
+        let players = [Client::Floor, Client::Muxlock].into_iter().zip(lengths).map(|it| {
+            let slice = Duration::from_secs(it.1);
+            named(it.0.name(), Job { size: STEADY_RATE, slice, ..self.job(it.0, Work::Steady) })
+        });
+        let players = players.collect();
+        let plan = self.plan("2,000 pairs/s", players, 1, 1);
+        Ok(vec![play(&plan, &[&self.pool])?])
+    }
+
+    /// What a client costs that does little or nothing.
+    fn rest(&mut self) -> io::Result<Vec<Cell>> {
+        let (repeats, turns) = self.repeats();
+        let players = self.players(&[Client::Floor, Client::Muxlock], Work::First);
+        let plan = self.plan("first lock", players, repeats, turns);
+        let mut cells = vec![play(&plan, &[&self.pool])?];
+        let kept = [("nothing kept", 0), ("1 lock kept", 1), ("1,000 locks kept", KEPT)];
+        let players = kept.map(|(label, size)| {
+            let slice = Duration::from_secs(self.either(2, 10));
+            named(label, Job { size, slice, ..self.job(Client::Muxlock, Work::Idle) })
+        });
+        let plan = self.plan("idle", players.into(), 1, self.either(1, 3));
+        cells.push(play(&plan, &[&self.pool])?);
         Ok(cells)
     }
 }

@@ -2,7 +2,12 @@
 
 /// A percentile of sorted numbers: the smallest one that so many in a hundred do not exceed.
 pub fn percentile(sorted: &[u64], percent: usize) -> f64 {
-    let rank = (sorted.len() * percent).div_ceil(100);
+    permille(sorted, 10 * percent)
+}
+
+/// The same, of a thousand.
+pub fn permille(sorted: &[u64], permille: usize) -> f64 {
+    let rank = (sorted.len() * permille).div_ceil(1_000);
     sorted.get(rank.saturating_sub(1)).map_or(f64::NAN, |value| *value as f64)
 }
 
@@ -47,6 +52,8 @@ mod tests {
         assert_eq!(percentile(&hundred, 50), 50.0);
         assert_eq!(percentile(&hundred, 99), 99.0);
         assert_eq!(percentile(&hundred, 100), 100.0);
+        assert_eq!(permille(&hundred, 999), 100.0);
+        assert_eq!(permille(&hundred, 981), 99.0);
         assert_eq!(percentile(&[7], 99), 7.0);
         assert_eq!(percentile(&[1, 2], 50), 1.0);
         assert!(percentile(&[], 50).is_nan());

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::clients::muxlock::{Fencing, Guest, Kinds, Muxlock, Swapping};
+use crate::clients::floor::Anew;
+use crate::clients::muxlock::{Fencing, First, Guest, Idle, Kinds, Muxlock, Swapping};
 use crate::clients::redis::Redis;
 use crate::clients::redlock::Redlock;
 use crate::clients::rslock::{Rslock, Tasks};
@@ -34,7 +35,7 @@ const HOLD: Duration = Duration::from_millis(1);
 /// From so many operations at once on, memory is theirs.
 const LARGE: usize = 4_096;
 /// The most pairs of one turn whose times are kept.
-const TIMES: usize = 1 << 20;
+const TIMES: usize = 1 << 21;
 
 /// Does what the arguments say.
 pub fn run(args: &[String]) -> Result<(), Failure> {
@@ -54,6 +55,7 @@ fn floor(job: &Job) -> Result<(), Failure> {
     match job.work {
         Work::InFlight => in_flight(job, || Ok(Many::connect(&job.ports, job.size, job.ttl_ms())?)),
         Work::Threads => threads(job, Member::for_threads(job)?),
+        Work::First => one_by_one(job, Anew(job.clone())),
         _ => one_by_one(job, Floor::for_job(job)?),
     }
 }
@@ -75,10 +77,15 @@ fn muxlock(job: &Job) -> Result<(), Failure> {
         }
         Work::Resources => one_by_one(job, Muxlock::over_resources(job)?),
         Work::Fenced => one_by_one(job, Fencing::for_job(job)?),
+        Work::First => one_by_one(job, First(job.clone())),
+        Work::Idle => idle(job),
         Work::Share | Work::Permit | Work::Set => one_by_one(job, Kinds::for_job(job)?),
-        Work::Pair | Work::Acquire | Work::Drop | Work::Count => {
-            one_by_one(job, Muxlock::for_job(job)?)
-        }
+        Work::Pair
+        | Work::Acquire
+        | Work::Drop
+        | Work::Count
+        | Work::CountUnguarded
+        | Work::Steady => one_by_one(job, Muxlock::for_job(job)?),
     }
 }
 
@@ -121,14 +128,32 @@ fn turns(mut measure: impl FnMut() -> Result<Sample, Failure>) -> Result<(), Fai
 
 fn one_by_one<C: Locks>(job: &Job, mut client: C) -> Result<(), Failure> {
     let part = match job.work {
-        Work::Acquire => Part::Acquire,
+        Work::Acquire | Work::First => Part::Acquire,
         Work::Drop => Part::Drop,
-        Work::Count => return count(job, &mut client),
+        Work::Count | Work::CountUnguarded => return count(job, &mut client),
         _ => Part::Pair,
     };
     let mut times = Vec::with_capacity(TIMES);
-    measure(&mut client, part, job.pause, WARM_UP, &mut times);
-    turns(|| Ok(measure(&mut client, part, job.pause, job.slice, &mut times)))
+    let pace = match job.work {
+        Work::Steady => Pace::Every(Duration::from_secs(1) / job.size as u32),
+        _ => Pace::Pause(job.pause),
+    };
+    measure(&mut client, part, pace, WARM_UP, &mut times);
+    turns(|| Ok(measure(&mut client, part, pace, job.slice, &mut times)))
+}
+
+/// How often the threads of a client that nobody uses wake up, and the memory that it has.
+fn idle(job: &Job) -> Result<(), Failure> {
+    let idle = Idle::for_job(job)?;
+    turns(|| {
+        let (start, before) = (clock::now(), memory::sleeps_of_others());
+        clock::pause(job.slice);
+        let woken = memory::sleeps_of_others() - before;
+        let wakes = woken as f64 / (clock::now() - start).as_secs_f64();
+        // A turn in which nothing was to be done has succeeded.
+        let (p50, p99) = (f64::NAN, f64::NAN);
+        Ok(Sample { done: 1.0, p50, p99, wakes, memory: idle.memory, ..Sample::default() })
+    })
 }
 
 /// Many pairs at once; the memory is that of the whole client, divided by them, if they are so many
@@ -157,10 +182,19 @@ enum Part {
     Drop,
 }
 
+/// When the next pair begins.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// So long after the end of the last.
+    Pause(Duration),
+    /// So long after the beginning of the last; if that is over, it is timed from then.
+    Every(Duration),
+}
+
 fn measure<C: Locks>(
     client: &mut C,
     part: Part,
-    pause: Duration,
+    pace: Pace,
     slice: Duration,
     times: &mut Vec<u64>,
 ) -> Sample {
@@ -168,7 +202,7 @@ fn measure<C: Locks>(
     let mut failed = 0;
     let surprises = client.surprises();
     let (start, cpu) = (clock::now(), clock::cpu());
-    let mut begun = start;
+    let (mut begun, mut begun_for) = (start, start);
     let mut ended = start;
     while ended - start < slice && times.len() < TIMES {
         let held = client.lock();
@@ -184,11 +218,17 @@ fn measure<C: Locks>(
         ended = clock::now();
         failed += u64::from(!done);
         times.push((locked.unwrap_or(ended) - begun).as_nanos() as u64);
-        if !pause.is_zero() {
-            clock::pause(pause);
+        let due = match pace {
+            Pace::Pause(pause) => ended + pause,
+            Pace::Every(period) => begun_for + period,
+        };
+        begun_for = due;
+        begun = due;
+        if due > ended {
+            clock::pause(due - ended);
             ended = clock::now();
+            begun = ended;
         }
-        begun = ended;
     }
     failed += client.surprises() - surprises;
     let (took, cpu) = (ended - start, clock::cpu() - cpu);
@@ -199,8 +239,12 @@ fn measure<C: Locks>(
         failed: failed as f64,
         p50: stats::percentile(times, 50),
         p99: stats::percentile(times, 99),
+        p999: stats::permille(times, 999),
+        longest: times.last().map_or(f64::NAN, |longest| *longest as f64),
         rate: done / took.as_secs_f64(),
         cpu: cpu.as_nanos() as f64 / done,
+        memory: f64::NAN,
+        wakes: f64::NAN,
         ..Sample::default()
     }
 }

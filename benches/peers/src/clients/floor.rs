@@ -13,6 +13,22 @@ impl Floor {
     }
 }
 
+/// New connections for each lock.
+pub struct Anew(pub Job);
+
+impl Locks for Anew {
+    type Held = Floor;
+
+    fn lock(&mut self) -> Option<Floor> {
+        let mut floor = Floor::for_job(&self.0).ok()?;
+        Locks::lock(&mut floor).map(|()| floor)
+    }
+
+    fn unlock(&mut self, mut floor: Floor) -> bool {
+        Locks::unlock(&mut floor, ())
+    }
+}
+
 impl Locks for Floor {
     type Held = ();
 

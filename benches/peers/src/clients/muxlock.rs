@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 use muxlock::{
-    Builder, Done, Fenced, FencedRedlock, Lease, LockGuard, Multiplexer, NodeState, NodeStatus,
-    OpId, Redlock, Waiting,
+    Builder, Done, Fenced, FencedRedlock, KeepAlive, KeptLock, Lease, LockGuard, Multiplexer,
+    NodeState, NodeStatus, OpId, Redlock, RestartGuard, Waiting,
 };
 
 use super::{Failure, Locks, Waits};
 use crate::clock;
 use crate::flight::{Flight, Turned};
 use crate::job::{Job, Work, slot_key};
+use crate::memory;
 
 /// How long it may take until all masters vote: young ones are in quarantine.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
@@ -27,11 +28,15 @@ const EVENTS: usize = 128;
 
 /// With everything on that is on by default.
 fn builder(job: &Job) -> Builder {
-    Redlock::builder()
+    let builder = Redlock::builder()
         .nodes(job.urls())
         .max_ttl(job.ttl)
         .node_timeout(job.patience)
-        .connect_timeout(job.patience.max(CONNECT_MIN))
+        .connect_timeout(job.patience.max(CONNECT_MIN));
+    match job.work {
+        Work::CountUnguarded => builder.restart_guard(RestartGuard::Off),
+        _ => builder,
+    }
 }
 
 fn ready(nodes: impl Iterator<Item = NodeStatus>) -> usize {
@@ -224,6 +229,44 @@ impl Locks for Kinds {
 
     fn unlock(&mut self, held: LockGuard) -> bool {
         held.unlock().is_ok_and(|released| released.was_held())
+    }
+}
+
+/// A new handle for each lock.
+pub struct First(pub Job);
+
+impl Locks for First {
+    type Held = LockGuard;
+
+    fn lock(&mut self) -> Option<LockGuard> {
+        builder(&self.0).build().ok()?.try_lock(self.0.key(), self.0.ttl).ok()
+    }
+
+    fn unlock(&mut self, held: LockGuard) -> bool {
+        held.unlock().is_ok_and(|released| released.was_held())
+    }
+}
+
+/// A handle that does nothing but keep locks alive.
+pub struct Idle {
+    _kept: Vec<KeptLock>,
+    _redlock: Redlock,
+    /// Bytes of the handle, if it keeps none, or of each that it keeps.
+    pub memory: f64,
+}
+
+impl Idle {
+    /// With as many locks as the job is large.
+    pub fn for_job(job: &Job) -> Result<Idle, Failure> {
+        let (redlock, memory) = memory::kept(|| settled(job));
+        let redlock = redlock?;
+        let keep = |slot| -> Result<KeptLock, Failure> {
+            let name = slot_key(job.number as usize + slot);
+            Ok(redlock.try_lock(name, job.ttl)?.keep_alive(KeepAlive::default())?)
+        };
+        let (kept, grown) = memory::kept(|| (0..job.size).map(keep).collect::<Result<Vec<_>, _>>());
+        let memory = if job.size == 0 { memory } else { grown / job.size as f64 };
+        Ok(Idle { _kept: kept?, _redlock: redlock, memory })
     }
 }
 
