@@ -272,7 +272,9 @@ impl World {
         if all.is_empty() && asks(words).is_none() {
             return;
         }
-        for (token, attempt) in &mut self.fences.attempts {
+        // What has not granted there has no number of it.
+        let granted = self.fences.attempts.iter_mut().filter(|(_, it)| it.grants[node].is_some());
+        for (token, attempt) in granted {
             if self.nodes[node].has(&attempt.key, token) {
                 let entry = self.nodes[node].redis.data.get(&(db, FENCE.to_vec()));
                 let counter = field_of(entry.map(|entry| &entry.value), &attempt.bucket);

@@ -218,11 +218,11 @@ impl Node {
 
     /// The key with a caller's value, if this token stands beside it, and both end together.
     fn owns(&self, key: &Key, token: &[u8]) -> Option<&Entry> {
+        let entry = self.redis.data.get(key);
+        let entry = entry.filter(|entry| matches!(entry.value, Value::Text(_)))?;
         let companion = self.redis.data.get(&companion(key))?;
-        let entry = self.redis.data.get(key)?;
-        let is_text = matches!(entry.value, Value::Text(_));
         let is_its = companion_token(&companion.value) == Some(token);
-        (is_text && is_its && entry.expires == companion.expires).then_some(entry)
+        (is_its && entry.expires == companion.expires).then_some(entry)
     }
 
     /// Whether a lock on this key may be held that the process does not know of, asked by somebody
