@@ -96,8 +96,11 @@ struct Wait {
     began: u64,
     /// How many locks each had got then.
     grants: Vec<u32>,
-    /// How many rounds its engine had started before.
+    /// How many rounds its engine had started before, and in how many queues it had stood.
     rounds: u64,
+    queued: u64,
+    /// How many locks each has got since it stood in one.
+    rows: Vec<u32>,
 }
 
 /// A crowd.
@@ -235,9 +238,11 @@ impl World {
             let pause = if think > 0 { self.choices.between(0, think) } else { 0 };
             self.queue.push(self.now + pause, Event::Crowd(client));
         } else if crowd.left > 0 && crowd.waits[client].is_none() {
-            let rounds = self.clients[client].engine.stats().rounds;
-            let (began, grants) = (self.now, crowd.grants.clone());
-            crowd.waits[client] = Some(Wait { began, grants, rounds });
+            let stats = self.clients[client].engine.stats();
+            let (rounds, queued) = (stats.rounds, stats.queued);
+            let (began, grants, rows) =
+                (self.now, crowd.grants.clone(), vec![0; crowd.grants.len()]);
+            crowd.waits[client] = Some(Wait { began, grants, rounds, queued, rows });
             let barges = crowd.trouble == Trouble::Barge && client == 0;
             let patience = (!barges).then_some(PATIENCE);
             self.acquire(client, 0, self.crowd_ttl(), patience);
@@ -318,6 +323,18 @@ impl World {
                 .unwrap_or(0);
             if most > ROW_MAX {
                 failure = Some(format!("client {client} waits while another gets it {most} times"));
+            }
+        }
+        // Also before all have come: who has met nobody looks for others after a few (W13).
+        for (other, wait) in crowd.waits.iter_mut().enumerate() {
+            let stands = |wait: &&mut Wait| self.clients[other].engine.stats().queued > wait.queued;
+            let Some(wait) = wait.as_mut().filter(stands) else {
+                continue;
+            };
+            wait.rows[client] += 1;
+            let row = wait.rows[client];
+            if calm && row > ROW_MAX {
+                failure = Some(format!("client {other} stands while {client} gets it {row} times"));
             }
         }
         if let Some(text) = failure {
