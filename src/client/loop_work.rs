@@ -38,6 +38,8 @@ pub(super) enum Order {
     },
     Extend(Lease, Duration),
     Release(Lease),
+    /// A release whose result is waited for until then.
+    ReleaseBy(Lease, Moment),
     Inspect(Resource),
     /// A release that is not waited for.
     Abandon(Lease),
@@ -353,6 +355,7 @@ impl Work for LoopWork {
             }
             Order::Extend(lease, ttl) => self.driver.extend(self.now, lease, ttl),
             Order::Release(lease) => self.driver.release(self.now, lease),
+            Order::ReleaseBy(lease, until) => self.driver.release_by(self.now, lease, until),
             Order::Inspect(resource) => match self.driver.inspect(self.now, resource) {
                 Ok(op) => op,
                 Err(error) => return Begun::Now(Outcome::Refused(error)),
@@ -573,7 +576,9 @@ impl Work for LoopWork {
             | Order::Stats
             | Order::Times
             | Order::Watch(_) => None,
-            Order::Extend(lease, _) | Order::Release(lease) => Some(Order::Abandon(lease)),
+            Order::Extend(lease, _) | Order::Release(lease) | Order::ReleaseBy(lease, _) => {
+                Some(Order::Abandon(lease))
+            }
             Order::Keep(new) => Some(Order::Abandon(new.0)),
             Order::Abandon(_) | Order::LetGo(_) | Order::Stop(_) => Some(order),
         }

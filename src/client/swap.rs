@@ -72,7 +72,8 @@ impl Redlock {
 
     /// Same as [`swap`](Redlock::swap), but tries for at most `wait` to take the next lock, as
     /// [`try_lock_for`](Redlock::try_lock_for) does. `held` is released at once, not after the
-    /// wait.
+    /// wait. If `next` is one of its resources, the wait for the result of the release is part of
+    /// `wait`.
     ///
     /// # Errors
     /// The same as [`try_lock_for`](Redlock::try_lock_for), all of them for the next lock. `held`
@@ -119,7 +120,7 @@ impl Redlock {
                     Patience::Until(until) => until.min(self.round_ends()),
                 };
                 // The next lock does not depend on the result.
-                let _ = self.release_until(lease, until);
+                let _ = self.shared.crew.run(Order::ReleaseBy(lease, until), Limit::At(until));
                 if matches!(patience, Patience::Until(until) if until <= Clock.now()) {
                     return Err(LockError::new(LockErrorKind::TimedOut, 0, Vec::new()));
                 }

@@ -184,6 +184,10 @@ impl Driver {
         self.engine.release(now, lease)
     }
 
+    pub(crate) fn release_by(&mut self, now: Moment, lease: Lease, until: Moment) -> OpId {
+        self.engine.release_by(now, lease, until)
+    }
+
     /// As [`release`](Driver::release), and judged by the reading of the next
     /// [`judge`](Driver::judge).
     #[inline]

@@ -237,6 +237,13 @@ impl Operations {
         self.timers.set(at, self.id_of(op));
     }
 
+    /// Sets the timer of an operation, unless it fires before.
+    pub(super) fn hasten(&mut self, op: usize, at: Moment) {
+        if self.open[op].timer.is_none_or(|due| at < due) {
+            self.set_timer(op, at);
+        }
+    }
+
     #[inline]
     fn clear_timer(&mut self, op: usize) {
         if self.open[op].timer.take().is_some() {

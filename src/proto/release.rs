@@ -35,6 +35,17 @@ impl Engine {
         self.begin_release(now, lease, was_valid)
     }
 
+    /// As [`release`](Engine::release), but the operation ends at `until` at the latest.
+    pub fn release_by(&mut self, now: Moment, lease: Lease, until: Moment) -> OpId {
+        let id = self.release(now, lease);
+        if let Some(op) = self.operations.lookup(id) {
+            if let Progress::Voting(_) = self.operations[op].progress {
+                self.operations.hasten(op, until);
+            }
+        }
+        id
+    }
+
     /// As [`release`](Engine::release), with a reading of the clock that may be older. Whether the
     /// lock was held to the end is judged by [`judge_releases`](Engine::judge_releases): call it
     /// with a fresh reading before you carry out the next action. Without that call, it was not.

@@ -636,6 +636,28 @@ fn releasing_after_the_validity_proves_nothing() {
     assert!(!released.was_held());
 }
 
+/// R14, R16: who waits for the result only so long does not wait for nodes that say nothing.
+#[test]
+fn releasing_by_a_moment_ends_then_and_is_sent_all_the_same() {
+    let mut scenario = Scenario::ready(3);
+    let (lease, other) = (scenario.locked(), scenario.locked());
+    let until = scenario.now.after(Duration::from_millis(2));
+    let id = scenario.engine.release_by(scenario.now, lease, until);
+    assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    assert_eq!(scenario.engine.poll_timeout(), Some(until));
+    scenario.pass(Duration::from_millis(1));
+    assert!(scenario.engine.take_done(scenario.now, id).is_none());
+    scenario.pass(Duration::from_millis(1));
+    assert_eq!(scenario.released().unwrap_err().kind(), LockErrorKind::Unavailable);
+    // Answers end it before.
+    let id = scenario.engine.release_by(scenario.now, other, scenario.now.after(TTL));
+    scenario.drain();
+    scenario.replies(0..3, Reply::Integer(1));
+    scenario.replies(0..2, Reply::Integer(1));
+    assert!(scenario.released().unwrap().was_held());
+    assert!(scenario.engine.take_done(scenario.now.after(TTL), id).is_none());
+}
+
 /// R14: a release that was begun without a reading is judged by the next one, and by no other.
 #[test]
 fn releasing_unjudged_is_judged_before_it_is_sent() {

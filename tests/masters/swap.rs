@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muxlock::testing::Masters;
 use muxlock::{KeepAlive, LockError, LockErrorKind, LockGuard, Redlock};
-use testbed::{SOON, TTL, all_ready, patient, soon, within};
+use testbed::{SOON, TTL, all_ready, patient, soon, timed, within};
 
 const NODES: usize = 5;
 const WAIT: Duration = Duration::from_millis(100);
@@ -176,6 +176,41 @@ fn lock_that_is_swapped_for_itself_goes_to_those_who_wait() {
             });
         });
     }
+}
+
+/// W7, W13: what was not answered in time may still be held, so nothing asks for it again.
+#[test]
+fn lock_that_is_swapped_for_itself_is_not_asked_for_before_its_release_is_answered() {
+    let (masters, redlock) = start();
+    let sets = || masters.iter().map(|master| master.command_calls("set").unwrap()).sum::<u64>();
+    type Take = fn(&Redlock) -> LockGuard;
+    let plain: Take = |redlock| redlock.try_lock("b", TTL).unwrap();
+    let several: Take = |redlock| redlock.try_lock_all(["a", "b"], TTL).unwrap();
+    for take in [plain, several] {
+        let (lock, sent) = (take(&redlock), sets());
+        masters.iter().for_each(|master| master.freeze().unwrap());
+        let (took, result) = timed(|| redlock.swap_for(lock, "b", TTL, WAIT));
+        masters.iter().for_each(|master| master.thaw().unwrap());
+        assert_eq!(result.unwrap_err().kind(), LockErrorKind::TimedOut);
+        assert!(took >= WAIT && took < SOON, "{took:?}");
+        assert_eq!(redlock.shutdown(SOON), 0);
+        assert!(masters.iter().all(|master| master.dbsize().unwrap() == 0));
+        assert_eq!(sets(), sent);
+    }
+}
+
+/// R16: the release does not wait for the next lock.
+#[test]
+fn guard_is_released_at_once_while_the_next_is_waited_for() {
+    let (masters, redlock) = start();
+    let other = all_ready(&testbed::patient(masters.urls()));
+    let (held, taken) = (redlock.try_lock("held", TTL), other.try_lock("next", TTL));
+    thread::scope(|scope| {
+        let swaps = scope.spawn(|| redlock.swap_for(held.unwrap(), "next", TTL, TTL).unwrap());
+        gone_soon(&masters, "held");
+        assert!(taken.unwrap().unlock().unwrap().was_held());
+        assert!(swaps.join().unwrap().unlock().unwrap().was_held());
+    });
 }
 
 #[test]
