@@ -68,10 +68,13 @@ fn forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent() {
     alone("forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent", |redlock, urls| {
         let lock = redlock.try_lock("held", TTL).unwrap();
         let mut slot = Some(lock);
+        let mut swapped = Some(redlock.try_lock("swapped", TTL).unwrap());
         in_a_fork(|| {
             let mut lock = slot.take().unwrap();
             assert!(!lock.is_valid() && lock.remaining().is_zero());
             let refused = redlock.try_lock("other", TTL).unwrap_err();
+            assert_eq!(refused.kind(), LockErrorKind::Forked);
+            let refused = redlock.swap(swapped.take().unwrap(), "other", TTL).unwrap_err();
             assert_eq!(refused.kind(), LockErrorKind::Forked);
             assert_eq!(lock.extend(TTL).unwrap_err().kind(), LockErrorKind::Forked);
             assert!(redlock.nodes().is_empty());
@@ -99,6 +102,7 @@ fn forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent() {
             let _ = redlock.try_lock("other", TTL).unwrap().unlock().unwrap();
         }
         assert!(lock.unlock().unwrap().was_held());
+        assert!(swapped.unwrap().unlock().unwrap().was_held());
         assert_eq!(redlock.stats().disconnected, 0, "the connections are as they were");
     });
 }
