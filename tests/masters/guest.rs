@@ -27,6 +27,8 @@ const KEY: &str = "invoice:42";
 /// Short enough for several to pass, and long enough for a busy machine to renew in time.
 const TTL_SHORT: Duration = Duration::from_secs(2);
 const FIRST: Token = Token(1_000);
+/// Over soon, and long enough for a machine to grant it before.
+const TTL_BRIEF: Duration = Duration::from_millis(200);
 /// The longest that a turn of the caller's loop may be ours; unoptimised code is slow. Without the
 /// bounds of a turn, five thousand operations that end at once take more than twice this time.
 const STALL_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 60 } else { 6 });
@@ -150,11 +152,13 @@ fn burst_has_one_start_which_flush_ends() {
     host.all_ready();
     let mut starts = Vec::new();
     for name in ["a", "b", "c", "d"] {
-        starts.push(host.mux.now());
+        let before = host.mux.now();
         host.mux.try_lock(name, TTL).unwrap();
+        starts.push((before, host.mux.now()));
         pause(SHORT);
         if name == "b" {
             host.mux.flush();
+            pause(SHORT);
         }
     }
     host.mux.flush();
@@ -171,8 +175,9 @@ fn burst_has_one_start_which_flush_ends() {
         leases.iter().find(is_it).unwrap().valid_until()
     };
     assert_eq!((until("a"), until("c")), (until("b"), until("d")), "the first one's start");
-    assert!(until("c") >= until("a").after(2 * SHORT), "after the flush another burst begins");
-    for (name, start) in ["a", "b", "c", "d"].into_iter().zip(starts) {
+    let validity = until("a").since(starts[0].1);
+    assert!(until("c") >= starts[2].0.after(validity), "after the flush another burst begins");
+    for (name, (start, _)) in ["a", "b", "c", "d"].into_iter().zip(starts) {
         assert!(until(name) <= start.after(TTL), "never later than its own start");
     }
     for lease in leases {
@@ -190,22 +195,123 @@ fn burst_has_one_start_which_flush_ends() {
     assert!(results.iter().all(was_held));
 }
 
-/// R14: it is judged when it is sent.
+/// R14: it is judged when it is sent, whatever sends it. The keys outlive the validity.
 #[test]
 fn release_that_is_sent_after_the_validity_proves_nothing() {
     let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()).drift_factor(0.8));
+    host.all_ready();
+    let flush = |host: &mut Host| host.mux.flush();
+    let connect = |host: &mut Host| host.mux.connect();
+    let turn = |host: &mut Host| host.turn();
+    let senders: [fn(&mut Host); 3] = [flush, connect, turn];
+    for send in senders {
+        for is_late in [false, true] {
+            let op = host.mux.try_lock(KEY, TTL_SHORT).unwrap();
+            host.mux.flush();
+            let lease = host.acquired(op);
+            let until = lease.valid_until();
+            let op = host.mux.unlock(lease);
+            if is_late {
+                soon("its validity is over", || host.mux.now() >= until);
+            }
+            send(&mut host);
+            match host.done(1).remove(&op) {
+                Some(Done::Released(Ok(released))) => assert_eq!(released.was_held(), !is_late),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Each burst has its own start, also where a turn sends it.
+#[test]
+fn lock_is_held_until_the_release_of_its_burst() {
+    const PAUSE: Duration = Duration::from_millis(50);
+    let masters = start(3);
     let mut host = Host::new(&patient(masters.urls()));
     host.all_ready();
-    let op = host.mux.try_lock(KEY, 2 * SHORT).unwrap();
+    let flush = |host: &mut Host| host.mux.flush();
+    let turn = |host: &mut Host| host.turn();
+    let senders: [fn(&mut Host); 3] = [flush, turn, flush];
+    let ops = ["a", "b", "c"].map(|name| host.mux.try_lock(name, TTL).unwrap());
     host.mux.flush();
-    if let Some(Done::Acquired(Ok(lease))) = host.done(1).remove(&op) {
-        let op = host.mux.unlock(lease);
-        pause(2 * SHORT);
+    let mut done = host.done(3);
+    let (granted, mut held) = (host.mux.now(), Duration::ZERO);
+    for (op, send) in ops.into_iter().zip(senders) {
+        pause(PAUSE);
+        held += host.mux.now().since(granted);
+        host.mux.unlock(acquired(done.remove(&op).unwrap()));
+        send(&mut host);
+    }
+    assert!(host.mux.times().hold.sum() >= held);
+    // Nor does an acquisition start with the turn before.
+    let first = host.mux.try_lock("d", TTL).unwrap();
+    let started = host.mux.now();
+    host.turn();
+    pause(PAUSE);
+    let before = host.mux.now();
+    let second = host.mux.try_lock("e", TTL).unwrap();
+    host.mux.flush();
+    // Two locks and three releases.
+    let mut done = host.done(5);
+    let mut until = |op: OpId| acquired(done.remove(&op).unwrap()).valid_until();
+    assert!(until(second) >= before.after(until(first).since(started)));
+}
+
+/// R11, R14: the time that counts is that of the flush.
+#[test]
+fn set_that_is_flushed_after_its_validity_is_not_sent() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()));
+    host.all_ready();
+    for has_release in [false, true] {
+        let held = host.mux.try_lock("held", TTL).unwrap();
         host.mux.flush();
-        match host.done(1).remove(&op) {
-            Some(Done::Released(Ok(released))) => assert!(!released.was_held()),
+        let lease = host.acquired(held);
+        host.all_answered(0);
+        let sets = || masters.iter().map(|master| master.command_calls("set").unwrap());
+        let sent: Vec<u64> = sets().collect();
+        let op = host.mux.try_lock(KEY, SHORT).unwrap();
+        match has_release {
+            true => _ = host.mux.unlock(lease),
+            false => host.mux.abandon(lease),
+        }
+        pause(SHORT);
+        host.mux.flush();
+        match host.done(1 + usize::from(has_release)).remove(&op) {
+            Some(Done::Acquired(Err(_))) => {}
             other => panic!("{other:?}"),
         }
+        host.all_answered(0);
+        assert!(sets().eq(sent));
+    }
+}
+
+/// R2: the clock is read when the result is taken, not when the answers came.
+#[test]
+fn lock_that_is_taken_after_its_validity_has_expired() {
+    let masters = start(3);
+    let mut host = Host::new(&patient(masters.urls()));
+    host.all_ready();
+    let one_by_one = |mux: &mut Multiplexer| mux.poll_done().unwrap().1;
+    let all_at_once = |mux: &mut Multiplexer| {
+        let mut results = Vec::new();
+        mux.take_all_done(&mut results);
+        results.pop().unwrap().1
+    };
+    for take in [one_by_one, all_at_once] {
+        host.mux.try_lock(KEY, TTL_BRIEF).unwrap();
+        host.mux.flush();
+        host.all_answered(0);
+        pause(TTL_BRIEF);
+        match take(&mut host.mux) {
+            Done::Acquired(Err(error)) => assert!(error.is_expired(), "{error}"),
+            other => panic!("{other:?}"),
+        }
+        host.mux.flush();
+        host.all_answered(0);
+        assert!(is_empty(&masters));
     }
 }
 
