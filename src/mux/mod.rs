@@ -509,15 +509,11 @@ impl Multiplexer {
         if !self.home.is_here() {
             return None;
         }
-        match self.driver.engine().has_done() {
-            true => Some(Duration::ZERO),
-            false => {
-                let due = self.driver.due()?;
-                let now = Clock.now_coarse();
-                self.waits_since.set(Some(now));
-                Some(due.since(now))
-            }
-        }
+        let engine = self.driver.engine();
+        let due = if engine.has_done() { engine.last_now() } else { self.driver.due()? };
+        let now = Clock.now_coarse();
+        self.waits_since.set(Some(now));
+        Some(due.since(now))
     }
 
     /// Returns the next result; `None` if there is none.

@@ -14,10 +14,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
-use muxlock::testing::Masters;
+use muxlock::testing::{FakeMasters, Masters};
 use muxlock::{
-    Builder, Cancelled, Done, KeepAlive, Lease, LossCause, Multiplexer, NodeState, OpId, Redlock,
-    RestartGuard, Standalone,
+    Builder, Cancelled, Done, KeepAlive, Lease, LossCause, Multiplexer, NodeState, NodeStatus,
+    OpId, Redlock, RestartGuard, Standalone,
 };
 use own_event_loop::Server;
 use testbed::scripted::{Peer, Scripted};
@@ -257,6 +257,41 @@ fn lock_is_held_until_the_release_of_its_burst() {
     let mut done = host.done(5);
     let mut until = |op: OpId| acquired(done.remove(&op).unwrap()).valid_until();
     assert!(until(second) >= before.after(until(first).since(started)));
+}
+
+/// What a caller waits for shows how fast the masters are; what is read late shows nothing.
+#[test]
+fn answers_that_are_waited_for_have_a_time() {
+    let masters = FakeMasters::start(3).unwrap();
+    let mut host = Host::new(&patient(masters.urls()));
+    host.all_ready();
+    let has_time = |status: NodeStatus| status.last_outcome.is_some_and(|(_, time)| time.is_some());
+    let mut names = (0..).map(|i| format!("{KEY}:{i}"));
+    let mut ask = |host: &mut Host| {
+        host.mux.try_lock(names.next().unwrap(), TTL).unwrap();
+        host.mux.flush();
+    };
+    // They come in the first wait, or in the third.
+    for delay in [Duration::ZERO, 5 * SHORT / 2] {
+        masters.iter().for_each(|master| master.answer_after(Duration::ZERO));
+        // The second time, there is a result that was not taken.
+        for _ in 0..2 {
+            ask(&mut host);
+            pause(2 * SHORT);
+            host.all_answered(0);
+            assert!(!host.mux.nodes().any(has_time));
+        }
+        masters.iter().for_each(|master| master.answer_after(delay));
+        let timed = (0..20).filter(|_| {
+            pause(SHORT);
+            ask(&mut host);
+            host.done(1);
+            host.all_answered(0);
+            host.mux.nodes().all(has_time)
+        });
+        // A busy machine may hold some of them up.
+        assert!(timed.count() >= 5);
+    }
 }
 
 /// R11, R14: the time that counts is that of the flush.
