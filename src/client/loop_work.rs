@@ -768,6 +768,19 @@ mod tests {
         assert!(sent[..length].windows(4).any(|word| word == b"EVAL"), "it is released");
     }
 
+    /// The thread that had ordered it does not wait any longer.
+    #[test]
+    fn lock_that_is_given_up_before_it_is_received_is_released() {
+        let (url, serve) = granting_server();
+        let (mut loop_work, _poller, id) = granted(url, None);
+        let outcome = loop_work.take(id).expect("it has ended");
+        loop_work.give_up(outcome);
+        loop_work.send();
+        let mut sent = vec![0; 4_096];
+        let length = serve.join().unwrap().read(&mut sent).unwrap();
+        assert!(sent[..length].windows(4).any(|word| word == b"EVAL"));
+    }
+
     /// The order was on its way when the client was closed.
     #[test]
     fn nothing_is_begun_after_the_end() {
