@@ -1806,12 +1806,19 @@ fn unanswered_counts_what_is_owed() {
 
 #[test]
 fn releasing_behind_a_socket_that_takes_no_more_ends() {
-    let mut scenario = Scenario::ready(1);
-    let lease = scenario.locked();
-    scenario.engine.handle_blocked(0);
-    scenario.engine.release(scenario.now, lease);
-    scenario.pass(CONNECT_TIMEOUT + NODE_TIMEOUT);
-    assert!(scenario.released().unwrap_err().is_unavailable());
+    let limit = CONNECT_TIMEOUT + NODE_TIMEOUT;
+    for by in [None, Some(limit * 2)] {
+        let mut scenario = Scenario::ready(1);
+        let lease = scenario.locked();
+        scenario.engine.handle_blocked(0);
+        let now = scenario.now;
+        match by {
+            None => scenario.engine.release(now, lease),
+            Some(by) => scenario.engine.release_by(now, lease, now.after(by)),
+        };
+        scenario.pass(limit);
+        assert!(scenario.released().unwrap_err().is_unavailable());
+    }
 }
 
 #[test]
