@@ -136,8 +136,9 @@ impl Inspection {
         holders().find(has_quorum)
     }
 
-    /// Which value a quorum has.
-    pub(crate) fn owner(&self) -> Owner {
+    /// Which value a quorum has, if the nodes were asked for it.
+    #[doc(hidden)]
+    pub fn owner(&self) -> Owner {
         let nodes = || self.nodes.iter();
         let free = nodes().filter(|node| node.outcome == NodeOutcome::Absent).count();
         let values = || nodes().filter_map(|node| Some(&*node.owned.as_ref()?.value));
@@ -151,7 +152,8 @@ impl Inspection {
     }
 
     /// The token that most of those nodes have beside this value that have it.
-    pub(crate) fn token_beside(&self, value: &[u8]) -> LockToken {
+    #[doc(hidden)]
+    pub fn token_beside(&self, value: &[u8]) -> LockToken {
         let with_value = |node: &NodeInspection| {
             node.owned.as_ref().filter(|owned| *owned.value == *value).map(|owned| owned.token)
         };

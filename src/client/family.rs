@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::{LockGuard, Redlock};
 use crate::error::LockError;
 use crate::inspection::Owner;
-use crate::moment::Moment;
-use crate::proto::{Lease, Released, Ttl};
+use crate::proto::{Lease, Released};
 use crate::resource::Resource;
 
 /// # Other kinds of lock
@@ -261,9 +260,7 @@ impl Redlock {
     ) -> Result<Released, LockError> {
         let resource = Resource::with_value(resource, &value)?;
         let token = self.look_at(resource.clone())?.token_beside(value.as_ref());
-        let longest = Ttl::new(self.shared.config.max_ttl()).unwrap_or(Ttl::LONGEST);
-        let over = Moment::from_nanos(0);
-        self.release(Lease::restored(resource, token, longest, over))
+        self.release(Lease::of_value(resource, token, self.shared.config.max_ttl()))
     }
 
     /// Takes over the lock that has this value, also one of another make, and makes it live for at

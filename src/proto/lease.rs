@@ -147,6 +147,13 @@ impl Lease {
         }
     }
 
+    /// What releases the lock with a caller's value that has this token, whoever holds it (K13).
+    #[doc(hidden)]
+    pub fn of_value(resource: Resource, token: LockToken, max_ttl: Duration) -> Lease {
+        let longest = Ttl::new(max_ttl).unwrap_or(Ttl::LONGEST);
+        Lease::restored(resource, token, longest, Moment::from_nanos(0))
+    }
+
     /// An expired lease, in place of one that another thread has.
     pub(crate) fn over(&self) -> Lease {
         let over = Moment::from_nanos(0);

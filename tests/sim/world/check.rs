@@ -10,6 +10,7 @@ use super::clock::MILLI;
 use super::fences::{Asks, asks};
 use super::forms::{form, is_intent};
 use super::network::Trust;
+use super::own::ByValue;
 use super::rare::Rare;
 use super::redis::{Change, ChangeKind, Key, Value, compared, is_queue, is_set};
 use super::timeline::Short;
@@ -96,7 +97,9 @@ pub struct Attempt {
     /// Slots that a client that had it before did not count, and until when, in true time.
     barred: Vec<(usize, u64)>,
     /// Nobody will release it any more.
-    is_disowned: bool,
+    pub is_disowned: bool,
+    /// What others have made of it who know its value.
+    pub by_value: ByValue,
 }
 
 /// A lock that somebody believes in.
@@ -105,6 +108,8 @@ pub struct Held {
     pub keys: Vec<Key>,
     /// Whether others may share it.
     pub is_shared: bool,
+    /// Whether its holder had stopped, because another client was about to end the lock.
+    pub is_stopped: bool,
     pub token: [u8; 40],
     pub deadline: u64,
     /// The nodes whose votes it counts on.
@@ -133,6 +138,11 @@ impl Attempt {
     /// Whether a release was handed out before `drawn`, by the client's clock.
     pub fn was_given_up(&self, drawn: u64) -> bool {
         self.released != 0 && self.released_at < drawn
+    }
+
+    /// Whether somebody was to release what this SET has left.
+    fn is_owned(&self, set: &Executed) -> bool {
+        !self.is_disowned || self.by_value.is_owned(set.at)
     }
 
     /// A connection was lost with a command of it unanswered.
@@ -195,6 +205,7 @@ impl Checker {
             is_handed_over: false,
             barred: Vec::new(),
             is_disowned: false,
+            by_value: ByValue::default(),
         };
         self.attempts.insert(token, attempt);
     }
@@ -226,7 +237,7 @@ impl Checker {
     /// A client is about to write a command of a lock: who has handed it over is silent.
     pub fn note_sent(&mut self, client: usize, token: &LockToken) -> Option<Failure> {
         let attempt = self.attempts.get(token.as_bytes())?;
-        (attempt.client != client).then(|| {
+        (attempt.client != client && !attempt.by_value.is_named).then(|| {
             let text = format!("client {client} has handed {} over", Short(token.as_bytes()));
             ("GIVER-SILENT", text)
         })
@@ -235,17 +246,20 @@ impl Checker {
     /// A release is about to be written: its lock must have been given up.
     pub fn note_release(
         &mut self,
+        client: usize,
         told: u64,
         nodes: NodeSet,
         token: &LockToken,
     ) -> Option<Failure> {
-        if let Some(attempt) = self.attempts.get_mut(token.as_bytes()) {
+        let attempt = self.attempts.get_mut(token.as_bytes());
+        if let Some(attempt) = attempt.filter(|attempt| attempt.client == client) {
             if attempt.released == 0 {
                 attempt.released_at = told;
             }
             attempt.released |= nodes.iter().map(|slot| 1 << slot).sum::<u64>();
         }
-        let held = self.held.iter().find(|held| held.token[..] == *token.as_bytes());
+        let is_it = |held: &&Held| held.token[..] == *token.as_bytes() && !held.is_stopped;
+        let held = self.held.iter().find(is_it);
         held.map(|held| {
             let text = format!("client {} has {}", held.client, Short(token.as_bytes()));
             ("EARLY-RELEASE", text)
@@ -337,9 +351,9 @@ impl Checker {
 
     /// The SET that put this token on a node, if somebody was to release it.
     pub fn set_of(&self, token: &[u8], node: usize) -> Option<LastSet> {
-        let attempt = self.attempts.get(token).filter(|attempt| !attempt.is_disowned)?;
+        let attempt = self.attempts.get(token)?;
         let executed = attempt.executed.iter().rfind(|executed| executed.node == node)?;
-        Some(LastSet::from(*executed))
+        attempt.is_owned(executed).then(|| LastSet::from(*executed))
     }
 
     /// A node has executed the token's release, or refused to: what is refused for good ends with
@@ -369,6 +383,7 @@ impl Checker {
         self.held.retain(|held| held.client != client);
         let of_client = self.attempts.values_mut().filter(|attempt| attempt.client == client);
         of_client.for_each(|attempt| attempt.is_disowned = true);
+        self.attempts.values_mut().for_each(|attempt| attempt.by_value.forget_client(client));
     }
 }
 
@@ -409,6 +424,8 @@ impl World {
         if index > HANDSHAKE_REPLIES_MAX {
             self.heard_at[client][connection.node] = Some((connection.incarnation, self.now));
         }
+        self.hear_said(client, slot, id, index);
+        let connection = &mut self.connections[id];
         if let Some((_, token)) = connection.noes.front().copied().filter(|(at, _)| *at == index) {
             connection.noes.pop_front();
             self.note_fence_refused(&token, slot);
@@ -493,6 +510,9 @@ impl World {
                     _ => {}
                 }
             }
+            if matches!(change.kind, ChangeKind::Delete | ChangeKind::Expire) {
+                self.note_plain_change(node, &change.key);
+            }
             if change.kind == ChangeKind::Delete {
                 self.check_not_counted_on(node, id, before);
                 self.check_sound(&change.key);
@@ -502,7 +522,8 @@ impl World {
 
     /// No copy is deleted that somebody counts on and believes in (R26).
     pub fn check_not_counted_on(&mut self, node: usize, id: usize, token: &[u8]) {
-        let is_counted = |held: &&Held| held.token == token && held.nodes.contains(&node);
+        let is_counted =
+            |held: &&Held| held.token == token && held.nodes.contains(&node) && !held.is_stopped;
         let held = self.checker.held.iter().find(is_counted);
         let valid = held.filter(|it| !self.clients[it.client].is_over(self.now, it.deadline));
         if let Some(holder) = valid.map(|held| held.client) {

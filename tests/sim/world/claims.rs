@@ -25,6 +25,7 @@ impl World {
             return self.fail("TOKEN-UNIQUE", || format!("nobody has drawn {}", Short(&token)));
         };
         attempt.is_decided = true;
+        let is_stopped = attempt.by_value.is_named;
         self.digest.add(deadline);
         let uncountable = attempt.uncountable;
         let start = attempt.drawn;
@@ -46,7 +47,7 @@ impl World {
         self.check_fence(is_fenced, lease, &nodes);
         let (keys, is_shared) = self.keys_of(client, lease);
         self.count_form(client, lease);
-        let held = Held { client, keys, is_shared, token, deadline, nodes };
+        let held = Held { client, keys, is_shared, is_stopped, token, deadline, nodes };
         self.check_alone(&held);
         let keys = held.keys.clone();
         self.checker.held.push(held);
@@ -158,7 +159,9 @@ impl World {
         if !self.mutex_promised {
             return;
         }
-        let is_valid = |held: &Held| !self.clients[held.client].is_over(self.now, held.deadline);
+        let is_valid = |held: &Held| {
+            !held.is_stopped && !self.clients[held.client].is_over(self.now, held.deadline)
+        };
         let other = self.checker.held.iter().find(|other| {
             let is_same = other.keys.iter().any(|key| held.keys.contains(key));
             let may_both = other.is_shared && held.is_shared;
@@ -183,7 +186,7 @@ impl World {
         }
         for held in self.checker.held.iter().filter(|held| held.keys.contains(key)) {
             let client = &self.clients[held.client];
-            if client.is_over(self.now, held.deadline) {
+            if held.is_stopped || client.is_over(self.now, held.deadline) {
                 continue;
             }
             let deadline = client.clock.when(held.deadline);
@@ -259,6 +262,7 @@ impl World {
             situations.iter().for_each(|(is_it, rare)| self.rare.hit_if(*is_it, *rare));
         }
         let nodes = self.check_votes(&token, &granted, &heard, quorum(self.plan.nodes));
+        self.check_not_ended(&token, &granted, &heard);
         let Some(at) = self.checker.held.iter().position(|held| held.token == token) else {
             return self.fail("LATCH", || "a lock that was over came back".into());
         };

@@ -8,6 +8,7 @@ use super::check::LastSet;
 use super::clock::MILLI;
 use super::network::{Trust, Yes};
 use super::node::{companion, companion_token};
+use super::own::NOBODY;
 use super::rare::Rare;
 use super::redis::{Change, ChangeKind, Key, Value};
 use super::timeline::Short;
@@ -17,7 +18,7 @@ use super::work::Kind;
 /// How many permits there are.
 const SLOTS: u32 = 2;
 /// What callers lock a name with: so few that locks often have the same one.
-const VALUES: [&str; 2] = ["one", "two"];
+pub const VALUES: [&str; 2] = ["one", "two"];
 /// For how long a writer that waits may hold readers off.
 const INTENT_MS: i64 = 500;
 /// What a script must not lack that checks the flush marker.
@@ -218,7 +219,7 @@ impl World {
         let engine = &mut self.clients[taker].engine;
         if let Ok(id) = engine.acquire(now, resource, wanted, Patience::OneRound) {
             let limit = self.clients[taker].told + self.plan.round_max();
-            let kind = Kind::Acquire { resource: 0, patience: None, is_fenced: false };
+            let kind = Kind::Acquire { resource: 0, patience: None, is_fenced: false, from: None };
             self.start(taker, id, kind, limit);
             self.wake_client(taker, self.now);
         }
@@ -267,6 +268,9 @@ impl World {
                 let text = format!("node {node}: {kind:?} of {key} for {}", Short(form.token));
                 self.fail("CAD-ONLY", || text);
             }
+            if is_own {
+                self.note_plain_change(node, &change.key);
+            }
             // What is raised, or becomes a share, was set before.
             let sets = match change.kind {
                 ChangeKind::Set => !is_own,
@@ -301,13 +305,18 @@ impl World {
         let key: Key = (self.connections[id].session.db, form.keys[0].to_vec());
         let beside = companion(&key);
         let before = |key: &Key| match changes.iter().find(|change| change.key == *key) {
-            Some(change) => change.before.clone(),
-            None => self.nodes[node].redis.data.get(key).map(|entry| entry.value.clone()),
+            Some(change) => (change.before.clone(), change.ended),
+            None => match self.nodes[node].redis.data.get(key) {
+                Some(entry) => (Some(entry.value.clone()), entry.expires),
+                None => (None, None),
+            },
         };
-        let (held, companion) = (before(&key), before(&beside));
+        let ((held, end), (companion, companion_end)) = (before(&key), before(&beside));
         let seen = companion.as_ref().and_then(companion_token).map(<[u8]>::to_vec);
         let has_value = matches!(&held, Some(Value::Text(text)) if text == form.value.0);
-        let is_of = |token: &[u8]| seen.as_deref() == Some(token);
+        // Of a key that ends at another time, no token is known.
+        let known = seen.clone().filter(|_| end == companion_end).unwrap_or(NOBODY.to_vec());
+        let is_of = |token: &[u8]| known == token;
         let is_ours = companion.is_none() || seen.is_some();
         let is_take_over = !form.value.1.is_empty();
         let changed = |kind: ChangeKind, key: &Key| {
@@ -320,10 +329,11 @@ impl World {
                 has_value && is_of(form.token) || held.is_none() && companion.is_none()
             }
             // The companion of what is gone may be deleted alone.
-            (Step::Free, false) => {
-                is_of(form.token) && (has_value || !changed(ChangeKind::Delete, &key))
-            }
-            (Step::Free, true) => is_of(form.token),
+            (Step::Free, false) => match changed(ChangeKind::Delete, &key) {
+                true => has_value && is_of(form.token),
+                false => seen.as_deref() == Some(form.token),
+            },
+            (Step::Free, true) => seen.as_deref() == Some(form.token),
         };
         let kinds = |change: &&Change| {
             let is_own = change.key == key || change.key == beside;
@@ -349,8 +359,8 @@ impl World {
             self.note_executed(node, id, form.token, healed);
         }
         if changes.iter().any(|change| change.key == key || change.key == beside) {
-            if let (Some(seen), true) = (seen, form.step == Step::Free || is_take_over) {
-                self.check_not_counted_on(node, id, &seen);
+            if form.step == Step::Free || is_take_over {
+                self.check_not_counted_on(node, id, &known);
             }
             self.check_sound(&key);
         }

@@ -85,8 +85,10 @@ impl Redis {
 
     pub fn note(&mut self, kind: ChangeKind, db: u64, key: &[u8]) {
         let key = (db, key.to_vec());
-        let before = self.data.get(&key).map(|entry| entry.value.clone());
-        self.changes.push(Change { kind, key, before });
+        let entry = self.data.get(&key);
+        let (before, ended) =
+            (entry.map(|entry| entry.value.clone()), entry.and_then(|it| it.expires));
+        self.changes.push(Change { kind, key, before, ended });
     }
 
     fn set(&mut self, db: u64, words: &[&[u8]], wall: u64) -> Reply {

@@ -23,6 +23,7 @@ mod looks;
 mod lua;
 mod network;
 mod node;
+mod own;
 pub mod plan;
 mod queue;
 mod quiet;

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::own::Said;
 use super::redis::Session;
 
 /// Which way bytes go.
@@ -188,6 +189,8 @@ pub struct Connection {
     pub yeses: VecDeque<Yes>,
     /// Refusals of SETs that ask for a number: the reply's index, and the token.
     pub noes: VecDeque<(u64, [u8; 40])>,
+    /// What was said of locks that are known by a caller's value: the reply's index, and what.
+    pub said: VecDeque<(u64, Said)>,
     /// The commands of locks that the client has handed to its socket and not been answered.
     pub asked: VecDeque<Asked>,
     /// Where what no client should accept ends.
@@ -231,6 +234,7 @@ impl Connection {
             replies: 0,
             yeses: VecDeque::new(),
             noes: VecDeque::new(),
+            said: VecDeque::new(),
             asked: VecDeque::new(),
             poisoned: None,
             read_at: 0,

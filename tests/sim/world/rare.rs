@@ -135,6 +135,18 @@ situations! {
     Permit => "permit granted",
     WithValue => "lock with a value granted",
     TakenOver => "lock with a value taken over",
+    CancelledLook => "inspection cancelled",
+    OwnerNamed => "owner named",
+    OwnerUnknown => "owner asked for, and no quorum says the same",
+    NamedMinority => "lock named by its value that no quorum has",
+    FreedLive => "lock released by its value while its holder goes on",
+    FreedLeft => "lock released by its value that nobody held",
+    FreedPlain => "plain lock released by its value",
+    FreedGone => "lock that was gone when its release by value came",
+    SeizedLive => "lock taken over by its value while its holder goes on",
+    SeizedPlain => "plain lock taken over by its value",
+    SeizedLost => "plain lock that was taken over, and ended by its former holder",
+    ExtendedFreed => "extension after a release or take-over by value, refused",
 }
 
 /// How often each situation occurred.

@@ -49,6 +49,8 @@ pub struct Change {
     pub key: Key,
     /// What the key held before.
     pub before: Option<Value>,
+    /// When it would have ended then.
+    pub ended: Option<i64>,
 }
 
 /// How a key was changed.

@@ -191,6 +191,7 @@ impl World {
             let changes = std::mem::take(&mut self.nodes[node].redis.changes);
             self.check_changes(node, id, words, &changes);
             self.note_counted(node, words, &reply, &changes);
+            self.note_said(node, id, words, &reply);
             self.note_yes(
                 node,
                 id,

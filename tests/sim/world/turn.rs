@@ -394,7 +394,8 @@ impl World {
                         }
                         Command::Release { token, .. }
                         | Command::Wait(Wait::HandOn { token, .. }) => {
-                            failure = failure.or(self.checker.note_release(it.told, nodes, token));
+                            failure = failure
+                                .or(self.checker.note_release(client, it.told, nodes, token));
                             handed_out.push((nodes, *token, true));
                         }
                         _ => {}

@@ -7,6 +7,7 @@ use muxlock::{Done, Lease, LockError, LockErrorKind, LockToken, Moment, OpId, Re
 
 use super::World;
 use super::clock::MILLI;
+use super::own::{Freeing, Look};
 use super::queue::Event;
 use super::rare::Rare;
 use super::timeline::{Millis, Short};
@@ -24,6 +25,9 @@ pub const ROUNDS_MAX: u64 = 8;
 
 /// How often a lock with a caller's value is taken over, in runs where there are some.
 const TAKE_OVERS: u32 = 200;
+
+/// How often an application does something with a lock that it knows by its value, in those runs.
+const CALLS: u32 = 200;
 
 /// How often an application writes with a number first, in runs where locks have some.
 const WRITES: u32 = 300;
@@ -49,6 +53,8 @@ pub enum Kind {
         resource: usize,
         patience: Option<u64>,
         is_fenced: bool,
+        /// The token of the lock that is taken over, if one is.
+        from: Option<[u8; 40]>,
     },
     Extend {
         token: [u8; 40],
@@ -69,6 +75,10 @@ pub enum Kind {
         tell_at: u64,
     },
     Release,
+    /// A lock is released by who knows its value.
+    ReleaseAs(Freeing),
+    /// All nodes are asked what a name is locked with.
+    Look(Look),
 }
 
 impl Operation {
@@ -122,6 +132,9 @@ impl World {
         }
         if self.plan.forms && self.crowd.is_none() && self.choices.chance(TAKE_OVERS) {
             self.may_take_over(client);
+        }
+        if self.plan.forms && self.crowd.is_none() && self.choices.chance(CALLS) {
+            self.call_by_value(client);
         }
         let is_holding = self.is_holding(client);
         if is_holding && self.plan.hands_over && self.choices.chance(HAND_OVERS) {
@@ -183,7 +196,8 @@ impl World {
                 let raise = if is_fenced { self.plan.node_timeout } else { 0 };
                 let rounds = if self.plan.forms { ROUNDS_MAX } else { 1 };
                 let limit = patience.unwrap_or(started + rounds * self.plan.round_max() + raise);
-                self.start(client, id, Kind::Acquire { resource, patience, is_fenced }, limit);
+                let kind = Kind::Acquire { resource, patience, is_fenced, from: None };
+                self.start(client, id, kind, limit);
             }
             Err(error) => {
                 let is_odd = !matches!(error.kind(), LockErrorKind::InvalidTtl { .. });
@@ -333,7 +347,10 @@ impl World {
                 }
                 self.clients[client].leases.push(lease);
             }
-            (Cancelled::Release, Kind::Release) => self.rare.hit(Rare::CancelledRelease),
+            (Cancelled::Inspection, Kind::Look(_)) => self.rare.hit(Rare::CancelledLook),
+            (Cancelled::Release, Kind::Release | Kind::ReleaseAs(_)) => {
+                self.rare.hit(Rare::CancelledRelease)
+            }
             _ => self.fail("TERMINATION", || format!("{id:?} was not cancelled as what it is")),
         }
     }
@@ -398,6 +415,10 @@ impl World {
             match done {
                 Done::Acquired(result) => self.acquired(client, operation, result),
                 Done::Extended(lease, result) => self.extended(client, operation, lease, result),
+                Done::Inspected(inspection) => self.looked(client, operation, &inspection),
+                Done::Released(result) if matches!(operation.kind, Kind::ReleaseAs(_)) => {
+                    self.released_as(&operation, result.as_ref().ok());
+                }
                 Done::Released(result) => match result {
                     Ok(released) if released.absent > 0 => self.rare.hit(Rare::ReleasedAbsent),
                     Ok(_) => {}
@@ -410,13 +431,14 @@ impl World {
     }
 
     fn acquired(&mut self, client: usize, operation: Operation, result: Result<Lease, LockError>) {
-        let Kind::Acquire { resource, patience, .. } = operation.kind else {
+        let Kind::Acquire { resource, patience, from, .. } = operation.kind else {
             return self.fail("TERMINATION", || "an operation changed its kind".into());
         };
         match result {
             Ok(lease) => {
                 self.rare.hit(Rare::Granted);
                 self.check_acquired(client, &operation, &lease);
+                from.iter().for_each(|from| self.note_taken_over(from));
                 if self.crowd.is_some() {
                     self.crowd_granted(client, lease);
                 } else if self.is_faulty {
@@ -458,6 +480,8 @@ impl World {
             Ok(()) => self.rare.hit(Rare::Extended),
             Err(error) => {
                 self.timeline.note(self.now, || format!("client {client} not extended: {error}"));
+                let is_gone = self.checker.gone_at(&token_of(&lease)).is_some();
+                self.rare.hit_if(is_gone, Rare::ExtendedFreed);
                 if self.clients[client].told >= lease.valid_until().as_nanos() {
                     self.rare.hit(Rare::ExtensionLate);
                 }
