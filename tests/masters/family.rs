@@ -14,23 +14,23 @@ const TTL: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(300);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-fn start(count: usize) -> (Masters, Redlock) {
+pub(crate) fn start(count: usize) -> (Masters, Redlock) {
     let masters = Masters::start(count).unwrap_or_else(|error| panic!("{error}"));
     let redlock = all_ready(&patient(masters.urls()));
     (masters, redlock)
 }
 
-fn other(masters: &Masters) -> Redlock {
+pub(crate) fn other(masters: &Masters) -> Redlock {
     all_ready(&patient(masters.urls()))
 }
 
-fn ask(master: &Master, words: &[&str]) -> Value {
+pub(crate) fn ask(master: &Master, words: &[&str]) -> Value {
     let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
     master.query(&words).unwrap()
 }
 
 #[track_caller]
-fn nothing_is_left(masters: &Masters) {
+pub(crate) fn nothing_is_left(masters: &Masters) {
     soon("no key is left", || masters.iter().all(|master| master.dbsize().unwrap() == 0));
 }
 

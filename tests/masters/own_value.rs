@@ -5,29 +5,14 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use muxlock::testing::{Master, Masters, Value};
-use muxlock::{
-    Heal, LockErrorKind, LockParts, Owner, Redlock, Resource, RestartGuard, VALUE_BYTES_MAX,
-};
+use muxlock::{Heal, LockErrorKind, LockParts, Owner, Resource, RestartGuard, VALUE_BYTES_MAX};
 use testbed::{PATIENT, all_ready, patient, pause, soon};
+
+use crate::family::{ask, nothing_is_left, other, start};
 
 const TTL: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(300);
 const TTL_MS: i64 = 10_000;
-
-fn start(count: usize) -> (Masters, Redlock) {
-    let masters = Masters::start(count).unwrap_or_else(|error| panic!("{error}"));
-    let redlock = all_ready(&patient(masters.urls()));
-    (masters, redlock)
-}
-
-fn other(masters: &Masters) -> Redlock {
-    all_ready(&patient(masters.urls()))
-}
-
-fn ask(master: &Master, words: &[&str]) -> Value {
-    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
-    master.query(&words).unwrap()
-}
 
 fn ask_all(masters: &Masters, words: &[&str]) -> Vec<Value> {
     masters.iter().map(|master| ask(master, words)).collect()
@@ -40,11 +25,6 @@ fn take_plainly(master: &Master, value: &str) -> Value {
 
 const RELEASE_PLAINLY: &str =
     "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0";
-
-#[track_caller]
-fn nothing_is_left(masters: &Masters) {
-    soon("no key is left", || masters.iter().all(|master| master.dbsize().unwrap() == 0));
-}
 
 fn values(masters: &Masters) -> Vec<Option<Vec<u8>>> {
     masters.iter().map(|master| master.value_of(b"a").unwrap()).collect()
