@@ -1,5 +1,5 @@
 //! Readers and a writer of one thing, a transfer between two things, a bound on how many processes
-//! do something at a time, and a lock that shows who has it.
+//! do something at a time, a lock that shows who has it, and one that its own thread takes again.
 //!
 //! ```text
 //! cargo run --example kinds -- redis://10.0.0.{1,2,3}
@@ -24,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     transfer(&redlock)?;
     send(&redlock)?;
     report(&redlock)?;
+    close_books(&redlock)?;
     Ok(())
 }
 
@@ -77,6 +78,17 @@ fn report(redlock: &Redlock) -> Result<(), Box<dyn Error>> {
     let _ended = lock.into_parts();
     let taken_over = redlock.extend_as("report", "worker-7", TTL)?;
     println!("held to the end: {}", taken_over.unlock()?.was_held());
+    Ok(())
+}
+
+/// A step that takes the lock for itself may be called with the lock held.
+fn close_books(redlock: &Redlock) -> Result<(), Box<dyn Error>> {
+    let ledger = redlock.reentrant("ledger")?;
+    let outer = ledger.try_lock_for(TTL, WAIT)?;
+    let inner = ledger.try_lock_for(TTL, WAIT)?;
+    println!("another process: {}", said(redlock.try_lock("ledger", TTL)));
+    println!("released by the inner guard: {}", inner.unlock()?.is_some());
+    println!("held to the end: {}", outer.unlock()?.is_some_and(|released| released.was_held()));
     Ok(())
 }
 

@@ -80,7 +80,9 @@ fn kinds_exclude_what_they_must_and_let_others_in() {
                 reader after the downgrade: granted\nheld to the end: true\n\
                 another transfer: refused, because of account:7\nheld to the end: true\n\
                 permits: smtp{2}:0 smtp{2}:1\nthird permit: refused\n\
-                owner: worker-7\nthe same value again: refused\nheld to the end: true\n";
+                owner: worker-7\nthe same value again: refused\nheld to the end: true\n\
+                another process: refused\nreleased by the inner guard: false\n\
+                held to the end: true\n";
     assert_eq!(out, text);
     soon("no key is left", || masters.iter().all(|master| master.dbsize().unwrap() == 0));
 }
