@@ -259,7 +259,8 @@ impl Redis {
     /// What the state of the server speaks against, for commands of connections and of scripts.
     fn state_refusal(&self, spec: &Spec) -> Option<String> {
         let server = &self.server;
-        let text = if spec.grows && server.refuses(Refusal::Memory) {
+        // A script that has written something may go on.
+        let text = if spec.grows && self.changes.is_empty() && server.refuses(Refusal::Memory) {
             "OOM command not allowed when used memory > 'maxmemory'."
         } else if spec.writes && server.refuses(Refusal::Disk) {
             "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to \
@@ -351,15 +352,11 @@ impl Redis {
             return unknown(words);
         }
         let (keys, args) = rest.split_at(count);
-        let mut changes = Vec::new();
         let mut call = |words: &[Vec<u8>]| {
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-            let reply = self.call_of_script(session.db, &words, wall);
-            changes.append(&mut self.changes);
-            reply
+            self.call_of_script(session.db, &words, wall)
         };
         let returned = script::run(words[1], keys, args, &mut call);
-        self.changes = changes;
         returned.unwrap_or_else(|error| {
             // The real one adds the script's hash.
             Reply::Error(format!("{error} script: f, on @user_script:1."))
