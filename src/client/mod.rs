@@ -540,6 +540,17 @@ impl Redlock {
         wait: Option<Duration>,
         order: impl FnOnce(Resource, Patience) -> Order,
     ) -> Result<LockGuard, LockError> {
+        let (patience, limit) = self.patience(rounds, wait)?;
+        self.acquired(self.shared.crew.run(order(resource, patience), limit))
+    }
+
+    /// How long an acquisition with this wait keeps trying, and how long its thread waits for it.
+    #[inline]
+    fn patience(
+        &self,
+        rounds: u32,
+        wait: Option<Duration>,
+    ) -> Result<(Patience, Limit<Moment>), LockError> {
         // Checked before anything else: a forked process must not even read the clock, whose mutex
         // another thread of the parent may have held.
         if !self.is_home() {
@@ -553,7 +564,7 @@ impl Redlock {
             Patience::OneRound => Limit::After(self.shared.round_limit * rounds),
             Patience::Until(until) => Limit::At(until.after(SLACK)),
         };
-        self.acquired(self.shared.crew.run(order(resource, patience), limit))
+        Ok((patience, limit))
     }
 
     fn acquired(&self, outcome: Option<Outcome>) -> Result<LockGuard, LockError> {

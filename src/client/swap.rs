@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::crew::Limit;
 use super::loop_work::Order;
-use super::{LockGuard, Redlock, SLACK};
+use super::{LockGuard, Redlock};
 use crate::error::{LockError, LockErrorKind};
 use crate::proto::Patience;
 use crate::resource::Resource;
@@ -95,17 +95,7 @@ impl Redlock {
         ttl: Duration,
         wait: Option<Duration>,
     ) -> Result<LockGuard, LockError> {
-        if !self.is_home() {
-            return Err(LockError::forked());
-        }
-        let patience = match wait {
-            None => Patience::OneRound,
-            Some(wait) => Patience::of_wait(Clock.now(), wait),
-        };
-        let limit = match patience {
-            Patience::OneRound => self.round_limit(),
-            Patience::Until(until) => Limit::At(until.after(SLACK)),
-        };
+        let (patience, limit) = self.patience(1, wait)?;
         let is_again = held.resource().names().any(|name| name == next.as_bytes());
         let order = Order::Acquire { resource: next, ttl, patience, cancel: None };
         let outcome = match held.given_up(self) {
