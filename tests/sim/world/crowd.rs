@@ -129,6 +129,8 @@ pub struct Crowd {
     is_split: bool,
     /// Nodes on which something was left before: whoever was lost then stands there for a while.
     untidy_before: Vec<bool>,
+    /// How often clients had waited in vain for each node: a place there is left without a word.
+    timeouts_before: Vec<u64>,
     /// After how many grants the trouble begins, if it has not.
     trouble_at: Option<u32>,
 }
@@ -172,6 +174,7 @@ impl World {
             lacked_at: vec![0; clients],
             is_split: false,
             untidy_before: (0..self.nodes.len()).map(|node| self.is_untidy(node)).collect(),
+            timeouts_before: self.timeouts(),
             trouble_at: Some(1 + self.choices.below(2 * GRANTS)),
         });
         self.rare.hit(Rare::Crowd);
@@ -208,6 +211,15 @@ impl World {
             .collect();
         ends.sort_unstable();
         ends[ends.len() / 2]
+    }
+
+    /// How often clients have waited for each node in vain.
+    fn timeouts(&self) -> Vec<u64> {
+        let of = |slot: usize| {
+            let seen = self.clients.iter().filter_map(|it| it.engine.nodes().nth(slot));
+            seen.map(|node| node.timeouts).sum()
+        };
+        (0..self.nodes.len()).map(of).collect()
     }
 
     fn rounds_of_all(&self) -> u64 {
@@ -496,7 +508,11 @@ impl World {
             return self.fail("FAIR", || format!("client {client} gets too few of {grants:?}"));
         }
         self.check_hand_offs(&crowd);
-        let mut nodes = (0..self.nodes.len()).filter(|node| !crowd.untidy_before[*node]);
+        let timeouts = self.timeouts();
+        let is_checked = |node: &usize| {
+            !crowd.untidy_before[*node] && timeouts[*node] == crowd.timeouts_before[*node]
+        };
+        let mut nodes = (0..self.nodes.len()).filter(is_checked);
         if let Some(node) = nodes.find(|node| self.is_untidy(*node)) {
             self.fail("TIDY", || format!("somebody still stands in a queue on node {node}"));
         }
