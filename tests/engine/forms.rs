@@ -814,6 +814,23 @@ fn lost_release_of_each_form_is_sent_again() {
     }
 }
 
+/// K13: nobody says for how long the lock lives that is released by its value.
+#[test]
+fn refused_release_by_value_is_owed_for_as_long_as_any_lock_lives() {
+    let mut scenario = Scenario::ready(3);
+    let token = *locked(&mut scenario, own()).token();
+    scenario.engine.release(scenario.now, Lease::of_value(own(), token, TTL));
+    assert_eq!(said(&mut scenario), ["free r r:as"]);
+    scenario.replies([0, 1], YES);
+    for _ in 0..4 {
+        scenario.reply(2, server_error(ServerErrorKind::Busy));
+        scenario.pass(SECOND);
+        assert_eq!(said(&mut scenario), ["free r r:as"]);
+    }
+    scenario.reply(2, YES);
+    assert!(scenario.engine.nodes().all(|node| node.debts == 0));
+}
+
 /// R19: scripts on all nodes, whatever else these have to release plain locks with.
 #[test]
 fn set_and_share_are_freed_by_scripts_everywhere() {
