@@ -94,6 +94,8 @@ fn forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent() {
                 let refused = own.try_lock("other", TTL).unwrap_err();
                 assert_eq!(refused.kind(), LockErrorKind::Forked);
             });
+            // A process that ends takes with it what a slow master has not read.
+            assert_eq!(own.shutdown(TTL), 0);
         });
         let mut lock = slot.take().unwrap();
         assert!(lock.is_valid());
