@@ -29,7 +29,7 @@ impl Redlock {
     ///   lock that is kept alive with [`stop`](crate::KeptLock::stop). `next` is one plain lock
     ///   without a fencing token; for other kinds, drop the guard and take the next lock.
     /// - If `held` belongs to another client, it is dropped there, and the next lock is taken as
-    ///   ever.
+    ///   ever, without a wait for the release: the same name may still be refused.
     /// - If `next` is one of the resources of `held`, the call first waits for the result of the
     ///   release. Otherwise no client that waits for the resource could come between.
     /// - A lock that was got through a queue ([`Waiting`](crate::Waiting)) is handed on at one

@@ -283,7 +283,8 @@ impl Multiplexer {
 
     /// Starts a release. The result is [`Done::Released`], when a quorum has confirmed it or no
     /// longer can. Whether the lock was valid to the end is judged when the release is sent, by one
-    /// reading of the clock for all that are sent together.
+    /// reading of the clock for all that are sent together. The result may come later by the time
+    /// that passes until the [`flush`](Multiplexer::flush).
     pub fn unlock(&mut self, lease: Lease) -> OpId {
         match self.home.is_here() {
             true => {
