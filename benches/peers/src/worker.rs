@@ -304,6 +304,7 @@ fn threads<C: Locks + Send>(job: &Job, mut clients: Vec<C>) -> Result<(), Failur
         Sample {
             done,
             failed: failed.into_inner() as f64,
+            p50: f64::NAN,
             rate: done / (clock::now() - start).as_secs_f64(),
             cpu: (clock::cpu() - cpu).as_nanos() as f64 / done.max(1.0),
             least: counts.iter().min().copied().unwrap_or(0) as f64,
