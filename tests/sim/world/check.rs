@@ -338,8 +338,12 @@ impl Checker {
 
     /// Whether this client was handed a lock and has given it up, on this slot, too.
     pub fn has_given_up_anothers(&self, client: usize, slot: usize) -> bool {
-        let mut of_client = self.attempts.values().filter(|it| it.client == client);
-        of_client.any(|it| it.is_handed_over && it.released & (1 << slot) != 0)
+        let mut handed = self.attempts.values().filter(|it| it.is_handed_over);
+        handed.any(|it| {
+            let is_released = it.client == client && it.released & (1 << slot) != 0;
+            // It had the lock for a time, and releases it by its value now.
+            is_released || it.by_value.is_freed_by(client)
+        })
     }
 
     /// Nobody is left who would release it.

@@ -88,6 +88,10 @@ impl ByValue {
         self.freed_by = self.freed_by.filter(|(by, _)| *by != client);
     }
 
+    pub fn is_freed_by(&self, client: usize) -> bool {
+        self.freed_by.is_some_and(|(by, _)| by == client)
+    }
+
     /// Whether a SET of that time is to be released by who knew the value.
     pub fn is_owned(&self, set_at: u64) -> bool {
         self.freed_by.is_some_and(|(_, since)| set_at < since)
