@@ -74,6 +74,10 @@ impl World {
         let Some(attempt) = self.checker.attempts.get(token) else {
             return;
         };
+        if attempt.by_value.is_named {
+            // Its holder has stopped, and its engine may have released it by its value.
+            return;
+        }
         let is_barred = |slot: &&usize| attempt.is_barred(**slot, self.now);
         let node_of = |heard: &Heard| self.connections[heard.connection].node;
         let is_set_known = |node: usize| {
