@@ -510,11 +510,13 @@ impl Multiplexer {
         if !self.home.is_here() {
             return None;
         }
-        let engine = self.driver.engine();
-        let due = if engine.has_done() { engine.last_now() } else { self.driver.due()? };
         let now = Clock.now_coarse();
+        let wait = match self.driver.engine().has_done() {
+            true => Duration::ZERO,
+            false => self.driver.due()?.since(now),
+        };
         self.waits_since.set(Some(now));
-        Some(due.since(now))
+        Some(wait)
     }
 
     /// Returns the next result; `None` if there is none.
