@@ -727,10 +727,7 @@ fn w7_without_a_place_it_lets_others_come_first() {
     }
     assert!(sets(&acted), "{acted:?}");
     let lease = granted(&mut s);
-    s.engine.release(s.now, lease);
-    s.drain();
-    s.replies(0..NODES, Reply::Integer(1));
-    assert!(s.done().is_some());
+    given_back(&mut s, lease);
     patient(&mut s);
     assert_eq!(s.drain(), [], "no node gives it a place, and others wait");
     s.pass(Duration::from_millis(2) - Duration::from_nanos(1));
@@ -738,10 +735,7 @@ fn w7_without_a_place_it_lets_others_come_first() {
     s.pass(Duration::from_nanos(1));
     assert!(sets(&s.drain()));
     let lease = granted(&mut s);
-    s.engine.release(s.now, lease);
-    s.drain();
-    s.replies(0..NODES, Reply::Integer(1));
-    assert!(s.done().is_some());
+    given_back(&mut s, lease);
     let until = s.now.after(Duration::from_millis(1));
     s.acquire(TTL, Patience::Until(until));
     assert_eq!(s.drain(), []);
@@ -848,12 +842,17 @@ fn w7_before_the_hand_on_is_answered_it_stands_behind_the_others() {
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
 }
 
-/// Releases the lock, and wants it again once that is answered: nobody waits on the masters.
-fn again(s: &mut Scenario, lease: Lease) {
+/// It gives the lock back, and all nodes confirm that.
+fn given_back(s: &mut Scenario, lease: Lease) {
     s.engine.release(s.now, lease);
     s.drain();
     s.replies(0..NODES, Reply::Integer(1));
     assert!(s.done().is_some());
+}
+
+/// Releases the lock, and wants it again once that is answered: nobody waits on the masters.
+fn again(s: &mut Scenario, lease: Lease) {
+    given_back(s, lease);
     patient(s);
 }
 
@@ -930,10 +929,7 @@ fn w7_beside_strangers_it_leaves_the_lock_for_a_stagger() {
     s.reply(gate, Reply::Integer(1));
     let lease = yields(&mut s, gate, AT_ONCE);
     // Later than a stagger after its release, and when nobody else was seen for a second.
-    s.engine.release(s.now, lease);
-    s.drain();
-    s.replies(0..NODES, Reply::Integer(1));
-    assert!(s.done().is_some());
+    given_back(&mut s, lease);
     s.pass(STAGGER);
     patient(&mut s);
     assert!(sets(&s.drain()));
@@ -974,10 +970,7 @@ fn w7_beside_strangers_a_lock_that_is_held_again_is_watched_at_once() {
 fn w7_beside_strangers_short_patience_is_not_spent_unasked() {
     let mut s = queueing();
     let (_, lease) = held_through_queue(&mut s);
-    s.engine.release(s.now, lease);
-    s.drain();
-    s.replies(0..NODES, Reply::Integer(1));
-    assert!(s.done().is_some());
+    given_back(&mut s, lease);
     let until = s.now.after(Duration::from_millis(1));
     s.acquire(TTL, Patience::Until(until));
     assert!(sets(&s.drain()));
@@ -988,10 +981,7 @@ fn w7_beside_strangers_short_patience_is_not_spent_unasked() {
 fn w7_beside_strangers_that_have_gone_it_tries_at_once() {
     let mut s = queueing();
     let (_, lease) = held_through_queue(&mut s);
-    s.engine.release(s.now, lease);
-    s.drain();
-    s.replies(0..NODES, Reply::Integer(1));
-    assert!(s.done().is_some());
+    given_back(&mut s, lease);
     s.pass(Duration::from_secs(1));
     patient(&mut s);
     assert!(sets(&s.drain()));
