@@ -23,6 +23,9 @@ const GAP_MAX: Duration = Duration::from_millis(500);
 /// How often one connection may be refused before it asks no more, and how often a client may
 /// connect again, together.
 const REFUSALS_MAX: i64 = 8;
+/// A client that stands in no queue tries to hand the lock on at the end of each of its rows (W13),
+/// because others may stand there. The shortest row has so many locks.
+const ROW_MIN: usize = 4;
 
 /// What a user may not do, of all that waiting takes.
 const LACKS: [(&str, &[&str]); 5] = [
@@ -103,7 +106,8 @@ fn users_that_may_not_wait_ask_again_later() {
             let refused: Vec<_> = masters.iter().map(refusals).collect();
             println!("measured: {lack}: the masters refused {refused:?} commands");
             assert!(refused.iter().any(|refused| *refused > 0), "{lack}: nobody queued up");
-            let most = REFUSALS_MAX * PROCESSES as i64;
+            let rows = report.grants().iter().sum::<usize>().div_ceil(ROW_MIN);
+            let most = REFUSALS_MAX * PROCESSES as i64 + rows as i64;
             assert!(refused.iter().all(|refused| *refused <= most), "{lack}: {refused:?}");
         }
     });
