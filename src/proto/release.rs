@@ -163,6 +163,9 @@ impl Engine {
     }
 
     fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<usize>) -> usize {
+        if lease.engine == NO_ENGINE {
+            self.end_attempts(now, lease.token);
+        }
         let lease = self.adopt(now, lease);
         if lease.started != Moment::START {
             self.times.hold.record(now.nanos_since(lease.started));
@@ -191,6 +194,17 @@ impl Engine {
             self.leave_held(now, &key, token);
         }
         round
+    }
+
+    /// Attempts to take or to extend a lock that is released by its value meanwhile fail (K13).
+    #[cold]
+    fn end_attempts(&mut self, now: Moment, token: LockToken) {
+        for round in self.rounds.undecided_about(token) {
+            for node in self.rounds[round].undecided.iter() {
+                self.record(now, round, node, NodeOutcome::Absent);
+            }
+            self.judge(now, round);
+        }
     }
 
     /// Releases what an attempt may have left, on every node that its SET was meant for: also on

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::quorum::{NodeSet, Tally, Verdict};
+use crate::token::LockToken;
 
 pub(super) struct Rounds {
     config: Arc<Config>,
@@ -96,6 +97,16 @@ impl Rounds {
             }
         }
         round
+    }
+
+    /// The rounds about this token that an operation waits for.
+    pub(super) fn undecided_about(&self, token: LockToken) -> Vec<usize> {
+        let is_it = |(number, round): &(usize, &Round)| {
+            let is_waited_for = round.owner.is_some() && !round.decided;
+            let is_about = round.kind.is_about_holding() && self.claims[*number].token == token;
+            is_waited_for && is_about
+        };
+        self.open.iter().filter(is_it).map(|(number, _)| number).collect()
     }
 
     /// How many rounds are open.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use muxlock::proto::{Patience, Reply};
 use muxlock::{
     Builder, Cancelled, Done, FencingToken, Heal, KeepAlive, Lease, LockError, LockErrorKind,
-    LossCause, Moment, NodeOutcome, OpId, ProtocolError, ReleaseWith, Resource, RestartGuard,
-    SLOTS_MAX, ServerErrorKind,
+    LockToken, LossCause, Moment, NodeOutcome, OpId, ProtocolError, ReleaseWith, Resource,
+    RestartGuard, SLOTS_MAX, ServerErrorKind,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, Scenario, TTL, server_error};
 
@@ -829,6 +829,52 @@ fn refused_release_by_value_is_owed_for_as_long_as_any_lock_lives() {
     }
     scenario.reply(2, YES);
     assert!(scenario.engine.nodes().all(|node| node.debts == 0));
+}
+
+/// The token of the first attempt of an engine.
+fn first_token() -> LockToken {
+    *locked(&mut Scenario::ready(3), own()).token()
+}
+
+/// K13: its own engine still asks for it, one node of three is not connected yet, and two do not
+/// agree.
+#[test]
+fn attempt_that_is_released_by_its_value_fails() {
+    let mut scenario = Scenario::ready(3);
+    lost(&mut scenario, 2);
+    scenario.pass(CONNECT_TIMEOUT);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    once(&mut scenario, own());
+    scenario.drain();
+    scenario.reply(0, YES);
+    scenario.reply(1, NO);
+    scenario.nothing_done();
+    scenario.engine.release(scenario.now, Lease::of_value(own(), first_token(), TTL));
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.kind(), LockErrorKind::Contended);
+    assert_eq!(outcome(&error, 2), NodeOutcome::Absent);
+    scenario.drain();
+    scenario.replies([0, 0, 1, 1], YES);
+    scenario.released().expect("two of three answered");
+    assert_eq!(scenario.engine.operations(), 0);
+}
+
+/// K13: what it might still be granted is deleted behind that.
+#[test]
+fn extension_that_is_under_way_fails_when_its_lock_is_released_by_value() {
+    let mut scenario = Scenario::ready(3);
+    let lease = locked(&mut scenario, own());
+    let token = *lease.token();
+    scenario.engine.extend(scenario.now, lease, TTL);
+    scenario.drain();
+    scenario.reply(0, YES);
+    scenario.engine.release(scenario.now, Lease::of_value(own(), token, TTL));
+    let (_, result) = scenario.extended();
+    result.unwrap_err();
+    scenario.drain();
+    scenario.replies([1, 2, 0, 1, 2], YES);
+    scenario.released().expect("all answered");
 }
 
 /// R19: scripts on all nodes, whatever else these have to release plain locks with.
