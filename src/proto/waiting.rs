@@ -693,7 +693,7 @@ impl Engine {
                 self.follow_ability(now, node, effect);
                 return true;
             }
-            b'g' | b'p' | b'n' | b'o' if !key.is_empty() => {}
+            b'g' | b'p' | b'n' | b'o' | b'a' if !key.is_empty() => {}
             _ => return false,
         }
         let Some(key) = Resource::of_key(key) else {
@@ -703,7 +703,7 @@ impl Engine {
         match stand {
             Some(number) => self.tell_stand(now, node, number, *letter),
             // It is passed on to those behind.
-            None if matches!(letter, b'g' | b'p') => {
+            None if matches!(letter, b'g' | b'p' | b'a') => {
                 self.step_aside(node, key, Step::Out);
             }
             None => {}
@@ -714,7 +714,8 @@ impl Engine {
     fn tell_stand(&mut self, now: Moment, node: usize, number: u32, letter: u8) {
         let wait = self.stagger();
         let stand = self.stand(number);
-        if stand.held.is_some() || stand.gate.is_some_and(|gate| gate != node) && letter != b'g' {
+        let is_elsewhere = stand.gate.is_some_and(|gate| gate != node);
+        if stand.held.is_some() || is_elsewhere && letter != b'g' || letter == b'a' {
             return;
         }
         stand.end_pauses();

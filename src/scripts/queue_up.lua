@@ -11,5 +11,13 @@ if type(e)=="table" then
 if is_new then redis.call("LREM",q,1,me) end
 return e
 end
+local m="a"
+while not is_new and p>1 do
+local h=redis.call("LINDEX",q,0)
+if redis.pcall("PUBLISH",h,m..KEYS[1])~=0 then break end
+redis.call("LREM",q,1,h)
+m="p"
+p=p-1
+end
 if t>1099511627773 then t=1099511627773 end
 return p*1099511627776+t+2

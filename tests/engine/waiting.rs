@@ -542,10 +542,26 @@ fn w6_what_is_told_to_one_that_does_not_wait_is_passed_on() {
     let gate = standing(&mut s, 5, HELD);
     s.tell(gate, "gother");
     s.tell(gate, "pother");
+    s.tell(gate, "aother");
     let out = Acted::Wait(gate, Waits::StepOut(Step::Out));
-    assert_eq!(s.drain(), [out.clone(), out]);
+    assert_eq!(s.drain(), [out.clone(), out.clone(), out]);
     s.tell(gate, "nother");
     assert_eq!(s.drain(), []);
+}
+
+/// It stands far back: what is asked of it says nothing of its place.
+#[test]
+fn w6_who_is_asked_and_waits_goes_on_waiting() {
+    let mut s = queueing();
+    let id = patient(&mut s);
+    s.drain();
+    let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+    s.allow_waits(gate);
+    s.drain();
+    s.reply(gate, place(5, HELD));
+    s.tell(gate, "aresource");
+    assert_eq!(s.drain(), []);
+    assert_eq!(s.engine.place(id), Some(5));
 }
 
 #[test]

@@ -156,6 +156,7 @@ fn is_wrong_type(reply: &Value) -> bool {
 #[test]
 fn queue_up_says_the_place_and_the_keys_time_and_lets_the_queue_live_on() {
     let scene = Scene::start();
+    let _first = scene.listen("a");
     for (channel, place) in [("a", 0), ("b", 1), ("c", 2), ("b", 1), ("a", 0)] {
         let reply = scene.queue_up(channel);
         assert_eq!(reply, Value::Integer(place * PLACE + ABSENT + 2), "{channel}");
@@ -184,6 +185,7 @@ fn queue_up_says_the_place_and_the_keys_time_and_lets_the_queue_live_on() {
 #[test]
 fn full_queue_takes_no_more_and_says_so() {
     let scene = Scene::start();
+    let _first = scene.listen("e0");
     let entries: Vec<_> = (0..PLACES_MAX - 1).map(|entry| format!("e{entry}")).collect();
     let words = ["RPUSH", QUEUE].into_iter().chain(entries.iter().map(String::as_str));
     scene.ask(&words.collect::<Vec<_>>());
@@ -277,6 +279,42 @@ fn entries_without_a_listener_are_dropped_until_two_are_told() {
     soon("b is gone", || scene.ask(&["PUBLISH", "b", "end"]) == Value::Integer(0));
     assert_eq!(scene.hand_on("me", TOKEN, "1"), Value::Integer(0));
     assert_eq!(scene.ask(&["EXISTS", QUEUE]), Value::Integer(0));
+}
+
+/// W10: who asks again and stands far back asks whether the first is there, drops those that are
+/// gone, and tells who is the first by that. Those that have just come, and the second, ask nobody.
+#[test]
+fn who_asks_again_drops_those_in_front_that_have_ended() {
+    let scene = Scene::start();
+    let mut first = scene.listen("a");
+    let place = |channel| match scene.queue_up(channel) {
+        Value::Integer(reply) => reply / PLACE,
+        other => panic!("{other:?}"),
+    };
+    scene.set_queue(&["dead", "gone", "a", "left"]);
+    assert_eq!(place("me"), 4, "it has just come");
+    assert_eq!(place("gone"), 1);
+    assert_eq!(scene.queue(), ["dead", "gone", "a", "left", "me"]);
+    assert_eq!(place("me"), 2);
+    assert_eq!(
+        (scene.queue(), first.told()),
+        (["a", "left", "me"].map(String::from).to_vec(), vec!["pk".into()])
+    );
+    assert_eq!((place("me"), first.told()), (2, vec!["ak".into()]));
+    assert_eq!(scene.queue(), ["a", "left", "me"]);
+    // The second watches, so that it need not know of the first.
+    scene.set_queue(&["dead", "gone", "left", "me"]);
+    assert_eq!(place("me"), 1);
+    assert_eq!(scene.queue(), ["left", "me"]);
+    assert!(first.told().is_empty());
+    // Who may tell nobody changes nothing.
+    if !is_older_than([6, 2, 0], "who_asks_again", "channels in ACL SETUSER") {
+        scene.set_queue(&["dead", "gone", "me"]);
+        let (lease, most) = (LEASE_MS.to_string(), PLACES_MAX.to_string());
+        let words = ["EVAL", QUEUE_UP, "2", KEY, QUEUE, "me", &lease, &most];
+        assert_eq!(scene.ask_without("-publish", &words), format!(":{}", 2 * PLACE));
+        assert_eq!(scene.queue(), ["dead", "gone", "me"]);
+    }
 }
 
 /// W12: who was told passes it on, with what the key says; who stood behind changes nothing.
