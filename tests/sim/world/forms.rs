@@ -201,7 +201,7 @@ impl World {
         let lease = self.clients[client].leases.swap_remove(at);
         let token = super::work::token_of(&lease);
         self.checker.end(&token);
-        self.checker.disown(&token);
+        self.checker.seize(&token);
         let alike = |other: &usize| {
             let is_paused = self.now < self.clients[*other].paused_until;
             !is_paused && self.plan.split(*other) == self.plan.split(client)

@@ -118,7 +118,7 @@ impl Checker {
     }
 
     /// It may come back after its release, when it is given back (K14).
-    fn seize(&mut self, token: &[u8]) {
+    pub fn seize(&mut self, token: &[u8]) {
         if let Some(attempt) = self.attempts.get_mut(token) {
             attempt.is_disowned = true;
             (attempt.by_value.is_taken_over, attempt.by_value.freed_by) = (true, None);
