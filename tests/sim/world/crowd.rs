@@ -136,10 +136,10 @@ pub struct Crowd {
 }
 
 impl World {
-    /// A crowd gathers, if clients wait in queues at all.
-    pub fn gather_crowd(&mut self) {
+    /// A crowd gathers, if clients wait in queues at all. Returns whether nothing went wrong there.
+    pub fn gather_crowd(&mut self) -> bool {
         if !self.plan.waits || !self.choices.chance(700) {
-            return;
+            return true;
         }
         let mut trouble = self.choices.pick(&TROUBLES);
         let needs_others = matches!(
@@ -188,6 +188,7 @@ impl World {
         if self.violation.is_none() {
             self.disperse();
         }
+        trouble == Trouble::Nothing
     }
 
     /// Short, so that what a member leaves that is lost in a round soon ends.
@@ -442,17 +443,7 @@ impl World {
     /// The lock is free for long, and somebody waits who is awake.
     fn check_wake(&mut self) {
         for client in 0..self.clients.len() {
-            let it = &self.clients[client];
-            // A client takes a while to see that a node is frozen, or that a machine has gone
-            // without a sign and come back.
-            let votes = |seen: &NodeStatus| {
-                let connection = it.slots[seen.node].connection.map(|id| &self.connections[id]);
-                let stands = connection.is_some_and(|at| at.server_end == ServerEnd::Accepted);
-                let is_running = self.nodes[seen.node].is_running(self.now);
-                seen.state == NodeState::Ready && stands && is_running
-            };
-            let ready = it.engine.nodes().filter(votes).count();
-            if let (false, Some(crowd)) = (2 * ready > self.plan.nodes, &mut self.crowd) {
+            if let (false, Some(crowd)) = (self.sees_quorum(client, None), &mut self.crowd) {
                 crowd.lacked_at[client] = self.now;
             }
         }
@@ -478,6 +469,20 @@ impl World {
             let trouble = crowd.trouble;
             self.fail("WAKE", || format!("client {client} sleeps ({trouble:?})"));
         }
+    }
+
+    /// Whether nodes that vote, by what the client knows of them, are a quorum. A client takes a
+    /// while to see that a node is frozen, or that a machine has gone without a sign and come back.
+    /// One node may be left out.
+    pub fn sees_quorum(&self, client: usize, but: Option<usize>) -> bool {
+        let it = &self.clients[client];
+        let votes = |seen: &NodeStatus| {
+            let connection = it.slots[seen.node].connection.map(|id| &self.connections[id]);
+            let stands = connection.is_some_and(|at| at.server_end == ServerEnd::Accepted);
+            let is_running = self.nodes[seen.node].is_running(self.now);
+            seen.state == NodeState::Ready && stands && is_running && Some(seen.node) != but
+        };
+        2 * it.engine.nodes().filter(votes).count() > self.plan.nodes
     }
 
     /// The crowd is gone.

@@ -147,7 +147,7 @@ impl World {
         let begin = self.plan.split(client).1;
         let names = self.plan.names.map(|name| [begin, name].concat());
         let name = &names[resource];
-        let may = self.plan.forms && self.crowd.is_none();
+        let may = self.plan.forms && self.crowd.is_none() && self.vigil.is_none();
         let (made, shown) = match if may { self.choices.below(15) } else { 0 } {
             0..=3 => (Resource::new(name), name.clone()),
             10..=13 => {

@@ -36,6 +36,7 @@ mod sorted;
 mod timeline;
 mod transport;
 mod turn;
+mod vigil;
 pub mod wire;
 mod work;
 
@@ -57,6 +58,7 @@ use queue::{Event, Queue};
 use rare::{Counts, Rare};
 use server::Server;
 use timeline::Timeline;
+use vigil::Vigil;
 
 /// What the nodes' wall clocks show when a run begins: some moment in 2023.
 const EPOCH: u64 = 1_700_000_000 * SECOND;
@@ -170,6 +172,7 @@ pub struct World {
     checker: Checker,
     fences: Fences,
     crowd: Option<Crowd>,
+    vigil: Option<Vigil>,
     violation: Option<check::Failure>,
     rare: Counts,
     timeline: Timeline,
@@ -224,6 +227,7 @@ impl World {
             checker: Checker::default(),
             fences: Fences::default(),
             crowd: None,
+            vigil: None,
             violation: None,
             rare: Counts::new(),
             timeline: Timeline::new(wants_timeline),
@@ -318,10 +322,12 @@ impl World {
             self.check_quiet();
             self.count_stats();
         }
+        let is_well = self.violation.is_none() && self.gather_crowd();
         if self.violation.is_none() {
-            self.gather_crowd();
+            self.check_quiet();
         }
-        if self.violation.is_none() {
+        if self.violation.is_none() && is_well {
+            self.wait_for_long();
             self.check_quiet();
         }
         if self.violation.is_none() {
@@ -353,6 +359,7 @@ impl World {
             Event::Fault => {}
             Event::Restart(node) => self.restart(node),
             Event::Crowd(client) => self.crowd_turn(client),
+            Event::Vigil(number) => self.vigil_turn(number),
             Event::Ends(node) => self.tell_ends(node),
         }
         true

@@ -25,6 +25,8 @@ pub enum Event {
     Restart(usize),
     /// A member of a crowd does something.
     Crowd(usize),
+    /// The same of one that waits for long, or what happens to them.
+    Vigil(usize),
     /// A watched key may have ended on a node.
     Ends(usize),
 }

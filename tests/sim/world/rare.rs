@@ -129,6 +129,8 @@ situations! {
     ErrorType => "error reply: WRONGTYPE",
     Crowd => "crowd for one lock",
     HandOff => "crowd whose hand-offs were timed",
+    Vigil => "lock held for long by a stranger",
+    PlacesKept => "places of clients that do not wait any longer",
     Shared => "share granted",
     Downgraded => "lock turned into a share",
     SetTaken => "several resources granted at once",

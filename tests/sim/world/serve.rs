@@ -8,7 +8,7 @@ use super::forms::form;
 use super::network::{ClientEnd, Connection, ServerEnd, Trust, Way, Yes};
 use super::queue::Event;
 use super::rare::Rare;
-use super::redis::{ChangeKind, compared, is_queue, is_set};
+use super::redis::{Change, ChangeKind, compared, is_queue, is_set};
 use super::server::random_name;
 use super::timeline;
 use super::wire::{self, Reply};
@@ -285,16 +285,20 @@ impl World {
         if self.nodes[node].redis.first_end().is_none() {
             return;
         }
-        if !self.nodes[node].is_running(self.now) {
-            return;
+        if self.nodes[node].is_running(self.now) {
+            self.tell_changes(node, Vec::new());
         }
+    }
+
+    /// Tells of changes that no client of this crate has made, and of watched keys that have ended.
+    pub fn tell_changes(&mut self, node: usize, changes: Vec<Change>) {
         let wall = self.nodes[node].wall(self.now);
         let sessions = self.nodes[node].connections.iter();
         let open = sessions.map(|id| self.connections[*id].session.id).filter(|id| *id > 0);
         let open = open.collect();
         let redis = &mut self.nodes[node].redis;
         redis.open = open;
-        redis.changes.clear();
+        redis.changes = changes;
         redis.listeners.pushes.clear();
         redis.tell_changes(None, wall);
         for (session, push) in std::mem::take(&mut redis.listeners.pushes) {

@@ -173,7 +173,8 @@ impl World {
         let patience = wait.map(|wait| started + wait);
         let until = |at: u64| Patience::Until(Moment::with_jumps(at, self.clients[client].jumped));
         let asked = patience.map_or(Patience::OneRound, until);
-        let is_fenced = self.choices.chance(self.plan.fenced);
+        // Where clocks are far apart, who wants a number may be kept out for long (F11).
+        let is_fenced = self.vigil.is_none() && self.choices.chance(self.plan.fenced);
         let (resource_name, name) = match is_fenced {
             true => {
                 let name = [self.plan.split(client).1, self.plan.names[resource]].concat();
@@ -441,6 +442,8 @@ impl World {
                 from.iter().for_each(|from| self.note_taken_over(from));
                 if self.crowd.is_some() {
                     self.crowd_granted(client, lease);
+                } else if self.vigil.is_some() {
+                    self.vigil_granted(client, lease);
                 } else if self.is_faulty {
                     self.hold(client, lease);
                 } else {
@@ -459,9 +462,10 @@ impl World {
                 if patience.is_some_and(|until| self.clients[client].told >= until) {
                     self.rare.hit(Rare::GiveUpInRound);
                 }
-                match self.crowd.is_some() {
-                    true => self.crowd_missed(client),
-                    false => self.demand_missed(client, resource),
+                match (&self.crowd, &self.vigil) {
+                    (Some(_), _) => self.crowd_missed(client),
+                    (_, Some(_)) => self.vigil_missed(client),
+                    _ => self.demand_missed(client, resource),
                 }
             }
         }
