@@ -443,7 +443,7 @@ impl World {
     /// The lock is free for long, and somebody waits who is awake.
     fn check_wake(&mut self) {
         for client in 0..self.clients.len() {
-            if let (false, Some(crowd)) = (self.sees_quorum(client, None), &mut self.crowd) {
+            if let (false, Some(crowd)) = (self.sees_quorum(client), &mut self.crowd) {
                 crowd.lacked_at[client] = self.now;
             }
         }
@@ -473,16 +473,25 @@ impl World {
 
     /// Whether nodes that vote, by what the client knows of them, are a quorum. A client takes a
     /// while to see that a node is frozen, or that a machine has gone without a sign and come back.
-    /// One node may be left out.
-    pub fn sees_quorum(&self, client: usize, but: Option<usize>) -> bool {
+    /// What is left on a node from before keeps everybody out there.
+    pub fn sees_quorum(&self, client: usize) -> bool {
         let it = &self.clients[client];
         let votes = |seen: &NodeStatus| {
             let connection = it.slots[seen.node].connection.map(|id| &self.connections[id]);
             let stands = connection.is_some_and(|at| at.server_end == ServerEnd::Accepted);
             let is_running = self.nodes[seen.node].is_running(self.now);
-            seen.state == NodeState::Ready && stands && is_running && Some(seen.node) != but
+            let can = seen.state == NodeState::Ready && stands && is_running;
+            can && !self.has_left_over(seen.node)
         };
         2 * it.engine.nodes().filter(votes).count() > self.plan.nodes
+    }
+
+    /// Whether the node has a key for longer than a lock of the crowd lives.
+    fn has_left_over(&self, node: usize) -> bool {
+        let wall = self.nodes[node].wall(self.now) / MILLI;
+        let latest = (wall + TTL_MAX / MILLI) as i64;
+        let entry = self.nodes[node].redis.data.get(&self.key_of(0));
+        entry.is_some_and(|entry| entry.expires.is_none_or(|at| at > latest))
     }
 
     /// The crowd is gone.

@@ -199,6 +199,8 @@ impl World {
         // Later, it may have been too late to count.
         let in_time = fenced.started + self.plan.node_timeout / 100 * 98;
         let heard = attempt.heard.iter().filter(|it| !it.is_extension && it.read_at < in_time);
+        // Nor does that of a server whose role has changed, which costs it the connection.
+        let heard = heard.filter(|it| self.connections[it.connection].closed_at == u64::MAX);
         let mut given: Vec<u64> = heard
             .filter_map(|heard| fenced.grants[self.connections[heard.connection].node])
             .map(|(number, _)| number)

@@ -243,12 +243,7 @@ impl World {
     }
 
     fn check_prompt(&mut self) {
-        let Some(vigil) = &self.vigil else {
-            return;
-        };
-        let stray = (vigil.upset == Upset::Stray).then_some(vigil.who);
-        let lacks = |client: &usize| !self.sees_quorum(*client, stray);
-        let lacking: Vec<_> = (0..self.clients.len()).filter(lacks).collect();
+        let lacking: Vec<_> = (0..self.clients.len()).filter(|it| !self.sees_quorum(*it)).collect();
         let Some(vigil) = &mut self.vigil else {
             return;
         };
