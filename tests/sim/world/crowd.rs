@@ -5,7 +5,8 @@
 //! - WAKE: when the lock is free and somebody waits who is awake, somebody gets it soon, whatever
 //!   was lost;
 //! - HAND-OFF: without a trouble, the next one gets it in a few message times, nearly always;
-//! - FAIR: without a trouble, nobody gets it many times while another one waits;
+//! - FAIR: without a trouble, and after one that is over by itself, nobody gets it many times while
+//!   another one waits;
 //! - CALM: without a trouble, nearly every round is a grant;
 //! - TIDY: without a trouble, no queue is left.
 
@@ -19,6 +20,7 @@ use super::plan::Class;
 use super::queue::Event;
 use super::rare::Rare;
 use super::redis::{Entry, Value, is_queue};
+use super::server::Refusal;
 
 /// How many locks a crowd takes for each client, in all.
 const GRANTS: u32 = 20;
@@ -27,6 +29,7 @@ const GRANTS_EARLY: u32 = 5;
 /// More locks are not taken before all have come.
 const EARLY_MAX: u32 = 100;
 const TTL_MAX: u64 = 500 * MILLI;
+const SPELL_MAX: u64 = 300 * MILLI;
 const PATIENCE: u64 = 90 * SECOND;
 /// When something was lost, the slow timers of those who wait help.
 const WAKE_MAX: u64 = 5 * SECOND;
@@ -67,9 +70,11 @@ pub enum Trouble {
     Forget,
     /// A node does not allow something that waits need.
     Rights,
+    /// A node has no memory left for a while.
+    Full,
 }
 
-const TROUBLES: [Trouble; 14] = [
+const TROUBLES: [Trouble; 15] = [
     Trouble::Nothing,
     Trouble::Nothing,
     Trouble::Nothing,
@@ -84,6 +89,7 @@ const TROUBLES: [Trouble; 14] = [
     Trouble::Flush,
     Trouble::Forget,
     Trouble::Rights,
+    Trouble::Full,
 ];
 
 /// What waits need, by name.
@@ -131,6 +137,8 @@ pub struct Crowd {
     untidy_before: Vec<bool>,
     /// How often clients had waited in vain for each node: a place there is left without a word.
     timeouts_before: Vec<u64>,
+    /// From when on nobody gets a row of locks while another one stands in a queue.
+    is_fair_from: Option<u64>,
     /// After how many grants the trouble begins, if it has not.
     trouble_at: Option<u32>,
 }
@@ -144,7 +152,12 @@ impl World {
         let mut trouble = self.choices.pick(&TROUBLES);
         let needs_others = matches!(
             trouble,
-            Trouble::Freeze | Trouble::Crash | Trouble::Stray | Trouble::Rights | Trouble::Flush
+            Trouble::Freeze
+                | Trouble::Crash
+                | Trouble::Stray
+                | Trouble::Rights
+                | Trouble::Flush
+                | Trouble::Full
         );
         let is_odd = self.plan.class != Class::Durable || self.plan.nodes < 3;
         // A client that starts has not heard of the process before one that lies about its age.
@@ -175,6 +188,7 @@ impl World {
             is_split: false,
             untidy_before: (0..self.nodes.len()).map(|node| self.is_untidy(node)).collect(),
             timeouts_before: self.timeouts(),
+            is_fair_from: (trouble == Trouble::Nothing).then_some(now),
             trouble_at: Some(1 + self.choices.below(2 * GRANTS)),
         });
         self.rare.hit(Rare::Crowd);
@@ -298,6 +312,8 @@ impl World {
         };
         crowd.is_split |= is_split;
         let (now, calm) = (self.now, crowd.trouble == Trouble::Nothing && !crowd.is_split);
+        let is_fair = (calm || crowd.trouble == Trouble::Full)
+            && crowd.is_fair_from.is_some_and(|from| from < now);
         let began = crowd.waits[client].take();
         if let (Some(handed_at), None) = (crowd.handed_at.take(), crowd.holder) {
             crowd.hand_offs.push(now - handed_at);
@@ -341,12 +357,12 @@ impl World {
         // Also before all have come: who has met nobody looks for others after a few (W13).
         for (other, wait) in crowd.waits.iter_mut().enumerate() {
             let stands = |wait: &&mut Wait| self.clients[other].engine.stats().queued > wait.queued;
-            let Some(wait) = wait.as_mut().filter(stands) else {
+            let Some(wait) = wait.as_mut().filter(stands).filter(|_| is_fair) else {
                 continue;
             };
             wait.rows[client] += 1;
             let row = wait.rows[client];
-            if calm && row > ROW_MAX {
+            if row > ROW_MAX {
                 failure = Some(format!("client {other} stands while {client} gets it {row} times"));
             }
         }
@@ -419,6 +435,14 @@ impl World {
                 self.nodes[node].redis.data.retain(|key, _| !is_queue(&key.1));
             }
             Trouble::Forget => self.nodes[node].redis.listeners.tracked_max = Some(0),
+            Trouble::Full => {
+                let it = &mut self.nodes[node];
+                it.redis.server.refusals = vec![Refusal::Memory];
+                it.refuses_until = self.now + long.min(SPELL_MAX);
+                if let Some(crowd) = &mut self.crowd {
+                    crowd.is_fair_from = Some(it.refuses_until);
+                }
+            }
             Trouble::Rights => {
                 let right = self.choices.pick(&RIGHTS);
                 self.nodes[node].redis.server.forbids.push(right);
