@@ -856,7 +856,7 @@ fn attempt_that_is_released_by_its_value_fails() {
     assert_eq!(outcome(&error, 2), NodeOutcome::Absent);
     scenario.drain();
     scenario.replies([0, 0, 1, 1], YES);
-    scenario.released().expect("two of three answered");
+    assert_eq!(scenario.released().expect("two of three answered").confirmed, 2);
     assert_eq!(scenario.engine.operations(), 0);
 }
 
@@ -874,7 +874,7 @@ fn extension_that_is_under_way_fails_when_its_lock_is_released_by_value() {
     result.unwrap_err();
     scenario.drain();
     scenario.replies([1, 2, 0, 1, 2], YES);
-    scenario.released().expect("all answered");
+    assert_eq!(scenario.released().expect("all answered").confirmed, 3);
 }
 
 /// R19: scripts on all nodes, whatever else these have to release plain locks with.

@@ -228,8 +228,7 @@ impl Node {
     /// Whether a lock on this key may be held that the process does not know of, asked by somebody
     /// with this token who was told the role at `role_told_at`.
     pub fn memory(&self, now: u64, key: &Key, token: &[u8], role_told_at: u64) -> Trust {
-        // A lock with a caller's value is known by the token beside it, and anybody may take it over
-        // without.
+        // A value whose token is gone is anybody's to take over (K14).
         let is_of = |other: &Key| other == key || *other == companion(key);
         let forgotten = self.forgotten.iter().filter(|it| is_of(&it.key) && now < it.until);
         let trust = |it: &Forgotten| match it.cause {
