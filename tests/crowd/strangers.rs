@@ -10,7 +10,7 @@ use crate::contender::{KEY, Part};
 use crate::foreign::{Held, contend_for, try_take};
 use crate::report::median;
 use crate::scene::{Scene, scene};
-use crate::servers::{queued_anywhere, start};
+use crate::servers::{ask, queue_of, queued_anywhere, start};
 
 const RUN: Duration = Duration::from_millis(1_500);
 const GAP_MAX: Duration = Duration::from_millis(500);
@@ -19,6 +19,8 @@ const GRANTS_MIN: usize = 5;
 /// For how long strangers hold locks while others wait for them; longer by this each time.
 const HOLD: Duration = Duration::from_millis(150);
 const HOLD_STEP: Duration = Duration::from_millis(17);
+/// Who has waited for so long looks again a second later.
+const LONG_HOLD: Duration = Duration::from_secs(3);
 /// How many locks they hold at a time.
 const KEYS: usize = 4;
 /// From a stranger's release to the grant. Without the queue, who has waited for so long looks
@@ -75,6 +77,28 @@ fn release_of_a_stranger_reaches_who_waits_at_once() {
         assert!(control > HAND_OVER_MAX, "the control shows nothing: {control:?}");
         let queued = hand_over(scene, &masters, Waiting::Queue);
         assert!(queued <= HAND_OVER_MAX, "{queued:?}");
+    });
+}
+
+/// Two clients that have ended stand in front of the queue, where the others look for themselves.
+#[test]
+fn places_of_clients_that_have_ended_hide_no_strangers_release() {
+    scene("places_of_clients_that_have_ended_hide_no_strangers_release", |scene| {
+        let _alone = heavy();
+        let masters = start(5);
+        let held = soon_taken(&masters, KEY);
+        for master in &masters {
+            ask(master, &["RPUSH", &queue_of(KEY), "muxlock:ended", "muxlock:killed"]);
+        }
+        let crowd = scene.crowd(vec![Part::new(masters.urls(), Waiting::Queue); 2]);
+        pause(LONG_HOLD);
+        let given_back = held.give_back();
+        pause(GAP_MAX);
+        let report = crowd.end("Queue");
+        let mut turns = report.turns().iter().filter(|turn| turn.granted >= given_back);
+        let took = turns.next().expect("somebody got it").granted - given_back;
+        println!("measured: from a stranger's release to the grant {took:?}");
+        assert!(took < GAP_MAX, "{took:?}");
     });
 }
 
