@@ -163,9 +163,7 @@ impl Engine {
     }
 
     fn give_up_lease(&mut self, now: Moment, lease: Lease, owner: Option<usize>) -> usize {
-        if lease.engine == NO_ENGINE {
-            self.end_attempts(now, lease.token);
-        }
+        let by_value = (lease.engine == NO_ENGINE).then_some(lease.token);
         let lease = self.adopt(now, lease);
         if lease.started != Moment::START {
             self.times.hold.record(now.nanos_since(lease.started));
@@ -193,10 +191,14 @@ impl Engine {
             }
             self.leave_held(now, &key, token);
         }
+        if let Some(token) = by_value {
+            self.end_attempts(now, token);
+        }
         round
     }
 
     /// Attempts to take or to extend a lock that is released by its value meanwhile fail (K13).
+    /// Their undo comes behind that release, which finds what it is for.
     #[cold]
     fn end_attempts(&mut self, now: Moment, token: LockToken) {
         for round in self.rounds.undecided_about(token) {

@@ -860,6 +860,31 @@ fn attempt_that_is_released_by_its_value_fails() {
     assert_eq!(scenario.engine.operations(), 0);
 }
 
+/// K13, K14: the release finds what is to be released. An undo in front of it would give it back to
+/// the former lock, or would be the one that deletes it.
+#[test]
+fn release_by_value_is_sent_before_the_undo_of_the_attempt_that_it_ends() {
+    let mut before = Scenario::ready(3);
+    let _ = locked(&mut before, own());
+    let former = *locked(&mut before, own()).token();
+    for (resource, undo) in [(own().take_over(&former), "give back r r:as"), (own(), "free r r:as")]
+    {
+        let mut scenario = Scenario::ready(3);
+        once(&mut scenario, resource);
+        scenario.drain();
+        scenario.take_said();
+        scenario.reply(0, YES);
+        scenario.engine.release(scenario.now, Lease::of_value(own(), first_token(), TTL));
+        assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
+        assert_eq!(said(&mut scenario), ["free r r:as", undo]);
+        scenario.replies([1, 2], NO);
+        scenario.replies(ALL, YES);
+        assert_eq!(scenario.released().expect("all answered").confirmed, 3);
+        scenario.replies(ALL, NO);
+        at_rest(&mut scenario);
+    }
+}
+
 /// K13: what it might still be granted is deleted behind that.
 #[test]
 fn extension_that_is_under_way_fails_when_its_lock_is_released_by_value() {
