@@ -19,5 +19,6 @@ redis.call("LREM",q,1,h)
 m="p"
 p=p-1
 end
+if m=="p" and p==1 then redis.pcall("PUBLISH",redis.call("LINDEX",q,0),m..KEYS[1]) end
 if t>1099511627773 then t=1099511627773 end
 return p*1099511627776+t+2

@@ -302,6 +302,10 @@ fn who_asks_again_drops_those_in_front_that_have_ended() {
     );
     assert_eq!((place("me"), first.told()), (2, vec!["ak".into()]));
     assert_eq!(scene.queue(), ["a", "left", "me"]);
+    // Who is the first by that is told, also by one that is the second by that.
+    scene.set_queue(&["dead", "gone", "a", "me"]);
+    assert_eq!((place("me"), first.told()), (1, vec!["pk".into()]));
+    assert_eq!(scene.queue(), ["a", "me"]);
     // The second watches, so that it need not know of the first.
     scene.set_queue(&["dead", "gone", "left", "me"]);
     assert_eq!(place("me"), 1);
