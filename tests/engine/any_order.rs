@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use muxlock::proto::{Action, Engine, Entropy, Patience, Reply, ServerError};
 use muxlock::{
-    Cancelled, Done, Fingerprint, Heal, Holding, KeepAlive, Lease, Moment, NodeOutcome, OpId,
-    Phase, Redlock, ReleaseWith, Resource, RestartGuard, ServerErrorKind,
+    Cancelled, Done, Fingerprint, Heal, Holding, KeepAlive, Lease, LockToken, Moment, NodeOutcome,
+    OpId, Phase, Redlock, ReleaseWith, Resource, RestartGuard, ServerErrorKind,
 };
 use testbed::memory::{About, Asked, Counted, aged_master};
 
@@ -139,6 +139,16 @@ impl Side {
             }
             _ => {}
         }
+    }
+
+    /// The token of something that the node was asked for and has not answered.
+    fn asked_about(&self, node: usize, random: &mut Random) -> Option<LockToken> {
+        let tokens = self.asked[node].iter().filter_map(|asked| match asked {
+            Asked::Set(token) | Asked::Extend(token) | Asked::Heal(token) => Some(*token),
+            _ => None,
+        });
+        let tokens: Vec<_> = tokens.collect();
+        tokens.get(random.below(tokens.len().max(1))).copied()
     }
 
     fn adopts(&mut self, lease: &Lease) {
@@ -328,6 +338,15 @@ fn run(seed: u64) {
                 }
             }
             30 => side.ops.extend(side.engine.inspect(early, name).ok()),
+            29 if random.below(2) == 0 => {
+                if let Some(token) = side.asked_about(node, random) {
+                    let lease = Lease::of_value(name, token, ttl);
+                    match random.below(2) {
+                        0 => side.engine.abandon(early, lease),
+                        _ => side.ops.push(side.engine.release(early, lease)),
+                    }
+                }
+            }
             15 => side.engine.handle_connecting(now, node, Phase::Lookup),
             16..18 => (0..NODES).for_each(|node| side.engine.handle_connected(now, node)),
             18 if random.below(4) == 0 => side.engine.handle_duplicate(now, node, other),
