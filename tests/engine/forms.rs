@@ -902,6 +902,96 @@ fn extension_that_is_under_way_fails_when_its_lock_is_released_by_value() {
     assert_eq!(scenario.released().expect("all answered").confirmed, 3);
 }
 
+/// K13: what is asked for other tokens goes on, and so does another release of this one.
+#[test]
+fn release_by_value_ends_nothing_but_what_asks_for_its_token() {
+    let mut scenario = Scenario::ready(3);
+    let lease = locked(&mut scenario, own());
+    once(&mut scenario, plain("other"));
+    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, Lease::of_value(own(), first_token(), TTL));
+    scenario.drain();
+    scenario.nothing_done();
+    scenario.replies([0, 1], Reply::Ok);
+    assert_eq!(scenario.acquired().unwrap().resource(), &plain("other"));
+    scenario.replies([0, 1], YES);
+    assert_eq!(scenario.released().unwrap().confirmed, 2);
+    scenario.replies([0, 1], NO);
+    assert_eq!(scenario.released().unwrap().absent, 2);
+}
+
+/// K13: an acquisition with patience tries again, with another token.
+#[test]
+fn attempt_with_patience_that_is_released_by_its_value_is_followed_by_another() {
+    for (resource, _, _) in forms() {
+        let mut scenario = Scenario::ready(3);
+        wait(&mut scenario, resource.clone(), SECOND);
+        scenario.drain();
+        scenario.reply(0, YES);
+        scenario.engine.abandon(scenario.now, Lease::of_value(own(), first_token(), TTL));
+        scenario.nothing_done();
+        scenario.drain();
+        // One node answers late; all of them, the release and the undo.
+        scenario.replies([1, 2], YES);
+        scenario.replies([0, 1, 2, 0, 1, 2], NO);
+        let due = scenario.next_timeout().expect("it tries again");
+        scenario.pass(due.since(scenario.now));
+        let acted = scenario.drain();
+        assert!(matches!(&acted[..], [Acted::Take(nodes, 2)] if *nodes == ALL), "{acted:?}");
+        scenario.replies(ALL, YES);
+        let lease = scenario.acquired().unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.replies(ALL, YES);
+        at_rest(&mut scenario);
+    }
+}
+
+/// K13: its counters are being raised.
+#[test]
+fn fenced_attempt_that_is_released_by_its_token_fails() {
+    let mut scenario = Scenario::ready(3);
+    let (now, key) = (scenario.now, plain("r"));
+    scenario.engine.acquire_fenced(now, key.clone(), TTL, Patience::OneRound).unwrap();
+    let Some(Acted::Fenced(_, 1, time)) = scenario.drain().pop() else { panic!("no attempt") };
+    scenario.reply(0, YES);
+    scenario.reply(1, Reply::Integer(time as i64 + 9));
+    assert_eq!(scenario.drain(), [Acted::Raise(vec![0], 1, time + 9)]);
+    scenario.engine.abandon(now, Lease::of_value(key, first_token(), TTL));
+    assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
+    assert_eq!(said(&mut scenario), ["RELEASE r", "RELEASE r"]);
+    scenario.reply(0, YES);
+    scenario.reply(2, YES);
+    scenario.replies([0, 1, 2, 0, 1, 2], NO);
+    at_rest(&mut scenario);
+}
+
+/// K13: the engine renews it.
+#[test]
+fn renewal_that_is_under_way_ends_when_its_lock_is_released_by_value() {
+    for heal in [Heal::Off, Heal::On] {
+        let mut scenario = ready_with(|builder| healing(builder).heal(heal));
+        let lease = locked(&mut scenario, own());
+        scenario.engine.keep(scenario.now, lease, &KeepAlive::default());
+        let mut acted = Vec::new();
+        while !acted.iter().any(|it| matches!(it, Acted::Extend(..) | Acted::Heal(..))) {
+            let due = scenario.next_timeout().expect("a renewal is due");
+            scenario.pass(due.since(scenario.now));
+            acted = scenario.drain_looked();
+        }
+        scenario.reply(0, YES);
+        let by_value = Lease::of_value(own(), first_token(), TTL);
+        scenario.engine.abandon(scenario.now, by_value);
+        let Some(Done::Lost(lease, loss)) = scenario.done() else { panic!("it is kept") };
+        assert_eq!((loss.cause, loss.remaining), (LossCause::Gone, Duration::ZERO));
+        scenario.engine.abandon(scenario.now, lease);
+        let acted = scenario.drain();
+        scenario.looked(acted);
+        scenario.replies([1, 2, 0, 1, 2, 0, 1, 2], NO);
+        assert_eq!(scenario.engine.unanswered(), 0);
+    }
+}
+
 /// R19: scripts on all nodes, whatever else these have to release plain locks with.
 #[test]
 fn set_and_share_are_freed_by_scripts_everywhere() {
