@@ -564,6 +564,27 @@ fn w6_who_is_asked_and_waits_goes_on_waiting() {
     assert_eq!(s.engine.place(id), Some(5));
 }
 
+/// It has left that place, or holds the lock.
+#[test]
+fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
+    let words = ["aresource", "presource", "nresource", "oresource"];
+    let mut s = queueing();
+    let gate = standing(&mut s, 5, HELD);
+    assert_eq!(s.drain(), []);
+    for word in words {
+        s.tell((gate + 1) % NODES, word);
+        assert_eq!(s.drain(), [], "{word}");
+        assert_eq!(s.engine.acquisitions().map(|id| s.engine.place(id)).last(), Some(Some(5)));
+    }
+    let mut s = queueing();
+    let (gate, _lease) = held_through_queue(&mut s);
+    let told = s.engine.stats().told;
+    for word in words.into_iter().chain(["gresource"]) {
+        s.tell(gate, word);
+        assert_eq!((s.drain(), s.engine.stats().told), (vec![], told), "{word}");
+    }
+}
+
 #[test]
 fn w6_pushes_that_make_no_sense_end_the_connection() {
     let told = |message: &'static [u8]| Push::Told { channel: b"", message };

@@ -305,6 +305,7 @@ fn who_asks_again_drops_those_in_front_that_have_ended() {
     // Who is the first by that is told, also by one that is the second by that.
     scene.set_queue(&["dead", "gone", "a", "me"]);
     assert_eq!((place("me"), first.told()), (1, vec!["pk".into()]));
+    assert_eq!((place("me"), first.told()), (1, vec![]));
     assert_eq!(scene.queue(), ["a", "me"]);
     // The second watches, so that it need not know of the first.
     scene.set_queue(&["dead", "gone", "left", "me"]);
