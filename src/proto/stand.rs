@@ -168,6 +168,15 @@ impl Stand {
         self.look_slowly(now, random);
     }
 
+    /// It moves to another gate, of whose queue nothing is known: slow looks begin again.
+    pub(super) fn move_on(&mut self, now: Moment, random: u64) {
+        let is_new = self.is_new;
+        self.wait_anew(now, random);
+        self.is_new = is_new;
+        self.check_at = None;
+        self.forget_watch();
+    }
+
     /// A round was refused: the lock is looked at later, unless its answers say enough.
     pub(super) fn back_off(
         &mut self,

@@ -353,8 +353,7 @@ impl Engine {
         if stand.gate == before {
             self.do_what_is_due(now, op, number);
         } else {
-            stand.check_at = None;
-            stand.forget_watch();
+            stand.move_on(now, random);
             self.ask_for_place(now, number);
         }
         self.set_stand_timer(number);
@@ -715,7 +714,15 @@ impl Engine {
         let wait = self.stagger();
         let stand = self.stand(number);
         let is_elsewhere = stand.gate.is_some_and(|gate| gate != node);
-        if stand.held.is_some() || is_elsewhere && letter != b'g' || letter == b'a' {
+        if letter == b'a' {
+            // It waits, but looks after the lock at another gate.
+            if is_elsewhere {
+                let key = stand.key.clone();
+                self.step_aside(node, key, Step::Out);
+            }
+            return;
+        }
+        if stand.held.is_some() || is_elsewhere && letter != b'g' {
             return;
         }
         stand.end_pauses();

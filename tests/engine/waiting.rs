@@ -571,9 +571,12 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
     let mut s = queueing();
     let gate = standing(&mut s, 5, HELD);
     assert_eq!(s.drain(), []);
+    let other = (gate + 1) % NODES;
     for word in words {
-        s.tell((gate + 1) % NODES, word);
-        assert_eq!(s.drain(), [], "{word}");
+        s.tell(other, word);
+        // It leaves the place there to those who look after the lock.
+        let leaves = (word == "aresource").then_some(Acted::Wait(other, Waits::StepOut(Step::Out)));
+        assert_eq!(s.drain(), leaves.into_iter().collect::<Vec<_>>(), "{word}");
         assert_eq!(s.engine.acquisitions().map(|id| s.engine.place(id)).last(), Some(Some(5)));
     }
     let mut s = queueing();
@@ -1336,6 +1339,37 @@ fn w10_slow_looks_come_ever_more_rarely() {
     assert!((100..=135).contains(&pauses[0]), "{pauses:?}");
     let last = pauses[pauses.len() - 1];
     assert!((3_200..=4_165).contains(&last), "{pauses:?}");
+}
+
+/// It has waited for long, and knows nothing of the other queue.
+#[test]
+fn w10_slow_looks_begin_again_at_another_gate() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 7, HELD);
+    s.drain();
+    for _ in 0..2_000 {
+        s.pass(Duration::from_millis(5));
+        if !s.drain().is_empty() {
+            s.reply(gate, place(7, HELD));
+        }
+    }
+    let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+    s.engine.handle_disconnected(s.now, gate, error);
+    s.pass(Duration::ZERO);
+    let asked = s.drain();
+    let next = asked.iter().find_map(|acted| match acted {
+        Acted::Wait(node, Waits::Hello) => Some(*node),
+        _ => None,
+    });
+    let next = next.expect("another gate");
+    s.allow_waits(next);
+    assert!(s.drain().contains(&Acted::Wait(next, Waits::QueueUp)));
+    s.reply(next, place(7, HELD));
+    let start = s.now;
+    while !s.drain().contains(&Acted::Wait(next, Waits::QueueUp)) {
+        s.pass(Duration::from_millis(1));
+        assert!(s.now.since(start) < Duration::from_millis(70), "it sleeps on");
+    }
 }
 
 /// When it looks again, having been told this place.
