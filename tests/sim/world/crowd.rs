@@ -312,8 +312,9 @@ impl World {
         };
         crowd.is_split |= is_split;
         let (now, calm) = (self.now, crowd.trouble == Trouble::Nothing && !crowd.is_split);
-        let is_fair = (calm || crowd.trouble == Trouble::Full)
-            && crowd.is_fair_from.is_some_and(|from| from < now);
+        // Who found no quorum meanwhile stands nowhere, and asks again later (R9).
+        let is_over = calm || crowd.trouble == Trouble::Full;
+        let fair_from = crowd.is_fair_from.filter(|_| is_over);
         let began = crowd.waits[client].take();
         if let (Some(handed_at), None) = (crowd.handed_at.take(), crowd.holder) {
             crowd.hand_offs.push(now - handed_at);
@@ -357,7 +358,8 @@ impl World {
         // Also before all have come: who has met nobody looks for others after a few (W13).
         for (other, wait) in crowd.waits.iter_mut().enumerate() {
             let stands = |wait: &&mut Wait| self.clients[other].engine.stats().queued > wait.queued;
-            let Some(wait) = wait.as_mut().filter(stands).filter(|_| is_fair) else {
+            let is_fair = |wait: &&mut Wait| fair_from.is_some_and(|from| from <= wait.began);
+            let Some(wait) = wait.as_mut().filter(stands).filter(is_fair) else {
                 continue;
             };
             wait.rows[client] += 1;

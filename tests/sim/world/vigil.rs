@@ -6,7 +6,7 @@
 //! design (W3, W6, W9, W10). PROMPT: whenever the lock is free, and a client waits whose process
 //! runs, one gets it long before those looks.
 
-use muxlock::Lease;
+use muxlock::{Lease, NodeState, NodeStatus};
 
 use super::World;
 use super::clock::{MICRO, MILLI, SECOND};
@@ -79,7 +79,13 @@ impl World {
             return;
         }
         let (clients, now) = (self.clients.len(), self.now);
-        let upset = self.choices.pick(&UPSETS);
+        let mut upset = self.choices.pick(&UPSETS);
+        // With one more node that does not vote, nobody gets the lock.
+        let votes = |seen: NodeStatus| seen.state == NodeState::Ready;
+        let is_whole = self.clients.iter().all(|it| it.engine.nodes().all(votes));
+        if !is_whole && matches!(upset, Upset::End | Upset::Stray) {
+            upset = Upset::Nothing;
+        }
         let held = self.choices.pick(&HOLDS);
         let of = if matches!(upset, Upset::End | Upset::Stray) { self.plan.nodes } else { clients };
         let who = self.choices.below(of as u32) as usize;
