@@ -14,8 +14,9 @@ use crate::{NODES, PAIRS, alone, is_there, row};
 const ALLOCATIONS_MAX: u64 = 4;
 /// Mostly AES-256-GCM over two commands and two replies.
 const INSTRUCTIONS_MAX: u64 = 9_500;
-/// A reply may come with another one, or a ticket with none: such is rare.
-const ODD_PART_MAX: u64 = 100;
+/// Two commands may leave apart that usually leave together, or a ticket may come: one in twenty on
+/// a busy machine. One more for each record would be a quarter.
+const ODD_PART_MAX: u64 = 20;
 
 /// Masters with a certificate that signs itself.
 struct Encrypted {
