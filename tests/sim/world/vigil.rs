@@ -107,9 +107,8 @@ impl World {
             let is_placed = upset == Upset::Places && matches!(turn, 1 | 2);
             let from = if turn == 0 { 0 } else { SECOND_AT };
             let at = now + from + self.choices.magnitude(MICRO, ALL_AT - SECOND_AT - MILLI);
-            match is_placed {
-                true => {}
-                false => self.queue.push(at, Event::Vigil(client)),
+            if !is_placed {
+                self.queue.push(at, Event::Vigil(client));
             }
         }
         let upset_at = match upset {
