@@ -26,12 +26,20 @@ fn alone(test: &str, body: fn(&Redlock, &[String])) {
     if is_child(test) {
         let urls = std::env::var(URLS_VARIABLE).expect("the parent names the masters");
         let urls: Vec<String> = urls.split(' ').map(str::to_owned).collect();
-        body(&all_ready(&patient(urls.clone())), &urls);
+        let redlock = all_ready(&patient(urls.clone()));
+        body(&redlock, &urls);
+        ended(&redlock);
         return;
     }
     let masters = Masters::start(3).expect("redis-server starts");
     run_child(re_execute(test).env(URLS_VARIABLE, masters.urls().join(" ")));
     soon("no key is left", || masters.iter().all(|master| master.dbsize().unwrap() == 0));
+}
+
+/// Waits until the masters have read the releases: a process that ends takes with it what a slow
+/// master has not read.
+fn ended(redlock: &Redlock) {
+    assert_eq!(redlock.shutdown(TTL), 0, "every release was answered");
 }
 
 /// Runs `child` in a forked process, and fails if it fails.
@@ -94,8 +102,7 @@ fn forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent() {
                 let refused = own.try_lock("other", TTL).unwrap_err();
                 assert_eq!(refused.kind(), LockErrorKind::Forked);
             });
-            // A process that ends takes with it what a slow master has not read.
-            assert_eq!(own.shutdown(TTL), 0);
+            ended(&own);
         });
         let mut lock = slot.take().unwrap();
         assert!(lock.is_valid());
@@ -121,6 +128,7 @@ fn forked_child_that_drops_the_client_leaves_the_parents_poll_alone() {
         let (took, lock) = timed(|| own.try_lock("held", TTL).unwrap());
         assert!(took < AT_ONCE, "{took:?}");
         assert!(lock.unlock().unwrap().was_held());
+        ended(&own);
     });
 }
 
@@ -148,7 +156,6 @@ fn forked_child_does_not_wait_for_a_thread_that_it_does_not_have() {
         });
         assert_eq!(redlock.stats().disconnected, 0);
         drop(slot);
-        redlock.shutdown(TTL);
     });
 }
 
@@ -258,6 +265,7 @@ fn parts_that_a_forked_child_takes_from_its_parents_guard_are_no_lock() {
             }
             own.shutdown(TTL);
             assert!(own.adopt(given.take().unwrap()).unwrap().unlock().unwrap().was_held());
+            ended(&own);
         });
         let lock = slot.take().unwrap();
         assert!(lock.is_valid());
