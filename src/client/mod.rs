@@ -80,7 +80,10 @@ const SLACK: Duration = Duration::from_millis(10);
 ///
 /// - `try_lock`, [`swap`](Redlock::swap) and [`unlock`](LockGuard::unlock): after
 ///   [`connect_timeout`](crate::Builder::connect_timeout) +
-///   [`node_timeout`](crate::Builder::node_timeout);
+///   [`node_timeout`](crate::Builder::node_timeout); twice that for a `swap` to a resource of the
+///   lock that is given up, and for [`release_as`](Redlock::release_as) and
+///   [`extend_as`](Redlock::extend_as), which ask the masters first; eight times that for
+///   [`Semaphore::try_acquire`], if the slots that it asks for are taken meanwhile;
 /// - `try_lock_for` and [`swap_for`](Redlock::swap_for): after their `wait`;
 /// - [`extend`](LockGuard::extend): when the old validity ends;
 /// - [`connect`](crate::Builder::connect) and [`shutdown`](Redlock::shutdown): after their
@@ -93,8 +96,8 @@ const SLACK: Duration = Duration::from_millis(10);
 ///
 /// Three delays have no bound. The calling thread itself may not be scheduled, or be blocked by the
 /// logger. Another thread may not be scheduled while it holds the mutex through which threads
-/// exchange their requests. And [`nodes`](Redlock::nodes) and [`stats`](Redlock::stats) wait for a
-/// thread that runs the event loop without a limit.
+/// exchange their requests. And [`nodes`](Redlock::nodes), [`stats`](Redlock::stats) and
+/// [`times`](Redlock::times) wait for a thread that runs the event loop without a limit.
 ///
 /// After `fork`, the client belongs to the parent: in the child every operation fails with
 /// [`Forked`](crate::LockErrorKind::Forked), and dropping a guard does nothing. A server that forks
@@ -186,6 +189,8 @@ impl Redlock {
     ///   a longer TTL.
     /// - [`InvalidTtl`](crate::LockErrorKind::InvalidTtl),
     ///   [`InvalidResource`](crate::LockErrorKind::InvalidResource): correct the argument.
+    /// - [`ReservedResource`](crate::LockErrorKind::ReservedResource): the key is that of the
+    ///   [counters](Builder::fencing_key) for fencing tokens; use another name.
     /// - [`Overloaded`](crate::LockErrorKind::Overloaded): this client has 131,072 operations in
     ///   flight; wait until some have completed.
     /// - [`NoEntropy`](crate::LockErrorKind::NoEntropy): the operating system returned no random
@@ -365,8 +370,11 @@ impl Redlock {
     /// [`node_timeout`](crate::Builder::node_timeout), also if most have answered.
     ///
     /// The answer is past when you read it. Do not work because a resource is free: take the lock.
-    /// It shows a [fingerprint](crate::LockToken::fingerprint) of the holder's token, never the
-    /// token. Masters in quarantine answer, too. Each master reads the key's whole value, so do not
+    /// It shows a [fingerprint](crate::LockToken::fingerprint) of the key's value, never the value:
+    /// that is the holder's token, or the [value of the caller's](Redlock::try_lock_as). Of a
+    /// permit, ask for the slot, which is the guard's [`resource`](LockGuard::resource). Of a
+    /// resource that readers share, it says that the key has another type, and names no holder.
+    /// Masters in quarantine answer, too. Each master reads the key's whole value, so do not
     /// ask for keys with large values of other programs.
     ///
     /// ```no_run
