@@ -298,7 +298,8 @@ impl Redlock {
     ///
     /// # Errors
     /// The same as [`inspect`](Redlock::inspect). If masters did not answer, the owner may be
-    /// [`Unknown`](Owner::Unknown), and that is no error.
+    /// [`Unknown`](Owner::Unknown), and that is no error. It is `Unknown` also while readers share
+    /// the resource.
     pub fn owner(&self, resource: impl AsRef<[u8]>) -> Result<Owner, LockError> {
         let resource = Resource::new(resource)?;
         Ok(self.look_at(Resource::of_value(resource.as_bytes(), b""))?.owner())

@@ -50,8 +50,10 @@ impl LockGuard {
         self.lease().resource()
     }
 
-    /// The lock's token, which is the key's value on the masters. It is enough to release or extend
-    /// the lock.
+    /// The lock's token. Of a plain lock, it is the key's value on the masters, and it is enough to
+    /// release or extend the lock. Of a share, it is a member of the key's sorted set. Of a lock
+    /// with a [value of the caller's](Redlock::try_lock_as), it stands in the key with `:as` after
+    /// its name.
     pub fn token(&self) -> &LockToken {
         self.lease().token()
     }
@@ -62,7 +64,8 @@ impl LockGuard {
     }
 
     /// The first characters of the token, for logs: who holds the lock, but not what is enough to
-    /// release it. [`Redlock::inspect`] shows the same.
+    /// release it. [`Redlock::inspect`] shows the same of a plain lock and of a permit; of a lock
+    /// with a [value of the caller's](Redlock::try_lock_as), it shows the value's.
     pub fn fingerprint(&self) -> Fingerprint {
         self.token().fingerprint()
     }
