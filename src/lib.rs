@@ -81,9 +81,11 @@
 //! ```
 //!
 //! Records of the `log` crate have the target `muxlock`. Level `warn`: a master stops voting, with
-//! the reason; a master that does not allow `INFO` or `TIME`; and how many records were dropped.
-//! Level `info`: a master votes again. Level `debug`: connections that end, and names that do not
-//! resolve. Level `error`: a system call failed. No record contains a token or a password.
+//! the reason; a master does not allow `INFO` or `TIME`, has no queue to wait in, gives fencing
+//! tokens that are far ahead, or is not verified (`verify=no`); there is one master, or an even
+//! number of them; and how many records were dropped. Level `info`: a master votes again. Level
+//! `debug`: connections that end, and names that do not resolve. Level `error`: a system call
+//! failed. No record contains a token or a password.
 //!
 //! # Limits
 //! - A paused process (a debugger, a swapped-out or suspended virtual machine) does not notice that
@@ -92,8 +94,9 @@
 //!   if it had read that clock before, and not within the last 10 ms.
 //! - The client detects a flush of a master only with [`Builder::flush_marker`]. It never detects
 //!   that a single key was deleted.
-//! - Plain locks are not reentrant. Clients take turns, but no order is certain. Redis Cluster,
-//!   replicas and Sentinel addresses are not supported.
+//! - Plain locks are not reentrant. Clients take turns, but no order is certain.
+//! - Redis Cluster and replicas are not supported. A master that Sentinels fail over is one node,
+//!   and needs settings of the servers: see [`Builder::node`].
 //! - Without the feature `tls`, nothing is encrypted, and an address with `rediss://` is refused.
 //!
 //! # Names
@@ -145,9 +148,8 @@
 //!
 //! # Rules
 //! The rules that the code follows, `R1` to `R37` and others, are in `docs/rules.md` of the
-//! repository, each
-//! with its tests. `docs/guarantees.md` and `docs/operating.md` explain the guarantees and the
-//! settings.
+//! repository, each with its tests. `docs/guarantees.md` and `docs/operating.md` explain the
+//! guarantees and the settings.
 //!
 //! # Versions
 //! Semantic versioning covers everything at the root of the crate, also what is defined in
