@@ -222,7 +222,9 @@ pub struct Stats {
     pub connected: u64,
     /// Connections that ended or failed.
     pub disconnected: u64,
-    /// Error replies to anything but a handshake.
+    /// Error replies to anything but a handshake. They include one `WRONGTYPE` of each master for
+    /// each attempt that failed because readers share the resource: the release of that attempt
+    /// finds a key of another type.
     pub server_errors: u64,
     /// Answers that did not count because their node was in quarantine or its copy was in doubt.
     pub uncounted: u64,
