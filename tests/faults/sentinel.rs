@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -293,7 +293,7 @@ fn doctor_finds_a_master_that_would_not_stop_to_write() {
     let found = || {
         let mut doctor = Command::new(env!("CARGO_BIN_EXE_muxlock"));
         doctor.args(["doctor", "--json", "--read-only", "--node", &site.url()]);
-        doctor.env("XDG_CONFIG_HOME", "/nonexistent").stdin(Stdio::null());
+        doctor.env("XDG_CONFIG_HOME", "/nonexistent").stdin(std::process::Stdio::null());
         let json = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let fixes = json["findings"].as_array().unwrap().iter();
