@@ -11,13 +11,17 @@ if type(e)=="table" then
 if is_new then redis.call("LREM",q,1,me) end
 return e
 end
-local m="a"
-while not is_new and p>1 do
-local h=redis.call("LINDEX",q,0)
-if redis.pcall("PUBLISH",h,m..KEYS[1])~=0 then break end
+local i,m=0,"a"
+while not is_new and i<2 and p>1 do
+local h=redis.call("LINDEX",q,i)
+if redis.pcall("PUBLISH",h,m..KEYS[1])==0 then
 redis.call("LREM",q,1,h)
-m="p"
 p=p-1
+if i==0 then m="p" else m="n" end
+else
+i=i+1
+if m=="p" then m="n" end
+end
 end
 if m=="p" and p==1 then redis.pcall("PUBLISH",redis.call("LINDEX",q,0),m..KEYS[1]) end
 if t>1099511627773 then t=1099511627773 end

@@ -156,7 +156,7 @@ fn is_wrong_type(reply: &Value) -> bool {
 #[test]
 fn queue_up_says_the_place_and_the_keys_time_and_lets_the_queue_live_on() {
     let scene = Scene::start();
-    let _first = scene.listen("a");
+    let _listening = ["a", "b"].map(|channel| scene.listen(channel));
     for (channel, place) in [("a", 0), ("b", 1), ("c", 2), ("b", 1), ("a", 0)] {
         let reply = scene.queue_up(channel);
         assert_eq!(reply, Value::Integer(place * PLACE + ABSENT + 2), "{channel}");
@@ -185,7 +185,7 @@ fn queue_up_says_the_place_and_the_keys_time_and_lets_the_queue_live_on() {
 #[test]
 fn full_queue_takes_no_more_and_says_so() {
     let scene = Scene::start();
-    let _first = scene.listen("e0");
+    let _listening = ["e0", "e1"].map(|channel| scene.listen(channel));
     let entries: Vec<_> = (0..PLACES_MAX - 1).map(|entry| format!("e{entry}")).collect();
     let words = ["RPUSH", QUEUE].into_iter().chain(entries.iter().map(String::as_str));
     scene.ask(&words.collect::<Vec<_>>());
@@ -291,17 +291,24 @@ fn who_asks_again_drops_those_in_front_that_have_ended() {
         Value::Integer(reply) => reply / PLACE,
         other => panic!("{other:?}"),
     };
-    scene.set_queue(&["dead", "gone", "a", "left"]);
-    assert_eq!(place("me"), 4, "it has just come");
+    let mut second = scene.listen("b");
+    scene.set_queue(&["dead", "gone", "a", "left", "b", "late"]);
+    assert_eq!(place("me"), 6, "it has just come");
     assert_eq!(place("gone"), 1);
-    assert_eq!(scene.queue(), ["dead", "gone", "a", "left", "me"]);
+    assert_eq!(scene.queue(), ["dead", "gone", "a", "left", "b", "late", "me"]);
+    assert_eq!(place("me"), 3);
+    assert_eq!((first.told(), second.told()), (vec!["pk".into()], vec!["nk".into()]));
+    assert_eq!(scene.queue(), ["a", "b", "late", "me"], "no more than two are asked");
+    assert_eq!(place("me"), 3);
+    assert_eq!((first.told(), second.told()), (vec!["ak".into()], vec!["ak".into()]));
+    assert_eq!(scene.queue(), ["a", "b", "late", "me"]);
+    // The first keeps its place, and who is the second by that is told.
+    scene.set_queue(&["a", "gone", "b", "me"]);
     assert_eq!(place("me"), 2);
-    assert_eq!(
-        (scene.queue(), first.told()),
-        (["a", "left", "me"].map(String::from).to_vec(), vec!["pk".into()])
-    );
-    assert_eq!((place("me"), first.told()), (2, vec!["ak".into()]));
-    assert_eq!(scene.queue(), ["a", "left", "me"]);
+    assert_eq!((first.told(), second.told()), (vec!["ak".into()], vec!["nk".into()]));
+    scene.set_queue(&["a", "gone", "left", "me"]);
+    assert_eq!((place("me"), first.told()), (1, vec!["ak".into()]));
+    assert_eq!(scene.queue(), ["a", "me"]);
     // Who is the first by that is told, also by one that is the second by that.
     scene.set_queue(&["dead", "gone", "a", "me"]);
     assert_eq!((place("me"), first.told()), (1, vec!["pk".into()]));
