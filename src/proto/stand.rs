@@ -24,6 +24,9 @@ const STAGGER_MAX: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
 /// The most doublings of such pauses.
 const DOUBLINGS_MAX: u32 = 8;
+/// After so many refused rounds in a row a pause is not cut short: the lock seems to be free, and no
+/// quorum can be had of it.
+const HASTENED_MAX: u32 = 8;
 /// Who stands far back looks at a free lock after so many staggers at most.
 const STAGGERS_MAX: u32 = 64;
 /// The most grants of one engine in a row while others stand in the queue (W13).
@@ -193,8 +196,11 @@ impl Stand {
         self.check_at = (!is_first).then_some(self.backs_off_until);
     }
 
-    /// Looks at the lock by this moment, whatever put the look off.
+    /// Looks at the lock by this moment, whatever put the look off, unless many rounds were in vain.
     pub(super) fn hasten(&mut self, by: Moment) {
+        if self.refused_in_row > HASTENED_MAX {
+            return;
+        }
         self.check_by(by);
         for pause in [&mut self.backs_off_until, &mut self.watch_again_at] {
             *pause = by.min(*pause);

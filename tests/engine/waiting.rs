@@ -1214,6 +1214,41 @@ fn w11_after_a_split_vote_it_pauses_before_it_looks() {
     }
 }
 
+/// One has a key, and another node's vote does not count: the others say that it is free.
+#[test]
+fn w11_lock_that_seems_free_and_gives_no_quorum_is_tried_ever_more_rarely() {
+    const FOR: Duration = Duration::from_secs(2);
+    let mut s = queueing();
+    let gate = standing(&mut s, 0, ABSENT);
+    let others: Vec<_> = (0..NODES).filter(|node| *node != gate).collect();
+    let [held, failing] = [&others[..1], &others[1..]];
+    let (end, before) = (s.now.after(FOR), s.engine.stats().rounds);
+    while s.now < end {
+        let acted = s.drain();
+        s.pass(Duration::from_micros(100));
+        for acted in acted {
+            match acted {
+                Acted::Set(nodes, _) => nodes.into_iter().for_each(|node| match node {
+                    node if held.contains(&node) => s.reply(node, Reply::Nil),
+                    node if failing.contains(&node) => {
+                        s.reply(node, server_error(ServerErrorKind::OutOfMemory));
+                    }
+                    node => s.reply(node, Reply::Ok),
+                }),
+                Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(1)),
+                Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(0, ABSENT)),
+                Acted::Wait(node, Waits::Cache) => s.reply(node, Reply::Ok),
+                Acted::Wait(node, Waits::TimeToLive) => s.reply(node, Reply::Integer(ABSENT)),
+                Acted::Wait(node, _) => s.reply(node, server_error(ServerErrorKind::Other)),
+                acted => panic!("{acted:?}"),
+            }
+        }
+    }
+    // Some at once, and then each after 25 ms on average, with twice 256 round trips as the most.
+    let rounds = s.engine.stats().rounds - before;
+    assert!((40..120).contains(&rounds), "{rounds}");
+}
+
 /// W3.
 #[test]
 fn w3_gate_that_is_gone_or_slow_is_left_for_the_next() {
