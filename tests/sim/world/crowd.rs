@@ -307,9 +307,13 @@ impl World {
         let end = self.clients[client].clock.when(lease.valid_until().as_nanos());
         self.clients[client].leases.push(lease);
         let (is_split, rounds) = (self.is_split(), self.rounds_of_all());
+        let lacking: Vec<_> = (0..self.clients.len()).filter(|it| !self.sees_quorum(*it)).collect();
         let Some(crowd) = &mut self.crowd else {
             return;
         };
+        // Whom too few nodes may give a vote stands nowhere for long, and asks again later (R9).
+        let waits = crowd.waits.iter_mut().enumerate().filter(|(other, _)| lacking.contains(other));
+        waits.flat_map(|(_, wait)| wait).for_each(|wait| wait.rows.fill(0));
         crowd.is_split |= is_split;
         let (now, calm) = (self.now, crowd.trouble == Trouble::Nothing && !crowd.is_split);
         // Who found no quorum meanwhile stands nowhere, and asks again later (R9).
