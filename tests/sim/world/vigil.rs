@@ -2,9 +2,9 @@
 //! look for themselves every few seconds only.
 //!
 //! The stranger deletes its keys, or lets them end, and tells nobody. Each client takes the lock
-//! once and leaves. One thing goes wrong in the meantime, of those that cost next to nothing by the
-//! design (W3, W6, W9, W10). PROMPT: whenever the lock is free, and a client waits whose process
-//! runs, one gets it long before those looks.
+//! once and leaves. Meanwhile something goes wrong that costs next to nothing by the design (W3, W6,
+//! W9, W10). PROMPT: whenever the lock is free, and a client waits whose process runs, one gets it
+//! long before those looks.
 
 use muxlock::{Lease, NodeState, NodeStatus};
 
@@ -42,10 +42,19 @@ enum Upset {
     Leave,
     /// Clients that want no lock have places that a late node kept (W12).
     Places,
+    /// The first client stands still, and one that has ended has the place behind it.
+    Ended,
 }
 
-const UPSETS: [Upset; 6] =
-    [Upset::Nothing, Upset::End, Upset::Stray, Upset::Pause, Upset::Leave, Upset::Places];
+const UPSETS: [Upset; 7] = [
+    Upset::Nothing,
+    Upset::End,
+    Upset::Stray,
+    Upset::Pause,
+    Upset::Leave,
+    Upset::Places,
+    Upset::Ended,
+];
 
 /// What a client does.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,12 +121,12 @@ impl World {
             }
         }
         let upset_at = match upset {
-            Upset::Places => now + SECOND_AT - MILLI,
+            Upset::Places | Upset::Ended => now + SECOND_AT - MILLI,
             _ => now + self.choices.between(ALL_AT, held),
         };
         self.vigil = Some(Vigil {
             upset,
-            who: if upset == Upset::Places { first } else { who },
+            who: if matches!(upset, Upset::Places | Upset::Ended) { first } else { who },
             deletes,
             parts: vec![Part::Away; clients],
             gives_up_at: free_at - 5 * MILLI + self.choices.magnitude(MICRO, 10 * MILLI),
@@ -183,11 +192,16 @@ impl World {
             }
             Upset::Pause => self.pause_client(who, STRANGER_TTL),
             Upset::Places => self.keep_places(who),
+            Upset::Ended => {
+                self.keep_places(who);
+                self.pause_client(who, STRANGER_TTL);
+            }
         }
     }
 
-    /// The node where this client waits has places of the next two.
+    /// The node where this client waits has places of the next two, or of one that has ended.
     fn keep_places(&mut self, first: usize) {
+        let has_ended = self.vigil.as_ref().is_some_and(|vigil| vigil.upset == Upset::Ended);
         let clients = self.clients.len();
         for node in 0..self.plan.nodes {
             let channel = |client: usize| {
@@ -197,8 +211,10 @@ impl World {
             let Some(own) = channel(first) else {
                 continue;
             };
-            let others: Vec<_> =
-                (1..3).filter_map(|turn| channel((first + turn) % clients)).collect();
+            let others: Vec<_> = match has_ended {
+                true => vec![b"muxlock:ended".to_vec()],
+                false => (1..3).filter_map(|turn| channel((first + turn) % clients)).collect(),
+            };
             for (key, entry) in &mut self.nodes[node].redis.data {
                 if let (true, Value::List(places)) = (is_queue(&key.1), &mut entry.value)
                     && places.contains(&own)
