@@ -51,8 +51,13 @@ impl Scene {
 
     /// The first line of what a user is answered that has all rights but one.
     fn ask_without(&self, lack: &str, words: &[&str]) -> String {
-        let user = ["ACL", "SETUSER", "app", "reset", "on", ">sesame", "~*", "&*", "+@all", lack];
-        assert_eq!(self.ask(&user), Value::Status("OK".into()));
+        self.ask_as(&["&*", "+@all", lack], words)
+    }
+
+    /// The first line of what a user with these rights is answered.
+    fn ask_as(&self, rights: &[&str], words: &[&str]) -> String {
+        let user = ["ACL", "SETUSER", "app", "reset", "on", ">sesame", "~*"];
+        assert_eq!(self.ask(&[&user, rights].concat()), Value::Status("OK".into()));
         let mut lines = self.connect();
         let mut line = String::new();
         for words in [&["AUTH", "app", "sesame"], words] {
@@ -281,8 +286,9 @@ fn entries_without_a_listener_are_dropped_until_two_are_told() {
     assert_eq!(scene.ask(&["EXISTS", QUEUE]), Value::Integer(0));
 }
 
-/// W10: who asks again and stands far back asks whether the first is there, drops those that are
-/// gone, and tells who is the first by that. Those that have just come, and the second, ask nobody.
+/// W10: who asks again and stands far back asks whether the first two are there, drops those that
+/// are gone, and tells who is the first or the second by that. Those that have just come, and the
+/// second, ask nobody.
 #[test]
 fn who_asks_again_drops_those_in_front_that_have_ended() {
     let scene = Scene::start();
@@ -309,6 +315,11 @@ fn who_asks_again_drops_those_in_front_that_have_ended() {
     scene.set_queue(&["a", "gone", "left", "me"]);
     assert_eq!((place("me"), first.told()), (1, vec!["ak".into()]));
     assert_eq!(scene.queue(), ["a", "me"]);
+    // Both move up if the one before them has ended, and none stood between them.
+    scene.set_queue(&["dead", "a", "b", "me"]);
+    assert_eq!(place("me"), 2);
+    assert_eq!((first.told(), second.told()), (vec!["pk".into()], vec!["nk".into()]));
+    assert_eq!(scene.queue(), ["a", "b", "me"]);
     // Who is the first by that is told, also by one that is the second by that.
     scene.set_queue(&["dead", "gone", "a", "me"]);
     assert_eq!((place("me"), first.told()), (1, vec!["pk".into()]));
@@ -326,6 +337,35 @@ fn who_asks_again_drops_those_in_front_that_have_ended() {
         let words = ["EVAL", QUEUE_UP, "2", KEY, QUEUE, "me", &lease, &most];
         assert_eq!(scene.ask_without("-publish", &words), format!(":{}", 2 * PLACE));
         assert_eq!(scene.queue(), ["dead", "gone", "me"]);
+    }
+}
+
+/// W10: whom the one that asks has no right to ask is believed to wait, and the others are asked.
+#[test]
+fn who_may_not_ask_some_asks_the_others() {
+    let test = "who_may_not_ask_some_asks_the_others";
+    if is_older_than([6, 2, 0], test, "channels in ACL SETUSER") {
+        return;
+    }
+    let scene = Scene::start();
+    let [mut a, mut b] = ["a", "b"].map(|channel| scene.listen(channel));
+    let (lease, most) = (LEASE_MS.to_string(), PLACES_MAX.to_string());
+    let words = ["EVAL", QUEUE_UP, "2", KEY, QUEUE, "me", &lease, &most];
+    // The queue before and after, and what b is told. Nobody may tell a anything.
+    let table: [(&[&str], &[&str], &str); 5] = [
+        (&["a", "dead", "b", "me"], &["a", "b", "me"], "nk"),
+        (&["dead", "a", "b", "me"], &["a", "b", "me"], "nk"),
+        (&["a", "b", "dead", "me"], &["a", "b", "dead", "me"], "ak"),
+        (&["dead", "b", "a", "me"], &["b", "a", "me"], "pk"),
+        (&["dead", "a", "me"], &["a", "me"], ""),
+    ];
+    for (before, after, told) in table {
+        scene.set_queue(before);
+        let place = i64::try_from(after.len()).unwrap() - 1;
+        let reply = scene.ask_as(&["resetchannels", "&b", "&dead", "+@all"], &words);
+        assert_eq!(reply, format!(":{}", place * PLACE + ABSENT + 2), "{before:?}");
+        assert_eq!(scene.queue(), after, "{before:?}");
+        assert_eq!((a.told(), b.told().concat()), (vec![], told.into()), "{before:?}");
     }
 }
 
