@@ -1214,27 +1214,32 @@ fn w11_after_a_split_vote_it_pauses_before_it_looks() {
     }
 }
 
-/// One has a key, and another node's vote does not count: the others say that it is free.
-#[test]
-fn w11_lock_that_seems_free_and_gives_no_quorum_is_tried_ever_more_rarely() {
-    const FOR: Duration = Duration::from_secs(2);
-    let mut s = queueing();
-    let gate = standing(&mut s, 0, ABSENT);
+/// The pauses between the rounds of the first in the queue, in this time, until so many have begun.
+/// One has a key, and another node's vote does not count: the others say that the lock is free. The
+/// last round stays in flight if it is one too many.
+fn pauses_in_vain(s: &mut Scenario, gate: usize, time: Duration, rounds: usize) -> Vec<Duration> {
     let others: Vec<_> = (0..NODES).filter(|node| *node != gate).collect();
     let [held, failing] = [&others[..1], &others[1..]];
-    let (end, before) = (s.now.after(FOR), s.engine.stats().rounds);
+    let (end, mut last, mut pauses) = (s.now.after(time), None, Vec::new());
     while s.now < end {
         let acted = s.drain();
         s.pass(Duration::from_micros(100));
         for acted in acted {
             match acted {
-                Acted::Set(nodes, _) => nodes.into_iter().for_each(|node| match node {
-                    node if held.contains(&node) => s.reply(node, Reply::Nil),
-                    node if failing.contains(&node) => {
-                        s.reply(node, server_error(ServerErrorKind::OutOfMemory));
+                Acted::Set(nodes, _) => {
+                    let before = last.replace(s.now);
+                    pauses.extend(before.map(|before| s.now.since(before)));
+                    if pauses.len() == rounds {
+                        return pauses;
                     }
-                    node => s.reply(node, Reply::Ok),
-                }),
+                    nodes.into_iter().for_each(|node| match node {
+                        node if held.contains(&node) => s.reply(node, Reply::Nil),
+                        node if failing.contains(&node) => {
+                            s.reply(node, server_error(ServerErrorKind::OutOfMemory));
+                        }
+                        node => s.reply(node, Reply::Ok),
+                    });
+                }
                 Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(1)),
                 Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(0, ABSENT)),
                 Acted::Wait(node, Waits::Cache) => s.reply(node, Reply::Ok),
@@ -1244,9 +1249,76 @@ fn w11_lock_that_seems_free_and_gives_no_quorum_is_tried_ever_more_rarely() {
             }
         }
     }
+    pauses
+}
+
+#[test]
+fn w11_lock_that_seems_free_and_gives_no_quorum_is_tried_ever_more_rarely() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 0, ABSENT);
     // Some at once, and then each after 25 ms on average, with twice 256 round trips as the most.
-    let rounds = s.engine.stats().rounds - before;
+    let rounds = pauses_in_vain(&mut s, gate, Duration::from_secs(2), usize::MAX).len() + 1;
     assert!((40..120).contains(&rounds), "{rounds}");
+}
+
+/// Half a stagger, and the two round trips of a round and a look, in steps of 0.1 ms.
+const HASTENED: Duration = Duration::from_micros(1_600);
+/// Refusals in a row after which the next look is hastened.
+const HASTENED_MAX: usize = 8;
+
+fn is_hastened(pauses: &[Duration]) -> bool {
+    pauses.iter().all(|pause| *pause <= HASTENED)
+}
+
+/// The refusal before it stood in the queue is the first in a row.
+#[test]
+fn w11_looks_at_a_lock_that_seems_free_are_hastened_eight_times_in_a_row() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 0, ABSENT);
+    let pauses = pauses_in_vain(&mut s, gate, PATIENCE, 40);
+    let (first, later) = pauses.split_at(HASTENED_MAX - 1);
+    assert!(is_hastened(first) && !is_hastened(&later[..1]), "{pauses:?}");
+    let are_long = later.iter().filter(|pause| **pause > HASTENED).count();
+    assert!(are_long > later.len() * 3 / 4, "{pauses:?}");
+    // They are random, and no wait for a slow look.
+    assert!(later.iter().all(|pause| *pause < Duration::from_millis(54)), "{pauses:?}");
+    assert!(later.iter().any(|pause| *pause < Duration::from_millis(20)), "{pauses:?}");
+
+    // Its place says nothing of the lock.
+    s.replies(0..NODES, Reply::Nil);
+    s.tell(gate, "presource");
+    let pauses = pauses_in_vain(&mut s, gate, PATIENCE, HASTENED_MAX);
+    assert!(!is_hastened(&pauses), "{pauses:?}");
+    // Who is told to go begins anew.
+    s.replies(0..NODES, Reply::Nil);
+    s.tell(gate, "gresource");
+    let pauses = pauses_in_vain(&mut s, gate, PATIENCE, 2 * HASTENED_MAX);
+    let (first, later) = pauses.split_at(HASTENED_MAX);
+    assert!(is_hastened(first) && !is_hastened(later), "{pauses:?}");
+}
+
+/// What one of a line was refused does not slow down the next, once the line has got the lock.
+#[test]
+fn w11_looks_are_hastened_anew_after_a_grant() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 0, ABSENT);
+    patient(&mut s);
+    let pauses = pauses_in_vain(&mut s, gate, PATIENCE, 2 * HASTENED_MAX);
+    assert!(!is_hastened(&pauses), "{pauses:?}");
+    let lease = granted(&mut s);
+    s.drain();
+    s.engine.abandon(s.now, lease);
+    let acted = s.drain();
+    let [Acted::Release(released, _), Acted::HandOn(at, _, Tell::Nobody), Acted::Set(..)] =
+        &acted[..]
+    else {
+        panic!("{acted:?}")
+    };
+    s.replies(released.clone(), Reply::Integer(1));
+    s.reply(*at, Reply::Integer(1 + 2 * 2));
+    s.replies(0..NODES, Reply::Nil);
+    let pauses = pauses_in_vain(&mut s, gate, PATIENCE, HASTENED_MAX - 1);
+    assert!(is_hastened(&pauses), "{pauses:?}");
 }
 
 /// W3.
