@@ -2,9 +2,9 @@
 //! look for themselves every few seconds only.
 //!
 //! The stranger deletes its keys, or lets them end, and tells nobody. Each client takes the lock
-//! once and leaves. Meanwhile something goes wrong that costs next to nothing by the design (W3, W6,
-//! W9, W10). PROMPT: whenever the lock is free, and a client waits whose process runs, one gets it
-//! long before those looks.
+//! once and leaves. Meanwhile something goes wrong that costs next to nothing by the design (W3,
+//! W6, W9, W10). PROMPT: whenever the lock is free, and a client waits whose process runs, one gets
+//! it long before those looks.
 
 use muxlock::{Lease, NodeState, NodeStatus};
 
