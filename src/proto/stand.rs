@@ -23,8 +23,8 @@ const STAGGER_MAX: Duration = Duration::from_millis(500);
 /// The longest pause between two watches, and before the watch after a refused round (W11, W14).
 const PAUSE_MAX: Duration = Duration::from_millis(64);
 /// The most doublings of such pauses.
-const DOUBLINGS_MAX: u32 = 8;
-/// After so many refused rounds in a row a pause is not cut short: the lock seems to be free, and no
+const DOUBLINGS_MAX: u32 = 16;
+/// After so many refused rounds in a row no pause is cut short: the lock seems to be free, and no
 /// quorum can be had of it.
 const HASTENED_MAX: u32 = 8;
 /// Who stands far back looks at a free lock after so many staggers at most.
@@ -196,11 +196,9 @@ impl Stand {
         self.check_at = (!is_first).then_some(self.backs_off_until);
     }
 
-    /// Looks at the lock by this moment, whatever put the look off, unless many rounds were in vain.
+    /// Looks at the lock by this moment, whatever put the look off, but for many rounds in vain.
     pub(super) fn hasten(&mut self, by: Moment) {
-        if self.refused_in_row > HASTENED_MAX {
-            return;
-        }
+        let by = if self.is_in_vain() { by.max(self.backs_off_until) } else { by };
         self.check_by(by);
         for pause in [&mut self.backs_off_until, &mut self.watch_again_at] {
             *pause = by.min(*pause);
@@ -259,7 +257,15 @@ impl Stand {
             0 | 1 => 1,
             place => (place + 1).min(STAGGERS_MAX),
         };
-        since.after(stagger.saturating_mul(staggers))
+        let at = since.after(stagger.saturating_mul(staggers));
+        // The first in the queue, which pauses, too, is to be the first that sees a quorum.
+        let in_vain = self.is_in_vain().then(|| self.backs_off_until.after(PAUSE_MAX));
+        in_vain.map_or(at, |pause| at.max(pause))
+    }
+
+    /// Whether the lock seems to be free, and gives no quorum.
+    fn is_in_vain(&self) -> bool {
+        self.refused_in_row > HASTENED_MAX
     }
 
     /// Whether it stands in a queue, or is about to.

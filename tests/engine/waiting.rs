@@ -1215,9 +1215,19 @@ fn w11_after_a_split_vote_it_pauses_before_it_looks() {
 }
 
 /// The pauses between the rounds of the first in the queue, in this time, until so many have begun.
-/// One has a key, and another node's vote does not count: the others say that the lock is free. The
-/// last round stays in flight if it is one too many.
 fn pauses_in_vain(s: &mut Scenario, gate: usize, time: Duration, rounds: usize) -> Vec<Duration> {
+    pauses_at(s, (gate, 0), time, rounds)
+}
+
+/// The pauses between the rounds of one who stands at this place of its gate. One node has a key,
+/// and another one's vote does not count: the others say that the lock is free. The last round
+/// stays in flight if it is one too many.
+fn pauses_at(
+    s: &mut Scenario,
+    (gate, at): (usize, i64),
+    time: Duration,
+    rounds: usize,
+) -> Vec<Duration> {
     let others: Vec<_> = (0..NODES).filter(|node| *node != gate).collect();
     let [held, failing] = [&others[..1], &others[1..]];
     let (end, mut last, mut pauses) = (s.now.after(time), None, Vec::new());
@@ -1241,7 +1251,7 @@ fn pauses_in_vain(s: &mut Scenario, gate: usize, time: Duration, rounds: usize) 
                     });
                 }
                 Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(1)),
-                Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(0, ABSENT)),
+                Acted::Wait(node, Waits::QueueUp) => s.reply(node, place(at, ABSENT)),
                 Acted::Wait(node, Waits::Cache) => s.reply(node, Reply::Ok),
                 Acted::Wait(node, Waits::TimeToLive) => s.reply(node, Reply::Integer(ABSENT)),
                 Acted::Wait(node, _) => s.reply(node, server_error(ServerErrorKind::Other)),
@@ -1254,11 +1264,14 @@ fn pauses_in_vain(s: &mut Scenario, gate: usize, time: Duration, rounds: usize) 
 
 #[test]
 fn w11_lock_that_seems_free_and_gives_no_quorum_is_tried_ever_more_rarely() {
-    let mut s = queueing();
-    let gate = standing(&mut s, 0, ABSENT);
-    // Some at once, and then each after 25 ms on average, with twice 256 round trips as the most.
-    let rounds = pauses_in_vain(&mut s, gate, Duration::from_secs(2), usize::MAX).len() + 1;
-    assert!((40..120).contains(&rounds), "{rounds}");
+    for (at, expected) in [(0, 40..120), (1, 15..60), (2, 15..60), (10, 10..60)] {
+        let mut s = queueing();
+        let gate = standing(&mut s, at, ABSENT);
+        // Some at once, and then each after half of the longest pause, or all of it and that half.
+        let time = Duration::from_secs(2);
+        let rounds = pauses_at(&mut s, (gate, at), time, usize::MAX).len() + 1;
+        assert!(expected.contains(&rounds), "at place {at}: {rounds}");
+    }
 }
 
 /// Half a stagger, and the two round trips of a round and a look, in steps of 0.1 ms.
@@ -1280,9 +1293,8 @@ fn w11_looks_at_a_lock_that_seems_free_are_hastened_eight_times_in_a_row() {
     assert!(is_hastened(first) && !is_hastened(&later[..1]), "{pauses:?}");
     let are_long = later.iter().filter(|pause| **pause > HASTENED).count();
     assert!(are_long > later.len() * 3 / 4, "{pauses:?}");
-    // They are random, and no wait for a slow look.
+    // It waits for no slow look.
     assert!(later.iter().all(|pause| *pause < Duration::from_millis(54)), "{pauses:?}");
-    assert!(later.iter().any(|pause| *pause < Duration::from_millis(20)), "{pauses:?}");
 
     // Its place says nothing of the lock.
     s.replies(0..NODES, Reply::Nil);
