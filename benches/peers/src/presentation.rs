@@ -178,7 +178,8 @@ impl Question {
             Question::Drop => {
                 "The release is sent, and nobody waits for the answer; redlock's guard cannot do \
                  so. The ratio is to the floor's pair. Back to back, the next SET waits at the \
-                 masters behind the release; 1 ms apart, it does not."
+                 masters behind the release; 1 ms apart, it does not. Masters that are 5 ms away \
+                 are so by a proxy, both ways together."
             }
             Question::Distance => {
                 "Round trips of 1, 2, 3, 40 and 400 ms to the five masters, by a proxy. Only the \

@@ -31,6 +31,10 @@ pub const FAR: &str = "1, 2, 3, 40, 400 ms";
 /// Those that let go without waiting.
 pub const FLOOR_DROP: &str = "floor, drop";
 pub const MUXLOCK_DROP: &str = "muxlock, drop";
+pub const MUXLOCK_PAIR: &str = "muxlock, pair";
+/// The case of masters that are all as far away; and a round trip to them.
+pub const AWAY: &str = "5 ms away";
+const AWAY_ROUND_TRIP: Duration = Duration::from_millis(5);
 /// Those whose locks come with fencing tokens.
 pub const FLOOR_FENCED: &str = "floor, fenced";
 pub const MUXLOCK_FENCED: &str = "muxlock, fenced";
@@ -304,17 +308,27 @@ impl Inquiry {
     /// Nobody waits for the release; the floor's pair is what it is compared with.
     fn drop(&mut self) -> io::Result<Vec<Cell>> {
         let (repeats, turns) = self.repeats();
+        let near = self.pool.ports();
+        let routes: Vec<_> = near.iter().map(|port| (*port, AWAY_ROUND_TRIP)).collect();
+        let proxy = Proxy::start(&routes)?;
+        let cases = [
+            ("1 ms apart", PAUSE, &near[..]),
+            ("back to back", Duration::ZERO, &near[..]),
+            (AWAY, PAUSE, proxy.ports()),
+        ];
         let mut cells = Vec::new();
-        for (name, pause) in [("1 ms apart", PAUSE), ("back to back", Duration::ZERO)] {
+        for (name, pause, ports) in cases {
             let players = [
                 ("floor, pair", Client::Floor, Work::Pair),
                 (FLOOR_DROP, Client::Floor, Work::Drop),
-                ("muxlock, pair", Client::Muxlock, Work::Pair),
+                (MUXLOCK_PAIR, Client::Muxlock, Work::Pair),
                 (MUXLOCK_DROP, Client::Muxlock, Work::Drop),
                 ("redlock, drop", Client::Redlock, Work::Drop),
             ];
-            let players = players
-                .map(|(label, client, work)| named(label, Job { pause, ..self.job(client, work) }));
+            let players = players.map(|(label, client, work)| {
+                let ports = ports.to_vec();
+                named(label, Job { pause, ports, ..self.job(client, work) })
+            });
             let plan = self.plan(name, players.into(), repeats, turns);
             cells.push(play(&plan, &[&self.pool])?);
         }

@@ -4,9 +4,9 @@ use crate::contention::{IN_QUEUE, RETRYING, TOLD_FLOOR};
 use crate::driver::{Cell, Entry, Verdict};
 use crate::job::{Client, Sample};
 use crate::questions::{
-    FAR, FIVE_AND_NINE, FLOOR_DROP, FLOOR_FENCED, FLOOR_IN_FLIGHT, FLOOR_OF, FLOOR_THREADS,
-    MUXLOCK_DROP, MUXLOCK_FENCED, MUXLOCK_IN_FLIGHT, MUXLOCK_OF, MUXLOCK_SWAP, MUXLOCK_THREADS,
-    MUXLOCK_UNGUARDED, PERMIT, PLAIN, Question, SET, SHARE, STATES,
+    AWAY, FAR, FIVE_AND_NINE, FLOOR_DROP, FLOOR_FENCED, FLOOR_IN_FLIGHT, FLOOR_OF, FLOOR_THREADS,
+    MUXLOCK_DROP, MUXLOCK_FENCED, MUXLOCK_IN_FLIGHT, MUXLOCK_OF, MUXLOCK_PAIR, MUXLOCK_SWAP,
+    MUXLOCK_THREADS, MUXLOCK_UNGUARDED, PERMIT, PLAIN, Question, SET, SHARE, STATES,
 };
 use crate::report::{Answer, number};
 
@@ -113,6 +113,7 @@ fn to_the_floor(answers: &Answers) -> Vec<Target> {
     let dropped = ["1 ms apart", "back to back"].map(|cell| {
         answers.between(Question::Drop, cell, [MUXLOCK_DROP, FLOOR_DROP], |sample| sample.p50)
     });
+    let away = answers.between(Question::Drop, AWAY, [MUXLOCK_DROP, MUXLOCK_PAIR], |it| it.p50);
     let cpu =
         |size| vec![answers.ratio(Question::InFlight, size, Client::Muxlock, |sample| sample.cpu)];
     let kept = |[five, nine]: [&str; 2]| {
@@ -129,6 +130,7 @@ fn to_the_floor(answers: &Answers) -> Vec<Target> {
         at_least("8 threads, pairs/s to the floor's threads", 0.65, 2, threads("8")),
         at_least("64 threads, pairs/s to the floor's threads", 0.85, 2, threads("64")),
         at_most("acquire and drop, p50 to the floor's", 1.1, 2, dropped.to_vec()),
+        at_most("acquire and drop, masters 5 ms away, p50 to a pair", 0.55, 2, vec![away]),
         at_most("CPU for a pair to the floor's, 64 at once", 1.15, 2, cpu("64")),
         at_most("CPU for a pair to the floor's, 512 at once", 1.5, 2, cpu("512")),
         at_most(
@@ -314,7 +316,7 @@ impl Answers<'_> {
         p50("frozen").zip(p50("healthy")).map_or(f64::NAN, |(frozen, healthy)| frozen / healthy)
     }
 
-    /// Apart and back to back.
+    /// Apart, back to back, and from masters that are away.
     fn dropped(&self, label: &str) -> Vec<f64> {
         let ratio = |cell: &Cell| {
             let entry = cell.entries.iter().find(|entry| entry.label == label)?;
