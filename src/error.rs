@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use crate::outcome::{NodeOutcome, NodeReport};
+use crate::outcome::{CountedFrom, NodeOutcome, NodeReport};
 use crate::quorum::quorum;
 use crate::resource::{
     Form, InvalidResource, LISTED_MAX, RESOURCE_BYTES_MAX, RESOURCES_MAX, Resource, SLOTS_MAX,
@@ -48,8 +48,9 @@ pub enum LockErrorKind {
         bytes: usize,
     },
     /// The resource's key is that of the [counters](crate::Builder::fencing_key) for fencing
-    /// tokens; or a fencing token was asked for, and the resource is not one plain name. Nothing
-    /// was sent.
+    /// tokens; or its name ends in `muxlock:promoted`, where clients store when they first saw a
+    /// promoted master; or a fencing token was asked for, and the resource is not one plain name.
+    /// Nothing was sent.
     ReservedResource,
     /// A lock of several resources has none, or more than [`RESOURCES_MAX`], or their names have
     /// more than 64 KiB together. Nothing was sent.
@@ -280,8 +281,8 @@ impl LockError {
                 )
             }
             LockErrorKind::ReservedResource => f.write_str(
-                "the resource's key is that of the fencing counters, or it is not one plain name \
-                 and has no fencing token: use another",
+                "the resource's key is that of the fencing counters or ends in muxlock:promoted, \
+                 or it is not one plain name and has no fencing token: use another",
             ),
             LockErrorKind::Unfenced => f.write_str("the lock has no fencing token"),
             LockErrorKind::InvalidResource { bytes } => {
@@ -319,37 +320,94 @@ impl LockError {
         self.nodes().iter().filter(|report| wanted(&report.outcome)).count()
     }
 
+    /// For how long the masters that count from the first contact with a client keep each new
+    /// client waiting.
+    fn lasts_for_each(&self) -> Option<Duration> {
+        let quarantined = |report: &&NodeReport| report.outcome == NodeOutcome::Quarantined;
+        let lasts = |report: &NodeReport| match report.quarantine?.counted_from {
+            CountedFrom::FirstContact { lasts } => Some(lasts),
+            CountedFrom::Event => None,
+        };
+        self.nodes().iter().filter(quarantined).filter_map(lasts).max()
+    }
+
     /// What to do about a quarantine, if there is one.
-    fn hint(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn hint(&self, f: &mut fmt::Formatter<'_>, names: &Names) -> fmt::Result {
         if self.count(|outcome| matches!(outcome, NodeOutcome::Quarantined)) == 0 {
             return Ok(());
         }
         f.write_str(
-            "; a master that may have forgotten a lock does not vote until that lock has expired: \
-             wait",
+            "; a master that may have forgotten a lock does not vote until that lock has expired: ",
         )?;
-        if let Some(ready_in) = self.ready_in() {
-            write!(f, " for {ready_in:.1?}")?;
+        match (self.lasts_for_each(), self.ready_in()) {
+            (Some(lasts), _) => {
+                let seconds = lasts.saturating_add(CONNECTING).as_secs_f64().ceil();
+                write!(f, "each new client waits for {lasts:.1?}, so {} {seconds}s", names.wait)?;
+                f.write_str(names.wait_end)?;
+            }
+            (None, Some(ready_in)) => write!(f, "try again in {ready_in:.1?}")?,
+            (None, None) => f.write_str("wait")?,
         }
-        f.write_str(
-            ", or in development switch the guard off with restart_guard(RestartGuard::Off) or \
-             ?restart_guard=off",
-        )
+        write!(f, ", or in development switch the guard off with {}", names.guard_off)
+    }
+
+    fn line(&self, f: &mut fmt::Formatter<'_>, names: &Names) -> fmt::Result {
+        self.summary(f)?;
+        for (i, report) in self.nodes().iter().enumerate() {
+            f.write_str(if i == 0 { " (" } else { "; " })?;
+            fmt::Display::fmt(report, f)?;
+        }
+        if !self.nodes().is_empty() {
+            f.write_str(")")?;
+        }
+        self.hint(f, names)
+    }
+
+    /// As [`Display`](fmt::Display), with the options of the command-line tool in place of what the
+    /// library calls them.
+    #[cfg(feature = "cli")]
+    #[doc(hidden)]
+    pub fn in_the_tool(&self) -> impl fmt::Display {
+        ToolError(self)
+    }
+}
+
+/// What to call the settings that an error names.
+struct Names {
+    /// How to wait longer, up to the time.
+    wait: &'static str,
+    wait_end: &'static str,
+    guard_off: &'static str,
+}
+
+const OF_THE_LIBRARY: Names = Names {
+    wait: "wait in one call, as try_lock_for does, for",
+    wait_end: "",
+    guard_off: "restart_guard(RestartGuard::Off) or ?restart_guard=off",
+};
+#[cfg(feature = "cli")]
+const OF_THE_TOOL: Names = Names {
+    wait: "run with --wait",
+    wait_end: " or longer, every time",
+    guard_off: "--restart-guard off",
+};
+/// What a new client may need before its first contact.
+const CONNECTING: Duration = Duration::from_millis(500);
+
+#[cfg(feature = "cli")]
+struct ToolError<'a>(&'a LockError);
+
+#[cfg(feature = "cli")]
+impl fmt::Display for ToolError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.line(f, &OF_THE_TOOL)
     }
 }
 
 /// All on one line: what happened, the outcome of each node, and what to do about a quarantine.
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.summary(f)?;
-        for (i, report) in self.nodes().iter().enumerate() {
-            f.write_str(if i == 0 { " (" } else { "; " })?;
-            report.fmt(f)?;
-        }
-        if !self.nodes().is_empty() {
-            f.write_str(")")?;
-        }
-        self.hint(f)
+        self.line(f, &OF_THE_LIBRARY)
     }
 }
 
@@ -358,7 +416,7 @@ impl fmt::Display for LockError {
 impl fmt::Debug for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.summary(f)?;
-        self.hint(f)?;
+        self.hint(f, &OF_THE_LIBRARY)?;
         self.nodes().iter().try_for_each(|report| write!(f, "\n  {report}"))
     }
 }

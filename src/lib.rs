@@ -208,8 +208,8 @@ pub use moment::Moment;
 pub use mux::{Dialled, Failover};
 pub use mux::{Multiplexer, Standalone};
 pub use outcome::{
-    NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, ServerErrorKind,
-    TlsErrorKind, Unfit,
+    CountedFrom, NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause,
+    ServerErrorKind, TlsErrorKind, Unfit,
 };
 pub use proto::{
     Cancelled, Done, Lease, NodeState, NodeStatus, Obstacle, OpId, ReleaseWith, Released, Stats,

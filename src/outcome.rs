@@ -21,7 +21,8 @@ pub struct NodeReport {
     /// The server's error message for [`NodeOutcome::Server`], with the password and anything like
     /// a token masked. For [`Unfit::Duplicate`], the address of the other node. For
     /// [`NodeOutcome::Tls`], what is wrong. For [`NodeOutcome::Disconnected`], what to try if the
-    /// server never said a word.
+    /// server never said a word. For [`NodeOutcome::Quarantined`], why the server did not store
+    /// when this client first saw it, if it counts from that.
     pub message: Option<Arc<str>>,
     /// Why and for how long the node's votes do not count, if it is in quarantine.
     pub quarantine: Option<Quarantine>,
@@ -30,14 +31,21 @@ pub struct NodeReport {
 impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {} {}: {}", self.node, self.address, self.outcome)?;
-        if let Some(message) = &self.message {
-            write!(f, ": {message}")?;
-        }
-        match &self.quarantine {
-            Some(quarantine) if self.outcome == NodeOutcome::Quarantined => {
-                write!(f, " for another {:.1?}: {}", quarantine.ready_in, quarantine.cause)
+        if let Some(quarantine) =
+            self.quarantine.filter(|_| self.outcome == NodeOutcome::Quarantined)
+        {
+            let cause = quarantine.cause;
+            write!(f, " for another {:.1?}: ", quarantine.ready_in)?;
+            match (cause, quarantine.counted_from) {
+                (QuarantineCause::Restarted, CountedFrom::FirstContact { .. }) => {
+                    f.write_str("this client has known it only for a short time")?;
+                }
+                _ => cause.fmt(f)?,
             }
-            _ => Ok(()),
+        }
+        match &self.message {
+            Some(message) => write!(f, ": {message}"),
+            None => Ok(()),
         }
     }
 }
@@ -189,12 +197,33 @@ pub struct Quarantine {
     pub cause: QuarantineCause,
     /// The remaining time.
     pub ready_in: Duration,
+    /// Whether the quarantine ends for clients that connect later, too.
+    pub counted_from: CountedFrom,
 }
 
 impl Quarantine {
-    pub(crate) fn new(cause: QuarantineCause, ready_in: Duration) -> Quarantine {
-        Quarantine { cause, ready_in }
+    pub(crate) fn new(
+        cause: QuarantineCause,
+        ready_in: Duration,
+        counted_from: CountedFrom,
+    ) -> Quarantine {
+        Quarantine { cause, ready_in, counted_from }
     }
+}
+
+/// From when on a quarantine counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CountedFrom {
+    /// From an event that every client can date, such as the start of the server. A client that
+    /// connects later waits only for the rest.
+    Event,
+    /// From when this client first saw the server as it is. Each new client waits for the whole
+    /// time again, so a short-lived process must wait for that long in one call.
+    FirstContact {
+        /// The whole time.
+        lasts: Duration,
+    },
 }
 
 /// Why a node may have forgotten a lock that is still held. For all of them, wait; the notes say
@@ -205,8 +234,10 @@ pub enum QuarantineCause {
     /// The server was started a short time ago, maybe without its data. See `?durable=yes` in
     /// [`Builder::node`](crate::Builder::node).
     Restarted,
-    /// The server was a replica, and may not have received all of its master's locks. Use
-    /// independent masters.
+    /// The server was a replica, and may not have received all of its master's locks. Or it was
+    /// started from the RDB file of a master that had a replica: the server reports the same for
+    /// both. The first client that sees such a server stores that in a key, so that the quarantine
+    /// ends for all clients at once. Use independent masters.
     Promoted,
     /// The server's wall clock jumped forward, so keys expired too early. Slew the clock, and never
     /// step it.
@@ -227,11 +258,13 @@ impl fmt::Display for QuarantineCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             QuarantineCause::Restarted => "started a short time ago",
-            QuarantineCause::Promoted => "promoted from replica",
+            QuarantineCause::Promoted => {
+                "promoted, or started from the RDB file of a master with a replica"
+            }
             QuarantineCause::ClockStepped => "its wall clock jumped forward",
             QuarantineCause::Flushed => "its data was flushed",
             QuarantineCause::Moved => "its process was at another address before",
-            QuarantineCause::Unidentified => "it does not report its run_id",
+            QuarantineCause::Unidentified => "it does not report its run_id (allow INFO)",
         })
     }
 }

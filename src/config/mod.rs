@@ -37,6 +37,8 @@ const FLUSH_MARKER_BYTES_MAX: usize = 256;
 const FENCING_KEY_BYTES_MAX: usize = 256;
 /// The name of a key that is never written.
 const PROBE_NAME: &str = "muxlock:probe";
+/// The name of the key that says when clients first saw a promoted server (R33).
+pub(crate) const SIGHTING_NAME: &str = "muxlock:promoted";
 
 /// Checked settings. Create them with [`Builder::config`], and pass them to
 /// [`Multiplexer::new`](crate::Multiplexer::new) or [`Standalone::new`](crate::Standalone::new).
@@ -60,6 +62,8 @@ pub struct Config {
     pub(crate) resolver: Resolver,
     /// A key that is never set, for testing whether the release script runs.
     pub(crate) probe_key: Resource,
+    /// The key that says when clients first saw a promoted server.
+    pub(crate) sighting_key: Resource,
 }
 
 /// One master. Not `Debug`: it may contain a password.
@@ -172,7 +176,8 @@ impl Config {
             heal: builder.heal,
             busy_poll: builder.busy_poll,
             resolver: builder.resolver.clone(),
-            probe_key: probe_key(&builder.key_prefix),
+            probe_key: own_key(PROBE_NAME, &builder.key_prefix),
+            sighting_key: own_key(SIGHTING_NAME, &builder.key_prefix),
         })
     }
 
@@ -246,16 +251,21 @@ fn check_time(
     }
 }
 
-fn probe_key(prefix: &[u8]) -> Resource {
-    let name = Resource::new(PROBE_NAME).expect("a short name that is not empty");
+fn own_key(name: &str, prefix: &[u8]) -> Resource {
+    let name = Resource::new(name).expect("a short name that is not empty");
     name.prefixed(prefix)
+}
+
+/// Whether clients with some prefix keep there when they saw a promoted server.
+pub(crate) fn is_sighting_key(key: &[u8]) -> bool {
+    key.ends_with(SIGHTING_NAME.as_bytes())
 }
 
 fn checked_marker(key: &[u8]) -> Result<Resource, ConfigError> {
     let bytes = key.len();
     let refused = ConfigError::FlushMarker { bytes, max: FLUSH_MARKER_BYTES_MAX };
     match Resource::new(key) {
-        Ok(key) if bytes <= FLUSH_MARKER_BYTES_MAX => Ok(key),
+        Ok(key) if bytes <= FLUSH_MARKER_BYTES_MAX && !is_sighting_key(key.as_bytes()) => Ok(key),
         _ => Err(refused),
     }
 }
@@ -267,7 +277,13 @@ fn checked_fencing_key(
 ) -> Result<Resource, ConfigError> {
     let bytes = builder.fencing_key.len();
     match Resource::new(&builder.fencing_key) {
-        Ok(key) if bytes <= FENCING_KEY_BYTES_MAX && flush_marker != Some(&key) => Ok(key),
+        Ok(key)
+            if bytes <= FENCING_KEY_BYTES_MAX
+                && flush_marker != Some(&key)
+                && !is_sighting_key(key.as_bytes()) =>
+        {
+            Ok(key)
+        }
         _ => Err(ConfigError::FencingKey { bytes, max: FENCING_KEY_BYTES_MAX }),
     }
 }

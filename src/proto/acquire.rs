@@ -6,6 +6,7 @@ use super::round::{Claim, Kind};
 use super::timer::between;
 use super::waiting::Hand;
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
+use crate::config::is_sighting_key;
 use crate::error::{LockError, LockErrorKind};
 use crate::fencing::Fencing;
 use crate::moment::Moment;
@@ -68,13 +69,15 @@ impl Engine {
         Ok(self.operations.id_of(op))
     }
 
-    /// Whether it is the counters' key, or needs it.
+    /// Whether it is the counters' key, or that of a sighting, or needs one of them.
     #[inline]
     fn is_reserved(&self, key: &Resource) -> bool {
         let fencing_key = &self.config.fencing_key;
         match key.is_plain() {
-            true => key == fencing_key,
-            false => key.keys().iter().any(|key| *key == fencing_key.as_bytes()),
+            true => key == fencing_key || is_sighting_key(key.as_bytes()),
+            false => {
+                key.keys().iter().any(|key| *key == fencing_key.as_bytes() || is_sighting_key(key))
+            }
         }
     }
 

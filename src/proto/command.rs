@@ -40,6 +40,18 @@ pub enum Command<'a> {
         /// The release command to use.
         with: ReleaseWith,
     },
+    /// `GET key`: when a client first saw this server after a promotion (R33).
+    Sighting {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// `SET key sighting`: stores that.
+    Sight {
+        /// The key.
+        key: &'a [u8],
+        /// What is stored.
+        sighting: &'a Sighting,
+    },
     /// `SET key token NX PX ttl`. With a marker, a script that runs this command, and answers 1, 0,
     /// or a negative number (see [`FlushMarker`]).
     Acquire {
@@ -356,6 +368,24 @@ impl From<u128> for History {
     }
 }
 
+impl From<History> for u128 {
+    fn from(history: History) -> u128 {
+        u128::from_ne_bytes(history.0)
+    }
+}
+
+/// That a server process was a master with this history at a time of its own clock. It stands on
+/// the server itself, and is true of no other process and no other history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    /// The random id of the process.
+    pub run_id: Arc<str>,
+    /// Of which history it was the master.
+    pub history: History,
+    /// The server's wall clock, since the Unix epoch, in whole microseconds.
+    pub time: Duration,
+}
+
 /// A server's role and replication id. Checked often, so it is small.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replication {
@@ -471,6 +501,8 @@ pub enum Reply {
     Replication(Replication),
     /// The server's wall clock, since the Unix epoch.
     Time(Duration),
+    /// When a client first saw the server after a promotion.
+    Sighting(Box<Sighting>),
     /// What the server has for a key.
     Holding(Holding),
     /// Which value the server has for a key, and the token beside it.

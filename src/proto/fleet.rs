@@ -34,6 +34,8 @@ pub(super) enum Outgoing {
     Handshake(usize, Step),
     Kill(usize, i64),
     Probe(usize, ReleaseWith),
+    /// That this client has seen the node's promoted server.
+    Sight(usize),
     Time(NodeSet),
     Role(NodeSet),
     Round(NodeSet, usize),
@@ -209,6 +211,7 @@ impl Fleet {
             | Outgoing::Handshake(other, _)
             | Outgoing::Kill(other, _)
             | Outgoing::Probe(other, _)
+            | Outgoing::Sight(other)
             | Outgoing::Able(other, _)
             | Outgoing::QueueUp(other, _)
             | Outgoing::Watch(other, ..)
@@ -667,6 +670,9 @@ impl Fleet {
         }
         if let Some((cause, until)) = recognised.quarantine {
             self.quarantine(now, node, cause, until);
+        }
+        if recognised.is_news {
+            self.outgoing.push_back(Outgoing::Sight(node));
         }
         if !self.nodes[node].is_quarantined(now) {
             self.notices.votes(node);

@@ -55,7 +55,8 @@ pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
 pub use command::{
     Channel, Command, Counter, Credentials, FlushMarker, FormCommand, FormStep, Grant, History,
-    Push, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo, Step, Tell, Wait,
+    Push, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo, Sighting, Step, Tell,
+    Wait,
 };
 pub(crate) use form::rounds_at_once;
 pub(crate) use keep::Terms;
@@ -458,6 +459,10 @@ impl Engine {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Probe(with));
                 Some(Action::Send { nodes, command: self.nodes[node].probe_command(with) })
             }
+            Outgoing::Sight(node) => {
+                let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Sight);
+                Some(Action::Send { nodes, command: self.nodes[node].sight_command() })
+            }
             Outgoing::Time(nodes) => {
                 let nodes = self.nodes.hand_out(now, nodes, Request::Time);
                 Some(Action::Send { nodes, command: Command::Time })
@@ -775,6 +780,7 @@ impl Engine {
             | Outgoing::Role(nodes) => nodes.len(),
             Outgoing::Kill(..)
             | Outgoing::Probe(..)
+            | Outgoing::Sight(..)
             | Outgoing::Able(..)
             | Outgoing::HandOn(..)
             | Outgoing::QueueUp(..)

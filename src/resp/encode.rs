@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 use redis_protocol::resp2::encode::extend_encode_borrowed;
 use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 
-use super::{forms, wait};
+use super::{forms, sighting, wait};
 use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section};
 use crate::token::{LockToken, TOKEN_BYTES};
 
@@ -73,6 +73,10 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         }
         Command::Time => out.put_slice(b"*1\r\n$4\r\nTIME\r\n"),
         Command::Info(section) => append(out, &[b"INFO", section_name(section)]),
+        Command::Sighting { key } => append(out, &[b"GET", key]),
+        Command::Sight { key, sighting } => {
+            append(out, &[b"SET", key, sighting::text(sighting).as_bytes()]);
+        }
         // No lock has this token.
         Command::Probe { key, with } => {
             let token = &LockToken::from_random([0; 20]);

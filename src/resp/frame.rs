@@ -7,6 +7,7 @@ use redis_protocol::resp2::types::RangeFrame;
 
 use super::info::{replication, server_error, server_info};
 use super::resp3::{Protocol, map_length, verbatim, verbatim_length};
+use super::sighting::sighting;
 use super::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::inspection::{Holding, Owned};
 use crate::outcome::ProtocolError;
@@ -157,6 +158,7 @@ pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
         Ok(Some((RangeFrame::Null, _))) => Ok(Reply::Nil),
         Ok(Some((RangeFrame::BulkString((from, to)), _))) => match &frame[from..to] {
             [b'=', text @ ..] => owned(text),
+            [b'@', text @ ..] => Ok(sighting(text).unwrap_or_else(|| section(text))),
             text => Ok(section(text)),
         },
         Ok(Some((RangeFrame::Array(_), _))) => Err(ProtocolError::Unexpected),

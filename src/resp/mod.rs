@@ -13,6 +13,7 @@ mod info;
 mod reader;
 mod resp3;
 mod sentinel;
+mod sighting;
 mod wait;
 
 pub use encode::encode;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{LockError, LockErrorKind};
 use crate::keep_alive::{Loss, LossCause};
-use crate::outcome::{NodeOutcome, NodeReport, Quarantine, QuarantineCause};
+use crate::outcome::{CountedFrom, NodeOutcome, NodeReport, Quarantine, QuarantineCause};
 use crate::resource::Resource;
 
 /// When a node answered, of those that did.
@@ -72,7 +72,8 @@ impl LockError {
         let outcomes = [NodeOutcome::Quarantined, NodeOutcome::Quarantined, NodeOutcome::Pending];
         let mut nodes = reports(outcomes);
         for node in nodes.iter_mut().filter(|node| node.outcome == NodeOutcome::Quarantined) {
-            node.quarantine = Some(Quarantine::new(QuarantineCause::Restarted, ready_in));
+            node.quarantine =
+                Some(Quarantine::new(QuarantineCause::Restarted, ready_in, CountedFrom::Event));
         }
         LockError::new(LockErrorKind::Unavailable, 1, nodes)
     }

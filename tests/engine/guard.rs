@@ -13,6 +13,8 @@ use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, serve
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const QUARANTINE: Duration = Duration::from_millis(30_000 + 300 + 2 + 1_000);
+/// Name, number, `INFO` in four sections, time, and the sighting.
+const STEPS_BEFORE_PROBE: usize = 8;
 const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
 
 /// The connection to `node` is lost, and made again at once.
@@ -506,7 +508,7 @@ fn probe_that_is_refused_is_told_apart_by_its_reason() {
         scenario.drain();
         scenario.engine.handle_connected(scenario.now, 0);
         scenario.drain();
-        for _ in 0..7 {
+        for _ in 0..STEPS_BEFORE_PROBE {
             scenario.greet_once(0);
         }
         scenario.greet_with(0, server_error(kind));
@@ -882,7 +884,7 @@ fn probe_that_may_not_touch_its_key_passes_and_a_user_named_key_does_not() {
         scenario.drain();
         scenario.engine.handle_connected(scenario.now, 0);
         scenario.drain();
-        for _ in 0..7 {
+        for _ in 0..STEPS_BEFORE_PROBE {
             scenario.greet_once(0);
         }
         let error = ServerError { kind: ServerErrorKind::Permission, message: text.into() };

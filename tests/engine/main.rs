@@ -17,6 +17,7 @@ mod leases;
 mod lines;
 mod questions;
 mod schedules;
+mod sighting;
 mod spec;
 mod states;
 mod waiting;

@@ -50,6 +50,11 @@ fn unguarded_clients_leak_nothing_and_count_no_false_vote() {
 }
 
 #[test]
+fn promoted_servers_wait_for_what_they_may_lack_and_once() {
+    holds(Class::Promoted);
+}
+
+#[test]
 fn same_seed_is_the_same_run() {
     for seed in 1_000..1_020 {
         let first = world::run(Choices::from_seed(seed), None, false);

@@ -168,16 +168,19 @@ impl<'a> Locks<'a> {
                     }
                     None => self.holder(error)?,
                 };
-                let why = holder.map_or_else(|| error.to_string(), |it| format!("contended: {it}"));
+                let why = holder.map_or_else(
+                    || error.in_the_tool().to_string(),
+                    |it| format!("contended: {it}"),
+                );
                 let hint = if args.wait.is_none() { " (--wait 30s would wait)" } else { "" };
                 say(&format!("{why}{hint}"));
                 Ok(args.conflict_exit_code)
             }
             LockErrorKind::Unavailable | LockErrorKind::TimedOut | LockErrorKind::Expired => {
-                say(&error.to_string());
+                say(&error.in_the_tool().to_string());
                 Ok(UNAVAILABLE)
             }
-            _ => Err(io::Error::other(error.to_string())),
+            _ => Err(io::Error::other(error.in_the_tool().to_string())),
         }
     }
 }

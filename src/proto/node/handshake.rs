@@ -16,20 +16,23 @@ pub(crate) enum Step {
     ClientId,
     Info(Section),
     Time,
+    /// Whether a client saw the server after a promotion. What its answer is compared with was
+    /// told by the steps before.
+    Sighting,
     /// The last step: when it is answered, all are.
     Probe,
 }
 
 /// The steps that every connection takes, in order.
-const COMMON: [Step; 8] = [
+const COMMON: [Step; 7] = [
     Step::SetName,
     Step::ClientId,
     Step::Info(Section::Server),
     Step::Info(Section::Replication),
     Step::Info(Section::Memory),
     Step::Info(Section::Persistence),
+    // After the role: at this time the server certainly was what it says.
     Step::Time,
-    Step::Probe,
 ];
 
 impl Node {
@@ -37,7 +40,8 @@ impl Node {
     pub(in crate::proto) fn steps(&self) -> impl Iterator<Item = Step> + use<> {
         let first = self.settings().password.is_some().then_some(Step::Authenticate);
         let second = (self.settings().db != 0).then_some(Step::Select);
-        first.into_iter().chain(second).chain(COMMON)
+        let sighting = self.asks_for_sighting().then_some(Step::Sighting);
+        first.into_iter().chain(second).chain(COMMON).chain(sighting).chain([Step::Probe])
     }
 
     pub(in crate::proto) fn step_command(&self, step: Step) -> Command<'_> {
@@ -51,12 +55,19 @@ impl Node {
             Step::ClientId => Command::ClientId,
             Step::Info(section) => Command::Info(section),
             Step::Time => Command::Time,
+            Step::Sighting => Command::Sighting { key: self.config.sighting_key.as_bytes() },
             Step::Probe => self.probe_command(ReleaseWith::Script),
         }
     }
 
     pub(in crate::proto) fn probe_command(&self, with: ReleaseWith) -> Command<'_> {
         Command::Probe { key: self.config.probe_key.as_bytes(), with }
+    }
+
+    /// What the server is to store about its promotion.
+    pub(in crate::proto) fn sight_command(&self) -> Command<'_> {
+        let sighting = self.sightings.to_store().expect("it is sent once");
+        Command::Sight { key: self.config.sighting_key.as_bytes(), sighting }
     }
 
     pub(super) fn handle_greeting(
@@ -71,7 +82,12 @@ impl Node {
             (Step::Time, Reply::Error(error)) if denies_service(error.kind) => {
                 return self.handle_greeting_refused(step, error);
             }
-            (Step::Time, reply) => return self.handle_time(now, sent_at, reply),
+            (Step::Time, reply) => {
+                if let Reply::Time(time) = reply {
+                    self.sightings.note_time(time);
+                }
+                return self.handle_time(now, sent_at, reply);
+            }
             (_, Reply::Error(error)) => return self.handle_greeting_refused(step, error),
             (Step::Authenticate | Step::Select | Step::SetName, Reply::Ok) => {}
             (Step::ClientId, Reply::Integer(id)) => self.identity.client_id = Some(id),
@@ -79,6 +95,15 @@ impl Node {
             (Step::Info(Section::Replication), Reply::Replication(said)) => {
                 self.identity.server.replication = said;
             }
+            (
+                Step::Sighting,
+                // Another one's text may look like anything.
+                reply @ (Reply::Nil
+                | Reply::Sighting(_)
+                | Reply::Info(_)
+                | Reply::Replication(_)
+                | Reply::Owned(_)),
+            ) => self.sightings.note_stored(reply),
             (Step::Probe, Reply::Integer(0)) => return Effect::Greeted,
             _ => return Effect::UNEXPECTED,
         }
@@ -108,6 +133,11 @@ impl Node {
         match step {
             // Name and id are optional, and some servers have neither.
             Step::SetName | Step::ClientId if !denies_service(kind) => Effect::Nothing,
+            // Without it, the client waits for the whole time.
+            Step::Sighting if !denies_service(kind) => {
+                self.note_sighting_refused();
+                Effect::Nothing
+            }
             // What the server does not report cannot be relied on.
             Step::Info(_) if is_forbidden(kind) => {
                 let version = self.identity.server.version.take();

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Node;
+use super::sighting::Sightings;
 use crate::config::{NodeConfig, RestartGuard};
 use crate::moment::Moment;
-use crate::outcome::{Quarantine, QuarantineCause, Unfit};
+use crate::outcome::{CountedFrom, Quarantine, QuarantineCause, Unfit};
 use crate::proto::command::{History, ReleaseWith, Replication, ServerInfo};
 
 /// A server process that this client was connected to, with the history of its data.
@@ -33,6 +34,8 @@ pub(crate) struct Recognised {
     pub(crate) process: Process,
     /// Why and until when its votes must not count, if it may have forgotten a lock.
     pub(crate) quarantine: Option<(QuarantineCause, Moment)>,
+    /// Whether the server is to store that this client has seen it.
+    pub(crate) is_news: bool,
 }
 
 /// Who answers at a node's address, on this connection and on those before.
@@ -79,6 +82,7 @@ impl Identity {
         now: Moment,
         config: &NodeConfig,
         quarantine: Duration,
+        sightings: &Sightings,
     ) -> Recognised {
         let before = self.seen.take();
         let server = &self.server;
@@ -97,7 +101,7 @@ impl Identity {
         let (Some(run_id), Some(_)) = (&server.run_id, server.replication.master) else {
             let age = if config.durable { Duration::MAX } else { Duration::ZERO };
             let quarantine = quarantine((QuarantineCause::Unidentified, age));
-            return Recognised { left, process: Process::Unknown, quarantine };
+            return Recognised { left, process: Process::Unknown, quarantine, is_news: false };
         };
         let is_same_process = before.as_ref().is_some_and(|seen| seen.run_id == *run_id);
         let is_same_data = is_same_process
@@ -110,11 +114,11 @@ impl Identity {
         };
         let quarantine = quarantine(match is_same_data {
             true => (QuarantineCause::Restarted, Duration::MAX),
-            false => age(now, config, self, before.as_ref(), is_same_process),
+            false => age(now, config, self, before.as_ref(), sightings),
         });
         let (run_id, history) = (Arc::clone(run_id), server.replication.history);
         self.seen = Some(Seen { run_id, history, last: now });
-        Recognised { left, process, quarantine }
+        Recognised { left, process, quarantine, is_news: false }
     }
 
     /// The server's role was checked again. Since its handshake, it may have become a replica, and
@@ -208,11 +212,49 @@ impl Node {
         self.identity.quarantine.map(|(until, _)| until)
     }
 
+    /// Whether this client asks the server when clients first saw it as a master, and tells it.
+    pub(super) fn asks_for_sighting(&self) -> bool {
+        let is_trusting = self.settings().restart_guard == RestartGuard::Uptime;
+        is_trusting && self.identity.elected.is_none()
+    }
+
+    fn counted_from(&self, cause: QuarantineCause) -> CountedFrom {
+        let server = &self.identity.server;
+        let trusts_itself = self.settings().restart_guard == RestartGuard::OwnObservation;
+        let is_shared = match cause {
+            QuarantineCause::Unidentified => false,
+            QuarantineCause::Promoted => {
+                let is_kept = match (&server.run_id, server.replication.history) {
+                    (Some(run_id), Some(history)) => self.sightings.is_kept(run_id, history),
+                    _ => false,
+                };
+                is_kept || matches!(self.identity.elected, Some(Some(_)))
+            }
+            QuarantineCause::Restarted => true,
+            // A client that connects later knows nothing of it, or reads the marker.
+            QuarantineCause::ClockStepped | QuarantineCause::Flushed | QuarantineCause::Moved => {
+                return CountedFrom::Event;
+            }
+        };
+        match is_shared && !trusts_itself {
+            true => CountedFrom::Event,
+            false => CountedFrom::FirstContact { lasts: self.config.quarantine },
+        }
+    }
+
+    /// What keeps a sighting from later clients, if the quarantine counts from one.
+    pub(super) fn sighting_refusal(&self) -> Option<Arc<str>> {
+        let (_, cause) = self.identity.quarantine?;
+        let is_due = cause == QuarantineCause::Promoted && self.asks_for_sighting();
+        let refusal = self.sightings.refusal()?;
+        is_due.then(|| Arc::clone(refusal))
+    }
+
     /// Why the node's votes do not count at `now`, and for how much longer.
     pub(in crate::proto) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
         let (until, cause) = self.identity.quarantine?;
         let ready_in = until.steadily_since(now);
-        (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in))
+        (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in, self.counted_from(cause)))
     }
 }
 
@@ -223,7 +265,7 @@ fn age(
     config: &NodeConfig,
     identity: &Identity,
     before: Option<&Seen>,
-    is_same_process: bool,
+    sightings: &Sightings,
 ) -> (QuarantineCause, Duration) {
     let server = &identity.server;
     let own_observation = config.restart_guard == RestartGuard::OwnObservation;
@@ -237,16 +279,31 @@ fn age(
             before.map_or(uptime, |seen| uptime.min(now.steadily_since(seen.last)))
         }
     };
-    if is_same_process {
+    if before.is_some_and(|seen| Some(&seen.run_id) == server.run_id.as_ref()) {
         // The history of its data has changed since it was last seen.
         return (QuarantineCause::Promoted, Duration::ZERO);
     }
     if server.replication.promoted == Some(true) {
-        // When it was promoted, only Sentinels know; the caller asks them.
-        let age = if identity.elected.is_some() { age } else { Duration::ZERO };
+        // When it was promoted, only Sentinels know; the caller asks them. Or another client saw
+        // it as a master earlier than this one, which then has no earlier master to remember.
+        let age = match (identity.elected, before, own_observation) {
+            (Some(_), _, _) => age,
+            (None, None, false) => first_seen(server, sightings),
+            (None, _, _) => Duration::ZERO,
+        };
         return (QuarantineCause::Promoted, age);
     }
     (QuarantineCause::Restarted, age)
+}
+
+/// For how long a promoted server has certainly been the master that it is.
+fn first_seen(server: &ServerInfo, sightings: &Sightings) -> Duration {
+    let (Some(run_id), Some(history)) = (&server.run_id, server.replication.history) else {
+        return Duration::ZERO;
+    };
+    let age = sightings.age(run_id, history).unwrap_or_default();
+    // Whatever its clock did since then.
+    age.min(server.uptime.unwrap_or_default())
 }
 
 fn elected_age(now: Moment, elected: Option<(Duration, Moment)>) -> Duration {

@@ -178,6 +178,7 @@ impl Node {
         self.link.is_heard = false;
         self.identity.reconnect();
         self.clock.reconnect(now);
+        self.sightings.reconnect();
         self.debts.reconnect();
         self.waitable.reconnect();
         self.forget_least_latency();

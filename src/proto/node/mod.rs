@@ -8,6 +8,7 @@ mod handshake;
 mod identity;
 mod link;
 mod pipeline;
+mod sighting;
 mod waits;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use link::Link;
 pub(crate) use link::State;
 use pipeline::Pipeline;
 pub(crate) use pipeline::{InFlight, Request, SILENCE_MAX};
+use sighting::Sightings;
 pub(crate) use waits::Ability;
 use waits::Waitable;
 pub use waits::{Obstacle, Waits};
@@ -35,7 +37,9 @@ use super::notices::Notice;
 use super::round::Vote;
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, Unfit};
+use crate::outcome::{
+    NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, Unfit,
+};
 
 /// What to try if a server ended the connection without a word.
 const MAYBE_TLS: &str = "write rediss:// if this port speaks TLS";
@@ -91,6 +95,7 @@ pub(super) struct Node {
     debts: Debts,
     identity: Identity,
     clock: ServerClock,
+    sightings: Sightings,
     errors: Errors,
     waitable: Waitable,
     last_vote: Vote,
@@ -109,6 +114,7 @@ impl Node {
             debts: Debts::default(),
             identity: Identity::default(),
             clock: ServerClock::default(),
+            sightings: Sightings::default(),
             errors: Errors::default(),
             waitable: Waitable::default(),
             last_vote: Vote::PENDING,
@@ -122,7 +128,16 @@ impl Node {
         // Debts of a lost connection are settled before any new command (R12).
         self.debts.start();
         let config = &self.config.nodes[self.index];
-        let recognised = self.identity.recognise(now, config, self.config.quarantine);
+        let quarantine = self.config.quarantine;
+        let mut recognised = self.identity.recognise(now, config, quarantine, &self.sightings);
+        if let (Some((QuarantineCause::Promoted, _)), true) =
+            (recognised.quarantine, self.asks_for_sighting())
+        {
+            let server = &self.identity.server;
+            if let (Some(run_id), Some(history)) = (&server.run_id, server.replication.history) {
+                recognised.is_news = self.sightings.is_news(run_id, history);
+            }
+        }
         if let Process::Other(process) = &recognised.process {
             let (until, was_named) = (now.after(self.config.quarantine), recognised.left.is_some());
             self.debts.other_processes_gone(process, until, was_named);
@@ -164,6 +179,7 @@ impl Node {
             Request::Role => self.handle_role(reply),
             Request::Kill(connection) => self.handle_killed(now, connection, reply),
             Request::Probe(with) => self.handle_probed(with, reply),
+            Request::Sight => self.handle_sighted(reply),
         }
     }
 
@@ -251,6 +267,10 @@ impl Node {
             (NodeOutcome::Unfit(Unfit::Duplicate), _) => {
                 let first = self.duplicate_of();
                 first.map(|first| Arc::clone(&self.config.nodes[first].address))
+            }
+            (NodeOutcome::Quarantined, _) => {
+                let key = self.config.sighting_key.as_bytes().escape_ascii();
+                self.sighting_refusal().map(|why| format!("the key {key}: {why}").into())
             }
             (NodeOutcome::Disconnected(_), _) if self.may_speak_tls() => Some(MAYBE_TLS.into()),
             _ => None,
@@ -369,6 +389,26 @@ impl Node {
             _ => return Effect::UNEXPECTED,
         }
         Effect::Nothing
+    }
+
+    /// The server has stored when this client saw it first, or refused to. It votes all the same.
+    fn handle_sighted(&mut self, reply: Reply) -> Effect {
+        match reply {
+            Reply::Ok => self.sightings.note_sent(),
+            Reply::Error(error) => {
+                self.keep_error(error);
+                self.note_sighting_refused();
+            }
+            _ => return Effect::UNEXPECTED,
+        }
+        Effect::Nothing
+    }
+
+    /// The error that was kept last is about the sighting.
+    fn note_sighting_refused(&mut self) {
+        if let Some(error) = &self.errors.last {
+            self.sightings.note_refusal(Arc::clone(error.message()));
+        }
     }
 
     /// Keeps an error's message for reports.

@@ -41,6 +41,8 @@ pub(crate) enum Request {
     Role,
     /// Whether this user may run the native release command.
     Probe(ReleaseWith),
+    /// That this client has seen the promoted server (R33).
+    Sight,
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
     /// Whether clients can wait on this connection.

@@ -28,6 +28,10 @@ pub enum Asked {
     Info(Section),
     Time,
     Probe(ReleaseWith),
+    /// When a client first saw the promoted server.
+    Sighting,
+    /// That this client has seen it.
+    Sight,
     Kill(i64),
     Set(LockToken),
     /// With its proposal.
@@ -83,6 +87,8 @@ impl From<&Command<'_>> for Asked {
             Command::Info(section) => Asked::Info(*section),
             Command::Time => Asked::Time,
             Command::Probe { with, .. } => Asked::Probe(*with),
+            Command::Sighting { .. } => Asked::Sighting,
+            Command::Sight { .. } => Asked::Sight,
             Command::Kill { connection } => Asked::Kill(*connection),
             Command::Acquire { token, .. } => Asked::Set(**token),
             Command::AcquireFenced { token, proposal, .. } => Asked::Fenced(**token, *proposal),
@@ -124,6 +130,8 @@ impl About<'_> {
             Asked::Info(section) => self.section(section),
             Asked::Time => Reply::Time(self.time),
             Asked::Probe(_) | Asked::Kill(_) => Reply::Integer(0),
+            Asked::Sighting => Reply::Nil,
+            Asked::Sight => Reply::Ok,
             // A server that does not know it.
             Asked::Wait(_) => server_error(ServerErrorKind::Other),
             Asked::Set(_)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muxlock::proto::{
     Action, Command, Engine, FormCommand, FormStep, Grant, Patience, Push, Reply, ServerError,
-    ServerInfo, Tell, Wait,
+    ServerInfo, Sighting, Tell, Wait,
 };
 use muxlock::{
     Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
@@ -68,6 +68,10 @@ pub struct Scenario {
     pub ahead: Vec<Duration>,
     /// What each node's server has to release with; everyone runs scripts.
     pub offers: Vec<ReleaseWith>,
+    /// When clients first saw each node's server after a promotion, as it keeps it itself.
+    pub sightings: Vec<Option<Sighting>>,
+    /// What a server answers when it is to store that.
+    pub sight_answer: Reply,
     nodes: usize,
     /// How many connections there have been: a server tells each by its number.
     connections: i64,
@@ -119,6 +123,8 @@ impl Scenario {
             servers: (0..nodes).map(aged_master).collect(),
             ahead: vec![Duration::from_secs(1_000_000); nodes],
             offers: vec![ReleaseWith::Script; nodes],
+            sightings: vec![None; nodes],
+            sight_answer: Reply::Ok,
             nodes,
             connections: 0,
             greetings: vec![VecDeque::new(); nodes],
@@ -194,9 +200,21 @@ impl Scenario {
             time: self.clock(node),
             connection: self.connections,
         };
-        let reply = about.answer(asked).expect("it is part of a handshake");
+        let sighting = self.sightings[node].clone().filter(|_| asked == Asked::Sighting);
+        let reply = match sighting {
+            Some(sighting) => Reply::Sighting(Box::new(sighting)),
+            None => about.answer(asked).expect("it is part of a handshake"),
+        };
         self.reply(node, reply);
         true
+    }
+
+    /// The first command after a handshake: nothing else is unanswered.
+    fn sight(&mut self, node: usize) {
+        if self.sight_answer != Reply::Ok {
+            self.sightings[node] = None;
+        }
+        self.reply(node, self.sight_answer.clone());
     }
 
     /// Answers the next step of the handshake in another way.
@@ -346,6 +364,11 @@ impl Scenario {
                 let nodes: Vec<usize> = nodes.iter().collect();
                 let asked = Asked::from(&command);
                 self.said.extend(words(&command));
+                if let Command::Sight { sighting, .. } = &command {
+                    self.sightings[nodes[0]] = Some((*sighting).clone());
+                    self.sight(nodes[0]);
+                    return self.take_action();
+                }
                 if let Command::Wait(Wait::Subscribe { channel }) = &command {
                     self.channel = channel.as_bytes().to_vec();
                 }
@@ -462,8 +485,10 @@ fn is_of_a_handshake(asked: Asked) -> bool {
         | Asked::ClientId
         | Asked::Info(_)
         | Asked::Time
+        | Asked::Sighting
         | Asked::Probe(ReleaseWith::Script) => true,
         Asked::Probe(_)
+        | Asked::Sight
         | Asked::Kill(_)
         | Asked::Set(_)
         | Asked::Fenced(..)

@@ -10,6 +10,7 @@ use super::clock::MILLI;
 use super::fences::{Asks, asks};
 use super::forms::{form, is_intent};
 use super::network::Trust;
+use super::newcomers::is_sighting;
 use super::own::ByValue;
 use super::rare::Rare;
 use super::redis::{Change, ChangeKind, Key, Value, compared, is_queue, is_set};
@@ -478,7 +479,10 @@ impl World {
             return self.check_form(node, id, &form, changes);
         }
         let is_of_locks = |change: &&Change| {
-            change.key.1 != b"marker" && !is_queue(&change.key.1) && !is_intent(&change.key.1)
+            change.key.1 != b"marker"
+                && !is_sighting(&change.key.1)
+                && !is_queue(&change.key.1)
+                && !is_intent(&change.key.1)
         };
         for change in changes.iter().filter(is_of_locks) {
             let before = match &change.before {

@@ -60,7 +60,7 @@ impl World {
             let it = &mut self.nodes[node];
             (it.door, it.door_until) = (Door::Silent, self.now + downtime);
         }
-        self.nodes[node].lies = false;
+        (self.nodes[node].lies, self.nodes[node].had_replica) = (false, false);
         self.queue.push(self.now + downtime, Event::Restart(node));
     }
 
@@ -165,6 +165,7 @@ impl World {
         server.started = server.started.saturating_sub(self.choices.between(0, 100_000));
         server.second_offset = 1 + i64::from(self.choices.below(1_000));
         self.nodes[node].restart(server);
+        self.nodes[node].promoted_at = Some(self.now);
         self.wake_node(node);
     }
 
@@ -239,8 +240,18 @@ impl World {
         }
         let loading =
             if self.choices.chance(300) { self.choices.magnitude(MILLI, 500 * MILLI) } else { 0 };
+        let (had_replica, now) = (std::mem::take(&mut self.nodes[node].had_replica), self.now);
+        if had_replica {
+            server.second_offset = 1 + i64::from(self.choices.below(1_000));
+            // Real servers draw a new one. Whoever believes in one must know the process as well.
+            if self.choices.chance(500) {
+                server.replication_id.clone_from(&self.nodes[node].redis.server.replication_id);
+            }
+            self.rare.hit(Rare::FromRdb);
+        }
         let it = &mut self.nodes[node];
         it.restart(server);
+        it.promoted_at = had_replica.then_some(now);
         it.loading_until = self.now + loading;
         it.redis.server.is_loading = loading > 0;
         it.door = Door::Open;

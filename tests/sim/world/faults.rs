@@ -59,6 +59,8 @@ pub enum Fault {
     Evict,
     /// A replica takes a node's place.
     Failover,
+    /// A node that had a replica is started again, from what it has saved.
+    Rdb,
     /// A node becomes a replica for a while.
     Demote,
     /// A client's machine stands still, its clock included.
@@ -76,7 +78,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 29] = [
+    pub const ALL: [Fault; 30] = [
         Fault::Stall,
         Fault::Partition,
         Fault::Cut,
@@ -99,6 +101,7 @@ impl Fault {
         Fault::Flush,
         Fault::Evict,
         Fault::Failover,
+        Fault::Rdb,
         Fault::Demote,
         Fault::Hypervisor,
         Fault::Jump,
@@ -130,14 +133,20 @@ impl Fault {
             Fault::Swap => matches!(class, Class::Durable | Class::Guarded),
             Fault::BootStep | Fault::Election => class == Class::Guarded,
             Fault::Flush | Fault::Evict | Fault::CounterLoss | Fault::CounterText => {
-                class >= Class::Stepped
+                matches!(class, Class::Stepped | Class::Unguarded)
             }
-            Fault::StepForward
-            | Fault::StepBack
-            | Fault::Failover
-            | Fault::Demote
-            | Fault::Hypervisor => class == Class::Stepped,
+            Fault::StepForward | Fault::Hypervisor => class == Class::Stepped,
+            Fault::StepBack | Fault::Failover | Fault::Rdb | Fault::Demote => {
+                matches!(class, Class::Stepped | Class::Promoted)
+            }
         }
+    }
+}
+
+impl Fault {
+    /// Whether it is what [`Class::Promoted`] is about.
+    pub fn is_of_promotions(self) -> bool {
+        matches!(self, Fault::Failover | Fault::Rdb | Fault::Demote | Fault::ClientRestart)
     }
 }
 
@@ -213,6 +222,10 @@ impl World {
             }
             Fault::Evict => self.evict(node),
             Fault::Failover => self.fail_over(node),
+            Fault::Rdb => {
+                self.lose(node, length);
+                self.nodes[node].had_replica = true;
+            }
             Fault::Demote => self.demote(node, until),
             Fault::Hypervisor => {
                 // Who stands still with the clock believes in a lock for longer than it lasts.

@@ -348,7 +348,7 @@ impl World {
                 let is_waited_out = self.fences.doubt() < self.plan.max_ttl / 100 * 97;
                 self.plan.is_guarded() && self.mutex_promised && is_waited_out
             }
-            Class::Stepped | Class::Unguarded => false,
+            Class::Stepped | Class::Unguarded | Class::Promoted => false,
         }
     }
 

@@ -22,6 +22,7 @@ mod lists;
 mod looks;
 mod lua;
 mod network;
+mod newcomers;
 mod node;
 mod own;
 pub mod plan;
@@ -198,7 +199,7 @@ impl World {
         let heard_at = vec![vec![None; plan.nodes]; plan.clients];
         let mutex_promised = match plan.class {
             Class::Durable => true,
-            Class::Guarded | Class::Stepped => plan.is_guarded(),
+            Class::Guarded | Class::Stepped | Class::Promoted => plan.is_guarded(),
             Class::Unguarded => false,
         };
         let had_twins = !plan.routes.iter().enumerate().all(|(slot, route)| slot == *route);
@@ -332,6 +333,9 @@ impl World {
         }
         if self.violation.is_none() {
             self.check_all_are_asked();
+        }
+        if self.violation.is_none() {
+            self.check_newcomers();
         }
     }
 

@@ -85,6 +85,11 @@ pub struct Node {
     pub replica_until: u64,
     /// When it last became a replica, in true time.
     demoted_at: u64,
+    /// When its process became the master that it is, in true time, if it may lack locks since
+    /// then and says so.
+    pub promoted_at: Option<u64>,
+    /// Whether the next process starts from the file of a master that had a replica.
+    pub had_replica: bool,
     pub loading_until: u64,
     /// When Sentinels elected this server, in true time, if they did.
     pub elected_at: Option<u64>,
@@ -115,6 +120,8 @@ impl Node {
             refuses_until: 0,
             replica_until: 0,
             demoted_at: 0,
+            promoted_at: None,
+            had_replica: false,
             loading_until: 0,
             elected_at: None,
             elections: 0,
@@ -157,6 +164,8 @@ impl Node {
     /// Sets the wall clock forward: keys end early, and the process seems older than it is.
     pub fn step_forward(&mut self, now: u64, length: u64, ttl_max: u64) {
         self.forgotten.iter_mut().for_each(|forgotten| forgotten.is_masked = true);
+        // What it says of its time is not true.
+        self.promoted_at = None;
         for (key, entry) in &self.redis.data {
             let expires = entry.expires.and_then(|at| u64::try_from(at).ok());
             // Nobody believes in it for longer, even if the clock was set back before.
@@ -228,6 +237,11 @@ impl Node {
     /// Whether a lock on this key may be held that the process does not know of, asked by somebody
     /// with this token who was told the role at `role_told_at`.
     pub fn memory(&self, now: u64, key: &Key, token: &[u8], role_told_at: u64) -> Trust {
+        // Whoever was told so waits for each lock that it may lack, lost or not.
+        let is_new = |at: u64| role_told_at >= at && now < at + self.ttl_max;
+        if self.promoted_at.is_some_and(is_new) {
+            return Trust::No;
+        }
         // A value whose token is gone is anybody's to take over (K14).
         let is_of = |other: &Key| other == key || *other == companion(key);
         let forgotten = self.forgotten.iter().filter(|it| is_of(&it.key) && now < it.until);

@@ -39,10 +39,14 @@ pub enum Class {
     Stepped,
     /// Masters forget, and nobody guards: no panic, no leak, no false vote.
     Unguarded,
+    /// Masters are promoted, or started from a file of one that had a replica, while clients come
+    /// and go: mutual exclusion holds, and later clients do not wait again.
+    Promoted,
 }
 
 impl Class {
-    pub const ALL: [Class; 4] = [Class::Durable, Class::Guarded, Class::Stepped, Class::Unguarded];
+    pub const ALL: [Class; 5] =
+        [Class::Durable, Class::Guarded, Class::Stepped, Class::Unguarded, Class::Promoted];
 }
 
 /// How a message travels and what a kernel takes, in thousandths and nanoseconds.
@@ -147,6 +151,8 @@ impl Plan {
         let node_timeout = choices.pick(&[50, 20, 5, 200, 1_000]) * MILLI;
         let connect_timeout = choices.pick(&[500, 100, 30, 2_000]) * MILLI;
         let is_stepped = class == Class::Stepped;
+        // A promotion that another one follows after a quarantine.
+        let slowest = if class == Class::Promoted { 1_000 * MILLI } else { 4 * MILLI };
         let mut routes: Vec<usize> = (0..nodes).collect();
         if is_stepped && nodes >= 3 && choices.chance(150) {
             let last = nodes - 1;
@@ -198,7 +204,7 @@ impl Plan {
             process: Process::draw(choices),
             faults: draw_faults(choices, class),
             fault_count: choices.pick(&[12, 4, 0, 24]),
-            fault_interval: choices.magnitude(MILLI, max_ttl.max(4 * MILLI)),
+            fault_interval: choices.magnitude(MILLI, max_ttl.max(slowest)),
             fault_length_max: choices.pick(&[
                 max_ttl / 2,
                 max_ttl / 10,
@@ -208,7 +214,7 @@ impl Plan {
                 15_000 * MILLI,
             ]),
             work_count: choices.pick(&[10, 4, 18]),
-            work_interval: choices.magnitude(MILLI, (max_ttl / 2).max(4 * MILLI)),
+            work_interval: choices.magnitude(MILLI, (max_ttl / 2).max(slowest)),
             stray_error: choices.pick(&[0, 0, 0, 30]),
             has_sentinels: class == Class::Guarded && choices.chance(250),
             waits: choices.chance(600),
@@ -337,7 +343,8 @@ fn draw_faults(choices: &mut Choices, class: Class) -> Vec<(Fault, u32)> {
     let mut faults = Vec::new();
     for fault in Fault::ALL {
         if fault.is_allowed(class) {
-            let weight = choices.pick(&[0, 1, 0, 4]);
+            let often = class == Class::Promoted && fault.is_of_promotions();
+            let weight = choices.pick(if often { &[1, 4, 8, 2] } else { &[0, 1, 0, 4] });
             if weight > 0 {
                 faults.push((fault, weight));
             }

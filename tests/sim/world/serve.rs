@@ -6,6 +6,7 @@ use super::debts::released;
 use super::fences::{Asks, FENCE, asks};
 use super::forms::form;
 use super::network::{ClientEnd, Connection, ServerEnd, Trust, Way, Yes};
+use super::newcomers::is_sighting;
 use super::queue::Event;
 use super::rare::Rare;
 use super::redis::{Change, ChangeKind, compared, is_queue, is_set};
@@ -84,7 +85,9 @@ impl World {
         }
         if is_promoted {
             self.servers += 1;
+            let now = self.now;
             let it = &mut self.nodes[node];
+            it.promoted_at = Some(now);
             // It parts from its master's history, and may have taken over its data before.
             it.redis.server.is_replica = false;
             it.redis.server.second_offset = 1;
@@ -418,6 +421,9 @@ impl World {
             (Reply::Integer(0), [b"EVAL", script, _, _, _, _]) => {
                 let heals = script.windows(8).any(|part| part == b"return 2");
                 self.rare.hit_if(heals, Rare::HealRefused);
+            }
+            (Reply::Status("OK"), [b"SET", key, ..]) if is_sighting(key) => {
+                self.rare.hit(Rare::Sighted);
             }
             (Reply::Integer(1), [b"DELEX", ..]) => self.rare.hit(Rare::ReleasedByDelex),
             (Reply::Integer(1), [b"DELIFEQ", ..]) => self.rare.hit(Rare::ReleasedByDelifeq),
