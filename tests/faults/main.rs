@@ -21,6 +21,7 @@ mod gate;
 mod handed_over;
 mod healing;
 mod processes;
+mod promoted;
 mod refusals;
 mod restarts;
 mod roles;

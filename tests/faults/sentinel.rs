@@ -209,6 +209,11 @@ fn client_that_starts_after_a_failover_waits_too() {
     let quarantine = young.nodes()[0].quarantine.expect("it was a replica");
     assert_eq!(quarantine.cause, QuarantineCause::Promoted);
     assert!(young.try_lock(KEY, MAX_TTL).is_err() && held.is_valid());
+    // Processes that come later wait for the rest only, and at last not at all.
+    let process = || site.client().connect().unwrap().try_lock(KEY, MAX_TTL).map(drop);
+    within(MAX_TTL + FAILED_OVER, "a later process gets it", || process().is_ok());
+    assert!(!held.is_valid());
+    process().expect("so does the next one");
 }
 
 /// The control: without the guard, there are two holders.
