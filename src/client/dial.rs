@@ -68,6 +68,8 @@ pub struct CommonSettings<'a> {
     pub drift_factor: f64,
     pub key_prefix: &'a [u8],
     pub flush_marker: Option<&'a [u8]>,
+    /// The key that says when clients first saw a promoted master.
+    pub sighting_key: &'a [u8],
 }
 
 impl NodeConfig {
@@ -129,6 +131,7 @@ impl Config {
             drift_factor: self.drift.over(Duration::from_secs(1)).as_secs_f64(),
             key_prefix: &self.key_prefix,
             flush_marker: self.flush_marker.as_ref().map(|key| key.as_bytes()),
+            sighting_key: self.sighting_key.as_bytes(),
         }
     }
 

@@ -242,8 +242,10 @@ fn masters_that_were_just_started_are_told_once() {
     let urls = masters.urls();
     let patient = ["--node-timeout", "20s", "--connect-timeout", "10s", "--max-ttl", "10m"];
     let seen = doctor(&urls, &patient);
-    assert_eq!(seen.found(&urls), ["young 0", "young 1", "young 2"], "{}", seen.json);
-    assert_eq!((seen.code, &seen.json["verdict"]), (0, &"warnings".into()));
+    assert_eq!(seen.found(&urls), ["quorum", "young 0", "young 1", "young 2"], "{}", seen.json);
+    assert_eq!((seen.code, &seen.json["verdict"]), (1, &"errors".into()));
+    let why = seen.findings()[0]["why"].as_str().unwrap();
+    assert!(why.contains("run commands with --wait 608s"), "{why}");
     let one: Vec<String> = urls.iter().map(|url| format!("{url}?restart_guard=off")).collect();
     let mixed = [one[0].clone(), one[1].clone(), urls[2].clone()];
     let seen = doctor(&mixed, &patient);
@@ -252,6 +254,65 @@ fn masters_that_were_just_started_are_told_once() {
     let own = [&patient[..], &["--restart-guard", "own_observation"]].concat();
     let seen = doctor(&urls, &own);
     assert!(seen.json.to_string().contains("with own_observation, a client"), "{}", seen.json);
+    assert_eq!(seen.code, 0, "that is what was asked for");
+}
+
+/// The first process that sees promoted masters waits, and no other. `doctor` says which it would
+/// be, and what to do.
+#[test]
+fn promoted_masters_are_an_error_until_a_client_has_seen_them_for_long() {
+    let lacks = is_older_than([7, 0, 0], "promoted masters", "a backlog without replicas");
+    if lacks || !can_paste() {
+        return;
+    }
+    let masters = Masters::start_with(4, &["--repl-diskless-sync-delay", "0"]).unwrap();
+    let urls = masters.urls()[..3].to_vec();
+    let port = masters[3].port().to_string();
+    for master in masters.iter().take(3) {
+        tell(master, &["REPLICAOF", "127.0.0.1", &port]);
+        within(TTL, "it is a replica", || {
+            let info = master.query(&[b"INFO", b"replication"]).unwrap();
+            matches!(info, Reply::Bulk(text) if text.windows(21).any(|it| it == b"master_link_status:up"))
+        });
+        tell(master, &["REPLICAOF", "NO", "ONE"]);
+    }
+    let short = ["--node-timeout", "20s", "--connect-timeout", "10s", "--max-ttl", "2s"];
+    let job = || {
+        let mut command = muxlock(&["run"]);
+        let args = ["--max-ttl", "2s", "--ttl", "2s", "--node-timeout", "300ms"];
+        run(command.args(args).args(["job", "--", "true"]).env("MUXLOCK_NODES", urls.join(" ")))
+    };
+    let all = ["promoted 0", "promoted 1", "promoted 2"];
+    let with_quorum = [&all[..], &["quorum"]].concat();
+    let seen = doctor(&urls, &short);
+    assert_eq!(
+        (seen.code, seen.found(&urls)),
+        (1, with_quorum.iter().map(|it| it.to_string()).collect())
+    );
+    assert!(seen.json.to_string().contains("run commands with --wait 4s"), "{}", seen.json);
+    assert!(seen.json.to_string().contains("that may write the key muxlock:promoted"));
+    let fix = seen.fix_of("promoted");
+    assert!(fix.contains("CONFIG SET repl-backlog-ttl 1\nsleep 3\n"), "{fix}");
+    let (code, _, err) = job();
+    assert_eq!(code, 122, "{err}");
+    assert!(err.contains("try again in ") && err.contains("--restart-guard off"), "{err}");
+    assert!(!err.contains("RestartGuard::"), "{err}");
+    let seen = doctor(&urls, &short);
+    assert_eq!(seen.code, 1, "{}", seen.json);
+    assert!(seen.json.to_string().contains("clients ignore it for another "), "{}", seen.json);
+    within(TTL, "it is over", || job().0 == 0);
+    for _ in 0..3 {
+        let (code, _, err) = job();
+        // A busy machine may be too slow for a lock.
+        assert!(code == 0 || !err.contains("quarantined"), "a later process waits: {err}");
+    }
+    let seen = doctor(&urls, &short);
+    assert_eq!((seen.code, &seen.json["verdict"]), (0, &"notes".into()), "{}", seen.json);
+    assert_eq!(seen.found(&urls), all);
+    // The other way that it ends. A replica would keep it from that.
+    paste(&fix, None);
+    let seen = doctor(&urls, &short);
+    assert_eq!(seen.found(&urls), all[1..], "{}", seen.json);
 }
 
 pub const LOCKER: &str = "+select +client|setname +client|id +client|kill +info +time +set +eval \
@@ -452,7 +513,8 @@ fn marker_that_is_missing_is_a_note_until_a_client_has_set_it() {
     };
     assert_eq!(run(&[]), (0, vec!["marker".into()]));
     let with = ["--flush-marker", "mark", "--max-ttl", "10ms"];
-    assert_eq!(run(&with), (0, vec!["marker".into()]));
+    // The first lock sets it, and those with the marker wait.
+    assert_eq!(run(&with), (1, vec!["marker".into(), "quorum".into()]));
     for master in masters.iter() {
         assert_eq!(master.dbsize().unwrap(), 0, "it is not set by looking");
         tell(master, &["SET", "mark", "0"]);

@@ -36,7 +36,7 @@ const SECONDS_MAX: i64 = 253_402_300_799;
 const CHANNEL: &[u8] = b"muxlock:doctor";
 const RELEASE: &[u8] = include_bytes!("../../scripts/release.lua");
 
-const SETTINGS: [&str; 14] = [
+const SETTINGS: [&str; 15] = [
     "maxmemory",
     "maxmemory-policy",
     "appendonly",
@@ -46,6 +46,7 @@ const SETTINGS: [&str; 14] = [
     "stop-writes-on-bgsave-error",
     "min-replicas-to-write",
     "min-replicas-max-lag",
+    "repl-backlog-ttl",
     "timeout",
     "client-output-buffer-limit",
     "tracking-table-max-keys",
@@ -104,6 +105,8 @@ pub struct Said {
     pub is_open: bool,
     /// Whether it has the flush marker.
     pub has_marker: Option<bool>,
+    /// What clients have stored about its promotion.
+    pub sighting: Option<String>,
     /// What its Sentinels say about a failover, if it has some.
     pub failover: Option<Failover>,
     /// For how many further days its certificate is valid, if for few.
@@ -142,8 +145,12 @@ pub fn ask(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
             _ => Obstacle::Unreachable(failure),
         },
     )?;
-    let marker = config.common().flush_marker.map(<[u8]>::to_vec);
-    let mut said = questions(&mut wire, plan, marker.as_deref(), is_open);
+    let common = config.common();
+    let mut said = questions(&mut wire, plan, common.flush_marker, is_open);
+    if let Ok(said) = &mut said {
+        let sighting = known(wire.ask(&[b"GET", common.sighting_key]));
+        said.sighting = sighting.ok().and_then(Result::ok).map(text);
+    }
     if let Ok(said) = &mut said {
         said.refused.extend(refused_apart(config, node));
     }
@@ -244,6 +251,7 @@ impl Said {
             times: Times::default(),
             is_open,
             has_marker: None,
+            sighting: None,
             failover: None,
             certificate_days: None,
             refused: Vec::new(),

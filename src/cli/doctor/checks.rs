@@ -48,6 +48,7 @@ const WAITS_SLOWER: &str = "clients that wait ask it again after random delays";
 const TRACKED_KEYS_MIN: u64 = 1_000;
 /// What servers have by default.
 const TRACKED_KEYS: &str = "1000000";
+const BACKLOG_TTL: &str = "3600";
 
 /// Whether the locks of a new client can count on a master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +107,17 @@ pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
         }
     }
     Checked { findings: findings.all, standing: findings.standing }
+}
+
+/// For how long clients have seen this very process as the master that it is.
+fn first_seen(said: &Said) -> Option<Duration> {
+    let mut parts = said.sighting.as_deref()?.strip_prefix('@')?.splitn(3, ':');
+    let (history, micros, run_id) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_it = said.info("run_id") == Some(run_id)
+        && said.info("master_replid").and_then(|id| id.get(..32)) == Some(history);
+    let now = said.times.first.last().filter(|_| is_it)?.master;
+    let age = now.saturating_sub(micros.parse().ok()?);
+    Some(Duration::from_micros(u64::try_from(age).unwrap_or(0)))
 }
 
 impl Findings<'_> {
@@ -244,9 +256,7 @@ impl Findings<'_> {
         let is_guarded = master.restart_guard != RestartGuard::Off;
         let was_replica = said.info("second_repl_offset").is_some_and(|offset| offset != "-1");
         if was_replica && !self.has_sentinels() {
-            let why = "it was a replica since its last start: a failover loses locks, and new \
-                       clients ignore it for a while";
-            self.add(Finding::new(Warning, Id::Promoted, why));
+            self.promoted(said);
         }
         let has_replicas = said.figure("connected_slaves").is_some_and(|replicas| replicas > 0);
         if has_replicas && !self.has_sentinels() {
@@ -263,8 +273,10 @@ impl Findings<'_> {
         let left = age.map(|age| common.quarantine.saturating_sub(age));
         // A client that has just started trusts nothing.
         let is_unknown = master.restart_guard == RestartGuard::OwnObservation || said.info.is_err();
-        if (was_replica && !self.has_sentinels()) || (is_unknown && !master.durable) {
+        if is_unknown && !master.durable {
             self.wait();
+        } else if was_replica && !self.has_sentinels() {
+            // See above.
         } else if let Some(left) =
             left.filter(|left| !left.is_zero() && (!master.durable || elected.is_some()))
         {
@@ -277,6 +289,61 @@ impl Findings<'_> {
             );
             self.add(Finding::new(Note, Id::Young, why));
         }
+    }
+
+    /// It does not say when it was promoted. The first client that saw it has stored that, if it
+    /// could.
+    fn promoted(&mut self, said: &Said) {
+        let what = "it was promoted, or started from the RDB file of a master that had a replica";
+        let quarantine = self.subject.common.quarantine;
+        let seconds = |time: Duration| time.as_secs_f64().ceil();
+        match self.subject.master.restart_guard {
+            RestartGuard::Uptime => {}
+            _ => {
+                let why = format!("{what}: a failover loses locks");
+                return self.add(Finding::new(Warning, Id::Promoted, why));
+            }
+        }
+        let uptime = Duration::from_secs(said.figure("uptime_in_seconds").unwrap_or(0));
+        let left = first_seen(said).map(|age| quarantine.saturating_sub(age.min(uptime)));
+        let finding = match left {
+            Some(Duration::ZERO) => {
+                let why = format!("{what}; clients have seen it for long enough, and trust it");
+                return self.add(Finding::new(Note, Id::Promoted, why));
+            }
+            Some(left) => {
+                let left = seconds(left);
+                let why = format!(
+                    "{what}, and may lack locks: clients ignore it for another {left} s, and trust \
+                     it then"
+                );
+                Finding::new(Warning, Id::Promoted, why)
+            }
+            None => self.unseen(said, what),
+        };
+        self.wait();
+        self.add(finding);
+    }
+
+    /// No client has stored when it first saw the promoted master.
+    fn unseen(&self, said: &Said, what: &str) -> Finding {
+        let seconds = self.subject.common.quarantine.as_secs_f64().ceil();
+        let key = self.subject.common.sighting_key.escape_ascii();
+        let why = format!(
+            "{what}, and may lack locks: clients ignore it for {seconds} s from when the first of \
+             them that may write the key {key} takes a lock"
+        );
+        let has_backlog = said.info("repl_backlog_active") == Some("1");
+        if !has_backlog || said.info("connected_slaves") != Some("0") {
+            return Finding::new(Warning, Id::Promoted, why);
+        }
+        let why = format!(
+            "{why}; if it happened more than {seconds} s ago, let the server forget its past now"
+        );
+        let before = said.setting("repl-backlog-ttl").unwrap_or(BACKLOG_TTL);
+        let set = |value| self.config_set(&[("repl-backlog-ttl", value)]);
+        let fix = format!("{}\nsleep 3\n{}", set("1"), set(before));
+        Finding::new(Warning, Id::Promoted, why).mended_by(fix)
     }
 
     fn persistence(&mut self, said: &Said) {

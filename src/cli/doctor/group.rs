@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
-use muxlock::{Config, Place, quorum};
+use muxlock::{Config, Place, RestartGuard, quorum};
 
 use super::ask::{Obstacle, Said};
 use super::checks::{Checked, Standing, Subject, check, is_loopback};
@@ -15,6 +16,8 @@ use super::finding::{Finding, Id};
 const OFFSET_MAX: i64 = 250_000;
 /// Most clients that are named.
 const CLIENTS_SHOWN_MAX: usize = 8;
+/// What a client may need before it first sees a master.
+const CONNECTING: Duration = Duration::from_millis(500);
 
 /// Everything that was found.
 pub struct Report {
@@ -60,7 +63,7 @@ pub fn examine(
     marker(config, answers, &mut report);
     clock_offsets(answers, &mut report);
     lists(config, answers, &mut report);
-    votes(&mut report);
+    votes(config, &mut report);
     report
 }
 
@@ -187,7 +190,7 @@ fn lists(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Repor
     }
 }
 
-fn votes(report: &mut Report) {
+fn votes(config: &Config, report: &mut Report) {
     let total = report.standings.len();
     if total == 1 {
         let why = "there is one master: without it, there are no locks";
@@ -205,13 +208,25 @@ fn votes(report: &mut Report) {
             finding.severity = Warning;
             finding.why.push_str(", and until then the others are no quorum");
         }
+        // With own_observation, that is what was asked for.
+        let is_strict = |node| config.master(node).restart_guard == RestartGuard::OwnObservation;
+        let waits = report.standings.iter().enumerate();
+        let strict = waits.filter(|(node, it)| **it == Standing::Waits && is_strict(*node)).count();
+        let votes = report.count(Standing::Votes);
+        if votes + strict < quorum {
+            let seconds = config.common().quarantine.saturating_add(CONNECTING).as_secs_f64();
+            let why = format!(
+                "{votes} of {total} masters can vote now for a client that starts, and a lock \
+                 needs {quorum}: run commands with --wait {}s, or mend what is said of the masters",
+                seconds.ceil()
+            );
+            report.add(Finding::new(Error, Id::Quorum, why));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use muxlock::{Failover, Redlock};
 
     use super::*;
@@ -235,6 +250,7 @@ mod tests {
             times: Times::default(),
             is_open: false,
             has_marker: None,
+            sighting: None,
             failover: None,
             certificate_days: None,
             refused: Vec::new(),
@@ -359,7 +375,7 @@ mod tests {
         for (age, votes) in table {
             let found = site("", &fine, since(age.map(Duration::from_secs)));
             assert_eq!(found.is_empty(), votes, "{age:?}: {found:?}");
-            assert!(votes || found == ["warning young 0"], "{age:?}: {found:?}");
+            assert!(votes || found == ["warning young 0", "error quorum"], "{age:?}: {found:?}");
         }
     }
 
@@ -464,7 +480,11 @@ mod tests {
         };
         let table = [
             (vec![well(0), well(1), young()], vec!["note young 2"], 2),
-            (vec![well(0), down(), young()], vec!["error unreachable 1", "warning young 2"], 1),
+            (
+                vec![well(0), down(), young()],
+                vec!["error unreachable 1", "warning young 2", "error quorum"],
+                1,
+            ),
             (
                 vec![down(), down(), well(2)],
                 vec!["error unreachable 0", "error unreachable 1", "error quorum"],
