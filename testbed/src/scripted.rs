@@ -38,7 +38,8 @@ const MAX_REFUSED: usize = 128;
 const MAX_FILLERS: usize = 512;
 /// How old a server says that it is when it starts: old enough to be trusted.
 const AGE: Duration = Duration::from_secs(24 * 60 * 60);
-/// How many commands a client begins with, without a password or a database.
+/// How many commands a client begins with, without a password, a database or a restart guard. With
+/// the guard it also asks when others first saw the server.
 pub const HANDSHAKE: usize = 8;
 /// How long a connection to a full backlog is given before it counts as pending.
 const FILLER_TIMEOUT: Duration = Duration::from_millis(150);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use mio::{Events, Interest, Poll, Token};
 use muxlock::{
     Builder, ConnectError, Done, Lease, LockError, LockErrorKind, Multiplexer, NodeOutcome,
-    NodeState, OpId, Phase, ProtocolError, Redlock, ServerErrorKind,
+    NodeState, OpId, Phase, ProtocolError, Redlock, RestartGuard, ServerErrorKind,
 };
 use testbed::scripted::{HANDSHAKE, Peer, Scripted, never_accepting, refused_addr};
 use testbed::{
@@ -265,6 +265,7 @@ fn live_with(good: &[String], name: &str, url: &str, outcome: NodeOutcome) {
         .nodes([url, &good[0]])
         .node_timeout(SHORT)
         .connect_timeout(SHORT)
+        .restart_guard(RestartGuard::Off)
         .build()
         .unwrap();
     let (took, result) = timed(|| needed.try_lock(KEY, TTL));
