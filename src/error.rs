@@ -542,3 +542,54 @@ impl From<LockError> for io::Error {
         io::Error::new(kind, error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::{Quarantine, QuarantineCause};
+
+    fn quarantined(counted_from: CountedFrom) -> LockError {
+        let report = |node: usize| NodeReport {
+            node,
+            address: "redis.example".into(),
+            outcome: NodeOutcome::Quarantined,
+            latency: None,
+            message: None,
+            quarantine: Some(Quarantine::new(
+                QuarantineCause::Promoted,
+                Duration::from_millis(20_500),
+                counted_from,
+            )),
+        };
+        LockError::new(LockErrorKind::Unavailable, 1, vec![report(0), report(1)])
+    }
+
+    /// What helps a caller that comes again depends on from when the quarantine counts.
+    #[test]
+    fn wait_is_named_where_it_helps_and_by_its_name_in_the_library_and_the_tool() {
+        let lasts = Duration::from_millis(31_302);
+        let table = [
+            (CountedFrom::Event, "try again in 20.5s, or", "try again in 20.5s, or"),
+            (
+                CountedFrom::FirstContact { lasts },
+                "each new client waits for 31.3s, so wait in one call, as try_lock_for does, for \
+                 32s, or",
+                "each new client waits for 31.3s, so run with --wait 32s or longer, every time, or",
+            ),
+        ];
+        for (counted_from, library, tool) in table {
+            let error = quarantined(counted_from);
+            for (text, part) in [(error.to_string(), library), (format!("{error:?}"), library)] {
+                assert!(text.contains(part), "{part:?} is not in: {text}");
+                assert!(text.contains("RestartGuard::Off"), "{text}");
+            }
+            #[cfg(feature = "cli")]
+            {
+                let text = error.in_the_tool().to_string();
+                assert!(text.contains(tool), "{tool:?} is not in: {text}");
+                assert!(text.ends_with("switch the guard off with --restart-guard off"), "{text}");
+            }
+            let _ = tool;
+        }
+    }
+}

@@ -121,7 +121,11 @@ fn try_lock(config: &Config, builder: &Builder, resource: &str) -> Option<Findin
             let why = format!("no lock was taken: masters are ignored for another {seconds} s");
             Finding::new(Severity::Note, Id::NotChecked, why)
         }
-        None => Finding::new(Severity::Error, Id::Lock, format!("a lock failed: {error}")),
+        None => Finding::new(
+            Severity::Error,
+            Id::Lock,
+            format!("a lock failed: {}", error.in_the_tool()),
+        ),
     };
     let redlock = match builder.build() {
         Ok(redlock) => redlock,

@@ -225,7 +225,10 @@ impl<'a> Run<'a> {
         self.lease = Some(lease);
         self.is_lost = true;
         let left = self.deadline.since(self.locks.mux.now());
-        let error = loss.error.as_ref().map_or_else(String::new, |error| format!(" ({error})"));
+        let error = loss
+            .error
+            .as_ref()
+            .map_or_else(String::new, |error| format!(" ({})", error.in_the_tool()));
         let lost = match loss.cause {
             LossCause::Gone => format!("lost {}", loss.resource),
             _ => format!("lost {} with {} left", loss.resource, seconds(left)),
@@ -404,7 +407,10 @@ impl<'a> Run<'a> {
                         return lost("too few masters still had it");
                     }
                     Err(error) => {
-                        say(&format!("{name} may not be locked for --at-least: {error}"));
+                        say(&format!(
+                            "{name} may not be locked for --at-least: {}",
+                            error.in_the_tool()
+                        ));
                     }
                 }
             }
@@ -420,7 +426,7 @@ impl<'a> Run<'a> {
                         return lost("too few masters still had it");
                     }
                     Done::Released(Err(error)) if !args.quiet => {
-                        say(&format!("the release is not confirmed: {error}"));
+                        say(&format!("the release is not confirmed: {}", error.in_the_tool()));
                     }
                     _ => {}
                 }
