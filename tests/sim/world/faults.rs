@@ -146,7 +146,10 @@ impl Fault {
 impl Fault {
     /// Whether it is what [`Class::Promoted`] is about.
     pub fn is_of_promotions(self) -> bool {
-        matches!(self, Fault::Failover | Fault::Rdb | Fault::Demote | Fault::ClientRestart)
+        matches!(
+            self,
+            Fault::Failover | Fault::Rdb | Fault::Demote | Fault::ClientRestart | Fault::StepBack
+        )
     }
 }
 

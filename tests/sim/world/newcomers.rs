@@ -4,12 +4,14 @@ use muxlock::proto::NodeState;
 use muxlock::{Quarantine, QuarantineCause, RestartGuard};
 
 use super::World;
-use super::clock::SECOND;
+use super::clock::{MILLI, SECOND};
 use super::plan::Class;
 use super::rare::Rare;
 
 /// Servers report their uptime in whole seconds, and late.
-const UPTIME_ROUNDED: u64 = 1_200_000_000;
+const UPTIME_ROUNDED: u64 = 2 * SECOND;
+/// Longer than a run takes after its last promotion.
+const BACK_MAX: u64 = 1_000 * SECOND;
 
 /// Whether clients keep there when they first saw a promoted server.
 pub fn is_sighting(key: &[u8]) -> bool {
@@ -26,8 +28,16 @@ impl World {
         }
         // Those that do not guard are the first ones.
         let client = self.clients.len() - 1;
-        let whole = self.plan.quarantine() / 100 * 102 + UPTIME_ROUNDED;
-        for wait in [0, whole / 2, whole / 2 + SECOND] {
+        let whole = self.plan.quarantine() / 100 * 102;
+        let most = (self.plan.max_ttl + SECOND) / 10 * 9;
+        for node in 0..self.nodes.len() {
+            // What was stored is of a time to come then.
+            if self.choices.chance(300) {
+                let length = self.choices.magnitude(MILLI, BACK_MAX);
+                self.nodes[node].clock.step(self.now, -(length as i64));
+            }
+        }
+        for wait in [0, most, whole - most] {
             self.now += wait;
             self.restart_client(client);
             let now = self.client_now(client);
@@ -43,7 +53,7 @@ impl World {
             self.rare.hit_if(is_promoted, Rare::SightingCounted);
             // A server whose clock was set back says that it is younger than it is.
             let wall = self.nodes[self.plan.routes[slot]].wall(self.now);
-            let is_young = wall < server.started * SECOND + self.plan.quarantine() + SECOND;
+            let is_young = wall < server.started * SECOND + self.plan.quarantine() + UPTIME_ROUNDED;
             let is_promoted_yet = |it: Quarantine| it.cause == QuarantineCause::Promoted;
             if !is_young && quarantine.is_some_and(is_promoted_yet) {
                 failure = Some((slot, quarantine));
