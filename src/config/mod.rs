@@ -36,9 +36,9 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 const FLUSH_MARKER_BYTES_MAX: usize = 256;
 const FENCING_KEY_BYTES_MAX: usize = 256;
 /// The name of a key that is never written.
-const PROBE_NAME: &str = "muxlock:probe";
+const PROBE_NAME: &[u8] = b"muxlock:probe";
 /// The name of the key that says when clients first saw a promoted server (R33).
-pub(crate) const SIGHTING_NAME: &str = "muxlock:promoted";
+const SIGHTING_NAME: &[u8; 16] = b"muxlock:promoted";
 
 /// Checked settings. Create them with [`Builder::config`], and pass them to
 /// [`Multiplexer::new`](crate::Multiplexer::new) or [`Standalone::new`](crate::Standalone::new).
@@ -251,14 +251,16 @@ fn check_time(
     }
 }
 
-fn own_key(name: &str, prefix: &[u8]) -> Resource {
+fn own_key(name: &[u8], prefix: &[u8]) -> Resource {
     let name = Resource::new(name).expect("a short name that is not empty");
     name.prefixed(prefix)
 }
 
-/// Whether clients with some prefix keep there when they saw a promoted server.
+/// Whether clients with some prefix keep there when they saw a promoted server. Looked at for each
+/// lock.
+#[inline]
 pub(crate) fn is_sighting_key(key: &[u8]) -> bool {
-    key.ends_with(SIGHTING_NAME.as_bytes())
+    key.last_chunk() == Some(SIGHTING_NAME)
 }
 
 fn checked_marker(key: &[u8]) -> Result<Resource, ConfigError> {

@@ -7,7 +7,7 @@ use redis_protocol::resp2::encode::extend_encode_borrowed;
 use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 
 use super::{forms, sighting, wait};
-use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section};
+use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section, Sighting};
 use crate::token::{LockToken, TOKEN_BYTES};
 
 pub(crate) const RELEASE: &str = include_str!("../scripts/release.lua").trim_ascii_end();
@@ -74,9 +74,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         Command::Time => out.put_slice(b"*1\r\n$4\r\nTIME\r\n"),
         Command::Info(section) => append(out, &[b"INFO", section_name(section)]),
         Command::Sighting { key } => append(out, &[b"GET", key]),
-        Command::Sight { key, sighting } => {
-            append(out, &[b"SET", key, sighting::text(sighting).as_bytes()]);
-        }
+        Command::Sight { key, sighting } => append_sighting(out, key, sighting),
         // No lock has this token.
         Command::Probe { key, with } => {
             let token = &LockToken::from_random([0; 20]);
@@ -134,6 +132,11 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_token(out, token, b"\r\n");
         }
     }
+}
+
+#[cold]
+fn append_sighting(out: &mut BytesMut, key: &[u8], sighting: &Sighting) {
+    append(out, &[b"SET", key, sighting::text(sighting).as_bytes()]);
 }
 
 fn append_marked(

@@ -65,6 +65,7 @@ impl Node {
     }
 
     /// What the server is to store about its promotion.
+    #[cold]
     pub(in crate::proto) fn sight_command(&self) -> Command<'_> {
         let sighting = self.sightings.to_store().expect("it is sent once");
         Command::Sight { key: self.config.sighting_key.as_bytes(), sighting }

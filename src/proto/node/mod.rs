@@ -392,6 +392,7 @@ impl Node {
     }
 
     /// The server has stored when this client saw it first, or refused to. It votes all the same.
+    #[cold]
     fn handle_sighted(&mut self, reply: Reply) -> Effect {
         match reply {
             Reply::Ok => self.sightings.note_sent(),
