@@ -87,6 +87,9 @@ fn exit_status_is_that_of_the_command_or_says_why_there_is_none() {
         "{err}"
     );
     assert_eq!(code(&["-E", "0", "r", "true"]).0, 0);
+    // What cron mails.
+    assert_eq!(code(&["-q", "-E", "0", "r", "true"]), (0, none(), none()));
+    assert!(code(&["-q", "-E", "7", "r", "true"]).2.starts_with("muxlock: contended: "));
     let (status, _, err) = code(&["-w", "500ms", "r", "true"]);
     assert!(status == 121 && err.ends_with("unless it is renewed\n"), "{err}");
     assert!(lock.unlock().unwrap().was_held());
@@ -104,6 +107,8 @@ fn exit_status_is_that_of_the_command_or_says_why_there_is_none() {
         err.starts_with("muxlock: unavailable: ") && err.contains("connection refused"),
         "{err}"
     );
+    let (status, _, err) = run(&mut guarded(&list, &["-q", "-E", "0", "r", "true"]));
+    assert!(status == 122 && err.starts_with("muxlock: unavailable: "), "{err}");
 }
 
 #[test]

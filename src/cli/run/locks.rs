@@ -161,6 +161,8 @@ impl<'a> Locks<'a> {
         let args = self.plan.args;
         self.drain()?;
         match error.kind() {
+            // With success asked for, it is no news: cron would send a mail.
+            LockErrorKind::Contended if args.quiet && args.conflict_exit_code == 0 => Ok(0),
             LockErrorKind::Contended => {
                 let holder = match args.slots {
                     Some(slots) => {

@@ -152,7 +152,8 @@ pub struct Args {
     #[arg(long)]
     no_guard: bool,
 
-    /// Say nothing but why the command was not run, or was ended
+    /// Say only why the command was not run, or was ended. With -E 0, a lock that
+    /// another holder has is no reason to say anything
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
 
