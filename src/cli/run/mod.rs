@@ -59,6 +59,10 @@ const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(2);
 /// process that leaves the command's process group (setsid, or another muxlock
 /// run inside the command) is not ended.
 ///
+/// The lock's keys are restored on masters that have lost them, unless
+/// --restart-guard is off. So deleting the keys does not stop the command. Use
+/// `muxlock evict RESOURCE` instead.
+///
 /// The command gets the lock's name as MUXLOCK_RESOURCE: of several resources
 /// all names with commas between them, of a permit that of its slot, such as
 /// smtp{5}:2.
