@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -28,6 +29,12 @@ pub fn first_line(child: &mut Child) -> String {
 pub fn signal(name: &str, pid: u32) {
     let sent = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status();
     assert!(sent.unwrap().success(), "kill -{name} {pid}");
+}
+
+/// The processes that a process has started.
+pub fn children(of: u32) -> Vec<String> {
+    let all = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();
+    all.split_whitespace().map(ToOwned::to_owned).collect()
 }
 
 /// A piped standard output, and a process that is ended with the test.
@@ -195,13 +202,40 @@ fn command_of_a_fenced_lock_gets_its_number() {
     assert_eq!((code, err), (125, format!("muxlock: {text}\n")));
 }
 
-/// What the command leaves behind does not keep the lock.
+/// As flock(1) does, unless the user wants something else.
 #[test]
-fn lock_ends_with_the_command() {
+fn what_the_command_has_started_keeps_the_lock() {
     let (_masters, redlock, list) = start();
-    let script = "sleep 60 > /dev/null 2>&1 & echo $!";
-    let (code, out, _) = run(&mut guarded(&list, &["r", "-c", script]));
-    assert_eq!(code, 0);
+    let script = "setsid sleep 60 > /dev/null 2>&1 & echo $!; exit 3";
+    let mut child = Running::start(&mut guarded(&list, &["r", "-c", script]));
+    let left = first_line(&mut child.0);
+    let mut err = BufReader::new(child.0.stderr.take().unwrap());
+    let mut told = String::new();
+    err.read_line(&mut told).unwrap();
+    let expected = format!(
+        "muxlock: the command has ended with 3, but it has started {left} (sleep): r stays locked \
+         until they have ended\n"
+    );
+    assert_eq!(told, expected);
+    assert!(redlock.try_lock("r", TTL).is_err());
+    // Once the command has ended, all that it has started gets it.
+    signal("TERM", child.id());
+    assert_eq!(child.0.wait().unwrap().code(), Some(3));
+    assert!(redlock.try_lock("r", TTL).is_ok());
+
+    let script = "setsid sleep 0.1 & exit 3";
+    assert_eq!(run(&mut guarded(&list, &["r", "-c", script])), (3, String::new(), String::new()));
+
+    let script = "setsid sleep 60 > /dev/null 2>&1 & echo $!; exit 3";
+    let end = ["--descendants", "end", "--kill-after", "100ms", "r", "-c", script];
+    let (code, out, err) = run(&mut guarded(&list, &end));
+    assert_eq!((code, err.as_str()), (3, ""));
+    assert!(!Path::new(&format!("/proc/{}", out.trim())).exists());
+    assert!(redlock.try_lock("r", TTL).is_ok());
+
+    let leave = ["--descendants", "leave", "r", "-c", script];
+    let (code, out, err) = run(&mut guarded(&list, &leave));
+    assert_eq!((code, err.as_str()), (3, ""));
     assert!(redlock.try_lock("r", TTL).is_ok());
     signal("KILL", out.trim().parse().expect("it still runs"));
 }
@@ -240,10 +274,10 @@ fn signal_to_all_processes_ends_the_command_only() {
     let script = "trap 'echo end; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
     let mut child = Running::start(&mut guarded(&list, &["r", "-c", script]));
     assert_eq!(first_line(&mut child.0), "ready");
-    let children = format!("/proc/{0}/task/{0}/children", child.id());
-    let all = fs::read_to_string(children).unwrap();
-    assert_eq!(all.split_whitespace().count(), 2, "the guard and the command");
-    let all = format!("kill -TERM {} {all}", child.id());
+    let guard = children(child.id());
+    let command = children(guard[0].parse().unwrap());
+    assert_eq!((guard.len(), command.len()), (1, 1), "the guard and the command");
+    let all = format!("kill -TERM {} {} {}", child.id(), guard[0], command[0]);
     // One of them may have ended at the signal of another.
     let _ = Command::new("sh").args(["-c", &all]).status().unwrap();
     let (code, out, err) = child.end();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use testbed::{Folder, heavy, pause, soon};
 
 use super::cli::start;
-use super::run::{Running, first_line, guarded, signal};
+use super::run::{Running, children, first_line, guarded, signal};
 
 /// How many commands meet each fault, if the environment does not say.
 const TIMES: usize = 6;
@@ -165,9 +165,7 @@ fn end_of_the_guard_is_told() {
         &["--ttl", TTL, "r", "-c", "echo ready; exec sleep 60"],
     ));
     assert_eq!(first_line(&mut child.0), "ready");
-    let children = format!("/proc/{0}/task/{0}/children", child.id());
-    let guard = fs::read_to_string(children).unwrap();
-    signal("KILL", guard.split_whitespace().next().unwrap().parse().unwrap());
+    signal("KILL", children(child.id())[0].parse().unwrap());
     masters.iter().take(2).for_each(|it| it.freeze().unwrap());
     let (code, _, err) = child.end();
     assert_eq!(code, 120, "{err}");
@@ -190,8 +188,9 @@ fn act_of_the_guard_is_told_by_a_muxlock_that_goes_on() {
     let own = ["--ttl", "1s", "--kill-after", "300ms", "r", "-c", "echo $$; exec sleep 60"];
     let mut child = Running::start(&mut guarded(&list, &own));
     let command = first_line(&mut child.0);
+    let guard = children(child.id());
     signal("STOP", child.id());
-    soon("the guard has ended the command", || is_zombie(&command));
+    soon("the guard has ended the command", || is_zombie(&command) && is_zombie(&guard[0]));
     signal("CONT", child.id());
     let (code, _, err) = child.end();
     assert!(code == 120 && err.contains("lost r: muxlock was too late to renew it"), "{err}");
@@ -308,9 +307,7 @@ fn guard_that_was_stopped_ends_no_healthy_command() {
     let own = ["--ttl", "1s", "--kill-after", "100ms", "r", "-c", "echo ready; sleep 1.5; exit 7"];
     let mut child = Running::start(&mut guarded(&list, &own));
     assert_eq!(first_line(&mut child.0), "ready");
-    let children = format!("/proc/{0}/task/{0}/children", child.id());
-    let all = fs::read_to_string(children).unwrap();
-    let guard = all.split_whitespace().next().unwrap().parse().unwrap();
+    let guard = children(child.id())[0].parse().unwrap();
     signal("STOP", guard);
     // Longer than it would have let the command run without a renewal.
     pause(Duration::from_millis(1_100));

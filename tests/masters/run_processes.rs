@@ -2,16 +2,15 @@
 //! take none: what is due is due at once, and what is not never comes.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use testbed::{skip, soon};
+use testbed::{Folder, skip, soon};
 
 use super::cli::{muxlock, start};
-use super::run::{Running, first_line, signal};
+use super::run::{Running, first_line, guarded, signal};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The guard has ended the command.
@@ -23,69 +22,66 @@ fn since_boot() -> Duration {
     Duration::from_secs_f64(uptime.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// A command in a process group of its own.
-struct Group(Running);
+/// A guard, and the command that it has started.
+struct Guard(Running);
 
-impl Group {
-    fn start(script: &str) -> Group {
-        let mut command = Command::new("sh");
-        let mut group = Running::start(command.args(["-c", script]).process_group(0));
-        assert_eq!(first_line(&mut group.0), "ready");
-        Group(group)
+impl Guard {
+    /// Its lock is over at `deadline`. The guard reads words from descriptor 3, and nobody reads
+    /// its reports.
+    fn start(script: &str, [kill_after, node_timeout, deadline]: [Duration; 3]) -> Guard {
+        let start = "exec 3<&0 4>/dev/null </dev/null; exec \"$0\" \"$@\"";
+        let tool = env!("CARGO_BIN_EXE_muxlock");
+        let nanos = [kill_after, node_timeout].map(|time| time.as_nanos().to_string());
+        let mut guard = Command::new("sh");
+        guard.args(["-c", start, tool, "__guard", &nanos[0], &nanos[1], "3", "4", "."]);
+        guard.args(["sh", "-c", script]);
+        let mut guard = Guard(Running::start(guard.stdin(Stdio::piped())));
+        guard.tell(b'o', u64::MAX);
+        assert_eq!(first_line(&mut guard.0.0), "ready");
+        guard.tell(b'd', u64::try_from(deadline.as_nanos()).unwrap());
+        guard
     }
 
-    fn has_ended(&mut self) -> bool {
-        self.0.0.try_wait().unwrap().is_some()
+    fn tell(&mut self, tag: u8, number: u64) {
+        let word = [&[tag], &number.to_le_bytes()[..]].concat();
+        self.0.0.stdin.as_mut().unwrap().write_all(&word).unwrap();
     }
-}
 
-/// A guard of this group, whose lock is over at `deadline`.
-fn guard(group: &Group, kill_after: Duration, node_timeout: Duration, deadline: Duration) -> Child {
-    let nanos = [kill_after, node_timeout].map(|time| time.as_nanos().to_string());
-    let mut guard = muxlock(&["__guard", &nanos[0], &nanos[1]]);
-    let mut guard = guard.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    tell(&mut guard, b'd', u64::try_from(deadline.as_nanos()).unwrap());
-    tell(&mut guard, b'g', group.0.id().into());
-    guard
-}
-
-fn tell(guard: &mut Child, tag: u8, number: u64) {
-    let word = [&[tag], &number.to_le_bytes()[..]].concat();
-    guard.stdin.as_mut().unwrap().write_all(&word).unwrap();
+    /// What it and the command have written, once both have ended.
+    fn end(self) -> (i32, String, String) {
+        self.0.end()
+    }
 }
 
 /// The time to end the command, and that of one request, are left when the guard begins.
 #[test]
 fn guard_begins_in_time_to_end_the_command() {
     for (kill_after, node_timeout) in [(HOUR, Duration::ZERO), (Duration::ZERO, HOUR)] {
-        let mut group = Group::start("echo ready; exec sleep 60");
-        let mut guard = guard(&group, kill_after, node_timeout, since_boot() + HOUR / 2);
-        soon("SIGTERM was sent", || group.has_ended());
-        assert_eq!(guard.wait().unwrap().code(), Some(ACTED));
+        let times = [kill_after, node_timeout, since_boot() + HOUR / 2];
+        let guard = Guard::start("echo ready; exec sleep 60", times);
+        let (code, out, err) = guard.end();
+        assert_eq!((code, out.as_str()), (ACTED, ""), "SIGTERM was sent: {err}");
     }
 }
 
 #[test]
 fn guard_does_not_wait_for_the_deadline_to_kill() {
-    let mut group = Group::start("trap '' TERM; echo ready; exec sleep 60");
-    let mut guard = guard(&group, 2 * HOUR, HOUR, since_boot() + HOUR);
-    soon("SIGKILL was sent a node_timeout before the deadline", || group.has_ended());
-    assert_eq!(guard.wait().unwrap().code(), Some(ACTED));
+    let times = [2 * HOUR, HOUR, since_boot() + HOUR];
+    let guard = Guard::start("trap '' TERM; echo ready; exec sleep 60", times);
+    let (code, _, err) = guard.end();
+    assert_eq!(code, ACTED, "SIGKILL was sent a node_timeout before the deadline: {err}");
 }
 
 /// muxlock has sent SIGTERM before it was killed.
 #[test]
-fn guard_only_kills_a_group_that_is_ending() {
-    let mut group = Group::start("trap 'echo term' TERM; echo ready; while :; do sleep 0.01; done");
-    let mut guard = guard(&group, Duration::ZERO, Duration::ZERO, since_boot() + HOUR);
+fn guard_only_kills_a_command_that_is_ending() {
+    let script = "trap 'echo term' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut guard = Guard::start(script, [Duration::ZERO, Duration::ZERO, since_boot() + HOUR]);
     let soon_after = since_boot() + Duration::from_millis(200);
-    tell(&mut guard, b'e', u64::try_from(soon_after.as_nanos()).unwrap());
-    drop(guard.stdin.take());
-    soon("SIGKILL was sent", || group.has_ended());
-    let output = guard.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(ACTED), &b""[..]));
-    let mut out = String::new();
-    group.0.0.stdout.as_mut().unwrap().read_to_string(&mut out).unwrap();
+    guard.tell(b'e', u64::try_from(soon_after.as_nanos()).unwrap());
+    drop(guard.0.0.stdin.take());
+    let (code, out, err) = guard.end();
+    assert_eq!((code, err.as_str()), (ACTED, ""), "SIGKILL was sent");
     assert_eq!(out, "", "no second SIGTERM");
 }
 
@@ -97,7 +93,7 @@ fn stub_runs_its_program_only_if_it_may() {
         (&1_u64.to_le_bytes(), (FAILED, "")),
         (&[], (FAILED, "")),
     ] {
-        let mut stub = muxlock(&["__exec", "0", "free", "echo", "ran"]);
+        let mut stub = muxlock(&["__exec", "0", ".", "echo", "ran"]);
         let mut stub = Running::start(stub.stdin(Stdio::piped()));
         stub.0.stdin.take().unwrap().write_all(gate).unwrap();
         let (code, out, err) = stub.end();
@@ -143,4 +139,50 @@ fn command_of_another_user_is_not_waited_for() {
     assert!(goes_on, "{code}: {err}");
     let last = "muxlock: the command could not be killed and goes on; the lock ends by itself\n";
     assert!(code == 120 && err.ends_with(last), "{code}: {err}");
+}
+
+/// As the first process of a container, it is the parent of what loses its own.
+#[test]
+fn first_process_of_a_container_reaps() {
+    let can = Command::new("unshare").args(["-p", "-f", "--mount-proc", "true"]).output();
+    if !can.is_ok_and(|it| it.status.success()) {
+        return skip("first_process_of_a_container_reaps", "no process namespace may be made");
+    }
+    let (_masters, redlock, list) = start();
+    let zombies = "cat /proc/[0-9]*/stat 2> /dev/null | grep -c ') Z '";
+    let folder = Folder::create("first_process");
+    let in_container = |options: &[&str]| {
+        let file = folder.0.join(options.len().to_string());
+        let script = format!(
+            "for i in 1 2 3; do (sleep 0.1 & exec true); done; sleep 1.5; {zombies} > {}; exit 7",
+            file.display()
+        );
+        let tool = guarded(&list, &[options, &["r", "-c", &script]].concat());
+        let mut container = Command::new("unshare");
+        container.args(["-p", "-f", "--mount-proc"]).arg(tool.get_program()).args(tool.get_args());
+        container.envs(tool.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let status = container.status().unwrap();
+        (status.code(), fs::read_to_string(file).unwrap())
+    };
+    assert_eq!(in_container(&[]), (Some(7), "0\n".into()));
+    assert_eq!(in_container(&["--no-guard"]), (Some(7), "0\n".into()));
+    assert!(redlock.try_lock("r", testbed::TTL).is_ok());
+}
+
+/// A shell that has started something and becomes muxlock keeps it.
+#[test]
+fn what_was_there_before_is_not_ended() {
+    let (_masters, _redlock, list) = start();
+    for options in [&["--max-time", "100ms"][..], &["--no-guard", "--max-time", "100ms"]] {
+        let own =
+            [options, &["--kill-after", "100ms", "r", "-c", "setsid sleep 60; true"]].concat();
+        let tool = guarded(&list, &own);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "sleep 60 > /dev/null 2>&1 & echo $!; exec \"$0\" \"$@\""]);
+        shell.arg(tool.get_program()).args(tool.get_args());
+        shell.envs(tool.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let (code, out, err) = Running::start(&mut shell).end();
+        assert_eq!(code, 124, "{err}");
+        signal("KILL", out.trim().parse().expect("it still runs"));
+    }
 }

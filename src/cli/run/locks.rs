@@ -1,6 +1,7 @@
 //! The event loop: a multiplexer as its guest, signals, and a timer.
 
 use std::io::{self, ErrorKind, IsTerminal, Write, stderr};
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use muxlock::mio::unix::SourceFd;
@@ -10,8 +11,10 @@ use muxlock::{
     NodeInspection, NodeOutcome, OpId, quorum,
 };
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use super::command::code_of;
+use super::family::reap_orphans;
 use super::signals::Signals;
 use super::timer::Timer;
 use super::voice::say;
@@ -19,8 +22,11 @@ use super::{Plan, UNAVAILABLE, seconds};
 
 const SIGNALS: Token = Token(0);
 const TIMER: Token = Token(1);
-const FIRST_NODE: Token = Token(2);
+const GUARD: Token = Token(2);
+const FIRST_NODE: Token = Token(3);
 const EVENTS: usize = 64;
+/// How often orphans are reaped at most.
+const REAP_AGAIN: Duration = Duration::from_millis(100);
 /// How often a wait for the lock is shown on a terminal.
 const PROGRESS: Duration = Duration::from_secs(1);
 /// How long releases are waited for that the result does not need.
@@ -37,6 +43,10 @@ pub struct Locks<'a> {
     timer: Timer,
     poll: Poll,
     events: Events,
+    /// Children that are somebody's here, and are reaped there.
+    cared_for: Vec<Pid>,
+    /// When orphans were reaped last.
+    reaped_at: Moment,
 }
 
 impl<'a> Locks<'a> {
@@ -50,12 +60,41 @@ impl<'a> Locks<'a> {
         let mux = Multiplexer::new(plan.config.clone(), registry, FIRST_NODE)?;
         let events = Events::with_capacity(EVENTS);
         let name = plan.name.clone();
-        Ok(Locks { plan, mux, name, signals, timer, poll, events })
+        let (cared_for, reaped_at) = (Vec::new(), mux.now());
+        Ok(Locks { plan, mux, name, signals, timer, poll, events, cared_for, reaped_at })
+    }
+
+    /// Wakes up for this descriptor too.
+    pub fn watch(&self, fd: RawFd) -> io::Result<()> {
+        self.poll.registry().register(&mut SourceFd(&fd), GUARD, Interest::READABLE)
+    }
+
+    /// This child is reaped elsewhere.
+    pub fn never_reap(&mut self, child: Pid) {
+        self.cared_for.push(child);
+    }
+
+    /// As the first process of a container, this one becomes the parent of all orphans there.
+    /// Returns when to do it at the latest.
+    fn reap(&mut self) -> Option<Moment> {
+        let now = self.mux.now();
+        if !self.signals.has_lost_child() {
+            return None;
+        }
+        let reap_at = self.reaped_at.after(REAP_AGAIN);
+        if now < reap_at {
+            return Some(reap_at);
+        }
+        self.reaped_at = now;
+        self.signals.forget_lost_child();
+        reap_orphans(&self.cared_for);
+        None
     }
 
     /// Waits until something has happened, at most until then, and handles it.
     pub fn turn(&mut self, until: Option<Moment>) -> io::Result<()> {
-        let own = until.map_or(Duration::MAX, |until| until.since(self.mux.now()));
+        let own = [until, self.reap()].into_iter().flatten().min();
+        let own = own.map_or(Duration::MAX, |until| until.since(self.mux.now()));
         let left = self.mux.next_timeout().map_or(own, |next| next.min(own));
         self.timer.set(left)?;
         let at_once = left.is_zero().then_some(Duration::ZERO);

@@ -5,6 +5,7 @@
 //! becomes the command.
 
 mod command;
+mod family;
 mod guard;
 mod locks;
 mod records;
@@ -51,13 +52,33 @@ pub const FAILED: u8 = 125;
 const PERCENT_TO_END: u32 = 45;
 const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(2);
 
+/// What happens to processes that the command has started and that run on after its end.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+enum Descendants {
+    /// Hold the lock until they have ended
+    Wait,
+    /// End them, then release the lock
+    End,
+    /// Release the lock and leave them running
+    Leave,
+}
+
 /// Run a command while a lock is held
 ///
 /// The lock is renewed while the command runs, and released when it ends. If
-/// the lock is lost, or muxlock is killed or stopped, the command and what it
-/// started get SIGTERM, then SIGKILL, before another client can get the lock. A
-/// process that leaves the command's process group (setsid, or another muxlock
-/// run inside the command) is not ended.
+/// the lock is lost, or muxlock is killed or stopped, the command and all its
+/// descendants get SIGTERM, then SIGKILL, before another client can get the
+/// lock. That includes processes in groups and sessions of their own (timeout,
+/// setsid, jobs of an interactive shell, daemons).
+///
+/// Out of reach are processes of another user (sudo, su), processes that another
+/// service starts on request (ssh, docker, kubectl, systemd-run, at, a running
+/// tmux server), and all processes if muxlock and its guard process are killed
+/// at once.
+///
+/// If a descendant runs on after the command has ended, muxlock holds the lock
+/// until the descendant ends (--descendants). After one second it names such
+/// processes. Signals to muxlock then reach all of them.
 ///
 /// The lock's keys are restored on masters that have lost them, unless
 /// --restart-guard is off. So deleting the keys does not stop the command. Use
@@ -68,8 +89,8 @@ const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(2);
 /// smtp{5}:2.
 ///
 /// Exit status: the command's own; 128+n if signal n ended it, or muxlock while
-/// it waited; 120 if the lock was lost, also if that was found only after the
-/// command had ended; 121 if another holder has the lock; 122 if too few
+/// it waited; 120 if the lock was lost, even if muxlock found that only after
+/// the command had ended; 121 if another holder has the lock; 122 if too few
 /// masters answered; 124 if --max-time was over; 125 if muxlock failed; 126 if
 /// the command cannot be run; 127 if it was not found.
 #[derive(clap::Args)]
@@ -151,6 +172,10 @@ pub struct Args {
     /// Keep the resource locked so long, even if the command ends earlier
     #[arg(long, value_name = "D", value_parser = duration)]
     at_least: Option<Duration>,
+
+    /// What happens to processes that run on after the command has ended
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Descendants::Wait)]
+    descendants: Descendants,
 
     /// Do without the process that ends the command if muxlock cannot
     #[arg(long)]

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,6 +26,8 @@ pub struct Signals {
     /// Readable when one came.
     bell: UnixStream,
     came: Vec<(Signal, Arc<AtomicBool>)>,
+    /// A child has ended or was stopped.
+    child: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -40,12 +43,24 @@ impl Signals {
             pipe::register(signal as i32, ringer.try_clone()?)?;
             came.push((signal, flag));
         }
+        // The first process of a container may have orphans from before.
+        let child = Arc::new(AtomicBool::new(process::id() == 1));
+        flag::register(Signal::SIGCHLD as i32, Arc::clone(&child))?;
         pipe::register(Signal::SIGCHLD as i32, ringer)?;
-        Ok(Signals { bell, came })
+        Ok(Signals { bell, came, child })
     }
 
     pub fn fd(&self) -> RawFd {
         self.bell.as_raw_fd()
+    }
+
+    /// Whether a child has ended since that was last forgotten.
+    pub fn has_lost_child(&self) -> bool {
+        self.child.load(Ordering::SeqCst)
+    }
+
+    pub fn forget_lost_child(&self) {
+        self.child.store(false, Ordering::SeqCst);
     }
 
     /// The signals that came since the last call, each once.

@@ -1,6 +1,8 @@
 //! The process that becomes the command, once it may.
 
 use std::env::ArgsOs;
+use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -20,29 +22,57 @@ pub const NAME: &str = "__exec";
 /// This program, also if its file was replaced meanwhile.
 pub const SELF: &str = "/proc/self/exe";
 
-const BLOCKED: &str = "blocked";
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Starts the stub in a process group of its own. It runs `program` when [`open`] lets it, and ends
-/// if the pipe that is returned is closed before. A variable without a value is removed.
-pub fn start(
-    program: &[std::ffi::OsString],
-    mask: &SigSet,
-    environment: &[(&str, Option<String>)],
-) -> io::Result<(Child, OwnedFd)> {
-    let (gate, opener) = pipe2(OFlag::O_CLOEXEC)?;
-    fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty()))?;
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&gate.as_fd());
-    let mut command = Command::new(SELF);
-    command.arg0("muxlock").arg(NAME).arg(fd.to_string()).arg(kept_blocked(mask));
-    command.args(program).process_group(0);
+/// Variables for the command; one without a value is removed.
+pub type Environment<'a> = [(&'a str, Option<String>)];
+
+/// The signals that the command gets blocked, as numbers with dots between them.
+pub struct Mask(SigSet);
+
+impl Mask {
+    pub fn new(blocked: SigSet) -> Mask {
+        Mask(blocked)
+    }
+
+    pub fn parse(text: &str) -> Mask {
+        let numbers = text.split('.').filter_map(|number| number.parse::<i32>().ok());
+        Mask(numbers.filter_map(|number| Signal::try_from(number).ok()).collect())
+    }
+}
+
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> =
+            self.0.iter().map(|signal| (signal as i32).to_string()).collect();
+        write!(f, ".{}", numbers.join("."))
+    }
+}
+
+pub fn set(command: &mut Command, environment: &Environment<'_>) {
     for (name, value) in environment {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
     }
+}
+
+/// Starts the stub in a process group of its own. It runs `program` when [`open`] lets it, and ends
+/// if the pipe that is returned is closed before.
+pub fn start(
+    program: &[OsString],
+    mask: &Mask,
+    environment: &Environment<'_>,
+) -> io::Result<(Child, OwnedFd)> {
+    let (gate, opener) = pipe2(OFlag::O_CLOEXEC)?;
+    fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&gate.as_fd());
+    let mut command = Command::new(SELF);
+    command.arg0("muxlock").arg(NAME).arg(fd.to_string()).arg(mask.to_string());
+    command.args(program).process_group(0);
+    set(&mut command, environment);
     Ok((command.spawn()?, opener))
 }
 
@@ -52,20 +82,15 @@ pub fn open(gate: OwnedFd, until: Duration) -> io::Result<()> {
     File::from(gate).write_all(&until.to_le_bytes())
 }
 
-/// Whether the command is to get SIGTTOU blocked, as this program did.
-fn kept_blocked(mask: &SigSet) -> &'static str {
-    if mask.contains(Signal::SIGTTOU) { BLOCKED } else { "free" }
-}
-
 /// Waits until it may, and becomes the command. An error ends the process with `timeout(1)`'s
 /// codes.
 pub fn main(args: ArgsOs) -> ExitCode {
     let mut args = args.map(Some).chain([None]).map_while(|arg| arg);
-    let number = |arg: Option<std::ffi::OsString>| arg?.to_str()?.parse::<RawFd>().ok();
+    let number = |arg: Option<OsString>| arg?.to_str()?.parse::<RawFd>().ok();
     let Some(gate) = number(args.next()) else {
         return ExitCode::from(FAILED);
     };
-    let is_blocked = args.next().is_some_and(|arg| arg == BLOCKED);
+    let mask = args.next().and_then(|mask| Some(Mask::parse(mask.to_str()?)));
     let mut until = [0; 8];
     let opened = File::open(format!("/proc/self/fd/{gate}")).and_then(|mut copy| {
         // The command must not get it.
@@ -77,14 +102,10 @@ pub fn main(args: ArgsOs) -> ExitCode {
         // muxlock has ended, or the lock is nearly over.
         return ExitCode::from(FAILED);
     }
-    if !is_blocked {
-        let mut ttou = SigSet::empty();
-        ttou.add(Signal::SIGTTOU);
-        let _ = ttou.thread_unblock();
-    }
-    let Some(program) = args.next() else {
+    let (Some(mask), Some(program)) = (mask, args.next()) else {
         return ExitCode::from(FAILED);
     };
+    let _ = mask.0.thread_set_mask();
     let error = Command::new(&program).args(args).exec();
     say(&format!("cannot run {}: {error}", program.to_string_lossy()));
     voice::finish();

@@ -1,27 +1,31 @@
 //! Runs the command while the lock is held, and ends it when the lock is lost.
 
 use std::io;
-use std::process::Child;
 use std::time::Duration;
 
 use muxlock::{Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid};
 
-use super::command::{Change, GROUP_LOOK_AGAIN, Group, KILLED_MAX, look};
-use super::guard::Guard;
+use super::command::{Change, KILLED_MAX, LOOK_AGAIN, look, reap};
+use super::family::{self, Family, adopt_orphans, reap_orphans};
+use super::guard::{Fate, Guard, Manner, Report, Rest, beyond};
 use super::locks::Locks;
+use super::stub::Mask;
 use super::terminal::{Terminal, block_output_stop};
 use super::timer::since_boot;
 use super::voice::say;
-use super::{FAILED, LOST, Plan, TIMED_OUT, UNAVAILABLE, seconds, stub};
+use super::{Descendants, FAILED, LOST, Plan, TIMED_OUT, UNAVAILABLE, seconds, stub};
 
+/// How long what the command leaves running may take to end before it is named.
+const REST_TOLD_AFTER: Duration = Duration::from_secs(1);
 /// The shortest extension for `--at-least`.
 const AT_LEAST_MIN: Duration = Duration::from_millis(10);
 
 /// Runs the command. Returns the exit status; an error of kind `Other` has the whole text.
 pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
     let mut locks = Locks::new(plan)?;
+    adopt_orphans()?;
     let lease = match locks.acquire()? {
         Ok(lease) => lease,
         Err(code) => return Ok(code),
@@ -44,7 +48,7 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
         let number = number.map_or_else(String::new, |number| format!(", fencing token {number}"));
         say(&format!("{granted}: holder {holder}{number}, valid for {}", seconds(left)));
     }
-    let started = match Started::new(&locks, &lease, booted + left) {
+    let started = match Started::new(&mut locks, &lease, booted + left) {
         Ok(started) => started,
         Err(error) => {
             locks.mux.abandon(lease);
@@ -75,54 +79,53 @@ fn kill_in(kill_after: Duration, node_timeout: Duration, left: Option<Duration>)
 /// The processes.
 struct Started {
     guard: Option<Guard>,
-    child: Child,
-    group: Group,
+    /// The command's family if there is no guard above it.
+    own: Family,
     terminal: Option<Terminal>,
 }
 
 impl Started {
     /// The lock is over at `deadline`, since the start of the machine.
-    fn new(locks: &Locks<'_>, lease: &Lease, deadline: Duration) -> io::Result<Started> {
+    fn new(locks: &mut Locks<'_>, lease: &Lease, deadline: Duration) -> io::Result<Started> {
         let plan = locks.plan;
-        let mut guard = match plan.args.no_guard {
-            true => None,
-            false => Some(Guard::start(plan.kill_after, plan.config.node_timeout())?),
-        };
-        if let Some(guard) = &mut guard {
-            guard.renewed(deadline);
-        }
-        let terminal = Terminal::of_stdin();
-        let mask = block_output_stop()?;
         // What another muxlock has set, around this one, is not this lock's.
         let environment = [
             ("MUXLOCK_RESOURCE", Some(locks.name.clone())),
             ("MUXLOCK_HOLDER", Some(lease.token().fingerprint().to_string())),
             ("MUXLOCK_FENCING_TOKEN", lease.fencing_token().map(|number| number.to_string())),
         ];
-        let (child, gate) = stub::start(&plan.program, &mask, &environment)?;
-        let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
-        let group = Group(pid);
-        if let Some(guard) = &mut guard {
-            guard.group(pid);
-            if !guard.is_there() {
-                return Err(io::Error::other("the guard process has ended"));
-            }
+        let terminal = Terminal::of_stdin();
+        let mask = Mask::new(block_output_stop()?);
+        let until = deadline.saturating_sub(notice(plan));
+        let give = |command| terminal.iter().for_each(|it| it.give(command));
+        let strangers = family::children();
+        let root = getpid();
+        if plan.args.no_guard {
+            let (child, gate) = stub::start(&plan.program, &mask, &environment)?;
+            let command = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+            give(command);
+            // From here on the command runs. If the stub has ended, that is seen soon.
+            let _ = stub::open(gate, until);
+            let own = Family::new(command, root, strangers);
+            return Ok(Started { guard: None, own, terminal });
         }
-        if let Some(terminal) = &terminal {
-            terminal.give(pid);
-        }
-        // From here on the command runs, if the guard has not become active before. If the stub has
-        // ended, that is seen soon.
-        let _ = stub::open(gate, deadline.saturating_sub(notice(plan)));
-        Ok(Started { guard, child, group, terminal })
+        let (kill_after, node_timeout) = (plan.kill_after, plan.config.node_timeout());
+        let manner = Manner { kill_after, node_timeout, deadline };
+        let (mut guard, command) = Guard::start(&manner, &plan.program, &mask, &environment)?;
+        locks.watch(guard.fd())?;
+        give(command);
+        // From here on the command runs, if the guard has not become active before.
+        guard.open(until);
+        let own = Family::new(command, root, strangers);
+        Ok(Started { guard: Some(guard), own, terminal })
     }
 }
 
 struct Run<'a> {
     locks: Locks<'a>,
+    /// The parent of the command, while it is there.
     guard: Option<Guard>,
-    child: Child,
-    group: Group,
+    own: Family,
     terminal: Option<Terminal>,
     kept: OpId,
     /// The lock, once it is no longer kept.
@@ -134,9 +137,15 @@ struct Run<'a> {
     is_timed_out: bool,
     /// The command's exit status.
     ended: Option<u8>,
+    /// What the command has left running after its end, by the last report of the guard.
+    rest: Option<Rest>,
+    /// When that is to be told.
+    tell_rest_at: Option<Moment>,
+    /// Whether the last look found an end of the command that the guard had not reported.
+    is_unreported: bool,
 }
 
-/// The command's group is to end.
+/// The command and its descendants are to end.
 struct Ending {
     kill_at: Moment,
     is_killed: bool,
@@ -149,12 +158,13 @@ impl<'a> Run<'a> {
         // The command says how long it takes, unless --max-time does.
         let how = how.renewals_max(u32::MAX).lifetime_max(Duration::MAX);
         let kept = locks.mux.keep_alive(lease, &how);
-        let Started { guard, child, group, terminal } = started;
+        let Started { guard, own, terminal } = started;
+        locks.never_reap(own.command);
+        guard.iter().for_each(|guard| locks.never_reap(guard.pid()));
         Run {
             locks,
             guard,
-            child,
-            group,
+            own,
             terminal,
             kept,
             lease: None,
@@ -164,6 +174,9 @@ impl<'a> Run<'a> {
             is_lost: false,
             is_timed_out: false,
             ended: None,
+            rest: None,
+            tell_rest_at: None,
+            is_unreported: false,
         }
     }
 
@@ -171,28 +184,27 @@ impl<'a> Run<'a> {
         let watched = self.watch();
         if watched.is_err() {
             // Without its supervisor, it must not go on.
-            self.group.signal(Signal::SIGKILL);
+            self.family().kill();
         }
         self.take_terminal_back();
-        let is_gone = self.ending.is_none() || !self.group.is_alive();
+        let is_gone = self.ending.is_none() || self.ended.is_some() && !self.has_rest();
         self.guard.take().map(Guard::end);
+        // What the guard had below itself is below this process now.
+        let is_left = !is_gone && self.own.is_alive();
+        let left = is_left.then(|| beyond(&self.own));
         // Only now may its number become another group's. What cannot be killed is not waited for.
-        let reaped = match (self.ended, &watched) {
-            (None, Ok(())) => Ok(None),
-            _ => self.child.wait().map(Some),
-        };
+        reap(self.own.command);
+        reap_orphans(&[]);
         watched?;
-        reaped?;
-        self.let_go(is_gone)
+        self.let_go(left)
     }
 
-    /// Until the command has ended, and its group, if it is to end.
+    /// Until the command has ended, and with it, if they are to end or are waited for, all its
+    /// descendants.
     fn watch(&mut self) -> io::Result<()> {
         loop {
-            if self.ended.is_none() {
-                self.look()?;
-            }
-            if self.is_over() {
+            self.look()?;
+            if self.is_over() && self.is_unguarded() {
                 return Ok(());
             }
             match self.locks.done(self.kept) {
@@ -201,14 +213,78 @@ impl<'a> Run<'a> {
                 _ => {}
             }
             for signal in self.locks.signals() {
-                self.group.signal(signal);
-            }
-            if self.guard.as_mut().is_some_and(Guard::look) {
-                self.guarded();
+                match self.ended {
+                    // Processes that the command has left in groups of their own get it too.
+                    Some(_) => drop(self.family().signal(signal)),
+                    None => self.own.signal_group(signal),
+                }
             }
             let until = self.act()?;
             self.locks.turn(until)?;
         }
+    }
+
+    /// All that the command has started: below the guard, or else below this process.
+    fn family(&self) -> Family {
+        match &self.guard {
+            Some(guard) => Family::new(self.own.command, guard.pid(), Vec::new()),
+            None => self.own.clone(),
+        }
+    }
+
+    /// Looks at the command, and at the guard.
+    fn look(&mut self) -> io::Result<()> {
+        // Bounded by what the pipe takes.
+        while let Some(report) = self.guard.as_mut().and_then(Guard::report) {
+            match report {
+                Report::Stopped(signal) => self.stopped(signal),
+                Report::Ended(code) => self.ended(code),
+                Report::Rest(rest) => self.rest = Some(rest),
+            }
+        }
+        match self.guard.as_mut().map(Guard::look) {
+            None => {}
+            Some(Fate::Guards) => return Ok(()),
+            Some(fate) => {
+                // The command is this process's child now.
+                self.guard = None;
+                if fate == Fate::Acted {
+                    self.guarded();
+                }
+            }
+        }
+        if self.ended.is_none() {
+            match look(self.own.command)? {
+                Change::None => {}
+                Change::Ended(code) => self.ended(code),
+                Change::Stopped(signal) => self.stopped(signal),
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, code: u8) {
+        self.ended = Some(code);
+        self.take_terminal_back();
+        self.tell_rest_at = Some(self.locks.mux.now().after(REST_TOLD_AFTER));
+    }
+
+    /// Whether anything of the command may still run, which has ended itself.
+    fn has_rest(&self) -> bool {
+        match &self.guard {
+            Some(_) => self.rest != Some(Rest::Gone),
+            None => self.own.is_alive(),
+        }
+    }
+
+    /// Ends the guard, if that is of no more use. Returns whether it has not ended the command.
+    fn is_unguarded(&mut self) -> bool {
+        let is_done = self.ending.is_none();
+        if is_done && self.guard.take().is_some_and(|guard| guard.end() == Fate::Acted) {
+            self.guarded();
+            return false;
+        }
+        true
     }
 
     fn renewed(&mut self, deadline: Moment) -> io::Result<()> {
@@ -217,6 +293,12 @@ impl<'a> Run<'a> {
         let left = deadline.since(self.locks.mux.now());
         if let Some(guard) = &mut self.guard {
             guard.renewed(booted + left);
+            // A guard that is stopped reports nothing. Without it, this process sees the end.
+            let was_unreported = self.is_unreported;
+            self.is_unreported = self.ended.is_none() && self.own.has_command_ended();
+            if was_unreported && self.is_unreported {
+                guard.lose();
+            }
         }
         Ok(())
     }
@@ -249,7 +331,7 @@ impl<'a> Run<'a> {
         self.end_in(self.kill_in());
     }
 
-    /// Asks the group to end. Returns what the user is told of it.
+    /// Asks all to end. Returns what the user is told of it.
     fn end(&mut self) -> io::Result<String> {
         let booted = since_boot()?;
         let kill_in = self.kill_in();
@@ -257,7 +339,7 @@ impl<'a> Run<'a> {
             guard.ending(booted + kill_in);
         }
         if self.end_in(kill_in) {
-            self.group.terminate();
+            self.family().terminate();
         }
         Ok(format!("; the command gets SIGTERM now and SIGKILL in {}", seconds(kill_in)))
     }
@@ -278,29 +360,12 @@ impl<'a> Run<'a> {
         is_first
     }
 
-    fn look(&mut self) -> io::Result<()> {
-        match look(self.group.0)? {
-            Change::None => {}
-            Change::Ended(code) => {
-                self.ended = Some(code);
-                self.take_terminal_back();
-                // Otherwise it goes on until all of the group has ended.
-                let is_done = self.ending.is_none();
-                if is_done && self.guard.take().is_some_and(Guard::end) {
-                    self.guarded();
-                }
-            }
-            Change::Stopped(signal) => self.stopped(signal),
-        }
-        Ok(())
-    }
-
     /// The command was stopped at a terminal: so is this process, as one job.
     fn stopped(&mut self, signal: Signal) {
         let Some(terminal) = &self.terminal else {
             return;
         };
-        terminal.take_back(self.group.0);
+        terminal.take_back(self.own.command);
         let wants_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
         if self.ending.is_none() && !(wants_terminal && terminal.is_ours()) {
             if !self.locks.plan.args.quiet {
@@ -311,24 +376,52 @@ impl<'a> Run<'a> {
             // The shell notices, and continues this process with `fg` or `bg`.
             let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
         }
-        terminal.give(self.group.0);
-        self.group.signal(Signal::SIGCONT);
+        terminal.give(self.own.command);
+        self.own.signal_group(Signal::SIGCONT);
     }
 
     fn take_terminal_back(&self) {
         if let Some(terminal) = &self.terminal {
-            terminal.take_back(self.group.0);
+            terminal.take_back(self.own.command);
         }
     }
 
-    /// Whether the command has ended, and if its group is to end, that too, or it cannot be killed.
+    /// Whether the command has ended, and with it what is to end or is waited for, or that cannot
+    /// be killed.
     fn is_over(&self) -> bool {
+        let leaves = self.locks.plan.args.descendants == Descendants::Leave;
         let Some(ending) = &self.ending else {
-            return self.ended.is_some();
+            return self.ended.is_some() && (leaves || !self.has_rest());
         };
         let now = self.locks.mux.now();
         let is_too_late = ending.is_killed && now >= ending.kill_at.after(KILLED_MAX);
-        is_too_late || self.ended.is_some() && self.group.is_over()
+        is_too_late || self.ended.is_some() && !self.has_rest()
+    }
+
+    /// The command has ended, and what it has started runs on: the lock is held for it, unless it
+    /// is to end.
+    fn rest(&mut self, now: Moment) -> io::Result<Option<Moment>> {
+        let (Some(code), None) = (self.ended, &self.ending) else {
+            return Ok(None);
+        };
+        if self.locks.plan.args.descendants == Descendants::End {
+            self.end()?;
+            return Ok(None);
+        }
+        let Some(at) = self.tell_rest_at.filter(|_| !self.locks.plan.args.quiet) else {
+            return Ok(None);
+        };
+        if now < at {
+            return Ok(Some(at));
+        }
+        self.tell_rest_at = None;
+        let left = self.family().living();
+        if !left.is_empty() {
+            let (left, name) = (family::list(&left), &self.locks.name);
+            let what = format!("the command has ended with {code}, but it has started {left}");
+            say(&format!("{what}: {name} stays locked until they have ended"));
+        }
+        Ok(None)
     }
 
     /// Does what is due, and returns when the next is.
@@ -345,22 +438,28 @@ impl<'a> Run<'a> {
                 until = Some(ends_at);
             }
         }
+        let earliest = |one: Option<Moment>, other: Option<Moment>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        until = earliest(until, self.rest(now)?);
         if let Some(ending) = &mut self.ending {
-            if now >= ending.kill_at && !ending.is_killed {
-                ending.is_killed = true;
-                self.group.signal(Signal::SIGKILL);
-            }
-            let next = match ending.is_killed || self.ended.is_some() {
-                true => now.after(GROUP_LOOK_AGAIN),
+            let is_due = now >= ending.kill_at;
+            ending.is_killed |= is_due;
+            let next = match is_due || self.ended.is_some() {
+                true => now.after(LOOK_AGAIN),
                 false => ending.kill_at,
             };
-            until = Some(until.map_or(next, |until| until.min(next)));
+            until = earliest(until, Some(next));
+            if is_due {
+                self.family().kill();
+            }
         }
         Ok(until)
     }
 
     /// Releases the lock. Returns the exit status.
-    fn let_go(mut self, is_gone: bool) -> io::Result<u8> {
+    fn let_go(mut self, left: Option<String>) -> io::Result<u8> {
         let code = if self.is_timed_out { TIMED_OUT } else { self.ended.unwrap_or(FAILED) };
         let locks = &mut self.locks;
         let args = locks.plan.args;
@@ -370,7 +469,8 @@ impl<'a> Run<'a> {
             _ => None,
         });
         let mut lease = lease.ok_or_else(|| io::Error::other("the lock is not there"))?;
-        if !is_gone {
+        if let Some(left) = left {
+            say(&left);
             say("the command could not be killed and goes on; the lock ends by itself");
             locks.mux.let_go(&mut lease);
             return Ok(if self.is_lost { LOST } else { code });
@@ -430,10 +530,10 @@ impl<'a> Run<'a> {
                     }
                     _ => {}
                 }
+                if args.verbose {
+                    say(&format!("let go of {name} after {}", seconds(held)));
+                }
             }
-        }
-        if args.verbose {
-            say(&format!("let go of {name} after {}", seconds(held)));
         }
         Ok(code)
     }
