@@ -109,3 +109,19 @@ fn background_job_gets_the_terminal_in_the_foreground() {
     let (_, shown) = at_terminal(&list, script, &[("ready", b""), ("Stopped", b"word\n")]);
     assert!(shown.contains("got:word\n") && shown.contains("end:0\n"), "{shown}");
 }
+
+/// What is said while a program has the whole screen is gone with it.
+#[test]
+fn terminal_is_as_before_once_the_command_was_ended() {
+    let (_masters, _redlock, list) = start();
+    let whole_screen = "stty raw -echo; printf \"\\033[?1049h\"; trap \"\" TERM; sleep 60; true";
+    let script = format!(
+        "export TERM=xterm; before=$(stty -g); \
+         $m --max-time 2s --kill-after 100ms r -c '{whole_screen}'; echo end:$?; \
+         test \"$before\" = \"$(stty -g)\" && echo the same"
+    );
+    let (_, shown) = at_terminal(&list, &script, &[]);
+    assert!(shown.contains("end:124\n") && shown.contains("the same\n"), "{shown}");
+    let (_, after) = shown.split_once("\u{1b}[?1047l").expect("the normal screen is back");
+    assert!(after.contains("muxlock: --max-time is over\n"), "{shown}");
+}

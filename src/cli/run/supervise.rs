@@ -143,6 +143,8 @@ struct Run<'a> {
     tell_rest_at: Option<Moment>,
     /// Whether the last look found an end of the command that the guard had not reported.
     is_unreported: bool,
+    /// Why the command was ended.
+    reason: Option<String>,
 }
 
 /// The command and its descendants are to end.
@@ -177,6 +179,7 @@ impl<'a> Run<'a> {
             rest: None,
             tell_rest_at: None,
             is_unreported: false,
+            reason: None,
         }
     }
 
@@ -196,7 +199,15 @@ impl<'a> Run<'a> {
         reap(self.own.command);
         reap_orphans(&[]);
         watched?;
-        self.let_go(left)
+        let (terminal, reason) = (self.terminal.take(), self.reason.take());
+        let code = self.let_go(left);
+        if let (Some(mut terminal), Some(reason)) = (terminal, reason) {
+            // A program that has the whole screen takes with it what was said there.
+            if terminal.restore() {
+                say(&reason);
+            }
+        }
+        code
     }
 
     /// Until the command has ended, and with it, if they are to end or are waited for, all its
@@ -316,7 +327,7 @@ impl<'a> Run<'a> {
             _ => format!("lost {} with {} left", loss.resource, seconds(left)),
         };
         let then = self.end()?;
-        say(&format!("{lost}: {}{error}{then}", loss.cause));
+        self.tell(format!("{lost}: {}{error}", loss.cause), &then);
         Ok(())
     }
 
@@ -326,13 +337,20 @@ impl<'a> Run<'a> {
         if !self.is_lost {
             self.is_lost = true;
             let resource = &self.locks.name;
-            say(&format!("lost {resource}: muxlock was too late to renew it"));
+            self.tell(format!("lost {resource}: muxlock was too late to renew it"), "");
         }
         self.end_in(self.kill_in());
     }
 
+    /// Says why the command is ended.
+    fn tell(&mut self, reason: String, then: &str) {
+        say(&format!("{reason}{then}"));
+        self.reason = Some(reason);
+    }
+
     /// Asks all to end. Returns what the user is told of it.
     fn end(&mut self) -> io::Result<String> {
+        self.terminal.iter_mut().for_each(Terminal::look);
         let booted = since_boot()?;
         let kill_in = self.kill_in();
         if let (true, Some(guard)) = (self.is_lost, &mut self.guard) {
@@ -433,7 +451,7 @@ impl<'a> Run<'a> {
             if now >= ends_at {
                 self.is_timed_out = true;
                 let then = self.end()?;
-                say(&format!("--max-time is over{then}"));
+                self.tell("--max-time is over".into(), &then);
             } else {
                 until = Some(ends_at);
             }

@@ -1,17 +1,56 @@
 //! The terminal, which only the process group in its foreground may use.
 
-use std::io::{IsTerminal, stdin};
+use std::env;
+use std::io::{IsTerminal, Write, stderr, stdin};
 
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
+/// The normal screen in place of the alternate one, without moving the cursor on the normal one;
+/// the cursor is shown, and pasted text is not marked. The next line begins at the left.
+const PLAIN: &str = "\x1b[?1047l\x1b[?25h\x1b[?2004l\r";
+
 /// The terminal at standard input.
-pub struct Terminal(());
+pub struct Terminal {
+    /// As it was at the start.
+    modes: Option<Termios>,
+    /// Whether the command was seen to have changed that.
+    was_changed: bool,
+}
 
 impl Terminal {
     /// `None` if standard input is no terminal, or not the one that controls this process.
     pub fn of_stdin() -> Option<Terminal> {
-        (stdin().is_terminal() && tcgetpgrp(stdin()).is_ok()).then_some(Terminal(()))
+        let is_one = stdin().is_terminal() && tcgetpgrp(stdin()).is_ok();
+        is_one.then(|| Terminal { modes: tcgetattr(stdin()).ok(), was_changed: false })
+    }
+
+    /// Whether the modes of the terminal are not as at the start.
+    fn is_changed(&self) -> bool {
+        self.modes.is_some() && tcgetattr(stdin()).ok() != self.modes
+    }
+
+    /// Looks whether a program uses the whole screen, or reads single keys.
+    pub fn look(&mut self) {
+        self.was_changed |= self.is_changed();
+    }
+
+    /// Makes the terminal as it was, if the command has changed it and this process is in the
+    /// foreground. Returns whether the command had changed it.
+    pub fn restore(&mut self) -> bool {
+        self.look();
+        if !self.was_changed || !self.is_ours() {
+            return false;
+        }
+        if let Some(modes) = &self.modes {
+            let _ = tcsetattr(stdin(), SetArg::TCSANOW, modes);
+        }
+        let is_dumb = env::var_os("TERM").is_none_or(|name| name == "dumb");
+        if stderr().is_terminal() && !is_dumb {
+            let _ = stderr().write_all(PLAIN.as_bytes());
+        }
+        true
     }
 
     /// Whether this process's group is in the foreground.
