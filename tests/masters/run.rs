@@ -121,9 +121,8 @@ fn exit_status_is_that_of_the_command_or_says_why_there_is_none() {
 #[test]
 fn wrong_usage_is_told_from_the_codes_of_a_command() {
     let list = "redis://127.0.0.1:1";
-    let table: [(&[&str], &str); 9] = [
+    let table: [(&[&str], &str); 8] = [
         (&["--ttl", "1m", "r", "true"], "muxlock: ttl is 1m: at most max-ttl, which is 30s; all "),
-        (&["--at-least", "1m", "r", "true"], "muxlock: at-least is 1m: at most max-ttl, which is "),
         (
             &["--kill-after", "9s", "r", "true"],
             "muxlock: kill-after is 9s: at most 4s 400ms with a ttl of 10s; it needs --ttl 20s 222ms\n",
@@ -238,6 +237,41 @@ fn what_the_command_has_started_keeps_the_lock() {
     assert_eq!((code, err.as_str()), (3, ""));
     assert!(redlock.try_lock("r", TTL).is_ok());
     signal("KILL", out.trim().parse().expect("it still runs"));
+}
+
+/// Longer than a lock may be: by renewing.
+#[test]
+fn resource_stays_locked_for_longer_than_max_ttl() {
+    let (masters, redlock, list) = start();
+    let is_locked = || masters.iter().filter(|it| it.dbsize().unwrap() > 0).count() > 1;
+    let own = ["--max-ttl", "1s", "--ttl", "1s", "--at-least", "2500ms", "r", "--", "true"];
+    let (took, result) = timed(|| run(&mut guarded(&list, &own)));
+    assert_eq!(result, (0, String::new(), String::new()));
+    assert!(took >= Duration::from_millis(1_400), "it stays until max-ttl is left: {took:?}");
+    assert!(is_locked());
+    soon("it is over", || !is_locked());
+
+    let own =
+        ["--max-ttl", "1s", "--ttl", "1s", "--at-least", "1m", "r", "-c", "echo ready; exit 3"];
+    let mut child = Running::start(&mut guarded(&list, &own));
+    assert_eq!(first_line(&mut child.0), "ready");
+    // Longer than one validity.
+    pause(Duration::from_millis(1_300));
+    assert!(is_locked());
+    signal("TERM", child.id());
+    let (code, _, err) = child.end();
+    assert_eq!(code, 143, "{err}");
+    assert!(err.starts_with("muxlock: r stays locked for 1.0 s, in place of 5"), "{err}");
+    soon("it is over", || !is_locked());
+
+    // It is lost after the command's end.
+    let mut child = Running::start(&mut guarded(&list, &own));
+    assert_eq!(first_line(&mut child.0), "ready");
+    pause(Duration::from_millis(300));
+    masters.iter().for_each(|it| drop(it.query(&[b"DEL", b"r"]).unwrap()));
+    let (code, _, err) = child.end();
+    assert!(code == 120 && err.ends_with("; the command had ended with 3\n"), "{code} {err}");
+    assert!(redlock.try_lock("r", TTL).is_ok());
 }
 
 #[test]

@@ -169,7 +169,9 @@ pub struct Args {
     #[arg(long, value_name = "D", value_parser = duration)]
     max_time: Option<Duration>,
 
-    /// Keep the resource locked so long, even if the command ends earlier
+    /// Shortest time to keep the resource locked, even if the command ends
+    /// earlier. If more than max-ttl of it is left then, muxlock stays and renews
+    /// the lock. SIGTERM or SIGINT ends that: the resource stays locked for max-ttl
     #[arg(long, value_name = "D", value_parser = duration)]
     at_least: Option<Duration>,
 
@@ -259,9 +261,6 @@ impl<'a> Plan<'a> {
         let config = config.map_err(|error| error.to_string())?;
         let max_ttl = config.max_ttl();
         check_ttl("ttl", args.ttl, max_ttl)?;
-        if let Some(at_least) = args.at_least {
-            check_ttl("at-least", at_least, max_ttl)?;
-        }
         let kill_after = kill_after(args, config.node_timeout())?;
         let resource = args.lock().map_err(|error| error.to_string())?;
         let name = args.names().collect::<Vec<_>>().join(",");

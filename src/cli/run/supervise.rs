@@ -7,7 +7,7 @@ use muxlock::{Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 
-use super::command::{Change, KILLED_MAX, LOOK_AGAIN, look, reap};
+use super::command::{Change, KILLED_MAX, LOOK_AGAIN, code_of, look, reap};
 use super::family::{self, Family, adopt_orphans, reap_orphans};
 use super::guard::{Fate, Guard, Manner, Report, Rest, beyond};
 use super::locks::Locks;
@@ -476,8 +476,44 @@ impl<'a> Run<'a> {
         Ok(until)
     }
 
+    /// If `--at-least` is longer than a lock may be, renews it until the rest is not. Returns the
+    /// signal that has ended this before.
+    fn hold_on(&mut self) -> io::Result<Option<Signal>> {
+        let Some(at_least) = self.locks.plan.args.at_least else {
+            return Ok(None);
+        };
+        let until =
+            self.granted_at.after(at_least.saturating_sub(self.locks.plan.config.max_ttl()));
+        loop {
+            let now = self.locks.mux.now();
+            if now >= until {
+                return Ok(None);
+            }
+            match self.locks.done(self.kept) {
+                Some(Done::Renewed(deadline)) => self.deadline = deadline,
+                Some(Done::Lost(lease, loss)) => {
+                    (self.lease, self.is_lost) = (Some(lease), true);
+                    let code = self.ended.unwrap_or(FAILED);
+                    let (name, cause) = (&loss.resource, &loss.cause);
+                    say(&format!("lost {name}: {cause}; the command had ended with {code}"));
+                    return Ok(None);
+                }
+                _ => {}
+            }
+            let ends = |it: &Signal| !matches!(it, Signal::SIGUSR1 | Signal::SIGUSR2);
+            if let Some(signal) = self.locks.signals().into_iter().find(ends) {
+                return Ok(Some(signal));
+            }
+            self.locks.turn(Some(until))?;
+        }
+    }
+
     /// Releases the lock. Returns the exit status.
     fn let_go(mut self, left: Option<String>) -> io::Result<u8> {
+        let signal = match (&left, self.is_lost) {
+            (None, false) => self.hold_on()?,
+            _ => None,
+        };
         let code = if self.is_timed_out { TIMED_OUT } else { self.ended.unwrap_or(FAILED) };
         let locks = &mut self.locks;
         let args = locks.plan.args;
@@ -512,7 +548,8 @@ impl<'a> Run<'a> {
         match args.at_least.and_then(|at_least| at_least.checked_sub(held)) {
             // It never shortens the lock, and finds out whether it was held.
             Some(missing) => {
-                let op = locks.mux.extend(lease, missing.max(AT_LEAST_MIN));
+                let kept = missing.clamp(AT_LEAST_MIN, locks.plan.config.max_ttl());
+                let op = locks.mux.extend(lease, kept);
                 let extended = locks.finish(op)?;
                 locks.drain()?;
                 let Done::Extended(mut lease, result) = extended else {
@@ -520,6 +557,13 @@ impl<'a> Run<'a> {
                 };
                 locks.mux.let_go(&mut lease);
                 match result {
+                    Ok(()) if kept < missing && !args.quiet => {
+                        let (kept, missing) = (seconds(kept), seconds(missing));
+                        say(&format!("{name} stays locked for {kept}, in place of {missing}"));
+                    }
+                    Ok(()) if args.verbose => {
+                        say(&format!("{name} stays locked for another {}", seconds(kept)));
+                    }
                     Ok(()) => {}
                     Err(error) if error.is_expired() => {
                         return lost("too few masters still had it");
@@ -553,7 +597,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        Ok(code)
+        Ok(signal.map_or(code, |signal| code_of(signal as i32)))
     }
 }
 
