@@ -41,6 +41,8 @@ mod reentrant;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod run;
 #[cfg(all(feature = "cli", target_os = "linux"))]
+mod run_descendants;
+#[cfg(all(feature = "cli", target_os = "linux"))]
 mod run_faults;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod run_processes;
