@@ -76,13 +76,20 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Adds a master: `redis://[[user]:password@]host[:port][/db]` or `unix:///path[?db=n]`. A
-    /// client has 1 to [`NODES_MAX`](crate::NODES_MAX) of them. `valkey://` is the same as
-    /// `redis://`, and `redis+unix://` the same as `unix://`.
+    /// Adds a master: `redis://[[user]:password@]host[:port][/db]` or
+    /// `unix://[[user]:password@]/path[?db=n]`. A client has 1 to [`NODES_MAX`](crate::NODES_MAX)
+    /// of them. `valkey://` is the same as `redis://`, and `redis+unix://`, `redis+socket://` and
+    /// `redis-socket://` are the same as `unix://`.
     ///
     /// The port is 6379 if not given. `redis://:password@host` authenticates the default user.
     /// User, password, host and path may be percent-encoded. An IPv6 address must be in brackets.
-    /// An address has at most 4,096 bytes. A Unix socket cannot have a password here.
+    /// An address has at most 4,096 bytes.
+    ///
+    /// The last `@` ends the password. In a password, write `%25` for `%`. If it is not clear where
+    /// the password ends, the address is refused: then percent-encode `@`, `/`, `?` and `#`, too.
+    /// In the path of a Unix socket, `@ : , ; & =` and white space must be percent-encoded. An
+    /// error shows the scheme, host, port and path of an address that it refuses, and nothing else,
+    /// because the rest may be a password.
     ///
     /// With the feature `tls`, `rediss://` (or `valkeys://`) is the same as `redis://` over TLS 1.2
     /// or 1.3. The client sends nothing before it has verified the server, and never connects

@@ -19,9 +19,10 @@ pub enum ConfigError {
     },
     /// An address does not parse.
     Url {
-        /// The address, without its password.
+        /// What was understood of the address: its scheme, and its host and port, or path. The rest
+        /// may be a password. Empty if nothing was understood.
         url: String,
-        /// What is wrong with it, and where.
+        /// What is wrong with the address, and which one it is, if there are several.
         reason: String,
     },
     /// Two nodes are the same server: its vote would count twice (R34).
@@ -90,7 +91,10 @@ impl fmt::Display for ConfigError {
             ConfigError::TooManyNodes { nodes } => {
                 write!(f, "{nodes} nodes given: at most {NODES_MAX} are allowed")
             }
-            ConfigError::Url { url, reason } => write!(f, "cannot use the address {url}: {reason}"),
+            ConfigError::Url { url, reason } => {
+                let space = if url.is_empty() { "" } else { " " };
+                write!(f, "cannot use the address{space}{url}: {reason}")
+            }
             ConfigError::Duplicate { first, second } if first == second => {
                 write!(f, "{first} is listed twice: its vote would count twice")
             }

@@ -156,9 +156,7 @@ impl Config {
         }
         let flush_marker = builder.flush_marker.as_deref().map(checked_marker).transpose()?;
         let fencing_key = checked_fencing_key(builder, flush_marker.as_ref())?;
-        let urls: Vec<_> =
-            builder.nodes.iter().map(|url| NodeUrl::parse(url)).collect::<Result<_, _>>()?;
-        let nodes = node_configs(builder, urls)?;
+        let nodes = node_configs(builder, parse_all(&builder.nodes)?)?;
         check_distinct(&nodes)?;
         check_guarded(&nodes, builder.heal)?;
         Ok(Config {
@@ -236,6 +234,20 @@ impl fmt::Debug for Config {
             .field("max_ttl", &self.max_ttl)
             .finish_non_exhaustive()
     }
+}
+
+fn parse_all(urls: &[String]) -> Result<Vec<NodeUrl>, ConfigError> {
+    let parse = |(at, url): (usize, &String)| {
+        NodeUrl::parse(url).map_err(|error| match error {
+            // The error may show little of it.
+            ConfigError::Url { url, reason } if urls.len() > 1 => {
+                let reason = format!("{reason} (address {} of {})", at + 1, urls.len());
+                ConfigError::Url { url, reason }
+            }
+            error => error,
+        })
+    };
+    urls.iter().enumerate().map(parse).collect()
 }
 
 fn check_time(

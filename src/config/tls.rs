@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 #[cfg(feature = "cli")]
 use std::time::Duration;
@@ -301,7 +302,7 @@ fn server_name(endpoint: &Endpoint, url: &TlsUrl) -> Result<ServerName<'static>,
         }
     };
     ServerName::try_from(name.clone())
-        .map_err(|_| format!("the {what} {name:?} is neither a DNS name nor an IP address"))
+        .map_err(|_| format!("the {what} is neither a DNS name nor an IP address"))
 }
 
 fn read(parameter: &str, path: &str) -> Result<Vec<u8>, String> {
@@ -309,7 +310,13 @@ fn read(parameter: &str, path: &str) -> Result<Vec<u8>, String> {
     if path.contains("-----BEGIN") {
         return Err(format!("{parameter} names a file; Tls::new() takes PEM from memory"));
     }
-    let failed = |error: io::Error| format!("{parameter}={path} cannot be read: {error}");
+    let has_folder = Path::new(path)
+        .parent()
+        .is_some_and(|folder| !folder.as_os_str().is_empty() && folder.is_dir());
+    let failed = |error: io::Error| match parameter == "key" && !has_folder {
+        true => format!("{parameter}, the name of a file, cannot be read: {error}"),
+        false => format!("{parameter}={path} cannot be read: {error}"),
+    };
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(failed)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
