@@ -26,7 +26,9 @@ use std::env;
 use std::io::{self, Write};
 use std::process::{self, ExitCode};
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
+use options::shown;
 
 /// The same as clap's code for bad usage: nothing was done.
 const NOT_STARTED: u8 = 2;
@@ -58,7 +60,7 @@ pub fn main() -> ExitCode {
     if let Some(code) = name.as_ref().and_then(|name| run::own(name, args)) {
         return code;
     }
-    let Cli { command } = Cli::try_parse().unwrap_or_else(|error| {
+    let Cli { command } = Cli::try_parse().map_err(without_addresses).unwrap_or_else(|error| {
         if error.use_stderr() && name.is_some_and(|name| name == "run") {
             let _ = error.print();
             // Any other code may be the command's.
@@ -81,4 +83,24 @@ pub fn main() -> ExitCode {
         let _ = writeln!(io::stderr(), "muxlock: {error}");
         ExitCode::from(NOT_STARTED)
     })
+}
+
+/// Arguments in the wrong place may be addresses, with their passwords.
+fn without_addresses(mut error: clap::Error) -> clap::Error {
+    let masked = |(kind, value): (ContextKind, &ContextValue)| match value {
+        ContextValue::String(text) => {
+            (shown(text) != text).then(|| (kind, ContextValue::String("***".to_owned())))
+        }
+        // Advice that repeats the argument.
+        ContextValue::StyledStrs(texts) => {
+            let is_odd = texts.iter().any(|text| shown(&text.to_string()) != text.to_string());
+            is_odd.then(|| (kind, ContextValue::StyledStrs(Vec::new())))
+        }
+        _ => None,
+    };
+    let masked: Vec<_> = error.context().filter_map(masked).collect();
+    for (kind, value) in masked {
+        error.insert(kind, value);
+    }
+    error
 }

@@ -350,7 +350,7 @@ impl File {
         }
         let credentials = format!("{}:{}@", encoded(&user), encoded(password));
         let with = |url: &str| match url.split_once("://") {
-            Some((scheme, rest)) if !scheme.ends_with("unix") && !rest.contains('@') => {
+            Some((scheme, rest)) if !rest.contains('@') => {
                 format!("{scheme}://{credentials}{rest}")
             }
             _ => url.to_owned(),
@@ -361,12 +361,15 @@ impl File {
 
 /// The text of a small file.
 fn read(path: &Path) -> Result<String, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let name = path.to_string_lossy();
+    // A folder may be named so; an address may not be shown.
+    let name = if name.contains("://") { "***" } else { &*name };
+    let failed = |error: std::io::Error| format!("{name}: {error}");
     let mut text = String::new();
     let file = fs::File::open(path).map_err(failed)?;
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("{}: it has more than {FILE_BYTES_MAX} bytes", path.display()));
+        return Err(format!("{name}: it has more than {FILE_BYTES_MAX} bytes"));
     }
     Ok(text)
 }
@@ -382,14 +385,15 @@ fn line_of(text: &str, key: &str) -> usize {
 }
 
 /// A value that may be an address by mistake is not shown.
-fn shown(text: &str) -> &str {
-    if text.contains('@') || text.contains("://") { "***" } else { text }
+pub fn shown(text: &str) -> &str {
+    let marks = ["@", "://", "password", "passwd", "auth=", "pass="];
+    let lower = text.to_ascii_lowercase();
+    if marks.iter().any(|mark| lower.contains(mark)) { "***" } else { text }
 }
 
 fn has_password(url: &str) -> bool {
-    let (scheme, rest) = url.split_once("://").unwrap_or_default();
-    !scheme.ends_with("unix")
-        && rest.rsplit_once('@').is_some_and(|(credentials, _)| credentials.contains(':'))
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    rest.rsplit_once('@').is_some_and(|(credentials, _)| credentials.contains(':'))
 }
 
 /// Whether other users may read it.

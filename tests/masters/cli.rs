@@ -361,20 +361,39 @@ fn bad_input_is_named_and_nothing_is_done() {
     assert_eq!((code, err.as_str()), (2, "muxlock: MUXLOCK_PREFIX is not UTF-8\n"));
 }
 
-/// They have no place for credentials.
+/// By address, and from the user and the password of a file.
 #[test]
-fn sockets_of_a_file_keep_their_paths() {
+fn sockets_take_credentials() {
     let folder = Folder::create("cli-socket");
     let (path, secret) = (folder.0.join("config.toml"), folder.0.join("secret"));
+    let socket = folder.0.join("r@1:2.sock");
+    let socket = socket.to_str().unwrap();
+    let user = "user app on >sesame ~* +@all".split(' ');
+    let args = ["--requirepass", "se sam@e", "--unixsocket", socket, "--unixsocketperm", "700"];
+    let args: Vec<_> = args.into_iter().chain(["--user"]).chain(user.skip(1)).collect();
+    let _master = Master::start_with(&args).unwrap();
+    let encoded = socket.replace('@', "%40").replace(':', "%3A");
     fs::write(&secret, "sesame").unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
-    let text =
-        "nodes = [\"unix:///nonexistent/a.sock\"]\npassword_file = \"secret\"\ndrift_factor = 0\n";
-    fs::write(&path, text).unwrap();
-    let (code, out, err) =
-        run(&mut muxlock(&["inspect", "deploy", "--config", path.to_str().unwrap()]));
-    assert_eq!((code, err.as_str()), (3, ""), "{out}");
-    assert!(out.contains("there is no such socket file"), "{out}");
+    let file = |user: &str| {
+        let node = format!("nodes = [\"unix://{encoded}?restart_guard=off\"]");
+        fs::write(&path, format!("{node}\n{user}password_file = \"secret\"\n")).unwrap();
+        run(&mut muxlock(&["inspect", "deploy", "--config", path.to_str().unwrap()]))
+    };
+    let (code, out, err) = file("user = \"app\"\n");
+    assert_eq!((code, err.as_str()), (1, ""), "{out}");
+    let (code, out, _) = file("");
+    assert!(code == 3 && out.contains("not authenticated") && !out.contains("sesame"), "{out}");
+
+    for credentials in ["app:sesame", ":se sam@e", ":se%20sam%40e", "default:se%20sam@e"] {
+        let node = format!("unix://{credentials}@{encoded}?db=1&restart_guard=off");
+        let (code, out, err) = run(muxlock(&["run", "deploy", "true"]).env("MUXLOCK_NODES", &node));
+        assert_eq!((code, err.as_str()), (0, ""), "{node}: {out}");
+        let redlock = Redlock::connect([node.as_str()]).unwrap();
+        assert!(redlock.try_lock("deploy", TTL).unwrap().unlock().unwrap().was_held());
+        let address = &redlock.nodes()[0].address;
+        assert_eq!(**address, format!("unix:{socket}"));
+    }
 }
 
 #[test]
