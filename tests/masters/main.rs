@@ -48,6 +48,7 @@ mod run_faults;
 mod run_processes;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod run_terminal;
+mod secrets;
 mod swap;
 mod testing;
 #[cfg(target_os = "linux")]
