@@ -193,7 +193,10 @@ impl LockError {
     /// quarantine.
     pub fn ready_in(&self) -> Option<Duration> {
         let is_free = |report: &&NodeReport| {
-            matches!(report.outcome, NodeOutcome::Granted | NodeOutcome::Pending)
+            matches!(
+                report.outcome,
+                NodeOutcome::Granted | NodeOutcome::Pending | NodeOutcome::Connected
+            )
         };
         let granted = self.nodes().iter().filter(is_free).count();
         let missing = quorum(self.nodes().len()).checked_sub(granted + 1)?;

@@ -9,7 +9,8 @@ use crate::error::LockError;
 
 // This impl is here because the module `config` must not depend on `client`.
 impl Builder {
-    /// Creates a client without connecting. The first operation connects.
+    /// Creates a client without connecting. The first operation connects, or
+    /// [`Redlock::ready`].
     ///
     /// # Errors
     /// The same errors as [`config`](Builder::config), and [`ConfigError::Os`] if the event loop
@@ -21,11 +22,12 @@ impl Builder {
     /// Creates a client and waits until a quorum of the masters is connected, for at most
     /// [`connect_timeout`](Builder::connect_timeout). It returns earlier if no quorum can be
     /// reached: at once if a majority refuses the connection. If the masters start together with
-    /// this program, use [`build`](Builder::build), and let
-    /// [`try_lock_for`](Redlock::try_lock_for) wait for them.
+    /// this program, use [`build`](Builder::build), and wait with [`ready`](Redlock::ready) or
+    /// [`try_lock_for`](Redlock::try_lock_for).
     ///
     /// A master in quarantine counts as connected, so success does not mean that a lock can be
-    /// taken now: see [`RestartGuard`](crate::RestartGuard) and [`LockError::ready_in`].
+    /// taken now: see [`Redlock::ready`], [`RestartGuard`](crate::RestartGuard) and
+    /// [`LockError::ready_in`].
     ///
     /// # Errors
     /// - [`ConnectError::Config`] for the same reasons as [`build`](Builder::build), or if two
@@ -36,7 +38,7 @@ impl Builder {
     ///   node. Check the masters, or try again later.
     pub fn connect(&self) -> Result<Redlock, ConnectError> {
         let redlock = self.build()?;
-        redlock.wait_until_ready()?;
+        redlock.wait_until_connected()?;
         Ok(redlock)
     }
 }

@@ -9,6 +9,7 @@ use super::connect::ConnectError;
 use super::crew::{Begun, Poll, Work};
 use super::keep_alive::Kept;
 use super::poller::{Poller, Precision};
+use super::readiness::{self, Verdict, Voter};
 use super::signals::{Cancel, Signals};
 use crate::config::ConfigError;
 use crate::error::{LockError, LockErrorKind};
@@ -59,7 +60,9 @@ pub(super) enum Order {
 #[derive(Clone, Copy)]
 pub(super) enum Watch {
     Nodes,
-    /// A quorum is ready, or this moment has come.
+    /// A quorum is connected, or this moment has come.
+    Connected(Moment),
+    /// A quorum can vote, or this moment has come.
     Ready(Moment),
     /// Everything is answered, or this moment has come.
     Quiet(Moment),
@@ -83,7 +86,8 @@ pub(super) enum Outcome {
     Stats(Stats),
     Times(Box<Times>),
     Nodes(Vec<NodeStatus>),
-    Ready(Result<(), ConnectError>),
+    Connected(Result<(), ConnectError>),
+    Ready(Result<(), LockError>),
     /// The number of unanswered commands.
     Quiet(usize),
     Kept(OpId),
@@ -92,10 +96,21 @@ pub(super) enum Outcome {
     Losses(Vec<Arc<Kept>>),
 }
 
+/// Why no quorum can vote. If enough masters may still answer, the wait was too short.
+fn not_ready(error: LockError, quorum: usize) -> LockError {
+    let failed = error.nodes().iter().filter(|report| report.outcome.is_failure()).count();
+    match error.nodes().len() - failed >= quorum {
+        true => LockError::new(LockErrorKind::TimedOut, 0, error.nodes().to_vec()),
+        false => error,
+    }
+}
+
 struct Watching {
     watch: Watch,
     /// The sockets were not polled yet for this watch.
     is_new: bool,
+    /// When to look again, if nothing happens before.
+    look_at: Option<Moment>,
     outcome: Option<Outcome>,
 }
 
@@ -179,9 +194,10 @@ impl LoopWork {
     }
 
     /// The outcome of a watch, as far as it is known now.
-    fn see(&mut self, watch: Watch) -> Option<Outcome> {
+    fn see(&mut self, watching: &mut Watching) -> Option<Outcome> {
         let engine = self.driver.engine();
-        match watch {
+        watching.look_at = None;
+        match watching.watch {
             Watch::Losses(until) => {
                 let is_over = self.now >= until || !self.losses.is_empty();
                 is_over.then(|| Outcome::Losses(mem::take(&mut self.losses)))
@@ -191,21 +207,43 @@ impl LoopWork {
                 let unanswered = engine.unanswered();
                 (unanswered == 0 || self.now >= until).then_some(Outcome::Quiet(unanswered))
             }
+            Watch::Ready(_) if self.signals.is_closed() => {
+                let closed = LockError::new(LockErrorKind::Closed, 0, Vec::new());
+                Some(Outcome::Ready(Err(closed)))
+            }
             Watch::Ready(until) => {
+                let voter = |node: NodeStatus| Voter {
+                    state: node.state,
+                    quarantine: node.quarantine.map(|quarantine| quarantine.ready_in),
+                };
+                let voters: Vec<_> = engine.nodes().map(voter).collect();
+                let quorum = engine.config().quorum();
+                match readiness::judge(self.now, until, quorum, &voters) {
+                    Verdict::Ready => Some(Outcome::Ready(Ok(()))),
+                    Verdict::Waits(look_at) => {
+                        watching.look_at = Some(look_at);
+                        None
+                    }
+                    Verdict::Late | Verdict::Never => {
+                        Some(Outcome::Ready(Err(not_ready(engine.unavailable(), quorum))))
+                    }
+                }
+            }
+            Watch::Connected(until) => {
                 let config = engine.config();
                 let quorum = config.quorum();
                 if let Some((first, second)) = engine.duplicates() {
                     let address = |node: usize| config.nodes[node].address.to_string();
                     let (first, second) = (address(first), address(second));
                     let error = ConfigError::Duplicate { first, second };
-                    return Some(Outcome::Ready(Err(error.into())));
+                    return Some(Outcome::Connected(Err(error.into())));
                 }
                 if engine.ready() >= quorum {
-                    return Some(Outcome::Ready(Ok(())));
+                    return Some(Outcome::Connected(Ok(())));
                 }
                 let is_hopeless = engine.hopeful() < quorum || self.now >= until;
-                is_hopeless
-                    .then(|| Outcome::Ready(Err(ConnectError::Unavailable(engine.unavailable()))))
+                let refused = || ConnectError::Unavailable(engine.unavailable());
+                is_hopeless.then(|| Outcome::Connected(Err(refused())))
             }
         }
     }
@@ -277,7 +315,7 @@ impl LoopWork {
         let mut watches = mem::take(&mut self.watches);
         for watching in watches.values_mut().filter(|watching| watching.outcome.is_none()) {
             watching.is_new = false;
-            watching.outcome = self.see(watching.watch);
+            watching.outcome = self.see(watching);
         }
         self.watches = watches;
     }
@@ -385,10 +423,10 @@ impl Work for LoopWork {
                 return Begun::Now(Outcome::Times(Box::new(times)));
             }
             Order::Watch(watch) => {
-                if let Watch::Ready(_) = watch {
+                if let Watch::Connected(_) | Watch::Ready(_) = watch {
                     self.driver.connect(self.now);
                 }
-                let watching = Watching { watch, is_new: true, outcome: None };
+                let watching = Watching { watch, is_new: true, look_at: None, outcome: None };
                 self.watches_so_far += 1;
                 self.watches.insert(self.watches_so_far, watching);
                 if let Watch::Losses(_) = watch {
@@ -451,7 +489,9 @@ impl Work for LoopWork {
             return;
         };
         if let Some(mut watching) = self.watches.remove(&key) {
-            watching.outcome = watching.outcome.or_else(|| self.see(watching.watch));
+            if watching.outcome.is_none() {
+                watching.outcome = self.see(&mut watching);
+            }
             self.watches.insert(key, watching);
         }
     }
@@ -469,7 +509,10 @@ impl Work for LoopWork {
         let watches = self.watches.values().map(|watching| match watching.watch {
             _ if watching.is_new => self.now,
             Watch::Nodes => self.now,
-            Watch::Ready(until) | Watch::Quiet(until) | Watch::Losses(until) => until,
+            Watch::Connected(until)
+            | Watch::Ready(until)
+            | Watch::Quiet(until)
+            | Watch::Losses(until) => watching.look_at.unwrap_or(until),
         });
         watches.chain(due).min()
     }

@@ -12,6 +12,7 @@ mod hand_over;
 mod keep_alive;
 mod loop_work;
 mod poller;
+mod readiness;
 mod reentrant;
 mod signals;
 mod swap;
@@ -86,8 +87,8 @@ const SLACK: Duration = Duration::from_millis(10);
 ///   [`Semaphore::try_acquire`], if the slots that it asks for are taken meanwhile;
 /// - `try_lock_for` and [`swap_for`](Redlock::swap_for): after their `wait`;
 /// - [`extend`](LockGuard::extend): when the old validity ends;
-/// - [`connect`](crate::Builder::connect) and [`shutdown`](Redlock::shutdown): after their
-///   timeouts.
+/// - [`connect`](crate::Builder::connect), [`ready`](Redlock::ready) and
+///   [`shutdown`](Redlock::shutdown): after their timeouts.
 ///
 /// Each may be up to about 10 ms late. If another thread does not end the operation by then, the
 /// call fails with [`Unavailable`](crate::LockErrorKind::Unavailable) and lists no master; an
@@ -409,9 +410,59 @@ impl Redlock {
         }
     }
 
+    /// Connects to the masters that are not connected, and returns as soon as a quorum of them can
+    /// vote, after at most `timeout`. It asks for no lock. It does not wait for a master that is
+    /// slow or frozen while others are a quorum.
+    ///
+    /// Call it in a readiness probe: a client connects only during calls, and
+    /// [`nodes`](Redlock::nodes) does not connect. A connected client answers without a round trip:
+    /// a master that froze after its last answer still counts. A good timeout for a probe is
+    /// [`connect_timeout`](Builder::connect_timeout) plus one round trip. While masters refuse the
+    /// connection, the client tries again until the timeout, so a program that starts together with
+    /// its masters can call it with a long timeout.
+    ///
+    /// ```no_run
+    /// # use muxlock::Redlock;
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = Redlock::builder().node("redis://10.0.0.1").build()?;
+    /// let (status, text) = match redlock.ready(Duration::from_millis(600)) {
+    ///     Ok(()) => (200, String::new()),
+    ///     Err(error) => (503, error.to_string()),
+    /// };
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Each error reports for each master why it gives no vote.
+    ///
+    /// - [`Unavailable`](crate::LockErrorKind::Unavailable): too few masters can vote. If they are
+    ///   in quarantine for longer than `timeout`, the call returns at once, and
+    ///   [`ready_in`](LockError::ready_in) says how long to wait.
+    /// - [`TimedOut`](crate::LockErrorKind::TimedOut): the timeout ended while masters that could
+    ///   be a quorum were still connecting; use a longer one.
+    /// - [`Closed`](crate::LockErrorKind::Closed): [`close`](Redlock::close) was called.
+    /// - [`Forked`](crate::LockErrorKind::Forked): make a new client in this process.
+    pub fn ready(&self, timeout: Duration) -> Result<(), LockError> {
+        if !self.is_home() {
+            return Err(LockError::forked());
+        }
+        let until = Clock.now().after(timeout);
+        let limit = Limit::At(until.after(SLACK));
+        match self.shared.crew.run(Order::Watch(Watch::Ready(until)), limit) {
+            Some(Outcome::Ready(result)) => result,
+            None => Err(LockError::unserved()),
+            _ => unreachable!("a quorum was asked for"),
+        }
+    }
+
     /// The status of each master, in the order of configuration. The client first handles the
     /// replies that have already arrived, and waits for no others. It may wait without a limit for
     /// a thread that runs the event loop.
+    ///
+    /// It connects to no master: before the first lock each one is
+    /// [`Idle`](crate::NodeState::Idle). For a readiness probe, use [`ready`](Redlock::ready).
     ///
     /// Empty in a process that was forked from the one that made this client.
     pub fn nodes(&self) -> Vec<NodeStatus> {
@@ -489,11 +540,11 @@ impl Redlock {
         self.shared.home.is_here()
     }
 
-    pub(crate) fn wait_until_ready(&self) -> Result<(), ConnectError> {
+    pub(crate) fn wait_until_connected(&self) -> Result<(), ConnectError> {
         let until = Clock.now().after(self.shared.config.connect_timeout);
         let limit = Limit::At(until.after(SLACK));
-        match self.shared.crew.run(Order::Watch(Watch::Ready(until)), limit) {
-            Some(Outcome::Ready(result)) => result,
+        match self.shared.crew.run(Order::Watch(Watch::Connected(until)), limit) {
+            Some(Outcome::Connected(result)) => result,
             None => Err(ConnectError::Unavailable(LockError::unserved())),
             _ => unreachable!("a quorum was asked for"),
         }

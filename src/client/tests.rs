@@ -123,7 +123,7 @@ fn limits_are_kept_when_another_thread_is_held_up_with_the_loop() {
     let (took, unanswered) = timed(|| redlock.shutdown(WAIT));
     bound("shutdown", took, WAIT);
     assert_eq!(unanswered, 1);
-    let (took, result) = timed(|| redlock.wait_until_ready());
+    let (took, result) = timed(|| redlock.wait_until_connected());
     bound("connect", took, CONNECT_TIMEOUT);
     assert!(result.is_err());
     let_go();

@@ -417,7 +417,9 @@ impl Multiplexer {
         }
     }
 
-    /// Starts to connect to every node that is not connected and not backing off.
+    /// Starts to connect to every node that is not connected and not backing off. A readiness probe
+    /// calls it once, and then looks at [`nodes`](Multiplexer::nodes): a quorum must be
+    /// [`Ready`](crate::NodeState::Ready).
     pub fn connect(&mut self) {
         if self.home.is_here() {
             self.driver.connect(Clock.now());

@@ -37,6 +37,7 @@ mod messages;
 mod names;
 mod own_value;
 mod readers;
+mod readiness;
 mod reentrant;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod run;

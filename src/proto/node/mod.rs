@@ -288,12 +288,17 @@ impl Node {
     /// Its state as a report, for failures without a round.
     pub(super) fn report_state(&self, now: Moment) -> NodeReport {
         let outcome = match self.state() {
+            State::Ready if self.is_quarantined(now) => NodeOutcome::Quarantined,
             State::Ready => NodeOutcome::Connected,
             // Its own deadline has not come yet.
             State::Connecting { deadline, .. } | State::Handshaking { deadline }
                 if now < deadline =>
             {
-                NodeOutcome::Pending
+                match self.last_failure() {
+                    NodeOutcome::NotConnected => NodeOutcome::Pending,
+                    // It tries again, after this.
+                    failure => failure,
+                }
             }
             State::Connecting { .. } | State::Handshaking { .. } => {
                 NodeOutcome::TimedOut(self.phase())
@@ -473,7 +478,7 @@ pub struct NodeStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeState {
-    /// No operation has needed the node yet.
+    /// No call has needed the node yet, so the client has not connected.
     Idle,
     /// The host name is being looked up, or the connection is being established.
     Connecting,

@@ -1,0 +1,92 @@
+//! Whether a quorum can vote, and if not, until when it is worth waiting for one.
+
+use std::time::Duration;
+
+use crate::moment::Moment;
+use crate::proto::NodeState;
+
+/// The shortest time between two looks at masters in quarantine.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// One master, as far as it matters here.
+#[derive(Clone, Copy)]
+pub(super) struct Voter {
+    pub(super) state: NodeState,
+    /// For how long its votes will not count.
+    pub(super) quarantine: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Ready,
+    /// It is worth waiting: look again after the next event, and at this moment.
+    Waits(Moment),
+    /// The wait is over.
+    Late,
+    /// The quarantine of too many masters outlasts the wait.
+    Never,
+}
+
+/// Judges the masters at `now`, for a caller that waits until `until`.
+pub(super) fn judge(now: Moment, until: Moment, quorum: usize, voters: &[Voter]) -> Verdict {
+    let voting = voters.iter().filter(|voter| voter.state == NodeState::Ready).count();
+    if voting >= quorum {
+        return Verdict::Ready;
+    }
+    let left = until.since(now);
+    let outlasts = |voter: &&Voter| {
+        voter.state != NodeState::Ready && voter.quarantine.is_some_and(|ends_in| ends_in > left)
+    };
+    if voters.len() - voters.iter().filter(outlasts).count() < quorum {
+        return Verdict::Never;
+    }
+    if left.is_zero() {
+        return Verdict::Late;
+    }
+    let ends = voters.iter().filter_map(|voter| voter.quarantine);
+    Verdict::Waits(ends.map(|ends_in| now.after(ends_in.max(LOOK_AGAIN))).fold(until, Moment::min))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(state: NodeState) -> Voter {
+        Voter { state, quarantine: None }
+    }
+
+    fn quarantined(millis: u64) -> Voter {
+        let quarantine = Some(Duration::from_millis(millis));
+        Voter { state: NodeState::Quarantined, quarantine }
+    }
+
+    #[test]
+    fn quorum_that_can_vote_is_enough() {
+        use NodeState::{BackOff, Connecting, Handshaking, Idle, Ready};
+        let now = Moment::START.after(SECOND);
+        let until = now.after(SECOND);
+        let table = [
+            (vec![at(Ready), at(Ready), at(Connecting)], Verdict::Ready),
+            (vec![at(Ready), at(Ready), quarantined(9_000)], Verdict::Ready),
+            (vec![at(Ready), at(Connecting), at(BackOff)], Verdict::Waits(until)),
+            (vec![at(Idle), at(Handshaking), at(BackOff)], Verdict::Waits(until)),
+            (
+                vec![at(Ready), quarantined(300), quarantined(9_000)],
+                Verdict::Waits(now.after(Duration::from_millis(300))),
+            ),
+            (
+                vec![at(Ready), quarantined(0), quarantined(300)],
+                Verdict::Waits(now.after(LOOK_AGAIN)),
+            ),
+            (vec![at(Ready), quarantined(1_001), quarantined(9_000)], Verdict::Never),
+            (vec![at(BackOff), quarantined(9_000), at(BackOff)], Verdict::Waits(until)),
+        ];
+        for (at, (voters, expected)) in table.into_iter().enumerate() {
+            assert_eq!(judge(now, until, 2, &voters), expected, "row {at}");
+        }
+        assert_eq!(judge(until, until, 2, &[at(Ready), at(Idle), at(BackOff)]), Verdict::Late);
+        assert_eq!(judge(until, until, 2, &[at(Ready), at(Ready), at(BackOff)]), Verdict::Ready);
+    }
+}
