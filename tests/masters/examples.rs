@@ -117,6 +117,30 @@ fn metrics_are_named_and_counted() {
     }
 }
 
+/// The alert of `docs/operating.md`: twice the masters that vote are no more than all of them.
+#[test]
+fn process_that_locks_nothing_causes_no_alert() {
+    let pages = |urls: Vec<String>| {
+        let (output, out, err) = run(example("metrics").arg("idle").args(urls));
+        assert!(output.status.success(), "{out}{err}");
+        let of_nodes = |name: &str| -> Vec<bool> {
+            let lines = out.lines().filter(|line| line.starts_with(name));
+            lines.map(|line| line.ends_with(" 1")).collect()
+        };
+        let (up, barred) = (of_nodes("muxlock_node_up"), of_nodes("muxlock_node_quarantined"));
+        assert_eq!((up.len(), barred.len()), (3, 3), "{out}");
+        2 * up.iter().zip(barred).filter(|(up, barred)| **up && !*barred).count() <= 3
+    };
+    let mut masters = Masters::start(3).unwrap();
+    assert!(!pages(urls(&masters)));
+    masters[0].kill().unwrap();
+    assert!(!pages(urls(&masters)));
+    // It is just started, and quarantined; then it is gone.
+    assert!(pages(masters.urls()));
+    masters[1].kill().unwrap();
+    assert!(pages(urls(&masters)));
+}
+
 /// On fresh masters, a newcomer reads in one line what to do.
 #[test]
 fn newcomer_with_fresh_masters_is_told_what_to_do() {
