@@ -16,7 +16,7 @@ use toml::{Table, Value};
 /// Most bytes of a configuration file, and of a password file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// What a configuration file may contain.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "nodes",
     "user",
     "password_file",
@@ -27,6 +27,7 @@ const KEYS: [&str; 10] = [
     "drift_factor",
     "restart_guard",
     "flush_marker",
+    "fencing_key",
 ];
 
 #[derive(clap::Args, Default)]
@@ -67,6 +68,10 @@ pub struct Options {
     /// A key that a flush deletes, too [env: MUXLOCK_FLUSH_MARKER]
     #[arg(long, value_name = "KEY")]
     flush_marker: Option<String>,
+
+    /// The key of the fencing counters [env: MUXLOCK_FENCING_KEY]
+    #[arg(long, value_name = "KEY")]
+    fencing_key: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -163,6 +168,9 @@ impl Options {
         }
         if let Some(marker) = sources.text("flush_marker", &self.flush_marker)? {
             builder = builder.flush_marker(marker);
+        }
+        if let Some(key) = sources.text("fencing_key", &self.fencing_key)? {
+            builder = builder.fencing_key(key);
         }
         Ok(Settings { builder, warnings })
     }
