@@ -135,7 +135,8 @@
 //! [`Multiplexer::keep_alive`] needs no thread.
 //!
 //! # Other kinds of lock
-//! Each is a majority round like that of a plain lock, and its guard is a [`LockGuard`].
+//! Each is a majority round like that of a plain lock. Its guard is a [`LockGuard`], except for
+//! [`reentrant`](Redlock::reentrant), whose [`ReentrantGuard`] stays on its thread.
 //!
 //! | kind | call |
 //! |---|---|
@@ -144,7 +145,7 @@
 //! | from a writer to a reader | [`downgrade`](LockGuard::downgrade) |
 //! | at most so many holders | [`semaphore`](Redlock::semaphore) |
 //! | a value of your own in the key | [`try_lock_as`](Redlock::try_lock_as) |
-//! | the same thread again, with a [`ReentrantGuard`] | [`reentrant`](Redlock::reentrant) |
+//! | the same thread again, through one [`Reentrant`] | [`reentrant`](Redlock::reentrant) |
 //!
 //! # Rules
 //! The rules that the code follows, `R1` to `R37` and others, are in `docs/rules.md` of the

@@ -24,7 +24,8 @@ use crate::token::{Fingerprint, LockToken};
 /// # Differences from `std::sync::MutexGuard`
 /// This lock expires on its own. A holder that is paused or disconnected for longer than
 /// [`remaining`](LockGuard::remaining) loses the lock without notice. The guard contains no data.
-/// The lock is not reentrant, and not fair.
+/// The lock is not reentrant. Clients that wait in the queue take turns as a rule, but `try_lock`
+/// and the first attempt of a wait may come first; see [`Waiting`](crate::Waiting).
 #[must_use = "if unused, the lock is released immediately"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
@@ -176,7 +177,7 @@ impl LockGuard {
     /// TTL. A loss is reported before the lock's validity ends. If a limit of [`KeepAlive`] is
     /// reached, that is reported as a loss too.
     ///
-    /// The thread starts with the first lock, and exits within a second after the last one.
+    /// The thread starts with the first lock, and exits one to two seconds after the last one.
     ///
     /// ```no_run
     /// use muxlock::{KeepAlive, Redlock};

@@ -1,5 +1,5 @@
 //! The thread that waits for losses of a client's kept locks, and calls `on_loss`. It exists while
-//! locks are kept, and for at most a second after the last.
+//! locks are kept, and for one to two seconds after the last.
 //!
 //! The engine renews the locks, on whichever thread runs the loop; that is this one while no other
 //! uses the client. If the thread that runs the loop is delayed, this one notices itself that a
@@ -22,7 +22,7 @@ use crate::sys::clock::Clock;
 
 /// The most locks that one client keeps alive: as many again may be acquired meanwhile.
 const LOCKS_MAX: usize = OPERATIONS_MAX / 2;
-/// The longest sleep: so long after the last lock the thread ends.
+/// The longest sleep. After the last lock, the thread ends its present sleep, and then sleeps once.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// Identifies a kept lock; never reused.
