@@ -351,10 +351,15 @@ impl File {
         };
         // A relative path begins at the folder of this file.
         let path = self.path.parent().unwrap_or(Path::new("")).join(path);
-        let password = read(&path)?;
+        // By mistake, the setting may be the password.
+        let setting = self.place_of("password_file");
+        let password = match fs::metadata(&path) {
+            Ok(_) => read(&path)?,
+            Err(error) => return Err(format!("{setting}: {error}")),
+        };
         let password = password.trim_end_matches(['\r', '\n']);
         if password.is_empty() {
-            return Err(format!("{} is empty: it should have the password", path.display()));
+            return Err(format!("{setting}: the file is empty; it should have the password"));
         }
         let credentials = format!("{}:{}@", encoded(&user), encoded(password));
         let with = |url: &str| match url.split_once("://") {

@@ -4,11 +4,11 @@ use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
-use muxlock::{Builder, Redlock, RestartGuard};
+use muxlock::{Builder, Redlock, RestartGuard, Standalone};
 use testbed::{TTL, alone};
 
 /// Our forms and those of other clients, with `{}` in the place of a password. No server is there.
-const FORMS: [&str; 78] = [
+const FORMS: [&str; 80] = [
     // Ours.
     "redis://:{}@127.0.0.1:1",
     "redis://user:{}@127.0.0.1:1/0",
@@ -33,6 +33,8 @@ const FORMS: [&str; 78] = [
     "rediss://:{}@127.0.0.1:1?ca=/nonexistent",
     "rediss://127.0.0.1:1?verify={}",
     "redis+sentinel://:{}@127.0.0.1:1,127.0.0.1:2/main",
+    "redis+sentinel://:{}@127.0.0.1:1,:{}@127.0.0.1:2/main",
+    "redis+sentinel://user:{}@127.0.0.1:1,127.0.0.1:2",
     "redis+sentinel://127.0.0.1:1/main?sentinel_password={}",
     "redis+sentinel://127.0.0.1:1/main?sentinel_password={}&x=1",
     "redis+sentinel://127.0.0.1:1/main?password={}",
@@ -161,7 +163,10 @@ fn shown(builder: Builder) -> Vec<String> {
     let mut shown = vec![format!("{builder:?}")];
     match builder.config() {
         Err(error) => shown.push(format!("{error} {error:?}")),
-        Ok(config) => shown.push(format!("{config:?}")),
+        Ok(config) => {
+            let standalone = Standalone::new(config.clone()).unwrap();
+            shown.push(format!("{config:?} {standalone:?}"));
+        }
     }
     match builder.build() {
         Err(error) => shown.push(format!("{error} {error:?}")),
@@ -230,7 +235,7 @@ mod tool {
                 0 => muxlock(&["run", "resource", "-v"]),
                 1 => muxlock(&["doctor"]),
                 2 => muxlock(&["doctor", "--json"]),
-                _ => muxlock(&["bench", "--time", "1s"]),
+                _ => muxlock(&["bench", "--for", "100ms"]),
             };
             another.args(node).args(QUICK);
             if at % 4 == 0 {
@@ -241,6 +246,23 @@ mod tool {
                 let (_, out, err) = run(command);
                 check(&format!("{command:?}"), &format!("{out}{err}"));
             }
+        }
+        // Mistakes in a file.
+        for text in [
+            "nodes = redis://:zqx@127.0.0.1:1",
+            "redis://:zqx@127.0.0.1:1",
+            "nodes = [\"redis://:zqx@127.0.0.1:1]",
+            "nodes = \"redis://:zqx@127.0.0.1:1\"",
+            "password = \"zqx\"",
+            "nodes = [\"redis://127.0.0.1:1\"]\npassword_file = \"zqx\"",
+            "nodes = [\"redis://127.0.0.1:1\"]\npassword_file = \"zqx/zqx\"",
+            "restart_guard = \"redis://:zqx@127.0.0.1:1\"",
+            "node_timeout = \"redis://:zqx@127.0.0.1:1\"",
+        ] {
+            fs::write(&path, text).unwrap();
+            let (code, out, err) = run(&mut muxlock(&["inspect", "r", "--config", file]));
+            assert_eq!(code, 2, "{text}");
+            check(text, &format!("{out}{err}"));
         }
         // One word too many, or a value of another option.
         let address = "redis://:zqx@127.0.0.1:1";
