@@ -85,6 +85,7 @@ fn forked_child_is_refused_and_what_it_drops_stays_held_by_the_parent() {
             let refused = redlock.swap(swapped.take().unwrap(), "other", TTL).unwrap_err();
             assert_eq!(refused.kind(), LockErrorKind::Forked);
             assert_eq!(lock.extend(TTL).unwrap_err().kind(), LockErrorKind::Forked);
+            assert_eq!(redlock.ready(TTL).unwrap_err().kind(), LockErrorKind::Forked);
             assert!(redlock.nodes().is_empty());
             assert_eq!(redlock.stats(), muxlock::Stats::default());
             assert_eq!(redlock.times(), muxlock::Times::default());
