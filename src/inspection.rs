@@ -102,6 +102,8 @@ pub struct NodeInspection {
     /// [`Held`](NodeOutcome::Held) if the key exists, [`Absent`](NodeOutcome::Absent) if not, and
     /// otherwise why the node did not say. A node in quarantine answers, although it has no vote.
     pub outcome: NodeOutcome,
+    /// The cause in words, as in [`NodeReport::message`](crate::NodeReport::message).
+    pub message: Option<Arc<str>>,
     /// What the node has, if it said that the key exists. `None` if its value has another type.
     pub holding: Option<Holding>,
     /// The same, if it was asked for the value.
@@ -190,7 +192,10 @@ impl fmt::Display for NodeInspection {
             },
             (NodeOutcome::Held, None) => f.write_str("the key has a value of another type"),
             (NodeOutcome::Absent, _) => f.write_str("free"),
-            (outcome, _) => outcome.fmt(f),
+            (outcome, _) => match &self.message {
+                Some(message) => write!(f, "{outcome}: {message}"),
+                None => outcome.fmt(f),
+            },
         }
     }
 }
@@ -227,6 +232,7 @@ mod tests {
 
     fn inspection(nodes: &[Said]) -> Inspection {
         let nodes = nodes.iter().enumerate().map(|(node, (outcome, holding))| NodeInspection {
+            message: None,
             node,
             address: format!("10.0.0.{node}").into(),
             outcome: *outcome,

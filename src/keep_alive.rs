@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
+use crate::outcome::NodeOutcome;
 use crate::resource::Resource;
 
 const RENEWALS_MAX_DEFAULT: u32 = 10_000;
@@ -134,8 +135,26 @@ pub struct Loss {
 }
 
 impl Loss {
+    /// The cause, in words that fit its error.
+    #[doc(hidden)]
+    pub fn reason(&self) -> String {
+        let nodes = self.error.as_ref().map_or(&[][..], LockError::nodes);
+        let has = |wanted: fn(&NodeOutcome) -> bool| {
+            nodes.iter().filter(|node| wanted(&node.outcome)).count()
+        };
+        let refused = has(|outcome| matches!(outcome, NodeOutcome::Server(_)));
+        // Those that are asked in vain are as many as the ones that refuse.
+        let is_refused = refused > 0 && refused == has(NodeOutcome::is_failure);
+        match self.cause {
+            LossCause::Unavailable if is_refused => {
+                format!("{refused} of {} masters answered with an error", nodes.len())
+            }
+            cause => cause.to_string(),
+        }
+    }
+
     fn summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lost \"{}\", {:?} left: {}", self.resource, self.remaining, self.cause)
+        write!(f, "lost \"{}\", {:?} left: {}", self.resource, self.remaining, self.reason())
     }
 }
 

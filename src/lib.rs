@@ -212,6 +212,9 @@ pub use outcome::{
     CountedFrom, NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause,
     ServerErrorKind, TlsErrorKind, Unfit,
 };
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub use outcome::{explained, explained_start, printable};
 pub use proto::{
     Cancelled, Done, Lease, NodeState, NodeStatus, Obstacle, OpId, ReleaseWith, Released, Stats,
     Waits,

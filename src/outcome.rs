@@ -18,11 +18,11 @@ pub struct NodeReport {
     /// The time from the start of the round to the outcome. `None` while the outcome is pending, or
     /// if the node was not asked.
     pub latency: Option<Duration>,
-    /// The server's error message for [`NodeOutcome::Server`], with the password and anything like
-    /// a token masked. For [`Unfit::Duplicate`], the address of the other node. For
-    /// [`NodeOutcome::Tls`], what is wrong. For [`NodeOutcome::Disconnected`], what to try if the
-    /// server never said a word. For [`NodeOutcome::Quarantined`], why the server did not store
-    /// when this client first saw it, if it counts from that.
+    /// The cause in words, where the outcome alone leaves a question: an error of the server or of
+    /// the system, the limit that was reached, the address that a Sentinel named, or what to try.
+    /// Passwords and anything like a token are masked. For [`Unfit::Duplicate`], the address of the
+    /// other node. For [`NodeOutcome::Quarantined`], why the server did not store when this client
+    /// first saw it, if it counts from that.
     pub message: Option<Arc<str>>,
     /// Why and for how long the node's votes do not count, if it is in quarantine.
     pub quarantine: Option<Quarantine>,
@@ -67,12 +67,15 @@ pub enum NodeOutcome {
     TimedOut(Phase),
     /// The connection ended or could not be made.
     Disconnected(io::ErrorKind),
+    /// This process or its machine has reached a limit of open files, threads or memory, so the
+    /// client could not try. The client tries again. [`NodeReport::message`] names the limit.
+    AtLimit,
     /// No address was found for the node's host name; see
-    /// [`Builder::resolver`](crate::Builder::resolver). The client tries again. A log record of
-    /// level `debug` has the resolver's error.
+    /// [`Builder::resolver`](crate::Builder::resolver). The client tries again.
+    /// [`NodeReport::message`] has the resolver's error.
     Unresolved,
-    /// No Sentinel has said where the master is. The client tries again. A log record of level
-    /// `debug` has the reason.
+    /// No Sentinel has said where the master is. The client tries again. [`NodeReport::message`]
+    /// has the address of each Sentinel and the reason.
     NoSentinel,
     /// The TLS handshake failed, or the encrypted connection was broken. The client closed the
     /// connection, and sent no command over one that was not verified.
@@ -110,6 +113,7 @@ impl NodeOutcome {
             | NodeOutcome::Connected => false,
             NodeOutcome::TimedOut(_)
             | NodeOutcome::Disconnected(_)
+            | NodeOutcome::AtLimit
             | NodeOutcome::Unresolved
             | NodeOutcome::NoSentinel
             | NodeOutcome::Tls(_)
@@ -136,7 +140,10 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Disconnected(io::ErrorKind::NotFound) => {
                 f.write_str("disconnected (there is no such socket file)")
             }
+            // The message has the system's words.
+            NodeOutcome::Disconnected(kind) if is_unnamed(*kind) => f.write_str("disconnected"),
             NodeOutcome::Disconnected(kind) => write!(f, "disconnected ({kind})"),
+            NodeOutcome::AtLimit => f.write_str("not tried: this process is at a limit"),
             NodeOutcome::Unresolved => f.write_str("host name does not resolve"),
             NodeOutcome::NoSentinel => f.write_str("no Sentinel says where the master is"),
             NodeOutcome::Tls(kind) => write!(f, "TLS failed ({kind})"),
@@ -150,6 +157,74 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Connected => f.write_str("connected"),
         }
     }
+}
+
+const TOO_MANY_OPEN_FILES: i32 = if cfg!(windows) { 10_024 } else { 24 };
+/// On the whole machine.
+const FILE_TABLE_FULL: i32 = 23;
+
+/// What to do if the system has refused a descriptor or memory; nothing for other errors.
+fn remedy(error: &io::Error) -> Option<&'static str> {
+    match (error.raw_os_error(), error.kind()) {
+        (Some(TOO_MANY_OPEN_FILES), _) => Some("raise the limit of open files (ulimit -n)"),
+        (Some(FILE_TABLE_FULL), _) if cfg!(unix) => {
+            Some("the whole machine has none left (fs.file-max)")
+        }
+        (_, io::ErrorKind::OutOfMemory) => Some("give it more memory"),
+        _ => None,
+    }
+}
+
+/// Whether the system has refused a descriptor or memory.
+pub(crate) fn is_limit(error: &io::Error) -> bool {
+    remedy(error).is_some()
+}
+
+/// The text of an error of the system, and what to do if a limit was reached.
+#[doc(hidden)]
+pub fn explained(error: &io::Error) -> String {
+    match remedy(error) {
+        Some(remedy) => format!("{error}: {remedy}"),
+        None => error.to_string(),
+    }
+}
+
+/// As [`explained`], for a thread or process that could not be started.
+#[doc(hidden)]
+pub fn explained_start(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => format!(
+            "{error}: raise the limit of processes and threads (ulimit -u, or that of the container)"
+        ),
+        _ => explained(error),
+    }
+}
+
+/// A text for a terminal or a log: what could control either, or hide in it, is escaped.
+#[doc(hidden)]
+pub fn printable(text: &str) -> String {
+    let is_harmful = |char: char| {
+        let directs = '\u{202a}'..='\u{202e}';
+        let isolates = '\u{2066}'..='\u{2069}';
+        let ends_line = '\u{2028}'..='\u{2029}';
+        let is_hidden = ('\u{200b}'..='\u{200f}').contains(&char) || char == '\u{feff}';
+        let is_moved = [directs, isolates, ends_line].iter().any(|range| range.contains(&char));
+        char.is_control() || is_hidden || is_moved
+    };
+    let mut shown = String::with_capacity(text.len());
+    for char in text.chars() {
+        match is_harmful(char) {
+            true => shown.extend(char.escape_default()),
+            false => shown.push(char),
+        }
+    }
+    shown
+}
+
+/// Whether the kind says nothing of the error.
+pub(crate) fn is_unnamed(kind: io::ErrorKind) -> bool {
+    // The second kind has no name that programs could use.
+    kind == io::ErrorKind::Other || kind.to_string() == "uncategorized error"
 }
 
 /// Why a server cannot vote. The client closes the connection and tries again later.
@@ -320,6 +395,9 @@ pub enum TlsErrorKind {
     ClientCertificate,
     /// Client and server have no TLS version or cipher in common.
     Version,
+    /// Clients cannot use the server's certificate, whoever signed it: for example, it is the
+    /// certificate of an authority. The message says how to make another.
+    Certificate,
     /// The server does not speak TLS. Write `redis://`, or the server's TLS port.
     NotTls,
     /// Another error; see the message.
@@ -336,6 +414,7 @@ impl fmt::Display for TlsErrorKind {
             TlsErrorKind::Revoked => "the server's certificate was revoked",
             TlsErrorKind::ClientCertificate => "the server wants another client certificate",
             TlsErrorKind::Version => "no TLS version or cipher in common",
+            TlsErrorKind::Certificate => "the server's certificate is of no use",
             TlsErrorKind::NotTls => "the server does not speak TLS",
             TlsErrorKind::Other => "other",
         })

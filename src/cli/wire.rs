@@ -5,10 +5,12 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::panic::resume_unwind;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use muxlock::testing::{Connection, Value};
-use muxlock::{Config, TlsErrorKind};
+use muxlock::{Config, TlsErrorKind, explained};
 
 /// The most bytes of a reply. The longest is a list of clients, with 400 bytes for each.
 const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -21,8 +23,8 @@ pub struct Wire(Connection);
 pub enum Failure {
     /// There is no connection, or it ended.
     Lost(ErrorKind),
-    /// There is no address, for this reason.
-    NoAddress(String),
+    /// There is no connection, for this reason.
+    Unmade(String),
     /// The master is not who it should be, or refuses this client.
     Tls(TlsErrorKind),
     /// What answers does not speak the protocol.
@@ -66,7 +68,11 @@ impl Wire {
             Ok(stream) => Ok(Wire(Connection::over(stream, REPLY_BYTES_MAX))),
             Err(error) => Err(match (tls(&error), error.get_ref()) {
                 (Some(failure), _) => failure,
-                (None, Some(why)) => Failure::NoAddress(why.to_string()),
+                (None, Some(why)) => Failure::Unmade(why.to_string()),
+                // The kind of others says what happened.
+                (None, None) if explained(&error) != error.to_string() => {
+                    Failure::Unmade(explained(&error))
+                }
                 (None, None) => Failure::Lost(error.kind()),
             }),
         }
@@ -113,7 +119,7 @@ fn failure(error: io::Error) -> Failure {
 
 /// With TLS 1.3, a server refuses a client's certificate after the handshake.
 fn tls(error: &io::Error) -> Option<Failure> {
-    error.get_ref()?.downcast_ref().copied().map(Failure::Tls)
+    error.get_ref()?.source()?.downcast_ref().copied().map(Failure::Tls)
 }
 
 impl Refusal {
@@ -167,7 +173,7 @@ impl fmt::Display for Failure {
             Failure::Lost(ErrorKind::NotFound) => f.write_str("there is no such socket file"),
             Failure::Lost(ErrorKind::UnexpectedEof) => f.write_str("it closed the connection"),
             Failure::Lost(kind) => kind.fmt(f),
-            Failure::NoAddress(why) => f.write_str(why),
+            Failure::Unmade(why) => f.write_str(why),
             Failure::Tls(kind) => write!(f, "TLS failed: {kind}"),
             Failure::Strange => f.write_str("what answers is no Redis server"),
             Failure::Refused(refusal) => refusal.fmt(f),
@@ -181,13 +187,20 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Asks several masters at the same time, each on a thread. The answers have the order of `nodes`.
+/// Asks several masters at the same time, each on a thread; one after the other if the system has
+/// no thread left. The answers have the order of `nodes`.
 pub fn ask_each<T: Send>(nodes: &[usize], ask: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let ask = &ask;
-    std::thread::scope(|scope| {
-        let asked: Vec<_> = nodes.iter().map(|node| scope.spawn(move || ask(*node))).collect();
-        let answer = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread::scope(|scope| {
+        let start = |node: &usize| {
+            let node = *node;
+            let started = thread::Builder::new().spawn_scoped(scope, move || ask(node));
+            started.map_err(|_| node)
+        };
+        let asked: Vec<_> = nodes.iter().map(start).collect();
+        let answer = |asked: Result<ScopedJoinHandle<'_, T>, usize>| match asked {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(node) => ask(node),
         };
         asked.into_iter().map(answer).collect()
     })

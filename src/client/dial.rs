@@ -1,16 +1,16 @@
 //! Blocking connections to the masters of a configuration, for the command-line tool.
 
-use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use super::{ConnectError, Redlock};
 use crate::config::{Config, NodeConfig, RestartGuard, Target};
 use crate::mux::{Dialled, Failover, ask_sentinels, dial, dial_unix};
-use crate::outcome::NodeOutcome;
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::TlsErrorKind;
+use crate::outcome::{NodeOutcome, NodeReport, explained, explained_start, printable};
 
 /// Where a master listens.
 #[doc(hidden)]
@@ -176,8 +176,8 @@ impl Config {
         let mut of = self.nodes[node].clone();
         of.tls = Some(of.tls.filter(|tls| !tls.url.is_unverified)?.later(by));
         let is_expired = |error: &io::Error| {
-            let kind = error.get_ref().and_then(|inner| inner.downcast_ref());
-            kind == Some(&TlsErrorKind::Expired)
+            let source = error.get_ref().and_then(|inner| inner.source());
+            source.and_then(|kind| kind.downcast_ref()) == Some(&TlsErrorKind::Expired)
         };
         Some(match self.dial_as(of, within) {
             Ok(_) => Ok(true),
@@ -191,6 +191,22 @@ impl Config {
     #[cfg(not(feature = "tls-no-provider"))]
     pub fn trusts_later(&self, _: usize, _: Duration, _: Duration) -> Option<io::Result<bool>> {
         None
+    }
+
+    /// What a client reports of a master that it cannot reach or use; `None` if it can, or if a
+    /// client cannot be made. It may take a little longer than the `connect_timeout`.
+    ///
+    /// # Panics
+    /// If there is no such master.
+    #[doc(hidden)]
+    pub fn unreachable(&self, node: usize) -> Option<NodeReport> {
+        let mut alone = self.clone();
+        alone.nodes = vec![self.nodes[node].clone()];
+        let client = Redlock::with_config(alone).ok()?;
+        match client.wait_until_connected() {
+            Err(ConnectError::Unavailable(error)) => error.nodes().first().cloned(),
+            Ok(()) | Err(ConnectError::Config(_)) => None,
+        }
     }
 
     fn dial_as(&self, of: NodeConfig, within: Duration) -> io::Result<Box<dyn Dialled>> {
@@ -213,27 +229,24 @@ impl Config {
             // After the deadline, no caller waits for it.
             let _ = sender.send(stream);
         };
-        std::thread::Builder::new().name("muxlock-dial".into()).spawn(connect)?;
+        std::thread::Builder::new().name("muxlock-dial".into()).spawn(connect).map_err(
+            |error| {
+                io::Error::other(format!("no thread to connect with: {}", explained_start(&error)))
+            },
+        )?;
         connected.recv_timeout(within).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
     }
 }
 
-/// Why there is no address.
-#[derive(Debug)]
-struct NoAddress(NodeOutcome);
-
-impl std::error::Error for NoAddress {}
-
-impl fmt::Display for NoAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+fn unnamed(error: io::Error) -> io::Error {
+    without_address(NodeOutcome::NoSentinel, &error)
 }
 
-fn unnamed(_: io::Error) -> io::Error {
-    io::Error::new(ErrorKind::NotFound, NoAddress(NodeOutcome::NoSentinel))
+fn unresolved(error: io::Error) -> io::Error {
+    without_address(NodeOutcome::Unresolved, &error)
 }
 
-fn unresolved(_: io::Error) -> io::Error {
-    io::Error::new(ErrorKind::NotFound, NoAddress(NodeOutcome::Unresolved))
+fn without_address(outcome: NodeOutcome, error: &io::Error) -> io::Error {
+    let why = printable(&explained(error));
+    io::Error::new(ErrorKind::NotFound, format!("{outcome}: {why}"))
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use crate::outcome::explained;
 use crate::quorum::NODES_MAX;
 use crate::validity::InvalidFactor;
 
@@ -124,7 +125,9 @@ impl fmt::Display for ConfigError {
                 write!(f, "heal is on and the restart guard of {node} is off: it must be on")
             }
             ConfigError::Tls { reason } => write!(f, "cannot set up TLS: {reason}"),
-            ConfigError::Os(error) => write!(f, "cannot set up the event loop: {error}"),
+            ConfigError::Os(error) => {
+                write!(f, "cannot set up the event loop: {}", explained(error))
+            }
         }
     }
 }

@@ -82,6 +82,10 @@ pub(crate) struct NodeConfig {
 }
 
 impl NodeConfig {
+    pub(crate) fn is_unix(&self) -> bool {
+        matches!(self.target, Target::Unix(_))
+    }
+
     /// Whether it has an address without TLS.
     pub(crate) fn is_plain_tcp(&self) -> bool {
         #[cfg(feature = "tls-no-provider")]

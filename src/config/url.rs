@@ -212,8 +212,8 @@ impl NodeUrl {
     }
 }
 
-const LIST: &str = "more addresses follow in the same text; pass each one separately (a list \
-     goes to nodes_from or MUXLOCK_NODES)";
+const LIST: &str = "more addresses follow in the same text; give each alone (--node, \
+     Builder::node), or all of them to MUXLOCK_NODES or Builder::nodes_from";
 const KNOWN_SCHEMES: &str = "redis://, unix:// and redis+sentinel://";
 const WITH_PASSWORD: &str =
     "write the password as redis://user:password@host or unix://user:password@/path";
@@ -753,8 +753,8 @@ mod tests {
             ("redis://h g", "there is white space in the host"),
             (
                 "redis://h,g",
-                "more addresses follow in the same text; pass each one separately (a list goes to \
-                 nodes_from or MUXLOCK_NODES)",
+                "more addresses follow in the same text; give each alone (--node, Builder::node), \
+                 or all of them to MUXLOCK_NODES or Builder::nodes_from",
             ),
             (
                 "redis://h, redis://g",

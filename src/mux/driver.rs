@@ -9,6 +9,7 @@ use bytes::{Buf, BytesMut};
 use log::Level;
 use mio::{Registry, Token};
 
+use super::failure::Failed;
 use super::lookup::Search;
 use super::records::Records;
 use super::socket::{Socket, Stage, UNSENT_BYTES_MAX};
@@ -18,9 +19,9 @@ use crate::config::{Config, Target};
 use crate::error::LockError;
 use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
-use crate::outcome::NodeOutcome;
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::Phase;
+use crate::outcome::{NodeOutcome, printable};
 use crate::proto::{
     Action, Cancelled, Command, Done, Engine, Lease, NodeSet, OpId, Patience, Wait,
 };
@@ -496,7 +497,7 @@ impl Driver {
     fn send_failed(&mut self, node: usize, error: &io::Error) {
         // Read again: what was written to this node before may have arrived as late as now, and no
         // debt for it may end too early.
-        self.fail(Clock.now(), node, disconnected(error));
+        self.fail(Clock.now(), node, Failed::disconnected(error));
     }
 
     fn open(&mut self, node: usize) {
@@ -516,6 +517,9 @@ impl Driver {
             Target::Address(_) | Target::Name { .. } | Target::Sentinel(_) => {
                 let addresses = &connection.addresses;
                 let address = addresses[connection.address % addresses.len()];
+                if let Target::Sentinel(_) = &self.config.nodes[node].target {
+                    self.engine.handle_located(node, &address.to_string());
+                }
                 Socket::tcp(&self.registry, token, address, &self.config.nodes[node])
             }
             Target::Unix(path) => Socket::unix(&self.registry, token, path),
@@ -539,7 +543,7 @@ impl Driver {
             // The recursion is as deep as the name has addresses, which is capped.
             self.try_address(node);
         } else {
-            self.fail(now, node, disconnected(error));
+            self.fail(now, node, Failed::disconnected(error));
         }
     }
 
@@ -575,7 +579,7 @@ impl Driver {
         }
         if socket.unsent() > 0 {
             if let Err(error) = socket.send_rest() {
-                self.fail(now, node, disconnected(&error));
+                self.fail(now, node, Failed::disconnected(&error));
                 return false;
             }
             if socket.unsent() == 0 {
@@ -600,31 +604,37 @@ impl Driver {
         }
     }
 
-    pub(super) fn fail(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
+    pub(super) fn fail(&mut self, now: Moment, node: usize, failed: impl Into<Failed>) {
         // Dropped at once, so that nothing more is written to it. The engine asks to close it
         // later.
-        if let Some(socket) = self.nodes[node].socket.take() {
-            #[cfg(feature = "tls-no-provider")]
-            if let Some(failure) = socket.tls_failure() {
-                return self.fail_tls(now, node, failure);
-            }
-            socket.abort();
-        }
-        self.engine.handle_disconnected(now, node, outcome);
+        let failed = match self.nodes[node].socket.take() {
+            Some(socket) => end(socket, failed.into()),
+            None => failed.into(),
+        };
+        let Failed { outcome, words } = failed;
         let address = &self.config.nodes[node].address;
-        self.records.note(Level::Debug, format_args!("{address}: {outcome}"));
+        match words {
+            Some(words) => {
+                self.engine.handle_failed(now, node, outcome, &words);
+                let words = printable(&words);
+                self.records.note(Level::Debug, format_args!("{address}: {outcome}: {words}"));
+            }
+            None => {
+                self.engine.handle_disconnected(now, node, outcome);
+                self.records.note(Level::Debug, format_args!("{address}: {outcome}"));
+            }
+        }
     }
 }
 
-#[cfg(feature = "tls-no-provider")]
-impl Driver {
-    fn fail_tls(&mut self, now: Moment, node: usize, failure: &Failure) {
-        let Failure { kind, message } = failure;
-        self.engine.handle_tls_failed(now, node, *kind, message);
-        let address = &self.config.nodes[node].address;
-        let outcome = NodeOutcome::Tls(*kind);
-        self.records.note(Level::Debug, format_args!("{address}: {outcome}: {message}"));
+/// Ends a connection that has failed. Returns why: TLS knows better than its socket.
+fn end(socket: Socket, failed: Failed) -> Failed {
+    #[cfg(feature = "tls-no-provider")]
+    if let Some(Failure { kind, message }) = socket.tls_failure() {
+        return Failed::with(NodeOutcome::Tls(*kind), message.clone());
     }
+    socket.abort();
+    failed
 }
 
 /// Anyone in the network can read and change what such a node and the client say.
@@ -650,10 +660,6 @@ impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         self.driver.start_over();
     }
-}
-
-pub(super) fn disconnected(error: &io::Error) -> NodeOutcome {
-    NodeOutcome::Disconnected(error.kind())
 }
 
 #[cfg(test)]

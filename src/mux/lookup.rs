@@ -6,16 +6,18 @@
 
 use std::io;
 use std::mem;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
 use mio::{Registry, Token};
 
-use super::driver::{Driver, disconnected};
+use super::driver::Driver;
+use super::failure::Failed;
 use super::sentinel::{self, Located};
 use crate::config::Target;
-use crate::outcome::{NodeOutcome, Phase};
+use crate::outcome::{NodeOutcome, Phase, explained, is_limit};
 #[cfg(not(unix))]
 pub(super) use wakeup::LOOK_INTERVAL;
 use wakeup::{Trigger, Wakeup};
@@ -35,6 +37,17 @@ pub(super) enum Search {
     Over(Located),
 }
 
+/// A lookup holds so many descriptors at a time, or fewer.
+const LOOKUP_DESCRIPTORS: usize = 4;
+
+/// The system's error, if it has no descriptors left for a lookup: resolvers then say that the name
+/// does not exist.
+pub(super) fn limit() -> Option<io::Error> {
+    let open = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+    let opened = (0..LOOKUP_DESCRIPTORS).map(open).collect::<io::Result<Vec<_>>>();
+    opened.err().filter(is_limit)
+}
+
 /// A running lookup.
 pub(super) struct Lookup {
     found: Receiver<Found>,
@@ -51,8 +64,9 @@ impl Lookup {
         token: Token,
         address: Arc<str>,
         look_up: impl FnOnce(&Receiver<()>) -> Option<Found> + Send + 'static,
-    ) -> io::Result<Lookup> {
-        let (_wakeup, trigger) = wakeup::register(registry, token)?;
+    ) -> Result<Lookup, Failed> {
+        let registered = wakeup::register(registry, token);
+        let (_wakeup, trigger) = registered.map_err(|error| Failed::disconnected(&error))?;
         let (tell, found) = sync_channel(1);
         let (_stop, stopped) = sync_channel(0);
         let run = move || {
@@ -75,7 +89,8 @@ impl Lookup {
                 log::debug!(target: "muxlock", "{address}: {failure}");
             }
         };
-        thread::Builder::new().name("muxlock-lookup".into()).spawn(run)?;
+        let thread = thread::Builder::new().name("muxlock-lookup".into());
+        thread.spawn(run).map_err(|error| Failed::no_thread(&error))?;
         Ok(Lookup { found, _stop, _wakeup })
     }
 
@@ -101,19 +116,22 @@ impl Driver {
         match search {
             Ok(lookup) => self.nodes[node].search = Search::Running(lookup),
             // A missing thread or descriptor says nothing about the name.
-            Err(error) => return self.fail(now, node, disconnected(&error)),
+            Err(failed) => return self.fail(now, node, failed),
         }
         self.nodes[node].is_awaited = true;
         self.engine.handle_connecting(now, node, Phase::Lookup);
     }
 
-    fn start_lookup(&mut self, node: usize) -> io::Result<Lookup> {
+    fn start_lookup(&mut self, node: usize) -> Result<Lookup, Failed> {
         let (token, address) = (self.token(node), Arc::clone(&self.config.nodes[node].address));
         let resolver = self.config.resolver.clone();
         match &self.config.nodes[node].target {
             Target::Name { host, port } => {
                 let (host, port) = (host.clone(), *port);
-                let look_up = move |_: &_| Some(resolver.look_up(&host, port).map(Located::from));
+                let look_up = move |_: &_| {
+                    let found = resolver.look_up(&host, port);
+                    Some(found.map(Located::from).map_err(|error| limit().unwrap_or(error)))
+                };
                 Lookup::start(&self.registry, token, address, look_up)
             }
             Target::Sentinel(_) => {
@@ -167,10 +185,16 @@ impl Driver {
         let now = self.engine.last_now();
         let connection = &mut self.nodes[node];
         connection.is_awaited = false;
-        let Ok(located) = found else {
-            let is_name = matches!(self.config.nodes[node].target, Target::Name { .. });
-            let why = if is_name { NodeOutcome::Unresolved } else { NodeOutcome::NoSentinel };
-            return self.fail(now, node, why);
+        let located = match found {
+            Ok(located) => located,
+            Err(error) => {
+                let outcome = match self.config.nodes[node].target {
+                    _ if is_limit(&error) => NodeOutcome::AtLimit,
+                    Target::Name { .. } => NodeOutcome::Unresolved,
+                    _ => NodeOutcome::NoSentinel,
+                };
+                return self.fail(now, node, Failed::with(outcome, explained(&error)));
+            }
         };
         // Continues with the address whose turn it is, at its place in the new list.
         let before = mem::replace(&mut connection.addresses, located.addresses.clone());

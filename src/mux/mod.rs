@@ -3,6 +3,7 @@
 
 mod blocking;
 mod driver;
+mod failure;
 mod lookup;
 mod reading;
 mod records;

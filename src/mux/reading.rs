@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use mio::event::Event;
 
-use super::driver::{Connection, Driver, disconnected};
+use super::driver::{Connection, Driver};
+use super::failure::Failed;
 use super::socket::{Received, Socket};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError};
@@ -181,7 +182,7 @@ impl Driver {
             // What was announced may have been the end of a watch for failovers.
             Ok(Drained::Enough) => self.ask_lookup(node),
             Ok(Drained::NotYet) => self.leave_unread(node),
-            Err(outcome) => self.fail(self.engine.last_now(), node, outcome),
+            Err(failed) => self.fail(self.engine.last_now(), node, failed),
         }
     }
 
@@ -245,16 +246,19 @@ fn drain(
     mut next: io::Result<Received>,
     to_the_end: bool,
     mut replies_left: usize,
-) -> Result<Drained, NodeOutcome> {
+) -> Result<Drained, Failed> {
     for reads_left in (0..READS_PER_TURN_MAX).rev() {
         let received = match next {
             Ok(Received::Nothing) => return Ok(Drained::Enough),
             Ok(Received::Ended) => {
-                return Err(NodeOutcome::Disconnected(io::ErrorKind::UnexpectedEof));
+                return Err(NodeOutcome::Disconnected(io::ErrorKind::UnexpectedEof).into());
             }
             Ok(received) => received,
-            Err(error) => return Err(disconnected(&error)),
+            Err(error) => return Err(Failed::disconnected(&error)),
         };
+        if engine.is_unheard(node) {
+            engine.handle_first_bytes(node, socket.reader.pending());
+        }
         // The clock is read again: otherwise a time that the server sent after our last reading
         // would look like a server clock that runs ahead.
         if engine.is_telling_time(node) {
@@ -269,14 +273,14 @@ fn drain(
                 break;
             }
             if socket.reader.is_at_push() {
-                match socket.reader.next_push().map_err(NodeOutcome::Protocol)? {
+                match socket.reader.next_push()? {
                     Some(push) => engine.handle_push(engine.last_now(), node, push),
                     None => break,
                 }
                 replies_left -= 1;
                 continue;
             }
-            match socket.reader.next().map_err(NodeOutcome::Protocol)? {
+            match socket.reader.next()? {
                 Some(reply) => engine.handle_reply(engine.last_now(), node, reply),
                 None => break,
             }

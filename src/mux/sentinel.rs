@@ -7,10 +7,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use super::blocking::{self, dial};
+use super::lookup::limit;
 use crate::config::{NodeConfig, Resolver, Sentinels, Target};
 use crate::moment::Moment;
-use crate::resp::{ANSWER_BYTES_MAX, NoMaster, SentinelMaster, answer, ask};
+use crate::outcome::{explained, printable};
+use crate::proto::foreign;
+use crate::resp::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
 
+/// So many Sentinels are named with the reason why they named no master.
+const REASONS_MAX: usize = 3;
 /// How often one of the Sentinels is asked while the node is connected.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -117,13 +122,13 @@ impl Search {
     /// But of those that have elected a master, one is among any such half. So for how long it has
     /// been the master is the least that they say. Without such a half, that is not known.
     pub(super) fn locate(&mut self) -> io::Result<Located> {
-        let mut failure = io::Error::from(ErrorKind::NotFound);
+        let mut failures = Vec::new();
         let hosts = self.sentinels.hosts.len();
         let mut all: Vec<Located> = Vec::new();
         for _ in 0..hosts {
             match self.ask_next() {
                 Ok(located) => all.push(located),
-                Err(error) => failure = error,
+                Err(error) => failures.push(error),
             }
             let Some(last) = all.last().filter(|last| !last.is_failing_over) else {
                 continue;
@@ -144,7 +149,7 @@ impl Search {
         let newest = all.into_iter().max_by_key(|it| (!it.is_failing_over, it.epoch));
         let before = |it: &Located| it.epoch.saturating_sub(u64::from(it.is_failing_over));
         let newest = newest.map(|it| Located { epoch: before(&it), ..it.for_later() });
-        newest.ok_or(failure)
+        newest.ok_or_else(|| all_of(&failures))
     }
 
     /// Asks until a Sentinel knows of a failover to another address, or the other end of `stop` is
@@ -164,10 +169,15 @@ impl Search {
     fn ask_next(&mut self) -> io::Result<Located> {
         let (host, port) = &self.sentinels.hosts[self.next % self.sentinels.hosts.len()];
         self.next = self.next.wrapping_add(1);
-        let failed =
-            |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
-        let said = self.ask(host, *port).map_err(failed)?;
-        let addresses = self.resolver.look_up(&said.host, said.port).map_err(failed)?;
+        let failed = |why: &str| {
+            // What a Sentinel says may be anything.
+            let why = printable(why);
+            io::Error::new(ErrorKind::NotFound, format!("{host}:{port}: {why}"))
+        };
+        let said = self.ask(host, *port).map_err(|why| failed(&why))?;
+        let addresses = self.resolver.look_up(&said.host, said.port).map_err(|error| {
+            failed(&format!("it names {}, which does not resolve: {}", said.host, why(&error)))
+        })?;
         let SentinelMaster { master_for, epoch, is_failing_over, .. } = said;
         let SentinelMaster { down_after, quorum, others, parallel_syncs, replicas, .. } = said;
         let failover = Failover {
@@ -183,31 +193,108 @@ impl Search {
         Ok(Located { addresses, master_for, epoch, is_failing_over, failover })
     }
 
-    fn ask(&self, host: &str, port: u16) -> io::Result<SentinelMaster> {
-        let addresses = self.resolver.look_up(host, port)?;
-        let mut stream = dial(&self.node, &addresses, self.timeout)?;
+    /// Asks one Sentinel. An error is the reason in words.
+    fn ask(&self, host: &str, port: u16) -> Result<SentinelMaster, String> {
+        let addresses = self
+            .resolver
+            .look_up(host, port)
+            .map_err(|error| format!("its name does not resolve: {}", why(&error)))?;
+        let mut stream = dial(&self.node, &addresses, self.timeout).map_err(|error| {
+            let phase = if self.node.is_plain_tcp() { "connect" } else { "TLS" };
+            self.lost(&error, phase, MAYBE_NO_TLS)
+        })?;
         let Sentinels { user, password, service, .. } = &*self.sentinels;
-        stream.write_all(&ask(user.as_deref(), password.as_deref(), service))?;
-        stream.flush()?;
+        // What it said before it closed the connection is read all the same.
+        let written = stream
+            .write_all(&ask(user.as_deref(), password.as_deref(), service))
+            .and_then(|()| stream.flush());
         let mut bytes = [0; ANSWER_BYTES_MAX];
         let mut filled = 0;
         // Each iteration reads a byte at least, before the stream's deadline.
         loop {
-            match stream.read(&mut bytes[filled..])? {
-                0 => return Err(ErrorKind::UnexpectedEof.into()),
-                count => filled += count,
-            }
-            // What a server says may repeat what it was sent, so it is not shown.
-            let refused = |why| match why {
-                NoMaster::Refused => "the Sentinel refuses, or does not know the name",
-                NoMaster::Protocol => "no answer of a Sentinel",
+            let read = match stream.read(&mut bytes[filled..]) {
+                Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+                read => read,
             };
-            let said = answer(&bytes[..filled]).map_err(|why| io::Error::other(refused(why)))?;
-            if let Some(master) = said {
-                return Ok(master);
+            let hint = if self.node.is_plain_tcp() { MAYBE_TLS } else { MAYBE_NO_TLS };
+            let hint = if filled == 0 { hint } else { "" };
+            let read = read.map_err(|error| written.as_ref().err().map_or(error, copy_of));
+            filled += read.map_err(|error| self.lost(&error, "answer", hint))?;
+            let bytes = &bytes[..filled];
+            match answer(bytes) {
+                Ok(Some(master)) => return Ok(master),
+                Ok(None) => {}
+                Err(NoMaster::Refused(refusal)) => return Err(refused(refusal, service)),
+                Err(NoMaster::Protocol) => {
+                    return Err(match foreign(bytes, password.as_deref()) {
+                        Some(why) if !matches!(bytes.first(), Some(b'+' | b'*')) => why,
+                        _ => "this is not a Sentinel: its answer is of another kind".to_owned(),
+                    });
+                }
             }
         }
     }
+
+    /// Why there is no connection, or no answer on it.
+    fn lost(&self, error: &io::Error, phase: &str, hint: &str) -> String {
+        match error.kind() {
+            ErrorKind::TimedOut => {
+                let hint = if phase == "TLS" { hint } else { "" };
+                format!("timed out ({phase}): longer than {:?}{hint}", self.timeout)
+            }
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                format!("it closed the connection{hint}")
+            }
+            _ => why(error),
+        }
+    }
+}
+
+const MAYBE_TLS: &str = " before it said a word: nothing may listen behind the port, or write \
+                         rediss+sentinel:// if this port speaks TLS";
+const MAYBE_NO_TLS: &str = "; does this port speak TLS?";
+
+fn copy_of(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}
+
+/// The text of an error, or that of the limit behind it.
+fn why(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => error.to_string(),
+        _ => limit().map_or_else(|| explained(error), |limit| explained(&limit)),
+    }
+}
+
+/// The reasons of all Sentinels.
+fn all_of(failures: &[io::Error]) -> io::Error {
+    let mut words: Vec<String> =
+        failures.iter().take(REASONS_MAX).map(ToString::to_string).collect();
+    let more = failures.len().saturating_sub(REASONS_MAX);
+    if more > 0 {
+        words.push(format!("and {more} more"));
+    }
+    io::Error::new(ErrorKind::NotFound, words.join("; "))
+}
+
+/// What a Sentinel's error means, with its code.
+fn refused(refusal: Refusal, service: &str) -> String {
+    let text = match refusal {
+        Refusal::NoPassword => "NOAUTH: it needs a password of its own: write sentinel_password=",
+        Refusal::WrongPassword => "WRONGPASS: its user or sentinel_password= is wrong",
+        Refusal::NeedlessPassword => "ERR: it has no password: leave out sentinel_password=",
+        Refusal::UnknownMaster => return format!("ERR: it does not know a master \"{service}\""),
+        Refusal::NoSentinel => {
+            "ERR unknown command: this is a server and not a Sentinel: write the Sentinel's port"
+        }
+        Refusal::Forbidden => "NOPERM: its user lacks +sentinel|master",
+        Refusal::Protected => {
+            "DENIED: it is in protected mode and answers its own machine only: give it a password"
+        }
+        Refusal::MaxClients => "ERR: it accepts no more clients: raise its maxclients",
+        Refusal::Other => "it answered with an error",
+    };
+    text.to_owned()
 }
 
 #[cfg(test)]
@@ -343,13 +430,56 @@ mod tests {
     }
 
     #[test]
-    fn failure_names_the_last_sentinel_and_not_its_words() {
-        let strange = "-WRONGPASS you sent hunter2\r\n".to_owned();
-        let host = sentinel(vec![strange]);
-        let port = host.1;
-        let error = search(vec![host]).locate().unwrap_err().to_string();
-        let words = "the Sentinel refuses, or does not know the name";
-        assert_eq!(error, format!("127.0.0.1:{port}: {words}"));
+    fn failure_names_each_sentinel_with_its_reason_and_not_its_words() {
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let table = [
+            (
+                "-WRONGPASS you sent hunter2\r\n",
+                "WRONGPASS: its user or sentinel_password= is wrong",
+            ),
+            ("-NOAUTH Authentication\r\n", "NOAUTH: it needs a password of its own: write "),
+            ("-ERR AUTH called without any password\r\n", "leave out sentinel_password="),
+            (
+                "-ERR No such master with that name\r\n",
+                "ERR: it does not know a master \"mymaster\"",
+            ),
+            ("-ERR unknown command `SENTINEL`\r\n", "this is a server and not a Sentinel"),
+            (
+                "HTTP/1.1 400 Bad\r\n",
+                "this is not a Redis server: it answered \"HTTP/1.1 400 Bad\"",
+            ),
+            ("*0\r\n", "this is not a Sentinel"),
+            ("", "it closed the connection before it said a word: nothing may listen behind"),
+        ];
+        for (answer, words) in table {
+            let (host, port) = sentinel(vec![answer.to_owned()]);
+            let error = search(vec![(host, port)]).locate().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("127.0.0.1:{port}: ")), "{error}");
+            assert!(error.contains(words) && !error.contains("hunter2"), "{error}");
+        }
+        let hosts = || (0..5).map(|_| sentinel(vec!["-NOAUTH x\r\n".to_owned()])).collect();
+        let many = search(hosts()).locate().unwrap_err().to_string();
+        assert_eq!(many.matches("NOAUTH").count(), REASONS_MAX, "{many}");
+        assert!(many.ends_with("; and 2 more"), "{many}");
+        let hosts = vec![("127.0.0.1".to_owned(), nobody.port())];
+        let error = search(hosts).locate().unwrap_err().to_string();
+        assert!(error.contains("refused"), "{error}");
+    }
+
+    /// It names an address that has none.
+    #[test]
+    fn name_that_a_sentinel_gives_is_named_if_it_does_not_resolve() {
+        let (_, port) = sentinel(vec![says("odd\u{1b}", 1)]);
+        let builder = Builder::default().node(format!("redis+sentinel://here:{port}/mymaster"));
+        let builder = builder.resolver(|host, port| match host {
+            "here" => Ok(vec![([127, 0, 0, 1], port).into()]),
+            _ => Err(io::Error::other("no such name")),
+        });
+        let config = builder.config().unwrap();
+        let mut search = Search::of(&config.nodes[0], &config.resolver, SECOND, 0);
+        let error = search.locate().unwrap_err().to_string();
+        let words = "it names odd\\u{1b}, which does not resolve: no such name";
+        assert!(error.ends_with(words), "{error}");
     }
 
     /// None that lies, or was cut off, is asked first each time.

@@ -1,13 +1,15 @@
 //! TLS of one connection: it moves bytes between a socket and rustls, which does the cryptography.
 
+use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
 use bytes::BytesMut;
+use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConnection, StreamOwned};
 
 use super::socket::{Received, Stream};
 use crate::config::NodeTls;
-use crate::outcome::TlsErrorKind;
+use crate::outcome::{NodeOutcome, TlsErrorKind};
 use crate::resp::ReplyReader;
 
 /// Reads of one turn while the connection is made; the rest follows in the next turn.
@@ -24,9 +26,47 @@ pub(super) enum Progress {
 }
 
 /// Why TLS failed, with words that may quote the server.
+#[derive(Debug)]
 pub(super) struct Failure {
     pub(super) kind: TlsErrorKind,
     pub(super) message: String,
+}
+
+impl Failure {
+    /// `is_greeted`: whether the server had chosen a version of TLS before.
+    fn of(error: &rustls::Error, is_greeted: bool) -> Failure {
+        let kind = kind_of(error, is_greeted);
+        let message = match (error, kind) {
+            (rustls::Error::InvalidCertificate(error), _) => words_of_certificate(error),
+            (_, TlsErrorKind::NotTls) => {
+                "it answered without TLS: write redis:// or the server's TLS port".to_owned()
+            }
+            (rustls::Error::AlertReceived(alert), _) => {
+                let alert = spaced(&format!("{alert:?}"));
+                match kind {
+                    TlsErrorKind::ClientCertificate => {
+                        format!("its alert is \"{alert}\": check cert= and key=")
+                    }
+                    _ => format!("its alert is \"{alert}\""),
+                }
+            }
+            _ => error.to_string(),
+        };
+        Failure { kind, message }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", NodeOutcome::Tls(self.kind), self.message)
+    }
+}
+
+/// Its source is the [`TlsErrorKind`].
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.kind)
+    }
 }
 
 /// The client's side of a connection's TLS.
@@ -142,8 +182,7 @@ impl Session {
             Err(error) => {
                 // An alert tells the server why; the connection ends, whether it arrives or not.
                 let _ = self.write_records(stream, unsent);
-                let kind = kind_of(&error, before.is_some());
-                self.failure = Some(Failure { kind, message: error.to_string() });
+                self.failure = Some(Failure::of(&error, before.is_some()));
                 Err(ErrorKind::InvalidData.into())
             }
         }
@@ -266,11 +305,11 @@ fn last_words(
     }
 }
 
-/// In place of an error of rustls, its kind, which quotes nothing.
+/// In place of an error of rustls, a [`Failure`].
 fn with_kind(error: io::Error, is_greeted: bool) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    match inner.map(|inner| kind_of(inner, is_greeted)) {
-        Some(kind) => io::Error::new(ErrorKind::InvalidData, kind),
+    match inner.map(|inner| Failure::of(inner, is_greeted)) {
+        Some(failure) => io::Error::new(ErrorKind::InvalidData, failure),
         None => error,
     }
 }
@@ -311,7 +350,64 @@ fn kind_of_certificate(error: &CertificateError) -> TlsErrorKind {
         NotValidForName | NotValidForNameContext { .. } => TlsErrorKind::WrongName,
         Revoked => TlsErrorKind::Revoked,
         UnknownIssuer | BadSignature => TlsErrorKind::Untrusted,
-        _ => TlsErrorKind::Other,
+        _ => TlsErrorKind::Certificate,
+    }
+}
+
+/// The words of a name that is written together.
+fn spaced(name: &str) -> String {
+    let (mut words, mut last) = (String::new(), ' ');
+    for char in name.chars() {
+        if char.is_ascii_uppercase() && last.is_ascii_lowercase() {
+            words.push(' ');
+        }
+        words.push(char.to_ascii_lowercase());
+        last = char;
+    }
+    words
+}
+
+/// What is wrong with a certificate, and what to do.
+fn words_of_certificate(error: &CertificateError) -> String {
+    use CertificateError::*;
+    match error {
+        UnknownIssuer => "none of the roots (ca=, or those of the system) has signed it".to_owned(),
+        BadSignature => {
+            "a root of the same name has another key: ca= may be an older root".to_owned()
+        }
+        NotValidForNameContext { expected, presented } if presented.is_empty() => {
+            let kind = if matches!(expected, ServerName::IpAddress(_)) { "IP" } else { "DNS" };
+            let name = expected.to_str();
+            format!("it has no subjectAltName: make a new one with subjectAltName={kind}:{name}")
+        }
+        BadEncoding => "it is malformed: make a new one".to_owned(),
+        // rustls has no variant of its own for these, or only in later versions.
+        _ => {
+            let name = match error {
+                Other(inner) => inner.to_string(),
+                _ => format!("{error:?}"),
+            };
+            let is = |text: &str| name.starts_with(text);
+            let advice = if is("CaUsedAsEndEntity") {
+                "it is the certificate of an authority: make the server's with \
+                 basicConstraints=CA:FALSE (openssl req -x509 makes an authority)"
+            } else if is("EndEntityUsedAsCa") {
+                "the certificate that has signed it is no authority: make that one with \
+                 basicConstraints=CA:TRUE"
+            } else if is("UnsupportedCertVersion") {
+                "it has X.509 version 1: make one of version 3 (openssl x509 -req with -extfile)"
+            } else if is("UnsupportedSignatureAlgorithm") {
+                "its signature has an algorithm that is too old or not supported: sign it with \
+                 -sha256"
+            } else if is("InvalidPurpose") {
+                "its extendedKeyUsage does not include servers: make a new one with serverAuth"
+            } else if matches!(error, Other(_)) {
+                return format!("it was refused: {name}");
+            } else {
+                return error.to_string();
+            };
+            advice.to_owned()
+        }
     }
 }
 
@@ -376,6 +472,27 @@ mod tests {
         while server.wants_write() {
             server.write_tls(socket).unwrap();
         }
+    }
+
+    /// rustls has no variants for these, and its words are for programmers.
+    #[test]
+    fn certificates_of_no_use_have_words() {
+        let words = |name: &'static str| {
+            let inner = rustls::OtherError(Arc::new(io::Error::other(name)));
+            words_of_certificate(&CertificateError::Other(inner))
+        };
+        let table = [
+            ("UnsupportedCertVersion", "make one of version 3 (openssl x509 -req with -extfile)"),
+            ("CaUsedAsEndEntity", "basicConstraints=CA:FALSE"),
+            ("EndEntityUsedAsCa", "basicConstraints=CA:TRUE"),
+            ("UnsupportedSignatureAlgorithmContext(..)", "-sha256"),
+            ("PathLenConstraintViolated", "it was refused: PathLenConstraintViolated"),
+        ];
+        for (name, text) in table {
+            assert!(words(name).contains(text), "{name}: {}", words(name));
+        }
+        assert_eq!(spaced("CertificateRequired"), "certificate required");
+        assert_eq!(spaced("UnknownCA"), "unknown ca");
     }
 
     /// The socket has nothing more, so nothing would report them.

@@ -11,9 +11,7 @@ use super::round::{Answer, Kind, Left, Lost};
 use super::{Engine, NodeSet};
 use crate::inspection::Said;
 use crate::moment::Moment;
-use crate::outcome::{
-    NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, TlsErrorKind, Unfit,
-};
+use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
 use crate::token::LockToken;
 use crate::validity::TTL_MS_MAX;
 
@@ -50,6 +48,24 @@ impl Engine {
         self.nodes[node].elected(master_for);
     }
 
+    /// Sentinels have named this address, to which the requested connection leads. It is shown in
+    /// reports.
+    pub fn handle_located(&mut self, node: usize, place: &str) {
+        self.nodes[node].located(place);
+    }
+
+    /// Whether the server has said nothing yet on a connection that is established: pass in its
+    /// first bytes with [`handle_first_bytes`](Engine::handle_first_bytes).
+    pub fn is_unheard(&self, node: usize) -> bool {
+        self.nodes[node].is_unheard()
+    }
+
+    /// The first bytes of a connection, beside the replies that they are: if the server turns out
+    /// to be no Redis server, reports show a little of them, masked.
+    pub fn handle_first_bytes(&mut self, node: usize, bytes: &[u8]) {
+        self.nodes[node].keep_first_bytes(bytes);
+    }
+
     /// The requested connection is established. If it has TLS, its handshake is over, and the
     /// server was verified.
     pub fn handle_connected(&mut self, now: Moment, node: usize) {
@@ -67,17 +83,11 @@ impl Engine {
         self.fail_node(now, node, outcome);
     }
 
-    /// TLS failed, in the handshake or later. The message says why; what of it may be secret is
-    /// masked.
-    pub fn handle_tls_failed(
-        &mut self,
-        now: Moment,
-        node: usize,
-        kind: TlsErrorKind,
-        message: &str,
-    ) {
-        self.nodes[node].keep_tls_error(message);
-        self.handle_disconnected(now, node, NodeOutcome::Tls(kind));
+    /// As [`handle_disconnected`](Engine::handle_disconnected), with words for reports, in which
+    /// what may be secret is masked.
+    pub fn handle_failed(&mut self, now: Moment, node: usize, outcome: NodeOutcome, words: &str) {
+        self.nodes[node].keep_failure(outcome, words);
+        self.handle_disconnected(now, node, outcome);
     }
 
     /// The node's name resolved to the address of the node `of`.

@@ -58,6 +58,7 @@ impl Engine {
             node: report.node,
             address: report.address,
             outcome: report.outcome,
+            message: report.message,
             holding: match said {
                 Some(Said::Holding(holding)) => Some(*holding),
                 _ => None,

@@ -62,7 +62,7 @@ pub(crate) use form::rounds_at_once;
 pub(crate) use keep::Terms;
 pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
-pub(crate) use node::{CONNECTIONS_MAX, Origin, Origins};
+pub(crate) use node::{CONNECTIONS_MAX, Origin, Origins, foreign};
 pub use node::{ErrorCounts, NodeState, NodeStatus, Obstacle, Waits};
 pub use notices::Notice;
 pub use operation::OpId;

@@ -30,7 +30,7 @@ pub(crate) use forms::{
 };
 pub use reader::ReplyReader;
 pub use resp3::Protocol;
-pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, SentinelMaster, answer, ask};
+pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
 
 /// The longest line of a reply: error messages are the longest lines that are expected.
 pub const LINE_BYTES_MAX: usize = 4 * 1024;

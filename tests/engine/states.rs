@@ -135,7 +135,7 @@ fn words_of_a_tls_error_are_reported_without_what_looks_like_a_token() {
     scenario.drain();
     let (kind, hex) = (TlsErrorKind::WrongName, "0123456789abcdef");
     let words = format!("it is for {hex}\u{0}");
-    scenario.engine.handle_tls_failed(scenario.now, 0, kind, &words);
+    scenario.engine.handle_failed(scenario.now, 0, NodeOutcome::Tls(kind), &words);
     let error = scenario.acquired().unwrap_err();
     assert_eq!(outcomes(&error), [NodeOutcome::Tls(kind)]);
     assert_eq!(error.nodes()[0].message.as_deref(), Some("it is for …"));
@@ -144,10 +144,76 @@ fn words_of_a_tls_error_are_reported_without_what_looks_like_a_token() {
     assert_eq!(status.last_message.as_deref(), Some("it is for …"));
 }
 
+/// The words of one failure are not those of the next, and a limit is named.
+#[test]
+fn words_belong_to_their_failure() {
+    let mut scenario = Scenario::new(1);
+    let message = |scenario: &mut Scenario| {
+        let error = scenario.acquired().unwrap_err();
+        error.nodes()[0].message.as_deref().map(str::to_owned)
+    };
+    scenario.try_lock();
+    scenario.drain();
+    let words = "Too many open files (os error 24)";
+    scenario.engine.handle_failed(scenario.now, 0, NodeOutcome::AtLimit, words);
+    assert_eq!(message(&mut scenario).as_deref(), Some(words));
+    scenario.pass(CONNECT_TIMEOUT);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_disconnected(scenario.now, 0, NodeOutcome::NotConnected);
+    assert_eq!(message(&mut scenario), None);
+    scenario.pass(CONNECT_TIMEOUT);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.pass(CONNECT_TIMEOUT);
+    let limit = format!("longer than connect_timeout ({CONNECT_TIMEOUT:?})");
+    assert_eq!(message(&mut scenario), Some(limit));
+}
+
+/// It is not the address of the node, and that of no Sentinel.
+#[test]
+fn address_that_sentinels_named_is_reported_with_its_failure() {
+    let mut scenario = Scenario::new(1);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.engine.handle_located(0, "10.0.0.9:7000");
+    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    let error = scenario.acquired().unwrap_err();
+    let message = error.nodes()[0].message.as_deref();
+    assert_eq!(message, Some("Sentinels named 10.0.0.9:7000"));
+    scenario.pass(CONNECT_TIMEOUT);
+    scenario.try_lock();
+    scenario.drain();
+    let words = "s1: Connection refused (os error 111)";
+    scenario.engine.handle_failed(scenario.now, 0, NodeOutcome::NoSentinel, words);
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(outcomes(&error), [NodeOutcome::NoSentinel]);
+    assert_eq!(error.nodes()[0].message.as_deref(), Some(words));
+}
+
+#[test]
+fn what_is_no_redis_server_is_told_by_its_first_bytes() {
+    let mut scenario = Scenario::new(1);
+    scenario.try_lock();
+    scenario.drain();
+    assert!(!scenario.engine.is_unheard(0));
+    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.drain();
+    assert!(scenario.engine.is_unheard(0));
+    scenario.engine.handle_first_bytes(0, b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n");
+    let malformed = NodeOutcome::Protocol(ProtocolError::Malformed);
+    scenario.engine.handle_disconnected(scenario.now, 0, malformed);
+    let error = scenario.acquired().unwrap_err();
+    let words = "this is not a Redis server: it answered \"HTTP/1.1 400 Bad Request\"";
+    assert_eq!(error.nodes()[0].message.as_deref(), Some(words));
+    assert_eq!(error.nodes()[0].outcome, malformed);
+}
+
 /// A server with TLS closes a connection without TLS, and says nothing.
 #[test]
 fn server_that_ends_a_connection_without_a_word_may_want_tls() {
-    let hint = "write rediss:// if this port speaks TLS";
+    let hint = "it closed the connection before it said a word: nothing may listen behind the \
+                port (of a proxy or a container), or write rediss:// if this port speaks TLS";
     let message = |scenario: &mut Scenario| {
         scenario.engine.handle_disconnected(scenario.now, 0, RESET);
         let error = scenario.acquired().unwrap_err();

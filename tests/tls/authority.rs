@@ -74,6 +74,16 @@ impl Authority {
         }
     }
 
+    /// The certificate of an authority that is its own, as `openssl req -x509` makes it.
+    pub fn itself(&self, names: &[&str]) -> TlsFiles {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("names as they should be");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let cert = self.write("itself.pem", params.self_signed(&key).expect("a certificate").pem());
+        TlsFiles { ca: cert.clone(), cert, key: self.write("its-key.pem", key.serialize_pem()) }
+    }
+
     /// A list that revokes the first certificate that was signed.
     pub fn revoke_first(&self) -> Vec<u8> {
         let revoked = RevokedCertParams {

@@ -39,9 +39,12 @@ fn missing_client_certificates_are_found() {
     let files = authority.sign(&["127.0.0.1"]);
     let masters = ["TLSv1.2", "TLSv1.3"]
         .map(|protocol| start(&files, &["--tls-auth-clients", "yes", "--tls-protocols", protocol]));
-    let why = "error: TLS failed: the server wants another client certificate";
+    let why = "error: TLS failed (the server wants another client certificate): its alert is";
     let found = said(&masters.each_ref().map(|master| trusting(&authority, master)));
-    assert_eq!(found, [0, 1].map(|master| format!("{master} {why}")));
+    for (master, found) in found.iter().enumerate() {
+        assert!(found.starts_with(&format!("{master} {why}")), "{found}");
+    }
+    assert_eq!(found.len(), 2);
 }
 
 #[test]
@@ -50,11 +53,11 @@ fn ports_with_and_without_tls_are_told_apart() {
     let master = start(&authority.sign(&["127.0.0.1"]), &[]);
     let plain = format!("rediss://{}?ca={}", master.addr(), authority.ca().display());
     let found = said(&[plain, format!("redis://{}", tls_addr(&master))]);
-    let silent =
-        "0 error: it did not answer within 500 ms of connecting; does this port speak TLS?";
+    let silent = "0 error: timed out (TLS handshake; does this port speak TLS?): longer than \
+         connect_timeout (500ms)";
     assert_eq!(found[0], silent);
     // It closes or resets it.
-    assert!(found[1].ends_with(": write rediss:// if this port speaks TLS"), "{found:?}");
+    assert!(found[1].ends_with("write rediss:// if this port speaks TLS"), "{found:?}");
 }
 
 #[test]

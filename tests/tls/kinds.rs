@@ -64,8 +64,8 @@ fn certificates_that_do_not_fit_are_told_apart() {
     let parameters = |url: String, more: &str| format!("{url}&{more}");
     let ca = |authority: &Authority, master| trusting(authority, master);
     let table = [
-        (ca(&other, good), TlsErrorKind::Untrusted, "UnknownIssuer"),
-        (good.tls_url().unwrap(), TlsErrorKind::Untrusted, "UnknownIssuer"),
+        (ca(&other, good), TlsErrorKind::Untrusted, "none of the roots"),
+        (good.tls_url().unwrap(), TlsErrorKind::Untrusted, "none of the roots"),
         (ca(&authority, expired), TlsErrorKind::Expired, "expired"),
         (ca(&authority, early), TlsErrorKind::NotYetValid, "not valid yet"),
         (ca(&authority, foreign), TlsErrorKind::WrongName, "redis-1"),
@@ -82,6 +82,30 @@ fn certificates_that_do_not_fit_are_told_apart() {
     }
     masters.iter().for_each(has_heard_nothing);
     locks_and_unlocks(&patient([ca(&authority, good)]).connect().unwrap());
+}
+
+/// As people make them: with the authority's own certificate, for no purpose of a server, and
+/// without a name. The words say how to make another, and are those of the tool.
+#[test]
+fn certificates_of_no_use_are_told_with_what_to_do() {
+    let authority = Authority::new();
+    let own = authority.itself(&["127.0.0.1"]);
+    let for_clients = authority.sign_with(&["127.0.0.1"], |it| {
+        it.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    });
+    let table = [
+        (&own, TlsErrorKind::Certificate, "basicConstraints=CA:FALSE"),
+        (&authority.sign(&[]), TlsErrorKind::WrongName, "subjectAltName=IP:127.0.0.1"),
+        (&for_clients, TlsErrorKind::Certificate, "make a new one with serverAuth"),
+    ];
+    for (files, kind, words) in table {
+        let master = start(files, &[]);
+        let url = format!("{}?ca={}", master.tls_url().unwrap(), files.ca.display());
+        let (found, message) = refused(&url);
+        assert_eq!(found, kind, "{message}");
+        assert!(message.contains(words) && !message.contains("Other("), "{message}");
+        has_heard_nothing(&master);
+    }
 }
 
 #[test]
@@ -109,6 +133,7 @@ fn server_that_wants_another_client_certificate_says_so() {
         for url in [url.clone(), url + &show] {
             let (kind, message) = refused(&url);
             assert_eq!(kind, TlsErrorKind::ClientCertificate, "{protocol}: {message}");
+            assert!(message.ends_with("\": check cert= and key="), "{message}");
         }
         has_heard_nothing(&master);
     }
@@ -142,18 +167,18 @@ fn answering(bytes: &'static [u8]) -> String {
 #[test]
 fn bytes_that_are_no_tls_and_alerts_are_told_apart() {
     let authority = Authority::new();
-    let table: [(&[u8], TlsErrorKind); 5] = [
-        (b"-ERR unknown command\r\n", TlsErrorKind::NotTls),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", TlsErrorKind::NotTls),
-        // Alerts: protocol version, handshake failure, internal error.
-        (&[21, 3, 1, 0, 2, 2, 70], TlsErrorKind::Version),
-        (&[21, 3, 3, 0, 2, 2, 40], TlsErrorKind::Version),
-        (&[21, 3, 3, 0, 2, 2, 80], TlsErrorKind::Other),
+    let table: [(&[u8], TlsErrorKind, &str); 5] = [
+        (b"-ERR unknown command\r\n", TlsErrorKind::NotTls, "write redis://"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", TlsErrorKind::NotTls, "answered without TLS"),
+        (&[21, 3, 1, 0, 2, 2, 70], TlsErrorKind::Version, "alert is \"protocol version\""),
+        (&[21, 3, 3, 0, 2, 2, 40], TlsErrorKind::Version, "alert is \"handshake failure\""),
+        (&[21, 3, 3, 0, 2, 2, 80], TlsErrorKind::Other, "alert is \"internal error\""),
     ];
-    for (bytes, kind) in table {
+    for (bytes, kind, words) in table {
         let url = format!("{}?ca={}", answering(bytes), authority.ca().display());
         let (found, message) = refused(&url);
         assert_eq!(found, kind, "{}: {message}", bytes.escape_ascii());
+        assert!(message.contains(words), "{message}");
     }
 }
 

@@ -55,6 +55,10 @@ fn sentinels_and_their_master_are_verified() {
     for (ca, name) in [(&other, named), (&authority, "&server_name=other.test")] {
         let error = patient([url(ca, name)]).connect().unwrap_err().to_string();
         assert!(error.contains("no Sentinel says where the master is"), "{error}");
+        assert!(
+            error.contains(&format!(": {at}: TLS failed (the server's certificate is ")),
+            "{error}"
+        );
     }
 }
 
@@ -77,5 +81,5 @@ fn doctor_asks_over_tls() {
     let (code, said) = doctor(&other);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("error    tls"), "{said}");
-    assert!(said.contains("TLS failed: the server's certificate is not trusted"), "{said}");
+    assert!(said.contains("TLS failed (the server's certificate is not trusted): none"), "{said}");
 }

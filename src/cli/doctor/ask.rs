@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use muxlock::testing::Value;
-use muxlock::{Config, Failover};
+use muxlock::{Config, Failover, NodeOutcome, NodeReport};
 
 use super::clocks::{ADVANCES_WITHIN, Sample, Times};
 use crate::cli::queue;
@@ -69,6 +69,8 @@ pub struct Plan {
 pub enum Obstacle {
     /// It did not answer, or something else answers.
     Unreachable(Failure),
+    /// The same, as a client reports it.
+    Reported(NodeOutcome, String),
     /// It needs a password, and there is none.
     NeedsPassword,
     /// It has no password, and answers its own machine only.
@@ -133,6 +135,20 @@ impl Said {
 
 /// Asks a master everything.
 pub fn ask(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> {
+    ask_all(config, node, plan).map_err(|obstacle| match obstacle {
+        // The locks' client has the words for it, of which there is one version.
+        Obstacle::Unreachable(failure) => match config.unreachable(node) {
+            Some(NodeReport { outcome, message, .. }) => {
+                let more = message.map_or_else(String::new, |message| format!(": {message}"));
+                Obstacle::Reported(outcome, format!("{outcome}{more}"))
+            }
+            None => Obstacle::Unreachable(failure),
+        },
+        obstacle => obstacle,
+    })
+}
+
+fn ask_all(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> {
     let door = door(config, node)?;
     if door == Door::Closed && config.master(node).password.is_none() {
         return Err(Obstacle::NeedsPassword);

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use muxlock::{CommonSettings, MasterSettings, Place, RestartGuard};
+use muxlock::{CommonSettings, MasterSettings, NodeOutcome, Place, RestartGuard};
 
 use super::ask::{Obstacle, Refused, Said};
 use super::finding::Severity::{Error, Note, Warning};
@@ -12,7 +12,7 @@ use super::finding::{By, Finding, Id, redis_cli};
 use crate::cli::paint::time;
 use crate::cli::wire::{Failure, RefusalKind};
 
-/// Servers before this one no longer get corrections.
+/// Servers before this one no longer receive security fixes.
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// From which part of a limit on it is warned of.
 const NEARLY_FULL_PERCENT: u64 = 80;
@@ -161,6 +161,8 @@ impl Findings<'_> {
             ) if self.subject.master.tls.is_none() => {
                 (Id::Unreachable, format!("{failure}: write rediss:// if this port speaks TLS"))
             }
+            Obstacle::Reported(NodeOutcome::Tls(_), why) => (Id::Tls, why.clone()),
+            Obstacle::Reported(_, why) => (Id::Unreachable, why.clone()),
             Obstacle::Unreachable(failure @ Failure::Tls(_)) => (Id::Tls, failure.to_string()),
             Obstacle::Unreachable(failure) => (Id::Unreachable, failure.to_string()),
             Obstacle::Slow => {
@@ -483,7 +485,7 @@ impl Findings<'_> {
             self.open(said);
         }
         if said.info("redis_version").and_then(version).is_some_and(|it| it < VERSION_MIN) {
-            let why = "it is older than 6.2, and no longer gets corrections: upgrade it";
+            let why = "it is older than 6.2, and no longer receives security fixes: upgrade it";
             self.add(Finding::new(Warning, Id::Version, why));
         }
     }

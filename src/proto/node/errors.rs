@@ -12,7 +12,11 @@ const MASK: &str = "***";
 /// A password of so many bytes is no part of a word by chance.
 const PASSWORD_LONG: usize = 8;
 /// The longest error message that is kept.
-const MESSAGE_CHARS_MAX: usize = 160;
+const MESSAGE_CHARS_MAX: usize = 400;
+/// The most that is shown of what answers in place of a Redis server.
+const FOREIGN_CHARS_MAX: usize = 40;
+/// So many characters of a password give it away.
+const PASSWORD_PART: usize = 4;
 
 /// The errors of a server.
 #[derive(Debug, Default)]
@@ -27,14 +31,15 @@ pub(super) struct Errors {
 #[derive(Debug)]
 pub(super) enum LastError {
     Server(ServerError),
-    Tls(Arc<str>),
+    /// Why the connection ended or could not be made.
+    Failure(NodeOutcome, Arc<str>),
 }
 
 impl LastError {
     pub(super) fn message(&self) -> &Arc<str> {
         match self {
             LastError::Server(error) => &error.message,
-            LastError::Tls(message) => message,
+            LastError::Failure(_, message) => message,
         }
     }
 }
@@ -50,6 +55,10 @@ impl Errors {
             NodeOutcome::Disconnected(io::ErrorKind::ConnectionRefused) => self.refused += 1,
             _ => {}
         }
+        // The words of an earlier failure are not those of this one.
+        if matches!(self.last, Some(LastError::Failure(of, _)) if of != failure) {
+            self.last = None;
+        }
     }
 
     /// Keeps an error's message for reports, without secrets: some servers repeat what they were
@@ -64,9 +73,23 @@ impl Errors {
         self.last = Some(LastError::Server(ServerError { message, ..error }));
     }
 
-    /// Keeps the words of an error of TLS. They may quote the server's certificate.
-    pub(super) fn keep_tls(&mut self, message: &str) {
-        self.last = Some(LastError::Tls(without_tokens(message).into()));
+    /// Keeps the words for a failure. They may quote the server.
+    pub(super) fn keep_failure(
+        &mut self,
+        outcome: NodeOutcome,
+        words: &str,
+        password: Option<&str>,
+    ) {
+        let words = match password {
+            Some(password) => without_password(words, password),
+            None => words.to_owned(),
+        };
+        self.keep_words(outcome, without_tokens(&words).into());
+    }
+
+    /// As above, for words that have no secret.
+    pub(super) fn keep_words(&mut self, outcome: NodeOutcome, words: Arc<str>) {
+        self.last = Some(LastError::Failure(outcome, words));
     }
 }
 
@@ -135,6 +158,47 @@ fn without_password(text: &str, password: &str) -> String {
     masked + &text[done..]
 }
 
+/// What the first bytes from a port say about what listens there; nothing if they may be from a
+/// Redis server. They may repeat what it was sent.
+pub(crate) fn foreign(bytes: &[u8], password: Option<&str>) -> Option<String> {
+    const OK: &[u8] = b"+OK\r\n";
+    const TLS_ALERT: &[u8] = &[21, 3];
+    if bytes.is_empty() || bytes[0] == b'-' || bytes.starts_with(OK) || OK.starts_with(bytes) {
+        return None;
+    }
+    if bytes.starts_with(TLS_ALERT) {
+        return Some("this port speaks TLS: write rediss://".to_owned());
+    }
+    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let line = bytes.split(is_end).next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let cut = match (password, bytes.iter().any(is_end)) {
+        // The rest of a password may follow.
+        (Some(password), false) => without_beginning_of(password, &line),
+        _ => &line,
+    };
+    // A part of a password is enough to give it away.
+    let shows_password = password.is_some_and(|password| {
+        let chars: Vec<char> = password.chars().collect();
+        let parts = chars.windows(PASSWORD_PART.min(chars.len()).max(1));
+        parts.map(String::from_iter).any(|part: String| line.contains(&part))
+    });
+    let shown = if shows_password { MASK.to_owned() } else { without_tokens(cut) };
+    let is_printable = |char: &char| !char.is_control() && *char != char::REPLACEMENT_CHARACTER;
+    let shown: String = shown.chars().filter(is_printable).take(FOREIGN_CHARS_MAX).collect();
+    Some(match shown.is_empty() {
+        true => "this is not a Redis server: it answered with bytes that are no text".to_owned(),
+        false => format!("this is not a Redis server: it answered {shown:?}"),
+    })
+}
+
+/// The text without the beginning of the password with which it ends.
+fn without_beginning_of<'a>(password: &str, text: &'a str) -> &'a str {
+    let beginnings = password.char_indices().rev().map(|(at, char)| at + char.len_utf8());
+    let mut ends = beginnings.filter_map(|length| text.strip_suffix(&password[..length]));
+    ends.next().unwrap_or(text)
+}
+
 /// The text, printable, short, and without anything that looks like a token.
 fn without_tokens(text: &str) -> String {
     let mut kept = String::new();
@@ -167,6 +231,49 @@ mod tests {
         assert_eq!(masked("pass", "pass"), "***");
         assert_eq!(masked("xsesame-openx", "sesame-open"), "x***x");
         assert_eq!(masked("ERR äpä pä", "pä"), "ERR äpä ***");
+    }
+
+    #[test]
+    fn other_servers_are_told_by_their_first_line() {
+        let table: [(&[u8], Option<&str>); 9] = [
+            (b"+OK\r\n:7\r\n", None),
+            (b"+O", None),
+            (b"-NOAUTH Authentication required.\r\n", None),
+            (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n", Some("\"HTTP/1.1 400 Bad Request\"")),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", Some("\"SSH-2.0-OpenSSH_9.2\"")),
+            (b"+OK Dovecot \"ready\"\x1b[31m.\r\n", Some("\"+OK Dovecot \\\"ready\\\"[31m.\"")),
+            (b"J\0\0\0\x0a8.0.36\0", Some("\"J\"")),
+            (&[0, 0, 18, 4, 0], Some("bytes that are no text")),
+            (&[21, 3, 3, 0, 2, 2, 70], Some("write rediss://")),
+        ];
+        for (bytes, words) in table {
+            let said = foreign(bytes, None);
+            match words {
+                Some(words) => {
+                    assert!(said.as_ref().is_some_and(|it| it.contains(words)), "{said:?}")
+                }
+                None => assert_eq!(said, None),
+            }
+        }
+        let long = foreign(&[b'x'; 5_000], None).unwrap();
+        assert!(long.ends_with(&format!("\"{}\"", "x".repeat(FOREIGN_CHARS_MAX))), "{long}");
+    }
+
+    /// It repeats what it was sent, whole, in part, or cut.
+    #[test]
+    fn words_of_other_servers_show_no_part_of_the_password() {
+        for said in ["you said AUTH sesame", "bad: sesa", "'same'"] {
+            let said = foreign(said.as_bytes(), Some("sesame")).unwrap();
+            assert!(said.ends_with("\"***\""), "{said}");
+        }
+        for (cut, shown) in
+            [("s", None), ("HTTP se", Some("\"HTTP \"")), ("HTTP", Some("\"HTTP\""))]
+        {
+            let said = foreign(cut.as_bytes(), Some("sesame")).unwrap();
+            assert!(said.ends_with(shown.unwrap_or("bytes that are no text")), "{said}");
+        }
+        let token = foreign(b"SET 0123456789abcdef0123456789abcdef01234567 x", None).unwrap();
+        assert!(!token.contains("0123456789abcdef"), "{token}");
     }
 
     #[test]

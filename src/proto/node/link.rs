@@ -1,5 +1,6 @@
 //! A node's connection: its state with its deadline, and the back-off after it was lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Node, NodeState};
@@ -56,6 +57,10 @@ pub(super) struct Link {
     is_heard: bool,
     /// Whether the last connection was established, and ended before the server said something.
     ended_unheard: bool,
+    /// What the first bytes of the last connection say, if no Redis server has sent them.
+    foreign: Option<Arc<str>>,
+    /// The address that Sentinels have named.
+    pub(super) place: Option<Arc<str>>,
     last_failure: NodeOutcome,
     connect_timeout: Duration,
 }
@@ -70,6 +75,8 @@ impl Link {
             lost_at: None,
             is_heard: false,
             ended_unheard: false,
+            foreign: None,
+            place: None,
             last_failure: NodeOutcome::NotConnected,
             connect_timeout,
         }
@@ -92,7 +99,16 @@ impl Link {
         self.ended_unheard
     }
 
+    pub(super) fn keep_foreign(&mut self, words: Option<Arc<str>>) {
+        self.foreign = words;
+    }
+
+    pub(super) fn take_foreign(&mut self) -> Option<Arc<str>> {
+        self.foreign.take()
+    }
+
     pub(super) fn become_ready(&mut self, now: Moment) {
+        self.foreign = None;
         self.state = State::Ready;
         self.ready_at = now;
     }
@@ -108,7 +124,11 @@ impl Link {
                 self.failures = 0;
             }
         }
-        self.ended_unheard = matches!(self.state, State::Handshaking { .. }) && !self.is_heard;
+        self.ended_unheard = match self.state {
+            State::Handshaking { .. } => !self.is_heard,
+            State::Connecting { phase, .. } => phase == Phase::Tls,
+            State::Idle | State::Ready | State::BackOff { .. } => false,
+        };
         self.last_failure = outcome;
         self.is_blocked = false;
         // The first reconnect after a working connection is immediate: a server may close idle
@@ -133,6 +153,16 @@ impl Node {
 
     pub(in crate::proto) fn last_failure(&self) -> NodeOutcome {
         self.link.last_failure
+    }
+
+    /// Sentinels have named this address.
+    pub(in crate::proto) fn located(&mut self, place: &str) {
+        self.link.place = Some(place.into());
+    }
+
+    /// Whether the server has said nothing on this connection yet.
+    pub(in crate::proto) fn is_unheard(&self) -> bool {
+        matches!(self.link.state, State::Handshaking { .. }) && !self.link.is_heard
     }
 
     /// Whether it is ready, and nothing has spoken against it since its last answers.
@@ -175,7 +205,7 @@ impl Node {
         // no more than one that does not accept.
         let deadline = self.link.not_over(now)?;
         self.link.state = State::Handshaking { deadline };
-        self.link.is_heard = false;
+        (self.link.is_heard, self.link.foreign) = (false, None);
         self.identity.reconnect();
         self.clock.reconnect(now);
         self.sightings.reconnect();

@@ -18,6 +18,7 @@ use clock::ServerClock;
 use debts::Debts;
 pub(crate) use debts::{CONNECTIONS_MAX, Debt, Due, Kills, Origin, Origins};
 pub use errors::ErrorCounts;
+pub(crate) use errors::foreign;
 pub(super) use errors::is_forbidden;
 use errors::{Errors, LastError};
 pub(crate) use handshake::Step;
@@ -42,7 +43,12 @@ use crate::outcome::{
 };
 
 /// What to try if a server ended the connection without a word.
-const MAYBE_TLS: &str = "write rediss:// if this port speaks TLS";
+const MAYBE_TLS: &str = "it closed the connection before it said a word: nothing may listen behind \
+                         the port (of a proxy or a container), or write rediss:// if this port \
+                         speaks TLS";
+const NOTHING_BEHIND: &str = "it closed the connection before it said a word: nothing may listen \
+                              behind the port (of a proxy or a container), or it does not speak \
+                              TLS";
 
 /// What happens to a command for a node that cannot take it at once.
 pub(super) enum Route {
@@ -154,6 +160,9 @@ impl Node {
         unsent: Vec<usize>,
         random: u64,
     ) -> Moment {
+        if let (Some(words), true) = (self.link.take_foreign(), is_of_peer(outcome)) {
+            self.errors.keep_words(outcome, words);
+        }
         self.errors.note_failure(outcome);
         self.identity.note_last_reply(self.pipeline.last_reply_at);
         self.pipeline.lose(unsent);
@@ -259,22 +268,7 @@ impl Node {
     }
 
     pub(super) fn report(&self, now: Moment, vote: Vote) -> NodeReport {
-        let message = match (vote.outcome, &self.errors.last) {
-            (NodeOutcome::Server(kind), Some(LastError::Server(error))) if error.kind == kind => {
-                Some(Arc::clone(&error.message))
-            }
-            (NodeOutcome::Tls(_), Some(LastError::Tls(message))) => Some(Arc::clone(message)),
-            (NodeOutcome::Unfit(Unfit::Duplicate), _) => {
-                let first = self.duplicate_of();
-                first.map(|first| Arc::clone(&self.config.nodes[first].address))
-            }
-            (NodeOutcome::Quarantined, _) => {
-                let key = self.config.sighting_key.as_bytes().escape_ascii();
-                self.sighting_refusal().map(|why| format!("the key {key}: {why}").into())
-            }
-            (NodeOutcome::Disconnected(_), _) if self.may_speak_tls() => Some(MAYBE_TLS.into()),
-            _ => None,
-        };
+        let message = self.words(vote.outcome);
         NodeReport {
             node: self.index,
             address: Arc::clone(&self.settings().address),
@@ -337,15 +331,76 @@ impl Node {
     }
 }
 
+/// The words for an outcome.
+impl Node {
+    fn words(&self, outcome: NodeOutcome) -> Option<Arc<str>> {
+        let words = match (outcome, &self.errors.last) {
+            (NodeOutcome::Unfit(Unfit::Duplicate), _) => {
+                let first = self.duplicate_of()?;
+                return Some(Arc::clone(&self.config.nodes[first].address));
+            }
+            (NodeOutcome::Quarantined, _) => {
+                let why = self.sighting_refusal()?;
+                let key = self.config.sighting_key.as_bytes().escape_ascii();
+                return Some(format!("the key {key}: {why}").into());
+            }
+            (NodeOutcome::Server(kind), Some(LastError::Server(error))) if error.kind == kind => {
+                Some(Arc::clone(&error.message))
+            }
+            (_, Some(LastError::Failure(of, words))) if *of == outcome => Some(Arc::clone(words)),
+            (NodeOutcome::Disconnected(_), _) if self.link.ended_unheard() => {
+                match self.settings().is_unix() {
+                    true => None,
+                    false if self.settings().is_plain_tcp() => Some(MAYBE_TLS.into()),
+                    false => Some(NOTHING_BEHIND.into()),
+                }
+            }
+            (NodeOutcome::TimedOut(phase), _) => {
+                let (name, limit) = match phase {
+                    Phase::Reply => ("node_timeout", self.config.node_timeout),
+                    _ => ("connect_timeout", self.config.connect_timeout),
+                };
+                Some(format!("longer than {name} ({limit:?})").into())
+            }
+            _ => None,
+        };
+        match &self.link.place {
+            Some(place) if is_of_place(outcome) => Some(match words {
+                Some(words) => format!("{words}; Sentinels named {place}").into(),
+                None => format!("Sentinels named {place}").into(),
+            }),
+            _ => words,
+        }
+    }
+}
+
+/// Whether it may be the failure of a server of another kind.
+fn is_of_peer(outcome: NodeOutcome) -> bool {
+    matches!(
+        outcome,
+        NodeOutcome::Protocol(_)
+            | NodeOutcome::Disconnected(_)
+            | NodeOutcome::TimedOut(Phase::Handshake)
+    )
+}
+
+/// Whether it depends on the server that answers, and counts as its failure.
+fn is_of_place(outcome: NodeOutcome) -> bool {
+    match outcome {
+        NodeOutcome::TimedOut(phase) => phase != Phase::Lookup,
+        NodeOutcome::Disconnected(_)
+        | NodeOutcome::Tls(_)
+        | NodeOutcome::Server(_)
+        | NodeOutcome::Protocol(_)
+        | NodeOutcome::Unfit(_) => true,
+        _ => false,
+    }
+}
+
 /// What may be left on the node.
 impl Node {
     fn settings(&self) -> &NodeConfig {
         &self.config.nodes[self.index]
-    }
-
-    /// Whether the last connection ended as a server ends one that should have used TLS.
-    fn may_speak_tls(&self) -> bool {
-        self.link.ended_unheard() && self.settings().is_plain_tcp()
     }
 
     /// Whether there may be times at which the node's votes do not count.
@@ -422,9 +477,16 @@ impl Node {
         self.errors.keep(error, self.config.nodes[self.index].password.as_deref());
     }
 
-    /// Keeps the words of an error of TLS, for reports.
-    pub(in crate::proto) fn keep_tls_error(&mut self, message: &str) {
-        self.errors.keep_tls(message);
+    /// Keeps the words for a failure that follows.
+    pub(in crate::proto) fn keep_failure(&mut self, outcome: NodeOutcome, words: &str) {
+        let password = self.config.nodes[self.index].password.as_deref();
+        self.errors.keep_failure(outcome, words, password);
+    }
+
+    /// Keeps what the first bytes of a connection say about who has sent them.
+    pub(in crate::proto) fn keep_first_bytes(&mut self, bytes: &[u8]) {
+        let password = self.config.nodes[self.index].password.as_deref();
+        self.link.keep_foreign(errors::foreign(bytes, password).map(Arc::from));
     }
 }
 
@@ -444,8 +506,8 @@ pub struct NodeStatus {
     pub last_outcome: Option<(NodeOutcome, Option<Duration>)>,
     /// Why its last connection ended or failed, if one did.
     pub last_failure: Option<NodeOutcome>,
-    /// The last error message of the server, with the password and anything like a token masked; or
-    /// what was wrong with its TLS, if that was later.
+    /// The last error message of the server, or the words for its last failure, whichever was
+    /// later. Passwords and anything like a token are masked.
     pub last_message: Option<Arc<str>>,
     /// Smoothed time from command to reply. Replies after the `node_timeout` are left out, and
     /// replies that the client read late, without knowing when they arrived.
