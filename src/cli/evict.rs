@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use muxlock::testing::Value;
-use muxlock::{Config, Holding, Inspection, NodeOutcome, quorum};
+use muxlock::{Config, Holding, Inspection, NodeOutcome, printable, quorum};
 
+use super::inspect::why_unsaid;
 use super::options::Options;
 use super::stopwatch::random;
 use super::wire::{Failure, Wire, ask_each};
@@ -109,7 +110,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let mut text = String::new();
     for (node, seen) in inspection.nodes().iter().enumerate() {
         let answer = asked.iter().position(|it| *it == node).map(|at| &answers[at]);
-        let said = answer.map_or_else(|| seen.outcome.to_string(), said);
+        let said = answer.map_or_else(|| why_unsaid(seen), said);
         text.push_str(&format!("{}  {said}\n", seen.address));
     }
     let (last, code) = args.verdict(config.nodes(), &answers, &holder);
@@ -153,7 +154,8 @@ impl Args {
 
     /// The last line, and the exit code.
     fn verdict(&self, total: usize, answers: &[Answer], holder: &Holder) -> (String, u8) {
-        let (resource, holder, quorum) = (&self.resource, &holder.shown, quorum(total));
+        let (resource, holder) = (printable(&self.resource), printable(&holder.shown));
+        let quorum = quorum(total);
         let count = |wanted: &[Did]| {
             answers.iter().filter(|it| it.as_ref().is_ok_and(|it| wanted.contains(&it.0))).count()
         };
@@ -214,7 +216,7 @@ impl Args {
         }
         let what = match self.now {
             true => self.danger(&holder, left),
-            false => format!("This takes {} from {}.", self.resource, holder.shown),
+            false => format!("This takes {} from {}.", printable(&self.resource), holder.shown),
         };
         let _ = write!(io::stderr(), "{what}\nType the resource's name to go on: ");
         let mut typed = String::new();
@@ -227,7 +229,7 @@ impl Args {
     }
 
     fn danger(&self, holder: &Holder, left: Option<Duration>) -> String {
-        let (resource, holder) = (&self.resource, &holder.shown);
+        let (resource, holder) = (printable(&self.resource), printable(&holder.shown));
         let (left, end) = match left {
             Some(left) => (
                 format!("for another {:.1} s", left.as_secs_f64()),

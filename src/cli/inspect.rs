@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::{Config, Inspection, NodeInspection, NodeOutcome, Redlock, quorum};
+use muxlock::{Config, Inspection, NodeInspection, NodeOutcome, Redlock, printable, quorum};
 use serde_json::{Value, json};
 
 use super::options::{Options, duration};
@@ -212,18 +212,39 @@ fn queue_as_text(address: &str, queue: &Result<Queue, Failure>) -> String {
     text
 }
 
+/// The value of a key after an eviction, as far as it is shown.
+pub const EVICTED: &[u8] = b"evicted:";
+pub const TAKEN_WITH: &str = "muxlock evict --now takes it";
+
+/// Whether so many masters have a key that never expires that the rest is no quorum.
+pub fn never_expires(inspection: &Inspection) -> bool {
+    let nodes = inspection.nodes();
+    let is_endless =
+        |node: &&NodeInspection| node.holding.is_some_and(|it| it.expires_in().is_none());
+    nodes.iter().filter(is_endless).count() > nodes.len() - quorum(nodes.len())
+}
+
+/// Why a node did not say what it has.
+pub fn why_unsaid(node: &NodeInspection) -> String {
+    match &node.message {
+        Some(message) => format!("{}: {message}", node.outcome),
+        None => node.outcome.to_string(),
+    }
+}
+
 /// What a node said, if it has no value to show.
 fn said(node: &NodeInspection) -> String {
     match node.outcome {
         NodeOutcome::Absent => "free".to_owned(),
         NodeOutcome::Held if node.holding.is_some() => "held".to_owned(),
         NodeOutcome::Held => "a value of another type".to_owned(),
-        outcome => outcome.to_string(),
+        _ => why_unsaid(node),
     }
 }
 
 /// Who holds it, in one line.
 fn summary(resource: &str, seen: &Seen) -> String {
+    let resource = printable(resource);
     let inspection = &seen.inspection;
     let nodes = inspection.nodes();
     let total = nodes.len();
@@ -232,7 +253,15 @@ fn summary(resource: &str, seen: &Seen) -> String {
         let has_it =
             |node: &&NodeInspection| node.holding.is_some_and(|holding| holding.holder() == holder);
         let count = nodes.iter().filter(has_it).count();
+        if holder.as_bytes() == EVICTED {
+            let free = inspection.free_in().map(|left| format!("; free in {}", seconds(left)));
+            let free = free.unwrap_or_default();
+            return format!("{resource} was evicted on {count} of {total}{free}");
+        }
         let free = match inspection.free_in() {
+            _ if never_expires(inspection) => {
+                format!("it never expires: no TTL ({TAKEN_WITH})")
+            }
             Some(left) => {
                 format!("free for others in {} at the latest unless renewed", seconds(left))
             }
@@ -247,6 +276,10 @@ fn summary(resource: &str, seen: &Seen) -> String {
         let answered = keys + nodes.iter().filter(|it| it.outcome == NodeOutcome::Absent).count();
         return format!("unknown: only {answered} of {total} masters answered");
     }
+    let is_other = |(node, shares): &(&NodeInspection, &Option<Shares>)| {
+        node.outcome == NodeOutcome::Held && node.holding.is_none() && shares.is_none()
+    };
+    let others = nodes.iter().zip(&seen.shares).filter(is_other).count();
     // Without one of them, a key never expires.
     let held = nodes.iter().filter(|node| node.outcome == NodeOutcome::Held);
     let left: Option<Vec<_>> = held.map(|node| node.holding?.expires_in()).collect();
@@ -258,6 +291,9 @@ fn summary(resource: &str, seen: &Seen) -> String {
         }
         (_, Some(Duration::ZERO), None) => {
             format!("{resource} is free; leftovers on {keys} of {total}, one without a TTL")
+        }
+        _ if others >= quorum(total) => {
+            format!("{resource} is no lock: its key has another type on {others} of {total}")
         }
         _ => format!("{resource} is split: {keys} of {total} have a key, and no holder a quorum"),
     }

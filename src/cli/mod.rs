@@ -28,6 +28,7 @@ use std::process::{self, ExitCode};
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
+use muxlock::{explained, printable};
 use options::shown;
 
 /// The same as clap's code for bad usage: nothing was done.
@@ -80,7 +81,8 @@ pub fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         // If this fails too, there is no way to report it.
-        let _ = writeln!(io::stderr(), "muxlock: {error}");
+        let text: Vec<String> = explained(&error).lines().map(printable).collect();
+        let _ = writeln!(io::stderr(), "muxlock: {}", text.join("\n"));
         ExitCode::from(NOT_STARTED)
     })
 }

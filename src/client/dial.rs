@@ -6,7 +6,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use super::{ConnectError, Redlock};
-use crate::config::{Config, NodeConfig, RestartGuard, Target};
+use crate::config::{Config, NodeConfig, RestartGuard, Sentinels, Target};
 use crate::mux::{Dialled, Failover, ask_sentinels, dial, dial_unix};
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::TlsErrorKind;
@@ -25,6 +25,9 @@ pub enum Place {
         host: String,
         port: u16,
         service: String,
+        /// The user whom the Sentinels know, if they have a password.
+        user: Option<String>,
+        has_password: bool,
     },
 }
 
@@ -107,8 +110,11 @@ impl Config {
                 Target::Name { host, port } => Place::Tcp { host: host.clone(), port: *port },
                 Target::Unix(path) => Place::Unix(path.clone()),
                 Target::Sentinel(sentinels) => {
-                    let ((host, port), service) = (&sentinels.hosts[0], &sentinels.service);
-                    Place::Sentinel { host: host.clone(), port: *port, service: service.clone() }
+                    let (host, port) = sentinels.hosts[0].clone();
+                    let Sentinels { service, user, password, .. } = &**sentinels;
+                    let (service, user) = (service.clone(), user.clone());
+                    let has_password = password.is_some();
+                    Place::Sentinel { host, port, service, user, has_password }
                 }
             },
             user: user.as_deref(),

@@ -23,7 +23,7 @@ use crate::moment::Moment;
 use crate::outcome::Phase;
 use crate::outcome::{NodeOutcome, printable};
 use crate::proto::{
-    Action, Cancelled, Command, Done, Engine, Lease, NodeSet, OpId, Patience, Wait,
+    Action, Cancelled, Command, Done, Engine, Lease, NodeSet, Notice, OpId, Patience, Wait,
 };
 use crate::resource::Resource;
 use crate::resp::{self, Protocol};
@@ -463,7 +463,16 @@ impl Driver {
         while let Some((node, notice)) = self.engine.poll_notice() {
             let address = &self.config.nodes[node].address;
             let level = if notice.is_good() { Level::Info } else { Level::Warn };
-            self.records.note(level, format_args!("{address}: {notice}"));
+            let words = match notice {
+                Notice::Silent(outcome) => self.engine.words(node, outcome),
+                _ => None,
+            };
+            match words {
+                Some(words) => {
+                    self.records.note(level, format_args!("{address}: {notice}: {words}"))
+                }
+                None => self.records.note(level, format_args!("{address}: {notice}")),
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The inputs about one node: its connection and the replies on it, and what follows from them for
 //! rounds and operations.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::{Grant, Push, Reply, ServerError};
@@ -322,6 +323,11 @@ impl Engine {
     /// Whether there are notices for the operator of a node.
     pub fn has_notices(&self) -> bool {
         self.nodes.has_notices()
+    }
+
+    /// The words for an outcome of the node, as its reports have them.
+    pub fn words(&self, node: usize, outcome: NodeOutcome) -> Option<Arc<str>> {
+        self.nodes[node].words(outcome)
     }
 
     /// The next notice for the operator of a node, with the node's index.

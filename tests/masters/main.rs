@@ -32,6 +32,8 @@ mod hand_over;
 mod inspect;
 #[cfg(target_os = "linux")]
 mod keep_alive;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod limits;
 mod masters;
 mod messages;
 mod names;

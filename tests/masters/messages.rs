@@ -1,9 +1,11 @@
 //! The exact words for mistakes that users make, from real servers.
 
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use muxlock::testing::{Master, Masters};
-use muxlock::{LockErrorKind, NodeState, Redlock, RestartGuard};
+use muxlock::{Builder, LockErrorKind, NodeState, Redlock, RestartGuard};
 use testbed::{PATIENT, Sentinel, TTL, all_ready, patient, soon};
 
 /// What a lock on this one server fails with, up to the node.
@@ -27,6 +29,7 @@ fn wrong_passwords_are_named_and_not_shown() {
     let table = [
         (format!("redis://:secret@{open}"), "the server has no password; leave it out"),
         (format!("redis://:secret@{closed}"), "WRONGPASS: the user or the password is wrong"),
+        (format!("redis://:wrong@{closed}"), "WRONGPASS: the user or the password is wrong"),
         (format!("redis://admin:sesame@{closed}"), "WRONGPASS: the user or the password is wrong"),
         (format!("redis://{closed}"), "NOAUTH Authentication required."),
     ];
@@ -58,6 +61,139 @@ fn servers_that_are_no_independent_masters_are_named() {
     masters[0].query(&[b"REPLICAOF", b"127.0.0.1", port.as_bytes()]).unwrap();
     let text = "unfit (a replica; list independent masters only)";
     soon("it is a replica", || refused(&masters[0].url()) == text);
+}
+
+/// A port that answers everyone with these bytes, and then closes. The first ones it says at once.
+fn stranger(at_once: &'static [u8], answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut peer in listener.incoming().map_while(Result::ok) {
+            let is_told = peer.write_all(at_once).is_ok();
+            if is_told && !answer.is_empty() && peer.read(&mut [0; 4_096]).is_ok() {
+                let _ = peer.write_all(answer);
+            }
+        }
+    });
+    format!("redis://:hunter22@127.0.0.1:{port}")
+}
+
+#[test]
+fn what_is_no_redis_server_is_named_with_what_it_says_but_no_secret() {
+    let silent = "it closed the connection before it said a word: nothing may listen behind the \
+                  port (of a proxy or a container), or write rediss:// if this port speaks TLS";
+    let not_redis = "this is not a Redis server: it answered ";
+    let table: [(String, &str, &str); 5] = [
+        (
+            stranger(b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+            not_redis,
+            "\"HTTP/1.1 400 Bad Request\"",
+        ),
+        (stranger(b"SSH-2.0-OpenSSH_9.2\r\n", b"x"), not_redis, "\"SSH-2.0-OpenSSH_9.2\""),
+        (stranger(b"", b"you sent AUTH hunter22\r\n"), not_redis, "\"***\""),
+        (
+            stranger(b"", b"\x15\x03\x03\x00\x02\x02\x46"),
+            "this port speaks TLS: write ",
+            "rediss://",
+        ),
+        (stranger(b"", b""), silent, ""),
+    ];
+    for (url, words, quoted) in table {
+        let said = refused(&url);
+        assert!(said.ends_with(&format!("{words}{quoted}")), "{said}");
+        assert_doctor_says(&url, words);
+    }
+}
+
+/// The tool has no other words.
+#[cfg(feature = "cli")]
+#[track_caller]
+fn assert_doctor_says(url: &str, words: &str) {
+    let mut doctor = super::cli::muxlock(&["doctor", "--json", "--read-only", "--node", url]);
+    let (code, out, _) = super::cli::run(&mut doctor);
+    let json: serde_json::Value = serde_json::from_str(&out).expect(&out);
+    let findings = json["findings"].as_array().unwrap();
+    let has = |it: &serde_json::Value| it["why"].as_str().is_some_and(|why| why.contains(words));
+    assert!(code == 1 && findings.iter().any(has), "{words}: {out}");
+    assert!(!out.contains("hunter22"), "{out}");
+}
+
+#[cfg(not(feature = "cli"))]
+fn assert_doctor_says(_: &str, _: &str) {}
+
+#[test]
+fn limits_that_were_too_short_are_named() {
+    let masters = Masters::start(1).unwrap();
+    let builder = Redlock::builder().nodes(masters.urls()).restart_guard(RestartGuard::Off);
+    let short = Duration::from_millis(300);
+    let redlock = all_ready(&builder.node_timeout(short).connect_timeout(short));
+    masters[0].freeze().unwrap();
+    let reply = redlock.try_lock("report", TTL).unwrap_err().to_string();
+    assert!(reply.contains("timed out (reply): longer than node_timeout (300ms)"), "{reply}");
+    let late = Redlock::builder().nodes(masters.urls()).connect_timeout(short).connect();
+    let late = late.unwrap_err().to_string();
+    assert!(late.contains("timed out (handshake): longer than connect_timeout (300ms)"), "{late}");
+}
+
+#[test]
+fn resolver_that_panics_or_fails_is_quoted() {
+    let said = |builder: Builder| {
+        let error = builder.node("redis://name").connect().unwrap_err().to_string();
+        error.split_once("host name does not resolve: ").expect(&error).1.to_owned()
+    };
+    let panics = said(Redlock::builder().resolver(|_, _| panic!("odd")));
+    assert!(panics.starts_with("the resolver panicked"), "{panics}");
+    let failed = said(Redlock::builder().resolver(|_, _| Err(io::Error::other("no \u{1b}zone"))));
+    assert!(failed.starts_with("no zone"), "{failed}");
+}
+
+/// Why no Sentinel names the master: for each, with its address, and in the tool too.
+#[test]
+fn causes_at_a_sentinel_are_named() {
+    let server = Master::start().unwrap();
+    let monitor = |more: &str| {
+        let sentinel = Sentinel::start(&format!(
+            "sentinel monitor mymaster 127.0.0.1 {} 1\n{more}",
+            server.port()
+        ));
+        let port = sentinel.port();
+        soon("it accepts connections", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        (sentinel, port)
+    };
+    let (_open, open) = monitor("");
+    let (_closed, closed) = monitor("requirepass sesame\n");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let table = [
+        (
+            closed,
+            "mymaster",
+            "",
+            "NOAUTH: it needs a password of its own: write sentinel_password=",
+        ),
+        (closed, "mymaster", "&sentinel_password=hunter22", "WRONGPASS: "),
+        (open, "mymaster", "&sentinel_password=hunter22", "leave out sentinel_password="),
+        (open, "master01", "", "ERR: it does not know a master \"master01\""),
+        (server.port(), "mymaster", "", "this is a server and not a Sentinel"),
+        (nobody, "mymaster", "", "Connection refused (os error"),
+    ];
+    for (port, name, parameter, words) in table {
+        let url = format!("redis+sentinel://127.0.0.1:{port}/{name}?durable=no{parameter}");
+        let said = refused(&url);
+        let begins = format!("no Sentinel says where the master is: 127.0.0.1:{port}: ");
+        assert!(said.starts_with(&begins) && said.contains(words), "{said}");
+        assert!(!said.contains("hunter22"), "{said}");
+        assert_doctor_says(&url, words);
+    }
+    // The one that it names is down.
+    let address = server.addr();
+    drop(server);
+    let url = format!("redis+sentinel://127.0.0.1:{open}/mymaster");
+    let said = refused(&url);
+    assert!(
+        said.contains("refused") && said.ends_with(&format!("Sentinels named {address}")),
+        "{said}"
+    );
+    assert_doctor_says(&url, &format!("Sentinels named {address}"));
 }
 
 #[test]

@@ -419,6 +419,85 @@ fn lock_that_is_evicted_ends_the_command() {
     assert!(err.contains("; the command gets SIGTERM now and SIGKILL in "), "{err}");
 }
 
+/// All masters have answered, so they were not late.
+#[test]
+fn loss_by_refusals_is_no_loss_by_silence() {
+    let (masters, _redlock, list) = start();
+    let mut child = guarded(&list, &["--ttl", "3s", "r", "-c", "echo ready; sleep 60"]);
+    let mut child = Running::start(&mut child);
+    assert_eq!(first_line(&mut child.0), "ready");
+    for master in masters.iter() {
+        master.query(&[b"ACL", b"SETUSER", b"default", b"-eval"]).unwrap();
+    }
+    let (code, _, err) = child.end();
+    assert_eq!(code, 120, "{err}");
+    // Two are enough to decide it.
+    assert!(err.contains(" of 3 masters answered with an error ("), "{err}");
+    assert!(!err.contains("in time"), "{err}");
+}
+
+/// Waiting for a key without an end is in vain, and an eviction is no holder.
+#[test]
+fn key_that_never_expires_and_one_that_was_evicted_are_told() {
+    let (masters, _redlock, list) = start();
+    let set = |words: &[&[u8]]| masters.iter().for_each(|it| drop(it.query(words).unwrap()));
+    let inspect = |name| run(muxlock(&["inspect", name]).env("MUXLOCK_NODES", &list)).1;
+    set(&[b"SET", b"old", b"worker-3"]);
+    let words = "it never expires: no TTL (muxlock evict --now takes it)\n";
+    let (code, _, err) = run(&mut guarded(&list, &["old", "true"]));
+    assert!(code == 121 && err.ends_with(words), "{err}");
+    let seen = inspect("old");
+    assert!(seen.ends_with(words), "{seen}");
+    // The others are a quorum that becomes free.
+    masters[0].query(&[b"PEXPIRE", b"old", b"20000"]).unwrap();
+    assert!(inspect("old").ends_with(words));
+    masters[1].query(&[b"PEXPIRE", b"old", b"20000"]).unwrap();
+    assert!(inspect("old").contains("; free for others in "));
+    let (_, _, err) = run(&mut guarded(&list, &["old", "true"]));
+    assert!(err.ends_with("(--wait 30s would wait)\n"), "{err}");
+
+    set(&[b"SET", b"taken", b"evicted:0123456789abcdef", b"PX", b"20000"]);
+    let (_, _, err) = run(&mut guarded(&list, &["taken", "true"]));
+    assert!(err.starts_with("muxlock: contended: taken was evicted; free in "), "{err}");
+    let seen = inspect("taken");
+    assert!(seen.contains("\ntaken was evicted on 3 of 3; free in "), "{seen}");
+
+    set(&[b"HSET", b"map", b"a", b"b"]);
+    let seen = inspect("map");
+    assert!(seen.ends_with("\nmap is no lock: its key has another type on 3 of 3\n"), "{seen}");
+}
+
+#[test]
+fn names_cannot_control_a_terminal() {
+    let (masters, _redlock, list) = start();
+    let name = "ev\u{1b}[31mil\nx\u{202e}";
+    let shown = "ev\\u{1b}[31mil\\nx\\u{202e}";
+    let said = |command: &mut Command, lines: usize| {
+        let (_, out, err) = run(command);
+        let text = format!("{out}{err}");
+        assert!(text.contains(shown) || text.contains(r"ev\x1b[31mil\nx"), "{text}");
+        let is_harmless = |char: char| char == '\n' || !char.is_control() && char != '\u{202e}';
+        assert!(text.chars().all(is_harmless), "{text:?}");
+        assert!(text.lines().count() <= lines, "{text}");
+    };
+    let tool = |args: &[&str]| {
+        let mut tool = muxlock(args);
+        tool.env("MUXLOCK_NODES", &list);
+        tool
+    };
+    said(&mut guarded(&list, &["-v", name, "true"]), 2);
+    said(&mut guarded(&list, &["--slots", "1", "-v", name, "true"]), 2);
+    said(&mut tool(&["inspect", name]), 4);
+    for master in masters.iter() {
+        master.query(&[b"SET", name.as_bytes(), b"\x1b[0mother", b"PX", b"60000"]).unwrap();
+    }
+    said(&mut guarded(&list, &[name, "true"]), 1);
+    said(&mut tool(&["inspect", name]), 4);
+    said(&mut tool(&["evict", name, "--holder", "a"]), 4);
+    said(&mut tool(&["evict", name, "--holder", "\\x1b[0mothe"]), 4);
+    said(&mut guarded(&list, &["other", &format!("/no/{name}")]), 1);
+}
+
 /// Whatever happens to the lock afterwards.
 #[test]
 fn lock_that_was_taken_is_told_with_at_least_too() {

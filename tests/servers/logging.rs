@@ -270,7 +270,10 @@ fn operator_is_told_when_a_master_stops_and_when_it_votes_again() {
         let address = urls[0].strip_prefix("redis://").unwrap();
         let told = TOLD.lock().unwrap().clone();
         let expected = [
-            format!("WARN {address}: does not vote: server error (not authenticated)"),
+            format!(
+                "WARN {address}: does not vote: server error (not authenticated): \
+                 NOAUTH Authentication required."
+            ),
             format!("INFO {address}: votes again"),
         ];
         assert_eq!(told, expected);

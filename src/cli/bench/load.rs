@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use muxlock::mio::{Events, Poll, Token};
 use muxlock::{
     Config, Done, Lease, LockError, LockErrorKind, Multiplexer, NodeOutcome, NodeState, NodeStatus,
-    OpId, Redlock, Released,
+    OpId, Redlock, Released, explained_start,
 };
 
 use super::spread::Spread;
@@ -146,7 +147,7 @@ impl Pace<'_> {
 }
 
 /// Each thread takes one lock at a time, with one client.
-pub fn on_threads(redlock: &Redlock, nodes: usize, load: &Load) -> Tally {
+pub fn on_threads(redlock: &Redlock, nodes: usize, load: &Load) -> io::Result<Tally> {
     let pace = Pace::new(load);
     let one = &|i: usize| {
         let (resource, mut tally) = (format!("{}:{i}", load.prefix), Tally::new(nodes));
@@ -165,15 +166,18 @@ pub fn on_threads(redlock: &Redlock, nodes: usize, load: &Load) -> Tally {
         tally
     };
     let mut all = Tally::new(nodes);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..load.at_once).map(|i| scope.spawn(move || one(i))).collect();
-        for thread in threads {
+    let started = thread::scope(|scope| {
+        let start = |i| thread::Builder::new().spawn_scoped(scope, move || one(i));
+        let threads: io::Result<Vec<_>> = (0..load.at_once).map(start).collect();
+        for thread in threads? {
             all.add_all(&thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
+        Ok(())
     });
+    started.map_err(|error: io::Error| io::Error::other(explained_start(&error)))?;
     redlock.shutdown(DRAIN);
     all.measured(redlock.nodes().into_iter());
-    all
+    Ok(all)
 }
 
 /// One thread runs an event loop, in which many are under way.

@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let redlock = builder.connect().map_err(io::Error::other)?;
     let tally = match args.in_flight {
         Some(_) => in_flight(config.clone(), &load)?,
-        None => on_threads(&redlock, config.nodes(), &load),
+        None => on_threads(&redlock, config.nodes(), &load)?,
     };
     let text = match args.json {
         true => format!("{}\n", as_json(&config, &load, &tally)),

@@ -113,11 +113,16 @@ pub enum By {
 pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String {
     let mut line = vec!["redis-cli".to_owned()];
     // The shell asks a Sentinel where the master is.
-    if let Place::Sentinel { host, port, service } = &master.place {
+    if let Place::Sentinel { host, port, service, user, has_password } = &master.place {
         let ask = "--raw SENTINEL GET-MASTER-ADDR-BY-NAME";
         let (host, service) = (quoted(host), quoted(service));
         // A Sentinel has another password, or none.
-        let cli = format!("env -u REDISCLI_AUTH redis-cli{}", tls(master));
+        let auth = match has_password {
+            true => "REDISCLI_AUTH=\"$SENTINEL_AUTH\"",
+            false => "-u REDISCLI_AUTH",
+        };
+        let user = user.as_ref().map_or_else(String::new, |it| format!(" --user {}", quoted(it)));
+        let cli = format!("env {auth} redis-cli{}{user}", tls(master));
         let asked = format!("{cli} -h {host} -p {port} {ask} {service}");
         line.push(format!("-h \"$({asked} | head -n 1)\" -p \"$({asked} | tail -n 1)\""));
     }
@@ -201,6 +206,10 @@ mod tests {
         let expected = format!("redis-cli {place} --user app PING");
         let url = "redis+sentinel://app:sesame@s1,s2/a";
         assert_eq!(line(url, By::User, &["PING"]), expected);
+        let own = line(&format!("{url}?sentinel_user=s&sentinel_password=x"), By::User, &["PING"]);
+        let ask = ask.replace("-u REDISCLI_AUTH", "REDISCLI_AUTH=\"$SENTINEL_AUTH\"");
+        let ask = ask.replace("redis-cli ", "redis-cli --user s ");
+        assert!(own.contains(&format!("-h \"$({ask} | head -n 1)\"")), "{own}");
         assert_eq!(quoted("it's $(x)"), r"'it'\''s $(x)'");
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::{Config, quorum};
+use muxlock::{Config, Place, quorum};
 use serde_json::{Value, json};
 
 use super::ask::{Obstacle, Said};
@@ -143,6 +143,11 @@ pub fn text(config: &Config, answers: &[Result<Said, Obstacle>], report: &Report
     if report.findings.iter().any(|finding| finding.fix.is_some()) {
         if (0..config.nodes()).any(|node| config.master(node).password.is_some()) {
             tail.push("The commands have no password: set REDISCLI_AUTH to it.");
+        }
+        let is_closed =
+            |node| matches!(config.master(node).place, Place::Sentinel { has_password: true, .. });
+        if (0..config.nodes()).any(is_closed) {
+            tail.push("Set SENTINEL_AUTH to the password of the Sentinels.");
         }
         if report.findings.iter().any(|it| it.fix.as_ref().is_some_and(|fix| is_setting(fix))) {
             tail.push(

@@ -23,9 +23,11 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, close, dup2_stdin, dup2_stdout, getpid, pipe2};
 
+use muxlock::explained;
+
 use super::command::{Change, KILLED_MAX, LOOK_AGAIN, look};
 use super::family::{self, Family, adopt_orphans, reap_orphans};
-use super::stub::{self, Environment, Mask, SELF};
+use super::stub::{self, Environment, Mask, SELF, unstarted};
 use super::timer::{Timer, since_boot};
 use super::voice::{self, say};
 use super::{FAILED, seconds};
@@ -137,7 +139,12 @@ impl Guard {
         before.thread_set_mask()?;
         drop((read, write));
         let (words, reports) = (Some(File::from(words)), File::from(reports));
-        let mut guard = Guard { child: child?, words, reports, fate: Fate::Guards };
+        let mut guard = Guard {
+            child: child.map_err(|error| unstarted(&error))?,
+            words,
+            reports,
+            fate: Fate::Guards,
+        };
         guard.renewed(manner.deadline);
         match guard.command(manner.deadline) {
             Ok(command) => Ok((guard, command)),
@@ -386,14 +393,14 @@ pub fn main(args: ArgsOs) -> ExitCode {
         Ok((words, mut watch)) => {
             let watched = watch.run(&words);
             if let Err(error) = &watched {
-                say(&format!("the guard process has failed: {error}"));
+                say(&format!("the guard process has failed: {}", explained(error)));
                 // In doubt, the command must not outlive the lock.
                 watch.family.kill();
             }
             if watch.has_acted || watched.is_err() { ACTED } else { IDLE }
         }
         Err(error) => {
-            say(&format!("the guard process cannot start the command: {error}"));
+            say(&format!("the guard process cannot start the command: {}", explained(&error)));
             FAILED
         }
     };

@@ -8,11 +8,12 @@ use muxlock::mio::unix::SourceFd;
 use muxlock::mio::{Events, Interest, Poll, Token};
 use muxlock::{
     Cancelled, Done, Inspection, Lease, LockError, LockErrorKind, Moment, Multiplexer,
-    NodeInspection, NodeOutcome, OpId, quorum,
+    NodeInspection, NodeOutcome, OpId, printable, quorum,
 };
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
+use super::super::inspect::{EVICTED, TAKEN_WITH, never_expires};
 use super::command::code_of;
 use super::family::reap_orphans;
 use super::signals::Signals;
@@ -185,12 +186,14 @@ impl<'a> Locks<'a> {
         Ok(())
     }
 
-    /// Asks who holds what this lock needs.
-    fn holder(&mut self, error: &LockError) -> io::Result<Option<String>> {
+    /// Asks who holds what this lock needs, and whether that ends without help.
+    fn holder(&mut self, error: &LockError) -> io::Result<Option<(String, bool)>> {
         let held = error.held_resource().unwrap_or(&self.plan.resource).as_bytes();
         let op = self.mux.inspect(held).map_err(io::Error::other)?;
         Ok(match self.finish(op)? {
-            Done::Inspected(inspection) => holder(&String::from_utf8_lossy(held), &inspection),
+            Done::Inspected(inspection) => {
+                holder(&printable(&String::from_utf8_lossy(held)), &inspection)
+            }
             _ => None,
         })
     }
@@ -205,15 +208,20 @@ impl<'a> Locks<'a> {
             LockErrorKind::Contended => {
                 let holder = match args.slots {
                     Some(slots) => {
-                        Some(format!("none of the {slots} permits of {} was granted", self.name))
+                        let name = printable(&self.name);
+                        let text = format!("none of the {slots} permits of {name} was granted");
+                        Some((text, false))
                     }
                     None => self.holder(error)?,
                 };
-                let why = holder.map_or_else(
-                    || error.in_the_tool().to_string(),
-                    |it| format!("contended: {it}"),
-                );
-                let hint = if args.wait.is_none() { " (--wait 30s would wait)" } else { "" };
+                let (why, is_endless) = match holder {
+                    Some((holder, is_endless)) => (format!("contended: {holder}"), is_endless),
+                    None => (error.in_the_tool().to_string(), false),
+                };
+                let hint = match args.wait {
+                    None if !is_endless => " (--wait 30s would wait)",
+                    _ => "",
+                };
                 say(&format!("{why}{hint}"));
                 Ok(args.conflict_exit_code)
             }
@@ -226,8 +234,8 @@ impl<'a> Locks<'a> {
     }
 }
 
-/// Who holds it, in words; nothing if no holder has a quorum.
-fn holder(resource: &str, inspection: &Inspection) -> Option<String> {
+/// Who holds it, in words, and whether it never expires; nothing if no holder has a quorum.
+fn holder(resource: &str, inspection: &Inspection) -> Option<(String, bool)> {
     let nodes = inspection.nodes();
     let Some(holder) = inspection.holder() else {
         let is_other =
@@ -235,14 +243,24 @@ fn holder(resource: &str, inspection: &Inspection) -> Option<String> {
         let (count, total) = (nodes.iter().filter(is_other).count(), nodes.len());
         let text =
             format!("others share {resource}, or it is no lock, on {count} of {total} masters");
-        return (count >= quorum(total)).then_some(text);
+        return (count >= quorum(total)).then_some((text, false));
     };
     let has_it = nodes.iter().filter(|it| it.holding.is_some_and(|it| it.holder() == holder));
     let (count, total) = (has_it.count(), nodes.len());
-    let free = inspection.free_in().map_or_else(String::new, |left| {
-        format!("; free in {} at the latest unless it is renewed", seconds(left))
+    let left = inspection.free_in().map(seconds);
+    if holder.as_bytes() == EVICTED {
+        let free = left.map_or_else(String::new, |left| format!("; free in {left}"));
+        return Some((format!("{resource} was evicted{free}"), false));
+    }
+    let text = format!("{holder} holds {resource} on {count} of {total} masters");
+    if never_expires(inspection) {
+        let text = format!("{text}; it never expires: no TTL ({TAKEN_WITH})");
+        return Some((text, true));
+    }
+    let free = left.map_or_else(String::new, |left| {
+        format!("; free in {left} at the latest unless it is renewed")
     });
-    Some(format!("{holder} holds {resource} on {count} of {total} masters{free}"))
+    Some((format!("{text}{free}"), false))
 }
 
 /// One line on a terminal that shows how long the tool has waited. It disappears when dropped.
@@ -264,6 +282,7 @@ impl Progress {
     fn show(&mut self, resource: &str, now: Moment) -> Option<Moment> {
         if self.show_at? <= now {
             let waited = now.since(self.start).as_secs();
+            let resource = printable(resource);
             let _ = write!(stderr(), "{CLEAR_LINE}waiting for {resource}: {waited} s");
             (self.show_at, self.is_shown) = (Some(now.after(PROGRESS)), true);
         }

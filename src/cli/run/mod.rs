@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muxlock::{Config, ConfigError, Heal, LockError, Resource, SLOTS_MAX};
+use muxlock::{Config, ConfigError, Heal, LockError, Resource, SLOTS_MAX, explained};
 
 use super::options::{Options, duration};
 use voice::say;
@@ -215,7 +215,7 @@ pub fn run(args: &Args) -> ExitCode {
     let code = Plan::new(args).and_then(|plan| {
         supervise::run(&plan).map_err(|error| match error.kind() {
             io::ErrorKind::Other => error.to_string(),
-            _ => format!("muxlock failed: {error}"),
+            _ => format!("muxlock failed: {}", explained(&error)),
         })
     });
     let code = code.unwrap_or_else(|why| {

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::signal::Signal;
 use signal_hook::{flag, low_level::pipe};
 
+use super::stub::about;
+
 /// While the tool waits for the lock, they end it; later, the command gets them.
 const FORWARDED: [Signal; 6] = [
     Signal::SIGINT,
@@ -20,6 +22,8 @@ const FORWARDED: [Signal; 6] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
 ];
+
+const STATUS: &str = "/proc/self/status";
 
 /// The signals that came. Those that were ignored when the tool started stay ignored.
 pub struct Signals {
@@ -76,7 +80,7 @@ impl Signals {
 /// The signals that are ignored, as the bits of a mask: `nohup` asks for that, and the command is
 /// to ignore them too.
 fn ignored() -> io::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
+    let status = fs::read_to_string(STATUS).map_err(|error| about(STATUS, &error))?;
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     Ok(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0))
 }

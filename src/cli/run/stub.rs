@@ -14,6 +14,8 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{close, pipe2};
 
+use muxlock::{explained, explained_start, printable};
+
 use super::FAILED;
 use super::timer::since_boot;
 use super::voice::{self, say};
@@ -21,6 +23,20 @@ use super::voice::{self, say};
 pub const NAME: &str = "__exec";
 /// This program, also if its file was replaced meanwhile.
 pub const SELF: &str = "/proc/self/exe";
+
+/// As it is, with the file that it is about.
+pub fn about(path: &str, error: &io::Error) -> io::Error {
+    let hint = if error.kind() == io::ErrorKind::NotFound { " (is /proc mounted?)" } else { "" };
+    io::Error::other(format!("cannot use {path}: {}{hint}", explained(error)))
+}
+
+/// The error of a process of this program that could not be started.
+pub fn unstarted(error: &io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => about(SELF, error),
+        _ => io::Error::other(explained_start(error)),
+    }
+}
 
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -73,13 +89,19 @@ pub fn start(
     command.arg0("muxlock").arg(NAME).arg(fd.to_string()).arg(mask.to_string());
     command.args(program).process_group(0);
     set(&mut command, environment);
-    Ok((command.spawn()?, opener))
+    Ok((command.spawn().map_err(|error| unstarted(&error))?, opener))
 }
 
 /// Lets the stub run its program, unless this time since the start of the machine has come.
 pub fn open(gate: OwnedFd, until: Duration) -> io::Result<()> {
     let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
     File::from(gate).write_all(&until.to_le_bytes())
+}
+
+fn fail(why: &str) -> ExitCode {
+    say(why);
+    voice::finish();
+    ExitCode::from(FAILED)
 }
 
 /// Waits until it may, and becomes the command. An error ends the process with `timeout(1)`'s
@@ -98,16 +120,21 @@ pub fn main(args: ArgsOs) -> ExitCode {
         copy.read_exact(&mut until)?;
         Ok(since_boot()? < Duration::from_nanos(u64::from_le_bytes(until)))
     });
-    if !matches!(opened, Ok(true)) {
-        // muxlock has ended, or the lock is nearly over.
-        return ExitCode::from(FAILED);
+    match &opened {
+        Ok(true) => {}
+        // muxlock has ended, and its guard says so.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return ExitCode::from(FAILED);
+        }
+        Ok(false) => return fail("the command was not started: the lock nearly expired"),
+        Err(error) => return fail(&format!("cannot start the command: {}", explained(error))),
     }
     let (Some(mask), Some(program)) = (mask, args.next()) else {
         return ExitCode::from(FAILED);
     };
     let _ = mask.0.thread_set_mask();
     let error = Command::new(&program).args(args).exec();
-    say(&format!("cannot run {}: {error}", program.to_string_lossy()));
+    say(&format!("cannot run {}: {}", printable(&program.to_string_lossy()), explained(&error)));
     voice::finish();
     match error.kind() {
         io::ErrorKind::NotFound => ExitCode::from(NOT_FOUND),

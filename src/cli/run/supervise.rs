@@ -3,7 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use muxlock::{Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId};
+use muxlock::{
+    Cancelled, Done, KeepAlive, Lease, Loss, LossCause, Moment, OpId, explained, printable,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 
@@ -43,7 +45,7 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
     if plan.args.verbose {
         let votes = lease.granted_by().count();
         let (total, holder) = (plan.config.nodes(), lease.token().fingerprint());
-        let granted = format!("granted {} on {votes} of {total} masters", locks.name);
+        let granted = format!("granted {} on {votes} of {total} masters", printable(&locks.name));
         let number = lease.fencing_token();
         let number = number.map_or_else(String::new, |number| format!(", fencing token {number}"));
         say(&format!("{granted}: holder {holder}{number}, valid for {}", seconds(left)));
@@ -53,7 +55,10 @@ pub fn run(plan: &Plan<'_>) -> io::Result<u8> {
         Err(error) => {
             locks.mux.abandon(lease);
             locks.drain()?;
-            return Err(io::Error::other(format!("cannot start the command: {error}")));
+            return Err(io::Error::other(format!(
+                "cannot start the command: {}",
+                explained(&error)
+            )));
         }
     };
     Run::new(locks, started, lease, now).supervise()
@@ -327,7 +332,7 @@ impl<'a> Run<'a> {
             _ => format!("lost {} with {} left", loss.resource, seconds(left)),
         };
         let then = self.end()?;
-        self.tell(format!("{lost}: {}{error}", loss.cause), &then);
+        self.tell(format!("{lost}: {}{error}", loss.reason()), &then);
         Ok(())
     }
 
@@ -336,7 +341,7 @@ impl<'a> Run<'a> {
         self.guard = None;
         if !self.is_lost {
             self.is_lost = true;
-            let resource = &self.locks.name;
+            let resource = printable(&self.locks.name);
             self.tell(format!("lost {resource}: muxlock was too late to renew it"), "");
         }
         self.end_in(self.kill_in());
@@ -517,7 +522,7 @@ impl<'a> Run<'a> {
         let code = if self.is_timed_out { TIMED_OUT } else { self.ended.unwrap_or(FAILED) };
         let locks = &mut self.locks;
         let args = locks.plan.args;
-        let name = locks.name.clone();
+        let name = printable(&locks.name);
         let lease = self.lease.take().or_else(|| match locks.mux.cancel(self.kept) {
             Cancelled::Extension(lease) => Some(lease),
             _ => None,

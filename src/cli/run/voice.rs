@@ -2,10 +2,14 @@
 //! pipe, must hold up neither a renewal nor SIGKILL.
 
 use std::io::{Write, stderr};
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
+
+use muxlock::printable;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Lines that wait; further ones are lost.
 const LINES_MAX: usize = 64;
@@ -36,10 +40,24 @@ fn write_all(orders: &Receiver<Order>) {
     }
 }
 
-/// One line for the user. It does not block.
+/// Text for the user. It does not block.
 pub fn say(text: &str) {
-    if let Some(writer) = WRITER.get_or_init(start) {
-        let _ = writer.try_send(Order::Write(format!("muxlock: {text}\n")));
+    // The lines of an error are kept; what else is in it cannot control a terminal.
+    let text: Vec<String> = text.lines().map(printable).collect();
+    let line = format!("muxlock: {}\n", text.join("\n"));
+    match WRITER.get_or_init(start) {
+        Some(writer) => drop(writer.try_send(Order::Write(line))),
+        None => write_unless_stopped(&line),
+    }
+}
+
+/// The system has no thread left for a writer.
+fn write_unless_stopped(line: &str) {
+    let stderr = stderr();
+    let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    // A terminal that is stopped and a pipe without room for a line are not ready.
+    if poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
+        let _ = (&stderr).write_all(line.as_bytes());
     }
 }
 

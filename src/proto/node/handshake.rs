@@ -122,15 +122,22 @@ impl Node {
             let has_none = ["without any password", "no password is set"];
             // The code is enough, and the rest may contain the password in another form.
             let code = error.message.split(' ').next().unwrap_or_default();
-            error.message = match has_none.iter().any(|text| error.message.contains(text)) {
-                true => "the server has no password; leave it out".into(),
+            let own = match has_none.iter().any(|text| error.message.contains(text)) {
+                true => Some("the server has no password; leave it out"),
                 false if code == "WRONGPASS" => {
-                    "WRONGPASS: the user or the password is wrong".into()
+                    Some("WRONGPASS: the user or the password is wrong")
                 }
-                false => code.into(),
+                false => None,
             };
+            error.message = own.unwrap_or(code).into();
+            match own {
+                // It has no secret. A password such as "wrong" would be masked in it.
+                Some(_) => self.errors.keep(error, None),
+                None => self.keep_error(error),
+            }
+        } else {
+            self.keep_error(error);
         }
-        self.keep_error(error);
         match step {
             // Name and id are optional, and some servers have neither.
             Step::SetName | Step::ClientId if !denies_service(kind) => Effect::Nothing,

@@ -333,7 +333,7 @@ impl Node {
 
 /// The words for an outcome.
 impl Node {
-    fn words(&self, outcome: NodeOutcome) -> Option<Arc<str>> {
+    pub(in crate::proto) fn words(&self, outcome: NodeOutcome) -> Option<Arc<str>> {
         let words = match (outcome, &self.errors.last) {
             (NodeOutcome::Unfit(Unfit::Duplicate), _) => {
                 let first = self.duplicate_of()?;

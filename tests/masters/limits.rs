@@ -1,0 +1,93 @@
+//! The tool where the system refuses descriptors, threads or processes: it ends with a sentence.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+use muxlock::testing::Master;
+use testbed::Folder;
+
+/// With fewer, the system does not load the program.
+const DESCRIPTORS_MIN: u32 = 4;
+/// With so many, each command works.
+const DESCRIPTORS_ENOUGH: u32 = 24;
+const COMMANDS: [&[&str]; 5] = [
+    &["run", "job", "--", "true"],
+    &["run", "-v", "--no-guard", "job", "--", "true"],
+    &["inspect", "job"],
+    &["evict", "job", "--holder", "a"],
+    &["doctor", "--connect-timeout", "1s"],
+];
+/// Those whose success is silent.
+const SILENT: &str = "run";
+
+/// Runs the tool by another program. Returns its exit code and what it has written.
+#[track_caller]
+fn ends_with_a_sentence(by: &[String], tool: &str, args: &[&str], url: &str) -> (i32, String) {
+    let mut command = Command::new(&by[0]);
+    command.args(&by[1..]).arg(tool).args(args).env_clear();
+    command.env("MUXLOCK_NODES", url).env("XDG_CONFIG_HOME", "/nonexistent");
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let Output { status, stdout, stderr } = command.output().expect("it runs");
+    let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    let code = status.code().unwrap_or_else(|| panic!("{by:?} {args:?}: {status}: {text}"));
+    assert!(!text.contains("panicked"), "{by:?} {args:?}: {text}");
+    let may_be_silent = code == 0 && args[0] == SILENT;
+    assert!(may_be_silent || text.lines().count() > 0, "{by:?} {args:?}: {code}, and not a word");
+    (code, text)
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn each_limit_of_descriptors_ends_with_a_sentence() {
+    let master = Master::start().unwrap();
+    let name = format!("redis://localhost:{}?restart_guard=off", master.port());
+    let url = format!("{}?restart_guard=off", master.url());
+    let tool = env!("CARGO_BIN_EXE_muxlock");
+    let mut named = 0;
+    for limit in DESCRIPTORS_MIN..=DESCRIPTORS_ENOUGH {
+        let by = words(&["sh", "-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")]);
+        for args in COMMANDS {
+            for url in [&url, &name] {
+                let (_, text) = ends_with_a_sentence(&by, tool, args, url);
+                named += usize::from(text.contains("raise the limit of open files (ulimit -n)"));
+                assert!(!text.contains("uncategorized"), "{text}");
+            }
+        }
+    }
+    assert!(named > 40, "{named}");
+}
+
+/// As a user without rights, whom the limit holds for.
+#[test]
+fn each_limit_of_processes_ends_with_a_sentence() {
+    let test = "each_limit_of_processes_ends_with_a_sentence";
+    let limited = |limit: u32| {
+        let limit = format!("--nproc={limit}");
+        words(&["setpriv", "--reuid", "65534", "--clear-groups", "prlimit", &limit])
+    };
+    let can = Command::new("setpriv").args(&limited(64)[1..]).arg("true").status();
+    if !can.is_ok_and(|status| status.success()) {
+        return eprintln!("{test}: skipped: it needs root, setpriv and prlimit");
+    }
+    let master = Master::start().unwrap();
+    let url = format!("redis://localhost:{}?restart_guard=off", master.port());
+    let folder = Folder::create(test);
+    let tool = folder.0.join("muxlock");
+    fs::copy(env!("CARGO_BIN_EXE_muxlock"), &tool).unwrap();
+    for path in [&folder.0, &tool] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+    let tool = tool.to_str().unwrap();
+    let mut named = 0;
+    for limit in 1..=6 {
+        for args in COMMANDS {
+            let (_, text) = ends_with_a_sentence(&limited(limit), tool, args, &url);
+            named += usize::from(text.contains("raise the limit of processes and threads"));
+        }
+    }
+    assert!(named >= 5, "{named}");
+}
