@@ -114,6 +114,17 @@ pub enum LockErrorKind {
 #[derive(Clone)]
 pub struct LockError(Box<LockErrorInner>);
 
+/// Why no lock can have a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reserved {
+    /// It is that of the fencing counters.
+    Counters,
+    /// It is that of a sighting.
+    Sighting,
+    /// It is not one plain name, which a fencing token needs.
+    NotPlain,
+}
+
 #[derive(Clone)]
 struct LockErrorInner {
     kind: LockErrorKind,
@@ -121,11 +132,29 @@ struct LockErrorInner {
     nodes: Vec<NodeReport>,
     place: Option<u32>,
     held: Option<Resource>,
+    /// Why the resource is reserved, if it is.
+    reserved: Reserved,
+    /// What [`LockGuard::ensure`](crate::LockGuard::ensure) was asked for.
+    ensured: Option<Duration>,
 }
 
 impl LockError {
     pub(crate) fn new(kind: LockErrorKind, attempts: u32, nodes: Vec<NodeReport>) -> LockError {
-        LockError(Box::new(LockErrorInner { kind, attempts, nodes, place: None, held: None }))
+        LockError(Box::new(LockErrorInner {
+            kind,
+            attempts,
+            nodes,
+            place: None,
+            held: None,
+            reserved: Reserved::NotPlain,
+            ensured: None,
+        }))
+    }
+
+    /// As it is, for a lock of which so much was to be ensured.
+    pub(crate) fn of_ensuring(mut self, min: Duration) -> LockError {
+        self.0.ensured = Some(min);
+        self
     }
 
     /// As it is, with the resource that was held.
@@ -245,8 +274,7 @@ impl LockError {
                 let held = self.count(|outcome| matches!(outcome, NodeOutcome::Held));
                 write!(
                     f,
-                    "contended: {held} of {total} nodes say that another holder has it, maybe in \
-                     this client"
+                    "contended: held on {held} of {total} nodes (by another client or another thread)"
                 )
             }
             LockErrorKind::Unavailable if total == 0 => {
@@ -277,16 +305,27 @@ impl LockError {
                     _ => f.write_str("expired: no validity was left"),
                 }
             }
-            LockErrorKind::InvalidTtl { ttl, min, max } => {
-                write!(
+            LockErrorKind::InvalidTtl { ttl, min, max } => match self.0.ensured {
+                Some(ensured) => write!(
+                    f,
+                    "ensure({ensured:?}) needs a ttl of at least {min:?}; this lock has {ttl:?}, \
+                     and max_ttl is {max:?}"
+                ),
+                None => write!(
                     f,
                     "the ttl is {ttl:?}: it must be from {min:?} to {max:?}, which max_ttl sets"
-                )
-            }
-            LockErrorKind::ReservedResource => f.write_str(
-                "the resource's key is that of the fencing counters or ends in muxlock:promoted, \
-                 or it is not one plain name and has no fencing token: use another",
-            ),
+                ),
+            },
+            LockErrorKind::ReservedResource => f.write_str(match self.0.reserved {
+                Reserved::Counters => {
+                    "the resource's key is that of the fencing counters: use another name"
+                }
+                Reserved::Sighting => {
+                    "the resource's key ends in muxlock:promoted, where clients note promoted \
+                     masters: use another name"
+                }
+                Reserved::NotPlain => "only one plain name can have a fencing token: use one",
+            }),
             LockErrorKind::Unfenced => f.write_str("the lock has no fencing token"),
             LockErrorKind::InvalidResource { bytes } => {
                 // A shorter name is refused for its slots alone.
@@ -427,7 +466,15 @@ impl fmt::Debug for LockError {
 impl std::error::Error for LockError {}
 
 impl LockError {
-    pub(crate) fn reserved() -> LockError {
+    /// No lock can have this key.
+    pub(crate) fn reserved(reserved: Reserved) -> LockError {
+        let mut error = LockError::not_plain();
+        error.0.reserved = reserved;
+        error
+    }
+
+    /// Only one plain name can have a fencing token.
+    pub(crate) fn not_plain() -> LockError {
         LockError::new(LockErrorKind::ReservedResource, 0, Vec::new())
     }
 }

@@ -258,7 +258,9 @@ impl fmt::Display for Unfit {
             Unfit::Cluster => "unfit (a Cluster node or a Sentinel; list independent masters only)",
             Unfit::Evicts => "unfit (maxmemory-policy evicts locks; set noeviction)",
             Unfit::Duplicate => "unfit (the same server as another node; list it once)",
-            Unfit::Changed => "unfit (it was a replica meanwhile; wait, and do not fail over)",
+            Unfit::Changed => {
+                "unfit (it became a replica and a master again; wait, and do not fail over)"
+            }
             Unfit::NoScripts => "unfit (does not run the release script; allow EVAL)",
         })
     }
@@ -337,7 +339,7 @@ impl fmt::Display for QuarantineCause {
                 "promoted, or started from the RDB file of a master with a replica"
             }
             QuarantineCause::ClockStepped => "its wall clock jumped forward",
-            QuarantineCause::Flushed => "its data was flushed",
+            QuarantineCause::Flushed => "its flush marker was missing",
             QuarantineCause::Moved => "its process was at another address before",
             QuarantineCause::Unidentified => "it does not report its run_id (allow INFO)",
         })

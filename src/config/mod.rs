@@ -210,11 +210,8 @@ impl Config {
             return Ok(());
         }
         let shortest = min.saturating_add(self.drift.ttl_min());
-        Err(LockError::new(
-            LockErrorKind::InvalidTtl { ttl, min: shortest, max: self.max_ttl },
-            0,
-            Vec::new(),
-        ))
+        let kind = LockErrorKind::InvalidTtl { ttl, min: shortest, max: self.max_ttl };
+        Err(LockError::new(kind, 0, Vec::new()).of_ensuring(min))
     }
 
     /// Checks a TTL that a caller requests (R7).

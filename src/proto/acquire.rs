@@ -7,7 +7,7 @@ use super::timer::between;
 use super::waiting::Hand;
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::config::is_sighting_key;
-use crate::error::{LockError, LockErrorKind};
+use crate::error::{LockError, LockErrorKind, Reserved};
 use crate::fencing::Fencing;
 use crate::moment::Moment;
 use crate::quorum::Tally;
@@ -53,8 +53,8 @@ impl Engine {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
         let key = resource.prefixed(&self.config.key_prefix);
-        if self.is_reserved(&key) {
-            return Err(LockError::reserved());
+        if let Some(reserved) = self.reserved_for(&key) {
+            return Err(LockError::reserved(reserved));
         }
         let task = Task::Acquire { ttl, patience, attempts: 0, fencing, started: now, last: None };
         let op = self.operations.start(task, Progress::Waiting);
@@ -71,13 +71,19 @@ impl Engine {
 
     /// Whether it is the counters' key, or that of a sighting, or needs one of them.
     #[inline]
-    fn is_reserved(&self, key: &Resource) -> bool {
-        let fencing_key = &self.config.fencing_key;
-        match key.is_plain() {
-            true => key == fencing_key || is_sighting_key(key.as_bytes()),
-            false => {
-                key.keys().iter().any(|key| *key == fencing_key.as_bytes() || is_sighting_key(key))
+    fn reserved_for(&self, key: &Resource) -> Option<Reserved> {
+        let reserved = |key: &[u8]| {
+            if key == self.config.fencing_key.as_bytes() {
+                Some(Reserved::Counters)
+            } else if is_sighting_key(key) {
+                Some(Reserved::Sighting)
+            } else {
+                None
             }
+        };
+        match key.is_plain() {
+            true => reserved(key.as_bytes()),
+            false => key.keys().iter().find_map(|key| reserved(key)),
         }
     }
 

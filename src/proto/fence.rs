@@ -153,7 +153,7 @@ impl Engine {
     ) -> Result<OpId, LockError> {
         match resource.is_plain() {
             true => self.begin(now, resource, ttl, patience, Fencing::On),
-            false => Err(LockError::reserved()),
+            false => Err(LockError::not_plain()),
         }
     }
 

@@ -300,6 +300,8 @@ fn fencing_token_of_another_form_is_refused() {
             let started = scenario.engine.acquire_fenced(now, resource.clone(), TTL, patience);
             let error = started.unwrap_err();
             assert!(matches!(error.kind(), LockErrorKind::ReservedResource), "{error}");
+            let text = "only one plain name can have a fencing token: use one";
+            assert_eq!(error.to_string(), text);
             at_rest(&mut scenario);
         }
     }

@@ -341,7 +341,7 @@ fn voting_refusals_that_deny_a_quorum_are_contention() {
     scenario.replies([0, 1, 2], Reply::Nil);
     let error = scenario.acquired().unwrap_err();
     assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, 1));
-    let expected = "contended: 3 of 5 nodes say that another holder has it, maybe in this client \
+    let expected = "contended: held on 3 of 5 nodes (by another client or another thread) \
         (node 0 127.0.0.1:1: held by another holder; node 1 127.0.0.1:2: held by another holder; \
         node 2 127.0.0.1:3: held by another holder; node 3 127.0.0.1:4: no answer yet; \
         node 4 127.0.0.1:5: no answer yet)";

@@ -1062,7 +1062,7 @@ fn errors_for_tests_are_like_those_of_an_operation() {
     assert_eq!(count(&waited, NodeOutcome::Granted), 1, "no quorum");
     let held = LockError::for_test(LockErrorKind::Contended);
     assert_eq!(outcomes(&held)[..2], [NodeOutcome::Held; 2]);
-    assert!(held.to_string().contains("2 of 3 nodes say that another holder has it"), "{held}");
+    assert!(held.to_string().contains("held on 2 of 3 nodes"), "{held}");
 }
 
 #[test]

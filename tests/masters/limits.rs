@@ -91,3 +91,27 @@ fn each_limit_of_processes_ends_with_a_sentence() {
     }
     assert!(named >= 5, "{named}");
 }
+
+/// In a root without `/proc`, the file that is missing is named.
+#[test]
+fn missing_files_of_the_system_are_named() {
+    let test = "missing_files_of_the_system_are_named";
+    let hidden = |script: &str| {
+        words(&["unshare", "-m", "sh", "-c", &format!("mount -t tmpfs none /proc && {script}")])
+    };
+    let can = hidden("true");
+    if !Command::new(&can[0]).args(&can[1..]).status().is_ok_and(|status| status.success()) {
+        return eprintln!("{test}: skipped: it needs root and unshare");
+    }
+    let master = Master::start().unwrap();
+    let url = format!("{}?restart_guard=off", master.url());
+    let tool = env!("CARGO_BIN_EXE_muxlock");
+    let run = "exec \"$0\" \"$@\"";
+    let status = "mkdir /proc/self && echo SigIgn: 0 > /proc/self/status";
+    for (script, file) in
+        [(run.to_owned(), "/proc/self/status"), (format!("{status} && {run}"), "/proc/self/exe")]
+    {
+        let (code, text) = ends_with_a_sentence(&hidden(&script), tool, COMMANDS[0], &url);
+        assert!(code == 125 && text.contains(&format!("cannot use {file}: ")), "{text}");
+    }
+}

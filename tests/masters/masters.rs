@@ -265,7 +265,8 @@ fn ensure_extends_only_a_lock_that_runs_low() {
     assert_eq!(redlock.stats().extended, 1);
     // What its TTL cannot give is refused rather than pretended.
     let error = lock.ensure(TTL).unwrap_err();
-    let expected = "the ttl is 30s: it must be from 30.004s to 30s, which max_ttl sets";
+    let expected =
+        "ensure(30s) needs a ttl of at least 30.004s; this lock has 30s, and max_ttl is 30s";
     assert_eq!(error.to_string(), expected);
     assert!(lock.is_valid());
 }

@@ -197,8 +197,7 @@ fn command_of_a_fenced_lock_gets_its_number() {
     let (code, out, err) = run(plain.env("MUXLOCK_FENCING_TOKEN", "7"));
     assert_eq!((code, out.as_str(), err.as_str()), (0, "none\n", ""));
     let (code, _, err) = run(&mut guarded(&list, &["--fenced", "muxlock:fence", "true"]));
-    let text = "the resource's key is that of the fencing counters or ends in muxlock:promoted, \
-                or it is not one plain name and has no fencing token: use another";
+    let text = "the resource's key is that of the fencing counters: use another name";
     assert_eq!((code, err), (125, format!("muxlock: {text}\n")));
 }
 
