@@ -147,7 +147,9 @@ impl Driver {
     fn search_of(&self, node: usize) -> sentinel::Search {
         let Self { config, .. } = self;
         let next = self.nodes[node].sentinel;
-        sentinel::Search::of(&config.nodes[node], &config.resolver, config.connect_timeout, next)
+        // The reason is there before the node fails without one.
+        let within = config.connect_timeout / 10 * 9;
+        sentinel::Search::of(&config.nodes[node], &config.resolver, within, next)
     }
 
     fn token(&self, node: usize) -> Token {

@@ -160,6 +160,13 @@ fn words_belong_to_their_failure() {
     scenario.pass(CONNECT_TIMEOUT);
     scenario.try_lock();
     scenario.drain();
+    for outcome in [NodeOutcome::NotConnected, NodeOutcome::AtLimit] {
+        scenario.engine.handle_disconnected(scenario.now, 0, outcome);
+        assert_eq!(message(&mut scenario), None);
+        scenario.pass(CONNECT_TIMEOUT);
+        scenario.try_lock();
+        scenario.drain();
+    }
     scenario.engine.handle_disconnected(scenario.now, 0, NodeOutcome::NotConnected);
     assert_eq!(message(&mut scenario), None);
     scenario.pass(CONNECT_TIMEOUT);

@@ -51,14 +51,16 @@ fn each_limit_of_descriptors_ends_with_a_sentence() {
     for limit in DESCRIPTORS_MIN..=DESCRIPTORS_ENOUGH {
         let by = words(&["sh", "-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")]);
         for args in COMMANDS {
-            for url in [&url, &name] {
+            let both = ["run", "inspect"].contains(&args[0]);
+            for url in [&url, &name].into_iter().take(if both { 2 } else { 1 }) {
                 let (_, text) = ends_with_a_sentence(&by, tool, args, url);
                 named += usize::from(text.contains("raise the limit of open files (ulimit -n)"));
-                assert!(!text.contains("uncategorized"), "{text}");
+                let others = ["uncategorized", "does not resolve", "lookup address"];
+                assert!(!others.iter().any(|words| text.contains(words)), "{limit}: {text}");
             }
         }
     }
-    assert!(named > 40, "{named}");
+    assert!(named > 20, "{named}");
 }
 
 /// As a user without rights, whom the limit holds for.

@@ -184,6 +184,12 @@ fn causes_at_a_sentinel_are_named() {
         assert!(!said.contains("hunter22"), "{said}");
         assert_doctor_says(&url, words);
     }
+    // It accepts and is silent: the reason comes before the limit of the whole lookup.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = silent.local_addr().unwrap();
+    let builder = Redlock::builder().node(format!("redis+sentinel://{at}/mymaster"));
+    let said = builder.connect_timeout(Duration::from_secs(2)).connect().unwrap_err().to_string();
+    assert!(said.contains(&format!(": {at}: timed out (answer): longer than 1.8s")), "{said}");
     // The one that it names is down.
     let address = server.addr();
     drop(server);

@@ -290,7 +290,7 @@ impl Node {
             {
                 match self.last_failure() {
                     NodeOutcome::NotConnected => NodeOutcome::Pending,
-                    // It tries again, after this.
+                    // It is tried again, for this reason.
                     failure => failure,
                 }
             }
