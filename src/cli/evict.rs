@@ -111,7 +111,7 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     for (node, seen) in inspection.nodes().iter().enumerate() {
         let answer = asked.iter().position(|it| *it == node).map(|at| &answers[at]);
         let said = answer.map_or_else(|| why_unsaid(seen), said);
-        text.push_str(&format!("{}  {said}\n", seen.address));
+        text.push_str(&format!("{}  {said}\n", printable(&seen.address)));
     }
     let (last, code) = args.verdict(config.nodes(), &answers, &holder);
     // If nobody reads it, the code says it all the same.

@@ -140,7 +140,7 @@ impl Args {
     fn show(&self, seen: &Seen) -> String {
         match self.json {
             true => format!("{}\n", as_json(&self.resource, seen)),
-            false => as_text(&self.resource, seen),
+            false => as_text(&self.resource, seen).lines().map(|it| printable(it) + "\n").collect(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What is wrong, and the command that mends it.
 
 use clap::ValueEnum;
-use muxlock::{MasterSettings, Place};
+use muxlock::{MasterSettings, Place, printable};
 
 /// The kinds of findings. Their names are stable: scripts look for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -161,8 +161,18 @@ fn tls(master: &MasterSettings<'_>) -> String {
     line
 }
 
-/// A word for a POSIX shell.
+/// A word for a POSIX shell, which a terminal can show.
 pub fn quoted(word: &str) -> String {
+    if word.chars().any(char::is_control) {
+        let escaped = |char: char| match char {
+            '\\' => r"\\".to_owned(),
+            '\'' => r"\0047".to_owned(),
+            char if char.is_ascii_control() => format!(r"\0{:03o}", u32::from(char)),
+            char => printable(char.encode_utf8(&mut [0; 4])),
+        };
+        let escaped: String = word.chars().map(escaped).collect();
+        return format!("\"$(printf %b '{escaped}')\"");
+    }
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:@%+-".contains(&byte);
     match !word.is_empty() && word.bytes().all(is_plain) {
         true => word.to_owned(),
@@ -211,6 +221,11 @@ mod tests {
         let ask = ask.replace("redis-cli ", "redis-cli --user s ");
         assert!(own.contains(&format!("-h \"$({ask} | head -n 1)\"")), "{own}");
         assert_eq!(quoted("it's $(x)"), r"'it'\''s $(x)'");
+        let control = quoted("a\u{1b}[31m'\\\tb $x");
+        assert_eq!(control, r#""$(printf %b 'a\0033[31m\0047\\\0011b $x')""#);
+        let mut shell = std::process::Command::new("sh");
+        let said = shell.args(["-c", &format!("printf %s {control}")]).output().unwrap().stdout;
+        assert_eq!(said, b"a\x1b[31m'\\\tb $x");
     }
 
     #[cfg(feature = "tls")]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::{Config, Place, quorum};
+use muxlock::{Config, Place, printable, quorum};
 use serde_json::{Value, json};
 
 use super::ask::{Obstacle, Said};
@@ -32,7 +32,7 @@ struct Row {
 impl Row {
     fn new(address: &str, said: &Result<Said, Obstacle>, standing: Standing) -> Row {
         let mut row = Row {
-            address: address.to_owned(),
+            address: printable(address),
             version: "-".to_owned(),
             role: "-",
             uptime: None,
@@ -188,9 +188,10 @@ fn show(text: &mut String, paint: Paint, config: &Config, finding: &Finding) {
         Severity::Note => Ink::Faint,
     };
     let place = finding.master.map_or("all masters", |node| config.master(node).address);
+    let place = printable(place);
     let severity = paint.ink(ink, &format!("{:7}", finding.severity.name()));
     text.push_str(&format!("{severity}  {}  {place}\n", finding.id.name()));
-    for line in wrap(&finding.why, WIDTH - INDENT.len()) {
+    for line in wrap(&printable(&finding.why), WIDTH - INDENT.len()) {
         text.push_str(&format!("{INDENT}{line}\n"));
     }
     // As they are: they are to be pasted.
