@@ -73,8 +73,8 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
         }
         Command::Time => out.put_slice(b"*1\r\n$4\r\nTIME\r\n"),
         Command::Info(section) => append(out, &[b"INFO", section_name(section)]),
-        Command::Sighting { key } => append(out, &[b"GET", key]),
-        Command::Sight { key, sighting } => append_sighting(out, key, sighting),
+        Command::Sighting { key } => append_sighting(out, key, None),
+        Command::Sight { key, sighting } => append_sighting(out, key, Some(sighting)),
         // No lock has this token.
         Command::Probe { key, with } => {
             let token = &LockToken::from_random([0; 20]);
@@ -134,9 +134,14 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
     }
 }
 
+/// What is asked for, or stored. Apart from the commands that every lock uses.
 #[cold]
-fn append_sighting(out: &mut BytesMut, key: &[u8], sighting: &Sighting) {
-    append(out, &[b"SET", key, sighting::text(sighting).as_bytes()]);
+#[inline(never)]
+fn append_sighting(out: &mut BytesMut, key: &[u8], sighting: Option<&Sighting>) {
+    match sighting {
+        None => append(out, &[b"GET", key]),
+        Some(sighting) => append(out, &[b"SET", key, sighting::text(sighting).as_bytes()]),
+    }
 }
 
 fn append_marked(
