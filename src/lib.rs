@@ -210,7 +210,7 @@ pub use mux::{Dialled, Failover};
 pub use mux::{Multiplexer, Standalone};
 pub use outcome::{
     CountedFrom, NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause,
-    ServerErrorKind, TlsErrorKind, Unfit,
+    ServerCommand, ServerErrorKind, TlsErrorKind, Unfit,
 };
 #[cfg(feature = "cli")]
 #[doc(hidden)]

@@ -93,6 +93,9 @@ pub enum NodeOutcome {
     Outnumbered,
     /// The node cannot vote in its present state. The client closed the connection and tries again.
     Unfit(Unfit),
+    /// The node gives no vote to locks of this kind: their scripts call this command, which is
+    /// renamed or forbidden there. Other kinds of lock work. Nothing was sent for the lock.
+    MissingCommand(ServerCommand),
     /// The node has too many unanswered commands or pending releases, or its socket accepts no more
     /// bytes. For now the client sends it no new SET or extension; releases are still sent.
     Backlogged,
@@ -122,6 +125,7 @@ impl NodeOutcome {
             | NodeOutcome::Quarantined
             | NodeOutcome::Outnumbered
             | NodeOutcome::Unfit(_)
+            | NodeOutcome::MissingCommand(_)
             | NodeOutcome::Backlogged
             | NodeOutcome::NotConnected => true,
         }
@@ -152,6 +156,9 @@ impl fmt::Display for NodeOutcome {
             NodeOutcome::Quarantined => f.write_str("quarantined"),
             NodeOutcome::Outnumbered => f.write_str("granted with another fencing token"),
             NodeOutcome::Unfit(reason) => reason.fmt(f),
+            NodeOutcome::MissingCommand(command) => {
+                write!(f, "{command} is renamed or forbidden, and this kind of lock needs it")
+            }
             NodeOutcome::Backlogged => f.write_str("backlogged (earlier commands are unanswered)"),
             NodeOutcome::NotConnected => f.write_str("not connected yet"),
             NodeOutcome::Connected => f.write_str("connected"),
@@ -248,11 +255,16 @@ pub enum Unfit {
     Changed,
     /// The server does not run the script that a release needs: `EVAL` is renamed or forbidden.
     NoScripts,
+    /// The server runs scripts, but this command is renamed or forbidden, and every lock needs it.
+    MissingCommand(ServerCommand),
 }
 
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Unfit::MissingCommand(command) => {
+                return write!(f, "unfit ({command} is renamed or forbidden; allow it)");
+            }
             Unfit::Replica => "unfit (a replica; list independent masters only)",
             Unfit::Loading => "unfit (loading its data; wait)",
             Unfit::Cluster => "unfit (a Cluster node or a Sentinel; list independent masters only)",
@@ -263,6 +275,108 @@ impl fmt::Display for Unfit {
             }
             Unfit::NoScripts => "unfit (does not run the release script; allow EVAL)",
         })
+    }
+}
+
+/// A command that the scripts of locks call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServerCommand {
+    /// `DEL`.
+    Del,
+    /// `EXISTS`.
+    Exists,
+    /// `GET`.
+    Get,
+    /// `HGET`.
+    Hget,
+    /// `HSET`.
+    Hset,
+    /// `PEXPIRE`.
+    Pexpire,
+    /// `PEXPIREAT`.
+    Pexpireat,
+    /// `PTTL`.
+    Pttl,
+    /// `SET`.
+    Set,
+    /// `TIME`.
+    Time,
+    /// `TYPE`.
+    Type,
+    /// `ZADD`.
+    Zadd,
+    /// `ZRANGE`.
+    Zrange,
+    /// `ZREM`.
+    Zrem,
+    /// `ZREMRANGEBYSCORE`.
+    Zremrangebyscore,
+    /// `ZSCORE`.
+    Zscore,
+}
+
+impl ServerCommand {
+    /// In the order of their numbers.
+    pub(crate) const ALL: [ServerCommand; 16] = [
+        ServerCommand::Del,
+        ServerCommand::Exists,
+        ServerCommand::Get,
+        ServerCommand::Hget,
+        ServerCommand::Hset,
+        ServerCommand::Pexpire,
+        ServerCommand::Pexpireat,
+        ServerCommand::Pttl,
+        ServerCommand::Set,
+        ServerCommand::Time,
+        ServerCommand::Type,
+        ServerCommand::Zadd,
+        ServerCommand::Zrange,
+        ServerCommand::Zrem,
+        ServerCommand::Zremrangebyscore,
+        ServerCommand::Zscore,
+    ];
+
+    /// Its name, as servers know it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ServerCommand::Del => "DEL",
+            ServerCommand::Exists => "EXISTS",
+            ServerCommand::Get => "GET",
+            ServerCommand::Hget => "HGET",
+            ServerCommand::Hset => "HSET",
+            ServerCommand::Pexpire => "PEXPIRE",
+            ServerCommand::Pexpireat => "PEXPIREAT",
+            ServerCommand::Pttl => "PTTL",
+            ServerCommand::Set => "SET",
+            ServerCommand::Time => "TIME",
+            ServerCommand::Type => "TYPE",
+            ServerCommand::Zadd => "ZADD",
+            ServerCommand::Zrange => "ZRANGE",
+            ServerCommand::Zrem => "ZREM",
+            ServerCommand::Zremrangebyscore => "ZREMRANGEBYSCORE",
+            ServerCommand::Zscore => "ZSCORE",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<ServerCommand> {
+        ServerCommand::ALL.into_iter().find(|command| command.name() == name)
+    }
+
+    /// By which a trial names it, from 1.
+    pub(crate) fn number(self) -> usize {
+        self as usize + 1
+    }
+
+    pub(crate) fn numbered(number: i64) -> Option<ServerCommand> {
+        let index = usize::try_from(number).ok()?.checked_sub(1)?;
+        ServerCommand::ALL.get(index).copied()
+    }
+}
+
+impl fmt::Display for ServerCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -52,6 +52,14 @@ pub enum Command<'a> {
         /// What is stored.
         sighting: &'a Sighting,
     },
+    /// A trial of the commands that scripts call, on a key that no client uses. It changes nothing.
+    /// Answers 0 if the server has all of them, else the number of one that is missing.
+    Try {
+        /// The key.
+        key: &'a [u8],
+        /// Which commands.
+        trial: Trial,
+    },
     /// `SET key token NX PX ttl`. With a marker, a script that runs this command, and answers 1, 0,
     /// or a negative number (see [`FlushMarker`]).
     Acquire {
@@ -342,6 +350,37 @@ pub enum ReleaseWith {
     Delex,
     /// `DELIFEQ key token`: Valkey from 9 on.
     Delifeq,
+}
+
+/// The commands that the scripts of a kind of lock call: they are tried together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trial {
+    /// What every lock needs.
+    Plain,
+    /// The same with a flush marker.
+    Marked,
+    /// Several resources at once.
+    Several,
+    /// Permits.
+    Permits,
+    /// Read locks and write locks.
+    Shares,
+    /// Locks with the caller's own value.
+    Owned,
+    /// Locks with a fencing token.
+    Fenced,
+}
+
+impl Trial {
+    pub(crate) const ALL: [Trial; 7] = [
+        Trial::Plain,
+        Trial::Marked,
+        Trial::Several,
+        Trial::Permits,
+        Trial::Shares,
+        Trial::Owned,
+        Trial::Fenced,
+    ];
 }
 
 /// A section of `INFO`.

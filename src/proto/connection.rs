@@ -224,6 +224,9 @@ impl Engine {
                 self.stats.late_replies += u64::from(was_late);
                 return self.handle_raised(now, node, round, reply);
             }
+            Some(InFlight { request: Request::Try(trial), .. }) => {
+                return self.handle_tried(now, node, trial, reply);
+            }
             Some(InFlight { request: Request::HandOn(round), .. }) => {
                 self.stats.late_replies += u64::from(was_late);
                 return self.handle_handed_on(now, node, round, reply);
@@ -488,6 +491,9 @@ impl Engine {
             self.nodes[node].note_timeout();
             if let Request::Round(round) | Request::Raise(round) | Request::HandOn(round) = late {
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
+            }
+            if let Request::Try(trial) = late {
+                self.give_up_trial(now, node, trial);
             }
         }
         if is_late {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::command::{ReleaseWith, Step as Stride, Tell};
+use super::command::{ReleaseWith, Step as Stride, Tell, Trial};
 use super::gate;
 use super::lease::Lease;
 use super::node::{
@@ -13,6 +13,7 @@ use super::node::{
 };
 use super::notices::{Notice, Notices};
 use super::round::{Claim, Kind};
+use super::trial::Trials;
 use super::{NodeSet, ROUNDS_USUAL};
 use crate::config::Config;
 use crate::moment::Moment;
@@ -36,6 +37,7 @@ pub(super) enum Outgoing {
     Probe(usize, ReleaseWith),
     /// That this client has seen the node's promoted server.
     Sight(usize),
+    Try(NodeSet, Trial),
     Time(NodeSet),
     Role(NodeSet),
     Round(NodeSet, usize),
@@ -106,6 +108,7 @@ pub(super) struct Fleet {
     /// No node need be asked for its time for fencing tokens before this moment.
     next_look_at: Moment,
     departed: Departed,
+    pub(super) trials: Trials,
     /// Times that a node was put into quarantine.
     quarantines: u64,
 }
@@ -134,7 +137,6 @@ impl Fleet {
             nodes,
             outgoing: VecDeque::with_capacity(ROUNDS_USUAL),
             notices: Notices::new(config.nodes()),
-            config,
             due: None,
             answer_due_nanos: u64::try_from(answer_due.as_nanos()).unwrap_or(u64::MAX),
             open: NodeSet::EMPTY,
@@ -146,7 +148,9 @@ impl Fleet {
             next_check_at: None,
             next_look_at: Moment::from_nanos(0),
             departed: Departed::default(),
+            trials: Trials::new(config.nodes()),
             quarantines: 0,
+            config,
         }
     }
 
@@ -224,7 +228,7 @@ impl Fleet {
                 *other != node
             }
             Outgoing::Close(_) => true,
-            Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
+            Outgoing::Try(nodes, _) | Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
                 nodes.remove(node);
                 !nodes.is_empty()
             }
@@ -333,6 +337,7 @@ impl Fleet {
         self.note_due(Some(retry_at));
         self.overloaded.remove(node);
         self.open.remove(node);
+        self.trials.forget(node);
         self.release_with(node, ReleaseWith::Script);
         self.outgoing.push_back(Outgoing::Close(node));
     }

@@ -43,6 +43,7 @@ mod round;
 mod rounds;
 mod stand;
 mod timer;
+mod trial;
 mod waiting;
 
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub use crate::validity::Ttl;
 pub use command::{
     Channel, Command, Counter, Credentials, FlushMarker, FormCommand, FormStep, Grant, History,
     Push, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo, Sighting, Step, Tell,
-    Wait,
+    Trial, Wait,
 };
 pub(crate) use form::rounds_at_once;
 pub(crate) use keep::Terms;
@@ -441,6 +442,11 @@ impl Engine {
                 | Outgoing::Watch(_, stand, _)
                 | Outgoing::TimeToLive(_, stand, _)
                     if self.stands.get(stand).is_none() => {}
+                Outgoing::Round(nodes, round) if !self.is_tried(nodes, round) => {
+                    if let Some((nodes, trial)) = self.try_first(nodes, round) {
+                        break Outgoing::Try(nodes, trial);
+                    }
+                }
                 outgoing => break outgoing,
             }
         };
@@ -462,6 +468,11 @@ impl Engine {
             Outgoing::Sight(node) => {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Sight);
                 Some(Action::Send { nodes, command: self.nodes[node].sight_command() })
+            }
+            Outgoing::Try(nodes, trial) => {
+                let nodes = self.nodes.hand_out(now, nodes, Request::Try(trial));
+                let key = self.config.probe_key.as_bytes();
+                Some(Action::Send { nodes, command: Command::Try { key, trial } })
             }
             Outgoing::Time(nodes) => {
                 let nodes = self.nodes.hand_out(now, nodes, Request::Time);
@@ -776,6 +787,7 @@ impl Engine {
         let sending = self.nodes.outgoing().iter().map(|outgoing| match outgoing {
             Outgoing::Round(nodes, _)
             | Outgoing::Raise(nodes, _)
+            | Outgoing::Try(nodes, _)
             | Outgoing::Time(nodes)
             | Outgoing::Role(nodes) => nodes.len(),
             Outgoing::Kill(..)

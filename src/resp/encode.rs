@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 use redis_protocol::resp2::encode::extend_encode_borrowed;
 use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 
-use super::{forms, sighting, wait};
+use super::{forms, sighting, trial, wait};
 use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section, Sighting};
 use crate::token::{LockToken, TOKEN_BYTES};
 
@@ -80,6 +80,7 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             let token = &LockToken::from_random([0; 20]);
             encode(&Command::Release { key, token, with }, out);
         }
+        Command::Try { key, trial } => trial::encode(key, trial, out),
         Command::Acquire { key, token, ttl, marker: Some(marker) } => {
             append_marked(out, SET_MARKED, key, token, ttl.as_millis(), marker);
         }

@@ -14,6 +14,7 @@ mod reader;
 mod resp3;
 mod sentinel;
 mod sighting;
+mod trial;
 mod wait;
 
 pub use encode::encode;
@@ -31,6 +32,8 @@ pub(crate) use forms::{
 pub use reader::ReplyReader;
 pub use resp3::Protocol;
 pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
+#[cfg(feature = "testing")]
+pub(crate) use trial::TRIAL;
 
 /// The longest line of a reply: error messages are the longest lines that are expected.
 pub const LINE_BYTES_MAX: usize = 4 * 1024;

@@ -20,4 +20,5 @@ mod schedules;
 mod sighting;
 mod spec;
 mod states;
+mod trials;
 mod waiting;

@@ -2,7 +2,8 @@
 
 use super::{Effect, Node, is_forbidden};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ServerErrorKind, Unfit};
+use crate::outcome::{NodeOutcome, ServerCommand, ServerErrorKind, Unfit};
+use crate::proto::command::Trial;
 use crate::proto::command::{
     Command, Credentials, ReleaseWith, Reply, Section, ServerError, ServerInfo,
 };
@@ -56,7 +57,13 @@ impl Node {
             Step::Info(section) => Command::Info(section),
             Step::Time => Command::Time,
             Step::Sighting => Command::Sighting { key: self.config.sighting_key.as_bytes() },
-            Step::Probe => self.probe_command(ReleaseWith::Script),
+            Step::Probe => Command::Try {
+                key: self.config.probe_key.as_bytes(),
+                trial: match self.config.flush_marker {
+                    None => Trial::Plain,
+                    Some(_) => Trial::Marked,
+                },
+            },
         }
     }
 
@@ -106,6 +113,13 @@ impl Node {
                 | Reply::Owned(_)),
             ) => self.sightings.note_stored(reply),
             (Step::Probe, Reply::Integer(0)) => return Effect::Greeted,
+            (Step::Probe, Reply::Integer(number)) => match ServerCommand::numbered(number) {
+                None => return Effect::UNEXPECTED,
+                missing => {
+                    self.identity.missing = missing;
+                    return Effect::Greeted;
+                }
+            },
             _ => return Effect::UNEXPECTED,
         }
         Effect::Nothing

@@ -7,7 +7,7 @@ use super::Node;
 use super::sighting::Sightings;
 use crate::config::{NodeConfig, RestartGuard};
 use crate::moment::Moment;
-use crate::outcome::{CountedFrom, Quarantine, QuarantineCause, Unfit};
+use crate::outcome::{CountedFrom, Quarantine, QuarantineCause, ServerCommand, Unfit};
 use crate::proto::command::{History, ReleaseWith, Replication, ServerInfo};
 
 /// A server process that this client was connected to, with the history of its data.
@@ -46,6 +46,8 @@ pub(super) struct Identity {
     /// `CLIENT ID` of this connection, or of the last one.
     pub(super) client_id: Option<i64>,
     pub(super) runs_no_scripts: bool,
+    /// A command that every lock needs, and that the server lacks or forbids.
+    pub(super) missing: Option<ServerCommand>,
     /// The node that is the same server.
     pub(super) duplicate_of: Option<usize>,
     /// The server process of the last connection.
@@ -62,6 +64,7 @@ impl Identity {
         self.client_id = None;
         self.server = ServerInfo::default();
         self.runs_no_scripts = false;
+        self.missing = None;
         self.duplicate_of = None;
     }
 
@@ -186,7 +189,7 @@ impl Node {
         } else if self.identity.runs_no_scripts {
             Some(Unfit::NoScripts)
         } else {
-            None
+            self.identity.missing.map(Unfit::MissingCommand)
         }
     }
 

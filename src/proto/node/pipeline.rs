@@ -8,6 +8,7 @@ use super::{Ability, Node, State, Step};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::command::ReleaseWith;
+use crate::proto::command::Trial;
 use crate::proto::fifo::Fifo;
 use crate::proto::round::{Lost, Vote};
 use crate::proto::{ROUNDS_USUAL, smooth};
@@ -43,6 +44,8 @@ pub(crate) enum Request {
     Probe(ReleaseWith),
     /// That this client has seen the promoted server (R33).
     Sight,
+    /// Whether the server has the commands of a kind of lock.
+    Try(Trial),
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
     /// Whether clients can wait on this connection.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use muxlock::ServerErrorKind;
 use muxlock::proto::{
-    Command, Entropy, FormStep, Replication, Reply, Section, ServerInfo, Step, Tell, Wait,
+    Command, Entropy, FormStep, Replication, Reply, Section, ServerInfo, Step, Tell, Trial, Wait,
 };
 use muxlock::{LockToken, Moment, ReleaseWith};
 
@@ -32,6 +32,7 @@ pub enum Asked {
     Sighting,
     /// That this client has seen it.
     Sight,
+    Try(Trial),
     Kill(i64),
     Set(LockToken),
     /// With its proposal.
@@ -89,6 +90,7 @@ impl From<&Command<'_>> for Asked {
             Command::Probe { with, .. } => Asked::Probe(*with),
             Command::Sighting { .. } => Asked::Sighting,
             Command::Sight { .. } => Asked::Sight,
+            Command::Try { trial, .. } => Asked::Try(*trial),
             Command::Kill { connection } => Asked::Kill(*connection),
             Command::Acquire { token, .. } => Asked::Set(**token),
             Command::AcquireFenced { token, proposal, .. } => Asked::Fenced(**token, *proposal),
@@ -129,7 +131,7 @@ impl About<'_> {
             Asked::ClientId => Reply::Integer(self.connection),
             Asked::Info(section) => self.section(section),
             Asked::Time => Reply::Time(self.time),
-            Asked::Probe(_) | Asked::Kill(_) => Reply::Integer(0),
+            Asked::Probe(_) | Asked::Try(_) | Asked::Kill(_) => Reply::Integer(0),
             Asked::Sighting => Reply::Nil,
             Asked::Sight => Reply::Ok,
             // A server that does not know it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muxlock::proto::{
     Action, Command, Engine, FormCommand, FormStep, Grant, Patience, Push, Reply, ServerError,
-    ServerInfo, Sighting, Tell, Wait,
+    ServerInfo, Sighting, Tell, Trial, Wait,
 };
 use muxlock::{
     Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
@@ -28,6 +28,8 @@ pub enum Acted {
     Hello(usize),
     /// The handshake's last command.
     Probe(usize),
+    /// The trial of a kind of lock.
+    Try(Trial, Vec<usize>),
     /// A look at the clocks.
     Time(Vec<usize>),
     /// A look at the roles.
@@ -77,6 +79,9 @@ pub struct Scenario {
     connections: i64,
     /// What nodes were asked in their handshakes and have not answered.
     greetings: Vec<VecDeque<Asked>>,
+    /// Whether nodes are taken to have the commands of every kind of lock, so that nothing stands
+    /// before the first lock of a kind.
+    pub is_tried: bool,
     /// The channel that the engine listens to, once it has said so.
     pub channel: Vec<u8>,
     /// What was sent about keys; see [`take_said`](Scenario::take_said).
@@ -128,6 +133,7 @@ impl Scenario {
             nodes,
             connections: 0,
             greetings: vec![VecDeque::new(); nodes],
+            is_tried: true,
             channel: Vec::new(),
             said: Vec::new(),
         }
@@ -206,6 +212,9 @@ impl Scenario {
             None => about.answer(asked).expect("it is part of a handshake"),
         };
         self.reply(node, reply);
+        if let (Asked::Try(_), true) = (asked, self.is_tried) {
+            self.engine.assume_tried(node);
+        }
         true
     }
 
@@ -384,7 +393,7 @@ impl Scenario {
                 }
                 self.greetings[nodes[0]].push_back(asked);
                 match (asked, self.greetings[nodes[0]].len()) {
-                    (Asked::Probe(_), _) => Acted::Probe(nodes[0]),
+                    (Asked::Try(_), _) => Acted::Probe(nodes[0]),
                     (_, 1) => Acted::Hello(nodes[0]),
                     _ => return self.take_action(),
                 }
@@ -486,9 +495,10 @@ fn is_of_a_handshake(asked: Asked) -> bool {
         | Asked::Info(_)
         | Asked::Time
         | Asked::Sighting
-        | Asked::Probe(ReleaseWith::Script) => true,
+        | Asked::Try(Trial::Plain | Trial::Marked) => true,
         Asked::Probe(_)
         | Asked::Sight
+        | Asked::Try(_)
         | Asked::Kill(_)
         | Asked::Set(_)
         | Asked::Fenced(..)
@@ -517,6 +527,7 @@ fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
         Asked::Release(token, ReleaseWith::Script) => Acted::Release(nodes, number(token)),
         Asked::Release(token, with) => Acted::ReleaseWith(with, nodes, number(token)),
         Asked::Probe(with) => Acted::TryOut(with, nodes[0]),
+        Asked::Try(trial) => Acted::Try(trial, nodes),
         Asked::Kill(connection) => Acted::Kill(nodes[0], connection),
         Asked::Inspect => Acted::Inspect(nodes),
         Asked::Wait(Waits::HandOn(token, tell)) => Acted::HandOn(nodes[0], number(token), tell),

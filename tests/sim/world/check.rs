@@ -1,6 +1,6 @@
 //! What must be true: checked after every event, or where the rule has its natural place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muxlock::LockToken;
 use muxlock::proto::NodeSet;
@@ -122,6 +122,8 @@ pub struct Held {
 pub struct Checker {
     pub attempts: BTreeMap<[u8; 40], Attempt>,
     pub held: Vec<Held>,
+    /// The clients' nodes that were asked for their commands.
+    pub tried: BTreeSet<(usize, usize)>,
 }
 
 /// A majority, by this file's own arithmetic.

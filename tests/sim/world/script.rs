@@ -150,12 +150,27 @@ impl Script<'_> {
             Expr::Not(value) => Value::Bool(!is_true(&self.value(value)?)),
             Expr::Minus(value) => Value::Number(-number(&self.value(value)?)?),
             Expr::Call(name, arguments) => {
-                let arguments: Result<Vec<Value>, Failure> =
-                    arguments.iter().map(|argument| self.value(argument)).collect();
-                self.function(name, &arguments?)?
+                let mut values = Vec::new();
+                for argument in arguments {
+                    match argument {
+                        Expr::Call(name, bounds) if name == "unpack" => {
+                            values.extend(self.unpacked(bounds)?);
+                        }
+                        argument => values.push(self.value(argument)?),
+                    }
+                }
+                self.function(name, &values)?
             }
             Expr::Binary(op, left, right) => self.binary(*op, left, right)?,
         })
+    }
+
+    /// The elements of a list between two places, as arguments.
+    fn unpacked(&mut self, arguments: &[Expr]) -> Result<Vec<Value>, Failure> {
+        let [list, from, to] = arguments else { panic!("two places are needed: {arguments:?}") };
+        let (list, from, to) = (self.value(list)?, self.value(from)?, self.value(to)?);
+        let (from, to) = (number(&from)? as usize, number(&to)? as usize);
+        (from..=to).map(|index| element(&list, index as f64)).collect()
     }
 
     fn local(&self, name: &str) -> &Value {
@@ -213,6 +228,7 @@ impl Script<'_> {
             "math.max" => Value::Number(fold(arguments, f64::max)?),
             "math.min" => Value::Number(fold(arguments, f64::min)?),
             "string.format" => formatted(arguments)?,
+            "string.find" => found(arguments)?,
             "string.len" => Value::Number(text(first)?.len() as f64),
             "string.sub" => part(arguments)?,
             _ => panic!("the function {name} is not known"),
@@ -243,6 +259,16 @@ fn part(arguments: &[Value]) -> Result<Value, Failure> {
     Ok(Value::Text(whole.get(from as usize - 1..to).unwrap_or_default().to_vec()))
 }
 
+/// Where a text has another one, from the beginning and without patterns.
+fn found(arguments: &[Value]) -> Result<Value, Failure> {
+    let [whole, part, Value::Number(1.0), Value::Bool(true)] = arguments else {
+        panic!("patterns are not known: {arguments:?}");
+    };
+    let (whole, part) = (text(whole)?, text(part)?);
+    let at = whole.windows(part.len()).position(|window| window == part);
+    Ok(at.map_or(Value::Nil, |at| Value::Number(at as f64 + 1.0)))
+}
+
 fn element(list: &Value, index: f64) -> Result<Value, Failure> {
     match list {
         Value::List(values) => Ok(values.get(index as usize - 1).cloned().unwrap_or(Value::Nil)),
@@ -254,6 +280,7 @@ fn element(list: &Value, index: f64) -> Result<Value, Failure> {
 fn named(status: &Value, name: &[u8]) -> Result<Value, Failure> {
     match status {
         Value::Status(text) if name == b"ok" => Ok(Value::Text(text.as_bytes().to_vec())),
+        Value::Failed(error) if name == b"err" => Ok(Value::Text(error.clone().into_bytes())),
         Value::Status(_) | Value::List(_) | Value::Failed(_) => Ok(Value::Nil),
         other => Err(wrong("index", kind(other))),
     }
@@ -358,6 +385,9 @@ mod tests {
             ("return type(redis.pcall('bad'))", Reply::Bulk(b"table".to_vec())),
             ("redis.pcall('bad') return type(redis.pcall('nil'))", Reply::Bulk(b"boolean".into())),
             ("return redis.pcall('bad')", Reply::Error("ERR no".into())),
+            ("return redis.pcall('bad')['err']", Reply::Bulk(b"ERR no".to_vec())),
+            ("return redis.pcall('nil', unpack(ARGV, 1, 1 + 1))", Reply::Nil),
+            ("return string.find('abc', 'bc', 1, true)", Reply::Integer(2)),
         ];
         for (text, expected) in table {
             assert_eq!(evaluate(text), Ok(expected), "{text}");

@@ -1,0 +1,185 @@
+//! The trial of the commands that scripts call.
+//!
+//! A server does not know which commands a script will call, and its error does not name the one
+//! that it lacks. So a script of its own calls each of them on a key that no client uses, in a form
+//! that changes nothing, and answers with the number of the first one that is missing.
+
+use std::sync::LazyLock;
+
+use bytes::{BufMut, BytesMut};
+
+use super::encode::{
+    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, RAISE,
+    RELEASE, SET_MARKED, append_word, decimal,
+};
+use super::forms::{
+    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, TAKE_ALL,
+    TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+};
+use crate::outcome::ServerCommand;
+use crate::proto::Trial;
+
+pub(crate) const TRIAL: &str = include_str!("../scripts/trial.lua").trim_ascii_end();
+
+static COMMANDS: LazyLock<[Vec<ServerCommand>; Trial::ALL.len()]> =
+    LazyLock::new(|| Trial::ALL.map(commands));
+
+/// The scripts that a client may send for such locks.
+fn scripts(trial: Trial) -> Vec<&'static str> {
+    let plain = [RELEASE, EXTEND, EXTEND_OR_SET];
+    match trial {
+        Trial::Plain => plain.to_vec(),
+        Trial::Marked => [&plain[..], &[SET_MARKED, EXTEND_OR_SET_MARKED]].concat(),
+        Trial::Several => [&TAKE_ALL[..], &KEEP_ALL, &[FREE_ALL]].concat(),
+        Trial::Permits => TAKE_SLOT.to_vec(),
+        Trial::Shares => [&TAKE_SHARED[..], &KEEP_SHARED, &TAKE_EXCLUSIVE, &[FREE_SHARED]].concat(),
+        Trial::Owned => {
+            [&TAKE_AS[..], &TAKE_OVER, &KEEP_AS, &[FREE_AS, GIVE_BACK, LOOK_AS]].concat()
+        }
+        Trial::Fenced => vec![ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, RAISE],
+    }
+}
+
+/// What these scripts call. The handshake has already tried what every lock needs, but for `SET`:
+/// plain locks send it without a script, so that the server's error names it.
+fn commands(trial: Trial) -> Vec<ServerCommand> {
+    let known = match trial {
+        Trial::Plain | Trial::Marked => vec![ServerCommand::Set],
+        _ => commands(Trial::Plain),
+    };
+    let mut commands = Vec::new();
+    for name in scripts(trial).into_iter().flat_map(called) {
+        if let Some(command) = ServerCommand::named(name) {
+            if !known.contains(&command) && !commands.contains(&command) {
+                commands.push(command);
+            }
+        }
+    }
+    commands
+}
+
+/// The names of the commands that a script calls.
+fn called(script: &str) -> impl Iterator<Item = &str> {
+    let calls = script.split("call(\"").skip(1);
+    calls.filter_map(|rest| rest.split_once('"').map(|(name, _)| name))
+}
+
+/// The words of a command that changes nothing if the key is absent. The second word is the key,
+/// where it is empty. Commands that would create it have arguments that the server refuses after it
+/// has looked at the user's rights.
+fn words(command: ServerCommand) -> &'static [&'static str] {
+    match command {
+        ServerCommand::Del => &["DEL", ""],
+        ServerCommand::Exists => &["EXISTS", ""],
+        ServerCommand::Get => &["GET", ""],
+        ServerCommand::Hget => &["HGET", "", "f"],
+        ServerCommand::Hset => &["HSET", "", "f", "v", "f"],
+        ServerCommand::Pexpire => &["PEXPIRE", "", "1"],
+        ServerCommand::Pexpireat => &["PEXPIREAT", "", "1"],
+        ServerCommand::Pttl => &["PTTL", ""],
+        ServerCommand::Set => &["SET", "", "v", "XX", "PX", "1"],
+        ServerCommand::Time => &["TIME"],
+        ServerCommand::Type => &["TYPE", ""],
+        ServerCommand::Zadd => &["ZADD", "", "f", "v"],
+        ServerCommand::Zrange => &["ZRANGE", "", "-1", "-1", "WITHSCORES"],
+        ServerCommand::Zrem => &["ZREM", "", "v"],
+        ServerCommand::Zremrangebyscore => &["ZREMRANGEBYSCORE", "", "-inf", "0"],
+        ServerCommand::Zscore => &["ZSCORE", "", "v"],
+    }
+}
+
+/// Appends the trial. It declares no key: a user who may not use the key may still use the
+/// commands, and servers look at the command first.
+#[cold]
+pub(super) fn encode(key: &[u8], trial: Trial, out: &mut BytesMut) {
+    let mut arguments: Vec<Vec<u8>> = Vec::new();
+    for command in &COMMANDS[trial as usize] {
+        let words = words(*command);
+        arguments.push(command.number().to_string().into());
+        arguments.push(words.len().to_string().into());
+        let word =
+            |word: &&str| if word.is_empty() { key.to_vec() } else { word.as_bytes().into() };
+        arguments.extend(words.iter().map(word));
+    }
+    let mut digits = [0; 20];
+    out.put_slice(b"*");
+    out.put_slice(decimal(3 + arguments.len() as u64, &mut digits));
+    let head = [b"EVAL".as_slice(), TRIAL.as_bytes(), b"0"];
+    for word in head.into_iter().chain(arguments.iter().map(Vec::as_slice)) {
+        out.put_slice(b"\r\n$");
+        append_word(out, word);
+    }
+    out.put_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The scripts of the queue are tried in another way: without them, clients wait in another
+    /// way.
+    const OTHERS: [&str; 4] = ["hand_on.lua", "inspect.lua", "queue_up.lua", "step_out.lua"];
+
+    #[test]
+    fn every_command_of_every_script_has_a_trial() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts");
+        for file in std::fs::read_dir(folder).unwrap() {
+            let file = file.unwrap();
+            let name = file.file_name().into_string().unwrap();
+            let text = std::fs::read_to_string(file.path()).unwrap();
+            let calls = text.matches("call(").count() - text.matches("call(unpack(").count();
+            assert_eq!(called(&text).count(), calls, "{name}: a command whose name is no text");
+            if OTHERS.contains(&name.as_str()) {
+                continue;
+            }
+            for command in called(&text) {
+                let command = ServerCommand::named(command);
+                let command = command.unwrap_or_else(|| panic!("{name} calls what is not tried"));
+                let is_known = |command: &ServerCommand| {
+                    let plain = &COMMANDS[Trial::Plain as usize];
+                    *command == ServerCommand::Set || plain.contains(command)
+                };
+                let is_tried = |trial: Trial| {
+                    let sent = scripts(trial).concat();
+                    let is_sent = sent.contains(text.trim_ascii_end());
+                    let commands = &COMMANDS[trial as usize];
+                    is_sent && (commands.contains(&command) || is_known(&command))
+                };
+                assert!(Trial::ALL.into_iter().any(is_tried), "{name}: {command}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_trial_has_its_commands() {
+        let names = |trial: Trial| {
+            let mut names: Vec<_> =
+                COMMANDS[trial as usize].iter().map(ToString::to_string).collect();
+            names.sort();
+            names.join(" ")
+        };
+        assert_eq!(names(Trial::Plain), "DEL GET PEXPIRE PTTL");
+        assert_eq!(names(Trial::Marked), "DEL GET PEXPIRE PTTL TIME");
+        assert_eq!(names(Trial::Permits), "EXISTS SET TIME");
+        assert_eq!(names(Trial::Owned), "EXISTS HGET HSET PEXPIREAT SET TIME");
+        assert_eq!(names(Trial::Fenced), "HGET HSET SET TIME");
+        for command in ServerCommand::ALL {
+            let words = words(command);
+            assert_eq!(words[0], command.to_string());
+            assert!(Trial::ALL.iter().any(|it| COMMANDS[*it as usize].contains(&command)));
+        }
+    }
+
+    #[test]
+    fn a_trial_has_its_wire_form() {
+        let mut out = BytesMut::new();
+        encode(b"k", Trial::Permits, &mut out);
+        let length = TRIAL.len();
+        let head = format!("*18\r\n$4\r\nEVAL\r\n${length}\r\n{TRIAL}\r\n$1\r\n0\r\n");
+        let time = "$2\r\n10\r\n$1\r\n1\r\n$4\r\nTIME\r\n";
+        let exists = "$1\r\n2\r\n$1\r\n2\r\n$6\r\nEXISTS\r\n$1\r\nk\r\n";
+        let set = ["9", "6", "SET", "k", "v", "XX", "PX", "1"];
+        let set = set.map(|word| format!("${}\r\n{word}\r\n", word.len())).concat();
+        assert_eq!(String::from_utf8(out.to_vec()).unwrap(), format!("{head}{time}{set}{exists}"));
+    }
+}
