@@ -342,6 +342,7 @@ fn rights_are_found_and_granted() {
     let places = masters.urls();
     // Newer servers have a right of their own for releases.
     let others = ["--allow", "permission-delete", "--allow", "permission-waiting"];
+    let others = [&others[..], &["--allow", "permission-kinds"]].concat();
     let prefixed = [&SLOW[..], &["--prefix", "app:"], &others].concat();
     let seen = doctor(&urls, &prefixed);
     assert_eq!(seen.found(&places), ["not-checked 0", "not-checked 1", "not-checked 2"]);
@@ -408,6 +409,7 @@ fn rights_to_wait_are_found_and_granted() {
         masters.urls().iter().map(|url| url.replace("//", "//locker:sesame@")).collect();
     let places = masters.urls();
     let own = ["--prefix", "app:", "--allow", "permission-delete", "--allow", "not-checked"];
+    let own = [&own[..], &["--allow", "permission-kinds"]].concat();
     let own = [&SLOW[..], &own, &["--allow", "even"]].concat();
     let other = [&own[..], &["--lock-user", "locker"]].concat();
     let is_silent = || {
@@ -468,7 +470,7 @@ fn what_refuses_locks_for_other_reasons_is_found() {
     assert_eq!(seen.found(&urls), ["script 2"], "{}", seen.json);
     let odd = Master::start_with(&["--rename-command", "SET", ""]).unwrap();
     let urls = [masters.urls(), vec![odd.url()]].concat();
-    assert_eq!(usual(&urls).found(&urls), ["refuses-writes 2"]);
+    assert_eq!(usual(&urls).found(&urls), ["script 2"]);
     let two = masters.urls();
     assert_eq!(usual(&two).found(&two), ["even"]);
     assert_eq!(usual(&two[..1]).found(&two), ["single"]);
@@ -685,7 +687,7 @@ fn twelve_defects_are_found_and_the_fixes_mend_them() {
     let _crowd: Vec<_> = (0..16).map(|_| connect(&masters[3])).collect();
     let app = ["ACL", "SETUSER", "app", "on", ">se same", "&*", "+@all"];
     tell(&masters[1], &[&app[..], &["~other:*"]].concat());
-    tell(&masters[4], &[&app[..], &["~*", "-client|id", "-pttl"]].concat());
+    tell(&masters[4], &[&app[..], &["~*", "-client|id", "-time"]].concat());
     for i in [1, 4] {
         urls[i] = urls[i].replace(&login(""), &login("app"));
     }

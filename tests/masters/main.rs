@@ -41,6 +41,8 @@ mod own_value;
 mod readers;
 mod readiness;
 mod reentrant;
+#[cfg(feature = "cli")]
+mod renamed;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod run;
 #[cfg(all(feature = "cli", target_os = "linux"))]

@@ -235,6 +235,7 @@ fn questions(
     let settings = settings(wire)?;
     let queue = queue::key_of(&plan.key);
     let mut trials = trials(&plan.key, marker);
+    trials.extend(kind_trials(&plan.key));
     trials.extend(waiting_trials(&queue));
     let refused = refused(&trials, |words| wire.ask(words).map(drop))?;
     let refused_other = match &plan.lock_user {
@@ -338,6 +339,22 @@ fn trials<'a>(key: &'a [u8], marker: Option<&'a [u8]>) -> Vec<Trial<'a>> {
         trials.push(("marker", vec![b"EVAL", b"return 0", b"1", marker]));
     }
     trials
+}
+
+/// What other kinds of lock take beside that. Those that would leave something behind have
+/// arguments that are refused after the server has looked at the user's rights.
+fn kind_trials(key: &[u8]) -> Vec<Trial<'_>> {
+    vec![
+        ("hget", vec![b"HGET", key, b"f"]),
+        ("hset", vec![b"HSET", key, b"f", b"v", b"f"]),
+        ("pexpireat", vec![b"PEXPIREAT", key, b"1"]),
+        ("type", vec![b"TYPE", key]),
+        ("zadd", vec![b"ZADD", key, b"f", b"v"]),
+        ("zrange", vec![b"ZRANGE", key, b"0", b"0"]),
+        ("zrem", vec![b"ZREM", key, b"v"]),
+        ("zremrangebyscore", vec![b"ZREMRANGEBYSCORE", key, b"1", b"0"]),
+        ("zscore", vec![b"ZSCORE", key, b"v"]),
+    ]
 }
 
 /// What waiting in a queue takes beside that. RPUSH and LPUSH would leave something behind.
@@ -473,6 +490,27 @@ fn clock(parts: Vec<Value>) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each is asked for, so that what is missing can be named.
+    #[test]
+    fn every_command_of_every_script_is_tried() {
+        let mut tried: Vec<&str> = trials(b"k", None).iter().map(|(right, _)| *right).collect();
+        tried.extend(kind_trials(b"k").iter().map(|(right, _)| *right));
+        tried.extend(waiting_trials(b"k").iter().map(|(right, _)| *right));
+        tried.extend(["rpush", "lpush"]);
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts");
+        let mut seen = 0;
+        for file in std::fs::read_dir(folder).expect("the folder of the scripts") {
+            let path = file.expect("an entry").path();
+            let script = std::fs::read_to_string(&path).expect("a text");
+            for rest in script.split("call(\"").skip(1) {
+                let name = rest.split('"').next().expect("a name").to_ascii_lowercase();
+                assert!(tried.contains(&name.as_str()), "{path:?} calls {name}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 50, "{seen} calls");
+    }
 
     #[test]
     fn clients_of_this_library_are_found_by_their_name() {

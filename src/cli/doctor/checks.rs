@@ -41,6 +41,20 @@ const WAITS: [&str; 12] = [
 ];
 /// They would leave something behind, so they are asked for, but not tried.
 const UNTRIED: [&str; 2] = ["rpush", "lpush"];
+/// What every lock needs.
+const NEEDED: [&str; 6] = ["set", "get", "eval", "pttl", "pexpire", "del"];
+/// What clients do without, less safely.
+const IDENTIFIES: [&str; 4] = ["info", "time", "client|id", "client|kill"];
+/// What other kinds of lock take beside that.
+const KINDS: [(&str, &[&str]); 4] = [
+    ("several resources or permits", &["exists"]),
+    (
+        "read and write locks",
+        &["pexpireat", "type", "zadd", "zrange", "zrem", "zremrangebyscore", "zscore"],
+    ),
+    ("locks with the caller's value", &["exists", "hget", "hset", "pexpireat"]),
+    ("fencing tokens", &["hget", "hset"]),
+];
 const CHANNEL_RIGHTS: [&str; 2] = ["subscribe", "publish"];
 const CHANNELS: &str = "&muxlock:*";
 const WAITS_SLOWER: &str = "clients that wait ask it again after random delays";
@@ -100,6 +114,7 @@ pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
                 findings.persistence(said);
                 findings.connections(said);
                 findings.rights(said);
+                findings.kinds(said);
                 findings.waiting(said);
                 findings.clock(said);
                 findings.unknown(said);
@@ -520,20 +535,22 @@ impl Findings<'_> {
             it.failure.refusal().is_some_and(|kind| kinds.contains(&kind))
         };
         let forbidden = [RefusalKind::Command, RefusalKind::Key];
-        let is_lock = |it: &&Refused| !WAITS.contains(&it.right);
+        let is_lock = |it: &&Refused| !WAITS.contains(&it.right) && !is_of_kind(it.right);
         let missing: Vec<_> =
             refused.iter().filter(is_lock).filter(|it| is(&forbidden, it)).collect();
+        let (foreign, missing): (Vec<_>, Vec<_>) =
+            missing.into_iter().partition(|it| self.is_foreign(it));
         let (deletes, missing): (Vec<_>, Vec<_>) =
             missing.into_iter().partition(|it| DELETES.contains(&it.right));
         let user = self.subject.lock_user.or(self.subject.master.user).unwrap_or("default");
         if !missing.is_empty() {
             let (rights, fix) = self.grant(user, &missing);
             let why = format!("the user {user:?} lacks {rights}");
-            let votes = match self.subject.common.flush_marker {
-                None => &["set", "get", "eval"][..],
-                Some(_) => &["set", "get", "eval", "time", "marker"],
+            let is_marked = self.subject.common.flush_marker.is_some();
+            let needs = |right: &str| {
+                NEEDED.contains(&right) || is_marked && ["time", "marker"].contains(&right)
             };
-            let has_no_vote = missing.iter().any(|it| votes.contains(&it.right));
+            let has_no_vote = missing.iter().any(|it| needs(it.right));
             let finding = Finding::new(Error, Id::Permission, why).mended_by(fix);
             match has_no_vote {
                 true => self.fail(finding),
@@ -544,7 +561,51 @@ impl Findings<'_> {
             let why = format!("the user {user:?} lacks {rights}: a release then costs a script");
             self.add(Finding::new(Note, Id::PermissionDelete, why).mended_by(fix));
         }
+        if !foreign.is_empty() {
+            let why = format!(
+                "the user {user:?} may not use the key of this trial: name a prefix that its keys \
+                 have (--prefix or key_prefix)"
+            );
+            self.fail(Finding::new(Error, Id::Permission, why));
+        }
         self.refusals(said);
+    }
+
+    /// Whether only a key is refused that no lock has: without a prefix, nothing says which keys
+    /// the locks have.
+    fn is_foreign(&self, refused: &Refused) -> bool {
+        let is_key = refused.failure.refusal() == Some(RefusalKind::Key);
+        is_key && refused.right != "marker" && self.subject.common.key_prefix.is_empty()
+    }
+
+    /// Whether there can be locks of other kinds.
+    fn kinds(&mut self, said: &Said) {
+        let unknown = RefusalKind::Unknown;
+        let lacking = |refused: &[Refused], kind: RefusalKind| {
+            let refused = refused.iter().filter(|it| it.failure.refusal() == Some(kind));
+            let rights: Vec<_> = refused.map(|it| it.right).filter(|it| is_of_kind(it)).collect();
+            let of = |(_, needs): &&(&str, &[&str])| needs.iter().any(|it| rights.contains(it));
+            let kinds: Vec<_> = KINDS.iter().filter(of).map(|(kind, _)| *kind).collect();
+            (!rights.is_empty()).then(|| (rights, kinds.join(", ")))
+        };
+        if let Some((rights, kinds)) = lacking(&said.refused, unknown) {
+            let why = format!("it does not know {}: no {kinds}", names(&rights));
+            self.add(Finding::new(Note, Id::PermissionKinds, why));
+        }
+        let refused = match &said.refused_other {
+            Some(Ok(refused)) => refused,
+            Some(Err(_)) => return,
+            None => &said.refused,
+        };
+        if let Some((rights, kinds)) = lacking(refused, RefusalKind::Command) {
+            let user = self.subject.lock_user.or(self.subject.master.user).unwrap_or("default");
+            let rights: Vec<_> = rights.iter().map(|right| format!("+{right}")).collect();
+            let words = ["ACL", "SETUSER", user].into_iter();
+            let words: Vec<_> = words.chain(rights.iter().map(String::as_str)).collect();
+            let fix = redis_cli(&self.subject.master, By::Administrator, &words);
+            let why = format!("the user {user:?} lacks {}: no {kinds}", rights.join(" "));
+            self.add(Finding::new(Note, Id::PermissionKinds, why).mended_by(fix));
+        }
     }
 
     /// Whether clients can wait in a queue there. Locks do not need it.
@@ -591,7 +652,11 @@ impl Findings<'_> {
         }
         // If the locks lack their keys too, another finding says so.
         if !keys.is_empty() && keys.iter().all(waits) {
-            rights.push(format!("~{}*", pattern(self.subject.common.key_prefix)));
+            rights.push(match self.subject.common.key_prefix {
+                // Only the queues' keys are known to be refused.
+                b"" => "~*:muxlock:queue".to_owned(),
+                prefix => format!("~{}*", pattern(prefix)),
+            });
         }
         if rights.is_empty() {
             return;
@@ -645,18 +710,36 @@ impl Findings<'_> {
             let is_one = found.failure.refusal().is_some_and(|kind| kinds.contains(&kind));
             is_one.then_some(&found.failure)
         };
-        let unknown = [RefusalKind::Unknown, RefusalKind::Other];
         if self.standing == Standing::Fails {
             // What is found already explains it.
-        } else if let Some(failure) = of("set", &unknown) {
+        } else if let Some(failure) = of("set", &[RefusalKind::Other]) {
             let why = format!("SET failed: {failure}");
             self.fail(Finding::new(Error, Id::RefusesWrites, why));
-        } else if let Some(failure) = of("eval", &unknown) {
-            let why = match failure.refusal() {
-                Some(RefusalKind::Unknown) => "it does not know EVAL".to_owned(),
-                _ => format!("the script of a release failed: {failure}"),
-            };
+        } else if let Some(failure) = of("eval", &[RefusalKind::Other]) {
+            let why = format!("the script of a release failed: {failure}");
             self.fail(Finding::new(Error, Id::Script, why));
+        }
+        let is_marked = self.subject.common.flush_marker.is_some();
+        let (needed, useful): (Vec<_>, Vec<_>) = said
+            .refused
+            .iter()
+            .filter(|it| it.failure.refusal() == Some(RefusalKind::Unknown))
+            .map(|it| it.right)
+            .filter(|right| NEEDED.contains(right) || IDENTIFIES.contains(right))
+            .partition(|right| NEEDED.contains(right) || is_marked && *right == "time");
+        if !needed.is_empty() {
+            let why = format!(
+                "it does not know {}, which every lock needs: take its rename-command out",
+                names(&needed)
+            );
+            self.fail(Finding::new(Error, Id::Script, why));
+        }
+        if !useful.is_empty() {
+            let why = format!(
+                "it does not know {}, by which clients know it: take its rename-command out",
+                names(&useful)
+            );
+            self.add(Finding::new(Error, Id::Script, why));
         }
     }
 
@@ -711,8 +794,8 @@ impl Findings<'_> {
             missing.push(format!("the rights of the locks' user ({why})"));
         }
         let is_own = said.refused_other.is_none();
-        if !is_own && said.info.is_err() {
-            missing.push("its state (info is forbidden)".to_owned());
+        if let (false, Err(kind)) = (is_own, &said.info) {
+            missing.push(format!("its state ({})", lacks(*kind, "info")));
         }
         if !is_own && said.times.first.is_empty() {
             missing.push("its clock (time is forbidden)".to_owned());
@@ -722,6 +805,20 @@ impl Findings<'_> {
             self.add(Finding::new(Note, Id::NotChecked, why));
         }
     }
+}
+
+fn is_of_kind(right: &str) -> bool {
+    KINDS.iter().any(|(_, rights)| rights.contains(&right))
+}
+
+/// Rights as the commands that they are for, each once.
+fn names(rights: &[&str]) -> String {
+    let mut names: Vec<_> = rights
+        .iter()
+        .map(|right| right.split('|').next().unwrap_or_default().to_ascii_uppercase())
+        .collect();
+    names.dedup();
+    names.join(", ")
 }
 
 /// Escaped for an ACL.

@@ -31,6 +31,7 @@ pub enum Id {
     ClockFrozen,
     Permission,
     PermissionDelete,
+    PermissionKinds,
     PermissionWaiting,
     Waiting,
     Script,
