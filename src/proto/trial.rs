@@ -37,8 +37,6 @@ pub(super) enum Tried {
     Asked,
     /// The server has all of it.
     Has,
-    /// The server lacks this, or forbids it to this user.
-    Lacks(ServerCommand),
 }
 
 /// The trials of all nodes' connections.
@@ -73,9 +71,7 @@ impl Trials {
         self.nodes[node][trial as usize] = tried;
         match tried {
             Tried::Has => self.able[trial as usize].insert(node),
-            Tried::Untried | Tried::Asked | Tried::Lacks(_) => {
-                self.able[trial as usize].remove(node);
-            }
+            Tried::Untried | Tried::Asked => self.able[trial as usize].remove(node),
         }
         match self.nodes[node].contains(&Tried::Asked) {
             true => self.asked.insert(node),
@@ -118,9 +114,6 @@ impl Engine {
         let is_released = self.is_release_queued(round);
         for node in nodes.without(able).iter() {
             match self.nodes.trials.of(node, trial) {
-                Tried::Lacks(command) => {
-                    self.refuse_waiting(node, round, NodeOutcome::MissingCommand(command));
-                }
                 _ if is_released => {
                     self.refuse_waiting(node, round, NodeOutcome::TimedOut(Phase::Reply));
                 }
@@ -168,10 +161,9 @@ impl Engine {
     pub(super) fn handle_tried(&mut self, now: Moment, node: usize, trial: Trial, reply: Reply) {
         let (tried, failure) = match reply {
             Reply::Integer(0) => (Tried::Has, None),
+            // The next lock asks again: the right may be granted meanwhile.
             Reply::Integer(number) => match ServerCommand::numbered(number) {
-                Some(command) => {
-                    (Tried::Lacks(command), Some(NodeOutcome::MissingCommand(command)))
-                }
+                Some(command) => (Tried::Untried, Some(NodeOutcome::MissingCommand(command))),
                 None => {
                     let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                     return self.fail_node(now, node, outcome);

@@ -187,7 +187,9 @@ fn lock_that_is_swapped_for_itself_is_not_asked_for_before_its_release_is_answer
     let plain: Take = |redlock| redlock.try_lock("b", TTL).unwrap();
     let several: Take = |redlock| redlock.try_lock_all(["a", "b"], TTL).unwrap();
     for take in [plain, several] {
-        let (lock, sent) = (take(&redlock), sets());
+        let lock = take(&redlock);
+        soon("all have it", || masters.iter().all(|master| master.dbsize().unwrap() > 0));
+        let sent = sets();
         masters.iter().for_each(|master| master.freeze().unwrap());
         let (took, result) = timed(|| redlock.swap_for(lock, "b", TTL, WAIT));
         masters.iter().for_each(|master| master.thaw().unwrap());
