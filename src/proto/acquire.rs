@@ -289,6 +289,7 @@ impl Engine {
     /// and is returned instead.
     pub(super) fn give_up(&mut self, now: Moment, op: usize, round: usize) {
         self.rounds[round].decided = true;
+        self.note_cut_off(round);
         let key = &self.rounds.claim(round).key;
         let before = self.queues.report_of(key).cloned().or_else(|| {
             let report = self.operations.last_of(op)?.report.clone()?;

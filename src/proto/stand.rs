@@ -96,6 +96,8 @@ pub(super) struct Stand {
     pub(super) was_changed: bool,
     /// Whether it was started by a word of the one before it in the queue.
     pub(super) was_told: bool,
+    /// Whether its line has a round to make: the first was told to go, and its patience ended.
+    pub(super) is_owed: bool,
     /// Whether the lock was seen to be held since its line had it.
     pub(super) saw_held: bool,
     /// Whether a change may be one that leaves the lock held.
@@ -132,6 +134,7 @@ impl Stand {
             was_woken: false,
             was_changed: false,
             was_told: false,
+            is_owed: false,
             saw_held: false,
             doubts: false,
         }

@@ -82,7 +82,7 @@ impl Engine {
         }
         let stand = self.stand(number);
         (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
-        (stand.held, stand.saw_held) = (None, true);
+        (stand.held, stand.saw_held, stand.is_owed) = (None, true, false);
         stand.refused = refused;
         stand.free_since = None;
         stand.forget_watch();
@@ -114,8 +114,10 @@ impl Engine {
         }
     }
 
-    /// The acquisition is now the first of its line, which has this stand. If the one before it was
-    /// waiting there, the place and the watches stay as they are. Returns whether it waits there.
+    /// The acquisition is now the first of its line, which has this stand (W12). If the one before
+    /// it was waiting there, the place and the watches stay as they are. If that one was about to
+    /// try, this one tries: nobody says again that the lock is free. Returns whether it goes on
+    /// from there.
     pub(super) fn inherit(
         &mut self,
         now: Moment,
@@ -127,11 +129,23 @@ impl Engine {
             return false;
         };
         let key = stand.key.clone();
-        match was_waiting && stand.gate.is_some() {
-            true => self.set_stand_timer(number),
-            false => return self.queue_up_first(now, op, &key),
+        if stand.is_owed || !was_waiting {
+            self.try_now(now, op, number);
+        } else if stand.gate.is_some() {
+            self.set_stand_timer(number);
+        } else {
+            return self.queue_up_first(now, op, &key);
         }
         true
+    }
+
+    /// The round of a line's first is cut off when its patience ends: the next one is to try in
+    /// its place.
+    pub(super) fn note_cut_off(&mut self, round: usize) {
+        let number = self.queues.stand_of(&self.rounds.claim(round).key);
+        if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
+            stand.is_owed = true;
+        }
     }
 
     fn stand_for(&mut self, now: Moment, key: &Resource) -> u32 {
@@ -668,10 +682,11 @@ impl Engine {
         let patience = self.operations.patience_of(self.operations.id_of(op));
         if patience.is_some_and(|(_, give_up_at)| now >= give_up_at) {
             // No round starts after that (R9): the timer, which is due, ends it.
+            self.stand(number).is_owed = true;
             return;
         }
         let stand = self.stand(number);
-        stand.was_woken = true;
+        (stand.was_woken, stand.is_owed) = (true, false);
         stand.check_at = None;
         stand.forget_watch();
         self.start_again(now, op);
@@ -739,6 +754,8 @@ impl Engine {
             return;
         };
         let Some((op, _)) = self.waiting_first(stand) else {
+            // Whoever comes after one that has ended, and is not yet gone, is told by this.
+            self.stand(number).is_owed |= letter == b'g';
             return;
         };
         let stand = self.stand(number);
@@ -786,6 +803,8 @@ impl Engine {
         if let Some((op, _)) = self.waiting_first(stand) {
             self.handle_free(now, op, number, Free::Changed);
             self.set_stand_timer(number);
+        } else {
+            self.stand(number).check_by(now);
         }
     }
 }
@@ -808,6 +827,7 @@ impl Engine {
         }
         stand.held = Some(token);
         (stand.refused_in_row, stand.free_since, stand.doubts) = (0, None, false);
+        stand.is_owed = false;
         stand.refused = NodeSet::EMPTY;
         (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
         stand.check_at = None;

@@ -11,6 +11,8 @@ use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, Waits, server_error};
 
 const NODES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(100);
+/// It ends before the first slow look.
+const SHORT: Duration = Duration::from_millis(40);
 /// More than a stagger where the masters answer at once.
 const STAGGER: Duration = Duration::from_millis(3);
 /// What `PTTL` says of a key that is absent, and of one that lives for ten seconds.
@@ -1555,6 +1557,56 @@ fn w12_cancelled_it_leaves_its_place_to_the_next_of_its_line() {
     assert_eq!(s.engine.place(second), Some(4));
     let _ = s.engine.cancel(s.now, second);
     assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+}
+
+/// Two of a line, of which the first has so little patience; the gate; and both.
+fn short_and_patient(s: &mut Scenario) -> (usize, OpId, OpId) {
+    let until = s.now.after(SHORT);
+    let first = s.acquire(TTL, Patience::Until(until));
+    s.drain();
+    let second = patient(s);
+    let [Acted::Wait(gate, Waits::Hello)] = refuse(s)[..] else { panic!("no gate") };
+    s.allow_waits(gate);
+    s.drain();
+    s.reply(gate, place(4, HELD));
+    (gate, first, second)
+}
+
+/// Its round is cut off: what it was told is for the next of its line, which tries at once.
+#[test]
+fn w12_next_of_a_line_tries_when_the_round_of_the_first_is_cut_off() {
+    for is_cancelled in [false, true] {
+        let mut s = queueing();
+        let (gate, first, second) = short_and_patient(&mut s);
+        s.tell(gate, "gresource");
+        assert!(sets(&s.drain()));
+        if is_cancelled {
+            let _ = s.engine.cancel(s.now, first);
+        } else {
+            s.pass(SHORT);
+            assert!(s.acquired().is_err());
+        }
+        let acted = s.drain();
+        let is_undone = matches!(&acted[0], Acted::Release(nodes, _) if nodes.len() == NODES);
+        assert!(is_undone && sets(&acted[1..]), "{acted:?}");
+        assert_eq!(s.engine.place(second), Some(0));
+        s.replies(0..NODES, Reply::Nil);
+        s.replies(0..NODES, Reply::Integer(0));
+        assert!(granted(&mut s).is_valid_at(s.now));
+    }
+}
+
+/// The first has ended, and is not gone yet, when its turn comes.
+#[test]
+fn w12_word_for_one_that_has_ended_is_for_the_next_of_its_line() {
+    let mut s = queueing();
+    let (gate, ..) = short_and_patient(&mut s);
+    s.engine.handle_timeout(s.now.after(SHORT));
+    s.now = s.now.after(SHORT);
+    s.tell(gate, "gresource");
+    assert_eq!(s.drain(), []);
+    assert!(s.acquired().is_err());
+    assert!(sets(&s.drain()));
 }
 
 #[test]

@@ -58,4 +58,5 @@ mod swap;
 mod testing;
 #[cfg(target_os = "linux")]
 mod threads;
+mod turns;
 mod waiting;
