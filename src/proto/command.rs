@@ -205,7 +205,7 @@ pub enum FormStep {
 pub enum Wait<'a> {
     /// `HELLO 3`: from its answer on, the server may send pushes on this connection.
     Hello,
-    /// `CLIENT TRACKING ON OPTIN NOLOOP`.
+    /// `CLIENT TRACKING ON OPTIN`.
     Track,
     /// `SUBSCRIBE channel`. A push answers it.
     Subscribe {

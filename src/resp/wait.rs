@@ -24,7 +24,7 @@ const PLACES_MAX: &[u8] = b"1023";
 pub(super) fn encode(wait: Wait<'_>, out: &mut BytesMut) {
     match wait {
         Wait::Hello => append(out, &[b"HELLO", b"3"]),
-        Wait::Track => append(out, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]),
+        Wait::Track => append(out, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN"]),
         Wait::Subscribe { channel } => append(out, &[b"SUBSCRIBE", channel.as_bytes()]),
         Wait::Publish { channel } => append(out, &[b"EVAL", PUBLISH, b"0", channel.as_bytes()]),
         Wait::Cache => append(out, &[b"CLIENT", b"CACHING", b"YES"]),
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(words_of(Wait::Publish { channel }), ["EVAL", trial, "0", name]);
         assert_eq!(words_of(Wait::Subscribe { channel }), ["SUBSCRIBE", name]);
         assert_eq!(words_of(Wait::Hello), ["HELLO", "3"]);
-        assert_eq!(words_of(Wait::Track), ["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
+        assert_eq!(words_of(Wait::Track), ["CLIENT", "TRACKING", "ON", "OPTIN"]);
         assert_eq!(words_of(Wait::Cache), ["CLIENT", "CACHING", "YES"]);
     }
 }

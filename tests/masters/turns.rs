@@ -4,8 +4,8 @@
 use std::thread;
 use std::time::Duration;
 
-use muxlock::Redlock;
 use muxlock::testing::Masters;
+use muxlock::{LockGuard, Redlock};
 use testbed::proxy::DelayProxy;
 use testbed::{PATIENT, Stopwatch, TTL, all_ready, heavy, patient, pause};
 
@@ -62,4 +62,51 @@ fn who_inherits_a_place_goes_on_with_what_was_told() {
     }
     println!("an heir has the lock so long after its release: {took:?}");
     assert!(took.iter().all(|took| *took < 4 * FAR), "{took:?}");
+}
+
+/// How a lock of each kind is taken and given up again.
+type Kind = (&'static str, fn(&Redlock, &str) -> LockGuard);
+
+const KINDS: [Kind; 6] = [
+    ("set", |redlock, name| redlock.try_lock_all([name, &format!("{name}:other")], TTL).unwrap()),
+    ("read", |redlock, name| redlock.try_read(name, TTL).unwrap()),
+    ("write", |redlock, name| redlock.try_write(name, TTL).unwrap()),
+    ("downgraded", |redlock, name| redlock.try_write(name, TTL).unwrap().downgrade(TTL).unwrap()),
+    ("own", |redlock, name| redlock.try_lock_as(name, "mine", TTL).unwrap()),
+    ("plain", |redlock, name| redlock.try_lock(name, TTL).unwrap()),
+];
+
+/// W8: who waits for a plain lock is told of each release, also of another kind, and also of its
+/// own client's: there is no look for seconds that would show that the lock is free.
+#[test]
+fn release_of_any_kind_wakes_who_waits_in_the_same_client() {
+    let _alone = heavy();
+    let masters = masters();
+    let redlock = all_ready(&patient(masters.urls()));
+    // Then no look is due for about a second.
+    let held_for = Duration::from_millis(2_200);
+    let took: Vec<_> = thread::scope(|scope| {
+        let wait = |(name, take): Kind| {
+            let redlock = &redlock;
+            scope.spawn(move || {
+                let held = take(redlock, name);
+                let waiting = thread::scope(|scope| {
+                    let waiting = scope.spawn(|| {
+                        let lock = redlock.try_lock_for(name, TTL, PATIENT).unwrap();
+                        (Stopwatch::start(), lock)
+                    });
+                    pause(held_for);
+                    assert!(held.unlock().unwrap().was_held());
+                    let released = Stopwatch::start();
+                    let (got, _lock) = waiting.join().unwrap();
+                    released.elapsed().saturating_sub(got.elapsed())
+                });
+                (name, waiting)
+            })
+        };
+        let waiting: Vec<_> = KINDS.into_iter().map(wait).collect();
+        waiting.into_iter().map(|waiting| waiting.join().unwrap()).collect()
+    });
+    println!("a plain lock is taken so long after the release of another kind: {took:?}");
+    assert!(took.iter().all(|(_, took)| *took < Duration::from_millis(700)), "{took:?}");
 }

@@ -525,7 +525,7 @@ fn watched_key_is_told_of_once_and_refusals_are_not() {
     let scene = Scene::start();
     let mut wire = Wire { scene: &scene, channel: "me", lines: scene.connect() };
     wire.send(&["HELLO", "3"]);
-    wire.send(&["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
+    wire.send(&["CLIENT", "TRACKING", "ON", "OPTIN"]);
     wire.send(&["SUBSCRIBE", "me"]);
     while wire.read(1) != ["+OK"] {}
     assert_eq!(wire.read(6), [">3", "$9", "subscribe", "$2", "me", ":1"]);
@@ -553,6 +553,14 @@ fn watched_key_is_told_of_once_and_refusals_are_not() {
         scene.ask(change);
         assert_eq!(wire.read(6), changed, "{change:?}");
     }
+    // What it changes itself; it is told behind the answer.
+    scene.set_key(OTHER);
+    watch(&mut wire);
+    wire.send(&["DEL", KEY]);
+    assert_eq!(
+        (wire.read(1), wire.read(6)),
+        (vec![":1".to_owned()], changed.map(str::to_owned).to_vec())
+    );
     // The key's end.
     scene.ask(&["SET", KEY, OTHER, "PX", "50"]);
     watch(&mut wire);

@@ -1,9 +1,7 @@
 //! What nodes do: the commands, and the scripts of `src/scripts` as they are.
 
 use super::protocol::{Crowd, Mistake};
-use super::state::{
-    CLIENTS, NOBODY, Phase, Placed, Reply, Request, STRANGER, State, Watch, number,
-};
+use super::state::{NOBODY, Phase, Placed, Reply, Request, STRANGER, State, Watch, number};
 
 impl Crowd {
     pub fn execute(&self, state: &mut State, n: usize, c: usize) {
@@ -14,7 +12,7 @@ impl Crowd {
             Request::Set | Request::StaleSet => {
                 let is_free = state.owners[n] == NOBODY;
                 if is_free {
-                    self.set_owner_by(state, n, number(c), c);
+                    self.set_owner(state, n, number(c));
                 }
                 if request == Request::Set {
                     let reply = if is_free { Reply::Granted } else { Reply::Refused };
@@ -42,7 +40,7 @@ impl Crowd {
 
     fn delete(&self, state: &mut State, n: usize, c: usize) {
         if state.owners[n] == number(c) {
-            self.set_owner_by(state, n, NOBODY, c);
+            self.set_owner(state, n, NOBODY);
         }
     }
 
@@ -130,19 +128,13 @@ impl Crowd {
         link.is_closed = n == gate;
     }
 
-    /// By nobody's command.
+    /// By anybody's command: all who track the key are told once.
     pub fn set_owner(&self, state: &mut State, n: usize, owner: u8) {
-        self.set_owner_by(state, n, owner, CLIENTS);
-    }
-
-    /// All who track the key are told once, but for the client that has changed it (NOLOOP): it is
-    /// forgotten without a word.
-    fn set_owner_by(&self, state: &mut State, n: usize, owner: u8, by: usize) {
         debug_assert!(owner <= STRANGER, "no such owner");
         state.owners[n] = owner;
         for (c, client) in state.clients.iter_mut().enumerate() {
             let link = &mut client.links[n];
-            if std::mem::take(&mut link.is_tracked) && c != by && client.watches[n] != Watch::None {
+            if std::mem::take(&mut link.is_tracked) && client.watches[n] != Watch::None {
                 link.replies.answer(Reply::Changed);
             }
         }

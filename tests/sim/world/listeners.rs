@@ -14,6 +14,8 @@ pub struct Listeners {
     tracked: BTreeMap<Key, BTreeSet<u64>>,
     /// The connections for which tracking is on.
     trackers: BTreeSet<u64>,
+    /// Those that are not told of what they change themselves (`NOLOOP`).
+    deaf_to_own: BTreeSet<u64>,
     /// The most tracked keys; another one pushes one out, of which nothing is told.
     pub tracked_max: Option<usize>,
     /// What the last command has sent, to which connections, in order.
@@ -92,8 +94,13 @@ impl Redis {
         let options: Vec<String> = words[1..].iter().map(|word| lower(word)).collect();
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         match options[..] {
-            ["tracking", "on", "optin", "noloop"] if session.protocol == Protocol::Resp3 => {
+            ["tracking", "on", "optin", ref more @ ..]
+                if matches!(more, [] | ["noloop"]) && session.protocol == Protocol::Resp3 =>
+            {
                 session.is_tracking = true;
+                if !more.is_empty() {
+                    self.listeners.deaf_to_own.insert(session.id);
+                }
                 self.listeners.trackers.insert(session.id);
                 Reply::OK
             }
@@ -139,6 +146,7 @@ impl Redis {
         for key in told {
             // Nobody's command ends a key that is past its end.
             let by = by.filter(|_| changed.contains(&key) && !ended.contains(&key));
+            let by = by.filter(|id| self.listeners.deaf_to_own.contains(id));
             let ids = self.listeners.tracked.remove(&key).unwrap_or_default();
             for id in ids.into_iter().filter(|id| Some(*id) != by && self.open.contains(id)) {
                 let keys = Reply::Array(vec![text(&key.1)]);
