@@ -8,7 +8,13 @@ i=i+1
 end
 i=first
 while vote>0 and KEYS[i] do
-if redis.call("PTTL",KEYS[i])<tonumber(ARGV[2]) then redis.call("SET",KEYS[i],ARGV[1],"PX",ARGV[2]) end
+local left=redis.call("PTTL",KEYS[i])
+if left~=-2 and left<tonumber(ARGV[2]) then redis.call("PEXPIRE",KEYS[i],ARGV[2]) end
+i=i+1
+end
+i=first
+while vote==2 and KEYS[i] do
+redis.call("SET",KEYS[i],ARGV[1],"NX","PX",ARGV[2])
 i=i+1
 end
 if wait>0 then return -wait end

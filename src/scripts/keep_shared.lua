@@ -11,6 +11,7 @@ elseif kind=="zset"and redis.call("PTTL",k)>=0 then
 local score=tonumber(redis.call("ZSCORE",k,ARGV[1]))
 if score and score>now then
 at=math.max(at,score)
+redis.call("PEXPIREAT",k,string.format("%.0f",at))
 vote=1
 elseif may_heal then vote=2 end
 elseif kind=="none"and may_heal then vote=2 end

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use muxlock::testing::Masters;
+use muxlock::testing::{Masters, Value};
 use muxlock::{LockGuard, Redlock};
 use testbed::proxy::DelayProxy;
 use testbed::{PATIENT, Stopwatch, TTL, all_ready, heavy, patient, pause};
@@ -109,4 +109,38 @@ fn release_of_any_kind_wakes_who_waits_in_the_same_client() {
     });
     println!("a plain lock is taken so long after the release of another kind: {took:?}");
     assert!(took.iter().all(|(_, took)| *took < Duration::from_millis(700)), "{took:?}");
+}
+
+/// What is held needs no memory: masters that have none extend it, keep it and release it,
+/// whatever its kind.
+#[test]
+fn masters_without_memory_extend_and_release_what_is_held() {
+    let masters = masters();
+    let memory = |bytes: &str| {
+        for master in masters.iter() {
+            for (name, value) in [("maxmemory-policy", "noeviction"), ("maxmemory", bytes)] {
+                let words = ["CONFIG", "SET", name, value].map(str::as_bytes);
+                assert_eq!(master.query(&words).unwrap(), Value::Status("OK".into()));
+            }
+        }
+    };
+    let permit: Kind =
+        ("permit", |redlock, name| redlock.semaphore(name, 2).unwrap().try_acquire(TTL).unwrap());
+    let redlock = all_ready(&patient(masters.urls()).max_ttl(4 * TTL));
+    let take = |(name, take): Kind| (name, take(&redlock, name));
+    let mut held: Vec<_> = KINDS.into_iter().chain([permit]).map(take).collect();
+    let written = redlock.try_write("to be shared", TTL).unwrap();
+    memory("1");
+    let refused = |(name, lock): &mut (&'static str, LockGuard)| {
+        let is_longer = lock.extend(2 * TTL).is_ok() && lock.remaining() > TTL;
+        (!is_longer).then_some(*name)
+    };
+    let refused: Vec<_> = held.iter_mut().filter_map(refused).collect();
+    println!("masters without memory do not extend: {refused:?}");
+    assert!(refused.is_empty(), "{refused:?}");
+    held.push(("shared", written.downgrade(2 * TTL).unwrap()));
+    assert!(redlock.try_lock("new", TTL).is_err(), "there is no memory");
+    for (name, lock) in held {
+        assert!(lock.unlock().unwrap().was_held(), "{name}");
+    }
 }

@@ -132,7 +132,7 @@ impl Crowd {
     pub fn set_owner(&self, state: &mut State, n: usize, owner: u8) {
         debug_assert!(owner <= STRANGER, "no such owner");
         state.owners[n] = owner;
-        for (c, client) in state.clients.iter_mut().enumerate() {
+        for client in &mut state.clients {
             let link = &mut client.links[n];
             if std::mem::take(&mut link.is_tracked) && client.watches[n] != Watch::None {
                 link.replies.answer(Reply::Changed);

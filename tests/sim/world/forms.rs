@@ -261,6 +261,7 @@ impl World {
                     self.takes_anothers(node, now, form, change)
                 }
                 (ChangeKind::Expire, Some(Value::Sorted(_))) => false,
+                (ChangeKind::Expire, Some(Value::Text(_))) => form.step != Step::Keep || !is_own,
                 _ => true,
             };
             if is_wrong {
@@ -342,6 +343,7 @@ impl World {
                 (ChangeKind::Field, Step::Take, _) | (ChangeKind::Field, Step::Free, true) => true,
                 (ChangeKind::Field, Step::Keep, _) => held.is_none(),
                 (ChangeKind::Expire, Step::Take | Step::Keep, _) => true,
+                (ChangeKind::Expire, Step::Free, true) => has_value && is_of(form.token),
                 (ChangeKind::Delete, Step::Free, false) => true,
                 // What stood beside a lock that is gone.
                 (ChangeKind::Delete, Step::Take, false) => change.key == beside,
@@ -436,6 +438,29 @@ impl World {
         if is_rude {
             let text = format!("node {node} lets {} in before a writer", Short(form.token));
             self.fail("INTENT", || text);
+        }
+    }
+
+    /// MEMORY: a node that has no memory keeps and frees what it has (K3).
+    pub fn check_memory(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply) {
+        let is_full = matches!(reply, Reply::Error(text) if text.starts_with("OOM"));
+        let form = form(words).filter(|form| is_full && form.step != Step::Take);
+        let Some(form) = form else {
+            return;
+        };
+        let wall = (self.nodes[node].wall(self.now) / MILLI) as i64;
+        let db = self.connections[id].session.db;
+        let is_there = |key: &&[u8]| {
+            let (it, key) = (&self.nodes[node], (db, key.to_vec()));
+            let is_over = match it.redis.data.get(&key).map(|entry| &entry.value) {
+                Some(Value::Sorted(members)) => members.get(form.token) <= Some(&wall),
+                _ => false,
+            };
+            it.has(&key, form.token) && !is_over
+        };
+        if form.keys.iter().all(is_there) {
+            let token = Short(form.token);
+            self.fail("MEMORY", || format!("node {node} has no memory for {token}, which it has"));
         }
     }
 

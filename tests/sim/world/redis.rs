@@ -92,6 +92,8 @@ pub struct Redis {
     pub data: Data,
     /// What the last command changed.
     pub changes: Vec<Change>,
+    /// Whether its script has called a command that writes, even if that changed nothing.
+    has_written: bool,
     /// The connection that the last command asked to end.
     pub killed: Option<u64>,
     /// The connections that are open, for `CLIENT KILL`.
@@ -168,6 +170,7 @@ impl Redis {
             server,
             data,
             changes: Vec::new(),
+            has_written: false,
             killed: None,
             open: Vec::new(),
             listeners: Listeners::default(),
@@ -177,6 +180,7 @@ impl Redis {
     /// Runs one command of a connection at `wall`, its clock in nanoseconds since the Unix epoch.
     pub fn execute(&mut self, session: &mut Session, words: &[&[u8]], wall: u64) -> Reply {
         self.changes.clear();
+        self.has_written = false;
         self.listeners.pushes.clear();
         self.killed = None;
         let is_caching = std::mem::take(&mut session.is_caching);
@@ -260,7 +264,7 @@ impl Redis {
     fn state_refusal(&self, spec: &Spec) -> Option<String> {
         let server = &self.server;
         // A script that has written something may go on.
-        let text = if spec.grows && self.changes.is_empty() && server.refuses(Refusal::Memory) {
+        let text = if spec.grows && !self.has_written && server.refuses(Refusal::Memory) {
             "OOM command not allowed when used memory > 'maxmemory'."
         } else if spec.writes && server.refuses(Refusal::Disk) {
             "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to \
@@ -376,10 +380,11 @@ impl Redis {
                 "ERR The user executing the script can't run this command or subcommand",
             );
         }
-        match self.state_refusal(spec) {
-            Some(error) => Reply::Error(error),
-            None => self.run(db, spec.name, words, wall),
+        if let Some(error) = self.state_refusal(spec) {
+            return Reply::Error(error);
         }
+        self.has_written |= spec.writes;
+        self.run(db, spec.name, words, wall)
     }
 }
 

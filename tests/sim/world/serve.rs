@@ -193,6 +193,7 @@ impl World {
         if !stray {
             let changes = std::mem::take(&mut self.nodes[node].redis.changes);
             self.check_changes(node, id, words, &changes);
+            self.check_memory(node, id, words, &reply);
             self.note_counted(node, words, &reply, &changes);
             self.note_said(node, id, words, &reply);
             self.note_yes(
