@@ -41,6 +41,11 @@ impl Retry {
             .saturating_mul(1u32.checked_shl(rounds.saturating_sub(1)).unwrap_or(u32::MAX));
         doubled.min(self.most).max(quorum_round_trip.saturating_mul(3))
     }
+
+    /// The base where nothing but a sign holds others off meanwhile (K6).
+    pub(crate) fn base_behind_sign(&self, rounds: u32, quorum_round_trip: Duration) -> Duration {
+        self.base(rounds, quorum_round_trip / 3)
+    }
 }
 
 impl Default for Retry {

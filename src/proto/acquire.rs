@@ -11,7 +11,7 @@ use crate::error::{LockError, LockErrorKind, Reserved};
 use crate::fencing::Fencing;
 use crate::moment::Moment;
 use crate::quorum::Tally;
-use crate::resource::Resource;
+use crate::resource::{Form, Resource};
 use crate::token::LockToken;
 use crate::validity;
 
@@ -278,7 +278,10 @@ impl Engine {
             return None;
         };
         let round_trip = self.rounds.round_trip().unwrap_or_default();
-        let base = self.config.retry.base(attempts, round_trip);
+        let base = match self.key_of(op).map(Resource::form) {
+            Some(Form::Exclusive) => self.config.retry.base_behind_sign(attempts, round_trip),
+            _ => self.config.retry.base(attempts, round_trip),
+        };
         let delay = between(base, base.saturating_mul(2), self.entropy.next_u64());
         let retry_at = now.after(delay);
         (retry_at < give_up_at).then_some(retry_at)

@@ -11,8 +11,11 @@ use crate::error::LockError;
 use crate::moment::Moment;
 use crate::resource::{Form, Resource, SLOT_ANY};
 
-/// For how long a client that waits for readers holds new ones off, unless it asks again (K6).
+/// For how long a client that waits for readers holds new ones off, unless it asks again (K6): so
+/// long where the masters are near, and longer by what it takes to ask again where they are not.
 const INTENT: Duration = Duration::from_millis(500);
+const INTENT_ROUND_TRIPS: u32 = 8;
+const INTENT_MAX: Duration = Duration::from_secs(5);
 /// How many slots are tried without a pause (K8).
 const SLOTS_TRIED_MAX: u32 = 8;
 
@@ -66,7 +69,12 @@ impl Engine {
             matches!(self.operations[op].task, Task::Acquire { patience: Patience::Until(_), .. })
         });
         let is_exclusive = self.rounds.claim(round).key.form() == Form::Exclusive;
-        if waits && is_exclusive { INTENT } else { Duration::ZERO }
+        if waits && is_exclusive {
+            let distance = self.round_trip().saturating_mul(INTENT_ROUND_TRIPS);
+            INTENT.saturating_add(distance).min(INTENT_MAX)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Starts a round of an acquisition that is not of one plain key.

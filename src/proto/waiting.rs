@@ -181,7 +181,7 @@ impl Engine {
     /// The time of a round, as far as it is known. An engine that waits has few rounds, and of a
     /// new one's first, which waits for connections, nobody knows what it takes: what its nodes
     /// have answered since tells more.
-    fn round_trip(&self) -> Duration {
+    pub(super) fn round_trip(&self) -> Duration {
         let latencies =
             self.nodes.open().iter().filter_map(|node| self.nodes[node].latency_nanos());
         let slowest = latencies.max().map(Duration::from_nanos);

@@ -1,6 +1,7 @@
 //! A lock that is free is soon somebody's: whoever waits, and whatever kind of lock was released
 //! (W8, W12).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -143,4 +144,34 @@ fn masters_without_memory_extend_and_release_what_is_held() {
     for (name, lock) in held {
         assert!(lock.unlock().unwrap().was_held(), "{name}");
     }
+}
+
+/// K6: a writer's sign lives until it asks again, however far away it is.
+#[test]
+fn writer_that_is_far_away_gets_in_beside_readers() {
+    let _alone = heavy();
+    let masters = masters();
+    let (_ways, writer) = far(&masters, Duration::from_millis(250));
+    let hold = Duration::from_millis(200);
+    let is_over = AtomicBool::new(false);
+    let took = thread::scope(|scope| {
+        for number in 0..6 {
+            let (masters, is_over) = (&masters, &is_over);
+            scope.spawn(move || {
+                let reader = all_ready(&patient(masters.urls()));
+                pause(hold / 6 * number);
+                while !is_over.load(Ordering::Relaxed) {
+                    let lock = reader.try_read_for("page", TTL, hold);
+                    lock.map_or_else(|_| (), |_held| pause(hold));
+                }
+            });
+        }
+        pause(2 * hold);
+        let waited = Stopwatch::start();
+        let lock = writer.try_write_for("page", TTL, PATIENT);
+        is_over.store(true, Ordering::Relaxed);
+        lock.map(|_held| waited.elapsed())
+    });
+    println!("a writer that is 250 ms away gets in after {took:?}");
+    assert!(took.unwrap() < Duration::from_secs(4));
 }

@@ -19,8 +19,8 @@ use super::work::Kind;
 const SLOTS: u32 = 2;
 /// What callers lock a name with: so few that locks often have the same one.
 pub const VALUES: [&str; 2] = ["one", "two"];
-/// For how long a writer that waits may hold readers off.
-const INTENT_MS: i64 = 500;
+/// For how long a writer that waits, and is far away, may hold readers off.
+const INTENT_MS: i64 = 5_000;
 /// What a script must not lack that checks the flush marker.
 const MARKED: &[u8] = b"ready_at";
 
