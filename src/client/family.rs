@@ -134,8 +134,8 @@ impl Redlock {
 
     /// Same as [`try_write`](Redlock::try_write), in as many rounds as fit into `wait`, with random
     /// delays between them. While it waits, masters let no new readers in: each refusal leaves a
-    /// sign there, the key with `:intent` after its name, for half a second. So readers who come
-    /// and go cannot keep a writer out.
+    /// sign there, the key with `:intent` after its name, for half a second and eight round trips,
+    /// at most 5 s. So readers who come and go cannot keep a writer out.
     ///
     /// A share that the caller holds counts as any other: this waits until it is released or ends,
     /// and for all of `wait` if it is kept alive, or lives for longer and only the calling thread
