@@ -9,6 +9,7 @@ use bytes::{Buf, BytesMut};
 use log::Level;
 use mio::{Registry, Token};
 
+use super::beside::Beside;
 use super::failure::Failed;
 use super::lookup::Search;
 use super::records::Records;
@@ -66,6 +67,7 @@ const ONE_MASTER: &str = "one master: while it is down, no lock can be taken";
 /// What is known here of one node.
 pub(super) struct Connection {
     pub(super) socket: Option<Socket>,
+    pub(super) beside: Option<Beside>,
     pub(super) search: Search,
     /// Whether the node is to be connected as soon as its name is resolved.
     pub(super) is_awaited: bool,
@@ -77,7 +79,7 @@ pub(super) struct Connection {
     /// The Sentinel to ask next.
     pub(super) sentinel: usize,
     /// How many addresses failed since the engine asked for the connection.
-    tried: usize,
+    pub(super) tried: usize,
     /// Whether the last turn ended before the socket was drained.
     pub(super) unread: bool,
     /// Since when readable bytes that no caller waits for are deferred, if any.
@@ -94,6 +96,7 @@ impl Connection {
         };
         Connection {
             socket: None,
+            beside: None,
             search: Search::None,
             is_awaited: false,
             addresses,
@@ -422,6 +425,7 @@ impl Driver {
                 let outcome = NodeOutcome::Disconnected(io::ErrorKind::Other);
                 self.engine.handle_disconnected(now, node, outcome);
             }
+            self.nodes[node].beside = None;
         }
     }
 
@@ -437,6 +441,7 @@ impl Driver {
                     self.send_batch();
                     self.open(node);
                 }
+                Some(Action::ConnectBeside { node }) => self.open_beside(node),
                 Some(Action::Close { node }) => {
                     self.send_batch();
                     self.close(node);
@@ -520,21 +525,13 @@ impl Driver {
     /// Starts to connect to the node's current address, or to the next one that does not fail at
     /// once.
     pub(super) fn try_address(&mut self, node: usize) {
-        let token = Token(self.first.0 + node);
-        let connection = &mut self.nodes[node];
-        let opened = match &self.config.nodes[node].target {
-            Target::Address(_) | Target::Name { .. } | Target::Sentinel(_) => {
-                let addresses = &connection.addresses;
-                let address = addresses[connection.address % addresses.len()];
-                if let Target::Sentinel(_) = &self.config.nodes[node].target {
-                    self.engine.handle_located(node, &address.to_string());
-                }
-                Socket::tcp(&self.registry, token, address, &self.config.nodes[node])
-            }
-            Target::Unix(path) => Socket::unix(&self.registry, token, path),
-        };
-        match opened {
-            Ok(socket) => connection.socket = Some(socket),
+        if let Target::Sentinel(_) = &self.config.nodes[node].target {
+            let connection = &self.nodes[node];
+            let address = connection.addresses[connection.address % connection.addresses.len()];
+            self.engine.handle_located(node, &address.to_string());
+        }
+        match self.dial(node, self.nodes[node].address) {
+            Ok(socket) => self.nodes[node].socket = Some(socket),
             Err(error) => self.connect_failed(self.engine.last_now(), node, &error),
         }
     }
@@ -542,6 +539,9 @@ impl Driver {
     /// The other addresses of a name are tried before the node fails. All of them together have one
     /// connect timeout.
     fn connect_failed(&mut self, now: Moment, node: usize, error: &io::Error) {
+        if self.take_beside(node) {
+            return;
+        }
         let connection = &mut self.nodes[node];
         connection.tried += 1;
         connection.address = connection.address.wrapping_add(1);
@@ -560,6 +560,9 @@ impl Driver {
     /// read.
     #[cold]
     pub(super) fn finish_connect(&mut self, now: Moment, node: usize) -> bool {
+        if self.nodes[node].beside.is_some() {
+            self.choose(node);
+        }
         let Some(socket) = &mut self.nodes[node].socket else {
             return false;
         };
@@ -602,8 +605,9 @@ impl Driver {
         let connection = &mut self.nodes[node];
         (connection.unread, connection.deferred) = (false, None);
         connection.is_awaited = false;
+        connection.beside = None;
         if let Some(socket) = connection.socket.take() {
-            if !socket.connected {
+            if !socket.connected || self.engine.ended_unheard(node) {
                 // This address did not answer: the next try uses the name's next address.
                 connection.address = connection.address.wrapping_add(1);
             }

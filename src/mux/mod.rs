@@ -1,6 +1,7 @@
 //! The multiplexer: a driver for guests of a foreign event loop. It reads the clock, and works only
 //! in the process that made it.
 
+mod beside;
 mod blocking;
 mod driver;
 mod failure;

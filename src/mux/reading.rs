@@ -143,7 +143,7 @@ impl Driver {
         }
     }
 
-    fn receive(&mut self, node: usize, to_the_end: bool) {
+    pub(super) fn receive(&mut self, node: usize, to_the_end: bool) {
         let mut replies_left = self.engine.replies_per_turn();
         if to_the_end || self.nodes[node].unread {
             replies_left = self.read_buffered(self.engine.last_now(), node, replies_left);
@@ -179,8 +179,12 @@ impl Driver {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Surplus);
                 self.fail(self.engine.last_now(), node, outcome);
             }
-            // What was announced may have been the end of a watch for failovers.
-            Ok(Drained::Enough) => self.ask_lookup(node),
+            // What was announced may have been the end of a watch for failovers, or an answer on a
+            // second connection.
+            Ok(Drained::Enough) => {
+                self.ask_lookup(node);
+                self.read_beside(node);
+            }
             Ok(Drained::NotYet) => self.leave_unread(node),
             Err(failed) => self.fail(self.engine.last_now(), node, failed),
         }

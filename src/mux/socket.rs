@@ -195,6 +195,11 @@ impl Socket {
         self.connected && self.unsent.is_empty()
     }
 
+    /// Whether the connection has a peer: with TLS, its handshake may follow.
+    pub(super) fn has_peer(&self) -> io::Result<bool> {
+        self.stream.is_connected()
+    }
+
     /// Goes on with connecting. Readiness is only a hint.
     pub(super) fn finish_connecting(&mut self) -> io::Result<Stage> {
         if !self.is_open {

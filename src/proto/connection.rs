@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::{Grant, Push, Reply, ServerError};
+use super::fleet::Outgoing;
 use super::lease::Doubt;
 use super::node::{Ability, Debt, Due, Effect, InFlight, Request, State};
 use super::notices::Notice;
@@ -82,6 +83,25 @@ impl Engine {
     pub fn handle_disconnected(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
         let now = self.clamp(now);
         self.fail_node(now, node, outcome);
+    }
+
+    /// The server has answered on a second connection
+    /// ([`Action::ConnectBeside`](super::Action::ConnectBeside)). If the first one is still silent,
+    /// it is lost.
+    /// Returns whether it is.
+    pub fn handle_answer_beside(&mut self, now: Moment, node: usize) -> bool {
+        let now = self.clamp(now);
+        let is_lost = self.nodes[node].is_lost_if_another_answers();
+        if is_lost {
+            self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
+        }
+        is_lost
+    }
+
+    /// Whether the node's last connection was established, and ended before the server said
+    /// something.
+    pub fn ended_unheard(&self, node: usize) -> bool {
+        self.nodes[node].ended_unheard()
     }
 
     /// As [`handle_disconnected`](Engine::handle_disconnected), with words for reports, in which
@@ -255,6 +275,7 @@ impl Engine {
                 self.give_up_lost(now, node);
                 self.nodes.wake(now, node);
             }
+            Effect::Suspect => self.nodes.push(Outgoing::Beside(node)),
             Effect::DebtsDue => self.settle_debts(now, node),
             Effect::Greeted => self.finish_handshake(now, node),
             Effect::Fail(outcome) => self.fail_node(now, node, outcome),
@@ -474,10 +495,11 @@ impl Engine {
         }
     }
 
-    /// Whether [`handle_timeout`](Engine::handle_timeout) at `now` would close this connection
-    /// because the node has been silent for too long. Pass in its replies first.
+    /// Whether [`handle_timeout`](Engine::handle_timeout) at `now` would close this connection, or
+    /// ask for a second one, because the node has been silent for too long. Pass in its replies
+    /// first.
     pub fn is_overdue(&self, now: Moment, node: usize) -> bool {
-        self.nodes[node].is_overdue(now)
+        self.nodes[node].is_overdue(now) || self.nodes[node].is_suspect(now)
     }
 
     pub(super) fn node_timeout(&mut self, now: Moment, node: usize) {

@@ -31,6 +31,8 @@ const DEPARTED_MAX: usize = 64;
 /// What is to be sent, or done with a connection.
 pub(super) enum Outgoing {
     Connect(usize),
+    /// A second connection, to see whether the server answers there.
+    Beside(usize),
     Close(usize),
     Handshake(usize, Step),
     Kill(usize, i64),
@@ -212,6 +214,7 @@ impl Fleet {
         let mut unsent = Vec::new();
         self.outgoing.retain_mut(|outgoing| match outgoing {
             Outgoing::Connect(other)
+            | Outgoing::Beside(other)
             | Outgoing::Handshake(other, _)
             | Outgoing::Kill(other, _)
             | Outgoing::Probe(other, _)

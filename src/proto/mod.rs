@@ -173,6 +173,16 @@ pub enum Action<'a> {
         /// The node.
         node: usize,
     },
+    /// Open a second connection beside the present one, which is silent, unless there is one that is
+    /// established. If the present one is still to be established, that is to the next address of
+    /// the name, if there is one; the first of the two to be established is the connection.
+    /// Otherwise, when the server says anything there, pass in the replies on the first one, and
+    /// call `handle_answer_beside`. The second one is of no other use: close it then, and whenever
+    /// the first one is closed.
+    ConnectBeside {
+        /// The node.
+        node: usize,
+    },
     /// Close the connection, if there is one.
     Close {
         /// The node.
@@ -452,6 +462,7 @@ impl Engine {
         };
         match outgoing {
             Outgoing::Connect(node) => Some(Action::Connect { node }),
+            Outgoing::Beside(node) => Some(Action::ConnectBeside { node }),
             Outgoing::Close(node) => Some(Action::Close { node }),
             Outgoing::Handshake(node, step) => {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Handshake(step));
@@ -799,7 +810,10 @@ impl Engine {
             | Outgoing::Watch(..)
             | Outgoing::TimeToLive(..)
             | Outgoing::StepOut(..) => 1,
-            Outgoing::Connect(_) | Outgoing::Close(_) | Outgoing::Handshake(..) => 0,
+            Outgoing::Connect(_)
+            | Outgoing::Beside(_)
+            | Outgoing::Close(_)
+            | Outgoing::Handshake(..) => 0,
         });
         self.nodes.iter().map(waiting).chain(sending).sum()
     }

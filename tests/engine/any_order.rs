@@ -99,7 +99,7 @@ impl Side {
         loop {
             match self.engine.poll_action() {
                 None => {}
-                Some(Action::Connect { .. }) => continue,
+                Some(Action::Connect { .. } | Action::ConnectBeside { .. }) => continue,
                 Some(Action::Close { node }) => {
                     self.asked[node].clear();
                     continue;

@@ -274,11 +274,82 @@ fn node_is_overdue_when_it_has_been_silent_for_long() {
     scenario.drain();
     let asked_at = scenario.now;
     for node in ALL {
-        assert!(!scenario.engine.is_overdue(asked_at.after(SILENCE_MAX - MS), node));
+        assert!(!scenario.engine.is_overdue(asked_at.after(4 * NODE_TIMEOUT - MS), node));
+        assert!(scenario.engine.is_overdue(asked_at.after(4 * NODE_TIMEOUT), node));
         assert!(scenario.engine.is_overdue(asked_at.after(SILENCE_MAX), node));
     }
     scenario.reply(0, Reply::Ok);
     assert!(!scenario.engine.is_overdue(asked_at.after(SILENCE_MAX), 0));
+}
+
+/// R5: a gateway may have forgotten the connection. The server's answer beside it shows that, if it
+/// stays silent.
+#[test]
+fn silent_connection_is_lost_when_the_server_answers_beside_it() {
+    let mut scenario = Scenario::ready(3);
+    scenario.try_lock();
+    scenario.drain();
+    let asked_at = scenario.now;
+    scenario.reply(2, Reply::Ok);
+    scenario.pass(4 * NODE_TIMEOUT - MS);
+    scenario.drain();
+    assert_eq!(scenario.take_beside(), []);
+    let now = scenario.now;
+    assert!(!scenario.engine.handle_answer_beside(now, 0), "nothing was asked there");
+    scenario.pass(MS);
+    scenario.drain();
+    assert_eq!(scenario.take_beside(), [0, 1], "node 2 has answered its SET");
+    // Node 0 answers on both, node 1 beside only.
+    scenario.reply(0, Reply::Ok);
+    let now = scenario.now;
+    let lost = ALL.map(|node| scenario.engine.handle_answer_beside(now, node));
+    assert_eq!(lost, [false, true, false]);
+    let acted = scenario.drain();
+    assert!(acted.contains(&Acted::Close(1)), "{acted:?}");
+    assert_eq!(ALL.map(|node| scenario.state(node) == NodeState::Ready), [true, false, true]);
+    let owed: Vec<usize> = scenario.engine.nodes().map(|node| node.debts).collect();
+    assert_eq!(owed, [0, 1, 0], "the SET may still run");
+    assert!(now < asked_at.after(SILENCE_MAX));
+}
+
+/// A server that is slow or stopped answers nowhere. It keeps the connection.
+#[test]
+fn silence_that_lasts_is_doubted_again_after_each_connect_timeout_and_no_sooner() {
+    let mut scenario = Scenario::ready(3);
+    scenario.try_lock();
+    scenario.drain();
+    scenario.pass(4 * NODE_TIMEOUT);
+    scenario.drain();
+    for _ in 0..3 {
+        assert_eq!(scenario.take_beside(), ALL);
+        scenario.pass(CONNECT_TIMEOUT - MS);
+        scenario.drain();
+        assert_eq!(scenario.take_beside(), []);
+        scenario.pass(MS);
+        scenario.drain();
+    }
+    assert_eq!(ALL.map(|node| scenario.state(node)), [NodeState::Ready; 3]);
+}
+
+/// RFC 8305: the next address of a name begins before the first has failed.
+#[test]
+fn next_address_of_a_name_is_due_while_the_first_one_is_silent() {
+    let mut scenario = Scenario::new(1);
+    scenario.engine.connect(scenario.now);
+    scenario.drain();
+    let now = scenario.now;
+    scenario.engine.handle_connecting(now, 0, Phase::Lookup);
+    scenario.engine.handle_connecting(now, 0, Phase::Connect);
+    for _ in 0..3 {
+        scenario.pass(CONNECT_TIMEOUT / 4 - MS);
+        scenario.drain();
+        assert_eq!(scenario.take_beside(), []);
+        scenario.pass(MS);
+        scenario.drain();
+        assert_eq!(scenario.take_beside(), [0]);
+    }
+    scenario.pass(CONNECT_TIMEOUT / 4);
+    assert_eq!(scenario.state(0), NodeState::BackOff, "all of them share one connect timeout");
 }
 
 /// What is not sent after all is taken back in portions, so that others have their turn.

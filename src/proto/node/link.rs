@@ -95,10 +95,6 @@ impl Link {
         self.is_heard = true;
     }
 
-    pub(super) fn ended_unheard(&self) -> bool {
-        self.ended_unheard
-    }
-
     pub(super) fn keep_foreign(&mut self, words: Option<Arc<str>>) {
         self.foreign = words;
     }
@@ -151,6 +147,11 @@ impl Node {
         self.link.state
     }
 
+    /// Whether the last connection was established, and ended before the server said something.
+    pub(in crate::proto) fn ended_unheard(&self) -> bool {
+        self.link.ended_unheard
+    }
+
     pub(in crate::proto) fn last_failure(&self) -> NodeOutcome {
         self.link.last_failure
     }
@@ -188,6 +189,7 @@ impl Node {
         }
         let deadline = now.after(self.link.connect_timeout);
         self.link.state = State::Connecting { deadline, phase: Phase::Connect };
+        self.suspicion.reconnect();
         Some(deadline)
     }
 
@@ -195,7 +197,11 @@ impl Node {
     pub(in crate::proto) fn connecting(&mut self, now: Moment, phase: Phase) -> Option<Moment> {
         let deadline = self.link.not_over(now)?;
         self.link.state = State::Connecting { deadline, phase };
-        Some(deadline)
+        self.suspicion.reconnect();
+        if phase == Phase::Connect {
+            self.suspicion.choose(now);
+        }
+        self.poll_timeout()
     }
 
     /// The requested connection is established: the server behind it is not known yet. Returns the
@@ -210,6 +216,7 @@ impl Node {
         self.clock.reconnect(now);
         self.sightings.reconnect();
         self.debts.reconnect();
+        self.suspicion.reconnect();
         self.waitable.reconnect();
         self.forget_least_latency();
         Some(deadline)

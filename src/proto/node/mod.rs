@@ -9,6 +9,7 @@ mod identity;
 mod link;
 mod pipeline;
 mod sighting;
+mod suspicion;
 mod waits;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub(crate) use link::State;
 use pipeline::Pipeline;
 pub(crate) use pipeline::{InFlight, Request, SILENCE_MAX};
 use sighting::Sightings;
+use suspicion::Suspicion;
 pub(crate) use waits::Ability;
 use waits::Waitable;
 pub use waits::{Obstacle, Waits};
@@ -71,6 +73,8 @@ pub(super) enum Effect {
     ReleasesWith(ReleaseWith),
     /// What was lost with the connection is to be handled, and the node may be connected again.
     Retry,
+    /// A second connection is to be opened beside the silent one.
+    Suspect,
     /// Debts are due.
     DebtsDue,
     /// The server's wall clock has jumped forward.
@@ -98,6 +102,7 @@ pub(super) struct Node {
     index: usize,
     link: Link,
     pipeline: Pipeline,
+    suspicion: Suspicion,
     debts: Debts,
     identity: Identity,
     clock: ServerClock,
@@ -115,6 +120,7 @@ impl Node {
         Node {
             link: Link::new(config.connect_timeout),
             pipeline: Pipeline::new(config.node_timeout),
+            suspicion: Suspicion::new(config.node_timeout, config.connect_timeout),
             config,
             index,
             debts: Debts::default(),
@@ -215,12 +221,20 @@ impl Node {
             {
                 Effect::Fail(NodeOutcome::TimedOut(self.phase()))
             }
+            State::Connecting { .. } if self.suspicion.next_at().is_some_and(|at| now >= at) => {
+                self.suspicion.choose(now);
+                Effect::Suspect
+            }
             State::Idle | State::Connecting { .. } | State::Handshaking { .. } => Effect::Nothing,
             State::BackOff { .. } => Effect::Retry,
             State::Ready if self.is_overdue(now) => {
                 Effect::Fail(NodeOutcome::TimedOut(Phase::Reply))
             }
             State::Ready if self.debts.due().is_some_and(|due| now >= due) => Effect::DebtsDue,
+            State::Ready if self.is_suspect(now) => {
+                self.suspicion.ask(now);
+                Effect::Suspect
+            }
             State::Ready => Effect::Nothing,
         }
     }
@@ -231,14 +245,37 @@ impl Node {
         is_ready && self.pipeline.silent_until().is_some_and(|until| now >= until)
     }
 
+    /// Whether a second connection is to be opened beside the silent one.
+    pub(super) fn is_suspect(&self, now: Moment) -> bool {
+        self.state() == State::Ready && self.suspect_at().is_some_and(|at| now >= at)
+    }
+
+    fn suspect_at(&self) -> Option<Moment> {
+        self.pipeline.silent_since().map(|since| self.suspicion.due(since))
+    }
+
+    /// Whether an answer on a second connection shows that the first one is lost: it owes replies,
+    /// and has been silent since the second one was requested.
+    pub(super) fn is_lost_if_another_answers(&self) -> bool {
+        let since = self.pipeline.silent_since();
+        self.state() == State::Ready
+            && since.is_some_and(|since| self.suspicion.has_asked_in(since))
+    }
+
     /// When something is due for this node if no input arrives.
     pub(super) fn poll_timeout(&self) -> Option<Moment> {
         match self.state() {
             State::Idle => None,
-            State::Connecting { deadline, .. } | State::Handshaking { deadline } => Some(deadline),
+            State::Connecting { deadline, .. } => {
+                Some(self.suspicion.next_at().map_or(deadline, |at| at.min(deadline)))
+            }
+            State::Handshaking { deadline } => Some(deadline),
             State::BackOff { .. } if self.has_lost() => Some(Moment::START),
             State::BackOff { retry_at } => Some(retry_at),
-            State::Ready => self.pipeline.due().into_iter().chain(self.debts.due()).min(),
+            State::Ready => {
+                let dues = [self.pipeline.due(), self.suspect_at(), self.debts.due()];
+                dues.into_iter().flatten().min()
+            }
         }
     }
 
@@ -349,7 +386,7 @@ impl Node {
                 Some(Arc::clone(&error.message))
             }
             (_, Some(LastError::Failure(of, words))) if *of == outcome => Some(Arc::clone(words)),
-            (NodeOutcome::Disconnected(_), _) if self.link.ended_unheard() => {
+            (NodeOutcome::Disconnected(_), _) if self.ended_unheard() => {
                 match self.settings().is_unix() {
                     true => None,
                     false if self.settings().is_plain_tcp() => Some(MAYBE_TLS.into()),

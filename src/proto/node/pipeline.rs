@@ -157,10 +157,15 @@ impl Pipeline {
         next.into_iter().chain(self.silent_until()).min()
     }
 
+    /// Since when the node has been silent while it owes replies.
+    pub(super) fn silent_since(&self) -> Option<Moment> {
+        let oldest = self.in_flight.first()?;
+        Some(oldest.sent_at.max(self.last_reply_at))
+    }
+
     /// When the node will have been silent for too long.
     pub(super) fn silent_until(&self) -> Option<Moment> {
-        let oldest = self.in_flight.first()?;
-        Some(oldest.sent_at.max(self.last_reply_at).after(SILENCE_MAX))
+        Some(self.silent_since()?.after(SILENCE_MAX))
     }
 
     /// Adds a latency sample. An answer that may have waited in the socket gives none: its time

@@ -179,6 +179,7 @@ impl Group {
                     let now = self.now;
                     self.engine.handle_connected(now, node);
                 }
+                Action::ConnectBeside { .. } => {}
                 Action::Close { node } => unreachable!("node {node} gave no reason to be closed"),
                 Action::Send { nodes, command } => {
                     // A handshake is with one node alone.

@@ -86,6 +86,8 @@ pub struct Scenario {
     pub channel: Vec<u8>,
     /// What was sent about keys; see [`take_said`](Scenario::take_said).
     said: Vec<String>,
+    /// See [`take_beside`](Scenario::take_beside).
+    beside: Vec<usize>,
 }
 
 impl Scenario {
@@ -136,6 +138,7 @@ impl Scenario {
             is_tried: true,
             channel: Vec::new(),
             said: Vec::new(),
+            beside: Vec::new(),
         }
     }
 
@@ -365,6 +368,10 @@ impl Scenario {
     fn take_action(&mut self) -> Option<Acted> {
         Some(match self.engine.poll_action()? {
             Action::Connect { node } => Acted::Connect(node),
+            Action::ConnectBeside { node } => {
+                self.beside.push(node);
+                return self.take_action();
+            }
             Action::Close { node } => {
                 self.greetings[node].clear();
                 Acted::Close(node)
@@ -399,6 +406,11 @@ impl Scenario {
                 }
             }
         })
+    }
+
+    /// The nodes that a second connection was requested to since this was last asked.
+    pub fn take_beside(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.beside)
     }
 
     /// What was sent about keys since this was last asked, each command in the words of

@@ -62,6 +62,8 @@ pub struct Slot {
     pub connection: Option<usize>,
     /// Whether the engine knows that it stands.
     pub is_connected: bool,
+    /// The connection beside which the server has answered on a second one.
+    pub answered_beside: Option<usize>,
     pub reader: ReplyReader,
     pub unsent: Vec<u8>,
 }
@@ -78,6 +80,7 @@ pub enum Stage {
 #[derive(Clone, Copy)]
 pub enum Step {
     Connect(usize),
+    Beside(usize),
     Close(usize),
     Send { slot: usize, from: usize, to: usize, what: What },
 }

@@ -353,6 +353,7 @@ impl World {
         match event {
             Event::Knock(id) => self.knock(id),
             Event::Answer(id) => self.answer(id),
+            Event::Beside(id) => self.answer_beside(id),
             Event::Deliver(id, way) => self.deliver(id, way),
             Event::NodeTurn(node) => self.node_turn(node, at),
             Event::ClientTurn(client) => self.client_turn(client, at),

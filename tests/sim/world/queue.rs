@@ -12,6 +12,8 @@ pub enum Event {
     Knock(usize),
     /// Its answer reaches the client.
     Answer(usize),
+    /// A second connection beside this one is to be made, and answered.
+    Beside(usize),
     /// Something may arrive on a connection.
     Deliver(usize, Way),
     NodeTurn(usize),

@@ -93,6 +93,7 @@ situations! {
     FencedAdopted => "fenced lock handed over",
     PartialWrite => "partial write",
     PartialRead => "partial read",
+    AnsweredBeside => "silent connection given up for an answer beside it",
     SplitReply => "message cut in two",
     Blocked => "backlog: a socket took no more",
     PausedPastDeadline => "holder paused past its deadline",

@@ -112,6 +112,26 @@ impl World {
         }
     }
 
+    /// A second connection is made beside this one, and the server answers there, once it runs.
+    pub fn answer_beside(&mut self, id: usize) {
+        let (client, node) = (self.connections[id].client, self.connections[id].node);
+        if self.connections[id].client_end != ClientEnd::Established {
+            return;
+        }
+        let it = &self.nodes[node];
+        let shut = self.links[client][node].max(self.shut[client][node]);
+        let at = shut.max(it.frozen_until);
+        if self.now < at {
+            return self.queue.push(at, Event::Beside(id));
+        }
+        if !it.is_up || (self.now < it.door_until && it.door != Door::Open) {
+            return;
+        }
+        let slot = self.connections[id].slot;
+        self.clients[client].slots[slot].answered_beside = Some(id);
+        self.wake_client(client, self.now);
+    }
+
     /// The client closes its end: what it sent may still arrive, or a part of it.
     pub fn close_connection(&mut self, id: usize) {
         let connection = &mut self.connections[id];

@@ -18,6 +18,7 @@ use super::forms::as_plain;
 use super::keep::is_new_renewal;
 use super::looks::check_looked;
 use super::network::{Asked, ClientEnd, Way};
+use super::queue::Event;
 use super::rare::Rare;
 use super::timeline::Short;
 use super::work::digits;
@@ -124,6 +125,27 @@ impl World {
             self.clients[client].engine.handle_writable(now, slot);
         }
         self.receive(client, slot, id);
+        self.look_beside(client, slot);
+    }
+
+    /// The server may have answered on a second connection. Nothing else was sent there.
+    fn look_beside(&mut self, client: usize, slot: usize) {
+        let it = &mut self.clients[client].slots[slot];
+        let answered = it.answered_beside.take();
+        if answered.is_none() || answered != it.connection {
+            return;
+        }
+        let now = self.client_now(client);
+        if self.clients[client].engine.handle_answer_beside(now, slot) {
+            self.rare.hit(Rare::AnsweredBeside);
+        }
+    }
+
+    fn connect_beside(&mut self, client: usize, slot: usize) {
+        if let Some(id) = self.clients[client].slots[slot].connection {
+            let at = self.arrival();
+            self.queue.push(at, Event::Beside(id));
+        }
     }
 
     fn receive(&mut self, client: usize, slot: usize, id: usize) {
@@ -284,6 +306,7 @@ impl World {
             while let Some(step) = self.clients[client].steps.pop_front() {
                 match step {
                     Step::Connect(slot) => self.connect(client, slot),
+                    Step::Beside(slot) => self.connect_beside(client, slot),
                     Step::Close(slot) => {
                         if let Some(id) = self.clients[client].slots[slot].connection {
                             self.check_duplicate(client, slot, id);
@@ -323,6 +346,7 @@ impl World {
             }
             match action {
                 Action::Connect { node } => it.steps.push_back(Step::Connect(node)),
+                Action::ConnectBeside { node } => it.steps.push_back(Step::Beside(node)),
                 Action::Close { node } => it.steps.push_back(Step::Close(node)),
                 Action::Send { nodes, command } => {
                     resp::encode(&command, &mut encoded);

@@ -1,0 +1,114 @@
+//! When a silent connection is doubted. A gateway may have forgotten it without a reset, while the
+//! server is well.
+//!
+//! The caller then opens a second connection beside it. The server's answer there, while the first
+//! one stays silent, shows that the first one is lost. A server that is slow or stopped answers
+//! neither, so it costs one more connection, and the commands that it has read are not lost.
+
+use std::time::Duration;
+
+use crate::moment::Moment;
+
+/// While the first address of a name has not answered, the next one is tried after this long (RFC
+/// 8305),
+const NEXT_AFTER_MAX: Duration = Duration::from_millis(250);
+/// or after this share of the connect timeout, if that is shorter.
+const NEXT_AFTER_SHARE: u32 = 4;
+/// A connection that owes replies is doubted after a silence of this many node timeouts.
+const TIMEOUTS: u32 = 4;
+/// It is doubted no sooner than this, so that a busy machine does not open connections for nothing,
+const AFTER_MIN: Duration = Duration::from_millis(100);
+/// and after this at the latest, or after one node timeout if that is longer.
+const AFTER_MAX: Duration = Duration::from_secs(1);
+
+pub(super) struct Suspicion {
+    after: Duration,
+    again_after: Duration,
+    next_after: Duration,
+    /// When the next address is tried, while the connection is being established.
+    next_at: Option<Moment>,
+    /// When the last second connection was requested.
+    asked_at: Option<Moment>,
+}
+
+impl Suspicion {
+    pub(super) fn new(node_timeout: Duration, connect_timeout: Duration) -> Suspicion {
+        let after_max = AFTER_MAX.max(node_timeout);
+        let after = node_timeout.saturating_mul(TIMEOUTS).clamp(AFTER_MIN, after_max);
+        Suspicion {
+            after,
+            again_after: connect_timeout.max(after),
+            next_after: (connect_timeout / NEXT_AFTER_SHARE).min(NEXT_AFTER_MAX),
+            next_at: None,
+            asked_at: None,
+        }
+    }
+
+    /// An address is being connected to, which may have others beside it.
+    pub(super) fn choose(&mut self, now: Moment) {
+        self.next_at = Some(now.after(self.next_after));
+    }
+
+    /// When the next address is to be tried, while the connection is being established.
+    pub(super) fn next_at(&self) -> Option<Moment> {
+        self.next_at
+    }
+
+    /// A new connection is established, or begins.
+    pub(super) fn reconnect(&mut self) {
+        (self.asked_at, self.next_at) = (None, None);
+    }
+
+    /// When a second connection is to be opened if the node stays silent, as since then.
+    pub(super) fn due(&self, silent_since: Moment) -> Moment {
+        match self.asked_in(silent_since) {
+            Some(asked_at) => asked_at.after(self.again_after),
+            None => silent_since.after(self.after),
+        }
+    }
+
+    pub(super) fn ask(&mut self, now: Moment) {
+        self.asked_at = Some(now);
+    }
+
+    /// Whether a second connection was requested in this silence: an answer on it speaks against
+    /// the first one.
+    pub(super) fn has_asked_in(&self, silent_since: Moment) -> bool {
+        self.asked_in(silent_since).is_some()
+    }
+
+    fn asked_in(&self, silent_since: Moment) -> Option<Moment> {
+        self.asked_at.filter(|asked_at| *asked_at > silent_since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const CONNECT: Duration = Duration::from_millis(500);
+
+    #[test]
+    fn doubt_comes_after_a_few_node_timeouts_within_its_limits() {
+        let after = |node_timeout| Suspicion::new(node_timeout, CONNECT).after;
+        assert_eq!(after(MS), AFTER_MIN);
+        assert_eq!(after(50 * MS), 200 * MS);
+        assert_eq!(after(900 * MS), AFTER_MAX);
+        assert_eq!(after(3_000 * MS), 3_000 * MS);
+    }
+
+    #[test]
+    fn each_silence_is_doubted_anew_and_one_that_lasts_again() {
+        let mut suspicion = Suspicion::new(50 * MS, CONNECT);
+        let since = Moment::START.after(1_000 * MS);
+        assert_eq!(suspicion.due(since), since.after(200 * MS));
+        let asked = since.after(200 * MS);
+        suspicion.ask(asked);
+        assert!(suspicion.has_asked_in(since));
+        assert_eq!(suspicion.due(since), asked.after(CONNECT));
+        let spoke = asked.after(MS);
+        assert!(!suspicion.has_asked_in(spoke), "it has spoken since");
+        assert_eq!(suspicion.due(spoke), spoke.after(200 * MS));
+    }
+}
