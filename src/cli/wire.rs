@@ -5,12 +5,13 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use muxlock::testing::{Connection, Value};
-use muxlock::{Config, TlsErrorKind, explained};
+use muxlock::{Config, Dialled, TlsErrorKind, explained};
 
 /// The most bytes of a reply. The longest is a list of clients, with 400 bytes for each.
 const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -64,7 +65,11 @@ impl Wire {
     /// Connects to a master, and sends nothing. Everything on the connection ends `within` this
     /// time.
     pub fn open(config: &Config, node: usize, within: Duration) -> Result<Wire, Failure> {
-        match config.dial(node, within) {
+        Wire::over(config.dial(node, within))
+    }
+
+    fn over(dialled: io::Result<Box<dyn Dialled>>) -> Result<Wire, Failure> {
+        match dialled {
             Ok(stream) => Ok(Wire(Connection::over(stream, REPLY_BYTES_MAX))),
             Err(error) => Err(match (tls(&error), error.get_ref()) {
                 (Some(failure), _) => failure,
@@ -80,7 +85,21 @@ impl Wire {
 
     /// Connects as the locks do: authenticated, and to their database.
     pub fn greet(config: &Config, node: usize, within: Duration) -> Result<Wire, Failure> {
-        let mut wire = Wire::open(config, node, within)?;
+        Wire::open(config, node, within)?.greeted(config, node)
+    }
+
+    /// As [`greet`](Wire::greet), at one of the addresses of its name.
+    pub fn greet_at(
+        config: &Config,
+        node: usize,
+        address: SocketAddr,
+        within: Duration,
+    ) -> Result<Wire, Failure> {
+        Wire::over(config.dial_at(node, address, within))?.greeted(config, node)
+    }
+
+    fn greeted(mut self, config: &Config, node: usize) -> Result<Wire, Failure> {
+        let wire = &mut self;
         let master = config.master(node);
         if let Some(password) = master.password {
             let words = [Some("AUTH"), master.user, Some(password)];
@@ -90,7 +109,7 @@ impl Wire {
         if master.db != 0 {
             wire.ask_for_ok(&[b"SELECT", master.db.to_string().as_bytes()])?;
         }
-        Ok(wire)
+        Ok(self)
     }
 
     /// Sends a command and waits for its reply, which is no error.

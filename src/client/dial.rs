@@ -1,6 +1,7 @@
 //! Blocking connections to the masters of a configuration, for the command-line tool.
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -164,6 +165,44 @@ impl Config {
     #[doc(hidden)]
     pub fn dial(&self, node: usize, within: Duration) -> io::Result<Box<dyn Dialled>> {
         self.dial_as(self.nodes[node].clone(), within)
+    }
+
+    /// As [`dial`](Config::dial), to one of the addresses of its name.
+    ///
+    /// # Panics
+    /// If there is no such master.
+    #[doc(hidden)]
+    pub fn dial_at(
+        &self,
+        node: usize,
+        address: SocketAddr,
+        within: Duration,
+    ) -> io::Result<Box<dyn Dialled>> {
+        let mut of = self.nodes[node].clone();
+        of.target = Target::Address(address);
+        self.dial_as(of, within)
+    }
+
+    /// All addresses that a master's name has now; none if it has no name, or if they are not found
+    /// within this time.
+    ///
+    /// # Panics
+    /// If there is no such master.
+    #[doc(hidden)]
+    pub fn look_up(&self, node: usize, within: Duration) -> Vec<SocketAddr> {
+        let Target::Name { host, port } = &self.nodes[node].target else {
+            return Vec::new();
+        };
+        let (resolver, host, port) = (self.resolver.clone(), host.clone(), *port);
+        let (sender, found) = sync_channel(1);
+        let look_up = move || {
+            // After the deadline, no caller waits for it.
+            let _ = sender.send(resolver.look_up(&host, port).unwrap_or_default());
+        };
+        match std::thread::Builder::new().name("muxlock-lookup".into()).spawn(look_up) {
+            Ok(_) => found.recv_timeout(within).unwrap_or_default(),
+            Err(_) => Vec::new(),
+        }
     }
 
     /// Whether the client would trust a master's certificate so much later; `None` if its address

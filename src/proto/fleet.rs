@@ -658,6 +658,9 @@ impl Fleet {
             return Err(reason);
         }
         let recognised = self.nodes[node].become_ready(now);
+        if recognised.is_moved {
+            self.notice(node, Notice::Moved);
+        }
         if let Some(left) = recognised.left {
             self.departed.note(now, left, now.after(self.config.quarantine));
         }

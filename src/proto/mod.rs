@@ -173,12 +173,14 @@ pub enum Action<'a> {
         /// The node.
         node: usize,
     },
-    /// Open a second connection beside the present one, which is silent, unless there is one that is
-    /// established. If the present one is still to be established, that is to the next address of
-    /// the name, if there is one; the first of the two to be established is the connection.
-    /// Otherwise, when the server says anything there, pass in the replies on the first one, and
-    /// call `handle_answer_beside`. The second one is of no other use: close it then, and whenever
-    /// the first one is closed.
+    /// Open a second connection beside the present one, unless there is one that may still answer.
+    ///
+    /// If the present one is not established yet, the second one goes to the next address of the
+    /// name, if there is one. The first of the two to be established is the connection.
+    ///
+    /// Otherwise the present one is silent. When the server answers anything on the second one, pass
+    /// in the replies on the first one, and call `handle_answer_beside`. Then close the second one,
+    /// and whenever the first one is closed.
     ConnectBeside {
         /// The node.
         node: usize,

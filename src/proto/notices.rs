@@ -31,6 +31,9 @@ pub enum Notice {
     /// The server gives fencing tokens that are more than a minute ahead of the masters' clocks.
     /// They are not taken as long as other masters give theirs.
     FarAhead,
+    /// Another server answers at this address, and it ran already when the one before was last
+    /// heard: it was moved here while it ran, or the name leads to several servers.
+    Moved,
     /// Clients cannot wait in a queue on this node, for this reason. They wait at another one, or
     /// ask again and again where no node has a queue.
     CannotQueue(Obstacle),
@@ -55,6 +58,11 @@ impl fmt::Display for Notice {
             Notice::FarAhead => {
                 f.write_str("its clock or its fencing counters are more than a minute ahead")
             }
+            Notice::Moved => f.write_str(
+                "another server answers here that was not started since the last contact: two \
+                 clients might hold one lock; let the name lead to one server, and replace a \
+                 master only by one that is started empty after the old one has ended",
+            ),
             Notice::CannotQueue(obstacle) => write!(f, "has no queue to wait in: {obstacle}"),
             Notice::SecretClock => {
                 f.write_str("TIME is forbidden: jumps of its wall clock go unnoticed")

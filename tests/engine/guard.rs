@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply, ServerError};
+use muxlock::proto::{Notice, Patience, Reply, ServerError};
 use muxlock::{
     NodeOutcome, NodeState, ProtocolError, QuarantineCause, RestartGuard, ServerErrorKind, Unfit,
     quorum,
@@ -162,6 +162,30 @@ fn quarantined_extension_does_not_count_but_is_sent() {
     let error = result.unwrap_err();
     assert_eq!(error.nodes()[0].outcome, NodeOutcome::Quarantined);
     assert_eq!(lease.valid_until(), deadline);
+}
+
+/// A spare that ran already is trusted, though it lacks the locks of the one before: the operator
+/// hears of it once.
+#[test]
+fn server_that_was_moved_to_an_address_while_it_ran_is_reported_once() {
+    let second = Duration::from_secs(1);
+    // How long the address was without a server, the new one's uptime, and whether it was moved.
+    for (away, uptime, is_moved) in
+        [(0, 100, true), (10, 14, true), (10, 12, false), (10, 2, false), (0, 0, false)]
+    {
+        let mut scenario = Scenario::guarded(3).all_ready();
+        for turn in 0..2 {
+            scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+            scenario.now = scenario.now.after(away * second);
+            scenario.restart(2, uptime * second);
+            scenario.pass(second);
+            scenario.drain();
+            scenario.connect(2);
+            let notices = std::iter::from_fn(|| scenario.engine.poll_notice());
+            let said = notices.filter(|it| *it == (2, Notice::Moved)).count();
+            assert_eq!(said == 1, is_moved && turn == 0, "{away} {uptime} {turn}");
+        }
+    }
 }
 
 /// R14: a release is sent to a server in quarantine, whose answer proves nothing.

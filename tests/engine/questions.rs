@@ -293,7 +293,7 @@ fn silent_connection_is_lost_when_the_server_answers_beside_it() {
     scenario.reply(2, Reply::Ok);
     scenario.pass(4 * NODE_TIMEOUT - MS);
     scenario.drain();
-    assert_eq!(scenario.take_beside(), []);
+    assert!(scenario.take_beside().is_empty());
     let now = scenario.now;
     assert!(!scenario.engine.handle_answer_beside(now, 0), "nothing was asked there");
     scenario.pass(MS);
@@ -324,7 +324,7 @@ fn silence_that_lasts_is_doubted_again_after_each_connect_timeout_and_no_sooner(
         assert_eq!(scenario.take_beside(), ALL);
         scenario.pass(CONNECT_TIMEOUT - MS);
         scenario.drain();
-        assert_eq!(scenario.take_beside(), []);
+        assert!(scenario.take_beside().is_empty());
         scenario.pass(MS);
         scenario.drain();
     }
@@ -343,7 +343,7 @@ fn next_address_of_a_name_is_due_while_the_first_one_is_silent() {
     for _ in 0..3 {
         scenario.pass(CONNECT_TIMEOUT / 4 - MS);
         scenario.drain();
-        assert_eq!(scenario.take_beside(), []);
+        assert!(scenario.take_beside().is_empty());
         scenario.pass(MS);
         scenario.drain();
         assert_eq!(scenario.take_beside(), [0]);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use muxlock::testing::Value;
@@ -113,6 +113,8 @@ pub struct Said {
     pub failover: Option<Failover>,
     /// For how many further days its certificate is valid, if for few.
     pub certificate_days: Option<u32>,
+    /// The `run_id` at each address of its name, if it has several.
+    pub servers: Vec<(SocketAddr, String)>,
     /// What the user of this command may not do, or cannot.
     pub refused: Vec<Refused>,
     /// What the user of the locks may not do, if that is another one.
@@ -172,10 +174,29 @@ fn ask_all(config: &Config, node: usize, plan: &Plan) -> Result<Said, Obstacle> 
     }
     let failover = config.failover(node, QUESTIONS_WITHIN).and_then(Result::ok);
     let certificate_days = certificate_days(config, node);
-    said.map(|said| Said { failover, certificate_days, ..said }).map_err(|failure| match failure {
-        Failure::Lost(ErrorKind::TimedOut) => Obstacle::Slow,
-        failure => Obstacle::Unreachable(failure),
+    let servers = servers(config, node);
+    said.map(|said| Said { failover, certificate_days, servers, ..said }).map_err(|failure| {
+        match failure {
+            Failure::Lost(ErrorKind::TimedOut) => Obstacle::Slow,
+            failure => Obstacle::Unreachable(failure),
+        }
     })
+}
+
+/// Who answers at each address of the master's name, if it has several. An address without an
+/// answer is left out.
+fn servers(config: &Config, node: usize) -> Vec<(SocketAddr, String)> {
+    let within = config.common().connect_timeout;
+    let addresses = config.look_up(node, within);
+    if addresses.len() < 2 {
+        return Vec::new();
+    }
+    let run_id = |address: SocketAddr| {
+        let mut wire = Wire::greet_at(config, node, address, within).ok()?;
+        let info = wire.ask(&[b"INFO", b"server"]).ok()?;
+        Some((address, fields(&text(info)).remove("run_id")?))
+    };
+    addresses.into_iter().filter_map(run_id).collect()
 }
 
 /// For how many whole days a client would go on to trust the certificate; `None` if for longer than
@@ -271,6 +292,7 @@ impl Said {
             sighting: None,
             failover: None,
             certificate_days: None,
+            servers: Vec::new(),
             refused: Vec::new(),
             refused_other: None,
         }

@@ -15,6 +15,7 @@ pub enum Id {
     Sentinel,
     Loading,
     Duplicate,
+    SeveralServers,
     SameHost,
     Replicas,
     Promoted,

@@ -58,6 +58,7 @@ pub fn examine(
         report.findings.extend(findings);
         report.standings.push(standing);
     }
+    several_servers(config, answers, &mut report);
     same_servers(config, answers, &mut report);
     same_hosts(config, &mut report);
     marker(config, answers, &mut report);
@@ -65,6 +66,28 @@ pub fn examine(
     lists(config, answers, &mut report);
     votes(config, &mut report);
     report
+}
+
+/// Clients that reach different servers by one name count the same vote twice.
+fn several_servers(config: &Config, answers: &[Result<Said, Obstacle>], report: &mut Report) {
+    for (node, said) in answers.iter().enumerate() {
+        let Some(servers) = said.as_ref().ok().map(|said| &said.servers) else {
+            continue;
+        };
+        let Some((first, run_id)) = servers.first() else {
+            continue;
+        };
+        let Some((other, _)) = servers.iter().find(|(_, other)| other != run_id) else {
+            continue;
+        };
+        let name = config.master(node).address;
+        let why = format!(
+            "{name} leads to different servers, at {first} and at {other}: two clients can hold \
+             the same lock. Give each server its own name, and list each name once"
+        );
+        report.add(Finding::new(Error, Id::SeveralServers, why).of(node));
+        report.standings[node] = Standing::Fails;
+    }
 }
 
 /// A server's vote must not count twice.
@@ -253,6 +276,7 @@ mod tests {
             sighting: None,
             failover: None,
             certificate_days: None,
+            servers: Vec::new(),
             refused: Vec::new(),
             refused_other: None,
         }
@@ -282,6 +306,17 @@ mod tests {
         };
         let is_other = |it: &&Finding| it.id != Id::Marker;
         report.findings.iter().filter(is_other).map(one).collect()
+    }
+
+    #[test]
+    fn addresses_of_one_name_lead_to_one_server() {
+        let at = |host: u8, run_id: &str| {
+            (std::net::SocketAddr::from(([10, 0, 0, host], 6379)), run_id.to_owned())
+        };
+        let with = |servers| last(Said { servers, ..said(2, "") });
+        assert!(with(vec![at(1, "2"), at(2, "2")]).is_empty());
+        let two = vec![at(1, "2"), at(2, "2"), at(3, "other")];
+        assert_eq!(with(two), ["error several-servers 2"]);
     }
 
     const THREE: [&str; 3] = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];

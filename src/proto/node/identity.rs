@@ -10,6 +10,9 @@ use crate::moment::Moment;
 use crate::outcome::{CountedFrom, Quarantine, QuarantineCause, ServerCommand, Unfit};
 use crate::proto::command::{History, ReleaseWith, Replication, ServerInfo};
 
+/// A server tells its age in whole seconds; so much is left for clocks that differ.
+const MOVED_SLACK: Duration = Duration::from_secs(1);
+
 /// A server process that this client was connected to, with the history of its data.
 #[derive(Debug)]
 struct Seen {
@@ -32,6 +35,9 @@ pub(crate) struct Recognised {
     /// The process that has left this address.
     pub(crate) left: Option<Arc<str>>,
     pub(crate) process: Process,
+    /// Whether it ran already when the process before it was last heard at this address. Asked once
+    /// a node, for the operator.
+    pub(crate) is_moved: bool,
     /// Why and until when its votes must not count, if it may have forgotten a lock.
     pub(crate) quarantine: Option<(QuarantineCause, Moment)>,
     /// Whether the server is to store that this client has seen it.
@@ -56,6 +62,8 @@ pub(super) struct Identity {
     elected: Option<Option<(Duration, Moment)>>,
     /// Until when the node's votes do not count, and why.
     quarantine: Option<(Moment, QuarantineCause)>,
+    /// Whether it was reported that a running server was moved to this address.
+    was_moved: bool,
 }
 
 impl Identity {
@@ -104,7 +112,13 @@ impl Identity {
         let (Some(run_id), Some(_)) = (&server.run_id, server.replication.master) else {
             let age = if config.durable { Duration::MAX } else { Duration::ZERO };
             let quarantine = quarantine((QuarantineCause::Unidentified, age));
-            return Recognised { left, process: Process::Unknown, quarantine, is_news: false };
+            return Recognised {
+                left,
+                process: Process::Unknown,
+                is_moved: false,
+                quarantine,
+                is_news: false,
+            };
         };
         let is_same_process = before.as_ref().is_some_and(|seen| seen.run_id == *run_id);
         let is_same_data = is_same_process
@@ -119,9 +133,16 @@ impl Identity {
             true => (QuarantineCause::Restarted, Duration::MAX),
             false => age(now, config, self, before.as_ref(), sightings),
         });
+        // Sentinels name other servers, as they should.
+        let is_older = |seen: &Seen| {
+            let away = now.steadily_since(seen.last).saturating_add(MOVED_SLACK);
+            self.elected.is_none() && server.uptime.is_some_and(|uptime| uptime > away)
+        };
+        let is_moved = !is_same_process && !self.was_moved && before.as_ref().is_some_and(is_older);
         let (run_id, history) = (Arc::clone(run_id), server.replication.history);
+        self.was_moved |= is_moved;
         self.seen = Some(Seen { run_id, history, last: now });
-        Recognised { left, process, quarantine, is_news: false }
+        Recognised { left, process, is_moved, quarantine, is_news: false }
     }
 
     /// The server's role was checked again. Since its handshake, it may have become a replica, and
