@@ -178,9 +178,9 @@ pub enum Action<'a> {
     /// If the present one is not established yet, the second one goes to the next address of the
     /// name, if there is one. The first of the two to be established is the connection.
     ///
-    /// Otherwise the present one is silent. When the server answers anything on the second one, pass
-    /// in the replies on the first one, and call `handle_answer_beside`. Then close the second one,
-    /// and whenever the first one is closed.
+    /// Otherwise the present one is silent. When the server answers on the second one, pass in the
+    /// replies on the first one, and call `handle_answer_beside`. Then close the second one. Close
+    /// it whenever the first one is closed.
     ConnectBeside {
         /// The node.
         node: usize,

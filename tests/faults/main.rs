@@ -15,6 +15,7 @@ mod fencing;
 mod fencing_load;
 mod fencing_order;
 mod fencing_rounds;
+mod forgotten;
 mod frozen;
 mod gate;
 #[cfg(target_os = "linux")]

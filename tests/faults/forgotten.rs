@@ -1,0 +1,64 @@
+//! A gateway in front of the masters forgets its connections without a reset. New ones work.
+
+use std::time::Duration;
+
+use muxlock::testing::Masters;
+use testbed::{soon, within};
+
+use crate::gate::{Gate, Toward};
+use crate::scene::{KEY, all_vote, hasty, start};
+
+/// Shorter than a silent connection is kept.
+const TTL: Duration = Duration::from_secs(4);
+
+fn gates(masters: &Masters) -> Vec<Gate> {
+    masters.iter().map(Gate::start).collect()
+}
+
+fn forget(gates: &[Gate]) {
+    for gate in gates {
+        for connection in 0..gate.accepted() {
+            for toward in [Toward::Master, Toward::Client] {
+                gate.hold(connection, toward, b"");
+            }
+        }
+    }
+}
+
+#[test]
+fn forgotten_connections_are_replaced_before_a_lock_on_them_ends() {
+    let masters = start(3);
+    let gates = gates(&masters);
+    let redlock = all_vote(&hasty(gates.iter().map(Gate::url)));
+    let mut lock = redlock.try_lock(KEY, TTL).unwrap();
+    forget(&gates);
+    within(TTL / 2, "the lock is extended on new connections", || lock.extend(TTL).is_ok());
+    assert!(lock.remaining() > Duration::ZERO);
+    assert!(lock.unlock().unwrap().was_held());
+    assert!(gates.iter().filter(|gate| gate.accepted() >= 2).count() >= 2);
+}
+
+#[test]
+fn forgotten_connections_delay_the_next_lock_by_a_few_node_timeouts() {
+    let masters = start(3);
+    let gates = gates(&masters);
+    let redlock = all_vote(&hasty(gates.iter().map(Gate::url)));
+    forget(&gates);
+    within(Duration::from_secs(3), "a lock is acquired", || redlock.try_lock(KEY, TTL).is_ok());
+}
+
+/// The control: servers that are stopped answer nowhere, and keep their connections.
+#[test]
+fn silent_connections_of_stopped_masters_are_kept() {
+    let masters = start(3);
+    let redlock = all_vote(&hasty(masters.urls()));
+    masters.iter().for_each(|master| master.freeze().unwrap());
+    for _ in 0..8 {
+        assert!(redlock.try_lock(KEY, TTL).is_err());
+    }
+    let before = redlock.stats().disconnected;
+    masters.iter().for_each(|master| master.thaw().unwrap());
+    soon("a lock is acquired", || redlock.try_lock(KEY, TTL).is_ok());
+    assert_eq!(redlock.stats().disconnected, before);
+    assert_eq!(before, 0);
+}
