@@ -14,6 +14,7 @@ use crate::outcome::Phase;
 /// Any server answers this, even before it knows the user.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 /// How often the TLS handshake is continued in one turn.
+#[cfg(feature = "tls-no-provider")]
 const SHAKES_MAX: usize = 16;
 
 pub(super) struct Beside {
@@ -26,15 +27,16 @@ pub(super) struct Beside {
 impl Beside {
     /// Goes on. Returns whether the server has answered.
     fn proceed(&mut self) -> io::Result<bool> {
+        #[cfg_attr(not(feature = "tls-no-provider"), expect(unused_mut))]
+        let mut stage = self.socket.finish_connecting()?;
+        #[cfg(feature = "tls-no-provider")]
         for _ in 0..SHAKES_MAX {
-            match self.socket.finish_connecting()? {
-                Stage::Connected => break,
-                #[cfg(feature = "tls-no-provider")]
-                Stage::ShakingUnread => {}
-                _ => return Ok(false),
+            if !matches!(stage, Stage::ShakingUnread) {
+                break;
             }
+            stage = self.socket.finish_connecting()?;
         }
-        if !self.socket.connected {
+        if !matches!(stage, Stage::Connected) {
             return Ok(false);
         }
         if !self.is_asked {
