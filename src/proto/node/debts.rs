@@ -880,6 +880,44 @@ mod tests {
         }
     }
 
+    /// R29: what a connection without a name brings is not counted before its time and a quarantine
+    /// are over: until then it may have been brought to a server that has lost its data.
+    #[test]
+    fn copy_of_an_unknown_connection_does_not_count_for_a_quarantine_more() {
+        let (mut debts, quarantine) = (Debts::default(), here(at(0), 9).quarantine);
+        let mut origins = Origins::default();
+        origins.insert_unknown();
+        let unseen_until = Some(Moment::END);
+        let debt = Debt { origins, unseen_until, ..Debt::dormant(at(0), &claim(), None) };
+        assert!(debts.add(at(0), token(), debt));
+        let over = at(2_000).after(quarantine);
+        for (now, counts) in [(1_999, false), (2_000, false), (11_000, false), (12_500, true)] {
+            assert!(debts.take_due(&here(at(now), 9), 10).is_empty());
+            assert_eq!(!debts.is_doubted(at(now), token(), false), counts, "{now}");
+            assert!(counts || debts.due() <= Some(over), "{now}");
+        }
+    }
+
+    /// R29: a flush is noticed by its marker alone, and a SET that is lost may come after it.
+    #[test]
+    fn lost_set_is_in_doubt_without_a_guard_if_there_is_a_flush_marker() {
+        use crate::config::RestartGuard::{Off, Uptime};
+        let builder = || crate::config::Builder::default().node("redis://127.0.0.1:1");
+        let marked = || builder().flush_marker("marker");
+        let table = [
+            (builder().restart_guard(Off), false),
+            (builder().restart_guard(Uptime), true),
+            (marked().restart_guard(Off), true),
+            (marked().restart_guard(Uptime), true),
+        ];
+        for (nth, (builder, is_doubted)) in table.into_iter().enumerate() {
+            let mut node = Node::new(Arc::new(builder.config().unwrap()), 0);
+            let debt = node.debt_of_set(at(0), &claim(), None);
+            assert!(node.owe(at(0), token(), debt));
+            assert_eq!(node.is_doubted(at(1), token(), Kind::Extend), is_doubted, "{nth}");
+        }
+    }
+
     /// What a lease brings from another engine must not be forgotten, however much is owed: the
     /// node's copy does not count although no connection is named.
     #[test]
