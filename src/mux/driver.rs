@@ -766,6 +766,74 @@ mod tests {
         let _client = server.join().unwrap();
     }
 
+    /// A driver with one node, and its server after it has answered with these.
+    fn connected(answers: &'static [&'static [u8]]) -> (Driver, Poll, JoinHandle<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            for answer in answers {
+                assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
+                client.write_all(answer).unwrap();
+            }
+            client
+        });
+        let builder = Builder::default().node(format!("redis://{address}?restart_guard=off"));
+        let (config, poll) = (builder.config().unwrap(), Poll::new().unwrap());
+        let mut driver = Driver::new(config, poll.registry(), Token(7)).unwrap();
+        acquire(&mut driver);
+        driver.flush();
+        (driver, poll, server)
+    }
+
+    /// R17: what was left unread when the node owed nothing precedes the next command.
+    #[test]
+    fn bytes_that_were_left_unread_are_looked_at_before_a_command() {
+        let (mut driver, mut poll, server) = connected(&[GREETING, b"+OK\r\n"]);
+        let mut events = Events::with_capacity(8);
+        while !driver.engine.has_done() {
+            turn(&mut driver, &mut poll, &mut events);
+        }
+        let mut server = server.join().unwrap();
+        server.write_all(b"+OK\r\n").unwrap();
+        poll.poll(&mut events, None).unwrap();
+        // As if it had been read a moment ago, but for what was announced.
+        let now = Clock.now();
+        driver.engine.advance(now);
+        (driver.looked_at, driver.nodes[0].read_at) = (now, now);
+        driver.leave_unread(0);
+        assert!(driver.engine.is_open(0) && driver.engine.is_idle(0));
+        acquire(&mut driver);
+        driver.flush();
+        assert!(!driver.engine.is_open(0), "a stray reply is taken for a vote");
+    }
+
+    /// A server's time is compared with a reading that is not older than it.
+    #[test]
+    fn clock_is_read_again_before_a_servers_time_is_looked_at() {
+        let (mut driver, mut poll, server) = connected(&[GREETING, b"+OK\r\n"]);
+        let mut events = Events::with_capacity(8);
+        let mut is_told = false;
+        while !driver.engine.has_done() {
+            poll.poll(&mut events, driver.due().map(|due| due.since(Clock.now()))).unwrap();
+            let now = Clock.now();
+            driver.after_wait(now);
+            if driver.engine.is_telling_time(0) {
+                // The turn is a long one.
+                let busy = Duration::from_millis(50);
+                while Clock.now().since(now) < busy {}
+                events.iter().for_each(|event| assert!(driver.handle_event(event)));
+                assert!(driver.engine.last_now().since(now) >= busy / 2);
+                is_told = true;
+            } else {
+                events.iter().for_each(|event| assert!(driver.handle_event(event)));
+            }
+            driver.handle_timeout(driver.engine.last_now());
+        }
+        assert!(is_told);
+        drop(server.join().unwrap());
+    }
+
     /// Whether tokens may be left that were drawn in advance.
     #[derive(Default, Clone)]
     struct Draws(Arc<AtomicBool>);

@@ -294,3 +294,40 @@ mod wakeup {
         Ok((Wakeup, Trigger))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mio::{Events, Poll};
+
+    use super::*;
+    use crate::config::Builder;
+    use crate::sys::clock::Clock;
+
+    /// R32: when the result is used, another server may have been the master meanwhile.
+    #[test]
+    fn age_of_a_master_that_nobody_waits_for_is_not_kept() {
+        let mut poll = Poll::new().unwrap();
+        let config = Builder::default().node("redis://127.0.0.1:1").config().unwrap();
+        let mut driver = Driver::new(config, poll.registry(), Token(0)).unwrap();
+        let master_for = Some((Duration::from_secs(3_600), Clock.now()));
+        let mut located = Located::from(vec!["127.0.0.1:1".parse().unwrap()]);
+        located.master_for = master_for;
+        let (registry, token) = (&driver.registry, driver.token(0));
+        let look_up = move |_: &Receiver<()>| Some(Ok(located));
+        let Ok(lookup) = Lookup::start(registry, token, Arc::from("it"), look_up) else {
+            panic!("the thread of the lookup does not start");
+        };
+        driver.nodes[0].search = Search::Running(lookup);
+        let mut events = Events::with_capacity(1);
+        while let Search::Running(_) = driver.nodes[0].search {
+            poll.poll(&mut events, Some(Duration::from_millis(5))).unwrap();
+            driver.ask_lookup(0);
+        }
+        match &driver.nodes[0].search {
+            Search::Over(located) => assert_eq!(located.master_for, None),
+            _ => panic!("the result is for the next try"),
+        }
+    }
+}
