@@ -695,7 +695,7 @@ mod tests {
 
     use super::*;
     use crate::client::Redlock;
-    use crate::proto::Ttl;
+    use crate::proto::{Terms, Ttl};
     use crate::token::LockToken;
 
     const TTL: Duration = Duration::from_millis(500);
@@ -809,6 +809,50 @@ mod tests {
         let mut sent = vec![0; 4_096];
         let length = server.read(&mut sent).unwrap();
         assert!(sent[..length].windows(4).any(|word| word == b"EVAL"), "it is released");
+    }
+
+    /// A signal has ended it, and then its thread gave up, too.
+    #[test]
+    fn order_that_a_signal_has_ended_is_forgotten_when_it_is_given_up() {
+        let (url, serve) = granting_server();
+        let cancel = Arc::new(Cancel::default());
+        let (mut loop_work, mut poller, id) = granted(url, Some(Arc::clone(&cancel)));
+        loop_work.signals.cancel(&cancel, Home::here());
+        poller.look();
+        loop_work.turn(&mut poller, None);
+        assert_eq!(loop_work.counts(), (0, 0, 1));
+        loop_work.cancel(id);
+        assert_eq!(loop_work.counts(), (0, 0, 0));
+        assert!(!loop_work.has_ended(), "the loop has nothing to hand out");
+        drop(serve.join().unwrap());
+    }
+
+    /// R31: the thread that reports losses sleeps until one of those it knows may be overdue.
+    #[test]
+    fn kept_lock_whose_loss_may_be_told_sooner_ends_the_watch_for_losses() {
+        let poller = Poller::new(Duration::ZERO).unwrap();
+        let config = Redlock::builder().node("redis://127.0.0.1:1").config().unwrap();
+        let driver = Driver::new(config, poller.registry(), Token(0)).unwrap();
+        let waker = mio::Waker::new(poller.registry(), Token(1)).unwrap();
+        let signals = Arc::new(Signals::new(waker));
+        let mut loop_work = LoopWork::new(driver, Home::here(), signals);
+        loop_work.get_ready();
+        let now = Clock.now();
+        let watch = Watch::Losses(now.after(Duration::from_secs(60)));
+        let Begun::Later(id) = loop_work.begin(Order::Watch(watch)) else {
+            panic!("nothing is lost");
+        };
+        for (seconds, is_ended) in [(3_600, false), (1, true)] {
+            let validity = Duration::from_secs(seconds);
+            let (lease, ttl) = (lease(now.after(validity)), Ttl::new(validity).unwrap());
+            let (how, timeout) = (KeepAlive::default(), Duration::from_millis(50));
+            let terms = Terms::new(now, validity, &how, timeout);
+            let kept = Arc::new(Kept::new(now, &lease, ttl, terms, None));
+            loop_work.begin(Order::Keep(Box::new((lease, how, kept))));
+            let mut ended = Vec::new();
+            loop_work.ended(&mut ended);
+            assert_eq!(ended.contains(&id), is_ended, "{seconds}");
+        }
     }
 
     /// The thread that had ordered it does not wait any longer.

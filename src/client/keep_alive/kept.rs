@@ -88,7 +88,7 @@ impl State {
 }
 
 impl Kept {
-    pub(super) fn new(
+    pub(in crate::client) fn new(
         now: Moment,
         lease: &Lease,
         ttl: Ttl,
