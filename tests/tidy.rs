@@ -484,6 +484,21 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// R2: a machine that slept is seen by its wall clock alone, which a coarse reading does not read.
+#[test]
+fn releases_are_judged_by_both_clocks() {
+    let library = library();
+    let lines = library.iter().flat_map(|(path, text)| {
+        let calls = text.lines().filter(|line| line.contains(".judge(|"));
+        calls.map(move |line| (path, line.trim()))
+    });
+    let calls: Vec<_> = lines.collect();
+    assert!(calls.len() >= 2, "{calls:?}");
+    for (path, line) in calls {
+        assert!(line.contains(".judge(|| Clock.now())"), "{path}: {line}");
+    }
+}
+
 #[test]
 fn rules_are_numbered_without_a_gap_and_defined_once() {
     for kind in ["R", "F", "W", "K"] {
