@@ -31,6 +31,7 @@ impl Engine {
     pub fn connect(&mut self, now: Moment) {
         let now = self.clamp(now);
         for node in 0..self.nodes.len() {
+            self.end_limited(now, node);
             self.nodes.wake(now, node);
         }
     }
@@ -231,7 +232,8 @@ impl Engine {
 
     #[cold]
     fn handle_any_reply(&mut self, now: Moment, node: usize, reply: Reply) {
-        let (State::Handshaking { .. } | State::Ready) = self.nodes[node].state() else {
+        let (State::Handshaking { .. } | State::Ready | State::Limited) = self.nodes[node].state()
+        else {
             return;
         };
         let was_late = self.nodes[node].has_late();
@@ -333,7 +335,7 @@ impl Engine {
     /// The handshake is complete: the server votes from now on, if it may vote at all.
     fn finish_handshake(&mut self, now: Moment, node: usize) {
         if let Err(reason) = self.nodes.welcome(now, node) {
-            return self.fail_node(now, node, NodeOutcome::Unfit(reason));
+            return self.refuse(now, node, reason);
         }
         self.stats.connected += 1;
         self.settle_debts(now, node);

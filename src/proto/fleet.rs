@@ -209,6 +209,13 @@ impl Fleet {
         nodes
     }
 
+    /// Whether a round's command for the node was not handed out yet.
+    pub(super) fn is_to_be_sent(&self, node: usize) -> bool {
+        self.outgoing
+            .iter()
+            .any(|outgoing| matches!(outgoing, Outgoing::Round(nodes, _) if nodes.contains(node)))
+    }
+
     /// Withdraws the commands for a node that were not handed out. Returns the rounds among them.
     fn withdraw(&mut self, node: usize) -> Vec<usize> {
         let mut unsent = Vec::new();

@@ -1,11 +1,14 @@
 //! Inspection: who holds a resource, without taking it. It waits for every node, not for a quorum.
 
+use super::node::State;
 use super::operation::{Progress, Task};
-use super::round::{Claim, Kind};
+use super::round::{Claim, Kind, Lost};
 use super::{Engine, OPERATIONS_MAX, OpId, Ttl};
 use crate::error::{LockError, LockErrorKind};
 use crate::inspection::{Inspection, NodeInspection, Said};
 use crate::moment::Moment;
+use crate::outcome::{NodeOutcome, Unfit};
+use crate::quorum::NodeSet;
 use crate::resource::Resource;
 use crate::token::LockToken;
 
@@ -43,6 +46,41 @@ impl Engine {
         };
         if let Task::Inspect { found } = &mut self.operations[owner].task {
             found[node] = Some(said);
+        }
+    }
+
+    /// The handshake has shown that the server may not vote. If it lacks a command of every lock,
+    /// it can still tell who holds one: it is asked by those who wait, and no lock counts on it.
+    #[cold]
+    pub(super) fn refuse(&mut self, now: Moment, node: usize, reason: Unfit) {
+        let outcome = NodeOutcome::Unfit(reason);
+        let is_asked = |round: usize| self.rounds[round].kind.is_inspection();
+        let at = &self.nodes[node];
+        let lacks_a_command = matches!(reason, Unfit::MissingCommand(_));
+        if !(lacks_a_command && at.waits_for_any(is_asked) && at.owes_nothing()) {
+            return self.fail_node(now, node, outcome);
+        }
+        self.nodes[node].limit(now, outcome);
+        let waiting = self.nodes[node].take_waiting().into_iter();
+        let (asked, others): (Vec<usize>, Vec<usize>) =
+            waiting.partition(|round| self.rounds[*round].kind.is_inspection());
+        for round in asked {
+            self.send(NodeSet::one(node), round);
+            self.rounds.dereference(round);
+        }
+        for round in others {
+            self.owe(now, node, round, Lost::Unsent);
+            self.vote(now, round, node, outcome);
+            self.rounds.dereference(round);
+        }
+    }
+
+    /// Something needs more than answers of a server that lacked a command. The connection ends,
+    /// and the next one asks again what the server has.
+    pub(super) fn end_limited(&mut self, now: Moment, node: usize) {
+        let is_limited = self.nodes[node].state() == State::Limited;
+        if is_limited && self.nodes[node].has_answered_all() && !self.nodes.is_to_be_sent(node) {
+            self.fail_node(now, node, self.nodes[node].last_failure());
         }
     }
 

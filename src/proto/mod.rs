@@ -849,9 +849,17 @@ impl Engine {
 
     /// Sends the round's command to every node that can take it. A node that cannot has failed.
     fn send_to_all(&mut self, now: Moment, round: usize) {
-        let ready = self.nodes.ready_for(self.rounds[round].kind);
+        let kind = self.rounds[round].kind;
+        let mut ready = self.nodes.ready_for(kind);
         let others = NodeSet::all(self.nodes.len()).without(ready);
         for node in others.iter() {
+            if kind.is_inspection() && self.nodes[node].can_only_be_asked() {
+                ready.insert(node);
+                continue;
+            }
+            if !kind.is_inspection() {
+                self.end_limited(now, node);
+            }
             self.nodes.wake(now, node);
             match self.nodes[node].route() {
                 Route::Queue => self.enqueue(node, round),

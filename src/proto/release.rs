@@ -240,6 +240,9 @@ impl Engine {
                 // An adopted lease, and this client has not connected to the node yet.
                 self.nodes.wake(now, node);
             }
+            if may_hold && self.nodes[node].was_ready_since(started) {
+                self.end_limited(now, node);
+            }
             match self.nodes[node].state() {
                 _ if !may_hold => self.record(now, round, node, NodeOutcome::Absent),
                 State::Ready => self.enqueue(node, round),
@@ -251,7 +254,7 @@ impl Engine {
                         self.enqueue(node, round);
                     }
                 }
-                State::Idle | State::BackOff { .. } => {
+                State::Idle | State::Limited | State::BackOff { .. } => {
                     if self.nodes[node].was_ready_since(started) {
                         self.owe(now, node, round, Lost::Unsent);
                         self.record(now, round, node, self.nodes[node].last_failure());

@@ -5,11 +5,13 @@ use std::time::Duration;
 use muxlock::proto::Reply;
 use muxlock::{
     Cancelled, Done, Fingerprint, Holding, Inspection, NodeOutcome, NodeState, OpId, Phase,
-    ProtocolError, Resource, ServerErrorKind,
+    ProtocolError, Resource, ServerCommand, ServerErrorKind, Unfit,
 };
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, server_error};
 
 const ALL: [usize; 3] = [0, 1, 2];
+/// The steps of a handshake before the last one.
+const STEPS: usize = 7;
 
 fn has(holder: &str, left_ms: i64) -> Reply {
     Reply::Holding(Holding::new(Fingerprint::new(holder.as_bytes()), left_ms))
@@ -158,4 +160,72 @@ fn cancelled_inspection_is_not_reported() {
     scenario.replies([1, 2], has("aa", 500));
     scenario.nothing_done();
     is_over(&scenario);
+}
+
+/// Connects, answers the handshake but for its last step, and names what is missing there.
+fn greet_without(scenario: &mut Scenario, node: usize, command: ServerCommand) {
+    scenario.engine.handle_connected(scenario.now, node);
+    scenario.drain();
+    (0..STEPS).for_each(|_| assert!(scenario.greet_once(node)));
+    scenario.greet_with(node, Reply::Integer(command as i64 + 1));
+}
+
+/// R32. A user that may only look is refused every lock, and told who holds one.
+#[test]
+fn server_that_lacks_a_command_is_only_asked_who_holds_a_lock() {
+    let mut scenario = Scenario::new(3);
+    inspect(&mut scenario);
+    scenario.drain();
+    let missing = NodeOutcome::Unfit(Unfit::MissingCommand(ServerCommand::Pexpire));
+    for node in ALL {
+        greet_without(&mut scenario, node, ServerCommand::Pexpire);
+        assert_eq!(scenario.drain(), [Acted::Inspect(vec![node])]);
+        scenario.reply(node, has("aa", 500));
+    }
+    assert_eq!(outcomes(&inspected(&mut scenario)), [NodeOutcome::Held; 3]);
+    assert_eq!(scenario.engine.ready(), 0);
+    assert!(scenario.engine.nodes().all(|node| node.last_failure == Some(missing)));
+    // The connection is kept for the next one.
+    inspect(&mut scenario);
+    assert_eq!(scenario.drain(), [Acted::Inspect(ALL.to_vec())]);
+    scenario.replies(ALL, Reply::Integer(0));
+    assert_eq!(outcomes(&inspected(&mut scenario)), [NodeOutcome::Absent; 3]);
+    // A lock is not sent there: the server is asked again what it has.
+    scenario.try_lock();
+    let acted = scenario.drain();
+    assert!(acted.contains(&Acted::Close(0)) && acted.contains(&Acted::Connect(0)), "{acted:?}");
+    assert!(!acted.iter().any(|acted| matches!(acted, Acted::Set(..))), "{acted:?}");
+    for node in 0..2 {
+        greet_without(&mut scenario, node, ServerCommand::Pexpire);
+    }
+    let error = scenario.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, missing, "{error}");
+    is_over(&scenario);
+}
+
+/// What waits beside the question fails, and the question is asked.
+#[test]
+fn lock_that_waits_beside_a_question_is_refused() {
+    let mut scenario = Scenario::new(1);
+    scenario.try_lock();
+    inspect(&mut scenario);
+    scenario.drain();
+    greet_without(&mut scenario, 0, ServerCommand::Del);
+    assert_eq!(scenario.drain(), [Acted::Inspect(vec![0])]);
+    let error = scenario.acquired().unwrap_err();
+    let missing = NodeOutcome::Unfit(Unfit::MissingCommand(ServerCommand::Del));
+    assert_eq!(error.nodes()[0].outcome, missing, "{error}");
+    // While an answer is owed, a lock does not take it away.
+    scenario.try_lock();
+    assert!(scenario.acquired().is_err());
+    assert_eq!(scenario.drain(), []);
+    scenario.reply(0, has("aa", 500));
+    assert_eq!(outcomes(&inspected(&mut scenario)), [NodeOutcome::Held]);
+    // A silent one is no better than another.
+    inspect(&mut scenario);
+    assert_eq!(scenario.drain(), [Acted::Inspect(vec![0])]);
+    scenario.pass(NODE_TIMEOUT);
+    assert_eq!(outcomes(&inspected(&mut scenario)), [NodeOutcome::TimedOut(Phase::Reply)]);
+    scenario.pass(Duration::from_secs(10));
+    assert_eq!(scenario.drain()[0], Acted::Close(0));
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use muxlock::testing::{FakeMasters, Masters, Value};
 use muxlock::{LockErrorKind, NodeOutcome, Redlock, RestartGuard};
-use testbed::{TTL, all_ready, patient, timed};
+use testbed::{TTL, all_ready, patient, soon, timed};
+
+use crate::cli::{muxlock, run};
 
 const PREFIX: &str = "locks:";
 const NODE_TIMEOUT: Duration = Duration::from_millis(400);
@@ -91,4 +93,45 @@ fn fake_masters_tell_who_holds_a_lock() {
     let masters = FakeMasters::start(3).unwrap();
     let redlock = client(masters.urls());
     holders_are_told(&redlock, &|node, args| masters[node].query(args));
+}
+
+/// The user of docs/operating.md that may only look is told who holds a lock, denied nothing that
+/// it needs, and refused every lock, with the command's name.
+#[test]
+fn user_that_may_only_look_is_told_who_holds_a_lock() {
+    let page = include_str!("../../docs/operating.md");
+    let row = page.split("| a user that may only look").nth(1).expect("the page has such a row");
+    let rights = row.split('`').nth(5).expect("it has rights");
+    assert!(rights.starts_with("+eval"), "{rights}");
+    let masters = Masters::start(3).unwrap();
+    for master in masters.iter() {
+        let words = ["ACL", "SETUSER", "looker", "on", ">sesame", "~locks:*"];
+        let words = words.into_iter().chain(rights.split(' ')).map(str::as_bytes);
+        master.query(&words.collect::<Vec<_>>()).unwrap();
+    }
+    let locks = client(masters.urls());
+    let lock = locks.try_lock("report", TTL).unwrap();
+    assert_eq!(locks.shutdown(TTL), 0, "all three have it");
+    let login = |url: String| url.replace("redis://", "redis://looker:sesame@");
+    let urls: Vec<String> = masters.urls().into_iter().map(login).collect();
+
+    let builder = patient(urls.clone()).restart_guard(RestartGuard::Off);
+    let looker = builder.node_timeout(NODE_TIMEOUT).key_prefix(PREFIX).build().unwrap();
+    for _ in 0..3 {
+        let held = looker.inspect("report").unwrap();
+        assert_eq!(held.holder(), Some(lock.token().fingerprint()), "{held}");
+        assert!(held.nodes().iter().all(|node| node.holding.is_some()), "{held}");
+    }
+    let error = looker.try_lock("other", TTL).unwrap_err().to_string();
+    assert!(error.contains("DEL is renamed or forbidden"), "{error}");
+    // The refused lock has ended the connections: the next ones come after the back-off.
+    let is_told = || looker.inspect("report").unwrap().holder() == Some(lock.token().fingerprint());
+    soon("the holder is told", is_told);
+    assert_eq!(masters[0].dbsize().unwrap(), 1, "nothing of the refused lock");
+
+    let mut command = muxlock(&["inspect", "report", "--prefix", PREFIX]);
+    let (code, out, err) = run(command.env("MUXLOCK_NODES", urls.join(",")));
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let text = format!("held by {}", lock.token().fingerprint());
+    assert!(out.contains(&text) && !out.contains("unfit"), "{out}");
 }

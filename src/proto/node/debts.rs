@@ -639,6 +639,10 @@ impl Node {
         self.debts.awake >= DEBTS_MAX
     }
 
+    pub(in crate::proto) fn owes_nothing(&self) -> bool {
+        self.debts.awake() == 0
+    }
+
     /// A lower bound on the moment at which the first debt is due.
     pub(in crate::proto) fn debts_due(&self) -> Option<Moment> {
         self.debts.due

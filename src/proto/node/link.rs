@@ -25,6 +25,9 @@ pub(crate) enum State {
         deadline: Moment,
     },
     Ready,
+    /// The server lacks a command that every lock needs (R32). It is asked who holds a lock, and is
+    /// sent nothing else.
+    Limited,
     BackOff {
         retry_at: Moment,
     },
@@ -35,7 +38,8 @@ impl From<State> for NodeState {
         match state {
             State::Idle => NodeState::Idle,
             State::Connecting { .. } => NodeState::Connecting,
-            State::Handshaking { .. } => NodeState::Handshaking,
+            // Its handshake has not succeeded.
+            State::Handshaking { .. } | State::Limited => NodeState::Handshaking,
             State::Ready => NodeState::Ready,
             State::BackOff { .. } => NodeState::BackOff,
         }
@@ -109,13 +113,23 @@ impl Link {
         self.ready_at = now;
     }
 
+    /// The handshake is complete, and the server lacks a command.
+    fn limit(&mut self, now: Moment, outcome: NodeOutcome) {
+        self.foreign = None;
+        self.state = State::Limited;
+        self.ready_at = now;
+        self.last_failure = outcome;
+    }
+
     /// The connection ends or fails: enters the back-off. Returns the end of its delay, which
     /// doubles up to a cap. `random` spreads it, so that clients that lost a master together do not
     /// return together.
     pub(super) fn fail(&mut self, now: Moment, outcome: NodeOutcome, random: u64) -> Moment {
         if self.state == State::Ready {
             self.lost_at = Some(now);
-            // If it lasted for the longest back-off, it ends the row of failures.
+        }
+        // If it lasted for the longest back-off, it ends the row of failures.
+        if let State::Ready | State::Limited = self.state {
             if now.steadily_since(self.ready_at) >= BACK_OFF_MAX {
                 self.failures = 0;
             }
@@ -123,7 +137,7 @@ impl Link {
         self.ended_unheard = match self.state {
             State::Handshaking { .. } => !self.is_heard,
             State::Connecting { phase, .. } => phase == Phase::Tls,
-            State::Idle | State::Ready | State::BackOff { .. } => false,
+            State::Idle | State::Ready | State::Limited | State::BackOff { .. } => false,
         };
         self.last_failure = outcome;
         self.is_blocked = false;
@@ -185,6 +199,7 @@ impl Node {
             State::BackOff { .. }
             | State::Connecting { .. }
             | State::Handshaking { .. }
+            | State::Limited
             | State::Ready => return None,
         }
         let deadline = now.after(self.link.connect_timeout);
@@ -222,6 +237,16 @@ impl Node {
         Some(deadline)
     }
 
+    /// From now on, the server is only asked who holds a lock.
+    pub(in crate::proto) fn limit(&mut self, now: Moment, outcome: NodeOutcome) {
+        self.link.limit(now, outcome);
+    }
+
+    /// Whether it can be asked now who holds a lock, and nothing else.
+    pub(in crate::proto) fn can_only_be_asked(&self) -> bool {
+        self.link.state == State::Limited && !self.link.is_blocked && !self.has_late()
+    }
+
     pub(in crate::proto) fn block(&mut self) {
         self.link.is_blocked = true;
     }
@@ -253,7 +278,7 @@ impl Node {
         match self.link.state {
             State::Connecting { phase, .. } => phase,
             State::Handshaking { .. } => Phase::Handshake,
-            State::Idle | State::Ready | State::BackOff { .. } => Phase::Reply,
+            State::Idle | State::Ready | State::Limited | State::BackOff { .. } => Phase::Reply,
         }
     }
 }

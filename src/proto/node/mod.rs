@@ -235,14 +235,17 @@ impl Node {
                 self.suspicion.ask(now);
                 Effect::Suspect
             }
-            State::Ready => Effect::Nothing,
+            State::Limited if self.is_overdue(now) => {
+                Effect::Fail(NodeOutcome::TimedOut(Phase::Reply))
+            }
+            State::Ready | State::Limited => Effect::Nothing,
         }
     }
 
     /// Whether the node has been silent for too long.
     pub(super) fn is_overdue(&self, now: Moment) -> bool {
-        let is_ready = self.state() == State::Ready;
-        is_ready && self.pipeline.silent_until().is_some_and(|until| now >= until)
+        let is_connected = matches!(self.state(), State::Ready | State::Limited);
+        is_connected && self.pipeline.silent_until().is_some_and(|until| now >= until)
     }
 
     /// Whether a second connection is to be opened beside the silent one.
@@ -270,6 +273,7 @@ impl Node {
                 Some(self.suspicion.next_at().map_or(deadline, |at| at.min(deadline)))
             }
             State::Handshaking { deadline } => Some(deadline),
+            State::Limited => self.pipeline.due(),
             State::BackOff { .. } if self.has_lost() => Some(Moment::START),
             State::BackOff { retry_at } => Some(retry_at),
             State::Ready => {
@@ -290,7 +294,9 @@ impl Node {
                 }
             }
             // No queue for a node that is down: its vote is missing at once.
-            State::Idle | State::BackOff { .. } => Route::Fail(self.last_failure()),
+            State::Idle | State::Limited | State::BackOff { .. } => {
+                Route::Fail(self.last_failure())
+            }
         }
     }
 
@@ -335,7 +341,7 @@ impl Node {
             State::Connecting { .. } | State::Handshaking { .. } => {
                 NodeOutcome::TimedOut(self.phase())
             }
-            State::Idle | State::BackOff { .. } => self.last_failure(),
+            State::Idle | State::Limited | State::BackOff { .. } => self.last_failure(),
         };
         self.report(now, Vote::new(outcome, None))
     }

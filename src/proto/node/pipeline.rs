@@ -273,6 +273,16 @@ impl Node {
         self.pipeline.in_flight() < UNANSWERED_WORDS_MAX
     }
 
+    /// Whether the command of such a round waits for the connection.
+    pub(in crate::proto) fn waits_for_any(&self, is_it: impl Fn(usize) -> bool) -> bool {
+        self.pipeline.queue.iter().any(|round| is_it(*round))
+    }
+
+    /// Whether every command that was sent has been answered.
+    pub(in crate::proto) fn has_answered_all(&self) -> bool {
+        self.pipeline.in_flight.is_empty()
+    }
+
     /// Whether it is ready and has answered every command.
     pub(in crate::proto) fn is_idle(&self) -> bool {
         self.state() == State::Ready && self.pipeline.in_flight.is_empty()
@@ -299,9 +309,9 @@ impl Node {
 
     /// The next request whose reply is past its timeout at `now`; counts it as late.
     pub(in crate::proto) fn next_late(&mut self, now: Moment) -> Option<Request> {
-        if self.state() != State::Ready {
+        let (State::Ready | State::Limited) = self.state() else {
             return None;
-        }
+        };
         let Pipeline { in_flight, late, timeout, .. } = &mut self.pipeline;
         let next = in_flight.get(*late)?;
         (now >= next.sent_at.after(*timeout)).then(|| {
