@@ -8,8 +8,10 @@ use muxlock::{Done, NodeOutcome, NodeState, OpId, Phase, Resource, ServerErrorKi
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
 const ALL: [usize; 3] = [0, 1, 2];
 const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
+const REFUSED: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionRefused);
 /// As in `proto/mod.rs`.
 const WORK_PER_TURN_MAX: usize = 512;
 /// As in `proto/node/pipeline.rs`.
@@ -571,4 +573,38 @@ fn so_many_operations_end_in_one_turn_and_no_more() {
         assert_eq!(ended(&scenario), turn);
     }
     assert!(!scenario.engine.is_due(until));
+}
+
+/// How long a node is not asked again that refuses each connection, since the first failure.
+fn pauses_of_a_node_that_refuses(lasts: Duration) -> Vec<(Duration, Duration)> {
+    let mut s = Scenario::ready(1);
+    s.engine.handle_disconnected(s.now, 0, RESET);
+    let began = s.now;
+    let mut pauses = Vec::new();
+    while s.now.since(began) < lasts {
+        let failed = s.now;
+        while !s.drain().contains(&Acted::Connect(0)) {
+            let due = s.next_timeout().expect("it is tried again");
+            s.pass(due.since(s.now.min(due)));
+        }
+        pauses.push((failed.since(began), s.now.since(failed)));
+        s.engine.handle_disconnected(s.now, 0, REFUSED);
+    }
+    pauses
+}
+
+/// A master is seen again a tenth of a second after it is back, unless it was away for long: then
+/// it is asked once a second at most.
+#[test]
+fn node_is_tried_again_soon_and_later_rarely() {
+    let pauses = pauses_of_a_node_that_refuses(120 * SECOND);
+    let (soon, most) = (SECOND / 10, SECOND);
+    assert_eq!(pauses[0].1, Duration::ZERO, "at once");
+    for (at, pause) in &pauses[1..] {
+        assert!(*pause <= soon.max(*at / 40).min(most), "{pause:?} at {at:?}");
+        assert!(*at < 80 * SECOND || *pause >= most / 2, "{pause:?} at {at:?}");
+    }
+    // No storm: while it is away for long, and in all.
+    assert!(pauses.iter().filter(|(at, _)| *at < 4 * SECOND).count() <= 90);
+    assert!(pauses.len() <= 400, "{}", pauses.len());
 }

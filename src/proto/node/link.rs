@@ -9,6 +9,11 @@ use crate::outcome::{NodeOutcome, Phase};
 use crate::proto::timer::between;
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
+/// Of a server that says nothing, the delay before the next connection grows to this at once,
+const BACK_OFF_SOON: Duration = Duration::from_millis(100);
+/// and then with the time since the first failure in a row: to this share of it,
+const BACK_OFF_SHARE: u32 = 40;
+/// and no further than this. Of a server that answers, and is of no use, it grows to this at once.
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// The state of a node's connection, with its deadline.
@@ -53,6 +58,8 @@ pub(super) struct Link {
     /// Failed connections in a row. A regular answer to a SET or an extension ends the row, and so
     /// does a connection that lasted.
     failures: u32,
+    /// When the first of them failed.
+    failing_since: Moment,
     /// When the last ready connection became ready.
     ready_at: Moment,
     /// When the last ready connection ended.
@@ -75,6 +82,7 @@ impl Link {
             state: State::Idle,
             is_blocked: false,
             failures: 0,
+            failing_since: Moment::START,
             ready_at: Moment::START,
             lost_at: None,
             is_heard: false,
@@ -122,7 +130,8 @@ impl Link {
     }
 
     /// The connection ends or fails: enters the back-off. Returns the end of its delay, which
-    /// doubles up to a cap. `random` spreads it, so that clients that lost a master together do not
+    /// grows up to a cap: a server is seen soon after it is back, and one that is away for long is
+    /// asked rarely. `random` spreads it, so that clients that lost a master together do not
     /// return together.
     pub(super) fn fail(&mut self, now: Moment, outcome: NodeOutcome, random: u64) -> Moment {
         if self.state == State::Ready {
@@ -134,6 +143,11 @@ impl Link {
                 self.failures = 0;
             }
         }
+        let says_nothing = match self.state {
+            State::Connecting { .. } => true,
+            State::Handshaking { .. } => !self.is_heard,
+            _ => false,
+        };
         self.ended_unheard = match self.state {
             State::Handshaking { .. } => !self.is_heard,
             State::Connecting { phase, .. } => phase == Phase::Tls,
@@ -143,11 +157,21 @@ impl Link {
         self.is_blocked = false;
         // The first reconnect after a working connection is immediate: a server may close idle
         // connections, or be restarted.
-        let doubled = match self.failures {
-            0 => Duration::ZERO,
-            failures => BACK_OFF_MIN.saturating_mul(1 << (failures - 1).min(16)),
+        let delay = match self.failures {
+            0 => {
+                self.failing_since = now;
+                Duration::ZERO
+            }
+            failures => {
+                let share = now.steadily_since(self.failing_since) / BACK_OFF_SHARE;
+                let most = match says_nothing {
+                    true => share.clamp(BACK_OFF_SOON, BACK_OFF_MAX),
+                    false => BACK_OFF_MAX,
+                };
+                let delay = BACK_OFF_MIN.saturating_mul(1 << (failures - 1).min(16)).min(most);
+                between(delay / 2, delay, random)
+            }
         };
-        let delay = between(doubled.min(BACK_OFF_MAX) / 2, doubled.min(BACK_OFF_MAX), random);
         self.failures = self.failures.saturating_add(1);
         let retry_at = now.after(delay);
         self.state = State::BackOff { retry_at };
