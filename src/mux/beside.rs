@@ -106,8 +106,18 @@ impl Driver {
             connection.address = beside.address;
         }
         let address = connection.address.wrapping_add(1);
+        self.note_trying(node, address);
         if let Ok(socket) = self.dial(node, address) {
             self.nodes[node].beside = Some(Beside { socket, address, is_asked: false });
+        }
+    }
+
+    /// Which addresses were tried is of interest for a name with several of them.
+    pub(super) fn note_trying(&mut self, node: usize, address: usize) {
+        let addresses = &self.nodes[node].addresses;
+        if let (Target::Name { .. }, 2..) = (&self.config.nodes[node].target, addresses.len()) {
+            let address = addresses[address % addresses.len()].to_string();
+            self.engine.handle_trying(node, &address);
         }
     }
 

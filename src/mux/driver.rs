@@ -530,6 +530,7 @@ impl Driver {
             let address = connection.addresses[connection.address % connection.addresses.len()];
             self.engine.handle_located(node, &address.to_string());
         }
+        self.note_trying(node, self.nodes[node].address);
         match self.dial(node, self.nodes[node].address) {
             Ok(socket) => self.nodes[node].socket = Some(socket),
             Err(error) => self.connect_failed(self.engine.last_now(), node, &error),

@@ -57,6 +57,12 @@ impl Engine {
         self.nodes[node].located(place);
     }
 
+    /// Of the several addresses of the node's name, the requested connection is tried to this one,
+    /// too. If it fails, reports show which were tried.
+    pub fn handle_trying(&mut self, node: usize, address: &str) {
+        self.nodes[node].trying(address);
+    }
+
     /// Whether the server has said nothing yet on a connection that is established: pass in its
     /// first bytes with [`handle_first_bytes`](Engine::handle_first_bytes).
     pub fn is_unheard(&self, node: usize) -> bool {

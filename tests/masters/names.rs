@@ -369,6 +369,42 @@ fn addresses_of_a_name_are_tried_in_turn() {
     }
 }
 
+/// The first address accepts nothing and sends nothing: the second begins in the meantime.
+#[test]
+fn silent_address_takes_no_longer_than_its_share() {
+    let silent = never_accepting();
+    let master = Master::start_with(&["--bind", "127.0.0.1", "127.0.0.2"]).unwrap();
+    let there = SocketAddr::from(([127, 0, 0, 2], master.port()));
+    let names = Names::default();
+    names.set_all("m0", vec![silent.addr(), there]);
+    let redlock = patient(["m0"], &names).build().unwrap();
+    // The connect timeout is longer than any test.
+    let (took, result) = timed(|| redlock.try_lock(KEY, TTL));
+    assert!(result.is_ok() && took < SOON, "{took:?}");
+    assert_eq!(names.asked("m0"), 1);
+}
+
+#[test]
+fn addresses_that_were_tried_are_named() {
+    let silent = never_accepting();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let refused = SocketAddr::from(([127, 0, 0, 2], port));
+    let names = Names::default();
+    names.set_all("m0", vec![silent.addr(), refused]);
+    let redlock = hasty(["m0"], &names).build().unwrap();
+    let both = [
+        format!("tried {}, {refused}", silent.addr()),
+        format!("tried {refused}, {}", silent.addr()),
+    ];
+    soon("both are named", || {
+        let error = redlock.try_lock(KEY, TTL).unwrap_err().to_string();
+        both.iter().any(|both| error.contains(both))
+    });
+    names.set_all("m1", vec![refused]);
+    let error = patient(["m1"], &names).build().unwrap().try_lock(KEY, TTL).unwrap_err();
+    assert!(!error.to_string().contains("tried"), "it has one: {error}");
+}
+
 /// A user that may not ask who the server is.
 fn blind(master: &Master, host: &str) -> String {
     let words = ["ACL", "SETUSER", "blind", "on", ">secret", "~*", "+@all", "-info"];

@@ -72,6 +72,8 @@ pub(super) struct Link {
     foreign: Option<Arc<str>>,
     /// The address that Sentinels have named.
     pub(super) place: Option<Arc<str>>,
+    /// The addresses of its name that were tried for the present connection, or for the last one.
+    pub(super) tried: Vec<Arc<str>>,
     last_failure: NodeOutcome,
     connect_timeout: Duration,
 }
@@ -89,6 +91,7 @@ impl Link {
             ended_unheard: false,
             foreign: None,
             place: None,
+            tried: Vec::new(),
             last_failure: NodeOutcome::NotConnected,
             connect_timeout,
         }
@@ -116,6 +119,7 @@ impl Link {
     }
 
     pub(super) fn become_ready(&mut self, now: Moment) {
+        self.tried.clear();
         self.foreign = None;
         self.state = State::Ready;
         self.ready_at = now;
@@ -199,6 +203,11 @@ impl Node {
         self.link.place = Some(place.into());
     }
 
+    /// One of the addresses of its name is tried. A name has a few of them.
+    pub(in crate::proto) fn trying(&mut self, address: &str) {
+        self.link.tried.push(address.into());
+    }
+
     /// Whether the server has said nothing on this connection yet.
     pub(in crate::proto) fn is_unheard(&self) -> bool {
         matches!(self.link.state, State::Handshaking { .. }) && !self.link.is_heard
@@ -228,6 +237,7 @@ impl Node {
         }
         let deadline = now.after(self.link.connect_timeout);
         self.link.state = State::Connecting { deadline, phase: Phase::Connect };
+        self.link.tried.clear();
         self.suspicion.reconnect();
         Some(deadline)
     }

@@ -408,13 +408,16 @@ impl Node {
             }
             _ => None,
         };
-        match &self.link.place {
-            Some(place) if is_of_place(outcome) => Some(match words {
-                Some(words) => format!("{words}; Sentinels named {place}").into(),
-                None => format!("Sentinels named {place}").into(),
-            }),
-            _ => words,
-        }
+        let place = match &self.link.place {
+            _ if !is_of_place(outcome) => return words,
+            Some(place) => format!("Sentinels named {place}"),
+            None if !self.link.tried.is_empty() => format!("tried {}", self.link.tried.join(", ")),
+            None => return words,
+        };
+        Some(match words {
+            Some(words) => format!("{words}; {place}").into(),
+            None => place.into(),
+        })
     }
 }
 
