@@ -66,6 +66,7 @@ impl Engine {
         ttl: Ttl,
         until: Moment,
     ) {
+        self.nodes.hold(ttl);
         let held = &mut self.leases[lease];
         held.longest = held.longest.max(ttl);
         let (token, key) = (held.token, held.resource.clone().prefixed(&self.config.key_prefix));

@@ -92,6 +92,8 @@ pub(super) struct Fleet {
     due: Option<Moment>,
     /// An unanswered command makes something due after this time.
     answer_due_nanos: u64,
+    /// The shortest time to live by which a lock was extended.
+    shortest_ttl: Option<Ttl>,
     /// The nodes that are ready and whose sockets accept more.
     open: NodeSet,
     /// The overloaded nodes: too far behind to be sent a SET or an extension (R18).
@@ -141,6 +143,7 @@ impl Fleet {
             notices: Notices::new(config.nodes()),
             due: None,
             answer_due_nanos: u64::try_from(answer_due.as_nanos()).unwrap_or(u64::MAX),
+            shortest_ttl: None,
             open: NodeSet::EMPTY,
             overloaded: NodeSet::EMPTY,
             maybe_quarantined: NodeSet::EMPTY,
@@ -197,6 +200,19 @@ impl Fleet {
     /// Queues the raise of a fenced round to be sent next, after all others.
     pub(super) fn raise(&mut self, nodes: NodeSet, round: usize) {
         self.outgoing.push_back(Outgoing::Raise(nodes, round));
+    }
+
+    /// A lock is extended by `ttl`: no node's silence is to be believed for too much of it.
+    #[inline]
+    pub(super) fn hold(&mut self, ttl: Ttl) {
+        if self.shortest_ttl.is_none_or(|shortest| ttl < shortest) {
+            self.shortest_ttl = Some(ttl);
+            for node in &mut self.nodes {
+                let after = node.hold(ttl.as_duration()).as_nanos();
+                let after = u64::try_from(after).unwrap_or(u64::MAX);
+                self.answer_due_nanos = self.answer_due_nanos.min(after);
+            }
+        }
     }
 
     /// Records which request the next reply of each of these nodes answers.

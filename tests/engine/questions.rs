@@ -608,3 +608,46 @@ fn node_is_tried_again_soon_and_later_rarely() {
     assert!(pauses.iter().filter(|(at, _)| *at < 4 * SECOND).count() <= 90);
     assert!(pauses.len() <= 400, "{}", pauses.len());
 }
+
+/// R5: with a long node timeout, the extension of a short lock still has time for another try.
+#[test]
+fn silence_is_doubted_before_the_shortest_lock_ends() {
+    const SHORT: Duration = Duration::from_secs(3);
+    let configure = |builder: muxlock::Builder| builder.node_timeout(SECOND);
+    let mut s = Scenario::with(3, configure).all_ready();
+    s.acquire(SHORT, Patience::OneRound);
+    s.drain();
+    s.replies(ALL, Reply::Ok);
+    let lease = s.acquired().unwrap();
+    s.pass(SECOND);
+    s.engine.extend(s.now, lease, SHORT);
+    assert_eq!(s.drain_looked(), [Acted::Extend(ALL.to_vec(), 1)]);
+    let doubted_at = s.now.after(SHORT / 8);
+    assert!(s.engine.poll_timeout().unwrap() <= doubted_at);
+    s.pass(SHORT / 8 - MS);
+    s.drain();
+    assert!(s.take_beside().is_empty());
+    s.pass(MS);
+    s.drain();
+    assert_eq!(s.take_beside(), ALL);
+    let now = s.now;
+    assert_eq!(ALL.map(|node| s.engine.handle_answer_beside(now, node)), [true; 3]);
+    let (lease, result) = s.extended();
+    assert!(result.is_err() && lease.is_valid_at(now));
+    s.pass(Duration::ZERO);
+    s.drain();
+    for node in ALL {
+        s.engine.handle_connected(s.now, node);
+        s.drain();
+        s.greet(node);
+        s.drain();
+        while s.engine.nodes().nth(node).unwrap().in_flight > 0 {
+            s.reply(node, Reply::Integer(1));
+        }
+    }
+    s.engine.extend(s.now, lease, SHORT);
+    s.drain();
+    s.replies(ALL, Reply::Integer(1));
+    let (lease, result) = s.extended();
+    assert!(result.is_ok() && lease.is_valid_at(s.now));
+}

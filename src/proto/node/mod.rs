@@ -253,6 +253,12 @@ impl Node {
         self.state() == State::Ready && self.suspect_at().is_some_and(|at| now >= at)
     }
 
+    /// A lock is extended by `ttl`, the shortest so far. Returns after which silence the connection
+    /// is doubted from now on.
+    pub(super) fn hold(&mut self, ttl: Duration) -> Duration {
+        self.suspicion.hold(ttl)
+    }
+
     fn suspect_at(&self) -> Option<Moment> {
         self.pipeline.silent_since().map(|since| self.suspicion.due(since))
     }

@@ -20,6 +20,9 @@ const TIMEOUTS: u32 = 4;
 const AFTER_MIN: Duration = Duration::from_millis(100);
 /// and after this at the latest, or after one node timeout if that is longer.
 const AFTER_MAX: Duration = Duration::from_secs(1);
+/// It is doubted after this share of the shortest time to live by which locks were extended, if that
+/// comes sooner: the extension has to be sent again before the lock ends.
+const TTL_SHARE: u32 = 8;
 
 pub(super) struct Suspicion {
     after: Duration,
@@ -42,6 +45,13 @@ impl Suspicion {
             next_at: None,
             asked_at: None,
         }
+    }
+
+    /// A lock is extended by `ttl`. Returns after which silence the connection is doubted from now
+    /// on.
+    pub(super) fn hold(&mut self, ttl: Duration) -> Duration {
+        self.after = self.after.min((ttl / TTL_SHARE).max(AFTER_MIN));
+        self.after
     }
 
     /// An address is being connected to, which may have others beside it.
@@ -96,6 +106,17 @@ mod tests {
         assert_eq!(after(50 * MS), 200 * MS);
         assert_eq!(after(900 * MS), AFTER_MAX);
         assert_eq!(after(3_000 * MS), 3_000 * MS);
+    }
+
+    #[test]
+    fn doubt_comes_before_the_shortest_lock_ends() {
+        let mut suspicion = Suspicion::new(1_000 * MS, CONNECT);
+        assert_eq!(suspicion.hold(30_000 * MS), AFTER_MAX);
+        assert_eq!(suspicion.hold(3_000 * MS), 375 * MS);
+        assert_eq!(suspicion.hold(30_000 * MS), 375 * MS);
+        assert_eq!(suspicion.hold(10 * MS), AFTER_MIN);
+        let since = Moment::START.after(1_000 * MS);
+        assert_eq!(suspicion.due(since), since.after(AFTER_MIN));
     }
 
     #[test]
