@@ -18,8 +18,9 @@ pub(super) fn now() -> Moment {
     Clock.now()
 }
 
-/// Connects to the first address that accepts a connection, with TLS if the node has it. What
-/// follows ends `within` this time, too.
+/// Connects to the first address that accepts a connection, with TLS if the node has it. An address
+/// that says nothing leaves half of the time to those after it. What follows ends `within` this
+/// time, too.
 pub(crate) fn dial(
     #[cfg_attr(not(feature = "tls-no-provider"), expect(unused_variables))] node: &NodeConfig,
     addresses: &[SocketAddr],
@@ -49,10 +50,10 @@ pub(crate) fn dial_unix(_: &std::path::Path, _: Duration) -> io::Result<Box<dyn 
 
 fn connect(addresses: &[SocketAddr], deadline: Moment) -> io::Result<Timed<TcpStream>> {
     let mut last = io::Error::from(ErrorKind::NotFound);
-    for address in addresses {
-        let connected =
-            left(deadline).and_then(|within| TcpStream::connect_timeout(address, within));
-        match connected {
+    for (index, address) in addresses.iter().enumerate() {
+        let is_last = index + 1 == addresses.len();
+        let part = |left: Duration| if is_last { left } else { left / 2 };
+        match left(deadline).and_then(|left| TcpStream::connect_timeout(address, part(left))) {
             Ok(socket) => {
                 socket.set_nodelay(true)?;
                 return Ok(Timed { socket, deadline });
@@ -123,5 +124,30 @@ impl<S: Socket> Write for Timed<S> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.socket.flush()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(3);
+
+    #[test]
+    fn an_address_that_says_nothing_leaves_time_to_the_next() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap();
+        socket2::SockRef::from(&silent).listen(0).unwrap();
+        // Once its backlog is full, the system drops what asks for a connection.
+        let soon = Duration::from_millis(50);
+        let full: Vec<_> =
+            std::iter::from_fn(|| TcpStream::connect_timeout(&address, soon).ok()).collect();
+        let listening = TcpListener::bind("127.0.0.1:0").unwrap();
+        let next = listening.local_addr().unwrap();
+        let stream = connect(&[address, address, next], Clock.now().after(LIMIT)).unwrap();
+        assert_eq!(stream.socket.peer_addr().unwrap(), next);
+        drop(full);
     }
 }
