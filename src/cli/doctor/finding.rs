@@ -211,7 +211,7 @@ mod tests {
             line(url, By::Administrator, &["PING"]),
             "redis-cli -h 2001:db8::1 -p 7000 PING"
         );
-        assert_eq!(line("unix:///run/a b", By::User, &["PING"]), "redis-cli -s '/run/a b' PING");
+        assert_eq!(line("unix:///run/a%20b", By::User, &["PING"]), "redis-cli -s '/run/a b' PING");
         let ask = "env -u REDISCLI_AUTH redis-cli -h s1 -p 26379 --raw \
                    SENTINEL GET-MASTER-ADDR-BY-NAME a";
         let place = format!("-h \"$({ask} | head -n 1)\" -p \"$({ask} | tail -n 1)\"");
