@@ -8,7 +8,7 @@ use muxlock::{CommonSettings, MasterSettings, NodeOutcome, Place, RestartGuard};
 
 use super::ask::{Obstacle, Refused, Said};
 use super::finding::Severity::{Error, Note, Warning};
-use super::finding::{By, Finding, Id, redis_cli};
+use super::finding::{By, Finding, Id, redis_cli, sentinel_cli};
 use crate::cli::paint::time;
 use crate::cli::wire::{Failure, RefusalKind};
 
@@ -216,6 +216,12 @@ impl Findings<'_> {
         } else if mode == Some("cluster") {
             (Id::Cluster, "it is a node of a cluster: list independent masters")
         } else if said.info("role").is_some_and(|role| role != "master") {
+            if let Some(fix) = sentinel_cli(&self.subject.master, "SENTINEL FAILOVER") {
+                let why = "it is a replica, but the Sentinels name it as the master: wait for \
+                           their failover, or start one";
+                self.fail(Finding::new(Error, Id::Replica, why).mended_by(fix));
+                return true;
+            }
             (Id::Replica, "it is a replica: list independent masters only")
         } else if is_loading {
             (Id::Loading, "it is loading its data: wait")

@@ -115,17 +115,7 @@ pub enum By {
 pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String {
     let mut line = vec!["redis-cli".to_owned()];
     // The shell asks a Sentinel where the master is.
-    if let Place::Sentinel { host, port, service, user, has_password } = &master.place {
-        let ask = "--raw SENTINEL GET-MASTER-ADDR-BY-NAME";
-        let (host, service) = (quoted(host), quoted(service));
-        // A Sentinel has another password, or none.
-        let auth = match has_password {
-            true => "REDISCLI_AUTH=\"$SENTINEL_AUTH\"",
-            false => "-u REDISCLI_AUTH",
-        };
-        let user = user.as_ref().map_or_else(String::new, |it| format!(" --user {}", quoted(it)));
-        let cli = format!("env {auth} redis-cli{}{user}", tls(master));
-        let asked = format!("{cli} -h {host} -p {port} {ask} {service}");
+    if let Some(asked) = sentinel_cli(master, "--raw SENTINEL GET-MASTER-ADDR-BY-NAME") {
         line.push(format!("-h \"$({asked} | head -n 1)\" -p \"$({asked} | tail -n 1)\""));
     }
     let mut add = |option: &str, value: &str| line.extend([option.to_owned(), quoted(value)]);
@@ -143,6 +133,22 @@ pub fn redis_cli(master: &MasterSettings<'_>, by: By, words: &[&str]) -> String 
     line[0].push_str(&tls(master));
     line.extend(words.iter().map(|word| quoted(word)));
     line.join(" ")
+}
+
+/// The same for one of the master's Sentinels, if it has some: `words` and the name of the master.
+pub fn sentinel_cli(master: &MasterSettings<'_>, words: &str) -> Option<String> {
+    let Place::Sentinel { host, port, service, user, has_password } = &master.place else {
+        return None;
+    };
+    let (host, service) = (quoted(host), quoted(service));
+    // A Sentinel has another password, or none.
+    let auth = match has_password {
+        true => "REDISCLI_AUTH=\"$SENTINEL_AUTH\"",
+        false => "-u REDISCLI_AUTH",
+    };
+    let user = user.as_ref().map_or_else(String::new, |it| format!(" --user {}", quoted(it)));
+    let cli = format!("env {auth} redis-cli{}{user}", tls(master));
+    Some(format!("{cli} -h {host} -p {port} {words} {service}"))
 }
 
 /// The options without which `redis-cli` would send the password as it is.

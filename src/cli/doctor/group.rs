@@ -415,6 +415,18 @@ mod tests {
     }
 
     #[test]
+    fn replica_that_sentinels_name_needs_a_failover() {
+        let config = config(&["redis+sentinel://10.0.0.1/m"]);
+        let failover = Some(Failover::default());
+        let answers = [Ok(Said { failover, ..said(0, "role:slave") })];
+        let report = examine(&config, &answers, None);
+        let finding = report.findings.iter().find(|it| it.id == Id::Replica).unwrap();
+        let fix = "env -u REDISCLI_AUTH redis-cli -h 10.0.0.1 -p 26379 SENTINEL FAILOVER m";
+        assert_eq!(finding.fix.as_deref(), Some(fix));
+        assert!(!finding.why.contains("list"), "{}", finding.why);
+    }
+
+    #[test]
     fn settings_of_a_server_are_checked() {
         let table = [
             ("save=", ""),
