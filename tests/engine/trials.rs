@@ -131,6 +131,48 @@ fn lock_is_released_before_its_trial_is_answered_and_not_taken_after_that() {
     assert!(s.released().is_ok());
 }
 
+/// The answer to one kind's trial says nothing of another kind that waits on the same node.
+#[test]
+fn trial_that_fails_ends_no_wait_of_another_kind() {
+    let mut s = untried();
+    take(&mut s, share());
+    assert_eq!(s.drain(), [Acted::Try(Trial::Shares, ALL.to_vec())]);
+    take(&mut s, Resource::all(["a", "b"]).unwrap());
+    assert_eq!(s.drain(), [Acted::Try(Trial::Several, ALL.to_vec())]);
+    s.replies(ALL, number_of(ServerCommand::Zadd));
+    let error = s.acquired().unwrap_err();
+    assert_eq!(error.nodes()[0].outcome, NodeOutcome::MissingCommand(ServerCommand::Zadd));
+    assert_eq!(s.drain(), []);
+    s.replies(ALL, NO);
+    let takes = ALL.map(|node| Acted::Take(vec![node], 2));
+    assert_eq!(s.drain(), takes);
+    s.replies(ALL, YES);
+    assert!(s.acquired().is_ok());
+}
+
+/// The take waited for the connection, and so its trial begins only when the release is due.
+#[test]
+fn take_that_was_not_tried_is_not_sent_behind_its_release() {
+    let mut s = Scenario::new(3);
+    s.is_tried = false;
+    s.engine.connect(s.now);
+    s.drain();
+    (0..2).for_each(|node| s.connect(node));
+    take(&mut s, share());
+    s.drain();
+    s.replies(0..2, NO);
+    s.drain();
+    s.replies(0..2, YES);
+    let lease = s.acquired().unwrap();
+    s.connect(2);
+    s.engine.release(s.now, lease);
+    let acted = s.drain();
+    assert_eq!(acted, [Acted::Release(ALL.to_vec(), 1)]);
+    s.replies(ALL, YES);
+    assert!(s.released().is_ok());
+    assert_eq!(s.drain(), []);
+}
+
 #[test]
 fn trial_without_an_answer_is_asked_again() {
     let mut s = untried();
