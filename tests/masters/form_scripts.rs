@@ -133,3 +133,40 @@ fn late_commands_shorten_no_key_of_a_set() {
     assert_eq!(scene.set(KEEP_ALL, 2 * LONG, "1"), REFUSED, "another's");
     assert!(scene.master.pttl(b"a").unwrap() <= LONG);
 }
+
+/// K3, R29: a part that is another's outweighs one that is absent, in any order.
+#[test]
+fn set_is_not_healed_beside_anothers_key() {
+    let scene = Scene::start();
+    for (anothers, absent) in [("a", "b"), ("b", "a")] {
+        scene.ask(&["SET", anothers, OTHER]);
+        assert_eq!(scene.set(KEEP_ALL, LONG, "1"), REFUSED, "{anothers} is another's");
+        assert_eq!(scene.ask(&["EXISTS", absent]), REFUSED, "{absent}");
+        scene.ask(&["DEL", anothers]);
+    }
+}
+
+/// K4: the key lives on with another reader. A share in it that has ended is as good as absent.
+#[test]
+fn share_that_has_ended_is_not_kept_beside_another() {
+    let scene = Scene::start();
+    for token in [TOKEN, OTHER] {
+        assert_eq!(scene.share(TAKE_SHARED, token, LONG, "0"), DONE);
+    }
+    scene.ask(&["ZADD", "k", "1", TOKEN]);
+    assert_eq!(scene.share(KEEP_SHARED, TOKEN, LONG, "0"), REFUSED);
+    assert!(!scene.is_long(TOKEN) && scene.is_long(OTHER));
+    assert_eq!(scene.share(KEEP_SHARED, TOKEN, LONG, "1"), HEALED);
+    assert!(scene.is_long(TOKEN));
+}
+
+/// K4: a sorted set that never ends is no lock of this crate.
+#[test]
+fn sorted_set_of_others_is_left_alone() {
+    let scene = Scene::start();
+    scene.ask(&["ZADD", "k", "9000000000000000", TOKEN]);
+    for (script, last) in [(TAKE_SHARED, "0"), (KEEP_SHARED, "0"), (KEEP_SHARED, "1")] {
+        assert_eq!(scene.share(script, TOKEN, LONG, last), REFUSED, "{script}");
+    }
+    assert_eq!(scene.master.pttl(b"k").unwrap(), -1);
+}
