@@ -75,6 +75,13 @@ fn processes() -> io::Result<Vec<Process>> {
     Ok(stats.flatten().filter_map(|stat| Process::parse(&stat)).collect())
 }
 
+/// What gets a signal.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    Group(Pid),
+    Process(Pid),
+}
+
 /// The descendants of a process.
 #[derive(Clone)]
 pub struct Family {
@@ -163,12 +170,9 @@ impl Family {
         let _ = killpg(self.command, signal);
     }
 
-    /// Sends a signal to all descendants. Returns those that live.
-    pub fn signal(&self, signal: Signal) -> Vec<Process> {
-        // At once, so that nothing of the first group can start more meanwhile.
-        self.signal_group(signal);
-        let all = processes().unwrap_or_default();
-        let living = self.living_among(&all);
+    /// Where a signal is sent that all of these get who live, and nobody else, once the command's
+    /// first group has got it.
+    fn targets(&self, all: &[Process], living: &[&Process]) -> Vec<Target> {
         let pids: HashSet<Pid> = living.iter().map(|it| it.pid).collect();
         let shared: HashSet<Pid> = all
             .iter()
@@ -176,13 +180,25 @@ impl Family {
             .map(|it| it.group)
             .collect();
         let mut done = HashSet::from([self.command]);
-        for process in &living {
+        let target = |it: &&Process| match shared.contains(&it.group) {
+            true if it.group == self.command => None,
             // Those in a group with others get it alone.
-            let _ = match shared.contains(&process.group) {
-                true if process.group == self.command => Ok(()),
-                true => kill(process.pid, signal),
-                false if done.insert(process.group) => killpg(process.group, signal),
-                false => Ok(()),
+            true => Some(Target::Process(it.pid)),
+            false => done.insert(it.group).then_some(Target::Group(it.group)),
+        };
+        living.iter().filter_map(target).collect()
+    }
+
+    /// Sends a signal to all descendants. Returns those that live.
+    pub fn signal(&self, signal: Signal) -> Vec<Process> {
+        // At once, so that nothing of the first group can start more meanwhile.
+        self.signal_group(signal);
+        let all = processes().unwrap_or_default();
+        let living = self.living_among(&all);
+        for target in self.targets(&all, &living) {
+            let _ = match target {
+                Target::Group(group) => killpg(group, signal),
+                Target::Process(pid) => kill(pid, signal),
             };
         }
         living.into_iter().cloned().collect()
@@ -292,6 +308,32 @@ mod tests {
         // Another process has got the number.
         let strangers = vec![(Pid::from_raw(20), 1)];
         assert_eq!(pids(&of(strangers).living_among(&all)), [10, 12, 13, 20, 21]);
+    }
+
+    #[test]
+    fn signal_reaches_nobody_else_in_a_group() {
+        let all = [
+            process(1, "S", 0, 1, 1),
+            process(2, "S", 1, 2, 1),
+            process(10, "S", 2, 10, 1),
+            // In a group of their own,
+            process(11, "S", 10, 11, 1),
+            process(12, "S", 11, 11, 1),
+            // in that of a process which is none of the command's,
+            process(13, "S", 10, 1, 1),
+            // and in that of one which has ended.
+            process(14, "S", 10, 30, 1),
+            process(30, "Z", 1, 30, 1),
+        ];
+        let family = Family::new(Pid::from_raw(10), Pid::from_raw(2), vec![]);
+        let living = family.living_among(&all);
+        let mut targets = family.targets(&all, &living);
+        targets.sort_by_key(|it| match it {
+            Target::Group(pid) | Target::Process(pid) => *pid,
+        });
+        let [eleven, thirteen, thirty] = [11, 13, 30].map(Pid::from_raw);
+        let expected = [Target::Group(eleven), Target::Process(thirteen), Target::Group(thirty)];
+        assert_eq!(targets, expected);
     }
 
     #[test]
