@@ -6,7 +6,7 @@ use muxlock::testing::Masters;
 use testbed::{soon, within};
 
 use crate::gate::{Gate, Toward};
-use crate::scene::{KEY, all_vote, hasty, start};
+use crate::scene::{KEY, all_vote, hasty, start, tell};
 
 /// Shorter than a silent connection is kept.
 const TTL: Duration = Duration::from_secs(4);
@@ -61,4 +61,21 @@ fn silent_connections_of_stopped_masters_are_kept() {
     soon("a lock is acquired", || redlock.try_lock(KEY, TTL).is_ok());
     assert_eq!(redlock.stats().disconnected, before);
     assert_eq!(before, 0);
+}
+
+/// An answer that refuses every new connection says nothing against the old one.
+#[test]
+fn silent_connections_are_kept_while_their_masters_refuse_others() {
+    let masters = start(3);
+    let gates = gates(&masters);
+    let redlock = all_vote(&hasty(gates.iter().map(Gate::url)));
+    let before = redlock.stats();
+    masters.iter().for_each(|master| tell(master, &["CONFIG", "SET", "maxclients", "1"]));
+    forget(&gates);
+    for _ in 0..8 {
+        assert!(redlock.try_lock(KEY, TTL).is_err());
+    }
+    let asked = gates.iter().filter(|gate| gate.accepted() >= 2).count();
+    assert!(asked >= 2, "second connections were tried");
+    assert_eq!(redlock.stats().disconnected, before.disconnected);
 }
