@@ -1596,17 +1596,22 @@ fn w12_next_of_a_line_tries_when_the_round_of_the_first_is_cut_off() {
     }
 }
 
-/// The first has ended, and is not gone yet, when its turn comes.
+/// The first has ended, or is about to end, and is not gone yet, when its turn comes.
 #[test]
 fn w12_word_for_one_that_has_ended_is_for_the_next_of_its_line() {
-    let mut s = queueing();
-    let (gate, ..) = short_and_patient(&mut s);
-    s.engine.handle_timeout(s.now.after(SHORT));
-    s.now = s.now.after(SHORT);
-    s.tell(gate, "gresource");
-    assert_eq!(s.drain(), []);
-    assert!(s.acquired().is_err());
-    assert!(sets(&s.drain()));
+    for is_noticed in [true, false] {
+        let mut s = queueing();
+        let (gate, ..) = short_and_patient(&mut s);
+        s.now = s.now.after(SHORT);
+        if is_noticed {
+            s.engine.handle_timeout(s.now);
+        }
+        s.tell(gate, "gresource");
+        assert_eq!(s.drain(), []);
+        s.engine.handle_timeout(s.now);
+        assert!(s.acquired().is_err());
+        assert!(sets(&s.drain()), "{is_noticed}");
+    }
 }
 
 #[test]
