@@ -317,6 +317,20 @@ mod tests {
         String::from_utf8(out.to_vec()).unwrap()
     }
 
+    /// R33: it replaces what is there, and has no end.
+    #[test]
+    fn sighting_is_stored_unconditionally() {
+        let (run_id, history) = ("r".into(), 1.into());
+        let sighting = Sighting { run_id, history, time: Duration::from_micros(7) };
+        let stored = encoded(&Command::Sight { key: b"k", sighting: &sighting });
+        let text = format!("@{:032x}:7:r", 1);
+        let length = text.len();
+        let expected = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${length}\r\n{text}\r\n");
+        assert_eq!(stored, expected);
+        let asked = encoded(&Command::Sighting { key: b"k" });
+        assert_eq!(asked, "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
+    }
+
     /// R19: a release is sent as EVAL, never as EVALSHA, which may have to be sent twice. F16: so
     /// are the scripts of fencing tokens.
     /// Hand-assembled commands must equal what the encoder writes.
