@@ -85,6 +85,20 @@ fn guard_only_kills_a_command_that_is_ending() {
     assert_eq!(out, "", "no second SIGTERM");
 }
 
+/// muxlock was stopped, and goes on after its guard has begun.
+#[test]
+fn guard_that_has_begun_gives_no_more_time() {
+    let script = "trap 'echo term' TERM; echo ready; i=0; \
+                  while [ $i -lt 2000 ]; do sleep 0.01; i=$((i+1)); done; echo survived";
+    let kill_after = Duration::from_millis(500);
+    let deadline = since_boot() + kill_after + Duration::from_millis(200);
+    let mut guard = Guard::start(script, [kill_after, Duration::ZERO, deadline]);
+    assert_eq!(first_line(&mut guard.0.0), "term");
+    guard.tell(b'e', u64::try_from((since_boot() + HOUR).as_nanos()).unwrap());
+    let (code, out, err) = guard.end();
+    assert_eq!((code, out.as_str()), (ACTED, ""), "{err}");
+}
+
 /// If muxlock has ended, or the lock is nearly over, the command does not begin.
 #[test]
 fn stub_runs_its_program_only_if_it_may() {
