@@ -507,7 +507,7 @@ impl Engine {
     /// ask for a second one, because the node has been silent for too long. Pass in its replies
     /// first.
     pub fn is_overdue(&self, now: Moment, node: usize) -> bool {
-        self.nodes[node].is_overdue(now) || self.nodes[node].is_suspect(now)
+        self.nodes[node].is_overdue(now)
     }
 
     pub(super) fn node_timeout(&mut self, now: Moment, node: usize) {

@@ -377,8 +377,11 @@ impl Engine {
             self.nodes.first_due().is_none_or(|first| is_noted(first, self.nodes.due())),
             "every deadline was noted"
         );
-        for node in NodeSet::all(self.nodes.len()).without(unread).iter() {
-            self.node_timeout(now, node);
+        // Before the first deadline, no node has anything to do.
+        if is_noted(now, self.nodes.due()) {
+            for node in NodeSet::all(self.nodes.len()).without(unread).iter() {
+                self.node_timeout(now, node);
+            }
         }
         let mut left = WORK_PER_TURN_MAX;
         while let Some(op) = self.operations.take_due(now) {

@@ -227,30 +227,41 @@ impl Node {
             }
             State::Idle | State::Connecting { .. } | State::Handshaking { .. } => Effect::Nothing,
             State::BackOff { .. } => Effect::Retry,
-            State::Ready if self.is_overdue(now) => {
+            State::Ready => {
+                let is_silent = self.silence_due().is_some_and(|due| now >= due);
+                if is_silent && self.is_lost(now) {
+                    return Effect::Fail(NodeOutcome::TimedOut(Phase::Reply));
+                }
+                if self.debts.due().is_some_and(|due| now >= due) {
+                    return Effect::DebtsDue;
+                }
+                if is_silent {
+                    self.suspicion.ask(now);
+                    return Effect::Suspect;
+                }
+                Effect::Nothing
+            }
+            State::Limited if self.is_lost(now) => {
                 Effect::Fail(NodeOutcome::TimedOut(Phase::Reply))
             }
-            State::Ready if self.debts.due().is_some_and(|due| now >= due) => Effect::DebtsDue,
-            State::Ready if self.is_suspect(now) => {
-                self.suspicion.ask(now);
-                Effect::Suspect
-            }
-            State::Limited if self.is_overdue(now) => {
-                Effect::Fail(NodeOutcome::TimedOut(Phase::Reply))
-            }
-            State::Ready | State::Limited => Effect::Nothing,
+            State::Limited => Effect::Nothing,
         }
     }
 
-    /// Whether the node has been silent for too long.
+    /// Whether the node has been silent for so long that its connection is lost, or a second one is
+    /// to be opened beside it.
     pub(super) fn is_overdue(&self, now: Moment) -> bool {
-        let is_connected = matches!(self.state(), State::Ready | State::Limited);
-        is_connected && self.pipeline.silent_until().is_some_and(|until| now >= until)
+        match self.state() {
+            State::Ready => self.silence_due().is_some_and(|due| now >= due),
+            State::Limited => self.is_lost(now),
+            _ => false,
+        }
     }
 
-    /// Whether a second connection is to be opened beside the silent one.
-    pub(super) fn is_suspect(&self, now: Moment) -> bool {
-        self.state() == State::Ready && self.suspect_at().is_some_and(|at| now >= at)
+    /// The first of both, if the node stays silent.
+    #[inline(always)]
+    fn silence_due(&self) -> Option<Moment> {
+        Some(self.suspicion.first_due(self.pipeline.silent_since()?))
     }
 
     /// A lock is extended by `ttl`, the shortest so far. Returns after which silence the connection
@@ -259,8 +270,9 @@ impl Node {
         self.suspicion.hold(ttl)
     }
 
-    fn suspect_at(&self) -> Option<Moment> {
-        self.pipeline.silent_since().map(|since| self.suspicion.due(since))
+    #[cold]
+    fn is_lost(&self, now: Moment) -> bool {
+        self.pipeline.silent_until().is_some_and(|until| now >= until)
     }
 
     /// Whether an answer on a second connection shows that the first one is lost: it owes replies,
@@ -279,12 +291,14 @@ impl Node {
                 Some(self.suspicion.next_at().map_or(deadline, |at| at.min(deadline)))
             }
             State::Handshaking { deadline } => Some(deadline),
-            State::Limited => self.pipeline.due(),
+            State::Limited => {
+                self.pipeline.due().into_iter().chain(self.pipeline.silent_until()).min()
+            }
             State::BackOff { .. } if self.has_lost() => Some(Moment::START),
             State::BackOff { retry_at } => Some(retry_at),
             State::Ready => {
-                let dues = [self.pipeline.due(), self.suspect_at(), self.debts.due()];
-                dues.into_iter().flatten().min()
+                let of_commands = self.pipeline.due().into_iter().chain(self.silence_due()).min();
+                of_commands.into_iter().chain(self.debts.due()).min()
             }
         }
     }

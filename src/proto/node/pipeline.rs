@@ -151,10 +151,9 @@ impl Pipeline {
         self.queue.len() < QUEUED_COMMANDS_MAX
     }
 
-    /// When something is due for these commands if no reply arrives.
+    /// When the next of these commands is late if no reply arrives.
     pub(super) fn due(&self) -> Option<Moment> {
-        let next = self.in_flight.get(self.late).map(|next| next.sent_at.after(self.timeout));
-        next.into_iter().chain(self.silent_until()).min()
+        self.in_flight.get(self.late).map(|next| next.sent_at.after_nanos(self.timeout_nanos))
     }
 
     /// Since when the node has been silent while it owes replies.
@@ -312,9 +311,9 @@ impl Node {
         let (State::Ready | State::Limited) = self.state() else {
             return None;
         };
-        let Pipeline { in_flight, late, timeout, .. } = &mut self.pipeline;
+        let Pipeline { in_flight, late, timeout_nanos, .. } = &mut self.pipeline;
         let next = in_flight.get(*late)?;
-        (now >= next.sent_at.after(*timeout)).then(|| {
+        (now >= next.sent_at.after_nanos(*timeout_nanos)).then(|| {
             *late += 1;
             next.request
         })

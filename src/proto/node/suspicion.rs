@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use super::SILENCE_MAX;
 use crate::moment::Moment;
 
 /// While the first address of a name has not answered, the next one is tried after this long (RFC
@@ -26,6 +27,9 @@ const TTL_SHARE: u32 = 8;
 
 pub(super) struct Suspicion {
     after: Duration,
+    /// Before a silence of so many nanoseconds, nothing is due: neither a doubt nor the end of the
+    /// connection.
+    calm_nanos: u64,
     again_after: Duration,
     next_after: Duration,
     /// When the next address is tried, while the connection is being established.
@@ -40,6 +44,7 @@ impl Suspicion {
         let after = node_timeout.saturating_mul(TIMEOUTS).clamp(AFTER_MIN, after_max);
         Suspicion {
             after,
+            calm_nanos: calm_nanos(after),
             again_after: connect_timeout.max(after),
             next_after: (connect_timeout / NEXT_AFTER_SHARE).min(NEXT_AFTER_MAX),
             next_at: None,
@@ -51,6 +56,7 @@ impl Suspicion {
     /// on.
     pub(super) fn hold(&mut self, ttl: Duration) -> Duration {
         self.after = self.after.min((ttl / TTL_SHARE).max(AFTER_MIN));
+        self.calm_nanos = calm_nanos(self.after);
         self.after
     }
 
@@ -69,7 +75,18 @@ impl Suspicion {
         (self.asked_at, self.next_at) = (None, None);
     }
 
+    /// When a second connection is to be opened, or the first one is lost, if the node stays
+    /// silent, as since then.
+    #[inline(always)]
+    pub(super) fn first_due(&self, silent_since: Moment) -> Moment {
+        match self.asked_at {
+            None => silent_since.after_nanos(self.calm_nanos),
+            Some(_) => self.due(silent_since).min(silent_since.after(SILENCE_MAX)),
+        }
+    }
+
     /// When a second connection is to be opened if the node stays silent, as since then.
+    #[cold]
     pub(super) fn due(&self, silent_since: Moment) -> Moment {
         match self.asked_in(silent_since) {
             Some(asked_at) => asked_at.after(self.again_after),
@@ -90,6 +107,10 @@ impl Suspicion {
     fn asked_in(&self, silent_since: Moment) -> Option<Moment> {
         self.asked_at.filter(|asked_at| *asked_at > silent_since)
     }
+}
+
+fn calm_nanos(after: Duration) -> u64 {
+    after.min(SILENCE_MAX).as_nanos() as u64
 }
 
 #[cfg(test)]
@@ -117,6 +138,20 @@ mod tests {
         assert_eq!(suspicion.hold(10 * MS), AFTER_MIN);
         let since = Moment::START.after(1_000 * MS);
         assert_eq!(suspicion.due(since), since.after(AFTER_MIN));
+    }
+
+    #[test]
+    fn nothing_is_due_before_the_doubt_or_the_end_of_the_silence() {
+        let since = Moment::START.after(1_000 * MS);
+        for node_timeout in [MS, 50 * MS, 900 * MS, SILENCE_MAX, SILENCE_MAX + MS] {
+            let mut suspicion = Suspicion::new(node_timeout, CONNECT);
+            for asked_at in [None, Some(since), Some(since.after(MS)), Some(since.after(CONNECT))] {
+                suspicion.asked_at = asked_at;
+                suspicion.hold(3_000 * MS);
+                let first = suspicion.due(since).min(since.after(SILENCE_MAX));
+                assert_eq!(suspicion.first_due(since), first, "{node_timeout:?}, {asked_at:?}");
+            }
+        }
     }
 
     #[test]
