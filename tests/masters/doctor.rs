@@ -322,6 +322,32 @@ pub const LOCKER: &str = "+select +client|setname +client|id +client|kill +info 
                           +get +del +pttl +pexpire";
 
 /// A user with the rights of the documentation lacks nothing; of what is missing, all is named.
+/// Without a prefix, the name that is tried may be none of the user's. Its locks work.
+#[test]
+fn name_outside_of_the_keys_is_no_fault_of_the_masters() {
+    let masters = Masters::start(3).unwrap();
+    for master in masters.iter() {
+        let words = ["ACL", "SETUSER", "locker", "on", ">sesame", "~lock:*"];
+        tell(master, &[&words[..], &LOCKER.split(' ').collect::<Vec<_>>()].concat());
+    }
+    let login = |url: String| url.replace("redis://", "redis://locker:sesame@");
+    let urls: Vec<String> = masters.urls().into_iter().map(login).collect();
+    let redlock = testbed::all_ready(&testbed::patient(urls.clone()));
+    assert!(redlock.try_lock("lock:job", testbed::TTL).unwrap().unlock().unwrap().was_held());
+    let seen = doctor(&urls, &SLOW);
+    let text = seen.json.to_string();
+    assert_eq!((seen.code, &seen.json["votes"]), (0, &3.into()), "{text}");
+    assert!(text.contains("outside of the keys") && text.contains("--prefix"), "{text}");
+    assert!(!text.contains("~*\"") && !text.contains("~*'") && !text.contains("quorum "), "{text}");
+    let errors = seen.findings().iter().filter(|it| it["severity"] == "error").count();
+    assert_eq!(errors, 0, "{text}");
+    let prefixed = doctor(&urls, &[&SLOW[..], &["--prefix", "lock:"]].concat());
+    assert_eq!(prefixed.code, 0);
+    assert!(!prefixed.json.to_string().contains("--prefix"), "{}", prefixed.json);
+    let strict = doctor(&urls, &[&SLOW[..], &["--strict"]].concat());
+    assert_eq!(strict.code, 1);
+}
+
 #[test]
 fn rights_are_found_and_granted() {
     let lacks =

@@ -87,6 +87,8 @@ pub struct Subject<'a> {
 pub struct Checked {
     pub findings: Vec<Finding>,
     pub standing: Standing,
+    /// Whether the name that was tried is outside of the keys of the locks' user.
+    pub is_foreign: bool,
 }
 
 struct Findings<'a> {
@@ -95,6 +97,7 @@ struct Findings<'a> {
     setter: By,
     all: Vec<Finding>,
     standing: Standing,
+    is_foreign: bool,
 }
 
 /// Checks the answers of one master.
@@ -102,7 +105,8 @@ pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
     // A user who may not read settings may not change them.
     let may_set = said.as_ref().is_ok_and(|said| said.settings.is_ok());
     let setter = if may_set { By::User } else { By::Administrator };
-    let mut findings = Findings { subject, setter, all: Vec::new(), standing: Standing::Votes };
+    let (all, standing) = (Vec::new(), Standing::Votes);
+    let mut findings = Findings { subject, setter, all, standing, is_foreign: false };
     match said {
         Err(obstacle) => findings.obstacle(obstacle),
         // What has the wrong role is not asked for the rest.
@@ -121,7 +125,8 @@ pub fn check(subject: &Subject<'_>, said: &Result<Said, Obstacle>) -> Checked {
             }
         }
     }
-    Checked { findings: findings.all, standing: findings.standing }
+    let Findings { all, standing, is_foreign, .. } = findings;
+    Checked { findings: all, standing, is_foreign }
 }
 
 /// For how long clients have seen this very process as the master that it is.
@@ -567,13 +572,8 @@ impl Findings<'_> {
             let why = format!("the user {user:?} lacks {rights}: a release then costs a script");
             self.add(Finding::new(Note, Id::PermissionDelete, why).mended_by(fix));
         }
-        if !foreign.is_empty() {
-            let why = format!(
-                "the user {user:?} may not use the key of this trial: name a prefix that its keys \
-                 have (--prefix or key_prefix)"
-            );
-            self.fail(Finding::new(Error, Id::Permission, why));
-        }
+        // It says nothing of the locks, whose names may be others.
+        self.is_foreign = !foreign.is_empty();
         self.refusals(said);
     }
 

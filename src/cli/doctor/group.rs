@@ -24,6 +24,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Of each master, in order.
     pub standings: Vec<Standing>,
+    /// The masters on which the name that was tried is outside of the keys of the locks' user.
+    foreign: Vec<usize>,
 }
 
 impl Report {
@@ -39,6 +41,11 @@ impl Report {
         self.count(Standing::Votes) >= self.quorum()
     }
 
+    /// Whether a lock can be tried, as far as the keys of the locks' user are known.
+    pub fn knows_a_name(&self) -> bool {
+        self.foreign.is_empty()
+    }
+
     fn add(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
@@ -51,13 +58,15 @@ pub fn examine(
     lock_user: Option<&str>,
 ) -> Report {
     let common = config.common();
-    let mut report = Report { findings: Vec::new(), standings: Vec::new() };
+    let mut report = Report { findings: Vec::new(), standings: Vec::new(), foreign: Vec::new() };
     for (node, said) in answers.iter().enumerate() {
         let subject = Subject { node, master: config.master(node), common: &common, lock_user };
-        let Checked { findings, standing } = check(&subject, said);
+        let Checked { findings, standing, is_foreign } = check(&subject, said);
+        report.foreign.extend(is_foreign.then_some(node));
         report.findings.extend(findings);
         report.standings.push(standing);
     }
+    foreign_name(config, &mut report);
     several_servers(config, answers, &mut report);
     same_servers(config, answers, &mut report);
     same_hosts(config, &mut report);
@@ -66,6 +75,22 @@ pub fn examine(
     lists(config, answers, &mut report);
     votes(config, &mut report);
     report
+}
+
+/// Without a prefix, nothing says which keys the locks have: no fault of the masters, and no reason
+/// to give the user more rights.
+fn foreign_name(config: &Config, report: &mut Report) {
+    if report.foreign.is_empty() {
+        return;
+    }
+    let masters: Vec<_> =
+        report.foreign.iter().map(|node| config.master(*node).address.to_string()).collect();
+    let why = format!(
+        "no lock was tried: this command's name for it is outside of the keys of the locks' user on \
+         {}. Give the prefix that the names of your locks have (--prefix or key_prefix)",
+        masters.join(", ")
+    );
+    report.add(Finding::new(Warning, Id::NotChecked, why));
 }
 
 /// Clients that reach different servers by one name count the same vote twice.

@@ -83,9 +83,11 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
     let nodes: Vec<usize> = (0..config.nodes()).collect();
     let answers = ask_each(&nodes, |node| ask::ask(&config, node, &plan));
     let mut report = examine(&config, &answers, args.lock_user.as_deref());
-    if !args.read_only && report.can_lock() {
+    if args.read_only || !report.knows_a_name() {
+        // Not tried, and it is said why.
+    } else if report.can_lock() {
         report.findings.extend(try_lock(&config, &builder, &resource));
-    } else if !args.read_only {
+    } else {
         report.findings.extend(untried(&config, &report));
     }
     report.findings.retain(|finding| !args.allow.contains(&finding.id));
