@@ -137,9 +137,8 @@ mod tests {
 
     #[test]
     fn an_address_that_says_nothing_leaves_time_to_the_next() {
-        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let silent = crate::mux::socket::narrow_listener();
         let address = silent.local_addr().unwrap();
-        socket2::SockRef::from(&silent).listen(0).unwrap();
         // Once its backlog is full, the system drops what asks for a connection.
         let soon = Duration::from_millis(50);
         let full: Vec<_> =

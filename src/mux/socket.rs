@@ -364,3 +364,11 @@ fn tune(stream: &TcpStream) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
 }
+
+/// A listener that takes the fewest connections which nobody accepts.
+#[cfg(all(test, target_os = "linux"))]
+pub(super) fn narrow_listener() -> std::net::TcpListener {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    SockRef::from(&listener).listen(0).unwrap();
+    listener
+}

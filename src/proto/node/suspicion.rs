@@ -21,8 +21,8 @@ const TIMEOUTS: u32 = 4;
 const AFTER_MIN: Duration = Duration::from_millis(100);
 /// and after this at the latest, or after one node timeout if that is longer.
 const AFTER_MAX: Duration = Duration::from_secs(1);
-/// It is doubted after this share of the shortest time to live by which locks were extended, if that
-/// comes sooner: the extension has to be sent again before the lock ends.
+/// It is doubted after this share of the shortest time by which locks were extended, if that comes
+/// sooner: the extension has to be sent again before the lock ends.
 const TTL_SHARE: u32 = 8;
 
 pub(super) struct Suspicion {
