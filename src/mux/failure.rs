@@ -8,6 +8,7 @@ use crate::outcome::{
 };
 
 /// A failure of a node.
+#[derive(Debug)]
 pub(super) struct Failed {
     pub(super) outcome: NodeOutcome,
     /// Words for reports, where the outcome leaves a question.
