@@ -258,7 +258,7 @@ impl LoopWork {
         for op in ended {
             match self.driver.take_done(|| Clock.now(), op) {
                 // A renewal failed, and another follows.
-                None => {}
+                None => self.kept[&op].failed(),
                 Some(Done::Renewed(until)) if self.kept[&op].renewed(until) => {}
                 // The holder has seen its end.
                 Some(Done::Renewed(_)) => {

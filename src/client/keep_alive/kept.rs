@@ -47,6 +47,8 @@ struct State {
     is_told: bool,
     error: Option<LockError>,
     renewals: u32,
+    /// A renewal has failed, and none has succeeded since: the loop was in time.
+    has_failed: bool,
 }
 
 /// Where the lease is.
@@ -66,11 +68,16 @@ impl State {
         self.tell_at.after(self.deadline.since(self.tell_at) / OVERDUE_PART)
     }
 
-    /// Records a loss, if it is due and was not recorded. Until it is overdue, the loop is not
-    /// late: then it is the masters that have not answered. What the loop says later counts more.
+    /// Records a loss, if it is due and was not recorded. Until it is overdue, or the deadline if
+    /// the last renewal has failed, it is the masters that have not answered. After that, the loop
+    /// is late. What it says later counts more.
     fn look(&mut self, now: Moment) {
+        let late_from = match self.has_failed {
+            true => self.deadline,
+            false => self.overdue_at(),
+        };
         if now >= self.tell_at && self.loss.is_none() {
-            self.record(match now < self.overdue_at() {
+            self.record(match now < late_from {
                 true => LossCause::Unavailable,
                 false => LossCause::Late,
             });
@@ -113,6 +120,7 @@ impl Kept {
                 is_told: false,
                 error: None,
                 renewals: 0,
+                has_failed: false,
             }),
             lost: Condvar::new(),
         }
@@ -248,7 +256,13 @@ impl Kept {
         state.deadline = until;
         state.tell_at = self.terms.tell_at(now, until);
         state.renewals = state.renewals.saturating_add(1);
+        state.has_failed = false;
         true
+    }
+
+    /// A renewal has failed, and another follows.
+    pub(in crate::client) fn failed(&self) {
+        self.lock().has_failed = true;
     }
 
     /// The lock is no longer renewed. Returns the lease if its holder has given it up.

@@ -521,6 +521,47 @@ mod tests {
         assert_eq!(overdue.loss().unwrap().cause, LossCause::Late);
     }
 
+    /// Masters that did not answer a renewal are the cause, however late the loop is then. After
+    /// the deadline it would have been too late for every answer.
+    #[test]
+    fn cause_of_an_overdue_loss_depends_on_whether_the_last_renewal_has_failed() {
+        let failing = kept(60 * SECOND, SECOND);
+        failing.kept.failed();
+        failing.kept.tell_at(Moment::START);
+        assert_eq!(failing.loss().unwrap().cause, LossCause::Unavailable);
+
+        let renewed = kept(60 * SECOND, SECOND);
+        renewed.kept.failed();
+        assert!(succeed(&renewed));
+        renewed.kept.tell_at(Moment::START);
+        assert_eq!(renewed.loss().unwrap().cause, LossCause::Late);
+
+        let over = kept(SECOND / 20, Duration::ZERO);
+        over.kept.failed();
+        wait_until(|| Clock.now() >= over.kept.end());
+        assert_eq!(over.loss().unwrap().cause, LossCause::Late);
+    }
+
+    /// The only master is not there.
+    #[test]
+    fn loop_notes_a_renewal_that_has_failed() {
+        let builder = Redlock::builder().node("redis://127.0.0.1:1");
+        let redlock = builder.restart_guard(RestartGuard::Off).build().unwrap();
+        let (now, how) = (Clock.now(), KeepAlive::default());
+        let ttl = Ttl::new(30 * SECOND).unwrap();
+        let (resource, token) = (Resource::new("resource").unwrap(), [7; 20]);
+        let token = LockToken::from_random(token);
+        let lease = Lease::restored(resource, token, ttl, now.after(15 * SECOND));
+        let terms = Terms::new(now, 30 * SECOND, &how, SECOND);
+        let inner = Arc::new(Kept::new(now, &lease, ttl, terms, None));
+        let order = Order::Keep(Box::new((lease, how, Arc::clone(&inner))));
+        assert!(matches!(redlock.shared.crew.run(order, Limit::None), Some(Outcome::Kept(_))));
+        wait_until(|| !redlock.nodes().is_empty() && redlock.stats().extensions_failed > 0);
+        inner.tell_at(Moment::START);
+        assert_eq!(inner.loss().unwrap().cause, LossCause::Unavailable);
+        assert_eq!(inner.renewals(), 0);
+    }
+
     /// A watchdog does not hold up the holder, and ends with the lock.
     #[test]
     fn wait_for_a_loss_ends_when_the_lock_is_given_up() {
