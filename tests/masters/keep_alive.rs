@@ -138,8 +138,11 @@ fn ten_thousand_locks_are_kept_alive_by_one_thread_with_a_master_frozen() {
 fn holders_of_a_thousand_locks_are_told_of_a_lost_majority_before_the_deadline() {
     let _turn = heavy();
     const LOCKS: usize = 1_000;
-    const TTL: Duration = Duration::from_secs(4);
-    let (mut masters, redlock) = start(5);
+    // A busy machine may pause the process, but not for so long as the notice.
+    const TTL: Duration = Duration::from_secs(12);
+    const NOTICE: Duration = Duration::from_millis(1_500);
+    let mut masters = Masters::start(5).unwrap();
+    let redlock = all_ready(&usual(&masters).node_timeout(NOTICE));
     let (how, losses) = telling(KeepAlive::default());
     let kept: Vec<_> =
         (0..LOCKS).map(|i| keep(&redlock, &format!("job:{i}"), TTL, how.clone())).collect();
@@ -159,7 +162,7 @@ fn holders_of_a_thousand_locks_are_told_of_a_lost_majority_before_the_deadline()
     println!("told between {least:?} and {most:?} before the deadline");
     assert!(!least.is_zero());
     // A sixteenth of the validity is less than the timeout of a node.
-    assert!(most <= NODE_TIMEOUT.max(TTL / 16), "{most:?}");
+    assert!(most <= NOTICE.max(TTL / 16), "{most:?}");
     assert!(kept.iter().all(KeptLock::is_lost));
     assert!(losses.try_recv().is_err(), "each is told once");
     drop(kept);
