@@ -200,7 +200,7 @@ fn act_of_the_guard_is_told_by_a_muxlock_that_goes_on() {
 #[test]
 fn lock_that_was_over_before_the_command_is_told() {
     let (masters, _redlock, list) = start();
-    let own = ["--no-guard", "--ttl", "300ms", "r", "-c", "echo $$; read x"];
+    let own = ["--no-guard", "--ttl", "2s", "r", "-c", "echo $$; read x"];
     let mut child = Running::start(guarded(&list, &own).stdin(Stdio::piped()));
     let command = first_line(&mut child.0);
     signal("STOP", child.id());
