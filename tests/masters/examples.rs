@@ -154,7 +154,7 @@ fn newcomer_with_fresh_masters_is_told_what_to_do() {
         ["2 of 3", "3 of 3"].map(|n| format!("Error: unavailable: {n} nodes gave no vote"));
     let (before, after) = (
         "; a master that may have forgotten a lock does not vote until that lock has expired: \
-         wait for ",
+         try again in ",
         "s, or in development switch the guard off with restart_guard(RestartGuard::Off) or \
          ?restart_guard=off",
     );
