@@ -48,7 +48,8 @@ fn set_takes_all_or_none() {
     let set = redlock.try_lock_all(["b", "a", "c", "a"], TTL).unwrap();
     assert_eq!(set.resource(), &Resource::all(NAMES).unwrap());
     let has_it = |master: &Master| master.value_of(NAMES[0].as_bytes()).unwrap().is_some();
-    soon("all have it", || masters.iter().all(has_it));
+    settled(&redlock);
+    assert!(masters.iter().all(has_it));
     for name in NAMES {
         assert!(other.try_lock(name, TTL).unwrap_err().is_contended());
         for master in masters.iter() {
@@ -111,7 +112,8 @@ fn part_of_a_set_is_not_extended() {
     let (masters, redlock) = start(3);
     let mut set = redlock.try_lock_all(NAMES, TTL).unwrap();
     let has_it = |master: &Master| master.value_of(NAMES[0].as_bytes()).unwrap().is_some();
-    soon("all have it", || masters.iter().all(has_it));
+    settled(&redlock);
+    assert!(masters.iter().all(has_it));
     set.extend(2 * TTL).unwrap();
     set.extend(TTL).unwrap();
     for master in masters.iter() {
