@@ -170,3 +170,149 @@ fn sorted_set_of_others_is_left_alone() {
     }
     assert_eq!(scene.master.pttl(b"k").unwrap(), -1);
 }
+
+const FREE_ALL: &str = include_str!("../../src/scripts/free_all.lua");
+const SET_MARKED: &str = concat!(
+    include_str!("../../src/scripts/marker.lua"),
+    include_str!("../../src/scripts/set_marked.lua"),
+);
+const EXTEND_OR_SET_MARKED: &str = concat!(
+    include_str!("../../src/scripts/marker.lua"),
+    include_str!("../../src/scripts/extend_or_set_marked.lua"),
+);
+const VALUE: &str = "desk 4";
+
+macro_rules! marked {
+    ($name:literal) => {
+        concat!(
+            include_str!("../../src/scripts/form_marker.lua"),
+            include_str!(concat!("../../src/scripts/", $name, ".lua")),
+        )
+    };
+}
+
+macro_rules! script_as {
+    ($($name:literal),*) => {
+        concat!(
+            include_str!("../../src/scripts/form_time.lua"),
+            include_str!("../../src/scripts/as.lua"),
+            $(include_str!(concat!("../../src/scripts/", $name, ".lua"))),*
+        )
+    };
+}
+
+const TAKE_AS: &str = script_as!("take_as", "as_ends");
+const KEEP_AS: &str = script_as!("keep_as", "as_ends");
+const TAKE_OVER: &str = script_as!("take_over", "as_ends");
+const GIVE_BACK: &str = script_as!("give_back");
+const FREE_AS: &str = script_as!("free_as");
+
+impl Scene {
+    /// The server refuses all that needs memory from now on.
+    fn fill_up(&self) {
+        self.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        match self.ask(&["SET", "more", "of it"]) {
+            Value::Error(text) if text.starts_with("OOM") => {}
+            other => panic!("there is memory: {other:?}"),
+        }
+    }
+
+    /// For a lock with a value, which is taken over from `from`, or given back to it.
+    fn own(&self, script: &str, token: &str, from: &str) -> Value {
+        let ttl = LONG.to_string();
+        self.ask(&["EVAL", script, "2", "k", "k:as", token, &ttl, "0", VALUE, from])
+    }
+
+    /// A key's time to live is short from now on.
+    fn shorten(&self, key: &str) {
+        self.ask(&["PEXPIRE", key, &SHORT.to_string()]);
+    }
+}
+
+/// K3: a share is kept, also one that a lock becomes, and given up.
+#[test]
+fn full_master_keeps_and_frees_shares() {
+    let scene = Scene::start();
+    assert_eq!(scene.share(TAKE_SHARED, TOKEN, SHORT, "0"), DONE);
+    assert_eq!(scene.share(TAKE_SHARED, OTHER, SHORT, "0"), DONE);
+    scene.fill_up();
+    assert_eq!(scene.share(KEEP_SHARED, TOKEN, LONG, "0"), DONE);
+    assert!(scene.is_long(TOKEN) && scene.lives_long("k"));
+    assert_eq!(scene.share(KEEP_SHARED, OTHER, LONG, "1"), DONE, "it may heal, too");
+    assert_eq!(scene.share(FREE_SHARED, TOKEN, LONG, "0"), DONE);
+    assert_eq!(scene.share(FREE_SHARED, OTHER, LONG, "0"), DONE);
+    assert_eq!(scene.ask(&["DBSIZE"]), REFUSED);
+    let scene = Scene::start();
+    assert_eq!(scene.share(TAKE_EXCLUSIVE, TOKEN, SHORT, "0"), DONE);
+    scene.fill_up();
+    assert_eq!(scene.share(KEEP_SHARED, TOKEN, LONG, "0"), DONE, "it becomes a share");
+    assert!(scene.is_long(TOKEN) && scene.lives_long("k"));
+    assert_eq!(scene.share(FREE_SHARED, TOKEN, LONG, "0"), DONE);
+    assert_eq!(scene.ask(&["DBSIZE"]), REFUSED);
+}
+
+/// K3: the same of a set.
+#[test]
+fn full_master_keeps_and_frees_sets() {
+    for heals in ["0", "1"] {
+        let scene = Scene::start();
+        assert_eq!(scene.set(TAKE_ALL, SHORT, "0"), DONE);
+        scene.fill_up();
+        assert_eq!(scene.set(KEEP_ALL, LONG, heals), DONE);
+        assert!(scene.lives_long("a") && scene.lives_long("b"));
+        assert_eq!(scene.set(FREE_ALL, LONG, "0"), DONE);
+        assert_eq!(scene.ask(&["DBSIZE"]), REFUSED);
+    }
+}
+
+/// K3, K14: a lock with a value is kept and given up, and what was taken over is given back with
+/// the time that it had.
+#[test]
+fn full_master_gives_back_what_was_taken_over() {
+    let scene = Scene::start();
+    assert_eq!(scene.own(TAKE_AS, TOKEN, ""), DONE);
+    assert_eq!(scene.own(TAKE_OVER, OTHER, TOKEN), DONE);
+    scene.fill_up();
+    assert_eq!(scene.own(GIVE_BACK, OTHER, TOKEN), DONE);
+    assert_eq!(scene.ask(&["HGET", "k:as", "muxlock"]), Value::Bulk(TOKEN.into()));
+    assert!(scene.lives_long("k") && scene.lives_long("k:as"));
+    assert_eq!(scene.own(KEEP_AS, OTHER, ""), REFUSED);
+    assert_eq!(scene.own(KEEP_AS, TOKEN, ""), DONE);
+    assert!(scene.lives_long("k") && scene.lives_long("k:as"));
+    assert_eq!(scene.own(FREE_AS, TOKEN, ""), DONE);
+    assert_eq!(scene.ask(&["DBSIZE"]), REFUSED);
+}
+
+/// R13: a server that has lost its flush marker, and has no memory, says what is there all the
+/// same: what a flush took may be missing, and nothing is counted before that is over.
+#[test]
+fn full_master_sets_its_flush_marker_again() {
+    let wait = "10000";
+    let is_waiting = |said: Value| matches!(said, Value::Integer(-10_000..=-1));
+    let scene = Scene::start();
+    assert_eq!(scene.ask(&["SET", "k", TOKEN, "PX", "1000"]), Value::Status("OK".into()));
+    scene.fill_up();
+    let marked = |script, marker| {
+        let ttl = LONG.to_string();
+        scene.ask(&["EVAL", script, "2", "k", marker, TOKEN, &ttl, wait])
+    };
+    assert!(is_waiting(marked(EXTEND_OR_SET_MARKED, "m")));
+    assert!(scene.lives_long("k"));
+    assert_eq!(scene.ask(&["EXISTS", "m"]), DONE);
+    assert!(is_waiting(marked(SET_MARKED, "other:m")), "another's lock");
+    let kept = |script, keys: &[&str], marker| {
+        let count = (1 + keys.len()).to_string();
+        let ttl = LONG.to_string();
+        let words = ["EVAL", script, &count, marker].into_iter().chain(keys.iter().copied());
+        let words: Vec<&str> = words.chain([TOKEN, &ttl, "1", wait]).collect();
+        scene.ask(&words)
+    };
+    scene.shorten("k");
+    assert!(is_waiting(kept(marked!("keep_all"), &["k"], "set:m")));
+    assert!(scene.lives_long("k"));
+    assert!(is_waiting(kept(marked!("keep_shared"), &["k", "k:intent"], "share:m")));
+    assert!(scene.is_long(TOKEN), "it has become a share");
+    for marker in ["set:m", "share:m", "other:m"] {
+        assert_eq!(scene.ask(&["EXISTS", marker]), DONE, "{marker}");
+    }
+}
