@@ -180,6 +180,10 @@ impl World {
         if !may || lease.fencing_token().is_some() || !self.choices.chance(300) {
             return lease;
         }
+        self.downgrade(lease)
+    }
+
+    pub fn downgrade(&mut self, lease: Lease) -> Lease {
         self.rare.hit(Rare::Downgraded);
         let token = super::work::token_of(&lease);
         for held in self.checker.held.iter_mut().filter(|held| held.token == token) {
@@ -443,6 +447,7 @@ impl World {
 
     /// MEMORY: a node that has no memory keeps and frees what it has (K3).
     pub fn check_memory(&mut self, node: usize, id: usize, words: &[&[u8]], reply: &Reply) {
+        self.count_full(node, words, reply);
         let is_full = matches!(reply, Reply::Error(text) if text.starts_with("OOM"));
         let form = form(words).filter(|form| is_full && form.step != Step::Take);
         let Some(form) = form else {

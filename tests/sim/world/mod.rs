@@ -11,12 +11,15 @@ mod clock;
 mod crash;
 mod crowd;
 mod debts;
+mod far;
 mod faults;
 mod fences;
 mod forms;
+mod full;
 mod hand_over;
 mod keep;
 mod keys;
+mod line;
 mod listeners;
 mod lists;
 mod looks;
@@ -51,7 +54,10 @@ use choices::Choices;
 use client::Client;
 use clock::{Clock, MILLI, SECOND};
 use crowd::Crowd;
+use far::Far;
 use fences::Fences;
+use full::Full;
+use line::Line;
 use network::Connection;
 use node::Node;
 use plan::{Class, Plan};
@@ -174,6 +180,9 @@ pub struct World {
     fences: Fences,
     crowd: Option<Crowd>,
     vigil: Option<Vigil>,
+    line: Option<Line>,
+    full: Option<Full>,
+    far: Option<Far>,
     violation: Option<check::Failure>,
     rare: Counts,
     timeline: Timeline,
@@ -229,6 +238,9 @@ impl World {
             fences: Fences::default(),
             crowd: None,
             vigil: None,
+            line: None,
+            full: None,
+            far: None,
             violation: None,
             rare: Counts::new(),
             timeline: Timeline::new(wants_timeline),
@@ -331,6 +343,14 @@ impl World {
             self.wait_for_long();
             self.check_quiet();
         }
+        if self.violation.is_none() && is_well {
+            self.wait_in_line();
+            self.run_out_of_memory();
+            self.write_from_far();
+        }
+        if self.violation.is_none() {
+            self.check_quiet();
+        }
         if self.violation.is_none() {
             self.check_all_are_asked();
         }
@@ -365,6 +385,9 @@ impl World {
             Event::Restart(node) => self.restart(node),
             Event::Crowd(client) => self.crowd_turn(client),
             Event::Vigil(number) => self.vigil_turn(number),
+            Event::Line(number) => self.line_turn(number),
+            Event::Far(client) => self.far_turn(client),
+            Event::Full(client, is_last) => self.full_turn(client, is_last),
             Event::Ends(node) => self.tell_ends(node),
         }
         true

@@ -29,6 +29,12 @@ pub enum Event {
     Crowd(usize),
     /// The same of one that waits for long, or what happens to them.
     Vigil(usize),
+    /// A waiter of a line does something, or what happens to them.
+    Line(usize),
+    /// A reader, or a writer that is far away, does something.
+    Far(usize),
+    /// The same of a client that has a lock when the masters are full; whether it is the last.
+    Full(usize, bool),
     /// A watched key may have ended on a node.
     Ends(usize),
 }

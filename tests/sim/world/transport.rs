@@ -40,9 +40,10 @@ impl World {
             }
             _ => bytes.len(),
         };
+        let distance = self.distance(self.connections[id].client);
         for piece in [&bytes[..cut], &bytes[cut..]] {
             if !piece.is_empty() {
-                let at = self.arrival();
+                let at = self.arrival() + distance;
                 let at = self.connections[id].pipe(way).send(at, piece);
                 self.queue.push(at, Event::Deliver(id, way));
             }

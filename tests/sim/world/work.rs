@@ -446,7 +446,7 @@ impl World {
                     self.vigil_granted(client, lease);
                 } else if self.is_faulty {
                     self.hold(client, lease);
-                } else {
+                } else if let Some(lease) = self.scene_acquired(client, Some(lease)) {
                     self.clients[client].leases.push(lease);
                     self.demand_met(client, resource);
                 }
@@ -465,7 +465,10 @@ impl World {
                 match (&self.crowd, &self.vigil) {
                     (Some(_), _) => self.crowd_missed(client),
                     (_, Some(_)) => self.vigil_missed(client),
-                    _ => self.demand_missed(client, resource),
+                    _ => {
+                        self.scene_acquired(client, None);
+                        self.demand_missed(client, resource);
+                    }
                 }
             }
         }
@@ -494,7 +497,7 @@ impl World {
         if self.is_faulty {
             self.note_renewed(client, &lease, result.is_ok());
             self.clients[client].leases.push(lease);
-        } else {
+        } else if let Some(lease) = self.scene_extended(client, lease) {
             self.release(client, lease);
         }
     }
