@@ -141,6 +141,7 @@ impl Engine {
 
     /// The acquisition is about to end: the next one in its queue may start.
     pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
+        self.leave_visit(now, op, got);
         if !self.queues.has_any()
             || self.operations.patience_of(self.operations.id_of(op)).is_none()
         {
@@ -164,6 +165,9 @@ impl Engine {
     /// Starts one round: a fresh token (R6), one SET to every node.
     #[inline]
     fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
+        if !key.is_plain() && self.visits_first(now, op, &key) {
+            return;
+        }
         let Some(random) = self.entropy.token(now) else {
             return self.fail_without_entropy(op, key);
         };
@@ -244,6 +248,9 @@ impl Engine {
             let is_plain = self.rounds.claim(round).key.is_plain();
             if is_plain && now < give_up_at && self.queue_up_refused(now, op, round) {
                 return true;
+            }
+            if !is_plain && now < give_up_at {
+                self.visit_refused(now, op, round);
             }
         } else if self.queues.has_any() {
             // Nobody waits behind one that finds no quorum (W12).

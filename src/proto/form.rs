@@ -115,6 +115,14 @@ impl Engine {
         Some((key.with_slot(free[random % free.len()]), is_at_once))
     }
 
+    /// Which resource of a set most nodes have named when they refused it.
+    pub(super) fn held_of(&self, round: usize) -> Option<usize> {
+        match self.rounds.claim(round).key.form() {
+            Form::All => self.forms.named(round).and_then(|index| usize::try_from(index).ok()),
+            _ => None,
+        }
+    }
+
     /// The error, with the resource that was held.
     pub(super) fn with_held(&self, error: LockError, round: usize) -> LockError {
         let claim = self.rounds.claim(round);

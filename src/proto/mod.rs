@@ -44,6 +44,7 @@ mod rounds;
 mod stand;
 mod timer;
 mod trial;
+mod visit;
 mod waiting;
 
 use std::sync::Arc;
@@ -85,6 +86,7 @@ use queue::Queues;
 use round::Kind;
 use rounds::Rounds;
 use stand::Stands;
+use visit::Visits;
 
 /// Initial capacity: a client with fewer open rounds than this allocates nothing. Rounds that a
 /// slow node has not answered count as open.
@@ -315,6 +317,7 @@ pub struct Engine {
     replies_share: usize,
     queues: Queues,
     stands: Stands,
+    visits: Visits,
     /// Drawn when it is first needed.
     channel: Option<Box<Channel>>,
     /// Which of the first nodes in the order of gates was last counted at.
@@ -350,6 +353,7 @@ impl Engine {
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
             queues,
             stands: Stands::default(),
+            visits: Visits::default(),
             channel: None,
             counted: 0,
             stats: Stats::default(),
@@ -456,7 +460,7 @@ impl Engine {
                 Outgoing::QueueUp(_, stand)
                 | Outgoing::Watch(_, stand, _)
                 | Outgoing::TimeToLive(_, stand, _)
-                    if self.stands.get(stand).is_none() => {}
+                    if self.is_wait_over(stand) => {}
                 Outgoing::Round(nodes, round) if !self.is_tried(nodes, round) => {
                     if let Some((nodes, trial)) = self.try_first(nodes, round) {
                         break Outgoing::Try(nodes, trial);

@@ -119,6 +119,7 @@ impl Engine {
         let now = self.clamp(now);
         let token = lease.token;
         self.let_go += u64::from(lease.engine == self.operations.instance());
+        self.give_up_visit(now, token);
         self.take_back_unsent(token);
         let mut doubts = std::mem::take(&mut lease.doubts).into_vec();
         for known in self.doubts(now, token) {
@@ -180,7 +181,9 @@ impl Engine {
             Some((key, token)) if key.is_plain() => self.hand_for(now, key, *token),
             _ => Hand::NONE,
         };
+        let token = lease.token;
         let round = self.release_everywhere(now, held, hand, owner);
+        self.give_up_visit(now, token);
         if let Some((key, token)) = awaited {
             if self.queues.note_given_up(now, &key, token) {
                 let until = now.after(self.stagger());

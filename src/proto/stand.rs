@@ -296,8 +296,14 @@ pub(super) struct Stands {
 
 impl Stands {
     pub(super) fn insert(&mut self, stand: Stand) -> u32 {
+        let number = self.number();
+        self.open.insert(number, stand);
+        number
+    }
+
+    /// A number that no stand has.
+    pub(super) fn number(&mut self) -> u32 {
         self.last = self.last.wrapping_add(1);
-        self.open.insert(self.last, stand);
         self.last
     }
 

@@ -232,7 +232,7 @@ impl Engine {
     }
 
     /// Asks the node whether one can wait there, once for each connection (W4).
-    fn ask_ability(&mut self, now: Moment, node: usize) {
+    pub(super) fn ask_ability(&mut self, now: Moment, node: usize) {
         if self.nodes[node].waits() != Waits::Untried {
             return;
         }
@@ -259,6 +259,7 @@ impl Engine {
         for number in self.stands.numbers_where(is_here) {
             self.ask_for_place(now, number);
         }
+        self.open_visits(now, node);
     }
 
     /// The server has answered a question of W4.
@@ -296,6 +297,7 @@ impl Engine {
 
     /// The node's connection has ended, or it did not answer in time (W3).
     pub(super) fn lose_gate(&mut self, now: Moment, node: usize) {
+        self.visits.lose_gate(node);
         if self.stands.is_empty() {
             return;
         }
@@ -474,6 +476,7 @@ impl Engine {
                     _ => Bar::ForNow,
                 };
                 number.into_iter().for_each(|number| self.bar(now, node, number, how));
+                number.into_iter().for_each(|number| self.visits.bar(number, node));
             }
         }
     }
@@ -505,7 +508,7 @@ impl Engine {
     fn handle_place(&mut self, now: Moment, node: usize, number: u32, (place, left): (u32, i64)) {
         let wait = self.stagger();
         let Some(stand) = self.stands.get_mut(number).filter(|it| it.gate == Some(node)) else {
-            return;
+            return self.handle_visit_place(now, number, place, left == ABSENT);
         };
         self.stats.queued += u64::from(stand.place.is_none());
         stand.stand_at(now, place);
@@ -716,6 +719,7 @@ impl Engine {
         let stand = self.queues.stand_of(&key).and_then(|it| self.stands.get(it).map(|_| it));
         match stand {
             Some(number) => self.tell_stand(now, node, number, *letter),
+            None if self.tell_visit(now, &key, *letter) => {}
             // It is passed on to those behind.
             None if matches!(letter, b'g' | b'p' | b'a') => {
                 self.step_aside(node, key, Step::Out);
@@ -1037,7 +1041,10 @@ impl Engine {
         };
         let nodes = self.nodes.hand_out(now, NodeSet::one(node), request);
         let channel = self.channel.as_deref().expect("waits have a channel");
-        let key_of = |stand| self.stands.get(stand).map_or(&[][..], |stand| stand.key.as_bytes());
+        let key_of = |number| {
+            let key = self.stands.get(number).map(|stand| &stand.key);
+            key.or_else(|| self.visits.key_of(number)).map_or(&[][..], Resource::as_bytes)
+        };
         let wait = match outgoing {
             Outgoing::Able(_, ability) => {
                 return Action::Send { nodes, command: ability.command(channel) };
@@ -1072,7 +1079,7 @@ impl Engine {
 
     /// A gate that stands still is not told: the place there is passed over, or passed on when it
     /// is told to go.
-    fn step_aside(&mut self, gate: usize, key: Resource, to: Step) {
+    pub(super) fn step_aside(&mut self, gate: usize, key: Resource, to: Step) {
         if !self.nodes.may_pass_on(gate) {
             return;
         }

@@ -1,12 +1,12 @@
 //! A lock that is free is soon somebody's: whoever waits, and whatever kind of lock was released
-//! (W8, W12).
+//! (W8, W12, K9).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use muxlock::testing::{Masters, Value};
-use muxlock::{LockGuard, Redlock};
+use muxlock::{LockError, LockGuard, Redlock};
 use testbed::proxy::DelayProxy;
 use testbed::{PATIENT, Stopwatch, TTL, all_ready, heavy, patient, pause};
 
@@ -174,4 +174,71 @@ fn writer_that_is_far_away_gets_in_beside_readers() {
     });
     println!("a writer that is 250 ms away gets in after {took:?}");
     assert!(took.unwrap() < Duration::from_secs(4));
+}
+
+/// How a lock of each other kind is taken by one who waits for it.
+type Wait = (&'static str, fn(&Redlock) -> Result<LockGuard, LockError>);
+
+const WAITS: [Wait; 5] = [
+    ("write", |redlock| redlock.try_write_for("page", TTL, PATIENT)),
+    ("read", |redlock| redlock.try_read_for("page", TTL, PATIENT)),
+    ("set", |redlock| redlock.try_lock_all_for(["page", "other page"], TTL, PATIENT)),
+    ("own", |redlock| redlock.try_lock_as_for("page", "mine", TTL, PATIENT)),
+    ("plain", |redlock| redlock.try_lock_for("page", TTL, PATIENT)),
+];
+
+/// K9: clients that take plain locks in turn leave one with another kind of lock its share.
+#[test]
+fn other_kinds_get_their_share_beside_plain_locks() {
+    let _alone = heavy();
+    let mut missed = Vec::new();
+    for plain in [2, 6] {
+        for (name, wait) in WAITS {
+            let (got, others, longest) = beside(plain, wait, Duration::from_secs(2));
+            let even = (got + others) / (plain + 1);
+            let said = format!("{name} beside {plain}: {got} of {}, {longest} turns", got + others);
+            println!("{said}");
+            missed.extend((3 * got < even || longest > 30).then_some(said));
+        }
+    }
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// How many locks it got, and the others; and how many of theirs passed at most while it waited.
+fn beside(
+    plain: usize,
+    wait: fn(&Redlock) -> Result<LockGuard, LockError>,
+    time: Duration,
+) -> (usize, usize, usize) {
+    const HOLD: Duration = Duration::from_millis(2);
+    let masters = masters();
+    let (taken, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for _ in 0..plain {
+            scope.spawn(|| {
+                let redlock = all_ready(&patient(masters.urls()));
+                while !is_over.load(Ordering::Relaxed) {
+                    let _held = redlock.try_lock_for("page", TTL, PATIENT).unwrap();
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    pause(HOLD);
+                }
+            });
+        }
+        let redlock = all_ready(&patient(masters.urls()));
+        // They have met.
+        while taken.load(Ordering::Relaxed) < 10 * plain {
+            pause(HOLD);
+        }
+        let (before, began) = (taken.load(Ordering::Relaxed), Stopwatch::start());
+        let (mut got, mut longest) = (0, 0);
+        while began.elapsed() < time {
+            let passed = taken.load(Ordering::Relaxed);
+            let held = wait(&redlock);
+            longest = longest.max(taken.load(Ordering::Relaxed) - passed);
+            got += usize::from(held.is_ok());
+            pause(HOLD);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        (got, taken.load(Ordering::Relaxed) - before, longest)
+    })
 }

@@ -1,0 +1,478 @@
+//! Places of other kinds of lock in the queues for plain ones (K9): a *visit* for each plain key
+//! that refuses such acquisitions.
+//!
+//! A visit tells when to try, and nothing else: what waits there asks again after random delays
+//! too, whatever the queue says.
+
+use std::collections::BTreeMap;
+
+use super::command::Step;
+use super::fleet::Outgoing;
+use super::node::Waits;
+use super::operation::{Last, OpId, Progress, Task};
+use super::stand::CROWD_FOR;
+use super::{Engine, Patience};
+use crate::config::Waiting;
+use crate::moment::Moment;
+use crate::quorum::NodeSet;
+use crate::resource::{Form, Resource};
+use crate::token::LockToken;
+
+/// The most visits of an engine, and the most acquisitions of one. More ask after delays alone.
+const VISITS_MAX: usize = 64;
+const MEMBERS_MAX: usize = 128;
+/// Who was told to go so often in a row, and was refused, queues up again after a delay.
+const IN_VAIN_MAX: u32 = 4;
+/// Who is refused more often than this, although its gate lists nobody before it, looks for a place
+/// at another node: clients that see other candidates stand there.
+const ALONE_MAX: u32 = 1;
+
+/// Who queues up before it asks is told within so many staggers, or asks then.
+const ASK_STAGGERS: u32 = 8;
+
+/// One place in the queue for a plain key.
+struct Visit {
+    key: Resource,
+    /// The acquisitions that wait for it, and which of them may share the lock.
+    members: Vec<(OpId, Form)>,
+    gate: Option<usize>,
+    /// The last place that it was told.
+    place: Option<u32>,
+    /// Whether the gate's queue lists it, or is about to.
+    is_listed: bool,
+    /// Whether it was told to go, and no round has ended since.
+    is_told: bool,
+    /// How often in a row it was told to go in vain.
+    in_vain: u32,
+    /// The lock that it was told to take, and until when it is valid: it keeps the place.
+    held: Option<(LockToken, Moment)>,
+    /// Refused rounds in a row since its gate said that nobody stands before it.
+    alone: u32,
+    /// Nodes that gave no place, or where others do not seem to stand. With all of them listed, it
+    /// begins anew.
+    passed: NodeSet,
+    /// Until then, others are believed to wait on the masters.
+    crowd_until: Option<Moment>,
+}
+
+/// What follows from a refused round.
+#[derive(Debug, PartialEq, Eq)]
+enum Refused {
+    /// Its place is asked for.
+    Queue,
+    /// It was told to go: it leaves the place to others, and then queues up behind them.
+    PassOn,
+    /// As before, but it queues up after its next refused round.
+    PassOnAndPause,
+}
+
+/// The visits, by a number that is none of a stand.
+#[derive(Default)]
+pub(super) struct Visits {
+    open: BTreeMap<u32, Visit>,
+}
+
+impl Visits {
+    fn number_of(&self, key: &Resource) -> Option<u32> {
+        self.open.iter().find(|(_, visit)| visit.key == *key).map(|(number, _)| *number)
+    }
+
+    pub(super) fn key_of(&self, number: u32) -> Option<&Resource> {
+        self.open.get(&number).map(|visit| &visit.key)
+    }
+
+    fn visit_of(&self, id: OpId) -> Option<u32> {
+        let is_member = |visit: &Visit| visit.members.iter().any(|(other, _)| *other == id);
+        self.open.iter().find(|(_, visit)| is_member(visit)).map(|(number, _)| *number)
+    }
+
+    /// The acquisition waits for this key from now on, behind the others that wait here. Returns
+    /// whether it has a place.
+    fn join(&mut self, now: Moment, number: u32, key: &Resource, who: (OpId, Form)) -> bool {
+        self.open.retain(|other, visit| *other == number || visit.is_needed(now));
+        if !self.open.contains_key(&number) && self.open.len() >= VISITS_MAX {
+            return false;
+        }
+        let visit = self.open.entry(number).or_insert_with(|| Visit {
+            key: key.clone(),
+            members: Vec::new(),
+            gate: None,
+            place: None,
+            is_listed: false,
+            is_told: false,
+            in_vain: 0,
+            held: None,
+            alone: 0,
+            passed: NodeSet::EMPTY,
+            crowd_until: None,
+        });
+        visit.members.retain(|other| *other != who);
+        let has_room = visit.members.len() < MEMBERS_MAX;
+        visit.members.extend(has_room.then_some(who));
+        has_room
+    }
+
+    /// A round for it was refused.
+    fn note_refused(&mut self, now: Moment, number: u32) -> Refused {
+        let Some(visit) = self.open.get_mut(&number) else {
+            return Refused::Queue;
+        };
+        visit.crowd_until = Some(now.after(CROWD_FOR));
+        if !visit.is_told {
+            visit.alone += u32::from(visit.place == Some(0));
+            if visit.alone > ALONE_MAX {
+                visit.alone = 0;
+                visit.passed.extend(visit.gate.map_or(NodeSet::EMPTY, NodeSet::one));
+            }
+            return Refused::Queue;
+        }
+        visit.is_told = false;
+        visit.in_vain += 1;
+        if visit.in_vain > IN_VAIN_MAX {
+            visit.in_vain = 0;
+            return Refused::PassOnAndPause;
+        }
+        Refused::PassOn
+    }
+
+    /// Those to try now, of whom only the first may take what cannot be shared.
+    fn to_try(&self, number: u32) -> Vec<OpId> {
+        let members = self.open.get(&number).map_or(&[][..], |visit| &visit.members);
+        let Some((first, form)) = members.first() else {
+            return Vec::new();
+        };
+        match form {
+            Form::Shared => {
+                let shared = members.iter().filter(|(_, form)| *form == Form::Shared);
+                shared.map(|(id, _)| *id).collect()
+            }
+            _ => vec![*first],
+        }
+    }
+
+    /// The queue has moved on: its place is where this says, if any. Returns the gate to leave.
+    fn leave_gate(&mut self, number: u32) -> Option<usize> {
+        let visit = self.open.get_mut(&number).filter(|visit| visit.is_listed)?;
+        (visit.is_listed, visit.is_told, visit.place) = (false, false, None);
+        visit.gate
+    }
+
+    /// The acquisition waits no longer. Returns whether the place is of no use now.
+    fn leave(&mut self, number: u32, who: (OpId, Form), got: Option<(LockToken, Moment)>) -> bool {
+        let Some(visit) = self.open.get_mut(&number) else {
+            return false;
+        };
+        visit.members.retain(|other| *other != who);
+        if got.is_some() {
+            visit.in_vain = 0;
+            // Others may share it: they need not wait until it is released.
+            if visit.is_told && who.1 != Form::Shared {
+                (visit.held, visit.is_told) = (got, false);
+                return false;
+            }
+        }
+        got.is_some() || visit.members.is_empty() && visit.held.is_none()
+    }
+
+    /// The lock is given up. Returns the place that was kept for so long.
+    fn give_up(&mut self, token: LockToken) -> Option<u32> {
+        let is_held = |visit: &Visit| visit.held.is_some_and(|(held, _)| held == token);
+        let (number, visit) = self.open.iter_mut().find(|(_, visit)| is_held(visit))?;
+        visit.held = None;
+        Some(*number)
+    }
+
+    fn is_crowded(&self, now: Moment, key: &Resource) -> bool {
+        let number = self.number_of(key);
+        number.is_some_and(|number| self.open[&number].is_crowded(now))
+    }
+
+    /// The node is of no use for this visit, or has lost what it knew.
+    pub(super) fn bar(&mut self, number: u32, node: usize) {
+        if let Some(visit) = self.open.get_mut(&number) {
+            visit.passed.insert(node);
+            visit.lose(node);
+        }
+    }
+
+    pub(super) fn lose_gate(&mut self, node: usize) {
+        self.open.values_mut().for_each(|visit| visit.lose(node));
+    }
+
+    /// Those whose gate is this node, and which it does not list yet.
+    fn to_open(&self, node: usize) -> Vec<u32> {
+        let is_due = |visit: &Visit| {
+            visit.gate == Some(node) && !visit.is_listed && !visit.members.is_empty()
+        };
+        self.open.iter().filter(|(_, visit)| is_due(visit)).map(|(number, _)| *number).collect()
+    }
+}
+
+impl Visit {
+    fn is_needed(&self, now: Moment) -> bool {
+        let is_held = self.held.is_some_and(|(_, until)| now < until);
+        !self.members.is_empty() || is_held || self.is_crowded(now)
+    }
+
+    fn is_crowded(&self, now: Moment) -> bool {
+        self.crowd_until.is_some_and(|until| now < until)
+    }
+
+    fn lose(&mut self, node: usize) {
+        if self.gate == Some(node) {
+            (self.gate, self.is_listed, self.place) = (None, false, None);
+        }
+    }
+}
+
+/// What the engine does with what its visits say.
+impl Engine {
+    /// The plain key that stands in the way of this acquisition.
+    fn plain_key_of(&self, key: &Resource, held: Option<usize>) -> Option<Resource> {
+        let index = match key.form() {
+            Form::Plain | Form::TakeOver => return None,
+            Form::All => held?,
+            Form::Slot => key.slot_of().map(|(_, slot)| slot as usize)?,
+            Form::Shared | Form::Exclusive | Form::As => 0,
+        };
+        Resource::of_key(key.keys().get(index)?)
+    }
+
+    /// A round of another kind of lock was refused, and is repeated.
+    pub(super) fn visit_refused(&mut self, now: Moment, op: usize, round: usize) {
+        if self.config.waiting != Waiting::Queue {
+            return;
+        }
+        let (id, form) = (self.operations.id_of(op), self.rounds.claim(round).key.form());
+        let held = self.held_of(round);
+        let before = self.visits.visit_of(id);
+        let key = match (before, form) {
+            // Any slot will do: it stays where it is.
+            (Some(before), Form::Slot) => self.visits.key_of(before).cloned(),
+            _ => self.plain_key_of(&self.rounds.claim(round).key, held),
+        };
+        let Some(key) = key else {
+            return;
+        };
+        let number = self.visits.number_of(&key);
+        if let Some(before) = before.filter(|before| Some(*before) != number) {
+            if self.visits.leave(before, (id, form), None) {
+                self.move_on(now, before);
+            }
+        }
+        let number = number.unwrap_or_else(|| self.stands.number());
+        if !self.visits.join(now, number, &key, (id, form)) {
+            return;
+        }
+        let refused = self.visits.note_refused(now, number);
+        if refused != Refused::Queue {
+            self.leave_place(number);
+        }
+        if refused != Refused::PassOnAndPause {
+            self.queue_visit(now, number);
+        }
+    }
+
+    /// Others are believed to wait for what this acquisition is about to ask for: it queues up
+    /// before it asks. Returns whether it waits.
+    pub(super) fn visits_first(&mut self, now: Moment, op: usize, key: &Resource) -> bool {
+        if self.visits.open.is_empty() {
+            return false;
+        }
+        let Task::Acquire { patience: Patience::Until(_), attempts: 0, .. } =
+            self.operations[op].task
+        else {
+            return false;
+        };
+        let id = self.operations.id_of(op);
+        let mut keys = key.keys();
+        if key.form() != Form::All {
+            keys.truncate(1);
+        }
+        let crowded = keys
+            .iter()
+            .filter_map(|key| Resource::of_key(key))
+            .find(|key| self.visits.is_crowded(now, key));
+        let Some(plain) = crowded.filter(|_| self.visits.visit_of(id).is_none()) else {
+            return false;
+        };
+        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
+            last.get_or_insert_with(|| Box::new(Last { key: key.clone(), report: None }));
+        }
+        let Some(number) = self.visits.number_of(&plain) else {
+            return false;
+        };
+        // If its patience ends before that, it asks now.
+        let give_up_at = self.operations.patience_of(id).map(|(_, give_up_at)| give_up_at);
+        let ask_at = now.after(self.stagger().saturating_mul(ASK_STAGGERS));
+        if give_up_at.is_none_or(|give_up_at| give_up_at <= ask_at) {
+            return false;
+        }
+        if !self.visits.join(now, number, &plain, (id, key.form())) {
+            return false;
+        }
+        self.queue_visit(now, number);
+        self.operations[op].progress = Progress::Waiting;
+        self.operations.set_timer(op, ask_at);
+        true
+    }
+
+    /// Asks the gate for a place, or whether one can wait there. A line of plain locks of this
+    /// engine needs the place itself.
+    fn queue_visit(&mut self, now: Moment, number: u32) {
+        let Some(visit) = self.visits.open.get(&number) else {
+            return;
+        };
+        if self.queues.stand_of(&visit.key).is_some() {
+            return;
+        }
+        let is_candidate =
+            |node: usize| !visit.passed.contains(node) && self.nodes.is_candidate(now, node);
+        let gate = match visit.gate.filter(|gate| is_candidate(*gate)) {
+            Some(gate) => Some(gate),
+            None => self.nodes.gate_among(&visit.key, is_candidate),
+        };
+        if visit.gate != gate {
+            self.leave_place(number);
+        }
+        let Some(visit) = self.visits.open.get_mut(&number) else {
+            return;
+        };
+        visit.gate = gate;
+        match gate {
+            Some(gate) if self.nodes[gate].waits() == Waits::Able => {
+                visit.is_listed = true;
+                self.nodes.push(Outgoing::QueueUp(gate, number));
+            }
+            Some(gate) => self.ask_ability(now, gate),
+            None => visit.passed = NodeSet::EMPTY,
+        }
+    }
+
+    /// One can wait at this node.
+    pub(super) fn open_visits(&mut self, now: Moment, node: usize) {
+        for number in self.visits.to_open(node) {
+            self.queue_visit(now, number);
+        }
+    }
+
+    /// Whether nothing waits under this number any more.
+    pub(super) fn is_wait_over(&self, number: u32) -> bool {
+        self.stands.get(number).is_none() && self.visits.key_of(number).is_none()
+    }
+
+    /// The gate has told the place.
+    pub(super) fn handle_visit_place(
+        &mut self,
+        now: Moment,
+        number: u32,
+        place: u32,
+        is_absent: bool,
+    ) {
+        let ask_at = now.after(self.stagger());
+        let Some(visit) = self.visits.open.get_mut(&number) else {
+            return;
+        };
+        visit.place = Some(place);
+        if place > 0 {
+            (visit.alone, visit.crowd_until) = (0, Some(now.after(CROWD_FOR)));
+        } else if is_absent {
+            // Others may stand elsewhere, and were told.
+            for id in self.visits.to_try(number) {
+                if let Some((op, _)) = self.operations.patience_of(id) {
+                    if let Progress::Waiting = self.operations[op].progress {
+                        self.operations.hasten(op, ask_at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A message about a key that no line of plain locks waits for. Returns whether a visit does.
+    pub(super) fn tell_visit(&mut self, now: Moment, key: &Resource, letter: u8) -> bool {
+        let Some(number) = self.visits.number_of(key) else {
+            return false;
+        };
+        let Some(visit) = self.visits.open.get_mut(&number) else {
+            return false;
+        };
+        if visit.held.is_some_and(|(_, until)| now < until) {
+            return true;
+        }
+        if visit.members.is_empty() {
+            return false;
+        }
+        match letter {
+            b'g' => {
+                (visit.is_told, visit.alone) = (true, 0);
+                visit.crowd_until = Some(now.after(CROWD_FOR));
+                self.stats.told += 1;
+                self.try_visit(now, number);
+            }
+            b'p' => self.try_visit(now, number),
+            b'o' => {
+                visit.is_listed = false;
+                self.queue_visit(now, number);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Whoever waits there asks now, unless it is asking.
+    fn try_visit(&mut self, now: Moment, number: u32) {
+        for id in self.visits.to_try(number) {
+            let Some((op, give_up_at)) = self.operations.patience_of(id) else {
+                continue;
+            };
+            let waits = matches!(self.operations[op].progress, Progress::Waiting);
+            if waits && now < give_up_at {
+                self.start_again(now, op);
+            }
+        }
+    }
+
+    /// The acquisition ends. Whoever was told to take the lock, and has it, leaves the place when
+    /// it gives it up.
+    pub(super) fn leave_visit(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
+        if self.visits.open.is_empty() {
+            return;
+        }
+        let id = self.operations.id_of(op);
+        let form = self.key_of(op).map(Resource::form).filter(|form| *form != Form::Plain);
+        let Some((form, number)) = form.and_then(|form| Some((form, self.visits.visit_of(id)?)))
+        else {
+            return;
+        };
+        if self.visits.leave(number, (id, form), got) {
+            self.move_on(now, number);
+        }
+    }
+
+    /// A lock of another kind was given up: the next in the queue is told.
+    pub(super) fn give_up_visit(&mut self, now: Moment, token: LockToken) {
+        if let Some(number) = self.visits.give_up(token) {
+            self.move_on(now, number);
+        }
+    }
+
+    /// The place goes to the next, and those who wait here queue up behind.
+    fn move_on(&mut self, now: Moment, number: u32) {
+        self.leave_place(number);
+        if self.visits.open.get(&number).is_some_and(|visit| !visit.members.is_empty()) {
+            self.queue_visit(now, number);
+        }
+    }
+
+    /// The place goes to the next, but not if a line of plain locks of this engine stands there.
+    fn leave_place(&mut self, number: u32) {
+        let Some(gate) = self.visits.leave_gate(number) else {
+            return;
+        };
+        if let Some(key) = self.visits.key_of(number).cloned() {
+            if self.queues.stand_of(&key).is_none() {
+                self.step_aside(gate, key, Step::Out);
+            }
+        }
+    }
+}
