@@ -40,6 +40,7 @@ mod sorted;
 mod timeline;
 mod transport;
 mod turn;
+mod upsets;
 mod vigil;
 pub mod wire;
 mod work;

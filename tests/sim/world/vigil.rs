@@ -24,13 +24,18 @@ const HOLD_MAX: u64 = 20 * MILLI;
 /// When those come that are not the first.
 const SECOND_AT: u64 = 500 * MILLI;
 const ALL_AT: u64 = SECOND;
+const STRANGER: &[u8] = b"stranger";
 /// What the stranger asks for; and what it leaves on a node lives as long.
 const STRANGER_TTL: u64 = 90 * SECOND;
 const PATIENCE: u64 = 200 * SECOND;
+/// How long the stranger holds where nobody is kept from trying.
+const HOLD_SHORT: u64 = 3 * SECOND;
+/// How long before the lock is free the second gives up, at most.
+const LEAVES_BEFORE: u64 = 400 * MILLI;
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Upset {
+pub enum Upset {
     Nothing,
     /// A node's process ends, and its clients are told.
     End,
@@ -44,9 +49,21 @@ enum Upset {
     Places,
     /// The first client stands still, and one that has ended has the place behind it.
     Ended,
+    /// The first client stands still, and one that wants no lock has the place behind it (W6).
+    Away,
+    /// The first client stands still, and the second waits at another gate, and has kept its place
+    /// (W6).
+    Elsewhere,
+    /// The first client stands still, and the second gives up a while before the lock becomes free
+    /// (W12).
+    Second,
+    /// The stranger's keys end, and nobody is told; one of them lives on (W8).
+    Long,
+    /// Nobody can wait at the nodes where the stranger's key goes; one lives on elsewhere (W8).
+    Mute,
 }
 
-const UPSETS: [Upset; 7] = [
+const UPSETS: [Upset; 15] = [
     Upset::Nothing,
     Upset::End,
     Upset::Stray,
@@ -54,6 +71,14 @@ const UPSETS: [Upset; 7] = [
     Upset::Leave,
     Upset::Places,
     Upset::Ended,
+    Upset::Away,
+    Upset::Elsewhere,
+    Upset::Second,
+    Upset::Second,
+    Upset::Long,
+    Upset::Long,
+    Upset::Mute,
+    Upset::Mute,
 ];
 
 /// What a client does.
@@ -73,7 +98,8 @@ pub struct Vigil {
     /// Whether the stranger deletes its keys.
     deletes: bool,
     parts: Vec<Part>,
-    gives_up_at: u64,
+    /// Who gives up, and when.
+    leaves: Option<(usize, u64)>,
     /// From when on the lock is free.
     free_at: u64,
     /// When each client last had no quorum of nodes that vote.
@@ -92,20 +118,29 @@ impl World {
         // With one more node that does not vote, nobody gets the lock.
         let votes = |seen: NodeStatus| seen.state == NodeState::Ready;
         let is_whole = self.clients.iter().all(|it| it.engine.nodes().all(votes));
-        if !is_whole && matches!(upset, Upset::End | Upset::Stray) {
+        if !is_whole && upset.is_of_node() || clients < 3 && upset.needs_three() {
             upset = Upset::Nothing;
         }
-        let held = self.choices.pick(&HOLDS);
-        let of = if matches!(upset, Upset::End | Upset::Stray) { self.plan.nodes } else { clients };
+        let held = match self.choices.pick(&HOLDS) {
+            // Everybody tries all the time.
+            _ if upset == Upset::Mute => HOLD_SHORT,
+            held => held,
+        };
+        let of = if upset.is_of_node() { self.plan.nodes } else { clients };
         let who = self.choices.below(of as u32) as usize;
         let free_at = now + held;
         self.timeline.note(now, || format!("a stranger holds for long: {upset:?} of {who}"));
         self.rare.hit(Rare::Vigil);
-        let deletes = upset == Upset::Stray || self.choices.chance(700);
-        let ttl = if deletes { STRANGER_TTL } else { held };
-        for node in 0..self.plan.nodes {
+        let deletes = match upset {
+            Upset::Stray | Upset::Mute => true,
+            Upset::Long => false,
+            _ => self.choices.chance(700),
+        };
+        for node in self.prepare_upset(upset, who) {
+            let lives_on = deletes || upset == Upset::Long && node == who;
+            let ttl = if lives_on { STRANGER_TTL } else { held };
             let wall = self.nodes[node].wall(now);
-            let (value, expires) = (Value::Text(b"stranger".to_vec()), wall + ttl);
+            let (value, expires) = (Value::Text(STRANGER.to_vec()), wall + ttl);
             let expires = Some((expires / MILLI) as i64);
             let entry = Entry { value, expires, written: wall, extended: wall };
             self.change_key(node, Some(entry));
@@ -113,23 +148,42 @@ impl World {
         let first = self.choices.below(clients as u32) as usize;
         for turn in 0..clients {
             let client = (first + turn) % clients;
-            let is_placed = upset == Upset::Places && matches!(turn, 1 | 2);
-            let from = if turn == 0 { 0 } else { SECOND_AT };
+            let is_placed = match upset {
+                Upset::Places => matches!(turn, 1 | 2),
+                Upset::Away => turn == 1,
+                _ => false,
+            };
+            let from = match turn {
+                0 => 0,
+                2.. if upset.needs_three() => ALL_AT,
+                _ => SECOND_AT,
+            };
             let at = now + from + self.choices.magnitude(MICRO, ALL_AT - SECOND_AT - MILLI);
             if !is_placed {
                 self.queue.push(at, Event::Vigil(client));
             }
         }
         let upset_at = match upset {
-            Upset::Places | Upset::Ended => now + SECOND_AT - MILLI,
+            Upset::Places | Upset::Ended | Upset::Away => now + SECOND_AT - MILLI,
+            Upset::Elsewhere | Upset::Second => now + 2 * ALL_AT,
             _ => now + self.choices.between(ALL_AT, held),
+        };
+        let leaves = match upset {
+            Upset::Leave => {
+                Some((who, free_at - 5 * MILLI + self.choices.magnitude(MICRO, 10 * MILLI)))
+            }
+            Upset::Second => {
+                let before = self.choices.between(LEAVES_BEFORE / 4, LEAVES_BEFORE);
+                Some(((first + 1) % clients, free_at - before))
+            }
+            _ => None,
         };
         self.vigil = Some(Vigil {
             upset,
-            who: if matches!(upset, Upset::Places | Upset::Ended) { first } else { who },
+            who: if upset.is_of_first() { first } else { who },
             deletes,
             parts: vec![Part::Away; clients],
-            gives_up_at: free_at - 5 * MILLI + self.choices.magnitude(MICRO, 10 * MILLI),
+            leaves,
             free_at,
             lacked_at: vec![0; clients],
         });
@@ -152,9 +206,15 @@ impl World {
             return self.upset();
         }
         if number > clients {
-            let (deletes, stray) = (vigil.deletes, vigil.upset == Upset::Stray);
-            let who = vigil.who;
+            let stray = matches!(vigil.upset, Upset::Stray | Upset::Mute);
+            let (deletes, who) = (vigil.deletes, vigil.who);
+            let key = self.key_of(0);
+            let has_it = |node: &usize| {
+                let entry = self.nodes[*node].redis.data.get(&key);
+                entry.is_some_and(|entry| entry.value == Value::Text(STRANGER.to_vec()))
+            };
             let nodes = (0..self.plan.nodes).filter(|node| deletes && !(stray && *node == who));
+            let nodes = nodes.filter(has_it);
             for node in nodes.collect::<Vec<_>>() {
                 self.change_key(node, None);
             }
@@ -169,8 +229,8 @@ impl World {
             self.release(number, lease);
         } else {
             vigil.parts[number] = Part::WaitsSince(self.now);
-            let leaves = vigil.upset == Upset::Leave && vigil.who == number;
-            let patience = if leaves { vigil.gives_up_at - self.now } else { PATIENCE };
+            let leaves = vigil.leaves.filter(|(who, _)| *who == number);
+            let patience = leaves.map_or(PATIENCE, |(_, at)| at - self.now);
             self.acquire(number, 0, self.plan.max_ttl.min(TTL_MAX), Some(patience));
         }
         self.wake_client(number, self.now);
@@ -181,7 +241,7 @@ impl World {
             return;
         };
         match upset {
-            Upset::Nothing | Upset::Stray | Upset::Leave => {}
+            Upset::Nothing | Upset::Stray | Upset::Leave | Upset::Long | Upset::Mute => {}
             Upset::End => {
                 if self.nodes[who].is_up {
                     self.nodes[who].crash(self.now, Memory::Everything);
@@ -192,16 +252,21 @@ impl World {
             }
             Upset::Pause => self.pause_client(who, STRANGER_TTL),
             Upset::Places => self.keep_places(who),
-            Upset::Ended => {
+            Upset::Ended | Upset::Away => {
                 self.keep_places(who);
                 self.pause_client(who, STRANGER_TTL);
             }
+            Upset::Elsewhere => {
+                self.send_second_elsewhere(who);
+                self.pause_client(who, STRANGER_TTL);
+            }
+            Upset::Second => self.pause_client(who, STRANGER_TTL),
         }
     }
 
     /// The node where this client waits has places of the next two, or of one that has ended.
     fn keep_places(&mut self, first: usize) {
-        let has_ended = self.vigil.as_ref().is_some_and(|vigil| vigil.upset == Upset::Ended);
+        let upset = self.vigil.as_ref().map(|vigil| vigil.upset);
         let clients = self.clients.len();
         for node in 0..self.plan.nodes {
             let channel = |client: usize| {
@@ -211,14 +276,18 @@ impl World {
             let Some(own) = channel(first) else {
                 continue;
             };
-            let others: Vec<_> = match has_ended {
-                true => vec![b"muxlock:ended".to_vec()],
-                false => (1..3).filter_map(|turn| channel((first + turn) % clients)).collect(),
+            let next = |turn: usize| channel((first + turn) % clients);
+            let others: Vec<_> = match upset {
+                Some(Upset::Ended) => vec![b"muxlock:ended".to_vec()],
+                Some(Upset::Away) => next(1).into_iter().collect(),
+                _ => (1..3).filter_map(next).collect(),
             };
             for (key, entry) in &mut self.nodes[node].redis.data {
                 if let (true, Value::List(places)) = (is_queue(&key.1), &mut entry.value)
                     && places.contains(&own)
                 {
+                    let is_away = upset == Some(Upset::Away) && others.len() == 1;
+                    self.rare.hit_if(is_away, Rare::PlaceBehindPause);
                     self.rare.hit_if(others.len() == 2, Rare::PlacesKept);
                     places.extend(others.iter().filter(|other| **other != own).cloned());
                 }
