@@ -33,6 +33,7 @@ mod queue;
 mod quiet;
 pub mod rare;
 pub mod redis;
+mod relay;
 mod script;
 mod serve;
 pub mod server;
@@ -64,6 +65,7 @@ use node::Node;
 use plan::{Class, Plan};
 use queue::{Event, Queue};
 use rare::{Counts, Rare};
+use relay::Relay;
 use server::Server;
 use timeline::Timeline;
 use vigil::Vigil;
@@ -165,6 +167,7 @@ pub struct World {
     /// Connections that will get a reply too many when they owe none.
     surprises: Vec<usize>,
     ambushes: Vec<Ambush>,
+    relays: Vec<Relay>,
     /// Whether things still go wrong.
     is_faulty: bool,
     healed_at: u64,
@@ -228,6 +231,7 @@ impl World {
             faults_left: 0,
             surprises: Vec::new(),
             ambushes: Vec::new(),
+            relays: Vec::new(),
             is_faulty: true,
             healed_at: u64::MAX,
             had_twins,
@@ -383,6 +387,7 @@ impl World {
             Event::Renew(client) => self.renew(client),
             Event::Fault if self.is_faulty => self.strike(),
             Event::Fault => {}
+            Event::Relay(client) => self.extend_relayed(client),
             Event::Restart(node) => self.restart(node),
             Event::Crowd(client) => self.crowd_turn(client),
             Event::Vigil(number) => self.vigil_turn(number),

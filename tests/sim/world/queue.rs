@@ -22,6 +22,8 @@ pub enum Event {
     Work(usize),
     /// It is time to renew what an application keeps alive.
     Renew(usize),
+    /// A client extends a lock that it was handed.
+    Relay(usize),
     Fault,
     /// A node's process starts again, if it is still down.
     Restart(usize),

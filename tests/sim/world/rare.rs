@@ -60,6 +60,7 @@ situations! {
     AdoptedExtended => "lock handed over and extended",
     AdoptedInDoubt => "lock handed over in doubt and extended",
     GiverLost => "connection lost with a command of a lock that was handed over",
+    RelayedExtension => "extension by the next owner after a lost SET has run",
     GiverSet => "SET of a lock executed after it was handed over",
     GiverRestarted => "client restarted that had handed a lock over",
     TakerStarted => "lock handed to a client that had just started",

@@ -504,6 +504,9 @@ impl World {
         self.write(client, slot, &bytes);
         if let What::Lock(token, set) = what {
             self.may_cut(id, token, set.is_some());
+            if set.is_some() {
+                self.may_lose_set(id, token);
+            }
         }
         if self.clients[client].slots[slot].unsent.len() > UNSENT_BYTES_MAX {
             self.rare.hit(Rare::Blocked);

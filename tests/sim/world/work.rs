@@ -163,6 +163,7 @@ impl World {
         let is_patient = self.choices.chance(500);
         let wait = is_patient.then(|| self.choices.magnitude(MILLI, 1_000 * MILLI));
         self.may_lie_in_wait(client);
+        self.may_relay(client);
         self.acquire(client, resource, ttl, wait);
     }
 
@@ -221,6 +222,9 @@ impl World {
 
     /// What becomes of a lock that was granted.
     fn hold(&mut self, client: usize, lease: Lease) {
+        let Some(lease) = self.relay(client, lease) else {
+            return;
+        };
         let token = token_of(&lease);
         self.may_disturb_stragglers(client, &token);
         if self.plan.hands_over && self.choices.chance(HAND_OVERS / 3) {
