@@ -10,8 +10,9 @@ use super::plan::Class;
 use super::queue::Event;
 use super::rare::Rare;
 
-/// Answers of the writer's nodes come in time, and its locks outlive its rounds.
-const NODE_TIMEOUT_MIN: u64 = SECOND;
+/// Answers of the writer's nodes come in time, also in a handshake, and its locks outlive its
+/// rounds.
+const TIMEOUT_MIN: u64 = SECOND;
 const TTL_MIN: u64 = 2 * SECOND;
 /// A message takes this part of what a node may take to answer.
 const WAYS_PER_TIMEOUT: u64 = 6;
@@ -38,12 +39,14 @@ impl World {
     /// Readers come and go, and a writer wants to get in.
     pub fn write_from_far(&mut self) {
         let is_odd = self.plan.class != Class::Durable || self.plan.nodes < 3;
-        let is_slow = self.plan.node_timeout < NODE_TIMEOUT_MIN || self.plan.max_ttl < TTL_MIN;
+        // A connection and its handshake are two round trips of those.
+        let timeout = self.plan.node_timeout.min(2 * self.plan.connect_timeout);
+        let is_slow = timeout < TIMEOUT_MIN || self.plan.max_ttl < TTL_MIN;
         if is_odd || is_slow {
             return;
         }
         let writer = self.choices.below(self.clients.len() as u32) as usize;
-        let way = self.plan.node_timeout / WAYS_PER_TIMEOUT;
+        let way = timeout / WAYS_PER_TIMEOUT;
         self.timeline.note(self.now, || format!("client {writer} is far away"));
         self.far = Some(Far { writer, way, alone: ALONE, since: 0, is_in: false });
         self.far_turn(writer);

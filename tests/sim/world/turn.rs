@@ -143,7 +143,8 @@ impl World {
 
     fn connect_beside(&mut self, client: usize, slot: usize) {
         if let Some(id) = self.clients[client].slots[slot].connection {
-            let at = self.arrival();
+            // It is made, and then asked: two round trips.
+            let at = self.arrival() + 4 * self.distance(client);
             self.queue.push(at, Event::Beside(id));
         }
     }
