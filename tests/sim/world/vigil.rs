@@ -98,6 +98,8 @@ pub struct Vigil {
     /// Whether the stranger deletes its keys.
     deletes: bool,
     parts: Vec<Part>,
+    /// Whether a client has had the lock since the stranger gave it up.
+    was_taken: bool,
     /// Who gives up, and when.
     leaves: Option<(usize, u64)>,
     /// From when on the lock is free.
@@ -183,6 +185,7 @@ impl World {
             who: if upset.is_of_first() { first } else { who },
             deletes,
             parts: vec![Part::Away; clients],
+            was_taken: false,
             leaves,
             free_at,
             lacked_at: vec![0; clients],
@@ -320,6 +323,7 @@ impl World {
             return;
         };
         (vigil.parts[client], vigil.free_at) = (Part::Holds, end);
+        vigil.was_taken = true;
         let hold_max = HOLD_MAX.min(self.plan.max_ttl / 10);
         let hold = self.choices.magnitude(MICRO, hold_max);
         self.queue.push(self.now + hold, Event::Vigil(client));
@@ -339,6 +343,10 @@ impl World {
         };
         lacking.into_iter().for_each(|client| vigil.lacked_at[client] = self.now);
         if vigil.parts.contains(&Part::Holds) && self.now <= vigil.free_at {
+            return;
+        }
+        // Who stands where a key is left, and can watch no node that tells, finds out late (W9).
+        if vigil.upset == Upset::Mute && vigil.was_taken {
             return;
         }
         let (mut late, free_at) = (None, vigil.free_at);
