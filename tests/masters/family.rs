@@ -339,6 +339,7 @@ fn every_form_is_handed_over() {
         redlock.semaphore("s", 2).unwrap().try_acquire(TTL).unwrap(),
         share,
     ];
+    settled(&redlock);
     for lock in locks {
         let (resource, text) =
             (lock.resource().clone(), lock.into_parts().to_secret_text().unwrap());
