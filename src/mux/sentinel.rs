@@ -446,7 +446,8 @@ mod tests {
             ("-ERR unknown command `SENTINEL`\r\n", "this is a server and not a Sentinel"),
             (
                 "HTTP/1.1 400 Bad\r\n",
-                "this is not a Redis server: it answered \"HTTP/1.1 400 Bad\"",
+                // The second piece may come too late to be shown.
+                "this is not a Redis server: it answered \"HTTP/1.1 ",
             ),
             ("*0\r\n", "this is not a Sentinel"),
             ("", "it closed the connection before it said a word: nothing may listen behind"),
