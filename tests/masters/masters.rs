@@ -1563,7 +1563,9 @@ fn ten_thousand_operations_leave_no_thread_descriptor_or_memory() {
             let _ = lock.unlock().unwrap();
         }
         drop(redlock.try_lock(KEY, TTL).unwrap());
-        assert_eq!((status_figure("Threads"), descriptors()), before);
+        assert_eq!(status_figure("Threads"), before.0);
+        // A silent connection has at most one beside it.
+        assert!(descriptors() <= before.1 + redlock.nodes().len(), "{} descriptors", descriptors());
         tell_parent(status_figure("VmHWM"));
         return;
     }
