@@ -10,7 +10,7 @@ use crate::roles::{PROMPT, demote, promote};
 use crate::scene::{
     First, KEY, MAX_TTL, QUARANTINE, all_vote, ask, guarded, info, owner, start_one, tell, trusting,
 };
-use testbed::{SOON, Stopwatch, TTL, is_older_than, pause, within};
+use testbed::{SOON, Stopwatch, TTL, is_older_than, pause, soon, within};
 
 const OFFSET: &str = "the offset of a master with a replica in its file";
 /// A restarted server reports its age in whole seconds.
@@ -36,7 +36,8 @@ fn lost(way: Way, ttl: Duration) -> Lost {
     let (mut master, other) = (start_one(&PROMPT), start_one(&PROMPT));
     if way == Way::FromRdb {
         demote(&other, &master);
-        tell(&master, &["SAVE"]);
+        // What the replica got may still be being saved.
+        soon("it is saved", || ask(&master, &["SAVE"]) == Value::Status("OK".into()));
     }
     let first = First::take(&all_vote(&trusting([master.url()])), ttl);
     match way {
