@@ -457,9 +457,11 @@ impl World {
         let db = self.connections[id].session.db;
         let is_there = |key: &&[u8]| {
             let (it, key) = (&self.nodes[node], (db, key.to_vec()));
-            let is_over = match it.redis.data.get(&key).map(|entry| &entry.value) {
+            let entry = it.redis.data.get(&key);
+            let is_over = match entry.map(|entry| &entry.value) {
                 Some(Value::Sorted(members)) => members.get(form.token) <= Some(&wall),
-                _ => false,
+                // It ends in this millisecond: nothing is left to be written first.
+                _ => entry.and_then(|entry| entry.expires).is_some_and(|at| at <= wall + 1),
             };
             it.has(&key, form.token) && !is_over
         };
