@@ -375,7 +375,7 @@ impl File {
 /// The text of a small file.
 fn read(path: &Path) -> Result<String, String> {
     let name = path.to_string_lossy();
-    // A folder may be named so; an address may not be shown.
+    // It looks like an address, which might contain a password.
     let name = if name.contains("://") { "***" } else { &*name };
     let failed = |error: std::io::Error| format!("{name}: {error}");
     let mut text = String::new();

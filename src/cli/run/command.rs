@@ -42,7 +42,7 @@ pub fn look(pid: Pid) -> io::Result<Change> {
 
 /// Reaps a child of this process if it has ended.
 pub fn reap(pid: Pid) {
-    // It may be nobody's child any more.
+    // Another process might have reaped it.
     let _ = waitid(Id::Pid(pid), WaitPidFlag::WNOHANG | WaitPidFlag::WEXITED);
 }
 

@@ -159,7 +159,7 @@ impl Family {
         }
     }
 
-    /// Whether the command's first process has ended, and nobody has reaped it.
+    /// Whether the command's first process is a zombie.
     pub fn has_command_ended(&self) -> bool {
         process(&self.command.to_string()).is_some_and(|it| !it.is_alive)
     }
@@ -170,8 +170,8 @@ impl Family {
         let _ = killpg(self.command, signal);
     }
 
-    /// Where a signal is sent that all of these get who live, and nobody else, once the command's
-    /// first group has got it.
+    /// The groups and processes to signal, so that exactly the living ones get the signal. The
+    /// command's first group has it already.
     fn targets(&self, all: &[Process], living: &[&Process]) -> Vec<Target> {
         let pids: HashSet<Pid> = living.iter().map(|it| it.pid).collect();
         let shared: HashSet<Pid> = all
@@ -236,8 +236,8 @@ fn has_living_child() -> bool {
     waitid(Id::All, flags | WaitPidFlag::__WALL) != Err(Errno::ECHILD)
 }
 
-/// Reaps the children of this process that have ended, except these: what has lost its parent is
-/// this process's child, and nobody else can reap it.
+/// Reaps the ended children of this process, except these. An orphan becomes a child of this
+/// process, so only this process can reap it.
 pub fn reap_orphans(except: &[Pid]) {
     for orphan in own_children().filter(|it| !it.is_alive && !except.contains(&it.pid)) {
         reap(orphan.pid);
