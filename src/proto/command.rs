@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::inspection::{Holding, Owned};
-use crate::outcome::ServerErrorKind;
+use crate::outcome::{ServerCommand, ServerErrorKind};
 use crate::resource::{Form, Resource};
 use crate::token::{LockToken, hex};
 use crate::validity::Ttl;
@@ -88,6 +88,8 @@ pub enum Command<'a> {
         counter: Counter<'a>,
         /// What the counter should have at least: not 1.
         proposal: u64,
+        /// What is tried first, in the same step.
+        trial: Option<TrialFirst<'a>>,
     },
     /// Raises a counter to `number` if the key holds `token`; never lowers it. Answers 1 if the key
     /// holds the token, else 0.
@@ -154,6 +156,31 @@ pub struct FormCommand<'a> {
     pub ttl: Ttl,
     /// What is checked in the same step, if that may create a key.
     pub marker: Option<FlushMarker<'a>>,
+    /// What is tried first, in the same step.
+    pub trial: Option<TrialFirst<'a>>,
+}
+
+/// A trial before a script's own work, in the same script. If a command is missing, the script ends
+/// there: the answer is [`Reply::Missing`], and nothing was written.
+#[derive(Debug, Clone, Copy)]
+pub struct TrialFirst<'a> {
+    /// A key that no client uses.
+    pub key: &'a [u8],
+    /// Which commands.
+    pub trial: Trial,
+}
+
+impl<'a> Command<'a> {
+    /// The same command with a trial before it, if it is one that has a trial.
+    #[cold]
+    pub(super) fn tried(mut self, key: &'a [u8], which: Trial) -> Command<'a> {
+        if let Command::AcquireFenced { trial, .. } | Command::Form(FormCommand { trial, .. }) =
+            &mut self
+        {
+            *trial = Some(TrialFirst { key, trial: which });
+        }
+        self
+    }
 }
 
 impl FormCommand<'_> {
@@ -548,6 +575,8 @@ pub enum Reply {
     Owned(Box<Owned>),
     /// A map: the server now speaks RESP3.
     Map,
+    /// The server lacks a command that a script tried. The script has changed nothing.
+    Missing(ServerCommand),
     /// An error.
     Error(ServerError),
 }

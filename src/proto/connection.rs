@@ -252,8 +252,12 @@ impl Engine {
                 self.stats.late_replies += u64::from(was_late);
                 return self.handle_raised(now, node, round, reply);
             }
-            Some(InFlight { request: Request::Try(trial), .. }) => {
-                return self.handle_tried(now, node, trial, reply);
+            Some(InFlight { request: Request::Trialled(round), .. }) => {
+                self.stats.late_replies += u64::from(was_late);
+                if !matches!(reply, Reply::Missing(_) | Reply::Error(_)) {
+                    self.nodes.trials.note(node, self.rounds[round].kind, self.rounds.claim(round));
+                }
+                return self.handle_answer(now, node, round, reply);
             }
             Some(InFlight { request: Request::HandOn(round), .. }) => {
                 self.stats.late_replies += u64::from(was_late);
@@ -411,6 +415,11 @@ impl Engine {
             self.handle_error(now, node, round, error);
             return None;
         }
+        if let (Reply::Missing(command), true) = (&reply, kind.is_acquisition()) {
+            // Nothing was set, so there is nothing to release (R11).
+            self.rounds[round].sent.remove(node);
+            return Some(NodeOutcome::MissingCommand(*command));
+        }
         if let (Reply::Owned(owned), true) = (&reply, kind.is_inspection()) {
             self.note_said(node, round, Said::Owned(owned.clone()));
             return Some(NodeOutcome::Held);
@@ -519,11 +528,12 @@ impl Engine {
             };
             is_late = true;
             self.nodes[node].note_timeout();
-            if let Request::Round(round) | Request::Raise(round) | Request::HandOn(round) = late {
+            if let Request::Round(round)
+            | Request::Trialled(round)
+            | Request::Raise(round)
+            | Request::HandOn(round) = late
+            {
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Reply));
-            }
-            if let Request::Try(trial) = late {
-                self.give_up_trial(now, node, trial);
             }
         }
         if is_late {

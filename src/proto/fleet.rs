@@ -39,7 +39,6 @@ pub(super) enum Outgoing {
     Probe(usize, ReleaseWith),
     /// That this client has seen the node's promoted server.
     Sight(usize),
-    Try(NodeSet, Trial),
     Time(NodeSet),
     Role(NodeSet),
     Round(NodeSet, usize),
@@ -153,7 +152,7 @@ impl Fleet {
             next_check_at: None,
             next_look_at: Moment::from_nanos(0),
             departed: Departed::default(),
-            trials: Trials::new(config.nodes()),
+            trials: Trials::default(),
             quarantines: 0,
             config,
         }
@@ -254,7 +253,7 @@ impl Fleet {
                 *other != node
             }
             Outgoing::Close(_) => true,
-            Outgoing::Try(nodes, _) | Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
+            Outgoing::Time(nodes) | Outgoing::Role(nodes) => {
                 nodes.remove(node);
                 !nodes.is_empty()
             }
@@ -521,6 +520,29 @@ impl Fleet {
             least <= nearest.saturating_mul(2).saturating_add(NEAR_SLACK_NANOS)
         });
         self.may_wait_at(node) && !self.nodes[node].is_quarantined(now) && is_near
+    }
+}
+
+/// Where a kind of lock was seen to work.
+impl Fleet {
+    /// Splits `nodes` by whether the commands of such a lock were seen to work there: returns one
+    /// group, with the trial that it needs, and puts the others back at the front of the queue.
+    #[inline]
+    pub(super) fn tried_alike(
+        &mut self,
+        nodes: NodeSet,
+        round: usize,
+        trial: Trial,
+    ) -> (NodeSet, Option<Trial>) {
+        let able = nodes.and(self.trials.able(trial));
+        if able.is_empty() {
+            return (nodes, Some(trial));
+        }
+        let others = nodes.without(able);
+        if !others.is_empty() {
+            self.outgoing.push_front(Outgoing::Round(others, round));
+        }
+        (able, None)
     }
 }
 

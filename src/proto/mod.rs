@@ -58,7 +58,7 @@ pub use crate::validity::Ttl;
 pub use command::{
     Channel, Command, Counter, Credentials, FlushMarker, FormCommand, FormStep, Grant, History,
     Push, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo, Sighting, Step, Tell,
-    Trial, Wait,
+    Trial, TrialFirst, Wait,
 };
 pub(crate) use form::rounds_at_once;
 pub(crate) use keep::Terms;
@@ -461,11 +461,6 @@ impl Engine {
                 | Outgoing::Watch(_, stand, _)
                 | Outgoing::TimeToLive(_, stand, _)
                     if self.is_wait_over(stand) => {}
-                Outgoing::Round(nodes, round) if !self.is_tried(nodes, round) => {
-                    if let Some((nodes, trial)) = self.try_first(nodes, round) {
-                        break Outgoing::Try(nodes, trial);
-                    }
-                }
                 outgoing => break outgoing,
             }
         };
@@ -489,11 +484,6 @@ impl Engine {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Sight);
                 Some(Action::Send { nodes, command: self.nodes[node].sight_command() })
             }
-            Outgoing::Try(nodes, trial) => {
-                let nodes = self.nodes.hand_out(now, nodes, Request::Try(trial));
-                let key = self.config.probe_key.as_bytes();
-                Some(Action::Send { nodes, command: Command::Try { key, trial } })
-            }
             Outgoing::Time(nodes) => {
                 let nodes = self.nodes.hand_out(now, nodes, Request::Time);
                 Some(Action::Send { nodes, command: Command::Time })
@@ -508,11 +498,20 @@ impl Engine {
                     true => self.nodes.release_alike(nodes, round),
                     false => (nodes, ReleaseWith::Script),
                 };
+                let trial = Trial::before(kind, self.rounds.claim(round));
+                let (nodes, trial) = match trial {
+                    Some(trial) => self.nodes.tried_alike(nodes, round, trial),
+                    None => (nodes, None),
+                };
                 let quarantined = self.nodes.quarantined_of(now, nodes);
                 if !quarantined.is_empty() {
                     self.rounds[round].uncounted.extend(quarantined);
                 }
-                let nodes = self.nodes.hand_out(now, nodes, Request::Round(round));
+                let request = match trial {
+                    Some(_) => Request::Trialled(round),
+                    None => Request::Round(round),
+                };
+                let nodes = self.nodes.hand_out(now, nodes, request);
                 let quarantine = self.config.quarantine;
                 let marker = self.config.flush_marker.as_ref();
                 let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
@@ -521,6 +520,10 @@ impl Engine {
                 let command = match claim.key.is_plain() {
                     true => claim.command(kind, with, marker, fence),
                     false => claim.form_command(kind, with, marker, self.intent_of(round)),
+                };
+                let command = match trial {
+                    Some(trial) => command.tried(self.config.probe_key.as_bytes(), trial),
+                    None => command,
                 };
                 Some(Action::Send { nodes, command })
             }
@@ -807,7 +810,6 @@ impl Engine {
         let sending = self.nodes.outgoing().iter().map(|outgoing| match outgoing {
             Outgoing::Round(nodes, _)
             | Outgoing::Raise(nodes, _)
-            | Outgoing::Try(nodes, _)
             | Outgoing::Time(nodes)
             | Outgoing::Role(nodes) => nodes.len(),
             Outgoing::Kill(..)

@@ -218,7 +218,7 @@ impl Engine {
     pub(super) fn release_everywhere(
         &mut self,
         now: Moment,
-        Held { claim, started, mut sent, was_granted }: Held,
+        Held { claim, started, sent, was_granted }: Held,
         hand: Hand,
         owner: Option<usize>,
     ) -> usize {
@@ -229,12 +229,6 @@ impl Engine {
         let round = self.rounds.start(now, Kind::Release, claim, owner);
         // An extra reference, because without an owner the last node's vote might free the round.
         self.rounds[round].references += 1;
-        // What waits for a trial would come behind the release.
-        for node in sent.and(self.nodes.trials.asked()).iter() {
-            if self.retract(node, token, was_granted) && !was_granted {
-                sent.remove(node);
-            }
-        }
         let ready = sent.and(self.nodes.open());
         let others = NodeSet::all(self.nodes.len()).without(ready);
         for node in others.iter() {

@@ -221,6 +221,7 @@ impl Claim {
             token: &self.token,
             ttl: self.ttl,
             marker,
+            trial: None,
         })
     }
 
@@ -240,7 +241,7 @@ impl Claim {
             Kind::Take => unreachable!("it has a command of its own"),
             Kind::AcquireFenced => {
                 let (counter, proposal) = fence();
-                Command::AcquireFenced { key, token, ttl, marker, counter, proposal }
+                Command::AcquireFenced { key, token, ttl, marker, counter, proposal, trial: None }
             }
             Kind::Extend => Command::Extend { key, token, ttl },
             Kind::Heal => Command::Heal { key, token, ttl, marker },

@@ -102,13 +102,26 @@ pub fn encode(command: &Command<'_>, out: &mut BytesMut) {
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             out.put_slice(b"\r\n");
         }
-        Command::AcquireFenced { key, token, ttl, marker: None, counter, proposal } => {
-            append_counted(out, &ACQUIRE_FENCED_HEAD, key, token, counter);
+        Command::AcquireFenced { key, token, ttl, marker: None, counter, proposal, trial } => {
+            let tried = trial.map(|trial| eval_head(9, &trial::before(trial, ACQUIRE_FENCED), 2));
+            let head = tried.as_deref().unwrap_or(&ACQUIRE_FENCED_HEAD);
+            append_counted(out, head, key, token, counter);
             append_word(out, decimal(ttl.as_millis().into(), &mut digits));
             append_bucket_and(out, counter, proposal);
         }
-        Command::AcquireFenced { key, token, ttl, marker: Some(marker), counter, proposal } => {
-            append_fenced_marked(out, (key, token, ttl.as_millis()), marker, counter, proposal);
+        Command::AcquireFenced {
+            key,
+            token,
+            ttl,
+            marker: Some(marker),
+            counter,
+            proposal,
+            trial,
+        } => {
+            let tried = trial.map(|trial| trial::before(trial, ACQUIRE_FENCED_MARKED));
+            let script = tried.as_deref().unwrap_or(ACQUIRE_FENCED_MARKED);
+            let claim = (key, token, ttl.as_millis());
+            append_fenced_marked(out, script, claim, marker, counter, proposal);
         }
         Command::Raise { key, token, counter, number } => {
             append_counted(out, &RAISE_HEAD, key, token, counter);
@@ -162,6 +175,7 @@ fn append_marked(
 
 fn append_fenced_marked(
     out: &mut BytesMut,
+    script: &str,
     (key, token, ttl_ms): (&[u8], &LockToken, u32),
     marker: FlushMarker<'_>,
     counter: Counter<'_>,
@@ -170,7 +184,7 @@ fn append_fenced_marked(
     let [mut ttl, mut quarantine, mut bucket, mut number] = [[0; 20]; 4];
     let words: [&[u8]; 11] = [
         b"EVAL",
-        ACQUIRE_FENCED_MARKED.as_bytes(),
+        script.as_bytes(),
         b"3",
         key,
         marker.key,
@@ -371,7 +385,15 @@ mod tests {
                     [b"EVAL", RAISE.as_bytes(), b"2", key, counter.key, text, buckets, number];
                 let pairs: [(Command<'_>, &[&[u8]]); 8] = [
                     (
-                        Command::AcquireFenced { key, token, ttl, marker: None, counter, proposal },
+                        Command::AcquireFenced {
+                            key,
+                            token,
+                            ttl,
+                            marker: None,
+                            counter,
+                            proposal,
+                            trial: None,
+                        },
                         &fenced,
                     ),
                     (Command::Raise { key, token, counter, number: proposal }, &raise),

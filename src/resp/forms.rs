@@ -3,6 +3,7 @@
 use bytes::{BufMut, BytesMut};
 
 use super::encode::{append_word, decimal, marker_millis};
+use super::trial;
 use crate::proto::{FormCommand, FormStep};
 use crate::resource::Form;
 
@@ -80,7 +81,7 @@ fn script(form: Form, step: FormStep, is_marked: bool) -> &'static str {
 #[cold]
 #[inline(never)]
 pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
-    let FormCommand { step, key, token, ttl, marker } = *command;
+    let FormCommand { step, key, token, ttl, marker, trial } = *command;
     let keys = command.keys();
     let [mut ttl_digits, mut extra_digits, mut quarantine, mut count] = [[0; 20]; 4];
     // Which slot; whether to heal; for how long an intent stands.
@@ -92,6 +93,8 @@ pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
     };
     let count = decimal((keys.len() + usize::from(marker.is_some())) as u64, &mut count);
     let script = script(key.form(), step, marker.is_some());
+    let tried = trial.map(|trial| trial::before(trial, script));
+    let script = tried.as_deref().unwrap_or(script);
     let mut words: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), count];
     words.extend(marker.map(|marker| marker.key));
     words.extend(keys.iter().map(Vec::as_slice));
@@ -124,7 +127,10 @@ mod tests {
         let token = LockToken::from_random([0xab; 20]);
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let mut out = BytesMut::new();
-        encode(&Command::Form(FormCommand { step, key, token: &token, ttl, marker }), &mut out);
+        encode(
+            &Command::Form(FormCommand { step, key, token: &token, ttl, marker, trial: None }),
+            &mut out,
+        );
         let text = String::from_utf8(out.to_vec()).unwrap();
         let (count, mut rest) = text.strip_prefix('*').unwrap().split_once("\r\n").unwrap();
         let mut words = Vec::new();

@@ -8,6 +8,7 @@ use redis_protocol::resp2::types::RangeFrame;
 use super::info::{replication, server_error, server_info};
 use super::resp3::{Protocol, map_length, verbatim, verbatim_length};
 use super::sighting::sighting;
+use super::trial::missing;
 use super::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::inspection::{Holding, Owned};
 use crate::outcome::ProtocolError;
@@ -168,7 +169,7 @@ pub(super) fn decode(frame: &[u8]) -> Result<Reply, ProtocolError> {
             if error.starts_with(b"EXECABORT") {
                 return Err(ProtocolError::Unexpected);
             }
-            Ok(Reply::Error(server_error(error)))
+            Ok(missing(error).map_or_else(|| Reply::Error(server_error(error)), Reply::Missing))
         }
         Ok(None) | Err(_) => Err(ProtocolError::Malformed),
     }

@@ -33,7 +33,7 @@ pub use reader::ReplyReader;
 pub use resp3::Protocol;
 pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
 #[cfg(feature = "testing")]
-pub(crate) use trial::TRIAL;
+pub(crate) use trial::{TRIAL, without_trial};
 
 /// The longest line of a reply: error messages are the longest lines that are expected.
 pub const LINE_BYTES_MAX: usize = 4 * 1024;

@@ -1,10 +1,14 @@
 //! The trial of the commands that scripts call.
 //!
 //! A server does not know which commands a script will call, and its error does not name the one
-//! that it lacks. So a script of its own calls each of them on a key that no client uses, in a form
-//! that changes nothing, and answers with the number of the first one that is missing.
+//! that it lacks. So each of them is called on a key that no client uses, in a form that changes
+//! nothing, and the answer is the number of the first one that is missing. For the handshake, a
+//! script of its own does that. For another kind of lock, the script that takes the first one does
+//! it before its own work, and ends with an error where one is missing.
 
 use std::sync::LazyLock;
+
+use std::fmt::Write;
 
 use bytes::{BufMut, BytesMut};
 
@@ -17,9 +21,27 @@ use super::forms::{
     TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
 };
 use crate::outcome::ServerCommand;
-use crate::proto::Trial;
+use crate::proto::{Trial, TrialFirst};
 
-pub(crate) const TRIAL: &str = include_str!("../scripts/trial.lua").trim_ascii_end();
+/// Whether the answer `r` says that the command is missing.
+macro_rules! is_missing {
+    () => {
+        include_str!("../scripts/missing.lua")
+    };
+}
+
+pub(crate) const TRIAL: &str = concat!(
+    include_str!("../scripts/trial.lua"),
+    is_missing!(),
+    include_str!("../scripts/trial_ends.lua"),
+)
+.trim_ascii_end();
+
+/// The beginning and the end of a trial in front of a script. Between them are the commands.
+const FIRST_BEGINS: &str = "local i,n,r=0,0,0\nwhile i<";
+const FIRST_ENDS: &str = concat!(is_missing!(), include_str!("../scripts/trial_goes_on.lua"));
+/// How the error begins that such a script ends with. The command's number follows.
+const MISSING: &[u8] = b"MUXLOCKMISSING ";
 
 static COMMANDS: LazyLock<[Vec<ServerCommand>; Trial::ALL.len()]> =
     LazyLock::new(|| Trial::ALL.map(commands));
@@ -112,6 +134,57 @@ pub(super) fn encode(key: &[u8], trial: Trial, out: &mut BytesMut) {
     out.put_slice(b"\r\n");
 }
 
+/// The text of a script with a trial before it.
+#[cold]
+pub(super) fn before(TrialFirst { key, trial }: TrialFirst<'_>, script: &str) -> String {
+    let commands = &COMMANDS[trial as usize];
+    let mut text = format!("{FIRST_BEGINS}{} do\ni=i+1\n", commands.len());
+    for (index, command) in (1..).zip(commands) {
+        let branch = if index == 1 { "if" } else { "elseif" };
+        let number = command.number();
+        // Writing to a text does not fail.
+        let _ = write!(text, "{branch} i=={index} then n={number} r=redis.pcall(");
+        for (index, word) in words(*command).iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let word = if word.is_empty() { key } else { word.as_bytes() };
+            let _ = write!(text, "{comma}\"{}\"", Quoted(word));
+        }
+        text.push_str(")\n");
+    }
+    text.push_str("end\n");
+    text.push_str(FIRST_ENDS);
+    text.push_str(script);
+    text
+}
+
+/// Bytes within a text of Lua.
+struct Quoted<'a>(&'a [u8]);
+
+impl std::fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| match byte {
+            b'"' | b'\\' => write!(f, "\\{}", char::from(*byte)),
+            b' '..=b'~' => f.write_char(char::from(*byte)),
+            other => write!(f, "\\{other:03}"),
+        })
+    }
+}
+
+/// The command that a script says is missing, if this error is how it says that.
+pub(super) fn missing(error: &[u8]) -> Option<ServerCommand> {
+    let number = std::str::from_utf8(error.strip_prefix(MISSING)?).ok()?;
+    ServerCommand::numbered(number.parse().ok()?)
+}
+
+/// The script without the trial before it, if there is one.
+#[cfg(feature = "testing")]
+pub(crate) fn without_trial(script: &[u8]) -> &[u8] {
+    let text = std::str::from_utf8(script).ok();
+    let after = text.filter(|text| text.starts_with(FIRST_BEGINS));
+    let after = after.and_then(|text| text.split_once(FIRST_ENDS));
+    after.map_or(script, |(_, script)| script.as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +240,28 @@ mod tests {
             let words = words(command);
             assert_eq!(words[0], command.to_string());
             assert!(Trial::ALL.iter().any(|it| COMMANDS[*it as usize].contains(&command)));
+        }
+    }
+
+    #[test]
+    fn trial_in_front_of_a_script_names_each_command() {
+        let trial = TrialFirst { key: b"k\"\\\n\xff", trial: Trial::Permits };
+        let text = before(trial, TAKE_SLOT[0]);
+        let commands = concat!(
+            "local i,n,r=0,0,0\nwhile i<3 do\ni=i+1\n",
+            "if i==1 then n=10 r=redis.pcall(\"TIME\")\n",
+            "elseif i==2 then n=9 r=redis.pcall(\"SET\",\"k\\\"\\\\\\010\\255\",\"v\",\"XX\",\"PX\",\"1\")\n",
+            "elseif i==3 then n=2 r=redis.pcall(\"EXISTS\",\"k\\\"\\\\\\010\\255\")\n",
+            "end\n",
+        );
+        assert_eq!(text, [commands, FIRST_ENDS, TAKE_SLOT[0]].concat());
+    }
+
+    #[test]
+    fn error_names_what_is_missing() {
+        assert_eq!(missing(b"MUXLOCKMISSING 9"), Some(ServerCommand::Set));
+        for other in ["MUXLOCKMISSING 0", "MUXLOCKMISSING 17", "MUXLOCKMISSING", "ERR 9", ""] {
+            assert_eq!(missing(other.as_bytes()), None, "{other}");
         }
     }
 

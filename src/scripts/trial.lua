@@ -1,8 +1,3 @@
 local i=1
 while ARGV[i] do
 local r=redis.pcall(unpack(ARGV,i+2,i+1+ARGV[i+1]))
-local e=type(r)=="table"and r["err"]
-if e and(string.find(e,"nknown",1,true)or not string.find(e," access ",1,true)and(string.find(e,"NOPERM",1,true)or string.find(e,"ACL failure",1,true)or string.find(e,"user executing",1,true)))then return tonumber(ARGV[i])end
-i=i+2+ARGV[i+1]
-end
-return 0

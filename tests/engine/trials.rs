@@ -1,11 +1,11 @@
-//! What is tried before the first lock of a kind (R32). Virtual time, scripted nodes.
+//! What is tried with the first lock of a kind (R32). Virtual time, scripted nodes.
 
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Reply, Trial};
 use muxlock::{
-    LockErrorKind, NodeOutcome, Phase, ProtocolError, Resource, ServerCommand, ServerErrorKind,
-    Unfit,
+    Done, LockErrorKind, NodeOutcome, Phase, ProtocolError, Resource, ServerCommand,
+    ServerErrorKind, Unfit,
 };
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
@@ -29,13 +29,12 @@ fn take(s: &mut Scenario, resource: Resource) {
     s.acquire_of(resource, TTL, Patience::OneRound);
 }
 
-/// The number by which a server names a command, as the scripts of shares call it.
-fn number_of(command: ServerCommand) -> Reply {
-    Reply::Integer(command as i64 + 1)
+fn first(trial: Trial, nodes: impl Into<Vec<usize>>, number: u32) -> Acted {
+    Acted::First(trial, nodes.into(), number)
 }
 
 #[test]
-fn first_lock_of_a_kind_waits_for_the_trial_of_its_commands() {
+fn first_lock_of_a_kind_is_taken_in_one_round_trip_with_its_trial() {
     let kinds = [
         (share(), Trial::Shares),
         (Resource::exclusive("r").unwrap(), Trial::Shares),
@@ -46,18 +45,14 @@ fn first_lock_of_a_kind_waits_for_the_trial_of_its_commands() {
     for (resource, trial) in kinds {
         let mut s = untried();
         take(&mut s, resource.clone());
-        assert_eq!(s.drain(), [Acted::Try(trial, ALL.to_vec())], "{resource:?}");
-        s.replies(0..2, NO);
-        assert_eq!(s.drain(), [Acted::Take(vec![0], 1), Acted::Take(vec![1], 1)]);
+        assert_eq!(s.drain(), [first(trial, ALL, 1)], "{resource:?}");
         s.replies(0..2, YES);
         let lease = s.acquired().unwrap();
         assert!(lease.is_valid_at(s.now));
-        // The third is sent it as soon as it has answered, and the next lock asks two at once.
-        s.reply(2, NO);
-        assert_eq!(s.drain(), [Acted::Take(vec![2], 1)], "{resource:?}");
         s.reply(2, YES);
+        assert_eq!(s.drain(), [], "the third has the lock without another call");
         s.engine.release(s.now, lease);
-        s.drain();
+        assert_eq!(s.drain(), [Acted::Release(ALL.to_vec(), 1)]);
         s.replies(ALL, YES);
         assert!(s.released().is_ok());
         take(&mut s, resource);
@@ -66,11 +61,30 @@ fn first_lock_of_a_kind_waits_for_the_trial_of_its_commands() {
 }
 
 #[test]
+fn first_fenced_lock_is_taken_with_its_trial() {
+    let mut s = untried();
+    let fenced = |s: &mut Scenario| {
+        let resource = Resource::new("r").unwrap();
+        s.engine.acquire_fenced(s.now, resource, TTL, Patience::OneRound).unwrap();
+    };
+    fenced(&mut s);
+    assert_eq!(s.drain(), [first(Trial::Fenced, ALL, 1)]);
+    s.replies(ALL, YES);
+    let lease = s.acquired().unwrap();
+    s.engine.release(s.now, lease);
+    s.drain();
+    s.replies(ALL, YES);
+    assert!(s.released().is_ok());
+    fenced(&mut s);
+    assert!(matches!(s.drain()[..], [Acted::Fenced(..)]));
+}
+
+#[test]
 fn what_is_missing_is_named_and_other_kinds_go_on() {
     let mut s = untried();
     take(&mut s, share());
     s.drain();
-    s.replies(0..2, number_of(ServerCommand::Zadd));
+    s.replies(0..2, Reply::Missing(ServerCommand::Zadd));
     let error = s.acquired().unwrap_err();
     assert_eq!(error.kind(), LockErrorKind::Unavailable);
     let missing = NodeOutcome::MissingCommand(ServerCommand::Zadd);
@@ -80,13 +94,14 @@ fn what_is_missing_is_named_and_other_kinds_go_on() {
         text.contains("ZADD is renamed or forbidden, and this kind of lock needs it"),
         "{text}"
     );
-    // Nothing was sent for it, so nothing is released.
-    s.reply(2, NO);
-    assert_eq!(s.drain(), []);
-    // The next one asks again: the right may have been granted.
+    // It is released where it may be, and nowhere else.
+    assert_eq!(s.drain(), [Acted::Release(vec![2], 1)]);
+    s.reply(2, YES);
+    s.reply(2, YES);
+    // The next one tries again: the right may have been granted.
     take(&mut s, share());
-    assert_eq!(s.drain(), [Acted::Try(Trial::Shares, vec![0, 1]), Acted::Take(vec![2], 2)]);
-    s.replies(0..2, number_of(ServerCommand::Zadd));
+    assert_eq!(s.drain(), [Acted::Take(vec![2], 2), first(Trial::Shares, [0, 1], 2)]);
+    s.replies(0..2, Reply::Missing(ServerCommand::Zadd));
     assert_eq!(s.acquired().unwrap_err().nodes()[1].outcome, missing);
     s.reply(2, YES);
     s.drain();
@@ -98,9 +113,7 @@ fn what_is_missing_is_named_and_other_kinds_go_on() {
     assert!(s.acquired().is_ok());
     // Another kind has its own trial, and so has another connection.
     take(&mut s, Resource::all(["a", "b"]).unwrap());
-    assert_eq!(s.drain(), [Acted::Try(Trial::Several, ALL.to_vec())]);
-    s.replies(ALL, NO);
-    s.drain();
+    assert_eq!(s.drain(), [first(Trial::Several, ALL, 4)]);
     s.replies(ALL, YES);
     assert!(s.acquired().is_ok());
     s.engine.handle_disconnected(s.now, 0, RESET);
@@ -110,90 +123,87 @@ fn what_is_missing_is_named_and_other_kinds_go_on() {
     s.connect(0);
     s.drain();
     take(&mut s, Resource::all(["c", "d"]).unwrap());
-    assert!(s.drain().contains(&Acted::Try(Trial::Several, vec![0])));
+    assert!(s.drain().contains(&first(Trial::Several, [0], 5)));
 }
 
+/// Nothing was set there. So a connection that ends then leaves nothing to release.
 #[test]
-fn lock_is_released_before_its_trial_is_answered_and_not_taken_after_that() {
+fn node_that_lacks_a_command_owes_nothing() {
     let mut s = untried();
     take(&mut s, share());
     s.drain();
-    s.replies(0..2, NO);
-    s.drain();
-    s.replies(0..2, YES);
-    let lease = s.acquired().unwrap();
-    s.engine.release(s.now, lease);
-    assert_eq!(s.drain(), [Acted::Release(ALL.to_vec(), 1)]);
+    s.replies(ALL, Reply::Missing(ServerCommand::Zadd));
+    assert!(s.acquired().is_err());
+    // The third had not answered when the attempt failed.
+    assert_eq!(s.drain(), [Acted::Release(vec![2], 1)]);
     s.reply(2, NO);
-    assert_eq!(s.drain(), [], "it would be taken behind its release");
-    s.replies(0..2, YES);
-    s.reply(2, NO);
-    assert!(s.released().is_ok());
+    assert_eq!(s.engine.unanswered(), 0);
 }
 
-/// The answer to one kind's trial says nothing of another kind that waits on the same node.
+/// A refusal shows the same as a grant: all commands were tried before.
 #[test]
-fn trial_that_fails_ends_no_wait_of_another_kind() {
+fn every_answer_that_is_no_error_ends_the_trials_of_a_kind() {
+    for reply in [NO, Reply::Integer(7)] {
+        let mut s = untried();
+        take(&mut s, share());
+        s.drain();
+        s.replies(ALL, reply.clone());
+        assert_eq!(s.acquired().unwrap_err().kind(), LockErrorKind::Contended);
+        assert_eq!(s.drain(), [Acted::Release(ALL.to_vec(), 1)]);
+        s.replies(ALL, NO);
+        take(&mut s, Resource::exclusive("other").unwrap());
+        assert_eq!(s.drain(), [Acted::Take(ALL.to_vec(), 2)], "{reply:?}");
+    }
+}
+
+/// Both are sent before the first answer.
+#[test]
+fn two_first_locks_of_a_kind_are_both_tried() {
     let mut s = untried();
     take(&mut s, share());
-    assert_eq!(s.drain(), [Acted::Try(Trial::Shares, ALL.to_vec())]);
-    take(&mut s, Resource::all(["a", "b"]).unwrap());
-    assert_eq!(s.drain(), [Acted::Try(Trial::Several, ALL.to_vec())]);
-    s.replies(ALL, number_of(ServerCommand::Zadd));
-    let error = s.acquired().unwrap_err();
-    assert_eq!(error.nodes()[0].outcome, NodeOutcome::MissingCommand(ServerCommand::Zadd));
-    assert_eq!(s.drain(), []);
-    s.replies(ALL, NO);
-    let takes = ALL.map(|node| Acted::Take(vec![node], 2));
-    assert_eq!(s.drain(), takes);
+    take(&mut s, Resource::shared("other").unwrap());
+    assert_eq!(s.drain(), [first(Trial::Shares, ALL, 1), first(Trial::Shares, ALL, 2)]);
     s.replies(ALL, YES);
-    assert!(s.acquired().is_ok());
-}
-
-/// The take waited for the connection, and so its trial begins only when the release is due.
-#[test]
-fn take_that_was_not_tried_is_not_sent_behind_its_release() {
-    let mut s = Scenario::new(3);
-    s.is_tried = false;
-    s.engine.connect(s.now);
-    s.drain();
-    (0..2).for_each(|node| s.connect(node));
-    take(&mut s, share());
-    s.drain();
-    s.replies(0..2, NO);
-    s.drain();
-    s.replies(0..2, YES);
-    let lease = s.acquired().unwrap();
-    s.connect(2);
-    s.engine.release(s.now, lease);
-    let acted = s.drain();
-    assert_eq!(acted, [Acted::Release(ALL.to_vec(), 1)]);
     s.replies(ALL, YES);
-    assert!(s.released().is_ok());
-    assert_eq!(s.drain(), []);
+    let ended = [s.done(), s.done()];
+    assert!(ended.iter().all(|done| matches!(done, Some(Done::Acquired(Ok(_))))));
 }
 
 #[test]
-fn trial_without_an_answer_is_asked_again() {
+fn late_answer_is_as_good_and_its_lock_is_released() {
     let mut s = untried();
     take(&mut s, share());
     s.drain();
     s.pass(NODE_TIMEOUT);
     let error = s.acquired().unwrap_err();
     assert_eq!(error.nodes()[0].outcome, NodeOutcome::TimedOut(Phase::Reply));
-    assert_eq!(s.drain(), []);
-    take(&mut s, share());
-    assert_eq!(s.drain(), [Acted::Try(Trial::Shares, ALL.to_vec())]);
-    // The first answer is as good as the second.
-    s.replies(ALL, NO);
-    assert_eq!(s.drain().len(), 3);
-    s.replies(ALL, NO);
+    assert_eq!(s.drain(), [Acted::Release(ALL.to_vec(), 1)]);
     s.replies(ALL, YES);
-    assert!(s.acquired().is_ok());
+    s.replies(ALL, YES);
+    take(&mut s, share());
+    assert_eq!(s.drain(), [Acted::Take(ALL.to_vec(), 2)]);
+}
+
+/// It may have been taken, so it is released on the next connection.
+#[test]
+fn first_lock_that_is_lost_with_its_connection_is_owed() {
+    let mut s = untried();
+    take(&mut s, share());
+    s.drain();
+    s.engine.handle_disconnected(s.now, 0, RESET);
+    s.replies(1..3, NO);
+    assert!(s.acquired().is_err());
+    s.drain();
+    s.replies(1..3, NO);
+    s.pass(Duration::from_secs(1));
+    s.engine.connect(s.now);
+    s.drain();
+    s.connect(0);
+    assert!(s.drain().contains(&Acted::Release(vec![0], 1)));
 }
 
 #[test]
-fn error_of_a_trial_is_the_vote_and_says_nothing_for_later() {
+fn error_of_a_first_lock_is_the_vote_and_the_next_one_tries_again() {
     let mut s = untried();
     take(&mut s, share());
     s.drain();
@@ -202,21 +212,26 @@ fn error_of_a_trial_is_the_vote_and_says_nothing_for_later() {
     assert_eq!(error.nodes()[0].outcome, NodeOutcome::Server(ServerErrorKind::Busy));
     s.reply(2, NO);
     s.drain();
+    s.replies(ALL, NO);
     take(&mut s, share());
-    assert_eq!(s.drain()[0], Acted::Try(Trial::Shares, vec![0, 1]));
+    assert_eq!(s.drain(), [Acted::Take(vec![2], 2), first(Trial::Shares, [0, 1], 2)]);
 }
 
+/// Only what takes a lock has a trial.
 #[test]
-fn answer_that_names_no_command_ends_the_connection() {
-    for reply in [Reply::Integer(-1), Reply::Integer(17), Reply::Ok, Reply::Nil] {
-        let mut s = untried();
-        take(&mut s, share());
-        s.drain();
-        s.replies(0..2, reply.clone());
-        let error = s.acquired().unwrap_err();
-        let unexpected = NodeOutcome::Protocol(ProtocolError::Unexpected);
-        assert_eq!(error.nodes()[0].outcome, unexpected, "{reply:?}");
-    }
+fn release_that_is_answered_with_a_missing_command_ends_the_connection() {
+    let mut s = untried();
+    take(&mut s, share());
+    s.drain();
+    s.replies(ALL, YES);
+    let lease = s.acquired().unwrap();
+    s.engine.release(s.now, lease);
+    s.drain();
+    s.reply(0, Reply::Missing(ServerCommand::Zrem));
+    assert_eq!(s.drain(), [Acted::Close(0)]);
+    let status = s.engine.nodes().next().unwrap();
+    let unexpected = NodeOutcome::Protocol(ProtocolError::Unexpected);
+    assert_eq!(status.last_failure, Some(unexpected));
 }
 
 /// What every lock needs is tried by the handshake, and named.
@@ -229,7 +244,7 @@ fn server_without_a_command_of_every_lock_is_unfit() {
         s.engine.handle_connected(s.now, 0);
         s.drain();
         (0..7).for_each(|_| assert!(s.greet_once(0)));
-        s.greet_with(0, number_of(command));
+        s.greet_with(0, Reply::Integer(command as i64 + 1));
         let status = s.engine.nodes().next().unwrap();
         let unfit = NodeOutcome::Unfit(Unfit::MissingCommand(command));
         assert_eq!(status.last_failure, Some(unfit));

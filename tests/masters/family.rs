@@ -24,10 +24,9 @@ pub(crate) fn other(masters: &Masters) -> Redlock {
     all_ready(&patient(masters.urls()))
 }
 
-/// Each master has what the client holds: the first lock of a kind waits for a trial there, and is
-/// sent when somebody reads its answer.
-fn settled(redlock: &Redlock) {
-    soon("all is answered", || redlock.nodes().iter().all(|node| node.in_flight == 0));
+/// Each master has as many keys: a lock is held when most have it, and the others are about to.
+fn settled(masters: &Masters, keys: u64) {
+    soon("each has it", || masters.iter().all(|master| master.dbsize().unwrap() >= keys));
 }
 
 pub(crate) fn ask(master: &Master, words: &[&str]) -> Value {
@@ -47,9 +46,7 @@ fn set_takes_all_or_none() {
     let other = other(&masters);
     let set = redlock.try_lock_all(["b", "a", "c", "a"], TTL).unwrap();
     assert_eq!(set.resource(), &Resource::all(NAMES).unwrap());
-    let has_it = |master: &Master| master.value_of(NAMES[0].as_bytes()).unwrap().is_some();
-    settled(&redlock);
-    assert!(masters.iter().all(has_it));
+    settled(&masters, 3);
     for name in NAMES {
         assert!(other.try_lock(name, TTL).unwrap_err().is_contended());
         for master in masters.iter() {
@@ -111,9 +108,7 @@ fn one_resource_is_a_plain_lock() {
 fn part_of_a_set_is_not_extended() {
     let (masters, redlock) = start(3);
     let mut set = redlock.try_lock_all(NAMES, TTL).unwrap();
-    let has_it = |master: &Master| master.value_of(NAMES[0].as_bytes()).unwrap().is_some();
-    settled(&redlock);
-    assert!(masters.iter().all(has_it));
+    settled(&masters, 3);
     set.extend(2 * TTL).unwrap();
     set.extend(TTL).unwrap();
     for master in masters.iter() {
@@ -226,7 +221,7 @@ fn share_ends_by_itself() {
 fn waiting_writer_holds_new_readers_off() {
     let (masters, redlock) = start(3);
     let reader = redlock.try_read("a", TTL).unwrap();
-    settled(&redlock);
+    settled(&masters, 1);
     assert!(redlock.try_write("a", TTL).unwrap_err().is_contended());
     assert!(masters.iter().all(|it| it.value_of(b"a:intent").unwrap().is_none()));
     let other = other(&masters);
@@ -339,7 +334,7 @@ fn every_form_is_handed_over() {
         redlock.semaphore("s", 2).unwrap().try_acquire(TTL).unwrap(),
         share,
     ];
-    settled(&redlock);
+    settled(&masters, 7);
     for lock in locks {
         let (resource, text) =
             (lock.resource().clone(), lock.into_parts().to_secret_text().unwrap());
@@ -439,7 +434,7 @@ fn every_form_excludes_other_makes_and_is_excluded() {
     for theirs in OTHERS {
         for (kind, take) in kinds.iter().enumerate() {
             let lock = take(&redlock).unwrap();
-            settled(&redlock);
+            settled(&masters, 1);
             for master in masters.iter() {
                 let refused =
                     master.query(&theirs.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());

@@ -41,7 +41,7 @@ fn value_is_in_the_key_and_excludes_other_makes() {
     let lock = redlock.try_lock_as("a", "mine", TTL).unwrap();
     assert_eq!(lock.resource(), &Resource::with_value("a", "mine").unwrap());
     assert_eq!(lock.resource().as_bytes(), b"a");
-    // The first lock of a kind comes after a trial of its commands.
+    // It is held when two have it.
     soon("all have it", || values(&masters) == vec![Some(b"mine".to_vec()); 3]);
     for master in masters.iter() {
         for value in ["mine", "theirs"] {

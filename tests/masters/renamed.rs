@@ -7,8 +7,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use muxlock::testing::Master;
-use muxlock::{LockError, LockErrorKind, NodeOutcome, Redlock};
+use muxlock::testing::{Master, Masters, Value};
+use muxlock::{LockError, LockErrorKind, LockGuard, NodeOutcome, Redlock};
 use testbed::{TTL, all_ready, patient, soon};
 
 use crate::cli::{muxlock, run};
@@ -99,6 +99,67 @@ fn every_command_of_every_script_is_missed_before_a_lock_is_held() {
             let left = master.query(&[b"EXISTS", key.as_bytes()]);
             let is_left = matches!(left, Ok(muxlock::testing::Value::Integer(1)));
             assert!(!is_left, "{name}: {key} is left");
+        }
+    }
+}
+
+/// The user may call all but one command. The kinds that need it name it and write nothing; once
+/// the user may call it, they work on the same connection.
+#[test]
+fn every_command_that_is_forbidden_is_missed_before_anything_is_written() {
+    let master = Master::start().unwrap();
+    let tell = |words: &[&str]| {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        assert_eq!(master.query(&words).unwrap(), Value::Status("OK".into()));
+    };
+    for (kind, needs, take) in KINDS {
+        for name in needs {
+            tell(&["ACL", "SETUSER", "locker", "reset", "on", "nopass", "~*", "&*", "+@all"]);
+            tell(&["ACL", "SETUSER", "locker", &format!("-{name}")]);
+            let redlock = all_ready(&patient([format!("redis://locker:any@{}", master.addr())]));
+            let error = take(&redlock).unwrap_or_else(|| panic!("{name}: a {kind} was held"));
+            let outcome = error.nodes()[0].outcome;
+            assert!(
+                matches!(outcome, NodeOutcome::MissingCommand(missing) if missing.name() == *name),
+                "{name}, {kind}: {error}"
+            );
+            assert_eq!(master.dbsize().unwrap(), 0, "{kind}, {name}");
+            tell(&["ACL", "SETUSER", "locker", &format!("+{name}")]);
+            assert!(take(&redlock).is_none(), "{kind}, {name}");
+            assert_eq!(redlock.shutdown(TTL), 0);
+            master.query(&[b"DEL", b"muxlock:fence"]).unwrap();
+            assert_eq!(master.dbsize().unwrap(), 0, "{kind}, {name}");
+        }
+    }
+}
+
+/// Each master is sent one command for it, and has it without another call of the client.
+#[test]
+fn first_lock_of_each_kind_reaches_all_masters_in_one_round_trip() {
+    let masters = Masters::start(3).unwrap_or_else(|error| panic!("{error}"));
+    type Take = fn(&Redlock) -> LockGuard;
+    let kinds: [Take; 5] = [
+        |it| it.try_lock_all(["a", "b"], TTL).unwrap(),
+        |it| it.semaphore("a", 2).unwrap().try_acquire(TTL).unwrap(),
+        |it| it.try_read("a", TTL).unwrap(),
+        |it| it.try_write("a", TTL).unwrap(),
+        |it| it.try_lock_as("a", "mine", TTL).unwrap(),
+    ];
+    let evals = || -> Vec<u64> {
+        masters.iter().map(|master| master.command_calls("eval").unwrap()).collect()
+    };
+    for (kind, take) in kinds.into_iter().enumerate() {
+        let redlock = all_ready(&patient(masters.urls()));
+        for number in ["first", "second"] {
+            let before = evals();
+            let lock = take(&redlock);
+            // No call of the client meanwhile.
+            soon("all have it", || masters.iter().all(|master| master.dbsize().unwrap() > 0));
+            let sent: Vec<u64> = evals().iter().zip(before).map(|(now, then)| now - then).collect();
+            assert_eq!(sent, [1; 3], "kind {kind}, {number}");
+            assert!(lock.unlock().unwrap().was_held());
+            let is_empty = |master: &Master| master.dbsize().unwrap() == 0;
+            soon("nothing is left", || masters.iter().all(is_empty));
         }
     }
 }

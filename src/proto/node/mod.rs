@@ -182,7 +182,7 @@ impl Node {
         let InFlight { request, sent_at } = asked;
         match request {
             Request::Round(_)
-            | Request::Try(_)
+            | Request::Trialled(_)
             | Request::Raise(_)
             | Request::HandOn(_)
             | Request::QueueUp(_)

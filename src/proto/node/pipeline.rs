@@ -8,7 +8,6 @@ use super::{Ability, Node, State, Step};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::command::ReleaseWith;
-use crate::proto::command::Trial;
 use crate::proto::fifo::Fifo;
 use crate::proto::round::{Lost, Vote};
 use crate::proto::{ROUNDS_USUAL, smooth};
@@ -35,6 +34,8 @@ const LATENCY_SAMPLES_MIN: u32 = 16;
 pub(crate) enum Request {
     Handshake(Step),
     Round(usize),
+    /// The same, with a trial of the commands of this kind of lock before it.
+    Trialled(usize),
     /// A fenced round's raise.
     Raise(usize),
     Time,
@@ -44,8 +45,6 @@ pub(crate) enum Request {
     Probe(ReleaseWith),
     /// That this client has seen the promoted server (R33).
     Sight,
-    /// Whether the server has the commands of a kind of lock.
-    Try(Trial),
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
     /// Whether clients can wait on this connection.
@@ -71,7 +70,7 @@ impl Request {
     /// The round whose command it is.
     fn round(self) -> Option<usize> {
         match self {
-            Request::Round(round) => Some(round),
+            Request::Round(round) | Request::Trialled(round) => Some(round),
             _ => None,
         }
     }
@@ -79,7 +78,8 @@ impl Request {
     /// The round that loses it with the connection, and what it loses.
     fn lost(self) -> Option<(usize, Lost)> {
         match self {
-            Request::Round(round) | Request::HandOn(round) => Some((round, Lost::Sent)),
+            Request::Round(round) | Request::Trialled(round) => Some((round, Lost::Sent)),
+            Request::HandOn(round) => Some((round, Lost::Sent)),
             Request::Raise(round) => Some((round, Lost::Raise)),
             _ => None,
         }

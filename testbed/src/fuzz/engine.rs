@@ -11,7 +11,7 @@ use muxlock::proto::{
 };
 use muxlock::{
     Cancelled, Done, Heal, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId,
-    Redlock, ReleaseWith, Resource, RestartGuard, ServerErrorKind,
+    Redlock, ReleaseWith, Resource, RestartGuard, ServerCommand, ServerErrorKind,
 };
 
 use crate::memory::{About, Asked, Counted};
@@ -500,6 +500,9 @@ impl World {
             10 => error(ServerErrorKind::Auth),
             11 => error(ServerErrorKind::WrongType),
             12 => Reply::Nil,
+            13 if matches!(asked, Asked::Take(_) | Asked::Fenced(..)) => {
+                Reply::Missing(ServerCommand::Time)
+            }
             13 => Reply::Status,
             14 => Reply::Integer(2),
             _ => {

@@ -28,8 +28,8 @@ pub enum Acted {
     Hello(usize),
     /// The handshake's last command.
     Probe(usize),
-    /// The trial of a kind of lock.
-    Try(Trial, Vec<usize>),
+    /// The first lock of a kind, with the trial before it.
+    First(Trial, Vec<usize>, u32),
     /// A look at the clocks.
     Time(Vec<usize>),
     /// A look at the roles.
@@ -388,6 +388,12 @@ impl Scenario {
                 if let Command::Wait(Wait::Subscribe { channel }) = &command {
                     self.channel = channel.as_bytes().to_vec();
                 }
+                if let Some(trial) = trial_before(&command) {
+                    let (Asked::Take(token) | Asked::Fenced(token, _)) = asked else {
+                        unreachable!("{asked:?} has no trial");
+                    };
+                    return Some(Acted::First(trial, nodes, number(token)));
+                }
                 if !is_of_a_handshake(asked) {
                     return Some(sent(nodes, asked));
                 }
@@ -507,10 +513,9 @@ fn is_of_a_handshake(asked: Asked) -> bool {
         | Asked::Info(_)
         | Asked::Time
         | Asked::Sighting
-        | Asked::Try(Trial::Plain | Trial::Marked) => true,
+        | Asked::Try(_) => true,
         Asked::Probe(_)
         | Asked::Sight
-        | Asked::Try(_)
         | Asked::Kill(_)
         | Asked::Set(_)
         | Asked::Fenced(..)
@@ -524,11 +529,23 @@ fn is_of_a_handshake(asked: Asked) -> bool {
     }
 }
 
+/// The trial before a command's own work.
+fn trial_before(command: &Command<'_>) -> Option<Trial> {
+    match command {
+        Command::AcquireFenced { trial, .. } | Command::Form(FormCommand { trial, .. }) => {
+            trial.map(|first| first.trial)
+        }
+        _ => None,
+    }
+}
+
+/// Tokens are counted in the order in which they were drawn.
+fn number(token: LockToken) -> u32 {
+    let hex = std::str::from_utf8(&token.as_bytes()[..8]).expect("tokens are text");
+    u32::from_str_radix(hex, 16).expect("tokens are hexadecimal")
+}
+
 fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
-    let number = |token: LockToken| {
-        let hex = std::str::from_utf8(&token.as_bytes()[..8]).expect("tokens are text");
-        u32::from_str_radix(hex, 16).expect("tokens are hexadecimal")
-    };
     match asked {
         Asked::Set(token) => Acted::Set(nodes, number(token)),
         Asked::Fenced(token, proposal) => Acted::Fenced(nodes, number(token), proposal),
@@ -539,7 +556,6 @@ fn sent(nodes: Vec<usize>, asked: Asked) -> Acted {
         Asked::Release(token, ReleaseWith::Script) => Acted::Release(nodes, number(token)),
         Asked::Release(token, with) => Acted::ReleaseWith(with, nodes, number(token)),
         Asked::Probe(with) => Acted::TryOut(with, nodes[0]),
-        Asked::Try(trial) => Acted::Try(trial, nodes),
         Asked::Kill(connection) => Acted::Kill(nodes[0], connection),
         Asked::Inspect => Acted::Inspect(nodes),
         Asked::Wait(Waits::HandOn(token, tell)) => Acted::HandOn(nodes[0], number(token), tell),

@@ -122,8 +122,6 @@ pub struct Held {
 pub struct Checker {
     pub attempts: BTreeMap<[u8; 40], Attempt>,
     pub held: Vec<Held>,
-    /// The clients' nodes that were asked for their commands.
-    pub tried: BTreeSet<(usize, usize)>,
 }
 
 /// A majority, by this file's own arithmetic.

@@ -118,7 +118,7 @@ pub fn form<'a>(words: &[&'a [u8]]) -> Option<Form<'a>> {
 
 /// The command of a plain lock that is the same for checks.
 pub fn as_plain<'a>(command: &Command<'a>) -> Command<'a> {
-    let Command::Form(FormCommand { step, key, token, ttl, marker }) = *command else {
+    let Command::Form(FormCommand { step, key, token, ttl, marker, .. }) = *command else {
         return *command;
     };
     let key = key.as_bytes();

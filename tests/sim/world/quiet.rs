@@ -82,7 +82,6 @@ impl World {
             self.now += IDLE;
             let ready = self.ready(client);
             let known: BTreeSet<_> = self.checker.attempts.keys().copied().collect();
-            self.checker.tried.clear();
             self.acquire(client, 0, self.plan.max_ttl, None);
             self.wake_client(client, self.now);
             while self.violation.is_none() && self.step() {}
@@ -95,11 +94,7 @@ impl World {
                 let failure = status.and_then(|status| status.last_failure);
                 matches!(failure, Some(NodeOutcome::Unfit(_)))
             };
-            // Before the first lock of a kind, it is asked for its commands, and the lock may be
-            // given up before it has answered.
-            let is_asked = |slot: usize| {
-                sent & (1 << slot) != 0 || self.checker.tried.contains(&(client, slot))
-            };
+            let is_asked = |slot: usize| sent & (1 << slot) != 0;
             let is_lost =
                 |it: &&(usize, usize)| !is_asked(it.0) || !still.contains(it) && !is_unfit(it.0);
             if let Some((slot, _)) = ready.iter().find(is_lost) {

@@ -412,9 +412,6 @@ impl World {
                             let told = it.told;
                             nodes.iter().for_each(|slot| it.looks[slot].role_at = Some(told));
                         }
-                        Command::Try { .. } => {
-                            self.checker.tried.extend(nodes.iter().map(|slot| (client, slot)));
-                        }
                         Command::Wait(Wait::Hello) => {
                             for slot in nodes.iter() {
                                 it.slots[slot].reader.speak(Protocol::Resp3);

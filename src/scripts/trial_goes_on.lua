@@ -1,0 +1,2 @@
+return redis.error_reply("MUXLOCKMISSING "..n)end
+end
