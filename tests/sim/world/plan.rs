@@ -169,7 +169,7 @@ impl Plan {
         }
         // The longest command must fit.
         let forms = choices.chance(400);
-        let small = if fenced == 0 && !forms { 1_000 } else { 1_400 };
+        let small = if fenced == 0 && !forms { 1_000 } else { 2_600 };
         let hands_over = choices.chance(450);
         let machine = |client| if hands_over && choices.chance(700) { 0 } else { client };
         let machines = (0..clients).map(machine).collect();
