@@ -165,7 +165,7 @@ pub struct FormCommand<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct TrialFirst<'a> {
     /// A key that no client uses.
-    pub key: &'a [u8],
+    pub key: &'a Resource,
     /// Which commands.
     pub trial: Trial,
 }
@@ -173,7 +173,7 @@ pub struct TrialFirst<'a> {
 impl<'a> Command<'a> {
     /// The same command with a trial before it, if it is one that has a trial.
     #[cold]
-    pub(super) fn tried(mut self, key: &'a [u8], which: Trial) -> Command<'a> {
+    pub(super) fn tried(mut self, key: &'a Resource, which: Trial) -> Command<'a> {
         if let Command::AcquireFenced { trial, .. } | Command::Form(FormCommand { trial, .. }) =
             &mut self
         {

@@ -522,7 +522,7 @@ impl Engine {
                     false => claim.form_command(kind, with, marker, self.intent_of(round)),
                 };
                 let command = match trial {
-                    Some(trial) => command.tried(self.config.probe_key.as_bytes(), trial),
+                    Some(trial) => command.tried(&self.config.probe_key, trial),
                     None => command,
                 };
                 Some(Action::Send { nodes, command })

@@ -146,7 +146,7 @@ pub(super) fn before(TrialFirst { key, trial }: TrialFirst<'_>, script: &str) ->
         let _ = write!(text, "{branch} i=={index} then n={number} r=redis.pcall(");
         for (index, word) in words(*command).iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            let word = if word.is_empty() { key } else { word.as_bytes() };
+            let word = if word.is_empty() { key.as_bytes() } else { word.as_bytes() };
             let _ = write!(text, "{comma}\"{}\"", Quoted(word));
         }
         text.push_str(")\n");
@@ -188,6 +188,7 @@ pub(crate) fn without_trial(script: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::Resource;
 
     /// The scripts of the queue are tried in another way: without them, clients wait in another
     /// way.
@@ -245,7 +246,8 @@ mod tests {
 
     #[test]
     fn trial_in_front_of_a_script_names_each_command() {
-        let trial = TrialFirst { key: b"k\"\\\n\xff", trial: Trial::Permits };
+        let key = Resource::new(b"k\"\\\n\xff").unwrap();
+        let trial = TrialFirst { key: &key, trial: Trial::Permits };
         let text = before(trial, TAKE_SLOT[0]);
         let commands = concat!(
             "local i,n,r=0,0,0\nwhile i<3 do\ni=i+1\n",

@@ -1,6 +1,6 @@
 //! What must be true: checked after every event, or where the rule has its natural place.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use muxlock::LockToken;
 use muxlock::proto::NodeSet;

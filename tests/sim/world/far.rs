@@ -6,7 +6,7 @@ use muxlock::{Lease, Resource};
 
 use super::World;
 use super::clock::{MILLI, SECOND};
-use super::plan::Class;
+use super::plan::{COMMAND_BYTES_MAX, Class};
 use super::queue::Event;
 use super::rare::Rare;
 
@@ -47,6 +47,7 @@ impl World {
         }
         let writer = self.choices.below(self.clients.len() as u32) as usize;
         let way = timeout / WAYS_PER_TIMEOUT;
+        self.plan.wire.buffer = self.plan.wire.buffer.max(COMMAND_BYTES_MAX);
         self.timeline.note(self.now, || format!("client {writer} is far away"));
         self.far = Some(Far { writer, way, alone: ALONE, since: 0, is_in: false });
         self.far_turn(writer);

@@ -12,6 +12,9 @@ use super::clock::MILLI;
 use super::faults::Fault;
 use super::server::Make;
 
+/// The longest command: the first lock of a kind, with its trial.
+pub const COMMAND_BYTES_MAX: usize = 2_600;
+
 /// The clock drift that clients allow for; no clock here is off by more than half of it.
 const DRIFT_FACTOR: f64 = 0.01;
 const PPM_MAX: i32 = 5_000;
@@ -169,7 +172,7 @@ impl Plan {
         }
         // The longest command must fit.
         let forms = choices.chance(400);
-        let small = if fenced == 0 && !forms { 1_000 } else { 2_600 };
+        let small = if fenced == 0 && !forms { 1_000 } else { COMMAND_BYTES_MAX };
         let hands_over = choices.chance(450);
         let machine = |client| if hands_over && choices.chance(700) { 0 } else { client };
         let machines = (0..clients).map(machine).collect();
