@@ -311,7 +311,9 @@ impl World {
         let Some(free_at) = line.free_at else {
             return;
         };
-        let from = free_at.max(it.paused_until).max(it.forgotten_until).max(line.lacked_at);
+        // Who found too few nodes that vote is in no queue, and asks again after a delay (W1, R9).
+        let asks_at = line.lacked_at + 2 * self.plan.retry_most;
+        let from = free_at.max(it.paused_until).max(it.forgotten_until).max(asks_at);
         if now <= from + PROMPT_BASE + PROMPT_WAYS * way {
             return;
         }
