@@ -8,6 +8,7 @@ use mio::Token;
 use super::driver::{Connection, Driver};
 use super::socket::{Received, Socket, Stage};
 use crate::config::Target;
+use crate::moment::Moment;
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::Phase;
 
@@ -22,9 +23,15 @@ pub(super) struct Beside {
     /// The index of its address, modulo their number.
     address: usize,
     is_asked: bool,
+    opened_at: Moment,
 }
 
 impl Beside {
+    /// Whether its answer says something about a silence since then.
+    fn is_of(&self, silent_since: Option<Moment>) -> bool {
+        silent_since.is_none_or(|since| self.opened_at > since)
+    }
+
     /// Goes on. Returns whether the server has answered.
     fn proceed(&mut self) -> io::Result<bool> {
         #[cfg_attr(not(feature = "tls-no-provider"), expect(unused_mut))]
@@ -69,8 +76,8 @@ impl Connection {
 }
 
 impl Driver {
-    /// Opens a second connection, unless there is one that may still answer.
-    pub(super) fn open_beside(&mut self, node: usize) {
+    /// Opens a second connection, unless there is one of this silence that may still answer.
+    pub(super) fn open_beside(&mut self, node: usize, silent_since: Option<Moment>) {
         let connection = &mut self.nodes[node];
         if connection.is_choosing() {
             return self.open_next(node);
@@ -82,15 +89,14 @@ impl Driver {
         if let Some(mut beside) = connection.beside.take() {
             // An answer that waits there is older than this silence.
             let is_waiting = matches!(beside.proceed(), Ok(false)) && beside.socket.connected;
-            if is_waiting && connection.addresses.len() <= 1 {
+            let is_kept = is_waiting && beside.is_of(silent_since);
+            if is_kept && connection.addresses.len() <= 1 {
                 connection.beside = Some(beside);
                 return;
             }
             address = beside.address.wrapping_add(1);
         }
-        let opened = self.dial(node, address);
-        self.nodes[node].beside =
-            opened.ok().map(|socket| Beside { socket, address, is_asked: false });
+        self.nodes[node].beside = self.dial_beside(node, address);
     }
 
     /// Begins with the name's next address, while the present one has not answered yet. Of two that
@@ -107,9 +113,14 @@ impl Driver {
         }
         let address = connection.address.wrapping_add(1);
         self.note_trying(node, address);
-        if let Ok(socket) = self.dial(node, address) {
-            self.nodes[node].beside = Some(Beside { socket, address, is_asked: false });
+        if let Some(beside) = self.dial_beside(node, address) {
+            self.nodes[node].beside = Some(beside);
         }
+    }
+
+    fn dial_beside(&self, node: usize, address: usize) -> Option<Beside> {
+        let (socket, opened_at) = (self.dial(node, address).ok()?, self.engine.last_now());
+        Some(Beside { socket, address, is_asked: false, opened_at })
     }
 
     /// Which addresses were tried is of interest for a name with several of them.

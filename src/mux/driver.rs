@@ -441,7 +441,9 @@ impl Driver {
                     self.send_batch();
                     self.open(node);
                 }
-                Some(Action::ConnectBeside { node }) => self.open_beside(node),
+                Some(Action::ConnectBeside { node, silent_since }) => {
+                    self.open_beside(node, silent_since);
+                }
                 Some(Action::Close { node }) => {
                     self.send_batch();
                     self.close(node);

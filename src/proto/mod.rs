@@ -175,7 +175,9 @@ pub enum Action<'a> {
         /// The node.
         node: usize,
     },
-    /// Open a second connection beside the present one, unless there is one that may still answer.
+    /// Open a second connection beside the present one, unless there is one that was opened since
+    /// `silent_since` and may still answer. Close an older one: its answer says nothing about this
+    /// silence.
     ///
     /// If the present one is not established yet, the second one goes to the next address of the
     /// name, if there is one. The first of the two to be established is the connection.
@@ -186,6 +188,8 @@ pub enum Action<'a> {
     ConnectBeside {
         /// The node.
         node: usize,
+        /// Since when the present one has been silent, if it is.
+        silent_since: Option<Moment>,
     },
     /// Close the connection, if there is one.
     Close {
@@ -466,7 +470,10 @@ impl Engine {
         };
         match outgoing {
             Outgoing::Connect(node) => Some(Action::Connect { node }),
-            Outgoing::Beside(node) => Some(Action::ConnectBeside { node }),
+            Outgoing::Beside(node) => {
+                let silent_since = self.nodes[node].silent_since();
+                Some(Action::ConnectBeside { node, silent_since })
+            }
             Outgoing::Close(node) => Some(Action::Close { node }),
             Outgoing::Handshake(node, step) => {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Handshake(step));

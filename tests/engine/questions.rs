@@ -314,6 +314,29 @@ fn silent_connection_is_lost_when_the_server_answers_beside_it() {
     assert!(now < asked_at.after(SILENCE_MAX));
 }
 
+/// R5: a second connection of an earlier silence is old: the first one has spoken since.
+#[test]
+fn each_doubt_names_the_silence_that_it_is_about() {
+    let mut scenario = Scenario::ready(1);
+    for _ in 0..2 {
+        scenario.try_lock();
+        scenario.drain();
+        let since = scenario.now;
+        scenario.pass(4 * NODE_TIMEOUT);
+        scenario.drain();
+        assert_eq!(scenario.take_doubts(), [(0, Some(since))]);
+        scenario.pass(CONNECT_TIMEOUT);
+        scenario.drain();
+        assert_eq!(scenario.take_doubts(), [(0, Some(since))], "the same silence");
+        // The SET, and the release of what it may have taken.
+        scenario.reply(0, Reply::Nil);
+        scenario.reply(0, Reply::Integer(1));
+        scenario.pass(MS);
+        scenario.drain();
+        assert_eq!(scenario.take_doubts(), []);
+    }
+}
+
 /// A server that is slow or stopped answers nowhere. It keeps the connection.
 #[test]
 fn silence_that_lasts_is_doubted_again_after_each_connect_timeout_and_no_sooner() {

@@ -79,3 +79,30 @@ fn silent_connections_are_kept_while_their_masters_refuse_others() {
     assert!(asked >= 2, "second connections were tried");
     assert_eq!(redlock.stats().disconnected, before.disconnected);
 }
+
+/// R5: what was asked in an earlier silence says nothing about this one. The second connection is
+/// replaced, although it may still answer.
+#[test]
+fn second_connection_of_an_earlier_silence_is_replaced() {
+    const PING: &[u8] = b"*1\r\n$4\r\nPING";
+    let masters = start(1);
+    let gate = Gate::start(&masters[0]);
+    let redlock = all_vote(&hasty([gate.url()]));
+    let before = redlock.stats().disconnected;
+    let fall_silent = |asked| {
+        gate.hold(asked, Toward::Master, PING);
+        gate.hold(0, Toward::Master, b"");
+        soon("the silence is doubted", || {
+            assert!(redlock.try_lock(KEY, TTL).is_err());
+            gate.is_holding(asked, PING)
+        });
+    };
+    fall_silent(1);
+    gate.arrive(0);
+    soon("it has spoken", || redlock.nodes()[0].in_flight == 0);
+    fall_silent(2);
+    assert_eq!(redlock.stats().disconnected, before);
+    gate.arrive(2);
+    soon("the silent connection is lost", || redlock.try_lock(KEY, TTL).is_ok());
+    assert_eq!(redlock.stats().disconnected, before + 1);
+}

@@ -258,6 +258,11 @@ impl Node {
         }
     }
 
+    /// Since when the node has been silent while it owes replies.
+    pub(super) fn silent_since(&self) -> Option<Moment> {
+        self.pipeline.silent_since()
+    }
+
     /// The first of both, if the node stays silent.
     #[inline(always)]
     fn silence_due(&self) -> Option<Moment> {

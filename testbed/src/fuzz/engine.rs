@@ -592,7 +592,7 @@ impl World {
         let (nodes, asked, what) = match self.engine.poll_action() {
             None => return false,
             Some(Action::Connect { .. }) => return true,
-            Some(Action::ConnectBeside { node }) => {
+            Some(Action::ConnectBeside { node, .. }) => {
                 // Some have forgotten the first connection, the others are slow.
                 if node % 2 == 1 {
                     self.engine.handle_answer_beside(self.now, node);

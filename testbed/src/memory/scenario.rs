@@ -86,8 +86,8 @@ pub struct Scenario {
     pub channel: Vec<u8>,
     /// What was sent about keys; see [`take_said`](Scenario::take_said).
     said: Vec<String>,
-    /// See [`take_beside`](Scenario::take_beside).
-    beside: Vec<usize>,
+    /// See [`take_doubts`](Scenario::take_doubts).
+    doubts: Vec<(usize, Option<Moment>)>,
 }
 
 impl Scenario {
@@ -138,7 +138,7 @@ impl Scenario {
             is_tried: true,
             channel: Vec::new(),
             said: Vec::new(),
-            beside: Vec::new(),
+            doubts: Vec::new(),
         }
     }
 
@@ -368,8 +368,8 @@ impl Scenario {
     fn take_action(&mut self) -> Option<Acted> {
         Some(match self.engine.poll_action()? {
             Action::Connect { node } => Acted::Connect(node),
-            Action::ConnectBeside { node } => {
-                self.beside.push(node);
+            Action::ConnectBeside { node, silent_since } => {
+                self.doubts.push((node, silent_since));
                 return self.take_action();
             }
             Action::Close { node } => {
@@ -416,7 +416,12 @@ impl Scenario {
 
     /// The nodes that a second connection was requested to since this was last asked.
     pub fn take_beside(&mut self) -> Vec<usize> {
-        std::mem::take(&mut self.beside)
+        self.take_doubts().into_iter().map(|(node, _)| node).collect()
+    }
+
+    /// The same, and since when the first one is silent.
+    pub fn take_doubts(&mut self) -> Vec<(usize, Option<Moment>)> {
+        std::mem::take(&mut self.doubts)
     }
 
     /// What was sent about keys since this was last asked, each command in the words of

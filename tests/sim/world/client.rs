@@ -80,7 +80,7 @@ pub enum Stage {
 #[derive(Clone, Copy)]
 pub enum Step {
     Connect(usize),
-    Beside(usize),
+    Beside(usize, Option<Moment>),
     Close(usize),
     Send { slot: usize, from: usize, to: usize, what: What },
 }

@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use muxlock::Moment;
+
 use super::own::Said;
 use super::redis::Session;
 
@@ -193,6 +195,9 @@ pub struct Connection {
     pub said: VecDeque<(u64, Said)>,
     /// The commands of locks that the client has handed to its socket and not been answered.
     pub asked: VecDeque<Asked>,
+    /// When a second connection was opened beside it, by the client's clock, and when the server
+    /// may answer there.
+    pub beside: Option<(Moment, u64)>,
     /// Where what no client should accept ends.
     pub poisoned: Option<usize>,
     /// When the client last read a reply.
@@ -236,6 +241,7 @@ impl Connection {
             noes: VecDeque::new(),
             said: VecDeque::new(),
             asked: VecDeque::new(),
+            beside: None,
             poisoned: None,
             read_at: 0,
             closed_at: u64::MAX,

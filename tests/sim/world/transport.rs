@@ -116,13 +116,18 @@ impl World {
     /// A second connection is made beside this one, and the server answers there, once it runs.
     pub fn answer_beside(&mut self, id: usize) {
         let (client, node) = (self.connections[id].client, self.connections[id].node);
-        if self.connections[id].client_end != ClientEnd::Established {
+        let connection = &mut self.connections[id];
+        let beside = connection.beside.take_if(|(_, at)| *at == self.now);
+        let Some((opened_at, _)) =
+            beside.filter(|_| connection.client_end == ClientEnd::Established)
+        else {
             return;
-        }
+        };
         let it = &self.nodes[node];
         let shut = self.links[client][node].max(self.shut[client][node]);
         let at = shut.max(it.frozen_until);
         if self.now < at {
+            self.connections[id].beside = Some((opened_at, at));
             return self.queue.push(at, Event::Beside(id));
         }
         if !it.is_up || (self.now < it.door_until && it.door != Door::Open) {

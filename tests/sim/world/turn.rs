@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use muxlock::proto::{Action, Command, Grant, Push, Reply, Section, Wait};
 use muxlock::resp::{self, Protocol};
-use muxlock::{LockToken, NodeOutcome, ProtocolError};
+use muxlock::{LockToken, Moment, NodeOutcome, ProtocolError};
 
 use super::World;
 use super::client::{Stage, Step, What};
@@ -141,12 +141,20 @@ impl World {
         }
     }
 
-    fn connect_beside(&mut self, client: usize, slot: usize) {
-        if let Some(id) = self.clients[client].slots[slot].connection {
-            // It is made, and then asked: two round trips.
-            let at = self.arrival() + 4 * self.distance(client);
-            self.queue.push(at, Event::Beside(id));
+    fn connect_beside(&mut self, client: usize, slot: usize, silent_since: Option<Moment>) {
+        let Some(id) = self.clients[client].slots[slot].connection else {
+            return;
+        };
+        let opened_at = self.clients[client].engine.last_now();
+        let beside = &mut self.connections[id].beside;
+        let is_of = |since| beside.is_some_and(|(opened_at, _)| opened_at > since);
+        if silent_since.is_some_and(is_of) {
+            return;
         }
+        // It is made, and then asked: two round trips.
+        let at = self.arrival() + 4 * self.distance(client);
+        self.connections[id].beside = Some((opened_at, at));
+        self.queue.push(at, Event::Beside(id));
     }
 
     fn receive(&mut self, client: usize, slot: usize, id: usize) {
@@ -307,7 +315,7 @@ impl World {
             while let Some(step) = self.clients[client].steps.pop_front() {
                 match step {
                     Step::Connect(slot) => self.connect(client, slot),
-                    Step::Beside(slot) => self.connect_beside(client, slot),
+                    Step::Beside(slot, since) => self.connect_beside(client, slot, since),
                     Step::Close(slot) => {
                         if let Some(id) = self.clients[client].slots[slot].connection {
                             self.check_duplicate(client, slot, id);
@@ -347,7 +355,9 @@ impl World {
             }
             match action {
                 Action::Connect { node } => it.steps.push_back(Step::Connect(node)),
-                Action::ConnectBeside { node } => it.steps.push_back(Step::Beside(node)),
+                Action::ConnectBeside { node, silent_since } => {
+                    it.steps.push_back(Step::Beside(node, silent_since));
+                }
                 Action::Close { node } => it.steps.push_back(Step::Close(node)),
                 Action::Send { nodes, command } => {
                     resp::encode(&command, &mut encoded);
