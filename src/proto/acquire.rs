@@ -278,7 +278,7 @@ impl Engine {
     }
 
     /// When the next round starts; `None` if that would be after the end of the patience (R9).
-    fn retry_at(&mut self, now: Moment, op: usize) -> Option<Moment> {
+    pub(super) fn retry_at(&mut self, now: Moment, op: usize) -> Option<Moment> {
         let Task::Acquire { patience: Patience::Until(give_up_at), attempts, .. } =
             self.operations[op].task
         else {

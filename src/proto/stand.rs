@@ -68,6 +68,8 @@ pub(super) struct Stand {
     pub(super) check_at: Option<Moment>,
     /// When the lock's keys have expired, as far as the watches know.
     pub(super) free_at: Option<Moment>,
+    /// When to try although nothing is heard: too few nodes can be watched (W9).
+    pub(super) blind_until: Option<Moment>,
     pub(super) slow_at: Moment,
     slow_looks: u32,
     /// The nodes that refused the last round.
@@ -118,6 +120,7 @@ impl Stand {
             turn: Turn::NotYet,
             check_at: None,
             free_at: None,
+            blind_until: None,
             slow_at: now,
             slow_looks: 0,
             refused: NodeSet::EMPTY,
@@ -142,7 +145,7 @@ impl Stand {
 
     /// When something is to be done if nothing is heard.
     pub(super) fn due(&self) -> Moment {
-        let others = self.check_at.into_iter().chain(self.free_at);
+        let others = self.check_at.into_iter().chain(self.free_at).chain(self.blind_until);
         others.fold(self.slow_at, Moment::min)
     }
 
@@ -179,7 +182,7 @@ impl Stand {
         let is_new = self.is_new;
         self.wait_anew(now, random);
         self.is_new = is_new;
-        self.check_at = None;
+        (self.check_at, self.blind_until) = (None, None);
         self.forget_watch();
     }
 

@@ -405,6 +405,9 @@ impl Engine {
             return;
         };
         let is_waiting = matches!(self.operations[op].progress, Progress::Waiting);
+        if is_waiting && stand.blind_until.take_if(|at| now >= *at).is_some() {
+            return self.try_now(now, op, number);
+        }
         if is_waiting && stand.check_at.is_some_and(|at| now >= at) {
             stand.check_at = None;
             match stand.place {
@@ -541,7 +544,7 @@ impl Engine {
                 }
             }
             1 => stand.check_by(now.after(wait)),
-            _ => (stand.free_since, stand.check_at) = (None, None),
+            _ => (stand.free_since, stand.check_at, stand.blind_until) = (None, None, None),
         }
         self.set_stand_timer(number);
     }
@@ -560,6 +563,20 @@ impl Engine {
         for node in self.stand(number).wanted.iter() {
             self.ask_ability(now, node);
         }
+        self.mind_blindness(now, number, nodes);
+    }
+
+    /// If too few nodes can be watched, rounds are repeated after random delays, as without a gate:
+    /// the one that is watched may have a key that stays (W9).
+    fn mind_blindness(&mut self, now: Moment, number: u32, watched: NodeSet) {
+        let refused = self.stand(number).refused;
+        let sees_all = !refused.is_empty() && refused.without(watched).is_empty();
+        let is_blind = watched.len() < WATCHED_NODES.min(self.nodes.len()) && !sees_all;
+        let first = self.stands.get(number).and_then(|stand| self.waiting_first(stand));
+        let retry_at = first.filter(|_| is_blind).and_then(|(op, _)| self.retry_at(now, op));
+        let stand = self.stand(number);
+        stand.blind_until = retry_at.map(|at| stand.blind_until.unwrap_or(at));
+        self.set_stand_timer(number);
     }
 
     /// Two nodes that refused, in the order of gates; or else the gate and the one behind it.
@@ -690,7 +707,7 @@ impl Engine {
         }
         let stand = self.stand(number);
         (stand.was_woken, stand.is_owed) = (true, false);
-        stand.check_at = None;
+        (stand.check_at, stand.blind_until) = (None, None);
         stand.forget_watch();
         self.start_again(now, op);
     }

@@ -1156,6 +1156,40 @@ fn w9_watched_node_that_is_lost_is_replaced_by_another() {
     }
 }
 
+/// A stray key where alone it can watch: the lock is free elsewhere, and nobody says so.
+#[test]
+fn w9_without_a_second_watched_node_rounds_are_repeated() {
+    for at in [0, 1, 2] {
+        let mut s = queueing();
+        let gate = standing(&mut s, at, HELD);
+        let mut is_tried = false;
+        for _ in 0..200 {
+            s.pass(5 * STAGGER);
+            let acted = s.drain();
+            for sent in &acted {
+                match sent {
+                    Acted::Wait(node, Waits::Hello) => {
+                        s.reply(*node, server_error(ServerErrorKind::UnknownCommand));
+                    }
+                    Acted::Wait(node, Waits::Cache) if *node == gate => s.reply(gate, Reply::Ok),
+                    Acted::Wait(node, Waits::TimeToLive) if *node == gate => {
+                        s.reply(gate, Reply::Integer(HELD));
+                    }
+                    Acted::Wait(node, Waits::QueueUp) if *node == gate => {
+                        s.reply(gate, place(at, HELD));
+                    }
+                    _ => {}
+                }
+            }
+            if acted.iter().any(|sent| matches!(sent, Acted::Set(..))) {
+                is_tried = true;
+                break;
+            }
+        }
+        assert_eq!(is_tried, at < 2, "place {at}");
+    }
+}
+
 /// A lock may be held on a quorum alone: that its key is absent elsewhere says nothing, however
 /// many times it is seen.
 #[test]

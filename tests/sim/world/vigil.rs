@@ -345,10 +345,6 @@ impl World {
         if vigil.parts.contains(&Part::Holds) && self.now <= vigil.free_at {
             return;
         }
-        // Who stands where a key is left, and can watch no node that tells, finds out late (W9).
-        if vigil.upset == Upset::Mute && vigil.was_taken {
-            return;
-        }
         let (mut late, free_at) = (None, vigil.free_at);
         for (client, part) in vigil.parts.iter().enumerate() {
             let it = &self.clients[client];
