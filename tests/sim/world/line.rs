@@ -77,7 +77,7 @@ pub struct Line {
     plan: Vec<Next>,
     ops: Vec<OpId>,
     /// When the client last had no quorum of nodes that vote.
-    lacked_at: u64,
+    lacked_at: Option<u64>,
     /// Whether one has got it, in whose place another had waited.
     has_heir: bool,
 }
@@ -115,7 +115,7 @@ impl World {
             free_at: None,
             plan: Vec::new(),
             ops: Vec::new(),
-            lacked_at: 0,
+            lacked_at: None,
             has_heir: false,
         });
         let name = self.name_of(holder, 0);
@@ -305,14 +305,14 @@ impl World {
             return;
         };
         if lacks {
-            line.lacked_at = now;
+            line.lacked_at = Some(now);
         }
         let it = &self.clients[waiter];
         let Some(free_at) = line.free_at else {
             return;
         };
         // Who found too few nodes that vote is in no queue, and asks again after a delay (W1, R9).
-        let asks_at = line.lacked_at + 2 * self.plan.retry_most;
+        let asks_at = line.lacked_at.map_or(0, |at| at + 2 * self.plan.retry_most);
         let from = free_at.max(it.paused_until).max(it.forgotten_until).max(asks_at);
         if now <= from + PROMPT_BASE + PROMPT_WAYS * way {
             return;
