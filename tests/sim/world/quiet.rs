@@ -9,12 +9,19 @@ use super::network::{Connection, ServerEnd};
 use super::plan::Class;
 use super::rare::Rare;
 use super::redis::Value;
-use super::timeline::Short;
+use super::timeline::{Millis, Short};
 use muxlock::proto::NodeState;
 use muxlock::{NodeOutcome, QuarantineCause, Unfit};
 
 /// Longer than a node may owe an answer.
 const IDLE: u64 = 11 * SECOND;
+/// How often the answers of a node that was idle for so long are late when it is asked.
+const LATE_ANSWERS: u32 = 250;
+/// A connection is doubted after so many node timeouts of silence, but no sooner and no later than
+/// this (R5).
+const DOUBT_TIMEOUTS: u64 = 4;
+const DOUBT_MIN: u64 = 100 * MILLI;
+const DOUBT_MAX: u64 = SECOND;
 
 impl World {
     /// At the end of a turn: requests and replies are paired, and nothing is overdue
@@ -81,6 +88,7 @@ impl World {
         for client in 0..self.clients.len() {
             self.now += IDLE;
             let ready = self.ready(client);
+            self.may_answer_late(client, &ready);
             let known: BTreeSet<_> = self.checker.attempts.keys().copied().collect();
             self.acquire(client, 0, self.plan.max_ttl, None);
             self.wake_client(client, self.now);
@@ -101,6 +109,23 @@ impl World {
                 self.fail("ASKED", || format!("client {client} does not ask node {slot}"));
             }
         }
+    }
+
+    /// One of these nodes will answer when the client doubts its connection, and before it answers
+    /// on a second one.
+    fn may_answer_late(&mut self, client: usize, ready: &[(usize, usize)]) {
+        if ready.is_empty() || !self.choices.chance(LATE_ANSWERS) {
+            return;
+        }
+        let (slot, id) = ready[self.choices.below(ready.len() as u32) as usize];
+        let timeout = self.plan.node_timeout;
+        let doubted = (DOUBT_TIMEOUTS * timeout).clamp(DOUBT_MIN, DOUBT_MAX.max(timeout));
+        let until = self.now + doubted + self.choices.between(doubted / 8, doubted);
+        let text = format!("node {slot} answers client {client} from {} on", Millis(until));
+        self.timeline.note(self.now, || text);
+        self.rare.hit(Rare::LateAfterIdle);
+        self.connections[id].down.held_until = until;
+        self.shut[client][self.plan.routes[slot]] = until + IDLE;
     }
 
     /// The slots of the nodes that vote, with their connections.
