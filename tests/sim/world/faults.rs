@@ -216,13 +216,7 @@ impl World {
                 self.nodes[node].step_forward(self.now, length, 2 * self.plan.max_ttl);
             }
             Fault::StepBack => self.nodes[node].clock.step(self.now, -(length as i64)),
-            Fault::Flush => {
-                let cause = if self.plan.has_marker { Cause::Lost } else { Cause::Unseen };
-                let marker = (self.plan.db, b"marker".to_vec());
-                let it = &mut self.nodes[node];
-                it.lost_marker |= it.redis.data.contains_key(&marker);
-                self.nodes[node].replace(self.now, Data::new(), cause);
-            }
+            Fault::Flush => self.wipe(node),
             Fault::Evict => self.evict(node),
             Fault::Failover => self.fail_over(node),
             Fault::Rdb => {
@@ -240,19 +234,31 @@ impl World {
                     self.pause_client(client, length);
                 }
             }
-            Fault::Jump => {
-                for client in self.of_machine(client) {
-                    let it = &mut self.clients[client];
-                    it.clock.step(self.now, length as i64);
-                    it.jumped += length;
-                    self.start_anew(client);
-                    self.wake_client(client, self.now);
-                }
-            }
+            Fault::Jump => self.leap(client, length),
             Fault::Swap => self.swap(node),
             Fault::Election => self.elect(node),
             Fault::CounterLoss => self.spoil_counters(node, false),
             Fault::CounterText => self.spoil_counters(node, true),
+        }
+    }
+
+    /// A node's data is flushed, its marker with it.
+    pub fn wipe(&mut self, node: usize) {
+        let cause = if self.plan.has_marker { Cause::Lost } else { Cause::Unseen };
+        let marker = (self.plan.db, b"marker".to_vec());
+        let it = &mut self.nodes[node];
+        it.lost_marker |= it.redis.data.contains_key(&marker);
+        it.replace(self.now, Data::new(), cause);
+    }
+
+    /// The wall clock of a client's machine is set forward.
+    pub fn leap(&mut self, client: usize, length: u64) {
+        for client in self.of_machine(client) {
+            let it = &mut self.clients[client];
+            it.clock.step(self.now, length as i64);
+            it.jumped += length;
+            self.start_anew(client);
+            self.wake_client(client, self.now);
         }
     }
 

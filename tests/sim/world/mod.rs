@@ -19,6 +19,7 @@ mod full;
 mod hand_over;
 mod keep;
 mod keys;
+mod leap;
 mod line;
 mod listeners;
 mod lists;
@@ -361,6 +362,9 @@ impl World {
         }
         if self.violation.is_none() {
             self.check_newcomers();
+        }
+        if self.violation.is_none() {
+            self.leap_in_quarantine();
         }
     }
 
