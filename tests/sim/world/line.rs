@@ -254,6 +254,7 @@ impl World {
             }
             Some(lease) if self.far.is_some() => self.far_granted(client, lease),
             Some(lease) if self.line.is_some() => self.line_granted(client, lease),
+            Some(lease) if self.is_moving => self.clients[client].leases.push(lease),
             Some(lease) if self.full.is_some() => self.full_granted(client, lease),
             Some(lease) => return Some(lease),
         }
@@ -262,7 +263,7 @@ impl World {
 
     /// A lock was extended, or not; gives it back if it is none of theirs.
     pub fn scene_extended(&mut self, client: usize, lease: Lease) -> Option<Lease> {
-        if self.line.is_some() {
+        if self.line.is_some() || self.is_moving {
             self.clients[client].leases.push(lease);
             return None;
         }

@@ -25,6 +25,7 @@ mod listeners;
 mod lists;
 mod looks;
 mod lua;
+mod moving;
 mod network;
 mod newcomers;
 mod node;
@@ -186,6 +187,8 @@ pub struct World {
     crowd: Option<Crowd>,
     vigil: Option<Vigil>,
     line: Option<Line>,
+    /// Whether a process is about to move while a lock is extended.
+    is_moving: bool,
     full: Option<Full>,
     far: Option<Far>,
     violation: Option<check::Failure>,
@@ -245,6 +248,7 @@ impl World {
             crowd: None,
             vigil: None,
             line: None,
+            is_moving: false,
             full: None,
             far: None,
             violation: None,
@@ -365,6 +369,7 @@ impl World {
         }
         if self.violation.is_none() {
             self.leap_in_quarantine();
+            self.move_in_extension();
         }
     }
 
@@ -398,6 +403,7 @@ impl World {
             Event::Line(number) => self.line_turn(number),
             Event::Far(client) => self.far_turn(client),
             Event::Full(client, is_last) => self.full_turn(client, is_last),
+            Event::Nothing => {}
             Event::Ends(node) => self.tell_ends(node),
         }
         true

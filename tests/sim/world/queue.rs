@@ -37,6 +37,8 @@ pub enum Event {
     Far(usize),
     /// The same of a client that has a lock when the masters are full; whether it is the last.
     Full(usize, bool),
+    /// Somebody waits until then.
+    Nothing,
     /// A watched key may have ended on a node.
     Ends(usize),
 }
