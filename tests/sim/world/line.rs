@@ -254,6 +254,7 @@ impl World {
             }
             Some(lease) if self.far.is_some() => self.far_granted(client, lease),
             Some(lease) if self.line.is_some() => self.line_granted(client, lease),
+            Some(lease) if self.rows.is_some() => self.rows_granted(client, lease),
             Some(lease) if self.is_moving => self.clients[client].leases.push(lease),
             Some(lease) if self.full.is_some() => self.full_granted(client, lease),
             Some(lease) => return Some(lease),

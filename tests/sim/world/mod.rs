@@ -36,6 +36,7 @@ mod quiet;
 pub mod rare;
 pub mod redis;
 mod relay;
+mod rows;
 mod script;
 mod serve;
 pub mod server;
@@ -68,6 +69,7 @@ use plan::{Class, Plan};
 use queue::{Event, Queue};
 use rare::{Counts, Rare};
 use relay::Relay;
+use rows::Rows;
 use server::Server;
 use timeline::Timeline;
 use vigil::Vigil;
@@ -187,6 +189,7 @@ pub struct World {
     crowd: Option<Crowd>,
     vigil: Option<Vigil>,
     line: Option<Line>,
+    rows: Option<Rows>,
     /// Whether a process is about to move while a lock is extended.
     is_moving: bool,
     full: Option<Full>,
@@ -248,6 +251,7 @@ impl World {
             crowd: None,
             vigil: None,
             line: None,
+            rows: None,
             is_moving: false,
             full: None,
             far: None,
@@ -355,6 +359,7 @@ impl World {
         }
         if self.violation.is_none() && is_well {
             self.wait_in_line();
+            self.wait_behind_rows();
             self.run_out_of_memory();
             self.write_from_far();
         }
@@ -401,6 +406,7 @@ impl World {
             Event::Crowd(client) => self.crowd_turn(client),
             Event::Vigil(number) => self.vigil_turn(number),
             Event::Line(number) => self.line_turn(number),
+            Event::Rows(client) => self.rows_turn(client),
             Event::Far(client) => self.far_turn(client),
             Event::Full(client, is_last) => self.full_turn(client, is_last),
             Event::Nothing => {}

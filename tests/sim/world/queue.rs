@@ -33,6 +33,8 @@ pub enum Event {
     Vigil(usize),
     /// A waiter of a line does something, or what happens to them.
     Line(usize),
+    /// A client gives back a lock that it takes again and again, or comes for it.
+    Rows(usize),
     /// A reader, or a writer that is far away, does something.
     Far(usize),
     /// The same of a client that has a lock when the masters are full; whether it is the last.

@@ -138,6 +138,8 @@ situations! {
     PlacesKept => "places of clients that do not wait any longer",
     LateAfterIdle => "first answer after a long pause that is late",
     LeapInQuarantine => "clock that leaps between two causes of a quarantine",
+    RowBehind => "client that waits while a line of another takes the lock again and again",
+    RowElsewhere => "client that waits at another gate meanwhile",
     MovedInExtension => "process that changes its place while a lock is extended",
     LineHeir => "waiter that went on in the place of one without patience",
     LineOwn => "wait for what the same client had as another kind",

@@ -84,7 +84,7 @@ impl World {
         self.rare.hit_if(is_other, Rare::ElectedMeanwhile);
         let door = match self.now < it.door_until {
             // The one before is no master now.
-            _ if is_other => Door::Refusing,
+            _ if is_other || self.is_shut_out(client, node) => Door::Refusing,
             true => it.door,
             false => Door::Open,
         };

@@ -1,0 +1,190 @@
+//! Waiters of one client that come for a lock again and again, and another client that waits for it
+//! in the same queue, or at another gate.
+//!
+//! FAIR: a row of locks ends, and then the other client gets it (W13).
+
+use muxlock::{Lease, Resource};
+
+use super::World;
+use super::clock::{MICRO, MILLI, SECOND};
+use super::plan::Class;
+use super::queue::Event;
+use super::rare::Rare;
+use super::redis::{Value, is_queue};
+
+/// How often this is played, in runs where it can be.
+const PLAYS: u32 = 250;
+/// Below it, a lock may end while it is waited for; and a key that lives longer is of no lock here.
+const TTL: u64 = 500 * MILLI;
+const WAITERS_MIN: u32 = 2;
+const WAITERS_MAX: u32 = 4;
+/// How often the other client gets the lock before all is over.
+const TURNS: u32 = 3;
+const HOLD_MAX: u64 = MILLI;
+const PATIENCE: u64 = 100 * SECOND;
+/// How many locks the line may get while the other one waits in a queue: what it takes to see the
+/// other one, and a whole row.
+const ROW_MAX: u32 = 36;
+/// All is over after so many locks of the line, whoever has lacked votes meanwhile.
+const LOCKS_MAX: u32 = 400;
+
+/// A line and another client.
+pub struct Rows {
+    line: usize,
+    other: usize,
+    /// How many waiters the line is to have.
+    waiters: u32,
+    /// Whether the other client is to wait elsewhere, and the line's gate.
+    parts: bool,
+    gate: Option<usize>,
+    /// The node that refuses the other client, and until when.
+    shut: Option<(usize, u64)>,
+    /// How many locks the other client has got, and how many the line since that one waits.
+    turns: u32,
+    row: u32,
+    /// In how many queues the other client had stood before it came.
+    queued: u64,
+    /// Whether the line has met it.
+    has_begun: bool,
+    /// How many locks the line may still get.
+    left: u32,
+}
+
+impl World {
+    /// A line takes a lock again and again, and another client wants it.
+    pub fn wait_behind_rows(&mut self) {
+        let is_odd = self.plan.class != Class::Durable || self.plan.nodes < 3;
+        let is_wanted = self.plan.waits && !is_odd && self.plan.max_ttl >= TTL;
+        if self.violation.is_some() || !is_wanted || !self.choices.chance(PLAYS) {
+            return;
+        }
+        let clients = self.clients.len() as u32;
+        let line = self.choices.below(clients) as usize;
+        let other = (line + 1 + self.choices.below(clients - 1) as usize) % clients as usize;
+        let waiters = WAITERS_MIN + self.choices.below(WAITERS_MAX - WAITERS_MIN + 1);
+        let parts = self.choices.chance(500);
+        self.timeline.note(self.now, || {
+            let place = if parts { "elsewhere" } else { "behind them" };
+            format!("client {line} comes again and again, and client {other} waits {place}")
+        });
+        self.rows = Some(Rows {
+            line,
+            other,
+            waiters,
+            parts,
+            gate: None,
+            shut: None,
+            turns: 0,
+            row: 0,
+            queued: 0,
+            has_begun: false,
+            left: LOCKS_MAX,
+        });
+        self.rows_turn(other);
+        while self.violation.is_none() && self.step() {}
+        self.rows = None;
+    }
+
+    /// A client gives back what it has, and comes again unless all is over.
+    pub fn rows_turn(&mut self, client: usize) {
+        if let Some(lease) = self.clients[client].leases.pop() {
+            let gate = self.rows.as_ref().and_then(|rows| self.gate_of(rows.line));
+            self.release(client, lease);
+            self.wake_client(client, self.now);
+            let Some(rows) = &mut self.rows else {
+                return;
+            };
+            rows.gate = rows.gate.or(gate);
+            // It comes again when the line has the lock.
+            if client == rows.other && rows.turns == 1 {
+                return;
+            }
+        }
+        let Some(rows) = &mut self.rows else {
+            return;
+        };
+        if rows.turns > TURNS || rows.left == 0 {
+            rows.shut = None;
+            return;
+        }
+        if client == rows.other {
+            (rows.row, rows.queued) = (0, self.clients[client].engine.stats().queued);
+        }
+        let made = Resource::new(self.name_of(client, 0)).expect("a valid name");
+        self.lock_as(client, made, TTL, PATIENCE);
+        self.wake_client(client, self.now);
+    }
+
+    pub fn rows_granted(&mut self, client: usize, lease: Lease) {
+        self.clients[client].leases.push(lease);
+        let way = self.way();
+        let hold = self.choices.magnitude(10 * MICRO, HOLD_MAX);
+        let Some(rows) = &mut self.rows else {
+            return;
+        };
+        let (line, other) = (rows.line, rows.other);
+        if client == other {
+            rows.turns += 1;
+            if rows.turns > 1 {
+                return self.queue.push(self.now + hold, Event::Rows(client));
+            }
+            // The line comes, and stands in a queue before it is given back.
+            for waiter in 0..u64::from(rows.waiters) {
+                self.queue.push(self.now + (1 + waiter) * way / 4, Event::Rows(line));
+            }
+            return self.queue.push(self.now + 20 * way, Event::Rows(client));
+        }
+        self.queue.push(self.now + hold, Event::Rows(client));
+        rows.left = rows.left.saturating_sub(1);
+        if !std::mem::replace(&mut rows.has_begun, true) {
+            if let Some(gate) = rows.gate.filter(|_| rows.parts) {
+                self.shut_out(other, gate);
+            }
+            return self.queue.push(self.now + 4 * way, Event::Rows(other));
+        }
+        let stands = self.clients[other].engine.stats().queued > rows.queued;
+        if !stands || !self.sees_quorum(other) {
+            return;
+        }
+        let Some(rows) = &mut self.rows else {
+            return;
+        };
+        rows.row += 1;
+        let (row, parts) = (rows.row, rows.parts);
+        self.rare.hit_if(row == 1, if parts { Rare::RowElsewhere } else { Rare::RowBehind });
+        if row > ROW_MAX {
+            let text = format!("client {other} waits while client {line} gets it {row} times");
+            self.fail("FAIR", || text);
+        }
+    }
+
+    /// Where the client stands in a queue.
+    fn gate_of(&self, client: usize) -> Option<usize> {
+        (0..self.plan.nodes).find(|slot| {
+            let id = self.clients[client].slots[*slot].connection;
+            let channel = id.and_then(|id| self.connections[id].session.channels.first());
+            let lists = |value: &Value| match (value, channel) {
+                (Value::List(places), Some(channel)) => places.contains(channel),
+                _ => false,
+            };
+            let mut entries = self.nodes[self.plan.routes[*slot]].redis.data.iter();
+            entries.any(|(key, entry)| is_queue(&key.1) && lists(&entry.value))
+        })
+    }
+
+    /// The client loses its connection to the node, which accepts no other.
+    fn shut_out(&mut self, client: usize, slot: usize) {
+        let node = self.plan.routes[slot];
+        if let Some(rows) = &mut self.rows {
+            rows.shut = Some((node, self.now + PATIENCE));
+        }
+        self.drop_connection(client, slot);
+    }
+
+    /// Whether the node refuses this client.
+    pub fn is_shut_out(&self, client: usize, node: usize) -> bool {
+        let rows = self.rows.as_ref().filter(|rows| rows.other == client);
+        let shut = rows.and_then(|rows| rows.shut);
+        shut.is_some_and(|(shut, until)| shut == node && self.now < until)
+    }
+}
