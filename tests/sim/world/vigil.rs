@@ -63,7 +63,7 @@ pub enum Upset {
     Mute,
 }
 
-const UPSETS: [Upset; 15] = [
+const UPSETS: [Upset; 17] = [
     Upset::Nothing,
     Upset::End,
     Upset::Stray,
@@ -72,6 +72,8 @@ const UPSETS: [Upset; 15] = [
     Upset::Places,
     Upset::Ended,
     Upset::Away,
+    Upset::Elsewhere,
+    Upset::Elsewhere,
     Upset::Elsewhere,
     Upset::Second,
     Upset::Second,
