@@ -177,8 +177,11 @@ impl Engine {
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
         let (started, sent) = (lease.started, lease.sent);
         let held = Held { claim, started, sent, was_granted: true };
-        let hand = match &awaited {
-            Some((key, token)) if key.is_plain() => self.hand_for(now, key, *token),
+        let is_its = |it: &&(Resource, LockToken)| it.0.is_plain();
+        let plain = awaited.as_ref().filter(is_its);
+        let visit = plain.and_then(|(key, _)| self.visit_due(key));
+        let hand = match plain {
+            Some((key, token)) if visit.is_none() => self.hand_for(now, key, *token),
             _ => Hand::NONE,
         };
         let token = lease.token;
@@ -189,7 +192,11 @@ impl Engine {
                 let until = now.after(self.stagger());
                 self.queues.yield_until(&key, until);
             }
-            if hand.tell == Tell::Nobody || !self.stand_behind(now, &key) {
+            let goes_on = match visit {
+                Some(visit) => self.let_in(now, visit, &key),
+                None => hand.tell == Tell::Nobody || !self.stand_behind(now, &key),
+            };
+            if goes_on {
                 self.call_first(now, &key, token);
             }
             self.leave_held(now, &key, token);

@@ -246,7 +246,8 @@ impl Stand {
         }
     }
 
-    /// The lock was seen to be free, or others said so: watches may follow each other again.
+    /// The lock was seen to be free, others said so, or its line has it: watches may follow each
+    /// other again.
     pub(super) fn end_pauses(&mut self) {
         self.fruitless = 0;
     }

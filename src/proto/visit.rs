@@ -10,7 +10,7 @@ use super::command::Step;
 use super::fleet::Outgoing;
 use super::node::Waits;
 use super::operation::{Last, OpId, Progress, Task};
-use super::stand::CROWD_FOR;
+use super::stand::{CROWD_FOR, TURN_MAX, Turn};
 use super::{Engine, Patience};
 use crate::config::Waiting;
 use crate::moment::Moment;
@@ -53,6 +53,10 @@ struct Visit {
     passed: NodeSet,
     /// Until then, others are believed to wait on the masters.
     crowd_until: Option<Moment>,
+    /// Plain locks that this engine's line has released since one of these was last let in.
+    passed_by: u32,
+    /// Whether its place was that of the line, whose turn was over.
+    was_the_lines: bool,
 }
 
 /// What follows from a refused round.
@@ -105,6 +109,8 @@ impl Visits {
             alone: 0,
             passed: NodeSet::EMPTY,
             crowd_until: None,
+            passed_by: 0,
+            was_the_lines: false,
         });
         visit.members.retain(|other| *other != who);
         let has_room = visit.members.len() < MEMBERS_MAX;
@@ -150,11 +156,12 @@ impl Visits {
         }
     }
 
-    /// The queue has moved on: its place is where this says, if any. Returns the gate to leave.
-    fn leave_gate(&mut self, number: u32) -> Option<usize> {
+    /// The queue has moved on: its place is where this says, if any. Returns the gate to leave, and
+    /// whether the place was the line's.
+    fn leave_gate(&mut self, number: u32) -> Option<(usize, bool)> {
         let visit = self.open.get_mut(&number).filter(|visit| visit.is_listed)?;
         (visit.is_listed, visit.is_told, visit.place) = (false, false, None);
-        visit.gate
+        visit.gate.map(|gate| (gate, std::mem::take(&mut visit.was_the_lines)))
     }
 
     /// The acquisition waits no longer. Returns whether the place is of no use now.
@@ -180,6 +187,16 @@ impl Visits {
         let (number, visit) = self.open.iter_mut().find(|(_, visit)| is_held(visit))?;
         visit.held = None;
         Some(*number)
+    }
+
+    /// A line of this many plain locks releases one. Returns the visit that comes before the next:
+    /// of so many that wait in this engine, each gets its turn.
+    fn note_passed_by(&mut self, key: &Resource, line: usize) -> Option<u32> {
+        let number = self.number_of(key)?;
+        let visit = self.open.get_mut(&number).filter(|visit| !visit.members.is_empty())?;
+        visit.passed_by = visit.passed_by.saturating_add(1);
+        let turns = line.min(TURN_MAX as usize).div_ceil(visit.members.len());
+        (visit.passed_by as usize >= turns).then_some(number)
     }
 
     fn is_crowded(&self, now: Moment, key: &Resource) -> bool {
@@ -266,7 +283,7 @@ impl Engine {
         }
         let refused = self.visits.note_refused(now, number);
         if refused != Refused::Queue {
-            self.leave_place(number);
+            self.leave_place(now, number);
         }
         if refused != Refused::PassOnAndPause {
             self.queue_visit(now, number);
@@ -333,7 +350,7 @@ impl Engine {
             None => self.nodes.gate_among(&visit.key, is_candidate),
         };
         if visit.gate != gate {
-            self.leave_place(number);
+            self.leave_place(now, number);
         }
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return;
@@ -432,6 +449,48 @@ impl Engine {
         }
     }
 
+    /// This engine's line releases a plain lock. Returns the visit that asks before the line does:
+    /// the line has the engine's place on the masters, and nothing else would let the visit in.
+    pub(super) fn visit_due(&mut self, key: &Resource) -> Option<u32> {
+        if self.visits.open.is_empty() {
+            return None;
+        }
+        // Whoever releases it may come back.
+        let waiting = usize::from(self.queues.first_of(key).is_some());
+        let line = 1 + waiting + self.queues.others_of(key);
+        let number = self.visits.note_passed_by(key, line)?;
+        let waits = |id: &OpId| {
+            let op = self.operations.patience_of(*id).map(|(op, _)| op);
+            op.is_some_and(|op| matches!(self.operations[op].progress, Progress::Waiting))
+        };
+        self.visits.to_try(number).iter().any(waits).then_some(number)
+    }
+
+    /// The lock is released, and this visit asks for it next. Returns whether the line goes on
+    /// behind it. If the line's turn is over, it does not: its place is the visit's from now on.
+    pub(super) fn let_in(&mut self, now: Moment, number: u32, key: &Resource) -> bool {
+        let stand = self.queues.stand_of(key);
+        let is_turn_over = stand.and_then(|stand| self.stands.get(stand)).is_some_and(|stand| {
+            matches!(stand.turn, Turn::NotYet | Turn::Left(0)) && stand.is_queued()
+        });
+        let place = stand.filter(|_| is_turn_over).and_then(|stand| self.give_place(stand));
+        if let Some(visit) = self.visits.open.get_mut(&number) {
+            visit.passed_by = 0;
+            if let Some(gate) = place {
+                (visit.gate, visit.place) = (Some(gate), Some(0));
+                (visit.is_listed, visit.is_told, visit.was_the_lines) = (true, true, true);
+            }
+        }
+        self.try_visit(now, number);
+        if is_turn_over {
+            return !self.line_up_behind(now, key);
+        }
+        if self.queues.first_of(key).is_none() {
+            self.leave_stand_of(key);
+        }
+        true
+    }
+
     /// The acquisition ends. Whoever was told to take the lock, and has it, leaves the place when
     /// it gives it up.
     pub(super) fn leave_visit(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
@@ -458,21 +517,25 @@ impl Engine {
 
     /// The place goes to the next, and those who wait here queue up behind.
     fn move_on(&mut self, now: Moment, number: u32) {
-        self.leave_place(number);
+        self.leave_place(now, number);
         if self.visits.open.get(&number).is_some_and(|visit| !visit.members.is_empty()) {
             self.queue_visit(now, number);
         }
     }
 
-    /// The place goes to the next, but not if a line of plain locks of this engine stands there.
-    fn leave_place(&mut self, number: u32) {
-        let Some(gate) = self.visits.leave_gate(number) else {
+    /// The place goes to the next, but not if a line of plain locks of this engine stands there: it
+    /// keeps the place, or queues up behind the others if its turn was over.
+    fn leave_place(&mut self, now: Moment, number: u32) {
+        let Some((gate, was_the_lines)) = self.visits.leave_gate(number) else {
             return;
         };
-        if let Some(key) = self.visits.key_of(number).cloned() {
-            if self.queues.stand_of(&key).is_none() {
-                self.step_aside(gate, key, Step::Out);
-            }
+        let Some(key) = self.visits.key_of(number).cloned() else {
+            return;
+        };
+        match self.queues.stand_of(&key) {
+            None => self.step_aside(gate, key, Step::Out),
+            Some(stand) if was_the_lines => self.queue_up_again(now, stand, gate),
+            Some(_) => {}
         }
     }
 }

@@ -853,6 +853,7 @@ impl Engine {
         (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
         stand.check_at = None;
         stand.forget_watch();
+        stand.end_pauses();
         if stand.turn == Turn::NotYet {
             let others = u32::try_from(others).unwrap_or(TURN_MAX);
             stand.turn = Turn::Left(others.min(TURN_MAX));
@@ -947,6 +948,11 @@ impl Engine {
         };
         self.stands.remove(number);
         self.queues.set_stand(key, None);
+        self.line_up_behind(now, key)
+    }
+
+    /// The line, which has no place, waits behind the others. Returns whether its first does.
+    pub(super) fn line_up_behind(&mut self, now: Moment, key: &Resource) -> bool {
         self.queues.set_crowd(key, now.after(CROWD_FOR), None);
         let first = self.queues.first_of(key);
         let Some((op, give_up_at)) = first.and_then(|first| self.operations.patience_of(first))
@@ -1091,6 +1097,33 @@ impl Engine {
         self.queues.set_stand(&key, None);
         for gate in gates.iter() {
             self.step_aside(gate, key.clone(), Step::Out);
+        }
+    }
+
+    /// The line's place at its gate goes to a visit. Returns the gate.
+    pub(super) fn give_place(&mut self, number: u32) -> Option<usize> {
+        let Stand { key, gate, gates, .. } = self.stands.remove(number)?;
+        self.queues.set_stand(&key, None);
+        for other in gates.iter().filter(|other| Some(*other) != gate) {
+            self.step_aside(other, key.clone(), Step::Out);
+        }
+        gate
+    }
+
+    /// A visit leaves the place that was the line's: the line has its next turn behind the others.
+    pub(super) fn queue_up_again(&mut self, now: Moment, number: u32, gate: usize) {
+        let Some(stand) = self.stands.get_mut(number).filter(|stand| stand.held.is_none()) else {
+            return;
+        };
+        let (key, is_there) = (stand.key.clone(), stand.gate == Some(gate));
+        if is_there {
+            (stand.place, stand.check_at) = (None, None);
+            stand.forget_watch();
+        }
+        self.step_aside(gate, key, Step::Out);
+        if is_there {
+            self.ask_for_place(now, number);
+            self.set_stand_timer(number);
         }
     }
 

@@ -602,6 +602,80 @@ fn k9_who_is_told_in_vain_or_gives_up_leaves_its_place() {
     assert!(scenario.drain().contains(&leaves));
 }
 
+/// K9: a line of plain locks of the same client lets another kind in after as many turns as the
+/// line is long.
+#[test]
+fn k9_line_of_the_same_client_lets_others_in() {
+    for resource in [alone(), own(), share()] {
+        let mut scenario = queueing();
+        wait(&mut scenario, plain("r"), 100 * SECOND);
+        scenario.drain();
+        scenario.replies(ALL, Reply::Ok);
+        let mut lease = scenario.acquired().unwrap();
+        (0..3).for_each(|_| {
+            wait(&mut scenario, plain("r"), 100 * SECOND);
+        });
+        standing(&mut scenario, resource.clone());
+        for turn in 1..=4 {
+            scenario.engine.abandon(scenario.now, lease);
+            let acted = scenario.drain();
+            let is_let_in = acted.iter().position(|acted| matches!(acted, Acted::Take(..)));
+            let goes_on = acted.iter().position(|acted| matches!(acted, Acted::Set(..)));
+            assert!(goes_on.is_some() && is_let_in < goes_on, "{resource:?}: {acted:?}");
+            assert_eq!(is_let_in.is_some(), turn == 4, "{resource:?}, {turn}: {acted:?}");
+            scenario.replies(ALL, YES);
+            if turn == 4 {
+                break;
+            }
+            scenario.replies(ALL, Reply::Ok);
+            lease = scenario.acquired().unwrap();
+            wait(&mut scenario, plain("r"), 100 * SECOND);
+        }
+    }
+}
+
+/// K9: if the turn of that line is over, the other kind has its place, and the next client is told
+/// when that lock is released. The line queues up behind it.
+#[test]
+fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
+    let mut scenario = queueing();
+    wait(&mut scenario, plain("r"), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, Reply::Nil);
+    let acted = scenario.drain();
+    let [Acted::Release(..), Acted::Wait(gate, Waits::Hello)] = acted[..] else {
+        panic!("{acted:?}")
+    };
+    scenario.replies(ALL, NO);
+    scenario.allow_waits(gate);
+    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    let place = |place: i64| Reply::Integer((place << 40) + 10_002);
+    scenario.reply(gate, place(1));
+    scenario.tell(gate, "gr");
+    scenario.drain();
+    scenario.replies(ALL, Reply::Ok);
+    let lease = scenario.acquired().unwrap();
+    wait(&mut scenario, alone(), 100 * SECOND);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    scenario.engine.abandon(scenario.now, lease);
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [Acted::Release(..), Acted::Take(..)]), "{acted:?}");
+    scenario.replies(ALL, YES);
+    scenario.replies(ALL, YES);
+    let lease = scenario.acquired().unwrap();
+    wait(&mut scenario, plain("r"), 100 * SECOND);
+    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)], "it does not come first");
+    scenario.reply(gate, place(0));
+    scenario.drain();
+    scenario.engine.abandon(scenario.now, lease);
+    let acted = scenario.drain();
+    let behind = [Waits::StepOut(Step::Out), Waits::QueueUp].map(|waits| Acted::Wait(gate, waits));
+    assert_eq!(acted[1..], behind, "{acted:?}");
+}
+
 /// K9: a gate that lists nobody else, although the lock is held, is left for another.
 #[test]
 fn k9_who_stands_alone_looks_for_others_at_another_node() {

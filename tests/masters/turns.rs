@@ -194,7 +194,8 @@ fn other_kinds_get_their_share_beside_plain_locks() {
     let mut missed = Vec::new();
     for plain in [2, 6] {
         for (name, wait) in WAITS {
-            let (got, others, longest) = beside(plain, wait, Duration::from_secs(2));
+            let (got, others, longest) =
+                beside(plain, wait, Duration::from_secs(2), Others::Theirs);
             let even = (got + others) / (plain + 1);
             let said = format!("{name} beside {plain}: {got} of {}, {longest} turns", got + others);
             println!("{said}");
@@ -204,19 +205,48 @@ fn other_kinds_get_their_share_beside_plain_locks() {
     assert!(missed.is_empty(), "{missed:?}");
 }
 
+/// K9: threads that take plain locks in turn leave another kind of the same client its share.
+#[test]
+fn other_kinds_get_their_share_beside_plain_locks_of_the_same_client() {
+    let _alone = heavy();
+    let mut missed = Vec::new();
+    for (name, wait) in WAITS {
+        let (got, others, longest) = beside(4, wait, Duration::from_secs(2), Others::Ours);
+        let even = (got + others) / 5;
+        let said = format!("{name} beside 4 threads: {got} of {}, {longest} turns", got + others);
+        println!("{said}");
+        missed.extend((3 * got < even || longest > 30).then_some(said));
+    }
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// Whose the plain locks are.
+#[derive(Clone, Copy, PartialEq)]
+enum Others {
+    /// Each is another client's.
+    Theirs,
+    /// Threads of the same client.
+    Ours,
+}
+
 /// How many locks it got, and the others; and how many of theirs passed at most while it waited.
 fn beside(
     plain: usize,
     wait: fn(&Redlock) -> Result<LockGuard, LockError>,
     time: Duration,
+    others: Others,
 ) -> (usize, usize, usize) {
     const HOLD: Duration = Duration::from_millis(2);
     let masters = masters();
     let (taken, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let redlock = all_ready(&patient(masters.urls()));
     thread::scope(|scope| {
         for _ in 0..plain {
             scope.spawn(|| {
-                let redlock = all_ready(&patient(masters.urls()));
+                let redlock = match others {
+                    Others::Theirs => all_ready(&patient(masters.urls())),
+                    Others::Ours => redlock.clone(),
+                };
                 while !is_over.load(Ordering::Relaxed) {
                     let _held = redlock.try_lock_for("page", TTL, PATIENT).unwrap();
                     taken.fetch_add(1, Ordering::Relaxed);
@@ -224,7 +254,6 @@ fn beside(
                 }
             });
         }
-        let redlock = all_ready(&patient(masters.urls()));
         // They have met.
         while taken.load(Ordering::Relaxed) < 10 * plain {
             pause(HOLD);
