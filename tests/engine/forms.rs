@@ -602,6 +602,92 @@ fn k9_who_is_told_in_vain_or_gives_up_leaves_its_place() {
     assert!(scenario.drain().contains(&leaves));
 }
 
+/// K9: whoever is the first now asks, and so do all that may share the lock; one that was dropped
+/// queues up again.
+#[test]
+fn k9_first_in_the_queue_asks_and_one_that_is_out_queues_up_again() {
+    let mut scenario = queueing();
+    let gate = standing(&mut scenario, share());
+    wait(&mut scenario, share(), 100 * SECOND);
+    scenario.drain();
+    scenario.tell(gate, "or");
+    assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    for letter in ["pr", "gr"] {
+        let mut scenario = queueing();
+        let gate = standing(&mut scenario, share());
+        wait(&mut scenario, share(), 100 * SECOND);
+        scenario.drain();
+        scenario.tell(gate, letter);
+        let acted = scenario.drain();
+        assert!(matches!(acted[..], [Acted::Take(..), Acted::Take(..)]), "{letter}: {acted:?}");
+    }
+}
+
+/// K9: those who wait behind one that had its turn queue up behind the other clients.
+#[test]
+fn k9_who_waits_behind_one_that_had_its_turn_queues_up_again() {
+    for is_handed_over in [false, true] {
+        let mut scenario = queueing();
+        let gate = standing(&mut scenario, alone());
+        wait(&mut scenario, alone(), 100 * SECOND);
+        scenario.drain();
+        scenario.tell(gate, "gr");
+        scenario.drain();
+        scenario.replies(ALL, YES);
+        let mut lease = scenario.acquired().unwrap();
+        match is_handed_over {
+            false => scenario.engine.abandon(scenario.now, lease),
+            true => scenario.engine.let_go(scenario.now, &mut lease),
+        }
+        let acted = scenario.drain();
+        let behind =
+            [Waits::StepOut(Step::Out), Waits::QueueUp].map(|waits| Acted::Wait(gate, waits));
+        assert!(acted.ends_with(&behind), "handed over: {is_handed_over}, {acted:?}");
+    }
+}
+
+/// K9: a lock that has expired takes no message for itself.
+#[test]
+fn k9_message_after_a_lock_has_expired_is_for_the_next() {
+    let mut scenario = queueing();
+    let gate = standing(&mut scenario, alone());
+    scenario.tell(gate, "gr");
+    scenario.drain();
+    scenario.replies(ALL, YES);
+    let _forgotten = scenario.acquired().unwrap();
+    wait(&mut scenario, alone(), 1_000 * SECOND);
+    scenario.pass(2 * TTL);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    scenario.drain();
+    scenario.replies(ALL, NO);
+    scenario.tell(gate, "gr");
+    assert!(scenario.drain().iter().any(|acted| matches!(acted, Acted::Take(..))));
+}
+
+/// K9: of a set, the lock that was named is waited for, and messages about others are passed on.
+#[test]
+fn k9_set_waits_for_the_lock_that_was_named() {
+    for (index, waits_for, other) in [(1, "ga", "gb"), (2, "gb", "ga")] {
+        let mut scenario = queueing();
+        wait(&mut scenario, set(), 100 * SECOND);
+        scenario.drain();
+        scenario.replies(ALL, Reply::Integer(1 + index));
+        let acted = scenario.drain();
+        let [Acted::Release(..), Acted::Wait(gate, Waits::Hello)] = acted[..] else {
+            panic!("{acted:?}")
+        };
+        scenario.replies(ALL, NO);
+        scenario.allow_waits(gate);
+        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+        scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
+        scenario.tell(gate, other);
+        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+        scenario.tell(gate, waits_for);
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{waits_for}");
+    }
+}
+
 /// K9: a line of plain locks of the same client lets another kind in after as many turns as the
 /// line is long.
 #[test]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use muxlock::proto::{Patience, Push, Reply, Step, Tell};
 use muxlock::{
-    Lease, LockErrorKind, NodeOutcome, Obstacle, OpId, Resource, ServerErrorKind, Waiting,
-    Waits as Ability,
+    Cancelled, Lease, LockErrorKind, NodeOutcome, Obstacle, OpId, Resource, ServerErrorKind,
+    Waiting, Waits as Ability,
 };
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, Waits, server_error};
 
@@ -1741,6 +1741,63 @@ fn turns(others: i64) -> usize {
 fn w13_line_hands_on_after_its_turn_if_others_wait() {
     assert_eq!(turns(1), 17);
     assert_eq!(turns(0), 40, "without others its turn has no end");
+}
+
+/// A turn is for those who waited when it began: if they have gone, the others are told.
+#[test]
+fn w13_turn_that_nobody_uses_is_handed_on() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 1, HELD);
+    let second = patient(&mut s);
+    s.tell(gate, "gresource");
+    s.drain();
+    let lease = granted(&mut s);
+    assert!(matches!(s.engine.cancel(s.now, second), Cancelled::Acquisition));
+    s.done();
+    s.engine.abandon(s.now, lease);
+    let acted = s.drain();
+    let is_told = |acted: &Acted| matches!(acted, Acted::HandOn(_, _, Tell::Next));
+    assert!(acted.iter().any(is_told), "{acted:?}");
+}
+
+/// W7, W12: whoever stands behind the others after a hand-on, and gives up, leaves its place.
+#[test]
+fn w7_who_stands_behind_and_gives_up_leaves() {
+    let mut s = queueing();
+    let gate = standing(&mut s, 1, HELD);
+    s.tell(gate, "gresource");
+    s.drain();
+    let lease = granted(&mut s);
+    let second = patient(&mut s);
+    s.engine.abandon(s.now, lease);
+    let acted = s.drain();
+    assert_eq!(acted.last(), Some(&Acted::Wait(gate, Waits::QueueUp)), "{acted:?}");
+    assert!(matches!(s.engine.cancel(s.now, second), Cancelled::Acquisition));
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
+}
+
+/// W8: if any key may have changed, whoever waits for one of them tries.
+#[test]
+fn w8_change_of_any_key_wakes_the_first_of_each() {
+    let (mut s, gate) = (0..64)
+        .find_map(|number| {
+            let mut s = queueing();
+            let (gate, _) = armed(&mut s);
+            let until = s.now.after(PATIENCE);
+            let another = Resource::new(format!("another {number}")).unwrap();
+            s.acquire_of(another, TTL, Patience::Until(until));
+            s.drain();
+            let is_there = refuse(&mut s) == [Acted::Wait(gate, Waits::QueueUp)];
+            is_there.then_some((s, gate))
+        })
+        .expect("a name with the same gate");
+    s.reply(gate, place(0, HELD));
+    s.drain();
+    s.reply(gate, Reply::Ok);
+    s.reply(gate, Reply::Integer(HELD));
+    s.engine.handle_push(s.now, gate, Push::AllChanged);
+    let acted = s.drain();
+    assert_eq!(acted.iter().filter(|acted| matches!(acted, Acted::Set(..))).count(), 2);
 }
 
 /// Other clients may see another node as the gate. A line that was alone in its own queue learns of
