@@ -86,6 +86,8 @@ pub struct Attempt {
     /// Nodes that executed its release, and when last, in true time.
     cleared: Vec<(usize, u64)>,
     pub is_decided: bool,
+    /// Whether a node has answered its take-over with nonsense.
+    pub is_garbled: bool,
     /// Slots to which its release was handed out.
     released: u64,
     /// When that was first so, by the client's clock.
@@ -199,6 +201,7 @@ impl Checker {
             executed: Vec::new(),
             cleared: Vec::new(),
             is_decided: false,
+            is_garbled: false,
             released: 0,
             released_at: 0,
             lost: Vec::new(),

@@ -67,6 +67,12 @@ impl World {
         attempt.is_some_and(|it| it.owners().all(|client| self.plan.is_guarding(client)))
     }
 
+    /// Whether each client that has had the lock knows that a node's copy may be too young.
+    fn is_distrusted(&self, token: &[u8; 40]) -> bool {
+        let attempt = self.checker.attempts.get(token);
+        attempt.is_some_and(|it| it.owners().all(|client| self.plan.is_distrusting(client)))
+    }
+
     /// No copy counts for an extension that may be younger than what its node forgot: because
     /// another client did not count the node when it had the lock, or because no client has heard
     /// when the copy was set (R12, section 3).
@@ -93,7 +99,7 @@ impl World {
             let routes = &self.plan.routes;
             let is_twin = |node| routes.iter().filter(|route| **route == node).count() > 1;
             let is_elsewhere = self.has_swapped || node.is_some_and(is_twin);
-            let looks = self.plan.heals || is_elsewhere || !self.is_guarded(token);
+            let looks = self.plan.heals || is_elsewhere || !self.is_distrusted(token);
             let is_trusted = looks || self.plan.durable[**slot];
             !is_trusted && since.is_some_and(|at| self.now < at + self.plan.max_ttl / 100 * 98)
         };

@@ -28,6 +28,7 @@ impl World {
             self.close(client, slot);
         }
         self.checker.forget_client(client);
+        self.forget_late(client);
         self.heard_at[client].fill(None);
         self.engines += 1;
         let mut new = self.new_client(client, self.clients[client].clock.clone());
@@ -276,6 +277,7 @@ impl World {
         self.slow_until = 0;
         self.surprises.clear();
         self.ambushes.clear();
+        self.end_late();
         self.links.iter_mut().for_each(|links| links.fill(0));
         self.shut.iter_mut().for_each(|shut| shut.fill(0));
         for node in 0..self.nodes.len() {

@@ -241,6 +241,7 @@ impl World {
     /// What a server has changed for such a command: its own, and what is over (invariant 6).
     pub fn check_form(&mut self, node: usize, id: usize, form: &Form<'_>, changes: &[Change]) {
         if form.what == What::As {
+            self.check_not_given_back(node, form);
             return self.check_own(node, id, form, changes);
         }
         let now = (self.nodes[node].wall(self.now) / MILLI) as i64;

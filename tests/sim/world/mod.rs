@@ -16,9 +16,11 @@ mod faults;
 mod fences;
 mod forms;
 mod full;
+mod garble;
 mod hand_over;
 mod keep;
 mod keys;
+mod late;
 mod leap;
 mod line;
 mod listeners;
@@ -62,6 +64,7 @@ use crowd::Crowd;
 use far::Far;
 use fences::Fences;
 use full::Full;
+use late::Late;
 use line::Line;
 use network::Connection;
 use node::Node;
@@ -172,6 +175,7 @@ pub struct World {
     surprises: Vec<usize>,
     ambushes: Vec<Ambush>,
     relays: Vec<Relay>,
+    late: Option<Late>,
     /// Whether things still go wrong.
     is_faulty: bool,
     healed_at: u64,
@@ -239,6 +243,7 @@ impl World {
             surprises: Vec::new(),
             ambushes: Vec::new(),
             relays: Vec::new(),
+            late: None,
             is_faulty: true,
             healed_at: u64::MAX,
             had_twins,
@@ -333,7 +338,9 @@ impl World {
     /// Lives through faults, heals, and comes to rest.
     fn live(&mut self) {
         while self.violation.is_none() {
-            let is_busy = self.faults_left > 0 || self.clients.iter().any(|it| it.work_left > 0);
+            let is_busy = self.faults_left > 0
+                || self.clients.iter().any(|it| it.work_left > 0)
+                || self.is_late();
             let is_worn_out = self.events > FAULTY_EVENTS_MAX || self.choices.is_exhausted();
             if !is_busy || is_worn_out || !self.step() {
                 break;
@@ -399,6 +406,7 @@ impl World {
             Event::Work(client) if self.is_faulty => self.work(client),
             Event::Work(client) => self.retry_demand(client),
             Event::Renew(client) => self.renew(client),
+            Event::Late => self.late_turn(),
             Event::Fault if self.is_faulty => self.strike(),
             Event::Fault => {}
             Event::Relay(client) => self.extend_relayed(client),

@@ -154,6 +154,7 @@ impl Plan {
         let node_timeout = choices.pick(&[50, 20, 5, 200, 1_000]) * MILLI;
         let connect_timeout = choices.pick(&[500, 100, 30, 2_000]) * MILLI;
         let is_stepped = class == Class::Stepped;
+        let is_often_flushed = matches!(class, Class::Stepped | Class::Unguarded);
         // A promotion that another one follows after a quarantine.
         let slowest = if class == Class::Promoted { 1_000 * MILLI } else { 4 * MILLI };
         let mut routes: Vec<usize> = (0..nodes).collect();
@@ -191,7 +192,7 @@ impl Plan {
             connect_timeout,
             retry_most: choices.pick(&[64, 20, 250]) * MILLI,
             guard,
-            has_marker: choices.chance(if is_stepped { 500 } else { 200 }),
+            has_marker: choices.chance(if is_often_flushed { 500 } else { 200 }),
             heals: guard != RestartGuard::Off && choices.chance(500),
             durable: (0..nodes).map(|_| class == Class::Guarded && choices.chance(100)).collect(),
             routes,
@@ -247,6 +248,16 @@ impl Plan {
         self.guard != RestartGuard::Off && client >= self.unguarded_clients
     }
 
+    /// Whether this client looks for a flush: those of another make do not.
+    fn is_marking(&self, client: usize) -> bool {
+        self.has_marker && client >= self.unguarded_clients
+    }
+
+    /// Whether there may be times at which this client does not count a node.
+    pub fn is_distrusting(&self, client: usize) -> bool {
+        self.is_guarding(client) || self.is_marking(client)
+    }
+
     /// The client's part of the prefix, and what its names begin with instead.
     pub fn split(&self, client: usize) -> (&'static str, &'static str) {
         match self.splits && !self.key_prefix.is_empty() {
@@ -276,7 +287,7 @@ impl Plan {
             .max_ttl(duration(self.max_ttl))
             .restart_guard(guard)
             .waiting(if self.waits { Waiting::Queue } else { Waiting::Retry });
-        let marked = match self.has_marker && is_guarding {
+        let marked = match self.is_marking(client) {
             true => builder.flush_marker("marker"),
             false => builder,
         };

@@ -24,6 +24,8 @@ pub enum Event {
     Renew(usize),
     /// A client extends a lock that it was handed.
     Relay(usize),
+    /// A lock goes on of which a command is late.
+    Late,
     Fault,
     /// A node's process starts again, if it is still down.
     Restart(usize),

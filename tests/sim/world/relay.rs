@@ -37,6 +37,11 @@ impl World {
         }
     }
 
+    /// Whether a lock that the client asks for will go this way.
+    pub fn is_relaying(&self, client: usize) -> bool {
+        self.relays.iter().any(|relay| relay.client == client)
+    }
+
     /// A SET is on its way on a connection.
     pub fn may_lose_set(&mut self, id: usize, token: [u8; 40]) {
         let Connection { client, slot, node, .. } = self.connections[id];

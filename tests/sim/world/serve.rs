@@ -177,7 +177,7 @@ impl World {
         let sessions = it.connections.iter().map(|id| self.connections[*id].session.id);
         it.redis.open.extend(sessions.filter(|other| *other > 0).chain([session.id]));
         let stray = self.is_faulty && self.choices.chance(self.plan.stray_error);
-        let reply = match stray {
+        let mut reply = match stray {
             true => Reply::error(self.choices.pick(&STRAYS)),
             false => self.nodes[node].redis.execute(&mut session, words, wall),
         };
@@ -195,6 +195,7 @@ impl World {
             self.check_changes(node, id, words, &changes);
             self.check_memory(node, id, words, &reply);
             self.note_counted(node, words, &reply, &changes);
+            reply = self.may_garble(id, words, reply);
             self.note_said(node, id, words, &reply);
             self.note_yes(
                 node,

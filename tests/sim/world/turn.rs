@@ -512,6 +512,7 @@ impl World {
         self.write(client, slot, &bytes);
         if let What::Lock(token, set) = what {
             self.may_cut(id, token, set.is_some());
+            self.may_be_held_up(id, token, set.is_some());
             if set.is_some() {
                 self.may_lose_set(id, token);
             }

@@ -164,6 +164,7 @@ impl World {
         let wait = is_patient.then(|| self.choices.magnitude(MILLI, 1_000 * MILLI));
         self.may_lie_in_wait(client);
         self.may_relay(client);
+        let ttl = self.may_be_late(client, ttl);
         self.acquire(client, resource, ttl, wait);
     }
 
@@ -225,7 +226,13 @@ impl World {
         let Some(lease) = self.relay(client, lease) else {
             return;
         };
+        let Some(lease) = self.late_granted(client, lease) else {
+            return;
+        };
         let token = token_of(&lease);
+        if self.is_garbled(&token) {
+            return self.release(client, lease);
+        }
         self.may_disturb_stragglers(client, &token);
         if self.plan.hands_over && self.choices.chance(HAND_OVERS / 3) {
             // Before all nodes have answered.
@@ -500,7 +507,9 @@ impl World {
         }
         if self.is_faulty {
             self.note_renewed(client, &lease, result.is_ok());
-            self.clients[client].leases.push(lease);
+            if let Some(lease) = self.late_extended(client, lease, result.is_ok()) {
+                self.clients[client].leases.push(lease);
+            }
         } else if let Some(lease) = self.scene_extended(client, lease) {
             self.release(client, lease);
         }
