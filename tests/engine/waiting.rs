@@ -1830,10 +1830,11 @@ fn w13_line_that_was_alone_hands_on_where_it_has_counted_others() {
             assert!(hands.iter().all(|(node, _)| *node == gate || Some(*node) == elsewhere));
             return;
         }
-        let others = |node| if node != gate && turn > 20 { 3 } else { i64::from(node == gate) };
+        // One is enough: this engine does not stand there itself.
+        let others = |node| i64::from(node == gate || turn > 20);
         for node in 0..NODES {
             let is_counted = hands.iter().any(|(at, _)| *at == node);
-            if is_counted && others(node) == 3 {
+            if is_counted && node != gate && turn > 20 {
                 elsewhere = Some(node);
             }
             s.reply(node, Reply::Integer(1 + if is_counted { 2 * others(node) } else { 0 }));

@@ -38,6 +38,7 @@ mod masters;
 mod messages;
 mod names;
 mod own_value;
+mod queue_scripts;
 mod readers;
 mod readiness;
 mod reentrant;
