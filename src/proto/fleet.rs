@@ -538,9 +538,9 @@ impl Fleet {
         if able.is_empty() {
             return (nodes, Some(trial));
         }
-        let others = nodes.without(able);
-        if !others.is_empty() {
-            self.outgoing.push_front(Outgoing::Round(others, round));
+        let untried = nodes.without(able);
+        if !untried.is_empty() {
+            self.outgoing.push_front(Outgoing::Round(untried, round));
         }
         (able, None)
     }
