@@ -28,6 +28,8 @@ const ROW_MAX: u32 = 36;
 /// The same if that one waits elsewhere: when it is told, the line asks at its own gate, and may
 /// come first a few times.
 const ROWS_MAX: u32 = 120;
+/// A line looks for others at so many nodes only.
+const COUNTED_NODES: usize = 3;
 /// All is over after so many locks of the line, whoever has lacked votes meanwhile.
 const LOCKS_MAX: u32 = 400;
 
@@ -149,11 +151,16 @@ impl World {
         if !stands || !self.sees_quorum(other) {
             return;
         }
+        let is_apart = self.gate_of(line) != self.gate_of(other);
         let Some(rows) = &mut self.rows else {
             return;
         };
+        let parts = rows.parts || is_apart;
+        if parts && self.plan.nodes > COUNTED_NODES {
+            return;
+        }
         rows.row += 1;
-        let (row, parts) = (rows.row, rows.parts);
+        let row = rows.row;
         self.rare.hit_if(row == 1, if parts { Rare::RowElsewhere } else { Rare::RowBehind });
         if row > if parts { ROWS_MAX } else { ROW_MAX } {
             let text = format!("client {other} waits while client {line} gets it {row} times");
