@@ -41,6 +41,7 @@ mod queue;
 mod release;
 mod round;
 mod rounds;
+mod row;
 mod stand;
 mod timer;
 mod trial;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::operation::{Failure, Last, OpId, Progress, Task};
+use super::row::Row;
 use super::stand::TURN_MAX;
 use crate::error::LockError;
 use crate::moment::Moment;
@@ -26,11 +27,6 @@ const QUEUES_TIDY: usize = 256;
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Clients that stand in no queue are believed to want a lock for so long after one had it.
 const STRANGERS_FOR: Duration = Duration::from_secs(1);
-/// After so many locks in a row a line looks for the first time whether others wait; then after
-/// twice as many each time, up to a whole turn.
-const ROW_FIRST: u32 = 4;
-/// A lock that is taken again within this time after its release continues a row.
-const STREAK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 pub(super) struct Queues {
     by_key: HashMap<Resource, Queue, Keyed>,
@@ -54,12 +50,8 @@ struct Queue {
     stand: Option<u32>,
     /// Until then, others are believed to wait on the masters (W7); and the node that said so.
     crowd: Option<(Moment, Option<usize>)>,
-    /// Locks in a row that were taken soon after the release of the one before, without a place on
-    /// the masters; and until when another one counts (W13).
-    streak: u32,
-    streak_until: Option<Moment>,
-    /// How many rows have ended since others were last seen on the masters.
-    rows_alone: u32,
+    /// Its locks since it last left the masters to others (W13).
+    row: Row,
     /// Until then, clients that stand in no queue are believed to want the lock; and until when the
     /// line leaves it to them.
     strangers: Option<Moment>,
@@ -115,10 +107,10 @@ impl Queues {
 
     /// Forgets a queue without a member, a lock or a crowd.
     fn drop_idle(&mut self, now: Moment, key: &Resource) {
-        // Few are kept for the streak's sake alone, so that many keys need no more memory.
+        // Few are kept for the row's sake alone, so that many keys need no more memory.
         if self.by_key.len() > QUEUES_TIDY {
             if let Some(queue) = self.by_key.get_mut(key) {
-                queue.streak_until = None;
+                queue.row.forget_pause();
             }
         }
         let is_idle = |queue: &&Queue| !queue.is_needed(now) && queue.stand.is_none();
@@ -210,7 +202,8 @@ impl Queues {
     /// Others are believed to wait on the masters until then, because this node has said so.
     pub(super) fn set_crowd(&mut self, key: &Resource, until: Moment, node: Option<usize>) {
         if let Some(queue) = self.by_key.get_mut(key) {
-            (queue.crowd, queue.rows_alone) = (Some((until, node)), 0);
+            queue.crowd = Some((until, node));
+            queue.row.note_others();
         }
     }
 
@@ -241,7 +234,7 @@ impl Queues {
             return false;
         };
         queue.holder.take_if(|(holder, _)| *holder == token);
-        queue.streak_until = Some(now.after(STREAK_PAUSE_MAX));
+        queue.row.note_given_up(now);
         queue.strangers.is_some_and(|until| now < until)
     }
 
@@ -272,22 +265,12 @@ impl Queues {
 
     /// Whether the line has taken the lock so often in a row that it is time to look whether others
     /// wait for it (W13). Then a new row begins.
-    pub(super) fn is_long_streak(&mut self, key: &Resource) -> bool {
-        let is_long = |queue: &&mut Queue| queue.streak >= queue.row_max();
-        let Some(queue) = self.by_key.get_mut(key).filter(is_long) else {
-            return false;
-        };
-        (queue.streak, queue.rows_alone) = (0, queue.rows_alone.saturating_add(1));
-        true
+    pub(super) fn ends_row(&mut self, key: &Resource) -> bool {
+        self.by_key.get_mut(key).is_some_and(|queue| queue.row.end_if_long(TURN_MAX))
     }
 }
 
 impl Queue {
-    /// How long a row may become: a line that knows nothing of others looks sooner.
-    fn row_max(&self) -> u32 {
-        TURN_MAX.min(ROW_FIRST << self.rows_alone.min(TURN_MAX))
-    }
-
     fn yields_until(&self, now: Moment, give_up_at: Moment) -> Option<Moment> {
         self.yields.filter(|until| now < *until && *until < give_up_at)
     }
@@ -299,8 +282,8 @@ impl Queue {
     /// Whether it says something that a later acquisition has to know.
     fn is_needed(&self, now: Moment) -> bool {
         let is_crowded = self.is_crowded(now);
-        let is_streak = self.streak_until.is_some_and(|until| now < until);
-        self.first.is_some() || is_crowded || is_streak || self.held_until(now).is_some()
+        let has_row = self.row.is_going_on(now);
+        self.first.is_some() || is_crowded || has_row || self.held_until(now).is_some()
     }
 
     /// The end of the current lock's validity: until then no acquisition needs to ask.
@@ -413,8 +396,7 @@ impl Engine {
         };
         if got.is_some() {
             (queue.holder, queue.report) = (got, None);
-            let is_again = queue.streak_until.is_some_and(|until| now < until);
-            queue.streak = if is_again { queue.streak.saturating_add(1) } else { 1 };
+            queue.row.note_got(now);
         }
         let was_waiting = match self.operations[op].progress {
             Progress::Waiting => true,

@@ -1,8 +1,11 @@
 //! Places of other kinds of lock in the queues for plain ones (K9): a *visit* for each plain key
 //! that refuses such acquisitions.
 //!
-//! A visit tells when to try, and nothing else: what waits there asks again after random delays
-//! too, whatever the queue says.
+//! A visit tells when to try, and nothing else: an acquisition that waits there also asks again
+//! after random delays.
+//!
+//! An acquisition that is always granted has no visit. After a row of such locks, the next one
+//! takes a place before it asks, so that the clients in the queue come first (W13).
 
 use std::collections::BTreeMap;
 
@@ -10,6 +13,7 @@ use super::command::Step;
 use super::fleet::Outgoing;
 use super::node::Waits;
 use super::operation::{Last, OpId, Progress, Task};
+use super::row::Rows;
 use super::stand::{CROWD_FOR, TURN_MAX, Turn};
 use super::{Engine, Patience};
 use crate::config::Waiting;
@@ -23,12 +27,19 @@ const VISITS_MAX: usize = 64;
 const MEMBERS_MAX: usize = 128;
 /// Who was told to go so often in a row, and was refused, queues up again after a delay.
 const IN_VAIN_MAX: u32 = 4;
-/// Who is refused more often than this, although its gate lists nobody before it, looks for a place
-/// at another node: clients that see other candidates stand there.
+/// An acquisition that is refused more often than this, although it is the first of its gate's
+/// queue, looks for a place at another node: clients that see other candidates stand there.
 const ALONE_MAX: u32 = 1;
 
-/// Who queues up before it asks is told within so many staggers, or asks then.
+/// An acquisition that queues up before it asks is notified within so many staggers, or asks then.
 const ASK_STAGGERS: u32 = 8;
+/// With less patience than so many staggers, it asks at once.
+const SHORT_STAGGERS: u32 = 2;
+/// At the end of a row, a place is asked for at the gate of so many keys of a set at most.
+const LOOKS_MAX: usize = 4;
+/// At which gate, in the order of gates, clients are looked for after each row: not all clients see
+/// the same candidates.
+const LOOKED_GATES: [usize; 4] = [0, 1, 0, 2];
 
 /// One place in the queue for a plain key.
 struct Visit {
@@ -46,8 +57,10 @@ struct Visit {
     in_vain: u32,
     /// The lock that it was told to take, and until when it is valid: it keeps the place.
     held: Option<(LockToken, Moment)>,
-    /// Refused rounds in a row since its gate said that nobody stands before it.
+    /// Refused rounds in a row since its gate said that its place is the first.
     alone: u32,
+    /// Why its place is asked for, if a row has ended.
+    look: Option<(OpId, Look)>,
     /// Nodes that gave no place, or where others do not seem to stand. With all of them listed, it
     /// begins anew.
     passed: NodeSet,
@@ -57,6 +70,17 @@ struct Visit {
     passed_by: u32,
     /// Whether its place was that of the line, whose turn was over.
     was_the_lines: bool,
+}
+
+/// At the end of a row: whether other clients wait for one of the keys. If not, the acquisition
+/// asks.
+#[derive(Clone, Copy)]
+struct Look {
+    /// How many rows have ended.
+    rows: usize,
+    /// The key to look at, and how many come after it.
+    key: usize,
+    left: usize,
 }
 
 /// What follows from a refused round.
@@ -74,6 +98,9 @@ enum Refused {
 #[derive(Default)]
 pub(super) struct Visits {
     open: BTreeMap<u32, Visit>,
+    rows: Rows,
+    /// The next look of an acquisition that has found no others at a key of its set.
+    next_look: Option<(OpId, Look)>,
 }
 
 impl Visits {
@@ -107,6 +134,7 @@ impl Visits {
             in_vain: 0,
             held: None,
             alone: 0,
+            look: None,
             passed: NodeSet::EMPTY,
             crowd_until: None,
             passed_by: 0,
@@ -182,7 +210,8 @@ impl Visits {
     }
 
     /// The lock is given up. Returns the place that was kept for so long.
-    fn give_up(&mut self, token: LockToken) -> Option<u32> {
+    fn give_up(&mut self, now: Moment, token: LockToken) -> Option<u32> {
+        self.rows.note_given_up(now, token);
         let is_held = |visit: &Visit| visit.held.is_some_and(|(held, _)| held == token);
         let (number, visit) = self.open.iter_mut().find(|(_, visit)| is_held(visit))?;
         visit.held = None;
@@ -204,6 +233,61 @@ impl Visits {
         number.is_some_and(|number| self.open[&number].is_crowded(now))
     }
 
+    /// The plain key whose queue a new acquisition of this lock joins before it asks, if any; and
+    /// the look, if that is why.
+    fn before(
+        &mut self,
+        now: Moment,
+        id: OpId,
+        key: &Resource,
+    ) -> Option<(Resource, Option<Look>)> {
+        let mut keys = key.keys();
+        if key.form() != Form::All {
+            keys.truncate(1);
+        }
+        let mut plain = keys.iter().filter_map(|key| Resource::of_key(key));
+        if let Some(plain) = plain.find(|plain| self.is_crowded(now, plain)) {
+            self.rows.note_others(key);
+            return Some((plain, None));
+        }
+        let look = match self.next_look.take_if(|(other, _)| *other == id) {
+            Some((_, look)) => look,
+            None => {
+                let rows = self.rows.end_if_long(now, key)? as usize - 1;
+                // Clients may wait for any key of a set.
+                let left = keys.len().min(LOOKS_MAX) - 1;
+                let slot = key.slot_of().map(|(_, slot)| slot as usize);
+                Look { rows, key: slot.unwrap_or(rows * LOOKS_MAX % keys.len()), left }
+            }
+        };
+        let keys = key.keys();
+        Some((Resource::of_key(&keys[look.key % keys.len()])?, Some(look)))
+    }
+
+    /// The visit, unless it has a place, asks for one at this gate.
+    fn look(&mut self, number: u32, look: (OpId, Look), gate: Option<usize>) {
+        if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
+            (visit.gate, visit.look) = (gate, Some(look));
+        }
+    }
+
+    /// No others wait where this acquisition has looked: unless it looks at the next key of its
+    /// set, it may ask.
+    fn look_on(&mut self, number: u32, (id, look): (OpId, Look)) {
+        self.next_look = None;
+        if let Some(visit) = self.open.get_mut(&number).filter(|_| look.left > 0) {
+            visit.members.retain(|(other, _)| *other != id);
+            self.next_look = Some((id, Look { key: look.key + 1, left: look.left - 1, ..look }));
+        }
+    }
+
+    /// Its next place need not be at the gate of a look.
+    fn forget_gate(&mut self, number: u32) {
+        if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
+            visit.gate = None;
+        }
+    }
+
     /// The node is of no use for this visit, or has lost what it knew.
     pub(super) fn bar(&mut self, number: u32, node: usize) {
         if let Some(visit) = self.open.get_mut(&number) {
@@ -214,6 +298,10 @@ impl Visits {
 
     pub(super) fn lose_gate(&mut self, node: usize) {
         self.open.values_mut().for_each(|visit| visit.lose(node));
+    }
+
+    fn lacks_gate(&self, number: u32) -> bool {
+        self.open.get(&number).is_none_or(|visit| visit.gate.is_none())
     }
 
     /// Those whose gate is this node, and which it does not list yet.
@@ -290,45 +378,47 @@ impl Engine {
         }
     }
 
-    /// Others are believed to wait for what this acquisition is about to ask for: it queues up
-    /// before it asks. Returns whether it waits.
+    /// If others are believed to wait for the same lock, or a row of it has ended, this acquisition
+    /// queues up before it asks. Returns whether it waits.
     pub(super) fn visits_first(&mut self, now: Moment, op: usize, key: &Resource) -> bool {
-        if self.visits.open.is_empty() {
+        if self.visits.open.is_empty() && self.visits.rows.is_empty() {
             return false;
         }
-        let Task::Acquire { patience: Patience::Until(_), attempts: 0, .. } =
+        let Task::Acquire { patience: Patience::Until(give_up_at), attempts: 0, .. } =
             self.operations[op].task
         else {
             return false;
         };
-        let id = self.operations.id_of(op);
-        let mut keys = key.keys();
-        if key.form() != Form::All {
-            keys.truncate(1);
+        let (id, stagger) = (self.operations.id_of(op), self.stagger());
+        if self.visits.visit_of(id).is_some() {
+            return false;
         }
-        let crowded = keys
-            .iter()
-            .filter_map(|key| Resource::of_key(key))
-            .find(|key| self.visits.is_crowded(now, key));
-        let Some(plain) = crowded.filter(|_| self.visits.visit_of(id).is_none()) else {
+        let Some((plain, look)) = self.visits.before(now, id, key) else {
             return false;
         };
-        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
-            last.get_or_insert_with(|| Box::new(Last { key: key.clone(), report: None }));
+        let mut ask_at = now.after(stagger.saturating_mul(ASK_STAGGERS));
+        if give_up_at <= ask_at {
+            if give_up_at <= now.after(stagger.saturating_mul(SHORT_STAGGERS)) {
+                return false;
+            }
+            ask_at = now.after(stagger);
         }
-        let Some(number) = self.visits.number_of(&plain) else {
-            return false;
-        };
-        // If its patience ends before that, it asks now.
-        let give_up_at = self.operations.patience_of(id).map(|(_, give_up_at)| give_up_at);
-        let ask_at = now.after(self.stagger().saturating_mul(ASK_STAGGERS));
-        if give_up_at.is_none_or(|give_up_at| give_up_at <= ask_at) {
-            return false;
-        }
+        let number = self.visits.number_of(&plain).unwrap_or_else(|| self.stands.number());
         if !self.visits.join(now, number, &plain, (id, key.form())) {
             return false;
         }
+        if let Some(look) = look {
+            let others = LOOKED_GATES[look.rows % LOOKED_GATES.len()];
+            self.visits.look(number, (id, look), self.nodes.gate_after(now, &plain, others));
+        }
         self.queue_visit(now, number);
+        // Without a place, others get a stagger to come first.
+        if look.is_some() && self.visits.lacks_gate(number) {
+            ask_at = now.after(stagger);
+        }
+        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
+            last.get_or_insert_with(|| Box::new(Last { key: key.clone(), report: None }));
+        }
         self.operations[op].progress = Progress::Waiting;
         self.operations.set_timer(op, ask_at);
         true
@@ -391,8 +481,22 @@ impl Engine {
             return;
         };
         visit.place = Some(place);
+        let look = visit.look.take();
         if place > 0 {
             (visit.alone, visit.crowd_until) = (0, Some(now.after(CROWD_FOR)));
+        } else if let Some(look) = look {
+            let Some((op, give_up_at)) = self.operations.patience_of(look.0) else {
+                return;
+            };
+            let waits = matches!(self.operations[op].progress, Progress::Waiting);
+            if waits && now < give_up_at {
+                if visit.members.len() == 1 {
+                    self.leave_place(now, number);
+                    self.visits.forget_gate(number);
+                }
+                self.visits.look_on(number, look);
+                self.start_again(now, op);
+            }
         } else if is_absent {
             // Others may stand elsewhere, and were told.
             for id in self.visits.to_try(number) {
@@ -494,13 +598,19 @@ impl Engine {
     /// The acquisition ends. Whoever was told to take the lock, and has it, leaves the place when
     /// it gives it up.
     pub(super) fn leave_visit(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
-        if self.visits.open.is_empty() {
+        if self.visits.open.is_empty() && got.is_none() {
             return;
         }
+        let Some(key) = self.key_of(op).filter(|key| !key.is_plain()) else {
+            return;
+        };
+        let form = key.form();
+        if let Some(got) = got.filter(|_| self.config.waiting == Waiting::Queue) {
+            let key = key.clone();
+            self.visits.rows.note_got(now, &key, got);
+        }
         let id = self.operations.id_of(op);
-        let form = self.key_of(op).map(Resource::form).filter(|form| *form != Form::Plain);
-        let Some((form, number)) = form.and_then(|form| Some((form, self.visits.visit_of(id)?)))
-        else {
+        let Some(number) = self.visits.visit_of(id) else {
             return;
         };
         if self.visits.leave(number, (id, form), got) {
@@ -510,7 +620,7 @@ impl Engine {
 
     /// A lock of another kind was given up: the next in the queue is told.
     pub(super) fn give_up_visit(&mut self, now: Moment, token: LockToken) {
-        if let Some(number) = self.visits.give_up(token) {
+        if let Some(number) = self.visits.give_up(now, token) {
             self.move_on(now, number);
         }
     }

@@ -877,7 +877,7 @@ impl Engine {
         let number = self.queues.stand_of(key);
         // A row without a place on the masters ends at all nodes, so that it is not much longer
         // than the turns of those who wait.
-        let is_counted = is_awaited || number.is_none() && self.queues.is_long_streak(key);
+        let is_counted = is_awaited || number.is_none() && self.queues.ends_row(key);
         let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) else {
             // Nobody else is known to wait: count, if this line is about to take it again, or has
             // taken it many times.

@@ -762,6 +762,106 @@ fn k9_place_of_a_line_goes_to_another_kind_and_then_to_the_next() {
     assert_eq!(acted[1..], behind, "{acted:?}");
 }
 
+/// Takes locks without a pause until the engine asks for a place before it asks for another.
+/// Returns how many it took, and where the engine looks.
+fn row(scenario: &mut Scenario, resource: &Resource) -> (usize, usize) {
+    for count in 0..100 {
+        wait(scenario, resource.clone(), 100 * SECOND);
+        if let Some(gate) = looks(scenario) {
+            return (count, gate);
+        }
+        scenario.replies(ALL, YES);
+        let lease = scenario.acquired().unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.replies(ALL, YES);
+    }
+    panic!("it takes locks for ever");
+}
+
+/// Where the engine asks for a place, unless it asks for the lock. It leaves a place before that.
+fn looks(scenario: &mut Scenario) -> Option<usize> {
+    let mut gate = None;
+    for acted in scenario.drain() {
+        match acted {
+            Acted::Wait(node, Waits::Hello) => {
+                scenario.allow_waits(node);
+                assert_eq!(scenario.drain(), [Acted::Wait(node, Waits::QueueUp)]);
+                gate = Some(node);
+            }
+            Acted::Wait(node, Waits::QueueUp) => gate = Some(node),
+            Acted::Wait(node, Waits::StepOut(Step::Out)) => scenario.reply(node, NO),
+            Acted::Take(..) => return None,
+            other => panic!("{other:?}"),
+        }
+    }
+    gate
+}
+
+/// K9: rows of locks end with a look at the queue. Without others there, the engine goes on.
+#[test]
+fn k9_row_of_locks_lets_those_in_the_queue_come_first() {
+    for resource in [alone(), own(), share()] {
+        let mut scenario = queueing();
+        let mut gates = Vec::new();
+        for length in [4, 7, 7] {
+            let (count, gate) = row(&mut scenario, &resource);
+            assert_eq!(count, length, "{resource:?}");
+            gates.push(gate);
+            scenario.reply(gate, Reply::Integer(0));
+            assert_eq!(looks(&mut scenario), None, "no others are there");
+            scenario.replies(ALL, YES);
+            let lease = scenario.acquired().unwrap();
+            scenario.engine.abandon(scenario.now, lease);
+            scenario.drain();
+            scenario.replies(ALL, YES);
+        }
+        assert!(gates[0] == gates[2] && gates[0] != gates[1], "{gates:?}");
+        let (count, gate) = row(&mut scenario, &resource);
+        assert_eq!(count, 7, "{resource:?}");
+        assert!(!gates.contains(&gate), "{gates:?}");
+        scenario.reply(gate, Reply::Integer(1 << 40));
+        assert_eq!(scenario.drain(), [], "others are before it");
+        scenario.tell(gate, "gr");
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+    }
+}
+
+/// K9: others may wait for any key of a set.
+#[test]
+fn k9_row_of_sets_ends_with_a_look_at_each_key() {
+    let mut scenario = queueing();
+    let (count, mut gate) = row(&mut scenario, &set());
+    assert_eq!(count, 4);
+    scenario.reply(gate, Reply::Integer(0));
+    gate = looks(&mut scenario).expect("there is another key");
+    scenario.reply(gate, Reply::Integer(0));
+    assert_eq!(looks(&mut scenario), None);
+}
+
+/// K9: with little patience, others get a stagger; with less, it asks at once.
+#[test]
+fn k9_row_of_locks_ends_with_a_pause_if_patience_is_short() {
+    for (patience, pause) in [(10 * MS, Some(4 * MS)), (2 * MS, None)] {
+        let mut scenario = queueing();
+        for _ in 0..4 {
+            wait(&mut scenario, alone(), patience);
+            assert_eq!(looks(&mut scenario), None);
+            scenario.replies(ALL, YES);
+            let lease = scenario.acquired().unwrap();
+            scenario.engine.abandon(scenario.now, lease);
+            scenario.drain();
+            scenario.replies(ALL, YES);
+        }
+        wait(&mut scenario, alone(), patience);
+        assert_eq!(looks(&mut scenario).is_some(), pause.is_some());
+        if let Some(pause) = pause {
+            scenario.pass(pause);
+            assert_eq!(looks(&mut scenario), None, "it asks in any case");
+        }
+    }
+}
+
 /// K9: a gate that lists nobody else, although the lock is held, is left for another.
 #[test]
 fn k9_who_stands_alone_looks_for_others_at_another_node() {
