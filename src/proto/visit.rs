@@ -246,14 +246,19 @@ impl Visits {
             keys.truncate(1);
         }
         let mut plain = keys.iter().filter_map(|key| Resource::of_key(key));
-        if let Some(plain) = plain.find(|plain| self.is_crowded(now, plain)) {
+        let look = self.next_look.take_if(|(other, _)| *other == id);
+        let crowd = plain.find(|plain| self.is_crowded(now, plain));
+        // Others that wait for one key of a set say nothing of those that wait for another.
+        if let (Some(crowd), None, 1) = (&crowd, look, keys.len()) {
             self.rows.note_others(key);
-            return Some((plain, None));
+            return Some((crowd.clone(), None));
         }
-        let look = match self.next_look.take_if(|(other, _)| *other == id) {
-            Some((_, look)) => look,
-            None => {
-                let rows = self.rows.end_if_long(now, key)? as usize - 1;
+        let rows = self.rows.end_if_long(now, key).filter(|_| look.is_none());
+        let look = match (look, rows) {
+            (Some((_, look)), _) => look,
+            (None, None) => return Some((crowd?, None)),
+            (None, Some(rows)) => {
+                let rows = rows as usize - 1;
                 // Clients may wait for any key of a set.
                 let left = keys.len().min(LOOKS_MAX) - 1;
                 let slot = key.slot_of().map(|(_, slot)| slot as usize);
