@@ -573,7 +573,7 @@ impl World {
         queues.count() > 1 || self.clients.iter().any(|it| it.engine.nodes().any(cannot))
     }
 
-    fn is_untidy(&self, node: usize) -> bool {
+    pub fn is_untidy(&self, node: usize) -> bool {
         let wall = (self.nodes[node].wall(self.now) / MILLI) as i64;
         let mut entries = self.nodes[node].redis.data.iter();
         entries.any(|(key, entry)| is_queue(&key.1) && entry.expires.is_none_or(|at| at > wall))

@@ -251,7 +251,9 @@ impl World {
             None => {
                 self.line_missed();
                 self.far_missed(client);
+                self.mixed_missed(client);
             }
+            Some(lease) if self.mixed.is_some() => self.mixed_granted(client, lease),
             Some(lease) if self.far.is_some() => self.far_granted(client, lease),
             Some(lease) if self.line.is_some() => self.line_granted(client, lease),
             Some(lease) if self.rows.is_some() => self.rows_granted(client, lease),

@@ -27,6 +27,7 @@ mod listeners;
 mod lists;
 mod looks;
 mod lua;
+mod mixed;
 mod moving;
 mod network;
 mod newcomers;
@@ -66,6 +67,7 @@ use fences::Fences;
 use full::Full;
 use late::Late;
 use line::Line;
+use mixed::Mixed;
 use network::Connection;
 use node::Node;
 use plan::{Class, Plan};
@@ -198,6 +200,7 @@ pub struct World {
     is_moving: bool,
     full: Option<Full>,
     far: Option<Far>,
+    mixed: Option<Mixed>,
     violation: Option<check::Failure>,
     rare: Counts,
     timeline: Timeline,
@@ -260,6 +263,7 @@ impl World {
             is_moving: false,
             full: None,
             far: None,
+            mixed: None,
             violation: None,
             rare: Counts::new(),
             timeline: Timeline::new(wants_timeline),
@@ -367,6 +371,7 @@ impl World {
         if self.violation.is_none() && is_well {
             self.wait_in_line();
             self.wait_behind_rows();
+            self.mix_kinds();
             self.run_out_of_memory();
             self.write_from_far();
         }
@@ -416,6 +421,7 @@ impl World {
             Event::Line(number) => self.line_turn(number),
             Event::Rows(client) => self.rows_turn(client),
             Event::Far(client) => self.far_turn(client),
+            Event::Mixed(client) => self.mixed_turn(client),
             Event::Full(client, is_last) => self.full_turn(client, is_last),
             Event::Nothing => {}
             Event::Ends(node) => self.tell_ends(node),

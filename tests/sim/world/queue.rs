@@ -39,6 +39,8 @@ pub enum Event {
     Rows(usize),
     /// A reader, or a writer that is far away, does something.
     Far(usize),
+    /// A client of those with two kinds of lock does something.
+    Mixed(usize),
     /// The same of a client that has a lock when the masters are full; whether it is the last.
     Full(usize, bool),
     /// Somebody waits until then.

@@ -145,6 +145,7 @@ situations! {
     MovedInExtension => "process that changes its place while a lock is extended",
     LineHeir => "waiter that went on in the place of one without patience",
     LineOwn => "wait for what the same client had as another kind",
+    MixedKinds => "plain locks and another kind in turn",
     FarWriter => "writer far away that got in beside readers",
     FullKept => "lock of another kind kept by a full master",
     FullFreed => "lock of another kind released by a full master",
