@@ -108,6 +108,10 @@ impl World {
             while self.violation.is_none() && self.step() {}
             self.full = None;
         }
+        // The next scene has memory.
+        for it in &mut self.nodes {
+            it.refuses_until = 0;
+        }
     }
 
     /// Nodes that have not answered yet do so before the masters are full.
