@@ -440,7 +440,9 @@ impl Engine {
         }
         let is_candidate =
             |node: usize| !visit.passed.contains(node) && self.nodes.is_candidate(now, node);
-        let gate = match visit.gate.filter(|gate| is_candidate(*gate)) {
+        // A look may be at a node that is a candidate for others alone.
+        let is_looked_at = |node: usize| visit.look.is_some() && self.nodes.may_wait_at(node);
+        let gate = match visit.gate.filter(|gate| is_candidate(*gate) || is_looked_at(*gate)) {
             Some(gate) => Some(gate),
             None => self.nodes.gate_among(&visit.key, is_candidate),
         };

@@ -3,8 +3,8 @@
 //!
 //! One of them may have had the lock to itself before the others come.
 //!
-//! - FAIR: each client gets a third of an even share, and no other clients get too many locks while
-//!   it waits;
+//! - FAIR: each client gets a named part of an even share, and no other client gets too many locks
+//!   while it waits;
 //! - WAKE: no client waits in vain;
 //! - TIDY: no queue is left, even if the last ones run out of patience.
 
@@ -29,10 +29,11 @@ const LAST_HOLD: u64 = SECOND;
 const PATIENCE: u64 = 90 * SECOND;
 /// The most locks of a client before each has had one.
 const FIRST_MAX: u32 = 200;
-/// The most locks of each other client while one waits.
-const TURNS_MAX: u32 = 30;
+/// The most locks of each other client while one waits. Clients that see other candidates for the
+/// queue meet after a few rows.
+const TURNS_MAX: u32 = 64;
 /// Each client gets so much of an even share, in percent.
-const SHARE_MIN_PERCENT: u32 = 33;
+const SHARE_MIN_PERCENT: u32 = 12;
 
 /// What the other clients have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
