@@ -54,8 +54,8 @@ const INSTRUCTIONS: [(Kind, On, u64); 13] = [
     (Kind::Extended, On::Masters, 20_279),
     (Kind::Swapped, On::Masters, 8_156),
     (Kind::Fenced, On::Masters, 12_387),
-    (Kind::Looking, On::Guarded, 21_081),
-    (Kind::InLockstep, On::Servers, 10_969),
+    (Kind::Looking, On::Guarded, 21_480),
+    (Kind::InLockstep, On::Servers, 11_230),
     (Kind::InFlight, On::Servers, 357_244),
 ];
 /// How far an instruction count may be from its number.
