@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::thread;
 use std::time::Duration;
 
-use muxlock::{Builder, LockErrorKind, LockGuard, Redlock, RestartGuard, Waiter, Waiting};
+use muxlock::{Builder, LockErrorKind, LockGuard, Redlock, RestartGuard, Retry, Waiter, Waiting};
 use testbed::{PATIENT, SOON, TTL, all_ready, pause, tell_parent};
 
 pub const KEY: &str = "invoice:42";
@@ -27,6 +27,8 @@ pub struct Part {
     pub hold: Duration,
     /// Between a release and the next wait.
     pub pause: Duration,
+    /// The least delay before a refused round is repeated; the usual one if not set.
+    pub retry: Option<Duration>,
     pub threads: usize,
     /// The threads are spread over so many keys.
     pub keys: usize,
@@ -43,6 +45,7 @@ impl Part {
             ttl: TTL,
             hold: Duration::from_millis(1),
             pause: Duration::ZERO,
+            retry: None,
             threads: 1,
             keys: 1,
             keeps: None,
@@ -55,9 +58,11 @@ impl Part {
     }
 
     pub fn builder(&self) -> Builder {
+        let retry = self.retry.map_or(Retry::default(), |at| Retry::default().first(at).most(at));
         // The masters of a test were just started.
         Redlock::builder()
             .nodes(&self.urls)
+            .retry(retry)
             .waiting(self.waiting)
             .node_timeout(self.node_timeout)
             .connect_timeout(SOON)
@@ -71,18 +76,20 @@ impl Part {
         let mut number = || word().parse::<u64>().expect("the parent writes numbers");
         let mut micros = || Duration::from_micros(number());
         let [node_timeout, ttl, hold, pause] = [micros(), micros(), micros(), micros()];
+        let retry = Some(micros()).filter(|retry| !retry.is_zero());
         let mut count = || usize::try_from(number()).expect("no count is as large");
         let [threads, keys, keeps] = [count(), count(), count()];
         let keeps = keeps.checked_sub(1);
         let urls = words.map(str::to_owned).collect();
-        Part { urls, waiting, node_timeout, ttl, hold, pause, threads, keys, keeps }
+        Part { urls, waiting, node_timeout, ttl, hold, pause, retry, threads, keys, keeps }
     }
 }
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.waiting == Waiting::Queue { "queue" } else { "retry" })?;
-        for time in [self.node_timeout, self.ttl, self.hold, self.pause] {
+        let retry = self.retry.unwrap_or_default();
+        for time in [self.node_timeout, self.ttl, self.hold, self.pause, retry] {
             write!(f, " {}", time.as_micros())?;
         }
         let keeps = self.keeps.map_or(0, |number| number + 1);

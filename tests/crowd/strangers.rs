@@ -17,15 +17,17 @@ const GAP_MAX: Duration = Duration::from_millis(500);
 /// No run is so short or so slow that any of them gets fewer.
 const GRANTS_MIN: usize = 5;
 /// For how long strangers hold locks while others wait for them; longer by this each time.
-const HOLD: Duration = Duration::from_millis(150);
+const HOLD: Duration = Duration::from_millis(400);
 const HOLD_STEP: Duration = Duration::from_millis(17);
 /// Who has waited for so long looks again a second later.
 const LONG_HOLD: Duration = Duration::from_secs(3);
 /// How many locks they hold at a time.
 const KEYS: usize = 4;
-/// From a stranger's release to the grant. Without the queue, who has waited for so long looks
-/// again after up to 128 ms.
-const HAND_OVER_MAX: Duration = Duration::from_millis(15);
+/// From a stranger's release to the grant, on a busy machine. If nothing notified a client that has
+/// waited for so long, it would look at its place at least 265 ms later.
+const HAND_OVER_MAX: Duration = Duration::from_millis(200);
+/// The least delay between two rounds of a client that does not queue.
+const RETRY: Duration = Duration::from_millis(1_000);
 
 #[track_caller]
 fn soon_taken<'a>(masters: &'a Masters, key: &'a str) -> Held<'a> {
@@ -39,14 +41,14 @@ fn soon_taken<'a>(masters: &'a Masters, key: &'a str) -> Held<'a> {
 
 /// Strangers hold locks that others wait for, and give them back; returns the keys and when.
 fn give_back(masters: &Masters, keys: &[String]) -> Vec<(String, Duration)> {
-    const TIMES: u32 = 6;
+    const TIMES: u32 = 3;
     let mut given_back = Vec::new();
     for time in 0..TIMES {
         let held: Vec<_> = keys.iter().map(|key| (key, soon_taken(masters, key))).collect();
         pause(HOLD + HOLD_STEP * time);
         given_back.extend(held.into_iter().map(|(key, held)| (key.clone(), held.give_back())));
-        // Those who wait have it for a moment, before the strangers come again.
-        pause(HOLD);
+        // The clients that wait have it for a moment, before the strangers come again.
+        pause(2 * RETRY);
     }
     given_back
 }
@@ -55,7 +57,8 @@ fn hand_over(scene: Scene, masters: &Masters, waiting: Waiting) -> Duration {
     let part = Part::new(masters.urls(), waiting);
     // They let the strangers in between.
     let pause = Duration::from_millis(20);
-    let crowd = scene.crowd([Part { pause, threads: KEYS, keys: KEYS, ..part }]);
+    let retry = Some(RETRY);
+    let crowd = scene.crowd([Part { pause, retry, threads: KEYS, keys: KEYS, ..part }]);
     let keys: Vec<_> = (0..KEYS).map(Part::key).collect();
     let given_back = give_back(masters, &keys);
     let report = crowd.end(&format!("{waiting:?}"));
