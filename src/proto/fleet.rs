@@ -211,6 +211,7 @@ impl Fleet {
                 let after = u64::try_from(after).unwrap_or(u64::MAX);
                 self.answer_due_nanos = self.answer_due_nanos.min(after);
             }
+            self.note_due(self.first_due());
         }
     }
 

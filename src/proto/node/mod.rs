@@ -235,11 +235,11 @@ impl Node {
                 if self.debts.due().is_some_and(|due| now >= due) {
                     return Effect::DebtsDue;
                 }
-                if is_silent {
-                    self.suspicion.ask(now);
-                    return Effect::Suspect;
+                let since = self.pipeline.silent_since().filter(|_| is_silent);
+                match since.is_some_and(|since| self.suspicion.look(now, since)) {
+                    true => Effect::Suspect,
+                    false => Effect::Nothing,
                 }
-                Effect::Nothing
             }
             State::Limited if self.is_lost(now) => {
                 Effect::Fail(NodeOutcome::TimedOut(Phase::Reply))

@@ -36,6 +36,9 @@ pub(super) struct Suspicion {
     next_at: Option<Moment>,
     /// When the last second connection was requested.
     asked_at: Option<Moment>,
+    /// When the silence was last looked at since then. If the node speaks and falls silent again,
+    /// nothing is due sooner than it was before.
+    looked_at: Moment,
 }
 
 impl Suspicion {
@@ -49,6 +52,7 @@ impl Suspicion {
             next_after: (connect_timeout / NEXT_AFTER_SHARE).min(NEXT_AFTER_MAX),
             next_at: None,
             asked_at: None,
+            looked_at: Moment::START,
         }
     }
 
@@ -85,17 +89,27 @@ impl Suspicion {
         }
     }
 
-    /// When a second connection is to be opened if the node stays silent, as since then.
+    /// When to look whether a second connection is to be opened, if the node stays silent, as since
+    /// then.
     #[cold]
     pub(super) fn due(&self, silent_since: Moment) -> Moment {
         match self.asked_in(silent_since) {
-            Some(asked_at) => asked_at.after(self.again_after),
+            Some(asked_at) => {
+                asked_at.after(self.again_after).min(self.looked_at.after(self.after))
+            }
             None => silent_since.after(self.after),
         }
     }
 
-    pub(super) fn ask(&mut self, now: Moment) {
-        self.asked_at = Some(now);
+    /// The moment is due. Returns whether a second connection is to be opened.
+    pub(super) fn look(&mut self, now: Moment, silent_since: Moment) -> bool {
+        self.looked_at = now;
+        let asked_at = self.asked_in(silent_since);
+        let is_due = asked_at.is_none_or(|asked_at| now >= asked_at.after(self.again_after));
+        if is_due {
+            self.asked_at = Some(now);
+        }
+        is_due
     }
 
     /// Whether a second connection was requested in this silence: an answer on it speaks against
@@ -160,11 +174,30 @@ mod tests {
         let since = Moment::START.after(1_000 * MS);
         assert_eq!(suspicion.due(since), since.after(200 * MS));
         let asked = since.after(200 * MS);
-        suspicion.ask(asked);
+        assert!(suspicion.look(asked, since));
         assert!(suspicion.has_asked_in(since));
-        assert_eq!(suspicion.due(since), asked.after(CONNECT));
-        let spoke = asked.after(MS);
+        let looks = [200, 400, 500].map(|millis| asked.after(millis * MS));
+        for look in looks {
+            assert_eq!(suspicion.due(since), look);
+            assert_eq!(suspicion.look(look, since), look == asked.after(CONNECT));
+        }
+        let spoke = looks[2].after(MS);
         assert!(!suspicion.has_asked_in(spoke), "it has spoken since");
         assert_eq!(suspicion.due(spoke), spoke.after(200 * MS));
+    }
+
+    /// Otherwise the caller would sleep on until what was due before.
+    #[test]
+    fn node_that_speaks_makes_nothing_due_sooner() {
+        let mut suspicion = Suspicion::new(50 * MS, CONNECT);
+        let since = Moment::START.after(1_000 * MS);
+        for millis in (200..1_000).step_by(10) {
+            let now = since.after(millis * MS);
+            let due = suspicion.due(since);
+            if now >= due {
+                suspicion.look(now, since);
+            }
+            assert!(suspicion.due(now.after(MS)) >= suspicion.due(since), "{millis}");
+        }
     }
 }
