@@ -100,6 +100,13 @@ fn foreign_companion_refuses_the_lock_and_is_left_alone() {
     nothing_is_left(&masters);
 }
 
+fn ends_at(master: &Master, key: &str) -> i64 {
+    match ask(master, &["PEXPIRETIME", key]) {
+        Value::Integer(millis) => millis,
+        other => panic!("{key}: {other:?}"),
+    }
+}
+
 /// K11: both keys end at the same time, and the next one gets the lock.
 #[test]
 fn value_and_companion_end_together() {
@@ -108,8 +115,9 @@ fn value_and_companion_end_together() {
     for _ in 0..3 {
         lock.extend(TTL).unwrap();
         for master in masters.iter() {
-            let [one, other] = ["a", "a:as"].map(|key| ask(master, &["PEXPIRETIME", key]));
-            assert!(one == other && one != Value::Integer(-1), "{one:?} {other:?}");
+            let [one, other] = ["a", "a:as"].map(|key| ends_at(master, key));
+            // Before Redis 7.2, the clock goes on while a script runs.
+            assert!(one > 0 && one.abs_diff(other) <= 100, "{one} {other}");
         }
     }
     lock.extend(SHORT).unwrap();

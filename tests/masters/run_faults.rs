@@ -76,9 +76,9 @@ impl Pair {
         let _ = Command::new("kill").args(["-CONT", &self.first.id().to_string()]).status();
         let group = self.last_number("group");
         if margin < 0 {
-            // Without a guard, nobody else does it.
+            // Without a guard, nothing else does it, unless the command has ended by now.
             let kill = format!("kill -KILL -{group}");
-            assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+            let _ = Command::new("sh").args(["-c", &kill]).status();
         }
         (self.first.0.wait().unwrap().code(), margin)
     }
