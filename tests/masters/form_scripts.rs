@@ -283,6 +283,26 @@ fn full_master_gives_back_what_was_taken_over() {
     assert_eq!(scene.ask(&["DBSIZE"]), REFUSED);
 }
 
+/// K3, K14: the same where the lock's key has changed or gone meanwhile: nothing else may keep the
+/// companion, which would stand in the way of the next one.
+#[test]
+fn full_master_gives_back_beside_what_has_changed() {
+    for changes in [&["SET", "k", "another's", "PX", "60000"][..], &["DEL", "k"]] {
+        let scene = Scene::start();
+        assert_eq!(scene.own(TAKE_AS, TOKEN, ""), DONE);
+        assert_eq!(scene.own(TAKE_OVER, OTHER, TOKEN), DONE);
+        scene.ask(changes);
+        let before = scene.master.pttl(b"k:as").unwrap();
+        scene.fill_up();
+        assert_eq!(scene.own(GIVE_BACK, OTHER, TOKEN), DONE, "{changes:?}");
+        assert_eq!(scene.ask(&["HGET", "k:as", "muxlock"]), Value::Bulk(TOKEN.into()));
+        let after = scene.master.pttl(b"k:as").unwrap();
+        assert!(0 < after && after <= before + 2, "{before} {after}");
+        assert_eq!(scene.own(FREE_AS, TOKEN, ""), REFUSED, "the lock itself is gone");
+        assert_eq!(scene.ask(&["EXISTS", "k:as"]), REFUSED);
+    }
+}
+
 /// R13: a server that has lost its flush marker, and has no memory, says what is there all the
 /// same: what a flush took may be missing, and nothing is counted before that is over.
 #[test]
