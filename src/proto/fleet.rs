@@ -489,19 +489,27 @@ impl Fleet {
         (0..self.nodes.len()).filter(|node| is_candidate(*node)).rev().max_by_key(score)
     }
 
-    /// The gate that comes after so many others: candidates first. What is a candidate here need
-    /// not be one for another engine, and the other way round.
-    pub(super) fn gate_after(&self, now: Moment, key: &Resource, others: usize) -> Option<usize> {
-        let mut before = NodeSet::EMPTY;
-        loop {
-            let is_left = |node| !before.contains(node) && self.may_wait_at(node);
-            let is_next = |node| is_left(node) && self.is_candidate(now, node);
-            let next = self.gate_among(key, is_next).or_else(|| self.gate_among(key, is_left))?;
-            if before.len() == others {
-                return Some(next);
-            }
-            before.insert(next);
-        }
+    /// The node that others most likely see as the gate. What is a candidate here need not be one
+    /// for another engine, and the other way round.
+    pub(super) fn likeliest_gate(&self, now: Moment, key: &Resource) -> Option<usize> {
+        let candidate = self.gate_among(key, |node| self.is_candidate(now, node));
+        candidate.or_else(|| self.gate_among(key, |node| self.may_wait_at(node)))
+    }
+
+    /// Where to look for others after so many looks: at each node in turn that is not barred, from
+    /// the likeliest gate on.
+    pub(super) fn gate_in_turn(
+        &self,
+        now: Moment,
+        key: &Resource,
+        barred: NodeSet,
+        looks: usize,
+    ) -> Option<usize> {
+        let likeliest = self.likeliest_gate(now, key)?;
+        let may_be = |node: &usize| self.may_wait_at(*node) && !barred.contains(*node);
+        let ring = (likeliest..self.nodes.len()).chain(0..likeliest).filter(may_be);
+        let count = ring.clone().count();
+        ring.clone().nth(looks.checked_rem(count)?)
     }
 
     /// Whether the node is being connected, and nothing is known that speaks against it.

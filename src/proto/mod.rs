@@ -325,8 +325,6 @@ pub struct Engine {
     visits: Visits,
     /// Drawn when it is first needed.
     channel: Option<Box<Channel>>,
-    /// Which of the first nodes in the order of gates was last counted at.
-    counted: usize,
     stats: Stats,
     /// In a box: what is used most stays close together.
     times: Box<Times>,
@@ -360,7 +358,6 @@ impl Engine {
             stands: Stands::default(),
             visits: Visits::default(),
             channel: None,
-            counted: 0,
             stats: Stats::default(),
             times: Box::default(),
             adopted: 0,

@@ -263,6 +263,11 @@ impl Queues {
         self.by_key.get(key)?.yields_until(now, give_up_at)
     }
 
+    /// The line looks for others. Returns how often it did before.
+    pub(super) fn note_look(&mut self, key: &Resource) -> usize {
+        self.by_key.get_mut(key).map_or(0, |queue| queue.row.note_look())
+    }
+
     /// Whether the line has taken the lock so often in a row that it is time to look whether others
     /// wait for it (W13). Then a new row begins.
     pub(super) fn ends_row(&mut self, key: &Resource) -> bool {

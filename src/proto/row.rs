@@ -27,9 +27,18 @@ pub(super) struct Row {
     until: Option<Moment>,
     /// How many rows have ended since other clients were last seen on the masters.
     alone: u32,
+    /// How often others were looked for at one node.
+    looks: u32,
 }
 
 impl Row {
+    /// Returns how many looks there were before.
+    pub(super) fn note_look(&mut self) -> usize {
+        let before = self.looks;
+        self.looks = before.wrapping_add(1);
+        before as usize
+    }
+
     pub(super) fn note_got(&mut self, now: Moment) {
         self.locks = if self.is_going_on(now) { self.locks.saturating_add(1) } else { 1 };
     }

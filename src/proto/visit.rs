@@ -37,9 +37,6 @@ const ASK_STAGGERS: u32 = 8;
 const SHORT_STAGGERS: u32 = 2;
 /// At the end of a row, a place is asked for at the gate of so many keys of a set at most.
 const LOOKS_MAX: usize = 4;
-/// At which gate, in the order of gates, clients are looked for after each row: not all clients see
-/// the same candidates.
-const LOOKED_GATES: [usize; 4] = [0, 1, 0, 2];
 
 /// One place in the queue for a plain key.
 struct Visit {
@@ -413,8 +410,10 @@ impl Engine {
             return false;
         }
         if let Some(look) = look {
-            let others = LOOKED_GATES[look.rows % LOOKED_GATES.len()];
-            self.visits.look(number, (id, look), self.nodes.gate_after(now, &plain, others));
+            // Not all clients see the same candidates.
+            let turn = if look.rows % 2 == 0 { 0 } else { 1 + look.rows / 2 };
+            let gate = self.nodes.gate_in_turn(now, &plain, NodeSet::EMPTY, turn);
+            self.visits.look(number, (id, look), gate);
         }
         self.queue_visit(now, number);
         // Without a place, others get a stagger to come first.

@@ -31,8 +31,6 @@ const RELEASED_ALONE: i64 = -1;
 const ABSENT: i64 = -2;
 /// How many nodes tell of a change (W8).
 const WATCHED_NODES: usize = 2;
-/// At how many nodes a line counts, one after the other, who stands in their queues.
-const COUNTED_NODES: usize = 3;
 
 /// How a lock that is given up is released at the gates.
 #[derive(Clone, Copy)]
@@ -910,7 +908,7 @@ impl Engine {
                 self.stats.handed_on += 1;
                 // Those who wait have left a gate that stands still, as a new wait would.
                 if !gate.iter().any(|gate| self.nodes.may_pass_on(gate)) && self.has_channel(now) {
-                    let next = self.nodes.gate_after(now, key, 0);
+                    let next = self.nodes.likeliest_gate(now, key);
                     gates.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
                 }
                 Hand { gates, tell: Tell::Next }
@@ -918,12 +916,11 @@ impl Engine {
         }
     }
 
-    /// The node to count at next: in turn one of those that other clients may see as the gate.
+    /// The node to count at next: in turn each that other clients may see as the gate.
     fn counted_gate(&mut self, now: Moment, key: &Resource) -> NodeSet {
-        self.counted = (self.counted + 1) % COUNTED_NODES;
-        let gate = self.nodes.gate_after(now, key, self.counted);
-        let barred = self.queues.barred(now, key);
-        gate.filter(|gate| !barred.contains(*gate)).map_or(NodeSet::EMPTY, NodeSet::one)
+        let (looks, barred) = (self.queues.note_look(key), self.queues.barred(now, key));
+        let gate = self.nodes.gate_in_turn(now, key, barred, looks);
+        gate.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
     /// Which of these gates can be handed on at. The others get the usual release: a gate that

@@ -1,5 +1,6 @@
 //! W1 to W15: who waits on the masters, where, and what wakes it.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Push, Reply, Step, Tell};
@@ -1870,6 +1871,42 @@ fn w13_line_that_never_queued_counts_who_does() {
         lease = granted(&mut s);
     }
     panic!("its turn never ends");
+}
+
+/// Which nodes are candidates differs from client to client: those that wait may stand anywhere.
+#[test]
+fn w13_each_line_counts_at_every_node_in_turn() {
+    const MANY: usize = 5;
+    let mut s = Scenario::with(MANY, |builder| builder.waiting(Waiting::Queue)).all_ready();
+    let until = s.now.after(PATIENCE);
+    let mut lines = VecDeque::new();
+    for name in ["one", "two", "three", "four", "five"] {
+        for _ in 0..=2 * MANY {
+            s.acquire_of(Resource::new(name).unwrap(), TTL, Patience::Until(until));
+        }
+        s.drain();
+        s.replies(0..MANY, Reply::Ok);
+        lines.push_back((s.acquired().expect("all nodes granted"), Vec::new()));
+    }
+    // The locks take turns, and so do their looks.
+    for _ in 0..2 * MANY * lines.len() {
+        let (lease, mut gates) = lines.pop_front().expect("each comes back");
+        s.engine.abandon(s.now, lease);
+        let acted = s.drain();
+        let gate = acted.iter().find_map(|it| match it {
+            Acted::HandOn(gate, _, Tell::Nobody) => Some(*gate),
+            _ => None,
+        });
+        gates.push(gate.unwrap_or_else(|| panic!("it counts nowhere: {acted:?}")));
+        s.replies(0..MANY, Reply::Integer(1));
+        s.replies(0..MANY, Reply::Ok);
+        lines.push_back((s.acquired().expect("all nodes granted"), gates));
+    }
+    for (_, gates) in lines {
+        let (first, again) = gates.split_at(MANY);
+        assert_eq!(first, again, "in turn");
+        assert!((0..MANY).all(|node| first.contains(&node)), "{first:?}");
+    }
 }
 
 /// Releases that are handed on at all nodes, by how many locks stand in their row.

@@ -28,8 +28,6 @@ const ROW_MAX: u32 = 36;
 /// The same if that one waits elsewhere: when it is told, the line asks at its own gate, and may
 /// come first a few times.
 const ROWS_MAX: u32 = 120;
-/// A line looks for others at so many nodes only.
-const COUNTED_NODES: usize = 3;
 /// All is over after so many locks of the line, whoever has lacked votes meanwhile.
 const LOCKS_MAX: u32 = 400;
 
@@ -156,9 +154,6 @@ impl World {
             return;
         };
         let parts = rows.parts || is_apart;
-        if parts && self.plan.nodes > COUNTED_NODES {
-            return;
-        }
         rows.row += 1;
         let row = rows.row;
         self.rare.hit_if(row == 1, if parts { Rare::RowElsewhere } else { Rare::RowBehind });
