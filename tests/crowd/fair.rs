@@ -103,13 +103,14 @@ fn release_reaches_who_waits_in_another_process_at_once() {
             let part = plain(&masters, waiting);
             let (hold, pause, retry) = (millis(800), millis(400), Some(millis(1_000)));
             let part = Part { hold, pause, retry, threads: 4, keys: 4, ..part };
-            let took = median(&run_for(4 * RUN, scene, vec![part; 2]).hand_overs());
-            println!("measured: {waiting:?}: from a release to the next grant {took:?}");
-            took
+            let took = run_for(4 * RUN, scene, vec![part; 2]).hand_overs();
+            let (usual, longest) = (median(&took), took.into_iter().max().unwrap());
+            println!("measured: {waiting:?}: release to next grant {usual:?}, longest {longest:?}");
+            (usual, longest)
         };
-        let control = took(Waiting::Retry);
+        let (_, control) = took(Waiting::Retry);
         assert!(control > HAND_OVER_MAX, "the control shows nothing: {control:?}");
-        let queued = took(Waiting::Queue);
+        let (queued, _) = took(Waiting::Queue);
         assert!(queued <= HAND_OVER_MAX, "{queued:?}");
     });
 }

@@ -341,10 +341,6 @@ impl World {
             },
             (Step::Free, true) => seen.as_deref() == Some(form.token),
         };
-        // Its end is written without memory, as it was, before the token is.
-        let after = self.nodes[node].redis.data.get(&beside).and_then(|entry| entry.expires);
-        let ends_as_before =
-            after.zip(companion_end).is_some_and(|(after, before)| after <= before + 2);
         let kinds = |change: &&Change| {
             let is_own = change.key == key || change.key == beside;
             let fits = match (change.kind, form.step, is_take_over) {
@@ -352,9 +348,7 @@ impl World {
                 (ChangeKind::Field, Step::Take, _) | (ChangeKind::Field, Step::Free, true) => true,
                 (ChangeKind::Field, Step::Keep, _) => held.is_none(),
                 (ChangeKind::Expire, Step::Take | Step::Keep, _) => true,
-                (ChangeKind::Expire, Step::Free, true) => {
-                    has_value && is_of(form.token) || change.key == beside && ends_as_before
-                }
+                (ChangeKind::Expire, Step::Free, true) => has_value && is_of(form.token),
                 (ChangeKind::Delete, Step::Free, false) => true,
                 // What stood beside a lock that is gone.
                 (ChangeKind::Delete, Step::Take, false) => change.key == beside,
