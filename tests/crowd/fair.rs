@@ -101,7 +101,7 @@ fn release_reaches_who_waits_in_another_process_at_once() {
         let took = |waiting| {
             // On each key, one comes to wait in the middle of the other's hold.
             let part = plain(&masters, waiting);
-            let (hold, pause, retry) = (millis(800), millis(400), Some(millis(1_000)));
+            let (hold, pause, retry) = (millis(800), millis(400), Some(millis(400)));
             let part = Part { hold, pause, retry, threads: 4, keys: 4, ..part };
             let took = run_for(4 * RUN, scene, vec![part; 2]).hand_overs();
             let (usual, longest) = (median(&took), took.into_iter().max().unwrap());
