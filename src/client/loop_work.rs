@@ -811,7 +811,7 @@ mod tests {
         assert!(sent[..length].windows(4).any(|word| word == b"EVAL"), "it is released");
     }
 
-    /// A signal has ended it, and then its thread gave up, too.
+    /// A signal has ended the order, and then its thread gives up.
     #[test]
     fn order_that_a_signal_has_ended_is_forgotten_when_it_is_given_up() {
         let (url, serve) = granting_server();

@@ -56,7 +56,8 @@ impl Beside {
         match self.socket.receive()? {
             Received::Nothing => Ok(false),
             Received::Ended => Err(io::ErrorKind::UnexpectedEof.into()),
-            // It may lack a password, or the right. Another error says that it serves nobody now.
+            // A password or a permission might be missing. Any other error says that the server
+            // serves no client now.
             Received::Some | Received::Last => {
                 let said = self.socket.reader.pending();
                 match said.starts_with(b"+") || said.starts_with(b"-NO") {

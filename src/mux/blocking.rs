@@ -19,8 +19,8 @@ pub(super) fn now() -> Moment {
 }
 
 /// Connects to the first address that accepts a connection, with TLS if the node has it. An address
-/// that says nothing leaves half of the time to those after it. What follows ends `within` this
-/// time, too.
+/// that says nothing leaves half of the time to those after it. Reads and writes on the connection
+/// also end `within` this time.
 pub(crate) fn dial(
     #[cfg_attr(not(feature = "tls-no-provider"), expect(unused_variables))] node: &NodeConfig,
     addresses: &[SocketAddr],

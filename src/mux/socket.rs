@@ -365,7 +365,7 @@ fn tune(stream: &TcpStream) {
     let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
 }
 
-/// A listener that takes the fewest connections which nobody accepts.
+/// A listener with the smallest backlog that there is; no thread accepts its connections.
 #[cfg(all(test, target_os = "linux"))]
 pub(super) fn narrow_listener() -> std::net::TcpListener {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -49,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// The handshake has shown that the server may not vote. If it lacks a command of every lock,
+    /// The handshake has shown that the server has no vote. If it lacks a command of every lock,
     /// it can still tell who holds one: it is asked by those who wait, and no lock counts on it.
     #[cold]
     pub(super) fn refuse(&mut self, now: Moment, node: usize, reason: Unfit) {

@@ -546,7 +546,7 @@ impl Engine {
         true
     }
 
-    /// Whoever waits there asks now, unless it is asking.
+    /// The acquisitions that wait there and are not asking ask now.
     fn try_visit(&mut self, now: Moment, number: u32) {
         for id in self.visits.to_try(number) {
             let Some((op, give_up_at)) = self.operations.patience_of(id) else {
@@ -565,7 +565,7 @@ impl Engine {
         if self.visits.open.is_empty() {
             return None;
         }
-        // Whoever releases it may come back.
+        // The acquisition that releases it might come back.
         let waiting = usize::from(self.queues.first_of(key).is_some());
         let line = 1 + waiting + self.queues.others_of(key);
         let number = self.visits.note_passed_by(key, line)?;
@@ -601,8 +601,8 @@ impl Engine {
         true
     }
 
-    /// The acquisition ends. Whoever was told to take the lock, and has it, leaves the place when
-    /// it gives it up.
+    /// The acquisition ends. If it was notified and got the lock, its place is left when the lock
+    /// is given up.
     pub(super) fn leave_visit(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
         if self.visits.open.is_empty() && got.is_none() {
             return;
