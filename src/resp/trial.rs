@@ -38,8 +38,11 @@ pub(crate) const TRIAL: &str = concat!(
 .trim_ascii_end();
 
 /// The beginning and the end of a trial in front of a script. Between them are the commands.
-const FIRST_BEGINS: &str = "local i,n,r=0,0,0\nwhile i<";
+const FIRST_BEGINS: &str = "local i,n,r,m=0,0,0,0\nwhile i<";
 const FIRST_ENDS: &str = concat!(is_missing!(), include_str!("../scripts/trial_goes_on.lua"));
+/// Where a master without memory refuses these, it refuses them behind a trial, too. A server looks
+/// at its memory before a script has written, and the trial writes.
+const NEED_MEMORY: [[&str; 2]; 2] = [TAKE_EXCLUSIVE, TAKE_OVER];
 /// How the error begins that such a script ends with. The command's number follows.
 const MISSING: &[u8] = b"MUXLOCKMISSING ";
 
@@ -137,19 +140,23 @@ pub(super) fn encode(key: &[u8], trial: Trial, out: &mut BytesMut) {
 /// The text of a script with a trial before it.
 #[cold]
 pub(super) fn before(TrialFirst { key, trial }: TrialFirst<'_>, script: &str) -> String {
-    let commands = &COMMANDS[trial as usize];
+    let mut commands: Vec<&ServerCommand> = COMMANDS[trial as usize].iter().collect();
+    let needs_memory = NEED_MEMORY.as_flattened().contains(&script);
+    if needs_memory {
+        commands.sort_by_key(|command| **command != ServerCommand::Set);
+    }
     let mut text = format!("{FIRST_BEGINS}{} do\ni=i+1\n", commands.len());
-    for (index, command) in (1..).zip(commands) {
+    for (index, command) in (1..).zip(&commands) {
         let branch = if index == 1 { "if" } else { "elseif" };
         let number = command.number();
         // Writing to a text does not fail.
         let _ = write!(text, "{branch} i=={index} then n={number} r=redis.pcall(");
-        for (index, word) in words(*command).iter().enumerate() {
+        for (index, word) in words(**command).iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             let word = if word.is_empty() { key.as_bytes() } else { word.as_bytes() };
             let _ = write!(text, "{comma}\"{}\"", Quoted(word));
         }
-        text.push_str(")\n");
+        text.push_str(if needs_memory && index == 1 { ") m=r\n" } else { ")\n" });
     }
     text.push_str("end\n");
     text.push_str(FIRST_ENDS);
@@ -250,13 +257,34 @@ mod tests {
         let trial = TrialFirst { key: &key, trial: Trial::Permits };
         let text = before(trial, TAKE_SLOT[0]);
         let commands = concat!(
-            "local i,n,r=0,0,0\nwhile i<3 do\ni=i+1\n",
+            "local i,n,r,m=0,0,0,0\nwhile i<3 do\ni=i+1\n",
             "if i==1 then n=10 r=redis.pcall(\"TIME\")\n",
             "elseif i==2 then n=9 r=redis.pcall(\"SET\",\"k\\\"\\\\\\010\\255\",\"v\",\"XX\",\"PX\",\"1\")\n",
             "elseif i==3 then n=2 r=redis.pcall(\"EXISTS\",\"k\\\"\\\\\\010\\255\")\n",
             "end\n",
         );
         assert_eq!(text, [commands, FIRST_ENDS, TAKE_SLOT[0]].concat());
+    }
+
+    /// The first command is one that a master without memory refuses, so that nothing is written
+    /// before.
+    #[test]
+    fn trial_in_front_of_what_needs_memory_begins_with_a_command_that_does() {
+        let key = Resource::new("k").unwrap();
+        let scripts = [(Trial::Shares, TAKE_EXCLUSIVE), (Trial::Owned, TAKE_OVER)];
+        for (trial, script) in scripts {
+            for script in script {
+                let text = before(TrialFirst { key: &key, trial }, script);
+                let first =
+                    "if i==1 then n=9 r=redis.pcall(\"SET\",\"k\",\"v\",\"XX\",\"PX\",\"1\") m=r\n";
+                assert!(text.contains(first), "{text}");
+                assert_eq!(text.matches("m=r").count(), 1);
+            }
+        }
+        let others = [(Trial::Shares, TAKE_SHARED), (Trial::Owned, TAKE_AS)];
+        for (trial, [script, _]) in others {
+            assert!(!before(TrialFirst { key: &key, trial }, script).contains("m=r"));
+        }
     }
 
     #[test]

@@ -1368,6 +1368,37 @@ fn masters_out_of_memory_give_no_vote_but_release_and_extend() {
     gone_soon(&masters, "before");
 }
 
+/// The commands that are tried in front of the first lock of a kind do not make room for it.
+#[test]
+fn masters_out_of_memory_refuse_the_first_lock_of_a_kind_as_the_next() {
+    let masters = start(3);
+    let redlock = all_ready(&patient(masters.urls()));
+    let owner = all_ready(&patient(masters.urls()));
+    let held = owner.try_lock_as("own", "mine", TTL).unwrap();
+    let permits = redlock.semaphore("permit", 2).unwrap();
+    for master in masters.iter() {
+        tell(master, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+        tell(master, &["CONFIG", "SET", "maxmemory", "1"]);
+    }
+    let is_full = |error: &LockError| {
+        let oom = NodeOutcome::Server(ServerErrorKind::OutOfMemory);
+        assert!(error.is_unavailable() && outcomes(error).contains(&oom), "{error}");
+    };
+    for _ in 0..3 {
+        is_full(&redlock.try_write(KEY, TTL).unwrap_err());
+        is_full(&redlock.try_lock_all(["one", "two"], TTL).unwrap_err());
+        is_full(&redlock.fenced().try_lock("fenced", TTL).unwrap_err());
+        is_full(&permits.try_acquire(TTL).unwrap_err());
+    }
+    // Their scripts may write.
+    let other = all_ready(&patient(masters.urls()));
+    for _ in 0..3 {
+        assert!(other.try_read("share", TTL).unwrap().unlock().unwrap().was_held());
+        assert!(other.try_lock_as("free", "mine", TTL).unwrap().unlock().unwrap().was_held());
+    }
+    assert!(held.unlock().unwrap().was_held());
+}
+
 #[test]
 fn replica_gives_no_vote_until_it_is_a_master_again() {
     let masters = start(3);
