@@ -58,8 +58,9 @@ struct Visit {
     alone: u32,
     /// Why its place is asked for, if a row has ended.
     look: Option<(OpId, Look)>,
-    /// Nodes that gave no place, or where others do not seem to stand. With all of them listed, it
-    /// begins anew.
+    /// Nodes that gave no place, and those where others do not seem to stand. With all of them
+    /// listed, it begins again.
+    barred: NodeSet,
     passed: NodeSet,
     /// Until then, others are believed to wait on the masters.
     crowd_until: Option<Moment>,
@@ -132,6 +133,7 @@ impl Visits {
             held: None,
             alone: 0,
             look: None,
+            barred: NodeSet::EMPTY,
             passed: NodeSet::EMPTY,
             crowd_until: None,
             passed_by: 0,
@@ -283,17 +285,17 @@ impl Visits {
         }
     }
 
-    /// Its next place need not be at the gate of a look.
+    /// Its next place is at the first candidate: a look, or its being alone, has led it elsewhere.
     fn forget_gate(&mut self, number: u32) {
         if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
-            visit.gate = None;
+            (visit.gate, visit.passed) = (None, NodeSet::EMPTY);
         }
     }
 
     /// The node is of no use for this visit, or has lost what it knew.
     pub(super) fn bar(&mut self, number: u32, node: usize) {
         if let Some(visit) = self.open.get_mut(&number) {
-            visit.passed.insert(node);
+            visit.barred.insert(node);
             visit.lose(node);
         }
     }
@@ -374,6 +376,7 @@ impl Engine {
         let refused = self.visits.note_refused(now, number);
         if refused != Refused::Queue {
             self.leave_place(now, number);
+            self.visits.forget_gate(number);
         }
         if refused != Refused::PassOnAndPause {
             self.queue_visit(now, number);
@@ -437,8 +440,8 @@ impl Engine {
         if self.queues.stand_of(&visit.key).is_some() {
             return;
         }
-        let is_candidate =
-            |node: usize| !visit.passed.contains(node) && self.nodes.is_candidate(now, node);
+        let is_left = |node: usize| !visit.passed.contains(node) && !visit.barred.contains(node);
+        let is_candidate = |node: usize| is_left(node) && self.nodes.is_candidate(now, node);
         // A look may be at a node that is a candidate for others alone.
         let is_looked_at = |node: usize| visit.look.is_some() && self.nodes.may_wait_at(node);
         let gate = match visit.gate.filter(|gate| is_candidate(*gate) || is_looked_at(*gate)) {
@@ -458,7 +461,7 @@ impl Engine {
                 self.nodes.push(Outgoing::QueueUp(gate, number));
             }
             Some(gate) => self.ask_ability(now, gate),
-            None => visit.passed = NodeSet::EMPTY,
+            None => (visit.passed, visit.barred) = (NodeSet::EMPTY, NodeSet::EMPTY),
         }
     }
 
