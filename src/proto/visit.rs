@@ -61,6 +61,9 @@ struct Visit {
     /// Nodes that gave no place, and those where others do not seem to stand. With all of them
     /// listed, it begins again.
     barred: NodeSet,
+    alone_at: NodeSet,
+    /// The latter when its place is not at the first candidate: it returns there after each other
+    /// node.
     passed: NodeSet,
     /// Until then, others are believed to wait on the masters.
     crowd_until: Option<Moment>,
@@ -97,6 +100,8 @@ enum Refused {
 pub(super) struct Visits {
     open: BTreeMap<u32, Visit>,
     rows: Rows,
+    /// How often others waited for a key of a set.
+    crowds: usize,
     /// The next look of an acquisition that has found no others at a key of its set.
     next_look: Option<(OpId, Look)>,
 }
@@ -134,6 +139,7 @@ impl Visits {
             alone: 0,
             look: None,
             barred: NodeSet::EMPTY,
+            alone_at: NodeSet::EMPTY,
             passed: NodeSet::EMPTY,
             crowd_until: None,
             passed_by: 0,
@@ -155,7 +161,11 @@ impl Visits {
             visit.alone += u32::from(visit.place == Some(0));
             if visit.alone > ALONE_MAX {
                 visit.alone = 0;
-                visit.passed.extend(visit.gate.map_or(NodeSet::EMPTY, NodeSet::one));
+                visit.alone_at.extend(visit.gate.map_or(NodeSet::EMPTY, NodeSet::one));
+                visit.passed = match visit.passed.is_empty() {
+                    true => visit.alone_at,
+                    false => NodeSet::EMPTY,
+                };
             }
             return Refused::Queue;
         }
@@ -244,9 +254,13 @@ impl Visits {
         if key.form() != Form::All {
             keys.truncate(1);
         }
-        let mut plain = keys.iter().filter_map(|key| Resource::of_key(key));
+        let plain = keys.iter().filter_map(|key| Resource::of_key(key));
+        let mut crowds: Vec<_> = plain.filter(|plain| self.is_crowded(now, plain)).collect();
         let look = self.next_look.take_if(|(other, _)| *other == id);
-        let crowd = plain.find(|plain| self.is_crowded(now, plain));
+        // In turn: those in one of the queues might keep out those in another.
+        self.crowds = self.crowds.wrapping_add(1);
+        let count = crowds.len().max(1);
+        let crowd = (!crowds.is_empty()).then(|| crowds.swap_remove(self.crowds % count));
         // Others that wait for one key of a set say nothing of those that wait for another.
         if let (Some(crowd), None, 1) = (&crowd, look, keys.len()) {
             self.rows.note_others(key);
@@ -442,9 +456,10 @@ impl Engine {
         }
         let is_left = |node: usize| !visit.passed.contains(node) && !visit.barred.contains(node);
         let is_candidate = |node: usize| is_left(node) && self.nodes.is_candidate(now, node);
+        let is_at_home = |gate: usize| is_candidate(gate) && !visit.alone_at.contains(gate);
         // A look may be at a node that is a candidate for others alone.
-        let is_looked_at = |node: usize| visit.look.is_some() && self.nodes.may_wait_at(node);
-        let gate = match visit.gate.filter(|gate| is_candidate(*gate) || is_looked_at(*gate)) {
+        let is_looked_at = |gate: usize| visit.look.is_some() && self.nodes.may_wait_at(gate);
+        let gate = match visit.gate.filter(|gate| is_at_home(*gate) || is_looked_at(*gate)) {
             Some(gate) => Some(gate),
             None => self.nodes.gate_among(&visit.key, is_candidate),
         };
@@ -461,7 +476,10 @@ impl Engine {
                 self.nodes.push(Outgoing::QueueUp(gate, number));
             }
             Some(gate) => self.ask_ability(now, gate),
-            None => (visit.passed, visit.barred) = (NodeSet::EMPTY, NodeSet::EMPTY),
+            None => {
+                let empty = NodeSet::EMPTY;
+                (visit.barred, visit.alone_at, visit.passed) = (empty, empty, empty);
+            }
         }
     }
 
@@ -532,9 +550,11 @@ impl Engine {
         if visit.members.is_empty() {
             return false;
         }
+        // Others stand in the same queue.
+        visit.alone = 0;
         match letter {
             b'g' => {
-                (visit.is_told, visit.alone) = (true, 0);
+                visit.is_told = true;
                 visit.crowd_until = Some(now.after(CROWD_FOR));
                 self.stats.told += 1;
                 self.try_visit(now, number);
