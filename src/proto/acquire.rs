@@ -141,7 +141,10 @@ impl Engine {
 
     /// The acquisition is about to end: the next one in its queue may start.
     pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
-        self.leave_visit(now, op, got);
+        let task = &self.operations[op].task;
+        if matches!(task, Task::Acquire { fencing: Fencing::Formed, .. }) {
+            self.leave_visit(now, op, got);
+        }
         if !self.queues.has_any()
             || self.operations.patience_of(self.operations.id_of(op)).is_none()
         {

@@ -39,14 +39,17 @@ impl Row {
         before as usize
     }
 
+    #[inline]
     pub(super) fn note_got(&mut self, now: Moment) {
         self.locks = if self.is_going_on(now) { self.locks.saturating_add(1) } else { 1 };
     }
 
+    #[inline]
     pub(super) fn note_given_up(&mut self, now: Moment) {
         self.until = Some(now.after(PAUSE_MAX));
     }
 
+    #[inline]
     pub(super) fn is_going_on(&self, now: Moment) -> bool {
         self.until.is_some_and(|until| now < until)
     }
@@ -63,6 +66,7 @@ impl Row {
 
     /// Whether it is time to let others come first, in rows of at most so many locks. Then a new
     /// row begins. An engine that knows of no others looks sooner.
+    #[inline]
     pub(super) fn end_if_long(&mut self, most: u32) -> bool {
         if self.locks < most.min(ROW_FIRST << self.alone.min(most)) {
             return false;

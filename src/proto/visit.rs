@@ -107,6 +107,12 @@ pub(super) struct Visits {
 }
 
 impl Visits {
+    /// Whether there are neither visits nor rows.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.open.is_empty() && self.rows.is_empty()
+    }
+
     fn number_of(&self, key: &Resource) -> Option<u32> {
         self.open.iter().find(|(_, visit)| visit.key == *key).map(|(number, _)| *number)
     }
@@ -219,6 +225,7 @@ impl Visits {
     }
 
     /// The lock is given up. Returns the place that was kept for so long.
+    #[inline(never)]
     fn give_up(&mut self, now: Moment, token: LockToken) -> Option<u32> {
         self.rows.note_given_up(now, token);
         let is_held = |visit: &Visit| visit.held.is_some_and(|(held, _)| held == token);
@@ -400,7 +407,7 @@ impl Engine {
     /// If others are believed to wait for the same lock, or a row of it has ended, this acquisition
     /// queues up before it asks. Returns whether it waits.
     pub(super) fn visits_first(&mut self, now: Moment, op: usize, key: &Resource) -> bool {
-        if self.visits.open.is_empty() && self.visits.rows.is_empty() {
+        if self.visits.is_idle() {
             return false;
         }
         let Task::Acquire { patience: Patience::Until(give_up_at), attempts: 0, .. } =
@@ -626,11 +633,9 @@ impl Engine {
 
     /// The acquisition ends. If it was notified and got the lock, its place is left when the lock
     /// is given up.
+    #[inline(never)]
     pub(super) fn leave_visit(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
-        if self.visits.open.is_empty() && got.is_none() {
-            return;
-        }
-        let Some(key) = self.key_of(op).filter(|key| !key.is_plain()) else {
+        let Some(key) = self.key_of(op) else {
             return;
         };
         let form = key.form();
@@ -649,6 +654,9 @@ impl Engine {
 
     /// A lock of another kind was given up: the next in the queue is told.
     pub(super) fn give_up_visit(&mut self, now: Moment, token: LockToken) {
+        if self.visits.is_idle() {
+            return;
+        }
         if let Some(number) = self.visits.give_up(now, token) {
             self.move_on(now, number);
         }

@@ -18,7 +18,8 @@ use super::rare::Rare;
 
 /// Below it, a lock's time to live is no longer than the rounds of a wait.
 const TTL_MIN: u64 = 2 * SECOND;
-const BUFFER_MIN: usize = 1_400;
+/// What holds the longest script.
+pub const BUFFER_MIN: usize = 1_400;
 /// How many locks are counted for each client.
 const GRANTS: u32 = 40;
 /// How many locks the first client takes before the others come.
@@ -79,7 +80,6 @@ impl World {
     /// Clients with two kinds of lock take turns.
     pub fn mix_kinds(&mut self) {
         let is_odd = self.plan.class != Class::Durable || self.plan.nodes < 3;
-        // The longest script fits into no smaller buffer.
         let is_slow = self.plan.max_ttl < TTL_MIN || self.plan.wire.buffer < BUFFER_MIN;
         if self.violation.is_some() || !self.plan.waits || is_odd || is_slow {
             return;
