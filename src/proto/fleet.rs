@@ -8,8 +8,8 @@ use super::command::{ReleaseWith, Step as Stride, Tell, Trial};
 use super::gate;
 use super::lease::Lease;
 use super::node::{
-    Ability, Debt, Effect, InFlight, Kills, Node, NodeStatus, Process, Request, SILENCE_MAX, State,
-    Step, Waits, is_forbidden,
+    Ability, Debt, Effect, InFlight, Kills, Node, NodeStatus, Obstacle, Process, Request,
+    SILENCE_MAX, State, Step, Waits, is_forbidden,
 };
 use super::notices::{Notice, Notices};
 use super::round::{Claim, Kind};
@@ -479,6 +479,13 @@ impl Fleet {
         self.open.contains(node) && !at.has_late() && at.has_room_for_words()
     }
 
+    /// Whether a lock may be released there by the script that counts and notifies those who wait.
+    /// It takes less than a place in the queue.
+    pub(super) fn may_hand_on(&self, node: usize) -> bool {
+        let takes_no_script = self.nodes[node].waits() == Waits::Unable(Obstacle::Queue);
+        self.may_pass_on(node) && !takes_no_script
+    }
+
     /// The first of these nodes in the order of gates.
     pub(super) fn gate_among(
         &self,
@@ -496,18 +503,17 @@ impl Fleet {
         candidate.or_else(|| self.gate_among(key, |node| self.may_wait_at(node)))
     }
 
-    /// Where to look for others after so many looks: at each node in turn that is not barred, from
-    /// the likeliest gate on.
+    /// Where to look for others after so many looks: at each of these nodes in turn, from the
+    /// likeliest gate on.
     pub(super) fn gate_in_turn(
         &self,
         now: Moment,
         key: &Resource,
-        barred: NodeSet,
         looks: usize,
+        may_be: impl Fn(usize) -> bool + Clone,
     ) -> Option<usize> {
         let likeliest = self.likeliest_gate(now, key)?;
-        let may_be = |node: &usize| self.may_wait_at(*node) && !barred.contains(*node);
-        let ring = (likeliest..self.nodes.len()).chain(0..likeliest).filter(may_be);
+        let ring = (likeliest..self.nodes.len()).chain(0..likeliest).filter(|node| may_be(*node));
         let count = ring.clone().count();
         ring.clone().nth(looks.checked_rem(count)?)
     }

@@ -436,7 +436,8 @@ impl Engine {
         if let Some(look) = look {
             // Not all clients see the same candidates.
             let turn = if look.rows % 2 == 0 { 0 } else { 1 + look.rows / 2 };
-            let gate = self.nodes.gate_in_turn(now, &plain, NodeSet::EMPTY, turn);
+            let may_be = |node: usize| self.nodes.may_wait_at(node);
+            let gate = self.nodes.gate_in_turn(now, &plain, turn, may_be);
             self.visits.look(number, (id, look), gate);
         }
         self.queue_visit(now, number);

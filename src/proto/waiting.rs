@@ -919,7 +919,8 @@ impl Engine {
     /// The node to count at next: in turn each that other clients may see as the gate.
     fn counted_gate(&mut self, now: Moment, key: &Resource) -> NodeSet {
         let (looks, barred) = (self.queues.note_look(key), self.queues.barred(now, key));
-        let gate = self.nodes.gate_in_turn(now, key, barred, looks);
+        let may_be = |node: usize| self.nodes.may_hand_on(node) && !barred.contains(node);
+        let gate = self.nodes.gate_in_turn(now, key, looks, may_be);
         gate.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
@@ -927,11 +928,7 @@ impl Engine {
     /// stands still would tell of the turn when it is long over.
     pub(super) fn gates_to_hand_on(&self, hand: Hand, ready: NodeSet) -> NodeSet {
         let mut gates = NodeSet::EMPTY;
-        let may = |node: &usize| {
-            let is_able = !matches!(self.nodes[*node].waits(), Waits::Unable(_));
-            is_able && self.nodes.may_pass_on(*node)
-        };
-        let able = hand.gates.and(ready).iter().filter(may);
+        let able = hand.gates.and(ready).iter().filter(|node| self.nodes.may_hand_on(*node));
         able.for_each(|node| gates.insert(node));
         gates
     }

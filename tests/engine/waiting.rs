@@ -1909,6 +1909,45 @@ fn w13_each_line_counts_at_every_node_in_turn() {
     }
 }
 
+/// Others may stand where this client cannot. To count them takes less than a place.
+#[test]
+fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
+    for takes_scripts in [true, false] {
+        let mut s = queueing();
+        let until = s.now.after(PATIENCE);
+        let elsewhere =
+            s.acquire_of(Resource::new("elsewhere").unwrap(), TTL, Patience::Until(until));
+        s.drain();
+        let [Acted::Wait(gate, Waits::Hello)] = refuse(&mut s)[..] else { panic!("no gate") };
+        if !takes_scripts {
+            s.allow_waits(gate);
+            s.drain();
+        }
+        s.reply(gate, server_error(ServerErrorKind::Permission));
+        assert!(matches!(ability(&s, gate), Ability::Unable(_)));
+        let _ = s.engine.cancel(s.now, elsewhere);
+        s.drain();
+
+        for _ in 0..=2 * NODES {
+            patient(&mut s);
+        }
+        s.drain();
+        let mut lease = granted(&mut s);
+        let mut counted = Vec::new();
+        for _ in 0..NODES {
+            s.engine.abandon(s.now, lease);
+            let hands = s.drain().into_iter().filter_map(|acted| match acted {
+                Acted::HandOn(node, _, Tell::Nobody) => Some(node),
+                _ => None,
+            });
+            counted.extend(hands);
+            s.replies(0..NODES, Reply::Integer(1));
+            lease = granted(&mut s);
+        }
+        assert_eq!(counted.contains(&gate), takes_scripts, "{gate}: {counted:?}");
+    }
+}
+
 /// Releases that are handed on at all nodes, by how many locks stand in their row.
 fn rows(s: &mut Scenario, locks: usize, others: i64) -> Vec<usize> {
     let (mut rows, mut row) = (Vec::new(), 0);

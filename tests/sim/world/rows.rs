@@ -27,7 +27,7 @@ const PATIENCE: u64 = 100 * SECOND;
 const ROW_MAX: u32 = 36;
 /// The same if that one waits elsewhere: when it is told, the line asks at its own gate, and may
 /// come first a few times.
-const ROWS_MAX: u32 = 600;
+const ROWS_MAX: u32 = 120;
 /// All is over after so many locks of the line, whoever has lacked votes meanwhile.
 const LOCKS_MAX: u32 = 400;
 
