@@ -30,11 +30,10 @@ const LAST_HOLD: u64 = SECOND;
 const PATIENCE: u64 = 90 * SECOND;
 /// The most locks of a client before each has had one.
 const FIRST_MAX: u32 = 200;
-/// The most locks of each other client while one waits. Clients that see other candidates for the
-/// queue meet after a few rows.
-const TURNS_MAX: u32 = 64;
+/// The most locks of each other client while one waits.
+const TURNS_MAX: u32 = 30;
 /// Each client gets so much of an even share, in percent.
-const SHARE_MIN_PERCENT: u32 = 12;
+const SHARE_MIN_PERCENT: u32 = 33;
 
 /// What the other clients have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
