@@ -788,14 +788,20 @@ mod tests {
         drop(serve.join().unwrap());
     }
 
-    #[test]
-    fn lock_that_was_granted_to_a_cancelled_waiter_is_released() {
-        let (url, serve) = granting_server();
+    /// The same, and then a signal has ended the order.
+    fn granted_and_cancelled(url: String) -> (LoopWork, Poller, Id) {
         let cancel = Arc::new(Cancel::default());
         let (mut loop_work, mut poller, id) = granted(url, Some(Arc::clone(&cancel)));
         loop_work.signals.cancel(&cancel, Home::here());
         poller.look();
         loop_work.turn(&mut poller, None);
+        (loop_work, poller, id)
+    }
+
+    #[test]
+    fn lock_that_was_granted_to_a_cancelled_waiter_is_released() {
+        let (url, serve) = granting_server();
+        let (mut loop_work, _poller, id) = granted_and_cancelled(url);
         let mut ended = Vec::new();
         loop_work.ended(&mut ended);
         assert!(ended == [id] && loop_work.has_ended());
@@ -815,11 +821,7 @@ mod tests {
     #[test]
     fn order_that_a_signal_has_ended_is_forgotten_when_it_is_given_up() {
         let (url, serve) = granting_server();
-        let cancel = Arc::new(Cancel::default());
-        let (mut loop_work, mut poller, id) = granted(url, Some(Arc::clone(&cancel)));
-        loop_work.signals.cancel(&cancel, Home::here());
-        poller.look();
-        loop_work.turn(&mut poller, None);
+        let (mut loop_work, _poller, id) = granted_and_cancelled(url);
         assert_eq!(loop_work.counts(), (0, 0, 1));
         loop_work.cancel(id);
         assert_eq!(loop_work.counts(), (0, 0, 0));

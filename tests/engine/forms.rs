@@ -521,9 +521,14 @@ fn shares_and_slots_of_one_engine_ask_at_the_same_time() {
 
 /// One that was refused and stands in the queue for a plain lock. Returns its gate.
 fn standing(scenario: &mut Scenario, resource: Resource) -> usize {
+    standing_after(scenario, resource, NO)
+}
+
+/// The same, after this refusal by each node.
+fn standing_after(scenario: &mut Scenario, resource: Resource, refusal: Reply) -> usize {
     wait(scenario, resource, 100 * SECOND);
     scenario.drain();
-    scenario.replies(ALL, NO);
+    scenario.replies(ALL, refusal);
     let acted = scenario.drain();
     let [Acted::Release(..), Acted::Wait(gate, Waits::Hello)] = acted[..] else {
         panic!("{acted:?}")
@@ -670,17 +675,7 @@ fn k9_message_after_a_lock_has_expired_is_for_the_next() {
 fn k9_set_waits_for_the_lock_that_was_named() {
     for (index, waits_for, other) in [(1, "ga", "gb"), (2, "gb", "ga")] {
         let mut scenario = queueing();
-        wait(&mut scenario, set(), 100 * SECOND);
-        scenario.drain();
-        scenario.replies(ALL, Reply::Integer(1 + index));
-        let acted = scenario.drain();
-        let [Acted::Release(..), Acted::Wait(gate, Waits::Hello)] = acted[..] else {
-            panic!("{acted:?}")
-        };
-        scenario.replies(ALL, NO);
-        scenario.allow_waits(gate);
-        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
-        scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
+        let gate = standing_after(&mut scenario, set(), Reply::Integer(1 + index));
         scenario.tell(gate, other);
         assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::StepOut(Step::Out))]);
         scenario.tell(gate, waits_for);
