@@ -582,8 +582,8 @@ impl Watch {
             self.family.kill();
             reap_orphans(&[self.family.command]);
             if since_boot()? >= until {
-                if self.is_alone {
-                    say(&beyond(&self.family));
+                if let Some(words) = beyond(&self.family).filter(|_| self.is_alone) {
+                    say(&words);
                 }
                 break;
             }
@@ -595,12 +595,13 @@ impl Watch {
     }
 }
 
-/// What cannot be ended, in words.
-pub fn beyond(family: &Family) -> String {
+/// What cannot be ended, in words, if anything is left.
+pub fn beyond(family: &Family) -> Option<String> {
     let refused = family.beyond_reach();
     let (left, why) = match refused.is_empty() {
         true => (family.living(), ""),
         false => (refused, ": no permission"),
     };
-    format!("cannot end {}{why}", family::list(&left))
+    // They may have ended while this process looked for them.
+    family.is_alive().then(|| format!("cannot end {}{why}", family::list(&left)))
 }

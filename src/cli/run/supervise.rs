@@ -198,8 +198,7 @@ impl<'a> Run<'a> {
         let is_gone = self.ending.is_none() || self.ended.is_some() && !self.has_rest();
         self.guard.take().map(Guard::end);
         // What the guard had below itself is below this process now.
-        let is_left = !is_gone && self.own.is_alive();
-        let left = is_left.then(|| beyond(&self.own));
+        let left = if is_gone { None } else { beyond(&self.own) };
         // Only now may its number become another group's. What cannot be killed is not waited for.
         reap(self.own.command);
         reap_orphans(&[]);
