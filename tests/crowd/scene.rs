@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use testbed::{Again, is_child, re_execute, soon};
+use testbed::{Again, PATIENT, is_child, re_execute, within};
 
 use crate::contender::{Event, PART_VARIABLE, Part, contend, now};
 use crate::report::Report;
@@ -30,7 +30,7 @@ impl Scene {
     pub fn crowd(self, parts: impl IntoIterator<Item = Part>) -> Crowd {
         let members: Vec<_> = parts.into_iter().map(|part| Member::start(self.0, part)).collect();
         for member in &members {
-            soon("a contender is connected", || member.log().contains(&Event::Ready));
+            within(PATIENT, "a contender is connected", || member.log().contains(&Event::Ready));
         }
         let mut crowd = Crowd { name: self.0, from: now(), members };
         for member in &mut crowd.members {

@@ -511,7 +511,7 @@ fn forked_child_keeps_nothing_alive() {
 #[test]
 fn calls_of_other_threads_mix_with_renewals() {
     let (masters, redlock) = start(3);
-    let ttl = Duration::from_millis(500);
+    let ttl = Duration::from_secs(2);
     let kept: Vec<_> =
         (0..200).map(|i| keep(&redlock, &format!("kept:{i}"), ttl, KeepAlive::default())).collect();
     let watch = Stopwatch::start();
@@ -519,7 +519,7 @@ fn calls_of_other_threads_mix_with_renewals() {
         for thread in 0..4 {
             let redlock = &redlock;
             scope.spawn(move || {
-                while watch.elapsed() < 6 * ttl {
+                while watch.elapsed() < 2 * ttl {
                     let lock = redlock.try_lock(format!("other:{thread}"), TTL).unwrap();
                     assert!(lock.unlock().unwrap().was_held());
                 }

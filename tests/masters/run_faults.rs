@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use testbed::{Folder, heavy, pause, soon};
+use testbed::{Folder, PATIENT, heavy, pause, soon, within};
 
 use super::cli::start;
 use super::run::{Running, children, first_line, guarded, signal};
@@ -46,7 +46,7 @@ impl Pair {
         let script = format!("trap '' TERM; echo $$ > {}; sh -c '{signs}'", group.display());
         let own = ["--ttl", TTL, "--kill-after", "300ms", name, "-c", &script];
         let running = Running::start(&mut guarded(list, &[options, &own].concat()));
-        soon("the command runs", || first.exists());
+        within(PATIENT, "the command runs", || first.exists());
         let script = format!("date +%s%N > {}", second.display());
         let waits = Running::start(&mut guarded(list, &["-w", "60s", name, "-c", &script]));
         Pair { first: running, second: waits, folder }
@@ -70,7 +70,7 @@ impl Pair {
         match expected {
             // An overlap would show in the next signs.
             Expected::Apart => pause(Duration::from_millis(100)),
-            Expected::Overlap => soon("they overlap", || self.margin() < 0),
+            Expected::Overlap => within(PATIENT, "they overlap", || self.margin() < 0),
         }
         let margin = self.margin();
         let _ = Command::new("kill").args(["-CONT", &self.first.id().to_string()]).status();
@@ -190,7 +190,9 @@ fn act_of_the_guard_is_told_by_a_muxlock_that_goes_on() {
     let command = first_line(&mut child.0);
     let guard = children(child.id());
     signal("STOP", child.id());
-    soon("the guard has ended the command", || is_zombie(&command) && is_zombie(&guard[0]));
+    within(PATIENT, "the guard has ended the command", || {
+        is_zombie(&command) && is_zombie(&guard[0])
+    });
     signal("CONT", child.id());
     let (code, _, err) = child.end();
     assert!(code == 120 && err.contains("lost r: muxlock was too late to renew it"), "{err}");
@@ -208,7 +210,7 @@ fn lock_that_was_over_before_the_command_is_told() {
     // A release would find nothing out.
     masters.iter().for_each(|it| it.freeze().unwrap());
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
-    soon("the command has ended", || is_zombie(&command));
+    within(PATIENT, "the command has ended", || is_zombie(&command));
     signal("CONT", child.id());
     let (code, _, err) = child.end();
     let words = "lost r: muxlock was too late to renew it; the command had ended with 0\n";
@@ -240,7 +242,7 @@ fn signal_while_masters_are_asked_takes_back_what_they_granted() {
     masters.iter().skip(1).for_each(|it| it.freeze().unwrap());
     let own = ["--ttl", "30s", "--node-timeout", "5s", "-w", "60s", "r", "true"];
     let child = Running::start(&mut guarded(&list, &own));
-    soon("one master has granted it", || masters[0].dbsize().unwrap() == 1);
+    within(PATIENT, "one master has granted it", || masters[0].dbsize().unwrap() == 1);
     signal("TERM", child.id());
     assert_eq!(child.end(), (143, String::new(), String::new()));
     assert_eq!(masters[0].dbsize().unwrap(), 0);
@@ -262,7 +264,7 @@ fn group_is_ended_after_its_first_process() {
         let own =
             ["--ttl", TTL, "--max-time", "200ms", "--kill-after", "500ms", &name, "-c", &script];
         let mut child = Running::start(&mut guarded(&list, &own));
-        soon("SIGTERM was sent", || folder.0.join("signs").exists());
+        within(PATIENT, "SIGTERM was sent", || folder.0.join("signs").exists());
         if is_killed {
             pause(Duration::from_millis(400));
             signal("KILL", child.id());
@@ -291,7 +293,7 @@ fn full_pipe_delays_no_end() {
     let own =
         ["-v", "--ttl", TTL, "--max-time", "1s", "--kill-after", "300ms", "full", "-c", &script];
     let mut child = Running::start(&mut guarded(&list, &own));
-    soon("the command runs", || signs.exists());
+    within(PATIENT, "the command runs", || signs.exists());
     soon("the lock is over", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
     assert_eq!(child.0.wait().unwrap().code(), Some(124));
     let lines = || fs::read_to_string(&signs).unwrap().lines().count();

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use testbed::{Folder, skip, soon};
+use testbed::{Folder, PATIENT, skip, within};
 
 use super::cli::{muxlock, start};
 use super::run::{Running, first_line, guarded, signal};
@@ -147,7 +147,7 @@ fn command_of_another_user_is_not_waited_for() {
     for master in masters.iter() {
         master.query(&[b"DEL", b"r"]).unwrap();
     }
-    soon("muxlock does not wait for it", || child.0.try_wait().unwrap().is_some());
+    within(PATIENT, "muxlock does not wait for it", || child.0.try_wait().unwrap().is_some());
     let goes_on = fs::read(format!("/proc/{number}/comm")).is_ok_and(|name| name == b"sleep\n");
     signal("KILL", number.parse().unwrap());
     let (code, _, err) = child.end();
