@@ -214,7 +214,7 @@ pub use outcome::{
 };
 #[cfg(feature = "cli")]
 #[doc(hidden)]
-pub use outcome::{explained, explained_start, printable};
+pub use outcome::{explained, explained_connection, explained_start, printable};
 pub use proto::{
     Cancelled, Done, Lease, NodeState, NodeStatus, Obstacle, OpId, ReleaseWith, Released, Stats,
     Waits,

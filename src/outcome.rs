@@ -196,6 +196,28 @@ pub fn explained(error: &io::Error) -> String {
     }
 }
 
+/// The text of an error of the system on a connection, and its usual causes; nothing if the name of
+/// its kind says what happened.
+#[doc(hidden)]
+pub fn explained_connection(error: &io::Error) -> Option<String> {
+    error.raw_os_error()?;
+    let cause = match error.kind() {
+        _ if is_limit(error) => return Some(explained(error)),
+        io::ErrorKind::AddrNotAvailable => {
+            "all local ports for this address are in use (net.ipv4.ip_local_port_range), or this \
+             machine has no address in its network"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "a firewall or route of this machine forbids the address, or the permissions of the \
+             socket file exclude this user (unixsocketperm)"
+        }
+        kind if is_unnamed(kind) => return Some(error.to_string()),
+        io::ErrorKind::InvalidInput => return Some(error.to_string()),
+        _ => return None,
+    };
+    Some(format!("{error}: {cause}"))
+}
+
 /// As [`explained`], for a thread or process that could not be started.
 #[doc(hidden)]
 pub fn explained_start(error: &io::Error) -> String {

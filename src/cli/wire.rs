@@ -11,7 +11,7 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use muxlock::testing::{Connection, Value};
-use muxlock::{Config, Dialled, TlsErrorKind, explained};
+use muxlock::{Config, Dialled, TlsErrorKind, explained_connection};
 
 /// The most bytes of a reply. The longest is a list of clients, with 400 bytes for each.
 const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -74,11 +74,8 @@ impl Wire {
             Err(error) => Err(match (tls(&error), error.get_ref()) {
                 (Some(failure), _) => failure,
                 (None, Some(why)) => Failure::Unmade(why.to_string()),
-                // The kind of others says what happened.
-                (None, None) if explained(&error) != error.to_string() => {
-                    Failure::Unmade(explained(&error))
-                }
-                (None, None) => Failure::Lost(error.kind()),
+                (None, None) => explained_connection(&error)
+                    .map_or(Failure::Lost(error.kind()), Failure::Unmade),
             }),
         }
     }

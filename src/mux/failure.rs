@@ -4,7 +4,7 @@
 use std::io;
 
 use crate::outcome::{
-    NodeOutcome, ProtocolError, explained, explained_start, is_limit, is_unnamed,
+    NodeOutcome, ProtocolError, explained_connection, explained_start, is_limit, is_unnamed,
 };
 
 /// A failure of a node.
@@ -34,13 +34,13 @@ impl Failed {
 
     /// The connection ended or could not be made.
     pub(super) fn disconnected(error: &io::Error) -> Failed {
-        if is_limit(error) {
-            return Failed::with(NodeOutcome::AtLimit, explained(error));
-        }
-        let outcome = NodeOutcome::Disconnected(error.kind());
-        match is_unnamed(error.kind()) {
-            true => Failed::with(outcome, error.to_string()),
-            false => outcome.into(),
+        let outcome = match is_limit(error) {
+            true => NodeOutcome::AtLimit,
+            false => NodeOutcome::Disconnected(error.kind()),
+        };
+        match explained_connection(error) {
+            None if is_unnamed(error.kind()) => Failed::with(outcome, error.to_string()),
+            words => Failed { outcome, words },
         }
     }
 
@@ -56,6 +56,23 @@ mod tests {
     use std::io::ErrorKind;
 
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_a_kind_leaves_open_is_explained() {
+        let failed = |errno| Failed::disconnected(&io::Error::from_raw_os_error(errno));
+        for (errno, words) in [
+            (99, "all local ports for this address are in use"),
+            (13, "a firewall or route of this machine forbids the address"),
+            (1, "exclude this user (unixsocketperm)"),
+            (22, "(os error 22)"),
+        ] {
+            let failed = failed(errno);
+            assert!(matches!(failed.outcome, NodeOutcome::Disconnected(_)), "{failed:?}");
+            assert!(failed.words.as_ref().unwrap().contains(words), "{failed:?}");
+        }
+        assert_eq!(failed(111).words, None);
+    }
 
     #[test]
     fn limits_of_the_system_are_named_with_what_to_do() {

@@ -10,7 +10,7 @@ use super::blocking::{self, dial};
 use super::lookup::limit;
 use crate::config::{NodeConfig, Resolver, Sentinels, Target};
 use crate::moment::Moment;
-use crate::outcome::{explained, printable};
+use crate::outcome::{explained, explained_connection, printable};
 use crate::proto::foreign;
 use crate::resp::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
 
@@ -262,7 +262,10 @@ fn copy_of(error: &io::Error) -> io::Error {
 fn why(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => error.to_string(),
-        _ => limit().map_or_else(|| explained(error), |limit| explained(&limit)),
+        _ => match limit() {
+            Some(limit) => explained(&limit),
+            None => explained_connection(error).unwrap_or_else(|| error.to_string()),
+        },
     }
 }
 
