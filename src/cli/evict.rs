@@ -7,7 +7,7 @@ use std::time::Duration;
 use muxlock::testing::Value;
 use muxlock::{Config, Holding, Inspection, NodeOutcome, printable, quorum};
 
-use super::inspect::why_unsaid;
+use super::inspect::{is_other_type, why_unsaid};
 use super::options::Options;
 use super::stopwatch::random;
 use super::wire::{Failure, Wire, ask_each};
@@ -85,6 +85,8 @@ enum Did {
     Other,
     /// The key has no time to live.
     NeverExpires,
+    /// The key has no holder's value, but another type.
+    OtherType,
 }
 
 /// An answer, with the time after which the key is gone.
@@ -106,7 +108,10 @@ pub fn run(args: &Args) -> io::Result<ExitCode> {
         matches!(outcome, NodeOutcome::Held | NodeOutcome::Absent)
     };
     let asked: Vec<usize> = (0..config.nodes()).filter(is_asked).collect();
-    let answers = ask_each(&asked, |node| args.evict(&config, node, &holder));
+    let answers = ask_each(&asked, |node| match is_other_type(&inspection.nodes()[node]) {
+        true => Ok((Did::OtherType, None)),
+        false => args.evict(&config, node, &holder),
+    });
     let mut text = String::new();
     for (node, seen) in inspection.nodes().iter().enumerate() {
         let answer = asked.iter().position(|it| *it == node).map(|at| &answers[at]);
@@ -257,6 +262,7 @@ fn said(answer: &Answer) -> String {
         Ok((Did::HadNoKey, _)) => "it had no key".to_owned(),
         Ok((Did::Other, _)) => "another holder has it".to_owned(),
         Ok((Did::NeverExpires, _)) => "its key never expires: use --now".to_owned(),
+        Ok((Did::OtherType, _)) => "others share it, or it is no lock".to_owned(),
         Err(failure) => failure.to_string(),
     }
 }

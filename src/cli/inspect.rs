@@ -130,9 +130,8 @@ impl Args {
             has_said.then(|| queue::ask(config, node, &key, within))
         });
         let shares = ask_each(&nodes, |node| {
-            let asked = &inspection.nodes()[node];
-            let is_other = asked.outcome == NodeOutcome::Held && asked.holding.is_none();
-            is_other.then(|| share::ask(config, node, &key, within).ok().flatten())?
+            is_other_type(&inspection.nodes()[node])
+                .then(|| share::ask(config, node, &key, within).ok().flatten())?
         });
         Ok(Seen { inspection, queues, shares })
     }
@@ -224,6 +223,11 @@ pub fn never_expires(inspection: &Inspection) -> bool {
     nodes.iter().filter(is_endless).count() > nodes.len() - quorum(nodes.len())
 }
 
+/// Whether a node's key has another type than that of one holder.
+pub fn is_other_type(node: &NodeInspection) -> bool {
+    node.outcome == NodeOutcome::Held && node.holding.is_none()
+}
+
 /// Why a node did not say what it has.
 pub fn why_unsaid(node: &NodeInspection) -> String {
     match &node.message {
@@ -277,7 +281,7 @@ fn summary(resource: &str, seen: &Seen) -> String {
         return format!("unknown: only {answered} of {total} masters answered");
     }
     let is_other = |(node, shares): &(&NodeInspection, &Option<Shares>)| {
-        node.outcome == NodeOutcome::Held && node.holding.is_none() && shares.is_none()
+        is_other_type(node) && shares.is_none()
     };
     let others = nodes.iter().zip(&seen.shares).filter(is_other).count();
     // Without one of them, a key never expires.

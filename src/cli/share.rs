@@ -47,6 +47,17 @@ pub fn ask(
     Ok(shares.map(|(left, count)| Shares { count, left: Duration::from_millis(left) }))
 }
 
+/// Asks a master whether a key never expires. This changes nothing.
+pub fn never_expires(
+    config: &Config,
+    node: usize,
+    key: &[u8],
+    within: Duration,
+) -> Result<bool, Failure> {
+    let mut wire = Wire::greet(config, node, within)?;
+    Ok(wire.ask(&[b"PTTL", key])? == Value::Integer(-1))
+}
+
 fn number(digits: &[u8]) -> Result<u64, Failure> {
     let digits = std::str::from_utf8(digits).map_err(|_| Failure::Strange)?;
     digits.parse().map_err(|_| Failure::Strange)

@@ -466,6 +466,24 @@ fn key_that_never_expires_and_one_that_was_evicted_are_told() {
     set(&[b"HSET", b"map", b"a", b"b"]);
     let seen = inspect("map");
     assert!(seen.ends_with("\nmap is no lock: its key has another type on 3 of 3\n"), "{seen}");
+    // A job that would never run again is said even where a holder is no news.
+    let words =
+        "map is no lock: its key has another type on 3 of 3 masters; it never expires: no TTL\n";
+    for quiet in [&["map", "true"][..], &["-q", "-E", "0", "map", "true"]] {
+        let (code, _, err) = run(&mut guarded(&list, quiet));
+        assert!(code == if quiet.len() == 2 { 121 } else { 0 }, "{err}");
+        assert_eq!(err, format!("muxlock: contended: {words}"));
+    }
+    let (_, out, _) = run(muxlock(&["evict", "map", "--holder", "a"]).env("MUXLOCK_NODES", &list));
+    assert!(out.contains("others share it, or it is no lock\na does not hold map\n"), "{out}");
+    set(&[b"PEXPIRE", b"map", b"20000"]);
+    let (_, _, err) = run(&mut guarded(&list, &["map", "true"]));
+    assert!(err.ends_with("another type on 3 of 3 masters (--wait 30s would wait)\n"), "{err}");
+    let ends = ["-q", "-E", "0", "map", "true"];
+    assert_eq!(run(&mut guarded(&list, &ends)), (0, String::new(), String::new()));
+    set(&[b"SET", b"old", b"worker-3"]);
+    let (code, _, err) = run(&mut guarded(&list, &["-q", "-E", "0", "old", "true"]));
+    assert!(code == 0 && err.contains("it never expires: no TTL"), "{err}");
 }
 
 #[test]
@@ -596,7 +614,7 @@ fn command_shares_its_resource() {
     let [one, two] = [hold("--shared"), hold("--shared")];
     assert!(redlock.try_lock("r", TTL).unwrap_err().is_contended());
     let (code, _, err) = run(&mut guarded(&list, &["--exclusive", "r", "true"]));
-    let words = "contended: others share r, or it is no lock, on 3 of 3 masters (--wait 30s would";
+    let words = "contended: others share r on 3 of 3 masters (--wait 30s would";
     assert!(code == 121 && err.contains(words), "{err}");
 
     let mut waits = guarded(&list, &["-w", "60s", "--exclusive", "r", "true"]);

@@ -7,13 +7,15 @@ use std::time::Duration;
 use muxlock::mio::unix::SourceFd;
 use muxlock::mio::{Events, Interest, Poll, Token};
 use muxlock::{
-    Cancelled, Done, Inspection, Lease, LockError, LockErrorKind, Moment, Multiplexer,
-    NodeInspection, NodeOutcome, OpId, printable, quorum,
+    Cancelled, Config, Done, Inspection, Lease, LockError, LockErrorKind, Moment, Multiplexer,
+    OpId, printable, quorum,
 };
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::super::inspect::{EVICTED, TAKEN_WITH, never_expires};
+use super::super::inspect::{EVICTED, TAKEN_WITH, is_other_type, never_expires};
+use super::super::share;
+use super::super::wire::{Failure, ask_each};
 use super::command::code_of;
 use super::family::reap_orphans;
 use super::signals::Signals;
@@ -190,21 +192,19 @@ impl<'a> Locks<'a> {
     fn holder(&mut self, error: &LockError) -> io::Result<Option<(String, bool)>> {
         let held = error.held_resource().unwrap_or(&self.plan.resource).as_bytes();
         let op = self.mux.inspect(held).map_err(io::Error::other)?;
-        Ok(match self.finish(op)? {
-            Done::Inspected(inspection) => {
-                holder(&printable(&String::from_utf8_lossy(held)), &inspection)
-            }
-            _ => None,
-        })
+        let Done::Inspected(inspection) = self.finish(op)? else { return Ok(None) };
+        let others = others(&self.plan.config, held, &inspection);
+        Ok(holder(&printable(&String::from_utf8_lossy(held)), &inspection, &others))
     }
 
     /// Says why there is no lock, and returns the exit status.
     fn not_acquired(&mut self, error: &LockError) -> io::Result<u8> {
         let args = self.plan.args;
+        // With success asked for, a lock that ends is no news: cron would send a mail.
+        let is_no_news = args.quiet && args.conflict_exit_code == 0;
         self.drain()?;
         match error.kind() {
-            // With success asked for, it is no news: cron would send a mail.
-            LockErrorKind::Contended if args.quiet && args.conflict_exit_code == 0 => Ok(0),
+            LockErrorKind::Contended if is_no_news && args.slots.is_some() => Ok(0),
             LockErrorKind::Contended => {
                 let holder = match args.slots {
                     Some(slots) => {
@@ -218,6 +218,9 @@ impl<'a> Locks<'a> {
                     Some((holder, is_endless)) => (format!("contended: {holder}"), is_endless),
                     None => (error.in_the_tool().to_string(), false),
                 };
+                if is_no_news && !is_endless {
+                    return Ok(0);
+                }
                 let hint = match args.wait {
                     None if !is_endless => " (--wait 30s would wait)",
                     _ => "",
@@ -234,16 +237,64 @@ impl<'a> Locks<'a> {
     }
 }
 
+/// What a master's key of another type is.
+enum Other {
+    Shares,
+    /// No lock, for some time.
+    Foreign,
+    /// No lock, without a TTL.
+    Endless,
+    /// The master has none, or did not say what it is.
+    Unknown,
+}
+
+/// What the keys of another type are.
+fn others(config: &Config, resource: &[u8], inspection: &Inspection) -> Vec<Other> {
+    let common = config.common();
+    let key = [common.key_prefix, resource].concat();
+    let within = common.connect_timeout.saturating_add(common.node_timeout);
+    let nodes: Vec<usize> = (0..config.nodes()).collect();
+    let ask = |node| {
+        Ok::<_, Failure>(match share::ask(config, node, &key, within)? {
+            Some(_) => Other::Shares,
+            None if share::never_expires(config, node, &key, within)? => Other::Endless,
+            None => Other::Foreign,
+        })
+    };
+    ask_each(&nodes, |node| match is_other_type(&inspection.nodes()[node]) {
+        true => ask(node).unwrap_or(Other::Unknown),
+        false => Other::Unknown,
+    })
+}
+
 /// Who holds it, in words, and whether it never expires; nothing if no holder has a quorum.
-fn holder(resource: &str, inspection: &Inspection) -> Option<(String, bool)> {
+fn holder(resource: &str, inspection: &Inspection, others: &[Other]) -> Option<(String, bool)> {
     let nodes = inspection.nodes();
     let Some(holder) = inspection.holder() else {
-        let is_other =
-            |it: &&NodeInspection| it.outcome == NodeOutcome::Held && it.holding.is_none();
-        let (count, total) = (nodes.iter().filter(is_other).count(), nodes.len());
+        let total = nodes.len();
+        let count = |is_it: fn(&Other) -> bool| others.iter().filter(|it| is_it(it)).count();
+        let shared = count(|it| matches!(it, Other::Shares));
+        let foreign = count(|it| matches!(it, Other::Foreign | Other::Endless));
+        let endless = count(|it| matches!(it, Other::Endless));
+        let any = nodes.iter().filter(|node| is_other_type(node)).count();
+        if shared >= quorum(total) {
+            return Some((
+                format!("others share {resource} on {shared} of {total} masters"),
+                false,
+            ));
+        }
+        if foreign >= quorum(total) {
+            let is_endless = endless > total - quorum(total);
+            let end = if is_endless { "; it never expires: no TTL" } else { "" };
+            let text = format!(
+                "{resource} is no lock: its key has another type on {foreign} of {total} \
+                 masters{end}"
+            );
+            return Some((text, is_endless));
+        }
         let text =
-            format!("others share {resource}, or it is no lock, on {count} of {total} masters");
-        return (count >= quorum(total)).then_some((text, false));
+            format!("others share {resource}, or it is no lock, on {any} of {total} masters");
+        return (any >= quorum(total)).then_some((text, false));
     };
     let has_it = nodes.iter().filter(|it| it.holding.is_some_and(|it| it.holder() == holder));
     let (count, total) = (has_it.count(), nodes.len());

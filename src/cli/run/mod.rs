@@ -184,7 +184,7 @@ pub struct Args {
     no_guard: bool,
 
     /// Say only why the command was not run, or was ended. With -E 0, a lock that
-    /// another holder has is no reason to say anything
+    /// another holder has is a reason only if its key never expires
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
 
