@@ -4,7 +4,7 @@
 use std::io::{Write, stderr};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -13,8 +13,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Lines that wait; further ones are lost.
 const LINES_MAX: usize = 64;
-/// How long the end of the process waits for lines that are not written.
+/// How long the end of the process waits for lines that cannot be written,
 const FINISH_MAX: Duration = Duration::from_millis(500);
+/// and how many times as long for the writer, which a busy machine lets wait.
+const FINISHES_MAX: usize = 20;
 
 enum Order {
     Write(String),
@@ -53,12 +55,16 @@ pub fn say(text: &str) {
 
 /// The system has no thread left for a writer.
 fn write_unless_stopped(line: &str) {
+    if is_writable() {
+        let _ = stderr().write_all(line.as_bytes());
+    }
+}
+
+/// A terminal that is stopped and a pipe without room for a line are not.
+fn is_writable() -> bool {
     let stderr = stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    // A terminal that is stopped and a pipe without room for a line are not ready.
-    if poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
-        let _ = (&stderr).write_all(line.as_bytes());
-    }
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// Waits until the lines are written, for a short time. To be called before the process ends.
@@ -68,6 +74,51 @@ pub fn finish() {
     };
     let (done, finished) = sync_channel(0);
     if writer.try_send(Order::Finish(done)).is_ok() {
-        let _ = finished.recv_timeout(FINISH_MAX);
+        wait(&finished, FINISH_MAX, is_writable);
+    }
+}
+
+/// Waits for the writer, and again for as long while the lines can be written.
+fn wait(finished: &Receiver<()>, each: Duration, mut is_writable: impl FnMut() -> bool) {
+    for _ in 0..FINISHES_MAX {
+        if finished.recv_timeout(each) != Err(RecvTimeoutError::Timeout) || !is_writable() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn writer_that_is_late_is_waited_for_while_there_is_room_for_its_lines() {
+        let (done, finished) = sync_channel::<()>(0);
+        let mut asked = 0;
+        wait(&finished, SOON, || {
+            asked += 1;
+            asked < 3
+        });
+        assert_eq!(asked, 3, "the terminal was stopped then");
+
+        let (mut writer, mut asked) = (Some(done), 0);
+        wait(&finished, SOON, || {
+            asked += 1;
+            if asked == 5 {
+                writer = None;
+            }
+            true
+        });
+        assert_eq!(asked, 5, "the writer was done then");
+
+        let (_done, finished) = sync_channel::<()>(0);
+        let mut asked = 0;
+        wait(&finished, SOON, || {
+            asked += 1;
+            true
+        });
+        assert_eq!(asked, FINISHES_MAX);
     }
 }
