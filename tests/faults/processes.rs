@@ -11,7 +11,9 @@ use crate::scene::{
     trusting,
 };
 use muxlock::testing::Masters;
-use testbed::{Again, PATIENT, SOON, Stopwatch, is_child, re_execute, soon, tell_parent, timed};
+use testbed::{
+    Again, PATIENT, SOON, Stopwatch, is_child, re_execute, soon, tell_parent, timed, within,
+};
 
 const URLS_VARIABLE: &str = "MUXLOCK_TEST_URLS";
 const ENDING_VARIABLE: &str = "MUXLOCK_TEST_ENDING";
@@ -110,6 +112,8 @@ fn holder_stopped_past_its_deadline_knows_it_when_it_goes_on() {
     let mut told = child.told();
     assert_eq!(told.next().as_deref(), Some("held"));
     child.signal("STOP");
+    // On each: the last one that it reached frees the lock last.
+    within(PATIENT, "the lock is over", || masters.iter().all(|it| pttl(it, KEY) == -2));
     let lock = second.try_lock_for(KEY, LONG, PATIENT).unwrap();
     masters.iter().for_each(|master| soon("it has it", || owns(master, &lock, KEY)));
     child.signal("CONT");
