@@ -247,20 +247,21 @@ impl Engine {
         let Some((_, give_up_at)) = self.operations.patience_of(self.operations.id_of(op)) else {
             return false;
         };
+        let mut ask_at = None;
         if failure == Failure::Contended {
             let is_plain = self.rounds.claim(round).key.is_plain();
             if is_plain && now < give_up_at && self.queue_up_refused(now, op, round) {
                 return true;
             }
             if !is_plain && now < give_up_at {
-                self.visit_refused(now, op, round);
+                ask_at = self.visit_refused(now, op, round).filter(|at| *at < give_up_at);
             }
         } else if self.queues.has_any() {
             // Nobody waits behind one that finds no quorum (W12).
             let key = self.rounds.claim(round).key.clone();
             self.leave_stand_of(&key);
         }
-        let Some(retry_at) = self.retry_at(now, op) else {
+        let Some(retry_at) = self.retry_at(now, op).into_iter().chain(ask_at).min() else {
             return false;
         };
         self.operations.set_timer(op, retry_at);

@@ -31,7 +31,8 @@ const IN_VAIN_MAX: u32 = 4;
 /// queue, looks for a place at another node: clients that see other candidates stand there.
 const ALONE_MAX: u32 = 1;
 
-/// An acquisition that queues up before it asks is notified within so many staggers, or asks then.
+/// An acquisition that queues up before it asks is notified within so many staggers, or asks then;
+/// one that has left the queue asks by then, too.
 const ASK_STAGGERS: u32 = 8;
 /// With less patience than so many staggers, it asks at once.
 const SHORT_STAGGERS: u32 = 2;
@@ -368,10 +369,11 @@ impl Engine {
         Resource::of_key(key.keys().get(index)?)
     }
 
-    /// A round of another kind of lock was refused, and is repeated.
-    pub(super) fn visit_refused(&mut self, now: Moment, op: usize, round: usize) {
+    /// A round of another kind of lock was refused, and is repeated: until then at the latest, if
+    /// it has left the queue for now.
+    pub(super) fn visit_refused(&mut self, now: Moment, op: usize, round: usize) -> Option<Moment> {
         if self.config.waiting != Waiting::Queue {
-            return;
+            return None;
         }
         let (id, form) = (self.operations.id_of(op), self.rounds.claim(round).key.form());
         let held = self.held_of(round);
@@ -381,9 +383,7 @@ impl Engine {
             (Some(before), Form::Slot) => self.visits.key_of(before).cloned(),
             _ => self.plain_key_of(&self.rounds.claim(round).key, held),
         };
-        let Some(key) = key else {
-            return;
-        };
+        let key = key?;
         let number = self.visits.number_of(&key);
         if let Some(before) = before.filter(|before| Some(*before) != number) {
             if self.visits.leave(before, (id, form), None) {
@@ -392,16 +392,18 @@ impl Engine {
         }
         let number = number.unwrap_or_else(|| self.stands.number());
         if !self.visits.join(now, number, &key, (id, form)) {
-            return;
+            return None;
         }
         let refused = self.visits.note_refused(now, number);
         if refused != Refused::Queue {
             self.leave_place(now, number);
             self.visits.forget_gate(number);
         }
-        if refused != Refused::PassOnAndPause {
-            self.queue_visit(now, number);
+        if refused == Refused::PassOnAndPause {
+            return Some(now.after(self.stagger().saturating_mul(ASK_STAGGERS)));
         }
+        self.queue_visit(now, number);
+        None
     }
 
     /// If others are believed to wait for the same lock, or a row of it has ended, this acquisition
