@@ -95,6 +95,8 @@ pub struct Guard {
     words: Option<File>,
     reports: File,
     fate: Fate,
+    /// The command's process is there, so the guard has something to guard.
+    has_started: bool,
 }
 
 /// How the guard is to end the command.
@@ -144,11 +146,17 @@ impl Guard {
             words,
             reports,
             fate: Fate::Guards,
+            has_started: false,
         };
         guard.renewed(manner.deadline);
         match guard.command(manner.deadline) {
-            Ok(command) => Ok((guard, command)),
+            Ok(command) => {
+                guard.has_started = true;
+                Ok((guard, command))
+            }
             Err(error) => {
+                // It says why, and then ends.
+                guard.wait();
                 guard.lose();
                 Err(error)
             }
@@ -256,7 +264,7 @@ impl Guard {
     pub fn lose(&mut self) {
         let code = self.kill();
         // Otherwise it has seen the command's end.
-        if ![ACTED, IDLE].map(i32::from).map(Some).contains(&code) {
+        if self.has_started && ![ACTED, IDLE].map(i32::from).map(Some).contains(&code) {
             say("the guard process has ended: if muxlock is killed, the command goes on");
         }
     }
