@@ -32,6 +32,9 @@ use crate::quorum::NODES_MAX;
 ///
 /// Without another event loop, [`wait`](Standalone::wait) does steps 3 and 4.
 ///
+/// It is `Send` but not `Sync`, so a task that moves between threads waits for it by mutable
+/// reference: with tokio's `AsyncFd`, `readable_mut` instead of `readable`.
+///
 /// ```no_run
 /// # #[cfg(unix)] {
 /// # fn wait_until_readable(_: std::os::fd::BorrowedFd<'_>, _: Option<std::time::Duration>) {}

@@ -69,6 +69,17 @@ fn types_cross_threads() {
     is_error::<ConnectError>();
 }
 
+/// Its page says so, and how to wait for it nevertheless. This compiles for no type that is `Sync`.
+#[test]
+fn standalone_is_not_sync() {
+    trait Ambiguous<A> {
+        fn is_named() {}
+    }
+    impl<T> Ambiguous<()> for T {}
+    impl<T: Sync> Ambiguous<u8> for T {}
+    <Standalone as Ambiguous<_>>::is_named();
+}
+
 #[test]
 fn types_are_debug() {
     is_debug::<(Redlock, LockGuard, LockParts, Lease, Multiplexer, Standalone, Done, Cancelled)>();
