@@ -48,6 +48,7 @@ pub fn ask(
 }
 
 /// Asks a master whether a key never expires. This changes nothing.
+#[cfg(target_os = "linux")]
 pub fn never_expires(
     config: &Config,
     node: usize,
