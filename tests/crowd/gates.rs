@@ -57,6 +57,7 @@ fn gate_is_frozen_and_the_queue_goes_on_at_another() {
         let is_elsewhere = (0..5).filter(|i| *i != gate).any(|i| queued(&masters[i]) > 0);
         masters[gate].thaw().unwrap();
         pause(CALM);
+        crowd.each_gets_it();
         let report = crowd.end("Queue");
         goes_on(&report, frozen);
         assert!(is_elsewhere, "nobody queued up elsewhere");
@@ -76,6 +77,7 @@ fn gate_is_killed_and_the_queue_goes_on_at_another() {
         let is_elsewhere = || (0..5).filter(|i| *i != gate).any(|i| queued(&masters[i]) > 0);
         soon("they queue up elsewhere", is_elsewhere);
         pause(2 * CALM);
+        crowd.each_gets_it();
         goes_on(&crowd.end("Queue"), killed);
     });
 }
@@ -97,6 +99,7 @@ fn stray_vote_on_the_gate_before_the_run_costs_nobody_a_turn() {
         let is_there = || queued(&masters[gate]) >= PROCESSES as i64 / 2;
         soon("the vote was put where the queue is", is_there);
         pause(FAULT);
+        crowd.each_gets_it();
         let report = crowd.end("Queue");
         goes_on(&report, begun);
         assert!(report.unevenness() <= UNEVENNESS_MAX, "{:?}", report.grants());
@@ -114,6 +117,7 @@ fn stray_vote_on_the_gate_during_the_run_costs_nobody_a_turn() {
         put_stray_vote(&masters[gate]);
         let put = now();
         pause(FAULT);
+        crowd.each_gets_it();
         let report = crowd.end("Queue");
         goes_on(&report, put);
         assert!(report.unevenness() <= UNEVENNESS_MAX, "{:?}", report.grants());
@@ -134,6 +138,7 @@ fn again_and_again(scene: Scene, harm: impl Fn(&Master)) {
     }
     let last = now();
     pause(CALM);
+    crowd.each_gets_it();
     goes_on(&crowd.end("Queue"), last);
     soon("nobody stands in the queue any more", || queued_anywhere(&masters) == 0);
 }
@@ -172,6 +177,7 @@ fn queue_up_at_two(scene: Scene, far: &[usize], processes: usize, threads: usize
     let is_there = |master: &&Master| queued(master) > 0;
     soon("there are two queues", || masters.iter().filter(is_there).count() == 2);
     pause(FAULT);
+    crowd.each_gets_it();
     goes_on(&crowd.end("Queue"), Duration::ZERO);
 }
 

@@ -96,6 +96,16 @@ impl Crowd {
         (0..self.members.len()).map(|member| self.grants(member)).sum()
     }
 
+    /// Waits until each has got the lock again: on a busy machine, that takes longer than a fault.
+    #[track_caller]
+    pub fn each_gets_it(&self) {
+        let grants = || (0..self.members.len()).map(|member| self.grants(member));
+        let before: Vec<_> = grants().collect();
+        within(PATIENT, "each gets it", || {
+            grants().zip(&before).all(|(now, before)| now > *before)
+        });
+    }
+
     /// Stops a process (SIGSTOP).
     #[track_caller]
     pub fn stop(&self, member: usize) {
