@@ -20,6 +20,13 @@ pub fn guarded(list: &str, args: &[&str]) -> Command {
     command
 }
 
+/// The same, where no master is slow on purpose: a busy machine may be.
+fn unhurried(list: &str, args: &[&str]) -> Command {
+    let mut command = guarded(list, args);
+    command.env("MUXLOCK_NODE_TIMEOUT", "200ms").env("MUXLOCK_CONNECT_TIMEOUT", "20s");
+    command
+}
+
 /// The first line that the command writes.
 pub fn first_line(child: &mut Child) -> String {
     let mut line = String::new();
@@ -70,7 +77,7 @@ impl Drop for Running {
 #[test]
 fn exit_status_is_that_of_the_command_or_says_why_there_is_none() {
     let (_masters, redlock, list) = start();
-    let code = |args: &[&str]| run(&mut guarded(&list, args));
+    let code = |args: &[&str]| run(&mut unhurried(&list, args));
     let none = String::new;
     assert_eq!(code(&["r", "true"]), (0, none(), none()));
     assert_eq!(code(&["r", "--", "sh", "-c", "echo out; exit 3"]), (3, "out\n".into(), none()));
@@ -109,13 +116,13 @@ fn exit_status_is_that_of_the_command_or_says_why_there_is_none() {
     assert_eq!(code(&["r", "true"]).0, 0, "every lock was released");
 
     let list = [(); 3].map(|()| format!("redis://{}", refused_addr())).join(",");
-    let (status, _, err) = run(&mut guarded(&list, &["r", "true"]));
+    let (status, _, err) = run(&mut unhurried(&list, &["r", "true"]));
     assert_eq!(status, 122);
     assert!(
         err.starts_with("muxlock: unavailable: ") && err.contains("connection refused"),
         "{err}"
     );
-    let (status, _, err) = run(&mut guarded(&list, &["-q", "-E", "0", "r", "true"]));
+    let (status, _, err) = run(&mut unhurried(&list, &["-q", "-E", "0", "r", "true"]));
     assert!(status == 122 && err.starts_with("muxlock: unavailable: "), "{err}");
 }
 
@@ -161,7 +168,7 @@ fn command_gets_the_input_and_the_names_but_not_the_token() {
     let (masters, redlock, list) = start();
     let script = "cat; echo $MUXLOCK_RESOURCE $MUXLOCK_HOLDER; tr '\\0' '\\n' < /proc/$$/environ;
         exec ls /proc/self/fd";
-    let mut child = Running::start(guarded(&list, &["r", "-c", script]).stdin(Stdio::piped()));
+    let mut child = Running::start(unhurried(&list, &["r", "-c", script]).stdin(Stdio::piped()));
     soon("the lock is held", || masters[0].value_of(b"r").unwrap().is_some());
     let value = String::from_utf8(masters[0].value_of(b"r").unwrap().unwrap()).unwrap();
     child.0.stdin.take().unwrap().write_all(b"some input\n").unwrap();
@@ -182,21 +189,21 @@ fn command_of_a_fenced_lock_gets_its_number() {
     for wait in [&["-w", "20s"][..], &["-w", "0s"], &[]] {
         soon("the lock is free", || redlock.try_lock("r", TTL).is_ok_and(|it| it.unlock().is_ok()));
         let args = [wait, &["--fenced", "r", "-c", script]].concat();
-        let (code, out, err) = run(&mut guarded(&list, &args));
+        let (code, out, err) = run(&mut unhurried(&list, &args));
         assert_eq!((code, err.as_str()), (0, ""));
         let number = out.trim_end().parse().expect("a fencing token");
         assert!(number > last, "{number} after {last}");
         last = number;
     }
-    let mut verbose = guarded(&list, &["--fenced", "-v", "r", "-c", script]);
+    let mut verbose = unhurried(&list, &["--fenced", "-v", "r", "-c", script]);
     let (code, out, err) = run(&mut verbose);
     assert_eq!(code, 0, "{err}");
     assert!(err.contains(&format!(", fencing token {}, valid for ", out.trim_end())), "{err}");
     // The number of another lock is not the command's.
-    let mut plain = guarded(&list, &["r", "-c", script]);
+    let mut plain = unhurried(&list, &["r", "-c", script]);
     let (code, out, err) = run(plain.env("MUXLOCK_FENCING_TOKEN", "7"));
     assert_eq!((code, out.as_str(), err.as_str()), (0, "none\n", ""));
-    let (code, _, err) = run(&mut guarded(&list, &["--fenced", "muxlock:fence", "true"]));
+    let (code, _, err) = run(&mut unhurried(&list, &["--fenced", "muxlock:fence", "true"]));
     let text = "the resource's key is that of the fencing counters: use another name";
     assert_eq!((code, err), (125, format!("muxlock: {text}\n")));
 }
@@ -210,11 +217,11 @@ fn fencing_key_of_a_service_is_a_setting() {
     };
     let script = "echo $MUXLOCK_FENCING_TOKEN";
     let flag = ["--fenced", "--fencing-key", "mine", "r", "-c", script];
-    let (code, out, err) = run(&mut guarded(&list, &flag));
+    let (code, out, err) = run(&mut unhurried(&list, &flag));
     assert_eq!((code, err.as_str()), (0, ""));
     let first: muxlock::FencingToken = out.trim_end().parse().expect("a fencing token");
     soon("the lock is free", || redlock.try_lock("r", TTL).is_ok_and(|it| it.unlock().is_ok()));
-    let mut variable = guarded(&list, &["--fenced", "r", "-c", script]);
+    let mut variable = unhurried(&list, &["--fenced", "r", "-c", script]);
     let (code, out, err) = run(variable.env("MUXLOCK_FENCING_KEY", "mine"));
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out.trim_end().parse::<muxlock::FencingToken>().unwrap() > first);
@@ -227,7 +234,7 @@ fn fencing_key_of_a_service_is_a_setting() {
 fn what_the_command_has_started_keeps_the_lock() {
     let (_masters, redlock, list) = start();
     let script = "setsid sleep 60 > /dev/null 2>&1 & echo $!; exit 3";
-    let mut child = Running::start(&mut guarded(&list, &["r", "-c", script]));
+    let mut child = Running::start(&mut unhurried(&list, &["r", "-c", script]));
     let left = first_line(&mut child.0);
     let mut err = BufReader::new(child.0.stderr.take().unwrap());
     let mut told = String::new();
@@ -244,17 +251,17 @@ fn what_the_command_has_started_keeps_the_lock() {
     assert!(redlock.try_lock("r", TTL).is_ok());
 
     let script = "setsid sleep 0.1 & exit 3";
-    assert_eq!(run(&mut guarded(&list, &["r", "-c", script])), (3, String::new(), String::new()));
+    assert_eq!(run(&mut unhurried(&list, &["r", "-c", script])), (3, String::new(), String::new()));
 
     let script = "setsid sleep 60 > /dev/null 2>&1 & echo $!; exit 3";
     let end = ["--descendants", "end", "--kill-after", "100ms", "r", "-c", script];
-    let (code, out, err) = run(&mut guarded(&list, &end));
+    let (code, out, err) = run(&mut unhurried(&list, &end));
     assert_eq!((code, err.as_str()), (3, ""));
     assert!(!Path::new(&format!("/proc/{}", out.trim())).exists());
     assert!(redlock.try_lock("r", TTL).is_ok());
 
     let leave = ["--descendants", "leave", "r", "-c", script];
-    let (code, out, err) = run(&mut guarded(&list, &leave));
+    let (code, out, err) = run(&mut unhurried(&list, &leave));
     assert_eq!((code, err.as_str()), (3, ""));
     assert!(redlock.try_lock("r", TTL).is_ok());
     signal("KILL", out.trim().parse().expect("it still runs"));
@@ -266,7 +273,7 @@ fn resource_stays_locked_for_longer_than_max_ttl() {
     let (masters, redlock, list) = start();
     let is_locked = || masters.iter().filter(|it| it.dbsize().unwrap() > 0).count() > 1;
     let own = ["--max-ttl", "1s", "--ttl", "1s", "--at-least", "2500ms", "r", "--", "true"];
-    let (took, result) = timed(|| run(&mut guarded(&list, &own)));
+    let (took, result) = timed(|| run(&mut unhurried(&list, &own)));
     assert_eq!(result, (0, String::new(), String::new()));
     assert!(took >= Duration::from_millis(1_400), "it stays until max-ttl is left: {took:?}");
     assert!(is_locked());
@@ -274,7 +281,7 @@ fn resource_stays_locked_for_longer_than_max_ttl() {
 
     let own =
         ["--max-ttl", "1s", "--ttl", "1s", "--at-least", "1m", "r", "-c", "echo ready; exit 3"];
-    let mut child = Running::start(&mut guarded(&list, &own));
+    let mut child = Running::start(&mut unhurried(&list, &own));
     assert_eq!(first_line(&mut child.0), "ready");
     // Longer than one validity.
     pause(Duration::from_millis(1_300));
@@ -286,7 +293,7 @@ fn resource_stays_locked_for_longer_than_max_ttl() {
     soon("it is over", || !is_locked());
 
     // It is lost after the command's end.
-    let mut child = Running::start(&mut guarded(&list, &own));
+    let mut child = Running::start(&mut unhurried(&list, &own));
     assert_eq!(first_line(&mut child.0), "ready");
     pause(Duration::from_millis(300));
     masters.iter().for_each(|it| drop(it.query(&[b"DEL", b"r"]).unwrap()));
@@ -299,7 +306,7 @@ fn resource_stays_locked_for_longer_than_max_ttl() {
 fn signals_reach_everything_that_the_command_has_started() {
     let (_masters, redlock, list) = start();
     let script = "sh -c \"trap 'echo grandchild; exit' TERM; echo ready; sleep 60 & wait\" & wait";
-    let mut child = Running::start(&mut guarded(&list, &["r", "-c", script]));
+    let mut child = Running::start(&mut unhurried(&list, &["r", "-c", script]));
     assert_eq!(first_line(&mut child.0), "ready");
     signal("TERM", child.id());
     let (code, out, err) = child.end();
@@ -309,7 +316,7 @@ fn signals_reach_everything_that_the_command_has_started() {
     assert!(redlock.try_lock("r", TTL).is_ok());
 
     // The user wants no SIGHUP: neither does the command.
-    let mut nohup = guarded(&list, &["r", "-c", "echo ready; sleep 0.3; echo end"]);
+    let mut nohup = unhurried(&list, &["r", "-c", "echo ready; sleep 0.3; echo end"]);
     let own: Vec<_> = nohup.get_args().map(ToOwned::to_owned).collect();
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(nohup.get_program()).args(own);
@@ -329,7 +336,7 @@ fn signals_reach_everything_that_the_command_has_started() {
 fn signal_to_all_processes_ends_the_command_only() {
     let (_masters, redlock, list) = start();
     let script = "trap 'echo end; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
-    let mut child = Running::start(&mut guarded(&list, &["r", "-c", script]));
+    let mut child = Running::start(&mut unhurried(&list, &["r", "-c", script]));
     assert_eq!(first_line(&mut child.0), "ready");
     let guard = children(child.id());
     let command = children(guard[0].parse().unwrap());
@@ -348,7 +355,7 @@ fn signal_while_it_waits_ends_the_wait_and_leaves_no_key() {
     let (masters, redlock, list) = start();
     let lock = redlock.try_lock("r", TTL).unwrap();
     for (name, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
-        let waiting = guarded(&list, &["-w", "60s", "r", "echo", "never"]);
+        let waiting = unhurried(&list, &["-w", "60s", "r", "echo", "never"]);
         // Signals that are ignored where the test runs (nohup) would be ignored by it, too.
         let mut heeding = Command::new("env");
         heeding.arg("--default-signal=INT,HUP").arg(waiting.get_program());
@@ -373,7 +380,7 @@ fn signal_while_it_waits_ends_the_wait_and_leaves_no_key() {
 fn lock_lasts_for_at_least() {
     let (masters, redlock, list) = start();
     let args = ["--ttl", "2s", "--at-least", "6s", "r", "true"];
-    let (took, (code, ..)) = timed(|| run(&mut guarded(&list, &args)));
+    let (took, (code, ..)) = timed(|| run(&mut unhurried(&list, &args)));
     assert_eq!(code, 0);
     let left = masters.iter().map(|it| it.pttl(b"r").unwrap()).min().unwrap();
     let least = 5_900 - i64::try_from(took.as_millis()).unwrap();
@@ -381,7 +388,7 @@ fn lock_lasts_for_at_least() {
     assert!(redlock.try_lock("r", TTL).unwrap_err().is_contended());
     // A command that takes longer leaves nothing.
     let args = ["--at-least", "50ms", "s", "sleep", "0.1"];
-    assert_eq!(run(&mut guarded(&list, &args)).0, 0);
+    assert_eq!(run(&mut unhurried(&list, &args)).0, 0);
     assert!(redlock.try_lock("s", TTL).is_ok());
 }
 
@@ -393,7 +400,7 @@ fn of_many_at_once_one_runs() {
     let path = folder.0.join("runs");
     let script = format!("echo run >> {}", path.display());
     let args = ["-E", "0", "--at-least", "20s", "cron", "-c", &script];
-    let all: Vec<_> = (0..20).map(|_| Running::start(&mut guarded(&list, &args))).collect();
+    let all: Vec<_> = (0..20).map(|_| Running::start(&mut unhurried(&list, &args))).collect();
     for child in all {
         let (code, _, err) = child.end();
         assert!(code == 0 || code == 122, "{code} {err}");
@@ -406,7 +413,7 @@ fn lock_that_is_evicted_ends_the_command() {
     let (masters, _redlock, list) = start();
     let script = "trap 'echo term; exit' TERM; echo ready; while :; do sleep 0.1; done";
     let args = ["--ttl", "3s", "r", "-c", script];
-    let mut child = Running::start(&mut guarded(&list, &args));
+    let mut child = Running::start(&mut unhurried(&list, &args));
     assert_eq!(first_line(&mut child.0), "ready");
     for master in masters.iter() {
         master
@@ -424,7 +431,7 @@ fn lock_that_is_evicted_ends_the_command() {
 #[test]
 fn loss_by_refusals_is_no_loss_by_silence() {
     let (masters, _redlock, list) = start();
-    let mut child = guarded(&list, &["--ttl", "3s", "r", "-c", "echo ready; sleep 60"]);
+    let mut child = unhurried(&list, &["--ttl", "3s", "r", "-c", "echo ready; sleep 60"]);
     let mut child = Running::start(&mut child);
     assert_eq!(first_line(&mut child.0), "ready");
     for master in masters.iter() {
@@ -445,7 +452,7 @@ fn key_that_never_expires_and_one_that_was_evicted_are_told() {
     let inspect = |name| run(muxlock(&["inspect", name]).env("MUXLOCK_NODES", &list)).1;
     set(&[b"SET", b"old", b"worker-3"]);
     let words = "it never expires: no TTL (muxlock evict --now takes it)\n";
-    let (code, _, err) = run(&mut guarded(&list, &["old", "true"]));
+    let (code, _, err) = run(&mut unhurried(&list, &["old", "true"]));
     assert!(code == 121 && err.ends_with(words), "{err}");
     let seen = inspect("old");
     assert!(seen.ends_with(words), "{seen}");
@@ -454,11 +461,11 @@ fn key_that_never_expires_and_one_that_was_evicted_are_told() {
     assert!(inspect("old").ends_with(words));
     masters[1].query(&[b"PEXPIRE", b"old", b"20000"]).unwrap();
     assert!(inspect("old").contains("; free for others in "));
-    let (_, _, err) = run(&mut guarded(&list, &["old", "true"]));
+    let (_, _, err) = run(&mut unhurried(&list, &["old", "true"]));
     assert!(err.ends_with("(--wait 30s would wait)\n"), "{err}");
 
     set(&[b"SET", b"taken", b"evicted:0123456789abcdef", b"PX", b"20000"]);
-    let (_, _, err) = run(&mut guarded(&list, &["taken", "true"]));
+    let (_, _, err) = run(&mut unhurried(&list, &["taken", "true"]));
     assert!(err.starts_with("muxlock: contended: taken was evicted; free in "), "{err}");
     let seen = inspect("taken");
     assert!(seen.contains("\ntaken was evicted on 3 of 3; free in "), "{seen}");
@@ -470,19 +477,19 @@ fn key_that_never_expires_and_one_that_was_evicted_are_told() {
     let words =
         "map is no lock: its key has another type on 3 of 3 masters; it never expires: no TTL\n";
     for quiet in [&["map", "true"][..], &["-q", "-E", "0", "map", "true"]] {
-        let (code, _, err) = run(&mut guarded(&list, quiet));
+        let (code, _, err) = run(&mut unhurried(&list, quiet));
         assert!(code == if quiet.len() == 2 { 121 } else { 0 }, "{err}");
         assert_eq!(err, format!("muxlock: contended: {words}"));
     }
     let (_, out, _) = run(muxlock(&["evict", "map", "--holder", "a"]).env("MUXLOCK_NODES", &list));
     assert!(out.contains("others share it, or it is no lock\na does not hold map\n"), "{out}");
     set(&[b"PEXPIRE", b"map", b"20000"]);
-    let (_, _, err) = run(&mut guarded(&list, &["map", "true"]));
+    let (_, _, err) = run(&mut unhurried(&list, &["map", "true"]));
     assert!(err.ends_with("another type on 3 of 3 masters (--wait 30s would wait)\n"), "{err}");
     let ends = ["-q", "-E", "0", "map", "true"];
-    assert_eq!(run(&mut guarded(&list, &ends)), (0, String::new(), String::new()));
+    assert_eq!(run(&mut unhurried(&list, &ends)), (0, String::new(), String::new()));
     set(&[b"SET", b"old", b"worker-3"]);
-    let (code, _, err) = run(&mut guarded(&list, &["-q", "-E", "0", "old", "true"]));
+    let (code, _, err) = run(&mut unhurried(&list, &["-q", "-E", "0", "old", "true"]));
     assert!(code == 0 && err.contains("it never expires: no TTL"), "{err}");
 }
 
@@ -504,17 +511,17 @@ fn names_cannot_control_a_terminal() {
         tool.env("MUXLOCK_NODES", &list);
         tool
     };
-    said(&mut guarded(&list, &["-v", name, "true"]), 2);
-    said(&mut guarded(&list, &["--slots", "1", "-v", name, "true"]), 2);
+    said(&mut unhurried(&list, &["-v", name, "true"]), 2);
+    said(&mut unhurried(&list, &["--slots", "1", "-v", name, "true"]), 2);
     said(&mut tool(&["inspect", name]), 4);
     for master in masters.iter() {
         master.query(&[b"SET", name.as_bytes(), b"\x1b[0mother", b"PX", b"60000"]).unwrap();
     }
-    said(&mut guarded(&list, &[name, "true"]), 1);
+    said(&mut unhurried(&list, &[name, "true"]), 1);
     said(&mut tool(&["inspect", name]), 4);
     said(&mut tool(&["evict", name, "--holder", "a"]), 4);
     said(&mut tool(&["evict", name, "--holder", "\\x1b[0mothe"]), 4);
-    said(&mut guarded(&list, &["other", &format!("/no/{name}")]), 1);
+    said(&mut unhurried(&list, &["other", &format!("/no/{name}")]), 1);
 }
 
 /// Whatever happens to the lock afterwards.
@@ -523,7 +530,7 @@ fn lock_that_was_taken_is_told_with_at_least_too() {
     let (masters, _redlock, list) = start();
     for at_least in ["1s", "25s"] {
         let own = ["--ttl", "20s", "--at-least", at_least, "r", "-c", "echo ready; read x"];
-        let mut child = Running::start(guarded(&list, &own).stdin(Stdio::piped()));
+        let mut child = Running::start(unhurried(&list, &own).stdin(Stdio::piped()));
         assert_eq!(first_line(&mut child.0), "ready");
         masters.iter().for_each(|master| drop(master.query(&[b"DEL", b"r"]).unwrap()));
         child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -537,7 +544,7 @@ fn lock_that_was_taken_is_told_with_at_least_too() {
 #[test]
 fn lock_that_was_taken_before_the_end_is_told() {
     let (masters, _redlock, list) = start();
-    let mut child = guarded(&list, &["--ttl", "20s", "r", "-c", "echo ready; read x"]);
+    let mut child = unhurried(&list, &["--ttl", "20s", "r", "-c", "echo ready; read x"]);
     let mut child = Running::start(child.stdin(Stdio::piped()));
     assert_eq!(first_line(&mut child.0), "ready");
     for master in masters.iter() {
@@ -552,16 +559,16 @@ fn lock_that_was_taken_before_the_end_is_told() {
 #[test]
 fn verbose_tells_of_the_lock_and_quiet_does_not_warn() {
     let (_masters, _redlock, list) = start();
-    let (code, _, err) = run(&mut guarded(&list, &["-v", "r", "true"]));
+    let (code, _, err) = run(&mut unhurried(&list, &["-v", "r", "true"]));
     assert_eq!(code, 0);
     assert!(
         err.contains("muxlock: granted r on ") && err.contains("muxlock: let go of r"),
         "{err}"
     );
     let url = list.split(',').next().unwrap().replace("redis://", "redis://:secret@");
-    let warned = run(&mut guarded(&list, &["--node", &url, "r", "true"])).2;
+    let warned = run(&mut unhurried(&list, &["--node", &url, "r", "true"])).2;
     assert!(warned.contains("--node has a password"), "{warned}");
-    let quiet = run(&mut guarded(&list, &["-q", "--node", &url, "r", "true"])).2;
+    let quiet = run(&mut unhurried(&list, &["-q", "--node", &url, "r", "true"])).2;
     assert!(!quiet.contains("--node has a password"), "{quiet}");
 }
 
@@ -570,7 +577,7 @@ fn verbose_tells_of_the_lock_and_quiet_does_not_warn() {
 fn command_runs_with_several_resources() {
     let (_masters, redlock, list) = start();
     let args = ["-v", "--also", "s", "--also", "t", "r", "-c", "echo $MUXLOCK_RESOURCE; read x"];
-    let mut child = Running::start(guarded(&list, &args).stdin(Stdio::piped()));
+    let mut child = Running::start(unhurried(&list, &args).stdin(Stdio::piped()));
     assert_eq!(first_line(&mut child.0), "r,s,t");
     for name in ["r", "s", "t"] {
         assert!(redlock.try_lock(name, TTL).unwrap_err().is_contended(), "{name}");
@@ -582,12 +589,12 @@ fn command_runs_with_several_resources() {
 
     let lock = redlock.try_lock("t", TTL).unwrap();
     assert_eq!(redlock.shutdown(TTL), 0);
-    let (code, _, err) = run(&mut guarded(&list, &["--also", "t", "r", "true"]));
+    let (code, _, err) = run(&mut unhurried(&list, &["--also", "t", "r", "true"]));
     let words = format!("muxlock: contended: {} holds t on 3", lock.token().fingerprint());
     assert!(code == 121 && err.starts_with(&words), "{err}");
     assert!(lock.unlock().unwrap().was_held());
     let args = ["-w", "20s", "--at-least", "5s", "--also", "t", "r", "true"];
-    assert_eq!(run(&mut guarded(&list, &args)).0, 0);
+    assert_eq!(run(&mut unhurried(&list, &args)).0, 0);
     assert!(redlock.try_lock("t", TTL).is_err(), "kept for --at-least");
 }
 
@@ -599,7 +606,7 @@ fn command_shares_its_resource() {
     let hold = |how: &str| {
         let mut args = vec!["--ttl", "3s", "r", "-c", script];
         args.insert(0, how);
-        let mut child = Running::start(guarded(&list, &args).stdin(Stdio::piped()));
+        let mut child = Running::start(unhurried(&list, &args).stdin(Stdio::piped()));
         assert_eq!(first_line(&mut child.0), "r");
         child
     };
@@ -610,25 +617,25 @@ fn command_shares_its_resource() {
     // It is renewed.
     let longer_than_its_ttl = ["--ttl", "2s", "--shared", "r", "sleep", "4"];
     let none = String::new;
-    assert_eq!(run(&mut guarded(&list, &longer_than_its_ttl)), (0, none(), none()));
+    assert_eq!(run(&mut unhurried(&list, &longer_than_its_ttl)), (0, none(), none()));
     let [one, two] = [hold("--shared"), hold("--shared")];
     assert!(redlock.try_lock("r", TTL).unwrap_err().is_contended());
-    let (code, _, err) = run(&mut guarded(&list, &["--exclusive", "r", "true"]));
+    let (code, _, err) = run(&mut unhurried(&list, &["--exclusive", "r", "true"]));
     let words = "contended: others share r on 3 of 3 masters (--wait 30s would";
     assert!(code == 121 && err.contains(words), "{err}");
 
-    let mut waits = guarded(&list, &["-w", "60s", "--exclusive", "r", "true"]);
+    let mut waits = unhurried(&list, &["-w", "60s", "--exclusive", "r", "true"]);
     let waits = Running::start(&mut waits);
     soon("the sign is there", || masters[0].value_of(b"r:intent").unwrap().is_some());
-    assert_eq!(run(&mut guarded(&list, &["--shared", "r", "true"])).0, 121, "it stands back");
+    assert_eq!(run(&mut unhurried(&list, &["--shared", "r", "true"])).0, 121, "it stands back");
     [one, two].into_iter().for_each(let_go);
     assert_eq!(waits.end(), (0, String::new(), String::new()));
 
     let alone = hold("--exclusive");
-    assert_eq!(run(&mut guarded(&list, &["--shared", "r", "true"])).0, 121);
+    assert_eq!(run(&mut unhurried(&list, &["--shared", "r", "true"])).0, 121);
     let_go(alone);
     let shared = ["--shared", "--max-time", "100ms", "r", "sleep", "60"];
-    assert_eq!(run(&mut guarded(&list, &shared)).0, 124);
+    assert_eq!(run(&mut unhurried(&list, &shared)).0, 124);
     soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
 }
 
@@ -637,12 +644,12 @@ fn command_shares_its_resource() {
 fn command_takes_one_of_several_permits() {
     let (masters, _redlock, list) = start();
     let args = ["--slots", "2", "smtp", "-c", "echo $MUXLOCK_RESOURCE; read x"];
-    let hold = || Running::start(guarded(&list, &args).stdin(Stdio::piped()));
+    let hold = || Running::start(unhurried(&list, &args).stdin(Stdio::piped()));
     let [mut one, mut two] = [hold(), hold()];
     let mut names = [&mut one, &mut two].map(|child| first_line(&mut child.0));
     names.sort();
     assert_eq!(names, ["smtp{2}:0", "smtp{2}:1"]);
-    let (code, _, err) = run(&mut guarded(&list, &args));
+    let (code, _, err) = run(&mut unhurried(&list, &args));
     let words = "muxlock: contended: none of the 2 permits of smtp was granted (--wait 30s would";
     assert!(code == 121 && err.starts_with(words), "{err}");
     for mut child in [one, two] {
@@ -650,7 +657,7 @@ fn command_takes_one_of_several_permits() {
         assert_eq!(child.end(), (0, String::new(), String::new()));
     }
     let verbose = ["-v", "-w", "20s", "--slots", "2", "smtp", "true"];
-    let (code, _, err) = run(&mut guarded(&list, &verbose));
+    let (code, _, err) = run(&mut unhurried(&list, &verbose));
     assert!(code == 0 && err.contains("muxlock: granted smtp{2}:"), "{err}");
     assert!(err.contains("muxlock: let go of smtp{2}:"), "{err}");
     soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
@@ -661,16 +668,16 @@ fn command_takes_one_of_several_permits() {
 fn command_runs_with_a_value_that_others_recognise() {
     let (masters, redlock, list) = start();
     let args = ["--ttl", "2s", "--as", "web-1", "r", "-c", "echo $MUXLOCK_RESOURCE; read x"];
-    let mut one = Running::start(guarded(&list, &args).stdin(Stdio::piped()));
+    let mut one = Running::start(unhurried(&list, &args).stdin(Stdio::piped()));
     assert_eq!(first_line(&mut one.0), "r");
     pause(Duration::from_secs(4));
     assert_eq!(redlock.owner("r").unwrap(), Owner::Value(b"web-1"[..].into()));
-    let (code, _, err) = run(&mut guarded(&list, &args));
+    let (code, _, err) = run(&mut unhurried(&list, &args));
     assert!(code == 121 && err.contains("contended: ") && !err.contains("web-1"), "{err}");
     one.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert_eq!(one.end(), (0, String::new(), String::new()));
     soon("nothing is left", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
-    let (code, _, err) = run(&mut guarded(&list, &["--as", "", "r", "true"]));
+    let (code, _, err) = run(&mut unhurried(&list, &["--as", "", "r", "true"]));
     assert!(code == 125 && err.contains("the value has 0 bytes"), "{err}");
 }
 
@@ -688,18 +695,18 @@ fn kinds_of_lock_exclude_each_other() {
     for (i, one) in kinds.iter().enumerate() {
         for two in &kinds[i + 1..] {
             let args = [one, *two, &["r", "true"]].concat();
-            let (code, _, err) = run(&mut guarded(list, &args));
+            let (code, _, err) = run(&mut unhurried(list, &args));
             assert_eq!(code, 125, "{args:?}");
             assert!(err.contains("cannot be used with") && err.contains(two[0]), "{err}");
         }
     }
     for slots in ["0", "51", "many"] {
-        let (code, _, err) = run(&mut guarded(list, &["--slots", slots, "r", "true"]));
+        let (code, _, err) = run(&mut unhurried(list, &["--slots", slots, "r", "true"]));
         let words = format!("error: invalid value '{slots}' for '--slots <N>'");
         assert!(code == 125 && err.starts_with(&words), "{err}");
     }
     let long = "r".repeat(1_017);
-    let (code, _, err) = run(&mut guarded(list, &["--slots", "3", &long, "true"]));
+    let (code, _, err) = run(&mut unhurried(list, &["--slots", "3", &long, "true"]));
     assert!(
         code == 125 && err.contains("the semaphore's name has 1017 bytes: it must have 1 to 1016"),
         "{err}"
@@ -707,6 +714,6 @@ fn kinds_of_lock_exclude_each_other() {
     let many: Vec<String> = (0..128).map(|i| format!("--also=s{i}")).collect();
     let mut args: Vec<&str> = many.iter().map(String::as_str).collect();
     args.extend(["r", "true"]);
-    let (code, _, err) = run(&mut guarded(list, &args));
+    let (code, _, err) = run(&mut unhurried(list, &args));
     assert!(code == 125 && err.contains("129 resources"), "{err}");
 }

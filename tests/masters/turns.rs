@@ -240,8 +240,9 @@ fn plain_locks_get_their_share_beside_other_kinds() {
     assert!(missed.is_empty(), "{missed:?}");
 }
 
-/// The most locks that others get while one waits.
-const TURNS_MAX: usize = 30;
+/// The most locks that others get while one waits: far fewer than the thousands of a client that is
+/// passed over, and more than the 30 of a machine that runs each thread in time.
+const TURNS_MAX: usize = 100;
 
 /// Who has the lock to itself before the others come.
 #[derive(PartialEq, Eq)]
