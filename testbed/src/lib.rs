@@ -36,7 +36,7 @@ pub use sentinel::Sentinel;
 pub use system::Folder;
 #[cfg(target_os = "linux")]
 pub use system::{descriptors, status_figure};
-pub use time::{Stopwatch, heavy, pause, soon, timed, within};
+pub use time::{Heavy, Stopwatch, heavy, pause, soon, timed, within};
 
 /// A time to live that no test waits for: what is gone earlier was deleted.
 pub const TTL: Duration = Duration::from_secs(30);

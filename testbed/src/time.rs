@@ -7,6 +7,11 @@ use crate::SOON;
 
 /// How long to wait before looking again.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// How long a heavy test waits for those of other processes, and how often it looks.
+#[cfg(target_os = "linux")]
+const TURN_MAX: Duration = Duration::from_secs(900);
+#[cfg(target_os = "linux")]
+const TURN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Time since it was started.
 #[derive(Debug, Clone, Copy)]
@@ -60,9 +65,40 @@ pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// A turn of [`heavy`].
+#[must_use]
+pub struct Heavy {
+    _in_this_binary: MutexGuard<'static, ()>,
+    #[cfg(target_os = "linux")]
+    _on_this_machine: Option<std::os::unix::net::UnixListener>,
+}
+
 /// Held by a test that loads the machine for seconds, or that judges how evenly or how soon it is
-/// served: one of them at a time. The others of the binary run beside it.
-pub fn heavy() -> MutexGuard<'static, ()> {
+/// served: one of them at a time, of all tests that run on this machine. The others of the binary
+/// run beside it.
+pub fn heavy() -> Heavy {
     static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    Heavy {
+        _in_this_binary: TURN.lock().unwrap_or_else(PoisonError::into_inner),
+        #[cfg(target_os = "linux")]
+        _on_this_machine: turn_of_the_machine(),
+    }
+}
+
+/// A name that one process can have, and loses when it ends. A test that does not get it in time
+/// runs without it.
+#[cfg(target_os = "linux")]
+fn turn_of_the_machine() -> Option<std::os::unix::net::UnixListener> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
+    let name = SocketAddr::from_abstract_name("muxlock-heavy-test").ok()?;
+    let waited = Stopwatch::start();
+    while waited.elapsed() < TURN_MAX {
+        if let Ok(turn) = UnixListener::bind_addr(&name) {
+            return Some(turn);
+        }
+        pause(TURN_INTERVAL);
+    }
+    None
 }

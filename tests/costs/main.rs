@@ -23,7 +23,7 @@ use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::process::Command;
-use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use allocations::allocations;
 use lockstep::{Lockstep, late_releases};
 use muxlock::Redlock;
 use muxlock::testing::Masters;
-use testbed::{PATIENT, SOON, is_child};
+use testbed::{PATIENT, SOON, heavy, is_child};
 use tools::{Calls, Feed, OneCpu, Tool, clock_reads, instructions, system_calls};
 use work::{CHILD_TEST, Guest, IN_FLIGHT, Job, Kind, Swapper, TTL, client, once, once_with};
 
@@ -104,12 +104,6 @@ enum On {
     Guarded,
     /// Five scripted servers in lockstep, without restart guard.
     Servers,
-}
-
-/// One test at a time: they share two cores with the masters.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn start(nodes: usize) -> Masters {
@@ -217,7 +211,7 @@ fn allocates_nothing(what: &str, masters: &Masters, worker: &mut impl Worker, at
 
 #[test]
 fn warm_client_allocates_nothing() {
-    let _alone = alone();
+    let _alone = heavy();
     let masters = start(NODES);
     for (guard, parameters) in [("guard off", RESTART_GUARD_OFF), ("guard on", DURABLE)] {
         for kind in [Kind::Pair, Kind::PairFor, Kind::Extended, Kind::Dropped, Kind::Fenced] {
@@ -233,7 +227,7 @@ fn warm_client_allocates_nothing() {
 
 #[test]
 fn warm_multiplexer_allocates_nothing() {
-    let _alone = alone();
+    let _alone = heavy();
     let masters = start(NODES);
     for at_once in [1, IN_FLIGHT] {
         let mut guest = Guest::connect(&urls(&masters, DURABLE), at_once);
@@ -263,7 +257,7 @@ fn wait_in_vain_together(redlock: &Redlock) {
 /// They take turns at waiting for the masters, and wake each other.
 #[test]
 fn threads_that_share_a_warm_client_allocate_nothing() {
-    let _alone = alone();
+    let _alone = heavy();
     let masters = start(NODES);
     let mut worker = (client(&urls(&masters, DURABLE)), Kind::Pair);
     allocates_nothing("Pair, before it is shared", &masters, &mut worker, 1);
@@ -338,7 +332,7 @@ fn makes_exactly(
 #[test]
 #[cfg_attr(debug_assertions, ignore = "scripts/costs runs it: it takes long beneath a tool")]
 fn one_master_each_operation_sends_waits_and_receives_once() {
-    let _alone = alone();
+    let _alone = heavy();
     if !is_there(Tool::Strace, "system calls with one master") {
         return;
     }
@@ -369,7 +363,7 @@ fn one_master_each_operation_sends_waits_and_receives_once() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "scripts/costs runs it: it takes long beneath a tool")]
 fn five_servers_in_lockstep_each_is_written_and_read_once_for_a_batch() {
-    let _alone = alone();
+    let _alone = heavy();
     if !is_there(Tool::Strace, "system calls with five servers") {
         return;
     }
@@ -406,7 +400,7 @@ fn five_servers_in_lockstep_each_is_written_and_read_once_for_a_batch() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "scripts/costs runs it: it takes long beneath a tool")]
 fn five_masters_no_call_but_to_send_wait_and_receive() {
-    let _alone = alone();
+    let _alone = heavy();
     if !is_there(Tool::Strace, "system calls with five masters") {
         return;
     }
@@ -461,7 +455,7 @@ fn count_on(on: On, kind: Kind, runs: usize, tool: fn(&Job, Feed<'_>) -> u64) ->
 #[test]
 #[cfg_attr(debug_assertions, ignore = "scripts/costs runs it: it takes long beneath a tool")]
 fn clocks_are_read_as_often_as_noted() {
-    let _alone = alone();
+    let _alone = heavy();
     if !is_there(Tool::Valgrind, "clock reads") {
         return;
     }
@@ -509,7 +503,7 @@ fn is_compiler_of_numbers() -> bool {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "without optimisation the numbers say nothing")]
 fn instructions_are_as_many_as_noted() {
-    let _alone = alone();
+    let _alone = heavy();
     if !is_there(Tool::Valgrind, "instructions") || !is_there(Tool::Taskset, "instructions") {
         return;
     }

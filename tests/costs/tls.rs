@@ -3,12 +3,12 @@
 use std::fs;
 
 use muxlock::testing::{Master, TlsFiles};
-use testbed::Folder;
+use testbed::{Folder, heavy};
 
 use crate::allocations::allocations;
 use crate::tools::{OneCpu, Tool, instructions};
 use crate::work::{Job, Kind, client, once};
-use crate::{NODES, PAIRS, alone, is_there, row};
+use crate::{NODES, PAIRS, is_there, row};
 
 /// One for each record of TLS: rustls makes a buffer for each.
 const ALLOCATIONS_MAX: u64 = 4;
@@ -60,7 +60,7 @@ impl Encrypted {
 
 #[test]
 fn tls_allocates_once_for_each_record() {
-    let _alone = alone();
+    let _alone = heavy();
     let encrypted = Encrypted::start();
     let redlock = client(&encrypted.urls());
     let pairs = || (0..PAIRS).for_each(|_| once(&redlock, Kind::Pair));
@@ -76,7 +76,7 @@ fn tls_allocates_once_for_each_record() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "without optimisation the numbers say nothing")]
 fn tls_adds_so_many_instructions_at_most() {
-    let _alone = alone();
+    let _alone = heavy();
     let what = "instructions, Pair over TLS, more for each master";
     if !is_there(Tool::Valgrind, what) || !is_there(Tool::Taskset, what) {
         return;

@@ -17,7 +17,7 @@ const ROUND_TRIPS_MS: [u64; 5] = [40, 25, 15, 10, 5];
 const NEAR_MS: u64 = 15;
 const RUN: Duration = Duration::from_millis(3_000);
 const GRANTS_MIN: usize = 5;
-const UNEVENNESS_MAX: f64 = 3.0;
+const UNEVENNESS_MAX: f64 = 5.0;
 /// A hand-over takes 25 to 40 ms.
 const GAP_MAX: Duration = Duration::from_millis(500);
 

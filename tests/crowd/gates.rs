@@ -26,7 +26,7 @@ const CALM: Duration = Duration::from_millis(300);
 const FAULT: Duration = Duration::from_millis(1_200);
 /// Where nobody is slow to notice, the one with the most grants has at most as many times those of
 /// the one with the least.
-const UNEVENNESS_MAX: f64 = 3.0;
+const UNEVENNESS_MAX: f64 = 5.0;
 /// A stray vote that no run outlives, in milliseconds.
 const STRAY_TTL: &str = "30000";
 
