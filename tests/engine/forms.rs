@@ -836,6 +836,107 @@ fn k9_row_of_sets_ends_with_a_look_at_each_key() {
     assert_eq!(looks(&mut scenario), None);
 }
 
+/// K9: others that wait for one key of a set do not keep out those that wait for another.
+#[test]
+fn k9_sets_join_the_queues_of_their_keys_in_turn() {
+    let mut scenario = queueing();
+    let place = Reply::Integer((1 << 40) + 10_002);
+    let mut nodes = Vec::new();
+    for index in [1, 2] {
+        let id = wait(&mut scenario, set(), 100 * SECOND);
+        let mut acted = scenario.drain();
+        // The second one queues up behind the first before it asks.
+        if !matches!(acted[..], [Acted::Take(..)]) {
+            follow(&mut scenario, acted, place.clone());
+            scenario.pass(ASKED_AFTER);
+            acted = scenario.drain();
+        }
+        assert!(matches!(acted[..], [Acted::Take(..)]), "{acted:?}");
+        scenario.replies(ALL, Reply::Integer(1 + index));
+        let acted = scenario.drain();
+        scenario.replies(ALL, NO);
+        nodes.extend(follow(&mut scenario, acted, place.clone()).1);
+        let _ = scenario.engine.cancel(scenario.now, id);
+        let acted = scenario.drain();
+        follow(&mut scenario, acted, place.clone());
+    }
+    // Each is of a line of its own.
+    for keys in [&["a", "b"][..], &["a", "b", "c"]] {
+        wait(&mut scenario, Resource::all(keys).unwrap(), 100 * SECOND);
+        let acted = scenario.drain();
+        assert_eq!(follow(&mut scenario, acted, place.clone()).1.len(), 1);
+    }
+    for (key, node) in ["ga", "gb"].into_iter().zip(nodes) {
+        scenario.tell(node, key);
+        let acted = scenario.drain();
+        assert!(matches!(acted[..], [Acted::Take(..)]), "{key}: {acted:?}");
+    }
+}
+
+/// K9: a lock after a pause begins a row, however long the one before could have lived.
+#[test]
+fn k9_row_ends_with_a_pause_after_the_release() {
+    let mut scenario = queueing();
+    for _ in 0..4 {
+        wait(&mut scenario, alone(), 100 * SECOND);
+        assert_eq!(looks(&mut scenario), None);
+        scenario.replies(ALL, YES);
+        let lease = scenario.acquired().unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.replies(ALL, YES);
+    }
+    scenario.pass(2 * SECOND);
+    scenario.drain_looked();
+    wait(&mut scenario, alone(), 100 * SECOND);
+    assert_eq!(looks(&mut scenario), None);
+}
+
+/// K9: a row looks where others may stand, but not where this client cannot.
+#[test]
+fn k9_row_looks_only_where_it_can_stand() {
+    let mut scenario = queueing();
+    let mut gates = Vec::new();
+    for number in 0..6 {
+        wait(&mut scenario, alone(), 100 * SECOND);
+        while !at_a_look(&mut scenario, number == 1, &mut gates) {
+            scenario.replies(ALL, YES);
+            let lease = scenario.acquired().unwrap();
+            scenario.engine.abandon(scenario.now, lease);
+            scenario.drain();
+            scenario.replies(ALL, YES);
+            wait(&mut scenario, alone(), 100 * SECOND);
+        }
+        scenario.replies(ALL, YES);
+        let lease = scenario.acquired().unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.replies(ALL, YES);
+    }
+    let (home, unable) = (gates[0], gates[1]);
+    let other = 3 - home - unable;
+    assert_eq!(gates, [home, unable, home, home, home, other]);
+}
+
+/// Whether the acquisition looks for others before it asks. It finds nobody, or the node says that
+/// one cannot wait there; either way, it asks then.
+fn at_a_look(scenario: &mut Scenario, is_refused: bool, gates: &mut Vec<usize>) -> bool {
+    let acted = scenario.drain();
+    match acted[..] {
+        [Acted::Take(..)] => return false,
+        [Acted::Wait(node, Waits::Hello)] if is_refused => {
+            gates.push(node);
+            scenario.reply(node, server_error(ServerErrorKind::Permission));
+            scenario.pass(ASKED_AFTER);
+        }
+        _ => gates.extend(follow(scenario, acted, NO).1),
+    }
+    let acted = scenario.drain();
+    follow(scenario, acted.clone(), NO);
+    assert!(acted.iter().any(|acted| matches!(acted, Acted::Take(..))), "{acted:?}");
+    true
+}
+
 /// K9: with little patience, others get a stagger; with less, it asks at once.
 #[test]
 fn k9_row_of_locks_ends_with_a_pause_if_patience_is_short() {
@@ -889,6 +990,145 @@ fn k9_who_stands_alone_looks_for_others_at_another_node() {
     }
     gates.dedup();
     assert!(gates.len() > 1, "{gates:?}");
+}
+
+/// Its next round is refused. Says which queues it then leaves, and where it asks for a place: it
+/// is told that it is at this one, and that the lock is held.
+fn refused_once_more(scenario: &mut Scenario, place: i64) -> (Vec<usize>, Vec<usize>) {
+    let mut acted = scenario.drain();
+    if !acted.iter().any(|acted| matches!(acted, Acted::Take(..))) {
+        scenario.pass(SECOND);
+        acted = scenario.drain();
+    }
+    assert!(matches!(acted[..], [Acted::Take(..)]), "{acted:?}");
+    scenario.replies(ALL, NO);
+    let acted = scenario.drain();
+    assert!(matches!(acted[0], Acted::Release(..)), "{acted:?}");
+    scenario.replies(ALL, NO);
+    follow(scenario, acted, Reply::Integer((place << 40) + 10_002))
+}
+
+/// Answers what is asked about places in queues.
+fn follow(scenario: &mut Scenario, acted: Vec<Acted>, place: Reply) -> (Vec<usize>, Vec<usize>) {
+    let (mut left, mut joined) = (Vec::new(), Vec::new());
+    for acted in acted {
+        match acted {
+            Acted::Wait(node, Waits::Hello) => {
+                scenario.allow_waits(node);
+                assert_eq!(scenario.drain(), [Acted::Wait(node, Waits::QueueUp)]);
+                joined.push(node);
+                scenario.reply(node, place.clone());
+            }
+            Acted::Wait(node, Waits::QueueUp) => {
+                joined.push(node);
+                scenario.reply(node, place.clone());
+            }
+            Acted::Wait(node, Waits::StepOut(Step::Out)) => {
+                left.push(node);
+                scenario.reply(node, NO);
+            }
+            _ => {}
+        }
+    }
+    (left, joined)
+}
+
+/// K9: it returns to the first candidate after each other one, and begins again after all.
+#[test]
+fn k9_who_stands_alone_returns_between_two_other_nodes() {
+    let mut scenario = queueing();
+    let home = standing(&mut scenario, alone());
+    let mut gates = vec![home];
+    for _ in 0..24 {
+        gates.extend(refused_once_more(&mut scenario, 0).1);
+    }
+    gates.dedup();
+    let (second, third) = (gates[1], gates[3]);
+    assert!(second != third && second != home && third != home, "{gates:?}");
+    let expected = [home, second, home, third, home, second, home, third];
+    assert!(gates.starts_with(&expected), "{gates:?}");
+}
+
+/// K9: who was told at another node, and in vain, queues up at the first candidate.
+#[test]
+fn k9_who_is_notified_in_vain_elsewhere_returns_at_once() {
+    let mut scenario = queueing();
+    let home = standing(&mut scenario, alone());
+    let mut gate = home;
+    for _ in 0..8 {
+        if gate != home {
+            break;
+        }
+        gate = refused_once_more(&mut scenario, 0).1[0];
+    }
+    assert_ne!(gate, home);
+    scenario.tell(gate, "gr");
+    assert_eq!(refused_once_more(&mut scenario, 1), (vec![gate], vec![home]));
+}
+
+/// K9: a message says that others stand in the same queue.
+#[test]
+fn k9_who_hears_of_others_stays_in_their_queue() {
+    for letter in ["ar", "nr", "pr"] {
+        let mut scenario = queueing();
+        let home = standing(&mut scenario, alone());
+        for _ in 0..8 {
+            assert_eq!(refused_once_more(&mut scenario, 0), (vec![], vec![home]), "{letter}");
+            scenario.tell(home, letter);
+        }
+    }
+}
+
+/// K9: a node that gives no place is asked again after all others, not before.
+#[test]
+fn k9_node_that_gives_no_place_is_asked_again_after_all_others() {
+    let mut scenario = queueing();
+    let home = standing(&mut scenario, alone());
+    let wrong = || server_error(ServerErrorKind::WrongType);
+    let refuses = |scenario: &mut Scenario, place: Reply| {
+        if scenario.drain().is_empty() {
+            scenario.pass(SECOND);
+            scenario.drain();
+        }
+        scenario.replies(ALL, NO);
+        let acted = scenario.drain();
+        scenario.replies(ALL, NO);
+        follow(scenario, acted, place).1
+    };
+    assert_eq!(refuses(&mut scenario, wrong()), [home]);
+    let second = refuses(&mut scenario, Reply::Integer((1 << 40) + 10_002))[0];
+    assert_ne!(second, home);
+    // What it is told in vain brings it to the first candidate that gives a place.
+    scenario.tell(second, "gr");
+    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+    scenario.replies(ALL, NO);
+    let acted = scenario.drain();
+    scenario.replies(ALL, NO);
+    assert_eq!(follow(&mut scenario, acted, wrong()), (vec![second], vec![second]));
+    let third = refuses(&mut scenario, wrong())[0];
+    assert!(third != home && third != second);
+    let mut again = Vec::new();
+    for _ in 0..4 {
+        again.extend(refuses(&mut scenario, wrong()));
+    }
+    assert!(again.starts_with(&[home, second, third]), "{again:?}");
+}
+
+/// K9: the pause of one that was told in vain does not go beyond its patience.
+#[test]
+fn k9_pause_does_not_go_beyond_the_patience() {
+    let mut scenario = queueing();
+    let gate = standing(&mut scenario, alone());
+    for _ in 0..4 {
+        scenario.tell(gate, "gr");
+        refused_once_more(&mut scenario, 1);
+    }
+    scenario.pass(100 * SECOND - 5 * MS);
+    // It comes while a round is under way.
+    scenario.tell(gate, "gr");
+    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+    scenario.replies(ALL, NO);
+    assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
 }
 
 // Signs.

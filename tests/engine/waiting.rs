@@ -1971,6 +1971,37 @@ fn rows(s: &mut Scenario, locks: usize, others: i64) -> Vec<usize> {
     rows
 }
 
+/// A node whose server refuses the script gets the usual release from then on.
+#[test]
+fn w13_row_ends_without_the_script_where_it_was_refused() {
+    let mut s = queueing();
+    let mut asked = Vec::new();
+    for _ in 0..12 {
+        patient(&mut s);
+        assert!(sets(&s.drain()));
+        let lease = granted(&mut s);
+        s.engine.abandon(s.now, lease);
+        for acted in s.drain() {
+            match acted {
+                Acted::HandOn(0, ..) => {
+                    asked.push(0);
+                    s.reply(0, server_error(ServerErrorKind::Permission));
+                    assert!(matches!(&s.drain()[..], [Acted::Release(nodes, _)] if *nodes == [0]));
+                    s.reply(0, Reply::Integer(1));
+                }
+                Acted::HandOn(node, ..) => {
+                    asked.push(node);
+                    s.reply(node, Reply::Integer(1));
+                }
+                Acted::Release(nodes, _) => s.replies(nodes, Reply::Integer(1)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    asked.sort_unstable();
+    assert_eq!(asked, [0, 1, 1, 2, 2]);
+}
+
 /// Clients that start together should have alike shares soon.
 #[test]
 fn w13_row_ends_sooner_while_nothing_is_known_of_others() {
