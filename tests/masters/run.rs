@@ -486,6 +486,13 @@ fn key_that_never_expires_and_one_that_was_evicted_are_told() {
     set(&[b"PEXPIRE", b"map", b"20000"]);
     let (_, _, err) = run(&mut unhurried(&list, &["map", "true"]));
     assert!(err.ends_with("another type on 3 of 3 masters (--wait 30s would wait)\n"), "{err}");
+    // As with a holder, a quorum that becomes free is enough.
+    for (master, is_endless) in [(0, false), (1, true)] {
+        masters[master].query(&[b"PERSIST", b"map"]).unwrap();
+        let (_, _, err) = run(&mut guarded(&list, &["map", "true"]));
+        assert_eq!(err == format!("muxlock: contended: {words}"), is_endless, "{err}");
+    }
+    set(&[b"PEXPIRE", b"map", b"20000"]);
     let ends = ["-q", "-E", "0", "map", "true"];
     assert_eq!(run(&mut unhurried(&list, &ends)), (0, String::new(), String::new()));
     set(&[b"SET", b"old", b"worker-3"]);
