@@ -464,14 +464,21 @@ impl Engine {
         if self.queues.stand_of(&visit.key).is_some() {
             return;
         }
-        let is_left = |node: usize| !visit.passed.contains(node) && !visit.barred.contains(node);
-        let is_candidate = |node: usize| is_left(node) && self.nodes.is_candidate(now, node);
+        let is_able =
+            |node: usize| !visit.barred.contains(node) && self.nodes.is_candidate(now, node);
+        let is_candidate = |node: usize| is_able(node) && !visit.passed.contains(node);
         let is_at_home = |gate: usize| is_candidate(gate) && !visit.alone_at.contains(gate);
         // A look may be at a node that is a candidate for others alone.
         let is_looked_at = |gate: usize| visit.look.is_some() && self.nodes.may_wait_at(gate);
         let gate = match visit.gate.filter(|gate| is_at_home(*gate) || is_looked_at(*gate)) {
             Some(gate) => Some(gate),
             None => self.nodes.gate_among(&visit.key, is_candidate),
+        };
+        // It has looked at all of them. If its place is at the first one, it keeps it.
+        let begins_again = gate.is_none() && !visit.passed.is_empty();
+        let gate = match begins_again {
+            true => self.nodes.gate_among(&visit.key, is_able),
+            false => gate,
         };
         if visit.gate != gate {
             self.leave_place(now, number);
@@ -480,6 +487,9 @@ impl Engine {
             return;
         };
         visit.gate = gate;
+        if begins_again {
+            (visit.alone_at, visit.passed) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        }
         match gate {
             Some(gate) if self.nodes[gate].waits() == Waits::Able => {
                 visit.is_listed = true;

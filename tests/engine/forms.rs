@@ -1049,6 +1049,25 @@ fn k9_who_stands_alone_returns_between_two_other_nodes() {
     assert!(gates.starts_with(&expected), "{gates:?}");
 }
 
+/// K9: where there is no other node, it keeps its place before those who have come later.
+#[test]
+fn k9_who_can_stand_nowhere_else_keeps_its_place() {
+    let mut scenario = Scenario::with(1, |builder| builder.waiting(muxlock::Waiting::Queue));
+    scenario = scenario.all_ready();
+    wait(&mut scenario, alone(), 100 * SECOND);
+    for round in 0..8 {
+        if round > 0 {
+            scenario.pass(SECOND);
+        }
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+        scenario.reply(0, NO);
+        let acted = scenario.drain();
+        scenario.reply(0, NO);
+        let moved = follow(&mut scenario, acted, Reply::Integer(10_002));
+        assert_eq!(moved, (vec![], vec![0]), "{round}");
+    }
+}
+
 /// K9: who was told at another node, and in vain, queues up at the first candidate.
 #[test]
 fn k9_who_is_notified_in_vain_elsewhere_returns_at_once() {
