@@ -7,6 +7,10 @@ use muxlock::testing::Value;
 
 use super::wire::{Failure, Wire};
 
+/// What `PTTL` returns for a key that never expires. Without a key, it is less.
+#[cfg(target_os = "linux")]
+pub const NO_TTL: i64 = -1;
+
 /// The shares on one master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shares {
@@ -47,16 +51,22 @@ pub fn ask(
     Ok(shares.map(|(left, count)| Shares { count, left: Duration::from_millis(left) }))
 }
 
-/// Asks a master whether a key never expires. This changes nothing.
+/// Asks a master for the time to live of a key of another type than that of a holder, as `PTTL`
+/// returns it. `None` if the key no longer has such a type. This changes nothing.
 #[cfg(target_os = "linux")]
-pub fn never_expires(
+pub fn ask_other(
     config: &Config,
     node: usize,
     key: &[u8],
     within: Duration,
-) -> Result<bool, Failure> {
+) -> Result<Option<i64>, Failure> {
     let mut wire = Wire::greet(config, node, within)?;
-    Ok(wire.ask(&[b"PTTL", key])? == Value::Integer(-1))
+    let kind = wire.ask(&[b"TYPE", key])?;
+    let Value::Integer(left) = wire.ask(&[b"PTTL", key])? else {
+        return Err(Failure::Strange);
+    };
+    let is_lock = ["none", "string"].into_iter().any(|it| kind == Value::Status(it.into()));
+    Ok((!is_lock && left >= NO_TTL).then_some(left))
 }
 
 fn number(digits: &[u8]) -> Result<u64, Failure> {
@@ -71,5 +81,27 @@ impl Shares {
             1 => "shared by 1 reader".to_owned(),
             count => format!("shared by {count} readers"),
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use muxlock::Redlock;
+    use muxlock::testing::Master;
+
+    #[test]
+    fn key_that_has_become_free_or_a_lock_is_of_no_other_type() {
+        let master = Master::start().unwrap();
+        let config = Redlock::builder().nodes([master.url()]).config().unwrap();
+        let seen = || ask_other(&config, 0, b"r", Duration::from_secs(20)).ok().unwrap();
+        assert_eq!(seen(), None);
+        master.query(&[b"SET", b"r", b"holder"]).unwrap();
+        assert_eq!(seen(), None);
+        master.query(&[b"DEL", b"r"]).unwrap();
+        master.query(&[b"HSET", b"r", b"a", b"b"]).unwrap();
+        assert_eq!(seen(), Some(NO_TTL));
+        master.query(&[b"PEXPIRE", b"r", b"60000"]).unwrap();
+        assert!(seen().is_some_and(|left| left > 0));
     }
 }

@@ -244,7 +244,7 @@ enum Other {
     Foreign,
     /// No lock, without a TTL.
     Endless,
-    /// The master has none, or did not say what it is.
+    /// The master has none, has none any more, or did not say what it is.
     Unknown,
 }
 
@@ -257,8 +257,11 @@ fn others(config: &Config, resource: &[u8], inspection: &Inspection) -> Vec<Othe
     let ask = |node| {
         Ok::<_, Failure>(match share::ask(config, node, &key, within)? {
             Some(_) => Other::Shares,
-            None if share::never_expires(config, node, &key, within)? => Other::Endless,
-            None => Other::Foreign,
+            None => match share::ask_other(config, node, &key, within)? {
+                Some(share::NO_TTL) => Other::Endless,
+                Some(_) => Other::Foreign,
+                None => Other::Unknown,
+            },
         })
     };
     ask_each(&nodes, |node| match is_other_type(&inspection.nodes()[node]) {
