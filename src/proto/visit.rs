@@ -557,13 +557,26 @@ impl Engine {
     }
 
     /// A message about a key that no line of plain locks waits for. Returns whether a visit does.
-    pub(super) fn tell_visit(&mut self, now: Moment, key: &Resource, letter: u8) -> bool {
+    pub(super) fn tell_visit(
+        &mut self,
+        now: Moment,
+        node: usize,
+        key: &Resource,
+        letter: u8,
+    ) -> bool {
         let Some(number) = self.visits.number_of(key) else {
             return false;
         };
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return false;
         };
+        if visit.is_listed && visit.gate != Some(node) {
+            // A place that could not be left when it moved: others come next there.
+            if matches!(letter, b'g' | b'p' | b'a') {
+                self.step_aside(node, key.clone(), Step::Out);
+            }
+            return true;
+        }
         if visit.held.is_some_and(|(_, until)| now < until) {
             return true;
         }

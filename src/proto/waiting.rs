@@ -734,7 +734,7 @@ impl Engine {
         let stand = self.queues.stand_of(&key).and_then(|it| self.stands.get(it).map(|_| it));
         match stand {
             Some(number) => self.tell_stand(now, node, number, *letter),
-            None if self.tell_visit(now, &key, *letter) => {}
+            None if self.tell_visit(now, node, &key, *letter) => {}
             // It is passed on to those behind.
             None if matches!(letter, b'g' | b'p' | b'a') => {
                 self.step_aside(node, key, Step::Out);

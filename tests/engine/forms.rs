@@ -1085,6 +1085,40 @@ fn k9_who_is_notified_in_vain_elsewhere_returns_at_once() {
     assert_eq!(refused_once_more(&mut scenario, 1), (vec![gate], vec![home]));
 }
 
+/// K9: a place at a node that was too slow is left as soon as that node says something of it.
+#[test]
+fn k9_place_at_a_slow_node_is_left_when_it_is_notified_there() {
+    for letter in ["ar", "gr", "pr"] {
+        let mut scenario = queueing();
+        let home = standing(&mut scenario, alone());
+        let others = [(home + 1) % 3, (home + 2) % 3];
+        let place = Reply::Integer((1 << 40) + 10_002);
+        let mut joined = Vec::new();
+        for _ in 0..2 {
+            scenario.pass(SECOND);
+            let acted = scenario.drain();
+            assert!(matches!(acted[..], [Acted::Take(..)]), "{acted:?}");
+            scenario.replies(others, NO);
+            let acted = scenario.drain();
+            scenario.replies(others, NO);
+            if !acted.contains(&Acted::Wait(home, Waits::QueueUp)) {
+                joined = follow(&mut scenario, acted, place.clone()).1;
+            }
+        }
+        assert!(others.contains(&joined[0]), "it moved to another: {joined:?}");
+        // At last, the node answers the first round, its release, and the question about the place.
+        for reply in [NO, NO, place] {
+            scenario.reply(home, reply);
+        }
+        assert_eq!(scenario.drain(), []);
+        scenario.tell(home, letter);
+        let leaves = Acted::Wait(home, Waits::StepOut(Step::Out));
+        assert_eq!(scenario.drain(), [leaves], "{letter}");
+        scenario.tell(joined[0], "gr");
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{letter}");
+    }
+}
+
 /// K9: a message says that others stand in the same queue.
 #[test]
 fn k9_who_hears_of_others_stays_in_their_queue() {
