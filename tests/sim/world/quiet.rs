@@ -86,38 +86,46 @@ impl World {
     /// and keeps its connection, unless its role has changed.
     pub fn check_all_are_asked(&mut self) {
         for client in 0..self.clients.len() {
-            self.now += IDLE;
-            let ready = self.ready(client);
-            self.may_answer_late(client, &ready);
-            let known: BTreeSet<_> = self.checker.attempts.keys().copied().collect();
-            self.acquire(client, 0, self.plan.max_ttl, None);
-            self.wake_client(client, self.now);
-            while self.violation.is_none() && self.step() {}
-            let attempts = self.checker.attempts.iter();
-            let new = attempts.filter(|(token, it)| it.client == client && !known.contains(*token));
-            let sent = new.map(|(_, attempt)| attempt.sent).next().unwrap_or_default();
-            let still = self.ready(client);
-            let is_unfit = |slot| {
-                let status = self.clients[client].engine.nodes().nth(slot);
-                let failure = status.and_then(|status| status.last_failure);
-                matches!(failure, Some(NodeOutcome::Unfit(_)))
-            };
-            let is_asked = |slot: usize| sent & (1 << slot) != 0;
-            let is_lost =
-                |it: &&(usize, usize)| !is_asked(it.0) || !still.contains(it) && !is_unfit(it.0);
-            if let Some((slot, _)) = ready.iter().find(is_lost) {
-                self.fail("ASKED", || format!("client {client} does not ask node {slot}"));
+            self.check_is_asked(client, None);
+            // From here on, the client knows the roles.
+            if self.choices.chance(LATE_ANSWERS) {
+                let ready = self.ready(client);
+                let late = (!ready.is_empty()).then(|| self.choices.below(ready.len() as u32));
+                self.check_is_asked(client, late.map(|late| ready[late as usize]));
             }
         }
     }
 
-    /// One of these nodes will answer when the client doubts its connection, and before it answers
-    /// on a second one.
-    fn may_answer_late(&mut self, client: usize, ready: &[(usize, usize)]) {
-        if ready.is_empty() || !self.choices.chance(LATE_ANSWERS) {
-            return;
+    fn check_is_asked(&mut self, client: usize, late: Option<(usize, usize)>) {
+        self.now += IDLE;
+        let ready = self.ready(client);
+        if let Some((slot, id)) = late.filter(|late| ready.contains(late)) {
+            self.answer_late(client, slot, id);
         }
-        let (slot, id) = ready[self.choices.below(ready.len() as u32) as usize];
+        let known: BTreeSet<_> = self.checker.attempts.keys().copied().collect();
+        self.acquire(client, 0, self.plan.max_ttl, None);
+        self.wake_client(client, self.now);
+        while self.violation.is_none() && self.step() {}
+        let attempts = self.checker.attempts.iter();
+        let new = attempts.filter(|(token, it)| it.client == client && !known.contains(*token));
+        let sent = new.map(|(_, attempt)| attempt.sent).next().unwrap_or_default();
+        let still = self.ready(client);
+        let is_unfit = |slot| {
+            let status = self.clients[client].engine.nodes().nth(slot);
+            let failure = status.and_then(|status| status.last_failure);
+            matches!(failure, Some(NodeOutcome::Unfit(_)))
+        };
+        let is_asked = |slot: usize| sent & (1 << slot) != 0;
+        let is_lost =
+            |it: &&(usize, usize)| !is_asked(it.0) || !still.contains(it) && !is_unfit(it.0);
+        if let Some((slot, _)) = ready.iter().find(is_lost) {
+            self.fail("ASKED", || format!("client {client} does not ask node {slot}"));
+        }
+    }
+
+    /// This node will answer when the client doubts its connection, and before it answers on a
+    /// second one.
+    fn answer_late(&mut self, client: usize, slot: usize, id: usize) {
         let timeout = self.plan.node_timeout;
         let doubted = (DOUBT_TIMEOUTS * timeout).clamp(DOUBT_MIN, DOUBT_MAX.max(timeout));
         let until = self.now + doubted + self.choices.between(doubted / 8, doubted);
