@@ -37,8 +37,10 @@ impl World {
                 self.nodes[node].clock.step(self.now, -(length as i64));
             }
         }
+        let mut connected_at = self.now;
         for wait in [0, most, whole - most] {
             self.now += wait;
+            connected_at = self.now;
             self.restart_client(client);
             let now = self.client_now(client);
             self.clients[client].engine.connect(now);
@@ -51,8 +53,8 @@ impl World {
             let server = &self.nodes[self.plan.routes[slot]].redis.server;
             let is_promoted = server.second_offset != -1 && status.state == NodeState::Ready;
             self.rare.hit_if(is_promoted, Rare::SightingCounted);
-            // A server whose clock was set back says that it is younger than it is.
-            let wall = self.nodes[self.plan.routes[slot]].wall(self.now);
+            // A server whose clock was set back said that it was younger than it was.
+            let wall = self.nodes[self.plan.routes[slot]].wall(connected_at);
             let is_young = wall < server.started * SECOND + self.plan.quarantine() + UPTIME_ROUNDED;
             let is_promoted_yet = |it: Quarantine| it.cause == QuarantineCause::Promoted;
             if !is_young && quarantine.is_some_and(is_promoted_yet) {
