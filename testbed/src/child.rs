@@ -12,7 +12,7 @@ use crate::{pause, within};
 /// How long a child of [`re_execute`] may run: longer than any test takes.
 const CHILD_CAP: Duration = Duration::from_secs(300);
 /// In the environment of a child of [`re_execute`].
-const CHILD_VARIABLE: &str = "MUXLOCK_TEST_CHILD";
+pub(crate) const CHILD_VARIABLE: &str = "MUXLOCK_TEST_CHILD";
 /// What a child tells its parent begins with this; the test harness prints as well.
 const CHILD_PREFIX: &str = "child: ";
 

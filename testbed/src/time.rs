@@ -1,17 +1,21 @@
 //! Real time: how long something took, and waiting for what is to come soon.
 
+#[cfg(target_os = "linux")]
+use std::io::ErrorKind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::SOON;
+#[cfg(target_os = "linux")]
+use crate::child::CHILD_VARIABLE;
 
 /// How long to wait before looking again.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a heavy test waits for those of other processes, and how often it looks.
 #[cfg(target_os = "linux")]
-const TURN_MAX: Duration = Duration::from_secs(900);
+const TURN_MAX: Duration = Duration::from_secs(600);
 #[cfg(target_os = "linux")]
-const TURN_INTERVAL: Duration = Duration::from_millis(20);
+const TURN_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Time since it was started.
 #[derive(Debug, Clone, Copy)]
@@ -92,13 +96,17 @@ fn turn_of_the_machine() -> Option<std::os::unix::net::UnixListener> {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener};
 
+    // A process that a heavy test has started belongs to its turn.
+    if std::env::var_os(CHILD_VARIABLE).is_some() {
+        return None;
+    }
     let name = SocketAddr::from_abstract_name("muxlock-heavy-test").ok()?;
     let waited = Stopwatch::start();
     while waited.elapsed() < TURN_MAX {
-        if let Ok(turn) = UnixListener::bind_addr(&name) {
-            return Some(turn);
+        match UnixListener::bind_addr(&name) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => pause(TURN_INTERVAL),
+            turn => return turn.ok(),
         }
-        pause(TURN_INTERVAL);
     }
     None
 }
