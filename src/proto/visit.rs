@@ -31,8 +31,8 @@ const IN_VAIN_MAX: u32 = 4;
 /// queue, looks for a place at another node: clients that see other candidates stand there.
 const ALONE_MAX: u32 = 1;
 
-/// An acquisition that queues up before it asks is notified within so many staggers, or asks then;
-/// one that has left the queue asks by then, too.
+/// An acquisition that queues up before it asks, or that has left the queue, asks after this many
+/// staggers at the latest.
 const ASK_STAGGERS: u32 = 8;
 /// With less patience than so many staggers, it asks at once.
 const SHORT_STAGGERS: u32 = 2;

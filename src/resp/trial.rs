@@ -40,7 +40,7 @@ pub(crate) const TRIAL: &str = concat!(
 /// The beginning and the end of a trial in front of a script. Between them are the commands.
 const FIRST_BEGINS: &str = "local i,n,r,m=0,0,0,0\nwhile i<";
 const FIRST_ENDS: &str = concat!(is_missing!(), include_str!("../scripts/trial_goes_on.lua"));
-/// Where a master without memory refuses these, it refuses them behind a trial, too. A server looks
+/// Where a master without memory refuses these, it also refuses them behind a trial. A server looks
 /// at its memory before a script has written, and the trial writes.
 const NEED_MEMORY: [[&str; 2]; 2] = [TAKE_EXCLUSIVE, TAKE_OVER];
 /// How the error begins that such a script ends with. The command's number follows.
