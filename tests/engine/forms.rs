@@ -542,6 +542,15 @@ fn standing_after(scenario: &mut Scenario, resource: Resource, refusal: Reply) -
     gate
 }
 
+/// All nodes grant the acquisition, and its release ends.
+fn take_and_give_up(scenario: &mut Scenario) {
+    scenario.replies(ALL, YES);
+    let lease = scenario.acquired().unwrap();
+    scenario.engine.abandon(scenario.now, lease);
+    scenario.drain();
+    scenario.replies(ALL, YES);
+}
+
 fn queueing() -> Scenario {
     ready_with(|builder| builder.waiting(muxlock::Waiting::Queue))
 }
@@ -767,11 +776,7 @@ fn row(scenario: &mut Scenario, resource: &Resource) -> (usize, usize) {
         if let Some(gate) = looks(scenario) {
             return (count, gate);
         }
-        scenario.replies(ALL, YES);
-        let lease = scenario.acquired().unwrap();
-        scenario.engine.abandon(scenario.now, lease);
-        scenario.drain();
-        scenario.replies(ALL, YES);
+        take_and_give_up(scenario);
     }
     panic!("it takes locks for ever");
 }
@@ -807,11 +812,7 @@ fn k9_row_of_locks_lets_those_in_the_queue_come_first() {
             gates.push(gate);
             scenario.reply(gate, Reply::Integer(0));
             assert_eq!(looks(&mut scenario), None, "no others are there");
-            scenario.replies(ALL, YES);
-            let lease = scenario.acquired().unwrap();
-            scenario.engine.abandon(scenario.now, lease);
-            scenario.drain();
-            scenario.replies(ALL, YES);
+            take_and_give_up(&mut scenario);
         }
         assert!(gates[0] == gates[2] && gates[0] != gates[1], "{gates:?}");
         let (count, gate) = row(&mut scenario, &resource);
@@ -880,11 +881,7 @@ fn k9_row_ends_with_a_pause_after_the_release() {
     for _ in 0..4 {
         wait(&mut scenario, alone(), 100 * SECOND);
         assert_eq!(looks(&mut scenario), None);
-        scenario.replies(ALL, YES);
-        let lease = scenario.acquired().unwrap();
-        scenario.engine.abandon(scenario.now, lease);
-        scenario.drain();
-        scenario.replies(ALL, YES);
+        take_and_give_up(&mut scenario);
     }
     scenario.pass(2 * SECOND);
     scenario.drain_looked();
@@ -900,18 +897,10 @@ fn k9_row_looks_only_where_it_can_stand() {
     for number in 0..6 {
         wait(&mut scenario, alone(), 100 * SECOND);
         while !at_a_look(&mut scenario, number == 1, &mut gates) {
-            scenario.replies(ALL, YES);
-            let lease = scenario.acquired().unwrap();
-            scenario.engine.abandon(scenario.now, lease);
-            scenario.drain();
-            scenario.replies(ALL, YES);
+            take_and_give_up(&mut scenario);
             wait(&mut scenario, alone(), 100 * SECOND);
         }
-        scenario.replies(ALL, YES);
-        let lease = scenario.acquired().unwrap();
-        scenario.engine.abandon(scenario.now, lease);
-        scenario.drain();
-        scenario.replies(ALL, YES);
+        take_and_give_up(&mut scenario);
     }
     let (home, unable) = (gates[0], gates[1]);
     let other = 3 - home - unable;
@@ -945,11 +934,7 @@ fn k9_row_of_locks_ends_with_a_pause_if_patience_is_short() {
         for _ in 0..4 {
             wait(&mut scenario, alone(), patience);
             assert_eq!(looks(&mut scenario), None);
-            scenario.replies(ALL, YES);
-            let lease = scenario.acquired().unwrap();
-            scenario.engine.abandon(scenario.now, lease);
-            scenario.drain();
-            scenario.replies(ALL, YES);
+            take_and_give_up(&mut scenario);
         }
         wait(&mut scenario, alone(), patience);
         assert_eq!(looks(&mut scenario).is_some(), pause.is_some());
@@ -1606,11 +1591,7 @@ fn attempt_with_patience_that_is_released_by_its_value_is_followed_by_another() 
         scenario.pass(due.since(scenario.now));
         let acted = scenario.drain();
         assert!(matches!(&acted[..], [Acted::Take(nodes, 2)] if *nodes == ALL), "{acted:?}");
-        scenario.replies(ALL, YES);
-        let lease = scenario.acquired().unwrap();
-        scenario.engine.abandon(scenario.now, lease);
-        scenario.drain();
-        scenario.replies(ALL, YES);
+        take_and_give_up(&mut scenario);
         at_rest(&mut scenario);
     }
 }
