@@ -22,6 +22,18 @@ pub fn muxlock(args: &[&str]) -> Command {
     command
 }
 
+/// The tool on these masters, where none is slow on purpose: a busy machine may be.
+fn unhurried(list: &str, args: &[&str]) -> Command {
+    let mut command = muxlock(args);
+    command.env("MUXLOCK_NODES", list);
+    with_patience(&mut command);
+    command
+}
+
+fn with_patience(command: &mut Command) -> &mut Command {
+    command.env("MUXLOCK_NODE_TIMEOUT", "2s").env("MUXLOCK_CONNECT_TIMEOUT", "10s")
+}
+
 #[track_caller]
 pub fn run(command: &mut Command) -> (i32, String, String) {
     let Output { status, stdout, stderr } = command.output().expect("the binary runs");
@@ -39,8 +51,7 @@ pub fn start() -> (Masters, Redlock, String) {
 #[test]
 fn inspect_shows_who_holds_a_lock_and_exits_accordingly() {
     let (mut masters, redlock, list) = start();
-    let inspect =
-        |more: &[&str]| run(muxlock(&["inspect", "deploy"]).args(more).env("MUXLOCK_NODES", &list));
+    let inspect = |more: &[&str]| run(unhurried(&list, &["inspect", "deploy"]).args(more));
     let (code, out, err) = inspect(&[]);
     assert_eq!((code, err.as_str()), (1, ""), "{out}");
     assert!(out.ends_with("\ndeploy is free\n") && out.lines().count() == 4, "{out}");
@@ -94,8 +105,7 @@ fn inspect_shows_who_holds_a_lock_and_exits_accordingly() {
 #[test]
 fn inspect_shows_how_many_share_a_resource() {
     let (masters, redlock, list) = start();
-    let inspect =
-        |more: &[&str]| run(muxlock(&["inspect", "deploy"]).args(more).env("MUXLOCK_NODES", &list));
+    let inspect = |more: &[&str]| run(unhurried(&list, &["inspect", "deploy"]).args(more));
     let shares = [(); 2].map(|()| redlock.try_read("deploy", TTL).unwrap());
     assert_eq!(redlock.shutdown(TTL), 0);
     // One that is over counts for nothing.
@@ -130,8 +140,7 @@ fn inspect_shows_how_many_share_a_resource() {
 #[test]
 fn inspect_shows_the_queue_and_who_of_it_listens() {
     let (masters, redlock, list) = start();
-    let inspect =
-        |more: &[&str]| run(muxlock(&["inspect", "deploy"]).args(more).env("MUXLOCK_NODES", &list));
+    let inspect = |more: &[&str]| run(unhurried(&list, &["inspect", "deploy"]).args(more));
     let lock = redlock.try_lock("deploy", TTL).unwrap();
     let waiter = all_ready(&patient(masters.urls()));
     let queue = "deploy:muxlock:queue";
@@ -200,8 +209,8 @@ fn tell_number(master: &Master, words: &[&str]) -> i64 {
 #[test]
 fn inspect_watches_and_writes_a_line_for_each_change() {
     let (_masters, redlock, list) = start();
-    let mut command = muxlock(&["inspect", "--watch=100ms", "deploy"]);
-    let mut child = command.env("MUXLOCK_NODES", &list).stdout(Stdio::piped()).spawn().unwrap();
+    let mut command = unhurried(&list, &["inspect", "--watch=100ms", "deploy"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(lines.next().unwrap(), "deploy is free");
     let lock = redlock.try_lock("deploy", TTL).unwrap();
@@ -242,7 +251,7 @@ fn settings_come_from_flags_variables_and_a_file() {
     }
     let file = file.to_str().unwrap();
     let inspect = |command: &mut Command| {
-        let (code, out, err) = run(command);
+        let (code, out, err) = run(with_patience(command));
         assert_eq!((code, err.as_str()), (0, ""), "{out}{err}");
         out.lines().last().unwrap().to_owned()
     };
@@ -278,8 +287,8 @@ fn packaged_file_is_read_as_it_is_and_without_its_marks() {
         .collect();
     assert_eq!(settings.len(), 5, "{settings:?}");
     fs::write(&file, settings.join("\n").replace("/run/secrets/redis", secret)).unwrap();
-    let mut command = muxlock(&["inspect", "deploy", "--config", file.to_str().unwrap()]);
-    let (code, out, err) = run(command.env("MUXLOCK_NODES", &list));
+    let mut command = unhurried(&list, &["inspect", "deploy", "--config", file.to_str().unwrap()]);
+    let (code, out, err) = run(&mut command);
     assert_eq!((code, err.as_str()), (1, ""), "{out}");
     assert!(out.ends_with("\ndeploy is free\n"), "{out}");
     drop(masters);
@@ -378,7 +387,8 @@ fn sockets_take_credentials() {
     let file = |user: &str| {
         let node = format!("nodes = [\"unix://{encoded}?restart_guard=off\"]");
         fs::write(&path, format!("{node}\n{user}password_file = \"secret\"\n")).unwrap();
-        run(&mut muxlock(&["inspect", "deploy", "--config", path.to_str().unwrap()]))
+        let mut command = muxlock(&["inspect", "deploy", "--config", path.to_str().unwrap()]);
+        run(with_patience(&mut command))
     };
     let (code, out, err) = file("user = \"app\"\n");
     assert_eq!((code, err.as_str()), (1, ""), "{out}");
@@ -387,9 +397,9 @@ fn sockets_take_credentials() {
 
     for credentials in ["app:sesame", ":se sam@e", ":se%20sam%40e", "default:se%20sam@e"] {
         let node = format!("unix://{credentials}@{encoded}?db=1&restart_guard=off");
-        let (code, out, err) = run(muxlock(&["run", "deploy", "true"]).env("MUXLOCK_NODES", &node));
+        let (code, out, err) = run(&mut unhurried(&node, &["run", "deploy", "true"]));
         assert_eq!((code, err.as_str()), (0, ""), "{node}: {out}");
-        let redlock = Redlock::connect([node.as_str()]).unwrap();
+        let redlock = all_ready(&patient([node.as_str()]));
         assert!(redlock.try_lock("deploy", TTL).unwrap().unlock().unwrap().was_held());
         let address = &redlock.nodes()[0].address;
         assert_eq!(**address, format!("unix:{socket}"));

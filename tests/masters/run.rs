@@ -21,7 +21,7 @@ pub fn guarded(list: &str, args: &[&str]) -> Command {
 }
 
 /// The same, where no master is slow on purpose: a busy machine may be.
-fn unhurried(list: &str, args: &[&str]) -> Command {
+pub fn unhurried(list: &str, args: &[&str]) -> Command {
     let mut command = guarded(list, args);
     command.env("MUXLOCK_NODE_TIMEOUT", "200ms").env("MUXLOCK_CONNECT_TIMEOUT", "20s");
     command

@@ -10,7 +10,7 @@ use std::time::Duration;
 use testbed::{Folder, PATIENT, skip, within};
 
 use super::cli::{muxlock, start};
-use super::run::{Running, first_line, guarded, signal};
+use super::run::{Running, first_line, signal, unhurried};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The guard has ended the command.
@@ -173,7 +173,7 @@ fn first_process_of_a_container_reaps() {
             "for i in 1 2 3; do (sleep 0.1 & exec true); done; sleep 1.5; {zombies} > {}; exit 7",
             file.display()
         );
-        let tool = guarded(&list, &[options, &["r", "-c", &script]].concat());
+        let tool = unhurried(&list, &[options, &["r", "-c", &script]].concat());
         let mut container = Command::new("unshare");
         container.args(["-p", "-f", "--mount-proc"]).arg(tool.get_program()).args(tool.get_args());
         container.envs(tool.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -192,7 +192,7 @@ fn what_was_there_before_is_not_ended() {
     for options in [&["--max-time", "100ms"][..], &["--no-guard", "--max-time", "100ms"]] {
         let own =
             [options, &["--kill-after", "100ms", "r", "-c", "setsid sleep 60; true"]].concat();
-        let tool = guarded(&list, &own);
+        let tool = unhurried(&list, &own);
         let mut shell = Command::new("sh");
         shell.args(["-c", "sleep 60 > /dev/null 2>&1 & echo $!; exec \"$0\" \"$@\""]);
         shell.arg(tool.get_program()).args(tool.get_args());

@@ -3,10 +3,10 @@
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-use testbed::soon;
+use testbed::{SOON, within};
 
 use super::cli::start;
-use super::run::{Running, guarded};
+use super::run::{Running, unhurried};
 
 /// What a user types after which output.
 type Typed<'a> = (&'a str, &'a [u8]);
@@ -14,7 +14,7 @@ type Typed<'a> = (&'a str, &'a [u8]);
 /// Runs a shell at a terminal, in which `muxlock run` is `$m`, and types. Returns its exit status
 /// and what the terminal shows.
 fn at_terminal(list: &str, script: &str, typed: &[Typed<'_>]) -> (i32, String) {
-    let tool = guarded(list, &[]);
+    let tool = unhurried(list, &[]);
     // A test that runs in the background of a shell ignores SIGINT, and so would what it starts.
     let mut shell = Command::new("env");
     shell.args(["--default-signal=INT", "script"]);
@@ -73,7 +73,7 @@ fn control_c_ends_a_wait() {
     let script = "exec $m -w 60s r true";
     let (code, shown) = at_terminal(&list, script, &[("waiting for r: 1 s", b"\x03")]);
     assert_eq!(code, 130, "{shown}");
-    soon("its key is gone", || masters.iter().all(|it| it.dbsize().unwrap() == 1));
+    within(4 * SOON, "its key is gone", || masters.iter().all(|it| it.dbsize().unwrap() == 1));
 }
 
 #[test]
