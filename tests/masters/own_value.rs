@@ -185,7 +185,9 @@ fn release_in_the_socket_of_a_stopped_master_spares_the_next_lock() {
             .collect();
         let _parts = old.into_parts();
         masters.iter().take(2).for_each(|master| master.thaw().unwrap());
+        soon("the first lock is over", || values(&masters) == vec![None; 3]);
         let next = other.try_lock_as_for("a", "mine", TTL, PATIENT).unwrap();
+        soon("all have it", || values(&masters) == vec![Some(b"mine".to_vec()); 3]);
         let mut deleted = Vec::new();
         for wire in &mut late {
             wire.write_all(b"\n").unwrap();
