@@ -15,6 +15,7 @@ use super::node::Waits;
 use super::operation::{Last, OpId, Progress, Task};
 use super::row::Rows;
 use super::stand::{CROWD_FOR, TURN_MAX, Turn};
+use super::timer::between;
 use super::{Engine, Patience};
 use crate::config::Waiting;
 use crate::moment::Moment;
@@ -83,6 +84,8 @@ struct Look {
     /// The key to look at, and how many come after it.
     key: usize,
     left: usize,
+    /// Whether others wait for a key that it has looked at.
+    has_found: bool,
 }
 
 /// What follows from a refused round.
@@ -103,7 +106,7 @@ pub(super) struct Visits {
     rows: Rows,
     /// How often others waited for a key of a set.
     crowds: usize,
-    /// The next look of an acquisition that has found no others at a key of its set.
+    /// The next look of an acquisition that has looked at a key of its set.
     next_look: Option<(OpId, Look)>,
 }
 
@@ -283,7 +286,8 @@ impl Visits {
                 // Clients may wait for any key of a set.
                 let left = keys.len().min(LOOKS_MAX) - 1;
                 let slot = key.slot_of().map(|(_, slot)| slot as usize);
-                Look { rows, key: slot.unwrap_or(rows * LOOKS_MAX % keys.len()), left }
+                let key = slot.unwrap_or(rows * LOOKS_MAX % keys.len());
+                Look { rows, key, left, has_found: false }
             }
         };
         let keys = key.keys();
@@ -297,13 +301,15 @@ impl Visits {
         }
     }
 
-    /// No others wait where this acquisition has looked: unless it looks at the next key of its
-    /// set, it may ask.
+    /// The acquisition looks at the next key of its set, if any. Behind the last one it joins
+    /// others that it has found, or else may ask.
     fn look_on(&mut self, number: u32, (id, look): (OpId, Look)) {
         self.next_look = None;
-        if let Some(visit) = self.open.get_mut(&number).filter(|_| look.left > 0) {
+        let goes_on = look.left > 0 || look.has_found;
+        if let Some(visit) = self.open.get_mut(&number).filter(|_| goes_on) {
             visit.members.retain(|(other, _)| *other != id);
-            self.next_look = Some((id, Look { key: look.key + 1, left: look.left - 1, ..look }));
+            let next = |left| (id, Look { key: look.key + 1, left, ..look });
+            self.next_look = look.left.checked_sub(1).map(next);
         }
     }
 
@@ -403,7 +409,18 @@ impl Engine {
             return Some(now.after(self.stagger().saturating_mul(ASK_STAGGERS)));
         }
         self.queue_visit(now, number);
-        None
+        // Those that hold a key of a set may stand in the queue of another, and tell no others.
+        (form == Form::All).then(|| self.set_asks_at(now, op))
+    }
+
+    /// When a set that was refused asks again at the latest.
+    fn set_asks_at(&mut self, now: Moment, op: usize) -> Moment {
+        let Task::Acquire { attempts, .. } = self.operations[op].task else {
+            return now;
+        };
+        let doubled = 1u32.checked_shl(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
+        let delay = self.stagger().saturating_mul(doubled);
+        now.after(between(delay, delay.saturating_mul(2), self.entropy.next_u64()))
     }
 
     /// If others are believed to wait for the same lock, or a row of it has ended, this acquisition
@@ -531,7 +548,10 @@ impl Engine {
         let look = visit.look.take();
         if place > 0 {
             (visit.alone, visit.crowd_until) = (0, Some(now.after(CROWD_FOR)));
-        } else if let Some(look) = look {
+        }
+        // Others that wait for one key of a set say nothing of those that wait for another.
+        if let Some(mut look) = look.filter(|(_, look)| place == 0 || look.left > 0) {
+            look.1.has_found |= place > 0;
             let Some((op, give_up_at)) = self.operations.patience_of(look.0) else {
                 return;
             };
@@ -544,7 +564,7 @@ impl Engine {
                 self.visits.look_on(number, look);
                 self.start_again(now, op);
             }
-        } else if is_absent {
+        } else if place == 0 && is_absent {
             // Others may stand elsewhere, and were told.
             for id in self.visits.to_try(number) {
                 if let Some((op, _)) = self.operations.patience_of(id) {

@@ -837,6 +837,51 @@ fn k9_row_of_sets_ends_with_a_look_at_each_key() {
     assert_eq!(looks(&mut scenario), None);
 }
 
+/// K9: others that wait for one key of a set do not hide those that wait for another.
+#[test]
+fn k9_row_of_sets_looks_behind_others_at_each_key() {
+    let behind = Reply::Integer((1 << 40) + 10_002);
+    let free = Reply::Integer(0);
+    for (places, key) in [
+        ([behind.clone(), behind.clone()], "gb"),
+        ([free.clone(), behind.clone()], "gb"),
+        ([behind.clone(), free], "ga"),
+    ] {
+        let mut scenario = queueing();
+        let (_, mut gate) = row(&mut scenario, &set());
+        let is_last_free = key == "ga";
+        let [first, second] = places;
+        scenario.reply(gate, first);
+        gate = looks(&mut scenario).expect("there is another key");
+        scenario.reply(gate, second);
+        if is_last_free {
+            gate = looks(&mut scenario).expect("others wait for the first key");
+            scenario.reply(gate, behind.clone());
+        }
+        // It stands behind the others until it is told.
+        assert_eq!(looks(&mut scenario), None, "{key}");
+        scenario.tell(gate, key);
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{key}");
+    }
+}
+
+/// K9: those that hold a key of a set may stand in the queue of another, and tell no others.
+#[test]
+fn k9_refused_set_asks_again_after_staggers_whatever_the_delays_are() {
+    let retry = muxlock::Retry::default().first(SECOND).most(SECOND);
+    let mut scenario = ready_with(|builder| builder.waiting(muxlock::Waiting::Queue).retry(retry));
+    standing_after(&mut scenario, set(), Reply::Integer(2));
+    for staggers in [1, 2, 4] {
+        scenario.pass(2 * MS * staggers - MS);
+        assert_eq!(scenario.drain(), []);
+        scenario.pass(2 * MS * staggers + MS);
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{staggers}");
+        scenario.replies(ALL, Reply::Integer(2));
+        scenario.drain();
+        scenario.replies(ALL, NO);
+    }
+}
+
 /// K9: others that wait for one key of a set do not keep out those that wait for another.
 #[test]
 fn k9_sets_join_the_queues_of_their_keys_in_turn() {
