@@ -19,7 +19,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         eprintln!("usage: cancel redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3");
         std::process::exit(2);
     }
-    let redlock = Redlock::connect(urls)?;
+    // Who waits for so long need not give up on a slow master after 50 ms.
+    let node_timeout = Duration::from_secs(1);
+    let redlock = Redlock::builder().nodes(urls).node_timeout(node_timeout).connect()?;
     let waiter = redlock.waiter();
 
     let stop = waiter.clone();

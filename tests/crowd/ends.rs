@@ -266,7 +266,7 @@ fn many_locks_that_are_given_back_at_once_are_all_granted() {
         assert_eq!(waiter.granted.len(), 0);
         holder.give_all_back();
         let watch = Stopwatch::start();
-        within(SOON, "all are granted", || {
+        within(PATIENT, "all are granted", || {
             holder.turn();
             waiter.turn();
             waiter.granted.len() == KEYS
@@ -275,7 +275,7 @@ fn many_locks_that_are_given_back_at_once_are_all_granted() {
         let each = (sets(&masters) - before) as f64 / (masters.len() * KEYS) as f64;
         println!("measured: {waiting:?}: {KEYS} granted within {took:?}, {each:.2} SETs for each");
         waiter.give_all_back();
-        within(SOON, "all is said", || {
+        within(PATIENT, "all is said", || {
             waiter.turn();
             holder.turn();
             waiter.locks.mux().unanswered() + holder.locks.mux().unanswered() == 0
@@ -302,7 +302,7 @@ impl Many {
         let mut locks = Standalone::new(config).unwrap();
         locks.mux_mut().connect();
         let mut many = Many { locks, granted: Vec::new() };
-        within(SOON, "every node is ready", || {
+        within(PATIENT, "every node is ready", || {
             many.turn();
             many.locks.mux().nodes().all(|node| node.state == muxlock::NodeState::Ready)
         });
@@ -317,7 +317,7 @@ impl Many {
     }
 
     fn until_granted(&mut self, count: usize) {
-        within(SOON, "they are granted", || {
+        within(PATIENT, "they are granted", || {
             self.turn();
             self.granted.len() == count
         });
