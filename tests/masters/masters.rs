@@ -1332,7 +1332,8 @@ fn documented_user_is_denied_nothing() {
     // The connections are killed and made again, and clock and role are looked at.
     for master in &masters {
         let killed = master.query(&[b"CLIENT", b"KILL", b"USER", b"locker"]).unwrap();
-        assert_eq!(killed, Value::Integer(1));
+        // A busy server may not have read yet that the waiter closed its connection.
+        assert!(matches!(killed, Value::Integer(1 | 2)), "{killed:?}");
     }
     drop(redlock.try_lock_for(KEY, TTL, SOON).unwrap());
     assert_eq!(redlock.shutdown(SOON), 0);
