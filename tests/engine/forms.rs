@@ -555,6 +555,12 @@ fn queueing() -> Scenario {
     ready_with(|builder| builder.waiting(muxlock::Waiting::Queue))
 }
 
+/// The same, with long delays of its own.
+fn slow_to_ask() -> Scenario {
+    let retry = muxlock::Retry::default().first(SECOND).most(SECOND);
+    ready_with(|builder| builder.waiting(muxlock::Waiting::Queue).retry(retry))
+}
+
 /// K9: it is told when a plain lock is released, and tells the next when it releases its own.
 #[test]
 fn k9_who_is_told_takes_the_lock_and_passes_it_on() {
@@ -868,8 +874,7 @@ fn k9_row_of_sets_looks_behind_others_at_each_key() {
 /// K9: those that hold a key of a set may stand in the queue of another, and tell no others.
 #[test]
 fn k9_refused_set_asks_again_after_staggers_whatever_the_delays_are() {
-    let retry = muxlock::Retry::default().first(SECOND).most(SECOND);
-    let mut scenario = ready_with(|builder| builder.waiting(muxlock::Waiting::Queue).retry(retry));
+    let mut scenario = slow_to_ask();
     standing_after(&mut scenario, set(), Reply::Integer(2));
     // Chance is in the middle here: it asks after one and a half times as many.
     for staggers in [1, 2, 4] {
@@ -880,6 +885,17 @@ fn k9_refused_set_asks_again_after_staggers_whatever_the_delays_are() {
         scenario.replies(ALL, Reply::Integer(2));
         scenario.drain();
         scenario.replies(ALL, NO);
+    }
+}
+
+/// K9: where the holders stand in the same queue, it is told, and asks after its own delays.
+#[test]
+fn k9_refused_lock_of_another_kind_asks_after_its_own_delays() {
+    for resource in [alone(), own(), share()] {
+        let mut scenario = slow_to_ask();
+        standing(&mut scenario, resource.clone());
+        scenario.pass(ASKED_AFTER);
+        assert_eq!(scenario.drain(), [], "{resource:?}");
     }
 }
 
