@@ -899,6 +899,20 @@ fn k9_refused_lock_of_another_kind_asks_after_its_own_delays() {
     }
 }
 
+/// K9: where the key is absent, the first in its queue asks, and all others wait to be told.
+#[test]
+fn k9_only_the_first_asks_soon_for_a_key_that_is_absent() {
+    for (place, asks) in [(0, true), (1, false)] {
+        let mut scenario = slow_to_ask();
+        let gate = standing(&mut scenario, alone());
+        scenario.tell(gate, "or");
+        assert_eq!(scenario.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+        scenario.reply(gate, Reply::Integer(place << 40));
+        scenario.pass(2 * MS);
+        assert_eq!(matches!(scenario.drain()[..], [Acted::Take(..)]), asks, "{place}");
+    }
+}
+
 /// K9: others that wait for one key of a set do not keep out those that wait for another.
 #[test]
 fn k9_sets_join_the_queues_of_their_keys_in_turn() {
