@@ -871,6 +871,19 @@ fn k9_row_of_sets_looks_behind_others_at_each_key() {
     }
 }
 
+/// K9: while it looks at another key, it is in the way of no others.
+#[test]
+fn k9_set_leaves_each_queue_before_it_looks_at_the_next() {
+    for place in [Reply::Integer(0), Reply::Integer((1 << 40) + 10_002)] {
+        let mut scenario = queueing();
+        let (_, gate) = row(&mut scenario, &set());
+        scenario.reply(gate, place.clone());
+        let acted = scenario.drain();
+        assert_eq!(acted[0], Acted::Wait(gate, Waits::StepOut(Step::Out)), "{place:?}");
+        assert!(matches!(acted[1..], [Acted::Wait(..)]), "{acted:?}");
+    }
+}
+
 /// K9: those that hold a key of a set may stand in the queue of another, and tell no others.
 #[test]
 fn k9_refused_set_asks_again_after_staggers_whatever_the_delays_are() {
