@@ -884,6 +884,31 @@ fn k9_set_leaves_each_queue_before_it_looks_at_the_next() {
     }
 }
 
+/// K9: each row looks at the four next keys of a set, and then joins those that it has seen.
+#[test]
+fn k9_rows_of_sets_look_at_four_keys_each() {
+    let many = Resource::all(["a", "b", "c", "d", "e", "f"]).unwrap();
+    let others = Reply::Integer((1 << 40) + 10_002);
+    for (rows, others_at, key) in [(1, 3, "gd"), (1, 1, "gb"), (2, 3, "gb"), (3, 3, "gf")] {
+        let mut scenario = queueing();
+        let mut gate = 0;
+        for number in 1..=rows {
+            gate = row(&mut scenario, &many).1;
+            for at in 0..4 {
+                let is_found = number == rows && at == others_at;
+                let place = if is_found { others.clone() } else { NO };
+                scenario.reply(gate, place);
+                gate = looks(&mut scenario).unwrap_or(gate);
+            }
+            if number < rows {
+                take_and_give_up(&mut scenario);
+            }
+        }
+        scenario.tell(gate, key);
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "{rows} rows, {key}");
+    }
+}
+
 /// K9: those that hold a key of a set may stand in the queue of another, and tell no others.
 #[test]
 fn k9_refused_set_asks_again_after_staggers_whatever_the_delays_are() {
