@@ -884,6 +884,24 @@ fn k9_set_leaves_each_queue_before_it_looks_at_the_next() {
     }
 }
 
+/// K9: others that wait for one key of a set do not end the looks at its other keys.
+#[test]
+fn k9_row_of_sets_behind_others_ends_with_a_look_at_each_key() {
+    let others = Reply::Integer((1 << 40) + 10_002);
+    let mut scenario = queueing();
+    let mut gate = standing_after(&mut scenario, set(), Reply::Integer(2));
+    for _ in 0..4 {
+        scenario.tell(gate, "ga");
+        assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+        take_and_give_up(&mut scenario);
+        scenario.reply(gate, NO);
+        wait(&mut scenario, set(), 100 * SECOND);
+        gate = looks(&mut scenario).expect("others wait for the first key");
+        scenario.reply(gate, others.clone());
+    }
+    assert!(looks(&mut scenario).is_some(), "there is another key");
+}
+
 /// K9: each row looks at the four next keys of a set, and then joins those that it has seen.
 #[test]
 fn k9_rows_of_sets_look_at_four_keys_each() {
