@@ -1006,6 +1006,24 @@ fn k9_sets_join_the_queues_of_their_keys_in_turn() {
     }
 }
 
+/// K9: a look at another node does not lead its next place there.
+#[test]
+fn k9_place_after_a_look_is_at_the_first_candidate() {
+    let mut scenario = queueing();
+    let (_, home) = row(&mut scenario, &alone());
+    scenario.reply(home, NO);
+    assert_eq!(looks(&mut scenario), None);
+    take_and_give_up(&mut scenario);
+    let (_, other) = row(&mut scenario, &alone());
+    assert_ne!(other, home);
+    scenario.reply(other, NO);
+    assert_eq!(looks(&mut scenario), None);
+    scenario.replies(ALL, NO);
+    let acted = scenario.drain();
+    scenario.replies(ALL, NO);
+    assert_eq!(follow(&mut scenario, acted, NO).1, [home]);
+}
+
 /// K9: a lock after a pause begins a row, however long the one before could have lived.
 #[test]
 fn k9_row_ends_with_a_pause_after_the_release() {
