@@ -313,6 +313,13 @@ impl Visits {
         }
     }
 
+    /// The acquisition has asked: a late answer is about the place alone.
+    fn forget_look(&mut self, id: OpId) {
+        for visit in self.open.values_mut() {
+            visit.look.take_if(|(other, _)| *other == id);
+        }
+    }
+
     /// Its next place is at the first candidate: a look, or its being alone, has led it elsewhere.
     fn forget_gate(&mut self, number: u32) {
         if let Some(visit) = self.open.get_mut(&number).filter(|visit| !visit.is_listed) {
@@ -384,6 +391,7 @@ impl Engine {
         let (id, form) = (self.operations.id_of(op), self.rounds.claim(round).key.form());
         let held = self.held_of(round);
         let before = self.visits.visit_of(id);
+        self.visits.forget_look(id);
         let key = match (before, form) {
             // Any slot will do: it stays where it is.
             (Some(before), Form::Slot) => self.visits.key_of(before).cloned(),

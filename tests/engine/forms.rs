@@ -1024,6 +1024,40 @@ fn k9_place_after_a_look_is_at_the_first_candidate() {
     assert_eq!(follow(&mut scenario, acted, NO).1, [home]);
 }
 
+/// K9: a look ends when its acquisition asks: a late answer is about the place alone.
+#[test]
+fn k9_refused_set_keeps_its_place_when_its_look_is_answered_late() {
+    let mut scenario = queueing();
+    let (_, gate) = row(&mut scenario, &set());
+    let others = [(gate + 1) % 3, (gate + 2) % 3];
+    scenario.pass(ASKED_AFTER);
+    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+    scenario.replies(others, Reply::Integer(2));
+    let acted = scenario.drain();
+    assert!(matches!(acted[..], [Acted::Release(..), Acted::Wait(..)]), "{acted:?}");
+    scenario.reply(gate, Reply::Integer((1 << 40) + 10_002));
+    assert_eq!(scenario.drain(), []);
+}
+
+/// K9: the same, of a set that waits for another key now: another acquisition keeps the place.
+#[test]
+fn k9_late_answer_to_a_look_takes_no_place_from_another() {
+    let mut scenario = slow_to_ask();
+    let (_, gate) = row(&mut scenario, &set());
+    let others = [(gate + 1) % 3, (gate + 2) % 3];
+    wait(&mut scenario, Resource::exclusive("a").unwrap(), 100 * SECOND);
+    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]));
+    scenario.replies(others, NO);
+    assert!(scenario.drain().contains(&Acted::Wait(gate, Waits::QueueUp)));
+    scenario.replies(others, NO);
+    scenario.pass(ASKED_AFTER);
+    assert!(matches!(scenario.drain()[..], [Acted::Take(..)]), "the set asks");
+    scenario.replies(others, Reply::Integer(3));
+    scenario.drain();
+    scenario.reply(gate, Reply::Integer(10_002));
+    assert_eq!(scenario.drain(), []);
+}
+
 /// K9: a lock after a pause begins a row, however long the one before could have lived.
 #[test]
 fn k9_row_ends_with_a_pause_after_the_release() {
