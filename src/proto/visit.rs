@@ -567,7 +567,10 @@ impl Engine {
             if waits && now < give_up_at {
                 if visit.members.len() == 1 {
                     self.leave_place(now, number);
-                    self.visits.forget_gate(number);
+                    // Where others are, it may join them later.
+                    if place == 0 {
+                        self.visits.forget_gate(number);
+                    }
                 }
                 self.visits.look_on(number, look);
                 self.start_again(now, op);

@@ -1024,6 +1024,24 @@ fn k9_place_after_a_look_is_at_the_first_candidate() {
     assert_eq!(follow(&mut scenario, acted, NO).1, [home]);
 }
 
+/// K9: it joins a queue where it has seen others, at the node where they stand.
+#[test]
+fn k9_set_joins_others_at_the_node_where_it_has_seen_them() {
+    let mut scenario = queueing();
+    let (_, home) = row(&mut scenario, &set());
+    scenario.reply(home, NO);
+    let gate = looks(&mut scenario).expect("there is another key");
+    scenario.reply(gate, NO);
+    assert_eq!(looks(&mut scenario), None);
+    take_and_give_up(&mut scenario);
+    let (_, seen_at) = row(&mut scenario, &set());
+    assert_ne!(seen_at, home);
+    scenario.reply(seen_at, Reply::Integer((1 << 40) + 10_002));
+    let gate = looks(&mut scenario).expect("there is another key");
+    scenario.reply(gate, NO);
+    assert_eq!(looks(&mut scenario), Some(seen_at), "not at {home}, where it has seen none");
+}
+
 /// K9: a look ends when its acquisition asks: a late answer is about the place alone.
 #[test]
 fn k9_refused_set_keeps_its_place_when_its_look_is_answered_late() {
