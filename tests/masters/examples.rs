@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 use muxlock::testing::Masters;
-use testbed::{TTL, soon};
+use testbed::{TTL, patient, soon};
 
 const ALL: [&str; 7] =
     ["cancel", "critical_section", "fenced", "kinds", "long_job", "metrics", "own_event_loop"];
@@ -182,7 +182,7 @@ fn newcomer_with_fresh_masters_is_told_what_to_do() {
 #[test]
 fn cancel_waits_until_enter_is_pressed() {
     let masters = Masters::start(3).unwrap();
-    let holder = muxlock::Redlock::connect(urls(&masters)).unwrap();
+    let holder = patient(masters.urls()).connect().unwrap();
     let lock = holder.try_lock("report:daily", TTL).unwrap();
     let start = || {
         let mut command = example("cancel");

@@ -9,7 +9,7 @@ use muxlock::proto::{Reply, ServerInfo};
 use muxlock::resp::ReplyReader;
 use muxlock::testing::{FakeMaster, FakeMasters, Master, Value};
 use muxlock::{
-    Heal, KeepAlive, LockError, LockErrorKind, Loss, LossCause, NodeOutcome, Owner,
+    Builder, Heal, KeepAlive, LockError, LockErrorKind, Loss, LossCause, NodeOutcome, Owner,
     QuarantineCause, RESOURCES_MAX, Redlock, ServerErrorKind,
 };
 use testbed::{PATIENT, TTL, all_ready, count, is_older_than, outcomes, soon, timed};
@@ -63,13 +63,20 @@ const FREE_SHARED: &str = include_str!("../../src/scripts/free_shared.lua").trim
 const COMMANDS: usize = 3_000;
 /// How far numbers may be apart that tell a time in milliseconds.
 const TOLERANCE_MS: i64 = 5_000;
+/// How long an answer may take.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most connections of a fake master.
 const CONNECTIONS_MAX: usize = 128;
 
 fn fakes() -> (FakeMasters, Redlock) {
     let masters = FakeMasters::start(3).unwrap();
-    let redlock = all_ready(&Redlock::builder().nodes(masters.urls()));
+    let redlock = all_ready(&waits_for(&masters));
     (masters, redlock)
+}
+
+/// A client that a busy machine does not make give up.
+fn waits_for(masters: &FakeMasters) -> Builder {
+    Redlock::builder().nodes(masters.urls()).node_timeout(NODE_TIMEOUT)
 }
 
 fn words(text: &str) -> Vec<&[u8]> {
@@ -595,7 +602,7 @@ fn info_says_what_a_real_master_says_of_itself() {
 #[test]
 fn locks_are_taken_by_one_and_released() {
     let (masters, redlock) = fakes();
-    let other = Redlock::connect(masters.urls()).unwrap();
+    let other = waits_for(&masters).connect().unwrap();
     let lock = redlock.try_lock("invoice:42", TTL).unwrap();
     let error = other.try_lock("invoice:42", TTL).unwrap_err();
     assert!(error.is_contended() && count(&error, NodeOutcome::Held) >= 2, "{error}");
@@ -635,7 +642,8 @@ fn key_is_gone_when_its_time_is_over() {
 /// Whoever asks first, and however: masters that do not answer are the cause, with their answers.
 #[test]
 fn loss_to_silent_masters_names_them_as_the_cause() {
-    let (masters, redlock) = fakes();
+    let masters = FakeMasters::start(3).unwrap();
+    let redlock = all_ready(&waits_for(&masters).node_timeout(Duration::from_millis(200)));
     let notice = Duration::from_millis(1_600);
     let ttl = Duration::from_millis(2_500);
     let lock = redlock.try_lock("report", ttl).unwrap();
@@ -657,7 +665,7 @@ fn loss_to_silent_masters_names_them_as_the_cause() {
 fn locks_are_kept_alive_until_they_are_lost() {
     let (masters, redlock) = fakes();
     let keep = |name: &str| {
-        let lock = redlock.try_lock(name, Duration::from_millis(600)).unwrap();
+        let lock = redlock.try_lock(name, Duration::from_secs(3)).unwrap();
         lock.keep_alive(KeepAlive::default()).unwrap()
     };
     let (kept, lost) = (keep("kept"), keep("lost"));
@@ -777,7 +785,7 @@ fn master_that_forgets_is_in_quarantine() {
         count(&error, NodeOutcome::Quarantined) == 2
     });
     // So it is for a client that did not know the process before.
-    let newcomer = Redlock::connect(masters.urls()).unwrap();
+    let newcomer = waits_for(&masters).connect().unwrap();
     let new = newcomer.try_lock("b", TTL).unwrap_err();
     assert!(new.ready_in().is_some(), "{new}");
     let like = LockError::quarantined_for_test(error.ready_in().unwrap());
@@ -814,7 +822,7 @@ fn late_answers_are_late_and_complete() {
 #[test]
 fn marked_and_healing_clients_are_served() {
     let masters = FakeMasters::start(3).unwrap();
-    let builder = Redlock::builder().nodes(masters.urls()).flush_marker("marker").heal(Heal::On);
+    let builder = waits_for(&masters).flush_marker("marker").heal(Heal::On);
     let redlock = all_ready(&builder);
     let error = redlock.try_lock("a", TTL).unwrap_err();
     assert!(error.is_unavailable() && error.ready_in().is_some(), "{error}");
@@ -835,7 +843,7 @@ fn marked_and_healing_clients_are_served() {
 fn every_form_is_served() {
     for marker in [None, Some("marker")] {
         let masters = FakeMasters::start(3).unwrap();
-        let mut builder = Redlock::builder().nodes(masters.urls()).heal(Heal::On);
+        let mut builder = waits_for(&masters).heal(Heal::On);
         if let Some(marker) = marker {
             masters.iter().for_each(|it| drop(it.query(&[b"SET", marker.as_bytes(), b"0"])));
             builder = builder.flush_marker(marker);
@@ -880,7 +888,7 @@ fn every_form_is_served() {
 fn fenced_locks_have_growing_numbers() {
     for marker in [None, Some("marker")] {
         let masters = FakeMasters::start(3).unwrap();
-        let mut builder = Redlock::builder().nodes(masters.urls());
+        let mut builder = waits_for(&masters);
         if let Some(marker) = marker {
             masters.iter().for_each(|it| drop(it.query(&[b"SET", marker.as_bytes(), b"0"])));
             builder = builder.flush_marker(marker);

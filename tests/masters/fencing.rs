@@ -300,7 +300,7 @@ fn late_write_is_lost_unless_its_successor_has_entered() {
 #[test]
 fn fake_masters_give_numbers_too() {
     let masters = muxlock::testing::FakeMasters::start(3).unwrap();
-    let redlock = Redlock::connect(masters.urls()).unwrap();
+    let redlock = all_ready(&patient(masters.urls()));
     let mut last = number_of(&redlock);
     for _ in 0..20 {
         let number = number_of(&redlock);

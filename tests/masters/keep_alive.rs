@@ -554,7 +554,7 @@ impl From<Error> for Refused {
 fn work_with_a_lock_is_renewed_and_its_lock_is_released() {
     let (masters, redlock) = start(3);
     let other = all_ready(&patient(masters.urls()));
-    let ttl = Duration::from_millis(600);
+    let ttl = Duration::from_secs(2);
     let done = redlock.with_lock(KEY, ttl, PATIENT, |held| -> Result<u32, Failure> {
         within(PATIENT, "it is renewed", || held.renewals() >= 3);
         held.check()?;
@@ -582,7 +582,7 @@ fn work_with_a_lock_is_renewed_and_its_lock_is_released() {
 #[test]
 fn work_whose_lock_is_lost_has_failed() {
     let (masters, redlock) = start(3);
-    let ttl = Duration::from_millis(900);
+    let ttl = Duration::from_secs(2);
     let mut was_checked = false;
     let done = redlock.with_lock(KEY, ttl, PATIENT, |held| -> Result<(), Failure> {
         masters.iter().for_each(|master| master.freeze().unwrap());
