@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muxlock::testing::{Master, Masters, Value};
 use muxlock::{Heal, LockErrorKind, LockParts, Owner, Resource, RestartGuard, VALUE_BYTES_MAX};
-use testbed::{PATIENT, all_ready, patient, pause, soon};
+use testbed::{PATIENT, all_ready, patient, soon};
 
 use crate::family::{ask, nothing_is_left, other, start};
 
@@ -517,9 +517,9 @@ fn value_is_healed_where_both_keys_are_gone() {
 fn kept_lock_is_lost_when_it_is_taken_over() {
     let (masters, redlock) = start(3);
     let other = other(&masters);
-    let lock = redlock.try_lock_as("a", "mine", SHORT).unwrap();
+    let lock = redlock.try_lock_as("a", "mine", 10 * SHORT).unwrap();
     let kept = lock.keep_alive(muxlock::KeepAlive::default()).unwrap();
-    pause(3 * SHORT);
+    soon("it is renewed", || kept.renewals() >= 2);
     assert!(kept.is_valid());
     let taken = other.extend_as("a", "mine", TTL).unwrap();
     soon("its loss is reported", || !kept.is_valid());
