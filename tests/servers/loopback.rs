@@ -600,10 +600,18 @@ fn late_reply_is_not_credited_to_a_later_attempt() {
         let mut replies = Vec::new();
         // The first SET is granted, its release done; the second SET finds a stranger's key. All
         // of it is told only when both attempts have been made.
-        for reply in ["+OK\r\n", ":1\r\n", "$-1\r\n"] {
+        let mut sets = ["+OK\r\n", "$-1\r\n"].into_iter();
+        while sets.len() > 0 {
             let command = peer.read_command()?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            for_script.fetch_add(usize::from(command[0] == b"SET"), Ordering::SeqCst);
-            replies.extend_from_slice(reply.as_bytes());
+            match &command[0][..] {
+                b"SET" => {
+                    for_script.fetch_add(1, Ordering::SeqCst);
+                    replies.extend_from_slice(sets.next().unwrap_or_default().as_bytes());
+                }
+                b"EVAL" | b"EVALSHA" => replies.extend_from_slice(b":1\r\n"),
+                // On a busy machine, its clock may be looked at.
+                _ => replies.extend_from_slice(&peer.normal_reply(&command)),
+            }
         }
         peer.reply(&replies)?;
         peer.serve_normally(None)
