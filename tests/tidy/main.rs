@@ -2,6 +2,11 @@
 
 #![allow(missing_docs)]
 
+mod arrows;
+mod limits;
+mod source;
+mod types;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
