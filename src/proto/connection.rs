@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::{Grant, Push, Reply, ServerError};
+use super::doubt::Doubt;
 use super::fleet::Outgoing;
-use super::lease::Doubt;
 use super::node::{Ability, Debt, Due, Effect, InFlight, Request, State};
 use super::notices::Notice;
 use super::round::{Answer, Kind, Left, Lost};

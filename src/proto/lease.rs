@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::node::Origins;
+use super::doubt::Doubt;
 use crate::fencing::FencingToken;
 use crate::moment::Moment;
 use crate::quorum::{NodeSet, quorum};
@@ -46,31 +46,6 @@ pub struct Lease {
     pub(super) fencing: Option<FencingToken>,
     /// Doubts about nodes, from the engine that let it go.
     pub(super) doubts: Box<[Doubt]>,
-}
-
-/// What the engine that let a lease go knows about a node, and the next engine cannot find out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Doubt {
-    pub(crate) node: usize,
-    /// The connections on which a command that may set the key may still arrive.
-    pub(crate) origins: Origins,
-    /// Whether one SET is all that may still arrive.
-    pub(crate) is_one_set: bool,
-    /// For how long the node's copy must not be counted.
-    pub(crate) uncounted: Duration,
-}
-
-impl Doubt {
-    pub(super) fn says_anything(&self) -> bool {
-        !self.origins.is_empty() || !self.uncounted.is_zero()
-    }
-
-    /// Merges what two engines know about one node.
-    pub(super) fn extend(&mut self, other: Doubt) {
-        let others = (other.origins, other.is_one_set);
-        self.is_one_set = self.origins.add(others, self.is_one_set);
-        self.uncounted = self.uncounted.max(other.uncounted);
-    }
 }
 
 /// A number that no engine has.

@@ -25,6 +25,7 @@
 mod acquire;
 mod command;
 mod connection;
+mod doubt;
 mod extend;
 mod fence;
 mod fifo;
@@ -61,11 +62,11 @@ pub use command::{
     Push, ReleaseWith, Replication, Reply, Section, ServerError, ServerInfo, Sighting, Step, Tell,
     Trial, TrialFirst, Wait,
 };
+pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
 pub(crate) use form::rounds_at_once;
 pub(crate) use keep::Terms;
-pub(crate) use lease::Doubt;
 pub use lease::{Lease, Released};
-pub(crate) use node::{CONNECTIONS_MAX, Origin, Origins, foreign};
+pub(crate) use node::foreign;
 pub use node::{ErrorCounts, NodeState, NodeStatus, Obstacle, Waits};
 pub use notices::Notice;
 pub use operation::OpId;

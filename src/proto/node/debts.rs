@@ -13,7 +13,7 @@ use super::{Effect, Node, State};
 use crate::moment::Moment;
 use crate::proto::OPERATIONS_MAX;
 use crate::proto::command::Reply;
-use crate::proto::lease::Doubt;
+use crate::proto::doubt::{Doubt, Origin, Origins};
 use crate::proto::round::{Claim, Kind};
 use crate::resource::{Form, Resource};
 use crate::token::LockToken;
@@ -32,74 +32,9 @@ const DEBTS_MAX: usize = 8_192;
 /// Debts that are kept in any case: enough for all SETs that may be unanswered when the node
 /// reaches `DEBTS_MAX`. Beyond this, keys are left to expire.
 const DEBTS_KEPT_MAX: usize = 2 * OPERATIONS_MAX;
-/// The most connections that one debt names; the others are treated as unknown.
-pub(crate) const CONNECTIONS_MAX: usize = 4;
 /// The most `CLIENT KILL` commands per connection that are unanswered or were refused. For further
 /// old connections, the release is sent twice instead.
 const KILLS_MAX: usize = 8;
-
-/// A connection as its server knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin {
-    /// The `run_id` of the server's process. The connection ends when the process does.
-    pub(crate) process: Arc<str>,
-    /// The connection's `CLIENT ID`.
-    pub(crate) connection: i64,
-}
-
-/// The connections on which a command that may set the key may still arrive.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Origins {
-    known: Vec<Origin>,
-    /// Whether there is a connection that cannot be identified, and so cannot be killed.
-    has_unknown: bool,
-}
-
-impl Origins {
-    pub(crate) fn insert_unknown(&mut self) {
-        self.has_unknown = true;
-    }
-
-    pub(crate) fn insert(&mut self, origin: Origin) {
-        if self.known.contains(&origin) {
-            return;
-        }
-        match self.known.len() < CONNECTIONS_MAX {
-            true => self.known.push(origin),
-            false => self.insert_unknown(),
-        }
-    }
-
-    /// Adds other connections. Each of the two sets comes with a flag: all it may bring is one SET.
-    /// Returns the flag for the union.
-    pub(crate) fn add(&mut self, (others, is_one_set): (Origins, bool), was_one_set: bool) -> bool {
-        let is_one_set = match (self.is_empty(), others.is_empty()) {
-            (true, _) => is_one_set,
-            (_, true) => was_one_set,
-            // The same connections, reported twice.
-            _ => *self == others && is_one_set && was_one_set,
-        };
-        self.extend(others);
-        is_one_set
-    }
-
-    fn extend(&mut self, others: Origins) {
-        self.has_unknown |= others.has_unknown;
-        others.known.into_iter().for_each(|origin| self.insert(origin));
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.known.is_empty() && !self.has_unknown
-    }
-
-    pub(crate) fn has_unknown(&self) -> bool {
-        self.has_unknown
-    }
-
-    pub(crate) fn known(&self) -> &[Origin] {
-        &self.known
-    }
-}
 
 /// A debt: what is owed for one token on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -947,6 +882,7 @@ mod tests {
 #[cfg(test)]
 mod bounds {
     use super::*;
+    use crate::proto::doubt::CONNECTIONS_MAX;
 
     const NOW: Moment = Moment::from_nanos(1_000);
     const SOON: Moment = Moment::from_nanos(2_000);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clock::ServerClock;
 use debts::Debts;
-pub(crate) use debts::{CONNECTIONS_MAX, Debt, Due, Kills, Origin, Origins};
+pub(crate) use debts::{Debt, Due, Kills};
 pub use errors::ErrorCounts;
 pub(crate) use errors::foreign;
 pub(super) use errors::is_forbidden;
