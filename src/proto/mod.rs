@@ -44,6 +44,7 @@ mod round;
 mod rounds;
 mod row;
 mod stand;
+mod terms;
 mod timer;
 mod trial;
 mod visit;
@@ -64,12 +65,12 @@ pub use command::{
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
 pub(crate) use form::rounds_at_once;
-pub(crate) use keep::Terms;
 pub use lease::{Lease, Released};
 pub(crate) use node::foreign;
 pub use node::{ErrorCounts, NodeState, NodeStatus, Obstacle, Waits};
 pub use notices::Notice;
 pub use operation::OpId;
+pub(crate) use terms::Terms;
 
 use crate::config::Config;
 use crate::error::{LockError, LockErrorKind};

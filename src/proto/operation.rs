@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use slab::Slab;
 
-use super::keep::Keep;
+use super::terms::Keep;
 use super::timer::Timers;
 use super::{Patience, ROUNDS_USUAL, Ttl};
 use crate::error::{LockError, LockErrorKind};
