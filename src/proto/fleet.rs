@@ -8,11 +8,12 @@ use super::command::{ReleaseWith, Step as Stride, Tell, Trial};
 use super::gate;
 use super::lease::Lease;
 use super::node::{
-    Ability, Debt, Effect, InFlight, Kills, Node, NodeStatus, Obstacle, Process, Request,
-    SILENCE_MAX, State, Step, Waits, is_forbidden,
+    Ability, Debt, Effect, InFlight, Kills, Node, NodeStatus, Process, Request, SILENCE_MAX, State,
+    Step, is_forbidden,
 };
 use super::notices::{Notice, Notices};
 use super::round::{Claim, Kind};
+use super::status::{Obstacle, Waits};
 use super::trial::Trials;
 use super::{NodeSet, ROUNDS_USUAL};
 use crate::config::Config;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use super::node::Obstacle;
+use super::status::Obstacle;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause};
 

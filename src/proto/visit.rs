@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 
 use super::command::Step;
 use super::fleet::Outgoing;
-use super::node::Waits;
 use super::operation::{Last, OpId, Progress, Task};
 use super::row::Rows;
 use super::stand::{CROWD_FOR, TURN_MAX, Turn};
+use super::status::Waits;
 use super::timer::between;
 use super::{Engine, Patience};
 use crate::config::Waiting;

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use super::command::{Channel, Command, Reply, ServerError, Step, Tell, Wait};
 use super::fleet::Outgoing;
-use super::node::{Ability, Effect, Obstacle, Request, Waits, is_forbidden};
+use super::node::{Ability, Effect, Request, is_forbidden};
 use super::notices::Notice;
 use super::operation::{OpId, Progress};
 use super::queue::Bar;
 use super::stand::{CROWD_FOR, PLACE_NONE, Stand, TURN_MAX, Turn, stagger};
+use super::status::{Obstacle, Waits};
 use super::{Action, Engine, NodeSet};
 use crate::config::Waiting;
 use crate::moment::Moment;

@@ -33,11 +33,11 @@ use sighting::Sightings;
 use suspicion::Suspicion;
 pub(crate) use waits::Ability;
 use waits::Waitable;
-pub use waits::{Obstacle, Waits};
 
 use super::command::{ReleaseWith, Reply, ServerError};
 use super::notices::Notice;
 use super::round::Vote;
+use super::status::{Obstacle, Waits};
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
 use crate::outcome::{
