@@ -1,6 +1,8 @@
 //! Acquisition: rounds of SET until a quorum grants, or the time to wait is over.
 
-use super::operation::{Failure, Last, OpId, Progress, Task};
+use super::failure::Failure;
+use super::op_id::OpId;
+use super::operation::{Last, Progress, Task};
 use super::release::Held;
 use super::round::{Claim, Kind};
 use super::timer::between;

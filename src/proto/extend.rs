@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::operation::{Failure, OpId, Progress, Task};
+use super::failure::Failure;
+use super::op_id::OpId;
+use super::operation::{Progress, Task};
 use super::round::{Claim, Kind};
 use super::{Engine, Lease};
 use crate::config::Heal;

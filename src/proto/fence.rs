@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::command::{Command, Counter, Grant, Reply};
 use super::node::State;
 use super::notices::Notice;
-use super::operation::OpId;
+use super::op_id::OpId;
 use super::round::{Claim, Kind, Lost};
 use super::{Engine, NodeSet, Patience};
 use crate::error::LockError;

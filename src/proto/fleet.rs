@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::command::{ReleaseWith, Step as Stride, Tell, Trial};
 use super::gate;
 use super::lease::Lease;
+use super::limits::ROUNDS_USUAL;
 use super::node::{
     Ability, Debt, Effect, InFlight, Kills, Node, NodeStatus, Process, Request, SILENCE_MAX, State,
     Step, is_forbidden,
@@ -15,11 +16,10 @@ use super::notices::{Notice, Notices};
 use super::round::{Claim, Kind};
 use super::status::{Obstacle, Waits};
 use super::trial::Trials;
-use super::{NodeSet, ROUNDS_USUAL};
 use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
-use crate::quorum::NODES_MAX;
+use crate::quorum::{NODES_MAX, NodeSet};
 use crate::resource::Resource;
 use crate::token::LockToken;
 use crate::validity::Ttl;

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use super::operation::{Failure, Task};
+use super::failure::Failure;
+use super::operation::Task;
 use super::round::{Claim, Kind};
 use super::{Engine, Lease, Patience};
 use crate::error::LockError;

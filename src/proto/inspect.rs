@@ -1,9 +1,11 @@
 //! Inspection: who holds a resource, without taking it. It waits for every node, not for a quorum.
 
+use super::Engine;
+use super::limits::OPERATIONS_MAX;
 use super::node::State;
+use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::round::{Claim, Kind, Lost};
-use super::{Engine, OPERATIONS_MAX, OpId, Ttl};
 use crate::error::{LockError, LockErrorKind};
 use crate::inspection::{Inspection, NodeInspection, Said};
 use crate::moment::Moment;
@@ -11,6 +13,7 @@ use crate::outcome::{NodeOutcome, Unfit};
 use crate::quorum::NodeSet;
 use crate::resource::Resource;
 use crate::token::LockToken;
+use crate::validity::Ttl;
 
 impl Engine {
     /// Starts to ask all nodes who holds the resource. It ends as

@@ -1,6 +1,8 @@
 //! Keeping locks: the engine renews them until they are stopped or lost (R31).
 
-use super::operation::{Failure, OpId, Progress, Task};
+use super::failure::Failure;
+use super::op_id::OpId;
+use super::operation::{Progress, Task};
 use super::terms::{Keep, Terms};
 use super::{Done, Engine, Lease};
 use crate::error::LockError;

@@ -27,6 +27,7 @@ mod command;
 mod connection;
 mod doubt;
 mod extend;
+mod failure;
 mod fence;
 mod fifo;
 mod fleet;
@@ -35,14 +36,18 @@ mod gate;
 mod inspect;
 mod keep;
 mod lease;
+mod limits;
 mod node;
 mod notices;
+mod op_id;
 mod operation;
+mod patience;
 mod queue;
 mod release;
 mod round;
 mod rounds;
 mod row;
+mod smooth;
 mod stand;
 mod status;
 mod terms;
@@ -67,10 +72,12 @@ pub use command::{
 pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
 pub(crate) use form::rounds_at_once;
 pub use lease::{Lease, Released};
+pub use limits::OPERATIONS_MAX;
 pub(crate) use node::foreign;
 pub use node::{ErrorCounts, NodeState, NodeStatus};
 pub use notices::Notice;
-pub use operation::OpId;
+pub use op_id::OpId;
+pub use patience::Patience;
 pub use status::{Obstacle, Waits};
 pub(crate) use terms::Terms;
 
@@ -82,20 +89,18 @@ use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport, Phase};
 use crate::quorum::Verdict;
 use crate::times::Times;
+use failure::Failure;
 use fence::Fences;
 use fleet::{Fleet, Outgoing};
 use form::Forms;
 use node::{Node, Request, Route, State};
-use operation::{Failure, Operations, Progress, Task};
+use operation::{Operations, Progress, Task};
 use queue::Queues;
 use round::Kind;
 use rounds::Rounds;
 use stand::Stands;
 use visit::Visits;
 
-/// Initial capacity: a client with fewer open rounds than this allocates nothing. Rounds that a
-/// slow node has not answered count as open.
-const ROUNDS_USUAL: usize = 256;
 /// From 10 ms up, rounding a timeout by a millisecond does not matter.
 const PRECISE_MAX: Duration = Duration::from_millis(10);
 /// Most timeouts and losses handled in one call, all nodes together. The rest is due immediately,
@@ -106,28 +111,6 @@ const WORK_PER_TURN_MAX: usize = 512;
 const REPLIES_PER_TURN_MAX: usize = 3_072;
 /// Every node gets at least this many per call.
 const SHARE_MIN: usize = 8;
-/// The most operations that may be in flight at once.
-pub const OPERATIONS_MAX: usize = 131_072;
-
-/// How long an acquisition keeps trying.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// Exactly one round; for a slot, one for each that is tried, eight at most.
-    OneRound,
-    /// Rounds with random delays between them, until this moment.
-    Until(Moment),
-}
-
-impl Patience {
-    /// For a caller that waits so long. No wait is one round.
-    pub(crate) fn of_wait(now: Moment, wait: Duration) -> Patience {
-        match wait {
-            Duration::ZERO => Patience::OneRound,
-            _ => Patience::Until(now.after(wait)),
-        }
-    }
-}
-
 /// The result of an operation. An operation of a kind that you do not start has no result.
 #[must_use = "a lease that is dropped is not released; it only expires"]
 #[derive(Debug)]
@@ -979,12 +962,6 @@ impl Engine {
         let votes = self.nodes.iter().zip(self.rounds.votes(round));
         votes.map(|(node, vote)| node.report(self.last_now, vote)).collect()
     }
-}
-
-/// The usual smoothing of round trips (RFC 6298, section 2): new = old + (sample - old) / 8. The
-/// first sample is taken whole.
-fn smooth(average: &mut Option<u64>, sample: u64) {
-    *average = Some(average.map_or(sample, |old| old - old / 8 + sample / 8));
 }
 
 impl std::fmt::Debug for Engine {

@@ -6,43 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use slab::Slab;
 
+use super::failure::Failure;
+use super::limits::ROUNDS_USUAL;
+use super::op_id::OpId;
+use super::patience::Patience;
 use super::terms::Keep;
 use super::timer::Timers;
-use super::{Patience, ROUNDS_USUAL, Ttl};
-use crate::error::{LockError, LockErrorKind};
+use crate::error::LockError;
 use crate::fencing::Fencing;
 use crate::inspection::Said;
 use crate::keep_alive::LossCause;
 use crate::moment::Moment;
 use crate::resource::Resource;
-
-/// Identifies an operation in flight. An engine ignores the ids of other engines and of past
-/// operations; it does not use an id again within 2^32 operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OpId {
-    pub(super) slot: u32,
-    pub(super) generation: u32,
-    /// The number of the engine, unique in this process.
-    pub(super) instance: u64,
-}
-
-impl OpId {
-    /// An id that no engine uses.
-    pub(crate) const NONE: OpId = OpId { slot: 0, generation: 0, instance: u64::MAX };
-
-    /// Its place among the operations in flight of its engine, less than
-    /// [`OPERATIONS_MAX`](super::OPERATIONS_MAX): for data of your own in a `Vec`. The place is
-    /// used again after the result was taken, or the operation was cancelled. If you take several
-    /// results at once, look up the data of all before you start another operation.
-    pub fn index(self) -> usize {
-        self.slot as usize
-    }
-
-    /// Grows with each operation of an engine, until it starts again after 2^32 of them.
-    pub(crate) fn number(self) -> u32 {
-        self.generation
-    }
-}
+use crate::validity::Ttl;
 
 /// How many engines this process has made.
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
@@ -82,41 +58,6 @@ pub(super) struct Last {
     pub(super) key: Resource,
     /// What the nodes said last, once the acquisition has failed without a round of its own.
     pub(super) report: Option<LockError>,
-}
-
-/// Why an operation did not succeed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failure {
-    Contended,
-    Unavailable,
-    Expired,
-    /// The patience ended before enough nodes had answered.
-    TimedOut,
-    NoEntropy,
-}
-
-impl Failure {
-    /// The one that this error tells of.
-    pub(super) fn of(error: &LockError) -> Failure {
-        match error.kind() {
-            LockErrorKind::Unavailable => Failure::Unavailable,
-            LockErrorKind::Expired => Failure::Expired,
-            LockErrorKind::TimedOut => Failure::TimedOut,
-            _ => Failure::Contended,
-        }
-    }
-}
-
-impl From<Failure> for LockErrorKind {
-    fn from(failure: Failure) -> LockErrorKind {
-        match failure {
-            Failure::Contended => LockErrorKind::Contended,
-            Failure::Unavailable => LockErrorKind::Unavailable,
-            Failure::Expired => LockErrorKind::Expired,
-            Failure::TimedOut => LockErrorKind::TimedOut,
-            Failure::NoEntropy => LockErrorKind::NoEntropy,
-        }
-    }
 }
 
 // Each operation is moved several times, so its size matters.

@@ -12,7 +12,9 @@ use std::mem;
 use std::time::Duration;
 
 use super::Engine;
-use super::operation::{Failure, Last, OpId, Progress, Task};
+use super::failure::Failure;
+use super::op_id::OpId;
+use super::operation::{Last, Progress, Task};
 use super::row::Row;
 use super::stand::TURN_MAX;
 use crate::error::LockError;

@@ -3,7 +3,8 @@
 use super::command::Tell;
 use super::lease::NO_ENGINE;
 use super::node::State;
-use super::operation::{OpId, Progress, Task};
+use super::op_id::OpId;
+use super::operation::{Progress, Task};
 use super::round::{Claim, Kind, Lost};
 use super::waiting::Hand;
 use super::{Engine, Lease, NodeSet, Outgoing, Released};

@@ -7,9 +7,10 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::command::Grant;
-use super::operation::Failure;
+use super::failure::Failure;
+use super::limits::ROUNDS_USUAL;
 use super::round::{Claim, Kind, Round, Vote};
-use super::{ROUNDS_USUAL, smooth};
+use super::smooth::smooth;
 use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::OpId;
+use super::op_id::OpId;
 use crate::moment::Moment;
 
 /// Stale entries are tolerated up to this number.

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 
 use super::command::Step;
 use super::fleet::Outgoing;
-use super::operation::{Last, OpId, Progress, Task};
+use super::op_id::OpId;
+use super::operation::{Last, Progress, Task};
 use super::row::Rows;
 use super::stand::{CROWD_FOR, TURN_MAX, Turn};
 use super::status::Waits;

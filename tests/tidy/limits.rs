@@ -93,7 +93,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "files of proto in circles",
         count: |it| it.files_in_circles(is_in_proto),
-        limit: 3,
+        limit: 0,
         goal: 0,
         advice: CIRCLES,
     },
@@ -121,7 +121,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "hundreds of lines of code, without cli, testing and tests",
         count: |it| Count { figure: it.lines_of_code.div_ceil(100), found: Vec::new() },
-        limit: 222,
+        limit: 223,
         goal: 185,
         advice: "say it once: look for what is written twice, and for what has no user",
     },

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use super::{Effect, Node, State};
 use crate::moment::Moment;
-use crate::proto::OPERATIONS_MAX;
 use crate::proto::command::Reply;
 use crate::proto::doubt::{Doubt, Origin, Origins};
+use crate::proto::limits::OPERATIONS_MAX;
 use crate::proto::round::{Claim, Kind};
 use crate::resource::{Form, Resource};
 use crate::token::LockToken;

@@ -9,8 +9,9 @@ use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::command::ReleaseWith;
 use crate::proto::fifo::Fifo;
+use crate::proto::limits::ROUNDS_USUAL;
 use crate::proto::round::{Lost, Vote};
-use crate::proto::{ROUNDS_USUAL, smooth};
+use crate::proto::smooth::smooth;
 
 /// A node with this many commands past their timeout is overloaded: it gets no new SET or extension
 /// until none is late (R18).
