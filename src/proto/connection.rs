@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::command::{Grant, Push, Reply, ServerError};
 use super::doubt::Doubt;
-use super::fleet::Outgoing;
-use super::node::{Ability, Debt, Due, Effect, InFlight, Request, State};
+use super::node::{Debt, Due, Effect, State};
 use super::notices::Notice;
+use super::outgoing::Outgoing;
+use super::request::{Ability, InFlight, Request};
 use super::round::{Answer, Kind, Left, Lost};
 use super::{Engine, NodeSet};
 use crate::inspection::Said;

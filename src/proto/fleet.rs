@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::command::{ReleaseWith, Step as Stride, Tell, Trial};
+use super::command::{ReleaseWith, Trial};
 use super::gate;
 use super::lease::Lease;
 use super::limits::ROUNDS_USUAL;
 use super::node::{
-    Ability, Debt, Effect, InFlight, Kills, Node, NodeStatus, Process, Request, SILENCE_MAX, State,
-    Step, is_forbidden,
+    Debt, Effect, Kills, Node, NodeStatus, Process, SILENCE_MAX, State, is_forbidden,
 };
 use super::notices::{Notice, Notices};
+use super::outgoing::Outgoing;
+use super::request::{InFlight, Request};
 use super::round::{Claim, Kind};
 use super::status::{Obstacle, Waits};
 use super::trial::Trials;
@@ -28,33 +29,6 @@ use crate::validity::Ttl;
 const NEAR_SLACK_NANOS: u64 = 1_000_000;
 /// The most departed processes that are remembered by name.
 const DEPARTED_MAX: usize = 64;
-
-/// What is to be sent, or done with a connection.
-pub(super) enum Outgoing {
-    Connect(usize),
-    /// A second connection, to see whether the server answers there.
-    Beside(usize),
-    Close(usize),
-    Handshake(usize, Step),
-    Kill(usize, i64),
-    Probe(usize, ReleaseWith),
-    /// That this client has seen the node's promoted server.
-    Sight(usize),
-    Time(NodeSet),
-    Role(NodeSet),
-    Round(NodeSet, usize),
-    Raise(NodeSet, usize),
-    Able(usize, Ability),
-    /// The release of this round at a gate, and what becomes of the queue.
-    HandOn(usize, usize, Tell),
-    /// For the stand with this number.
-    QueueUp(usize, u32),
-    /// The key of this stand, for one of its watches.
-    Watch(usize, u32, u32),
-    TimeToLive(usize, u32, u32),
-    /// For a place that is left, by its number.
-    StepOut(usize, u32, Stride),
-}
 
 /// Processes that have left a node's address. Each is kept while a vote that it gave there may
 /// count, because it may reappear at another node's address.

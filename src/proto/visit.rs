@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 
 use super::command::Step;
-use super::fleet::Outgoing;
 use super::op_id::OpId;
 use super::operation::{Last, Progress, Task};
+use super::outgoing::Outgoing;
 use super::row::Rows;
 use super::stand::{CROWD_FOR, TURN_MAX, Turn};
 use super::status::Waits;

@@ -8,12 +8,13 @@
 use std::time::Duration;
 
 use super::command::{Channel, Command, Reply, ServerError, Step, Tell, Wait};
-use super::fleet::Outgoing;
-use super::node::{Ability, Effect, Request, is_forbidden};
+use super::node::{Effect, is_forbidden};
 use super::notices::Notice;
 use super::op_id::OpId;
 use super::operation::Progress;
+use super::outgoing::Outgoing;
 use super::queue::Bar;
+use super::request::{Ability, Request};
 use super::stand::{CROWD_FOR, PLACE_NONE, Stand, TURN_MAX, Turn, stagger};
 use super::status::{Obstacle, Waits};
 use super::{Action, Engine, NodeSet};

@@ -3,26 +3,10 @@
 use super::{Effect, Node, is_forbidden};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ServerCommand, ServerErrorKind, Unfit};
-use crate::proto::command::Trial;
 use crate::proto::command::{
-    Command, Credentials, ReleaseWith, Reply, Section, ServerError, ServerInfo,
+    Command, Credentials, ReleaseWith, Reply, Section, ServerError, ServerInfo, Trial,
 };
-
-/// A step of the handshake. All of them are sent at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    Authenticate,
-    Select,
-    SetName,
-    ClientId,
-    Info(Section),
-    Time,
-    /// Whether a client saw the server after a promotion. What its answer is compared with was
-    /// told by the steps before.
-    Sighting,
-    /// The last step: when it is answered, all are.
-    Probe,
-}
+use crate::proto::request::Step;
 
 /// The steps that every connection takes, in order.
 const COMMON: [Step; 7] = [

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Ability, Node, State, Step};
+use super::{Node, State};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
-use crate::proto::command::ReleaseWith;
 use crate::proto::fifo::Fifo;
 use crate::proto::limits::ROUNDS_USUAL;
+use crate::proto::request::{InFlight, Request};
 use crate::proto::round::{Lost, Vote};
 use crate::proto::smooth::smooth;
 
@@ -29,69 +29,6 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// A machine with much to do answers late many times, and clients that think a near master far
 /// stand in different queues.
 const LATENCY_SAMPLES_MIN: u32 = 16;
-
-/// What a reply answers.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Request {
-    Handshake(Step),
-    Round(usize),
-    /// The same, with a trial of the commands of this kind of lock before it.
-    Trialled(usize),
-    /// A fenced round's raise.
-    Raise(usize),
-    Time,
-    /// Whether the server is still a master, and of which history.
-    Role,
-    /// Whether this user may run the native release command.
-    Probe(ReleaseWith),
-    /// That this client has seen the promoted server (R33).
-    Sight,
-    /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
-    Kill(i64),
-    /// Whether clients can wait on this connection.
-    Able(Ability),
-    /// The release of this round at a gate.
-    HandOn(usize),
-    /// A place in the queue, for the stand with this number.
-    QueueUp(u32),
-    /// That the next key is watched.
-    Cached,
-    /// How long a stand's key lives, for one of its watches.
-    TimeToLive {
-        stand: u32,
-        watch: u32,
-    },
-    StepOut,
-}
-
-// Each command to each node is one.
-const _: () = assert!(size_of::<Request>() <= 16);
-
-impl Request {
-    /// The round whose command it is.
-    fn round(self) -> Option<usize> {
-        match self {
-            Request::Round(round) | Request::Trialled(round) => Some(round),
-            _ => None,
-        }
-    }
-
-    /// The round that loses it with the connection, and what it loses.
-    fn lost(self) -> Option<(usize, Lost)> {
-        match self {
-            Request::Round(round) | Request::Trialled(round) => Some((round, Lost::Sent)),
-            Request::HandOn(round) => Some((round, Lost::Sent)),
-            Request::Raise(round) => Some((round, Lost::Raise)),
-            _ => None,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct InFlight {
-    pub(crate) request: Request,
-    pub(crate) sent_at: Moment,
-}
 
 pub(super) struct Pipeline {
     /// Commands handed out and not answered, oldest first.

@@ -7,19 +7,11 @@
 use super::errors::passes;
 use super::{Effect, Node};
 use crate::proto::command::{Channel, Command, Reply, Wait};
+use crate::proto::request::Ability;
 use crate::proto::status::{Obstacle, Waits};
 
 /// After so many connections in a row that ended while the node was asked, it is not asked again.
 const LOST_ASKING_MAX: u32 = 2;
-
-/// A question of W4.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ability {
-    Hello,
-    Track,
-    Subscribe,
-    Publish,
-}
 
 impl Ability {
     /// What is asked once the server speaks RESP3. Before that, `SUBSCRIBE` would end the

@@ -1,0 +1,93 @@
+//! What was sent to a node, and what its reply answers.
+
+use super::command::{ReleaseWith, Section};
+use super::round::Lost;
+use crate::moment::Moment;
+
+/// What a reply answers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Request {
+    Handshake(Step),
+    Round(usize),
+    /// The same, with a trial of the commands of this kind of lock before it.
+    Trialled(usize),
+    /// A fenced round's raise.
+    Raise(usize),
+    Time,
+    /// Whether the server is still a master, and of which history.
+    Role,
+    /// Whether this user may run the native release command.
+    Probe(ReleaseWith),
+    /// That this client has seen the promoted server (R33).
+    Sight,
+    /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
+    Kill(i64),
+    /// Whether clients can wait on this connection.
+    Able(Ability),
+    /// The release of this round at a gate.
+    HandOn(usize),
+    /// A place in the queue, for the stand with this number.
+    QueueUp(u32),
+    /// That the next key is watched.
+    Cached,
+    /// How long a stand's key lives, for one of its watches.
+    TimeToLive {
+        stand: u32,
+        watch: u32,
+    },
+    StepOut,
+}
+
+// Each command to each node is one.
+const _: () = assert!(size_of::<Request>() <= 16);
+
+impl Request {
+    /// The round whose command it is.
+    pub(super) fn round(self) -> Option<usize> {
+        match self {
+            Request::Round(round) | Request::Trialled(round) => Some(round),
+            _ => None,
+        }
+    }
+
+    /// The round that loses it with the connection, and what it loses.
+    pub(super) fn lost(self) -> Option<(usize, Lost)> {
+        match self {
+            Request::Round(round) | Request::Trialled(round) => Some((round, Lost::Sent)),
+            Request::HandOn(round) => Some((round, Lost::Sent)),
+            Request::Raise(round) => Some((round, Lost::Raise)),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InFlight {
+    pub(crate) request: Request,
+    pub(crate) sent_at: Moment,
+}
+
+/// A step of the handshake. All of them are sent at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Authenticate,
+    Select,
+    SetName,
+    ClientId,
+    Info(Section),
+    Time,
+    /// Whether a client saw the server after a promotion. What its answer is compared with was
+    /// told by the steps before.
+    Sighting,
+    /// The last step: when it is answered, all are.
+    Probe,
+}
+
+/// A question of W4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ability {
+    Hello,
+    Track,
+    Subscribe,
+    Publish,
+}
