@@ -6,7 +6,7 @@ use super::operation::{Last, Progress, Task};
 use super::release::Held;
 use super::round::{Claim, Kind};
 use super::timer::between;
-use super::waiting::Hand;
+use super::wait::Hand;
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::config::is_sighting_key;
 use crate::error::{LockError, LockErrorKind, Reserved};

@@ -5,7 +5,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::command::{ReleaseWith, Trial};
-use super::gate;
 use super::lease::Lease;
 use super::limits::ROUNDS_USUAL;
 use super::node::{
@@ -17,6 +16,7 @@ use super::request::{InFlight, Request};
 use super::round::{Claim, Kind};
 use super::status::{Obstacle, Waits};
 use super::trial::Trials;
+use super::wait::score;
 use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
@@ -436,7 +436,7 @@ impl Fleet {
     pub(super) fn gate_order(&self, key: &Resource) -> Vec<usize> {
         let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
         nodes.sort_by_cached_key(|node| {
-            std::cmp::Reverse(gate::score(self.nodes[*node].gate_name(), key.as_bytes()))
+            std::cmp::Reverse(score(self.nodes[*node].gate_name(), key.as_bytes()))
         });
         nodes
     }
@@ -467,8 +467,8 @@ impl Fleet {
         key: &Resource,
         is_candidate: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        let score = |node: &usize| gate::score(self.nodes[*node].gate_name(), key.as_bytes());
-        (0..self.nodes.len()).filter(|node| is_candidate(*node)).rev().max_by_key(score)
+        let score_of = |node: &usize| score(self.nodes[*node].gate_name(), key.as_bytes());
+        (0..self.nodes.len()).filter(|node| is_candidate(*node)).rev().max_by_key(score_of)
     }
 
     /// The node that others most likely see as the gate. What is a candidate here need not be one

@@ -7,7 +7,7 @@ use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::outgoing::Outgoing;
 use super::round::{Claim, Kind, Lost};
-use super::waiting::Hand;
+use super::wait::Hand;
 use super::{Engine, Lease, NodeSet, Released};
 use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};

@@ -65,7 +65,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "files outside of waiting that name it",
         count: |it| it.files_that_name(&WAITING),
-        limit: 18,
+        limit: 17,
         goal: 10,
         advice: NAMED,
     },
@@ -79,7 +79,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "files outside of debts that name them",
         count: |it| it.files_that_name(&DEBTS),
-        limit: 14,
+        limit: 17,
         goal: 8,
         advice: NAMED,
     },
@@ -121,7 +121,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "hundreds of lines of code, without cli, testing and tests",
         count: |it| Count { figure: it.lines_of_code.div_ceil(100), found: Vec::new() },
-        limit: 223,
+        limit: 224,
         goal: 185,
         advice: "say it once: look for what is written twice, and for what has no user",
     },
@@ -140,16 +140,7 @@ struct Subject {
 }
 
 const WAITING: Subject = Subject {
-    own: &[
-        "proto/waiting.rs",
-        "proto/stand.rs",
-        "proto/queue.rs",
-        "proto/gate.rs",
-        "proto/visit.rs",
-        "proto/row.rs",
-        "proto/node/waits.rs",
-        "resp/wait.rs",
-    ],
+    own: &["proto/wait/", "proto/node/waits.rs", "proto/status.rs", "resp/wait.rs"],
     names: &[
         "stand",
         "stands",
@@ -202,7 +193,7 @@ const FLUSH_MARKER: Subject = Subject { own: &[], names: &["marker", "Flushed"] 
 /// The parts of `proto`, by the beginnings of their paths. What is in none is the engine, or
 /// a message that all may use.
 const PARTS: [(&str, &[&str]); 4] = [
-    ("wait", WAITING.own),
+    ("wait", &["proto/wait/", "proto/node/waits.rs"]),
     ("voting", &["proto/round.rs", "proto/rounds.rs", "proto/fence.rs"]),
     ("nodes", &["proto/fleet.rs", "proto/node/"]),
     ("cleanup", DEBTS.own),

@@ -11,14 +11,14 @@ use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::mem;
 use std::time::Duration;
 
-use super::Engine;
-use super::failure::Failure;
-use super::op_id::OpId;
-use super::operation::{Last, Progress, Task};
+use super::entry::TURN_MAX;
 use super::row::Row;
-use super::stand::TURN_MAX;
 use crate::error::LockError;
 use crate::moment::Moment;
+use crate::proto::Engine;
+use crate::proto::failure::Failure;
+use crate::proto::op_id::OpId;
+use crate::proto::operation::{Last, Progress, Task};
 use crate::quorum::NodeSet;
 use crate::resource::Resource;
 use crate::token::LockToken;
@@ -30,7 +30,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Clients that stand in no queue are believed to want a lock for so long after one had it.
 const STRANGERS_FOR: Duration = Duration::from_secs(1);
 
-pub(super) struct Queues {
+pub(in crate::proto) struct Queues {
     by_key: HashMap<Resource, Queue, Keyed>,
     /// The number of queues that triggers the next removal.
     tidy_at: usize,
@@ -78,16 +78,16 @@ pub(super) enum Bar {
 }
 
 impl Queues {
-    pub(super) fn new(key: u64) -> Queues {
+    pub(in crate::proto) fn new(key: u64) -> Queues {
         Queues { by_key: HashMap::with_hasher(Keyed(key)), tidy_at: QUEUES_TIDY }
     }
 
-    pub(super) fn has_any(&self) -> bool {
+    pub(in crate::proto) fn has_any(&self) -> bool {
         !self.by_key.is_empty()
     }
 
     /// How many acquisitions the queues list. Those that have ended count until they are removed.
-    pub(super) fn waiting(&self) -> usize {
+    pub(in crate::proto) fn waiting(&self) -> usize {
         let waiting = |queue: &Queue| usize::from(queue.first.is_some()) + queue.others.len();
         self.by_key.values().map(waiting).sum()
     }
@@ -122,7 +122,12 @@ impl Queues {
     }
 
     /// A lock was extended: no acquisition needs to ask before the new deadline.
-    pub(super) fn hold_longer(&mut self, key: &Resource, token: LockToken, deadline: Moment) {
+    pub(in crate::proto) fn hold_longer(
+        &mut self,
+        key: &Resource,
+        token: LockToken,
+        deadline: Moment,
+    ) {
         let queue = self.by_key.get_mut(key);
         if let Some((holder, until)) = queue.and_then(|queue| queue.holder.as_mut()) {
             if *holder == token {
@@ -137,14 +142,14 @@ impl Queues {
     }
 
     /// A round of the acquisition that asks has failed, and another follows.
-    pub(super) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
+    pub(in crate::proto) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.report = Some(report);
         }
     }
 
     /// What the nodes have said to this queue in the last whole round.
-    pub(super) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
+    pub(in crate::proto) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
         self.by_key.get(key)?.report.as_ref()
     }
 }
@@ -217,7 +222,7 @@ impl Queues {
         self.drop_idle(now, key);
     }
 
-    pub(super) fn first_of(&self, key: &Resource) -> Option<OpId> {
+    pub(in crate::proto) fn first_of(&self, key: &Resource) -> Option<OpId> {
         self.by_key.get(key)?.first
     }
 
@@ -226,12 +231,17 @@ impl Queues {
         self.by_key.get(key).map_or(0, |queue| queue.others.len())
     }
 
-    pub(super) fn holder_of(&self, key: &Resource) -> Option<LockToken> {
+    pub(in crate::proto) fn holder_of(&self, key: &Resource) -> Option<LockToken> {
         self.by_key.get(key)?.holder.map(|(holder, _)| holder)
     }
 
     /// The lock is given up. Returns whether strangers are believed to want it.
-    pub(super) fn note_given_up(&mut self, now: Moment, key: &Resource, token: LockToken) -> bool {
+    pub(in crate::proto) fn note_given_up(
+        &mut self,
+        now: Moment,
+        key: &Resource,
+        token: LockToken,
+    ) -> bool {
         let Some(queue) = self.by_key.get_mut(key) else {
             return false;
         };
@@ -241,7 +251,7 @@ impl Queues {
     }
 
     /// The line leaves the lock to others until then.
-    pub(super) fn yield_until(&mut self, key: &Resource, until: Moment) {
+    pub(in crate::proto) fn yield_until(&mut self, key: &Resource, until: Moment) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.yields = Some(until);
         }
@@ -314,7 +324,7 @@ impl BuildHasher for Keyed {
 
 impl Engine {
     /// A new acquisition joins the queue for its key. Returns whether it may start now.
-    pub(super) fn join_line(
+    pub(in crate::proto) fn join_line(
         &mut self,
         now: Moment,
         op: usize,
@@ -359,7 +369,7 @@ impl Engine {
 
     /// Others wait on the masters, and an acquisition that tried at once would always come before
     /// those that are told (W7).
-    fn join_crowd(&mut self, now: Moment, op: usize, key: &Resource) {
+    pub(super) fn join_crowd(&mut self, now: Moment, op: usize, key: &Resource) {
         if let Task::Acquire { last, .. } = &mut self.operations[op].task {
             *last = Some(Box::new(Last { key: key.clone(), report: None }));
         }
@@ -368,7 +378,12 @@ impl Engine {
 
     /// The first in the queue is due to start. If the lock was extended meanwhile, it waits longer;
     /// returns whether it does.
-    pub(super) fn waits_longer(&mut self, now: Moment, op: usize, give_up_at: Moment) -> bool {
+    pub(in crate::proto) fn waits_longer(
+        &mut self,
+        now: Moment,
+        op: usize,
+        give_up_at: Moment,
+    ) -> bool {
         let Task::Acquire { last: Some(last), .. } = &self.operations[op].task else {
             return false;
         };
@@ -382,7 +397,7 @@ impl Engine {
 
     /// The acquisition has ended. The next one waits until the lock that was taken has expired, or
     /// starts if none was taken.
-    pub(super) fn leave_line(
+    pub(in crate::proto) fn leave_line(
         &mut self,
         now: Moment,
         op: usize,
@@ -431,7 +446,7 @@ impl Engine {
 
     /// Promotes the next waiter if there is no first. It inherits the place of the one before it;
     /// if that one was waiting there, nothing else changes (W12).
-    fn call_next(&mut self, now: Moment, key: &Resource, was_waiting: bool) {
+    pub(super) fn call_next(&mut self, now: Moment, key: &Resource, was_waiting: bool) {
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
@@ -463,7 +478,7 @@ impl Engine {
 
     /// A lock was given up, and its release is queued to be sent: the first in the queue starts
     /// after it.
-    pub(super) fn call_first(&mut self, now: Moment, key: &Resource, token: LockToken) {
+    pub(in crate::proto) fn call_first(&mut self, now: Moment, key: &Resource, token: LockToken) {
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
@@ -483,7 +498,7 @@ impl Engine {
     }
 
     /// What the nodes have said so far to the acquisition that asks for this queue.
-    pub(super) fn report_so_far(&self, key: &Resource) -> Option<(Failure, LockError)> {
+    pub(in crate::proto) fn report_so_far(&self, key: &Resource) -> Option<(Failure, LockError)> {
         let op = self.operations.lookup(self.queues.by_key.get(key)?.first?)?;
         match self.operations[op].progress {
             Progress::Failed(failure, Some(round)) => Some(self.report_in(op, round, failure)),

@@ -6,7 +6,7 @@
 //! their order.
 
 /// The node with the greatest score is the gate.
-pub(super) fn score(name: &[u8], key: &[u8]) -> u64 {
+pub(in crate::proto) fn score(name: &[u8], key: &[u8]) -> u64 {
     mixed(name.iter().chain(&[0]).chain(key).fold(FNV_OFFSET, |hash, byte| {
         // FNV-1a, 64 bits (RFC 9923).
         (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME)

@@ -9,17 +9,17 @@
 
 use std::collections::BTreeMap;
 
-use super::command::Step;
-use super::op_id::OpId;
-use super::operation::{Last, Progress, Task};
-use super::outgoing::Outgoing;
+use super::entry::{CROWD_FOR, TURN_MAX, Turn};
 use super::row::Rows;
-use super::stand::{CROWD_FOR, TURN_MAX, Turn};
-use super::status::Waits;
-use super::timer::between;
-use super::{Engine, Patience};
 use crate::config::Waiting;
 use crate::moment::Moment;
+use crate::proto::command::Step;
+use crate::proto::op_id::OpId;
+use crate::proto::operation::{Last, Progress, Task};
+use crate::proto::outgoing::Outgoing;
+use crate::proto::status::Waits;
+use crate::proto::timer::between;
+use crate::proto::{Engine, Patience};
 use crate::quorum::NodeSet;
 use crate::resource::{Form, Resource};
 use crate::token::LockToken;
@@ -102,7 +102,7 @@ enum Refused {
 
 /// The visits, by a number that is none of a stand.
 #[derive(Default)]
-pub(super) struct Visits {
+pub(in crate::proto) struct Visits {
     open: BTreeMap<u32, Visit>,
     rows: Rows,
     /// How often others waited for a key of a set.
@@ -373,7 +373,7 @@ impl Visit {
 /// What the engine does with what its visits say.
 impl Engine {
     /// The plain key that stands in the way of this acquisition.
-    fn plain_key_of(&self, key: &Resource, held: Option<usize>) -> Option<Resource> {
+    pub(super) fn plain_key_of(&self, key: &Resource, held: Option<usize>) -> Option<Resource> {
         let index = match key.form() {
             Form::Plain | Form::TakeOver => return None,
             Form::All => held?,
@@ -385,7 +385,12 @@ impl Engine {
 
     /// A round of another kind of lock was refused, and is repeated: until then at the latest, if
     /// it has left the queue for now.
-    pub(super) fn visit_refused(&mut self, now: Moment, op: usize, round: usize) -> Option<Moment> {
+    pub(in crate::proto) fn visit_refused(
+        &mut self,
+        now: Moment,
+        op: usize,
+        round: usize,
+    ) -> Option<Moment> {
         if self.config.waiting != Waiting::Queue {
             return None;
         }
@@ -423,7 +428,7 @@ impl Engine {
     }
 
     /// When a set that was refused asks again at the latest.
-    fn set_asks_at(&mut self, now: Moment, op: usize) -> Moment {
+    pub(super) fn set_asks_at(&mut self, now: Moment, op: usize) -> Moment {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
             return now;
         };
@@ -434,7 +439,12 @@ impl Engine {
 
     /// If others are believed to wait for the same lock, or a row of it has ended, this acquisition
     /// queues up before it asks. Returns whether it waits.
-    pub(super) fn visits_first(&mut self, now: Moment, op: usize, key: &Resource) -> bool {
+    pub(in crate::proto) fn visits_first(
+        &mut self,
+        now: Moment,
+        op: usize,
+        key: &Resource,
+    ) -> bool {
         if self.visits.is_idle() {
             return false;
         }
@@ -483,7 +493,7 @@ impl Engine {
 
     /// Asks the gate for a place, or whether one can wait there. A line of plain locks of this
     /// engine needs the place itself.
-    fn queue_visit(&mut self, now: Moment, number: u32) {
+    pub(super) fn queue_visit(&mut self, now: Moment, number: u32) {
         let Some(visit) = self.visits.open.get(&number) else {
             return;
         };
@@ -537,7 +547,7 @@ impl Engine {
     }
 
     /// Whether nothing waits under this number any more.
-    pub(super) fn is_wait_over(&self, number: u32) -> bool {
+    pub(in crate::proto) fn is_wait_over(&self, number: u32) -> bool {
         self.stands.get(number).is_none() && self.visits.key_of(number).is_none()
     }
 
@@ -635,7 +645,7 @@ impl Engine {
     }
 
     /// The acquisitions that wait there and are not asking ask now.
-    fn try_visit(&mut self, now: Moment, number: u32) {
+    pub(super) fn try_visit(&mut self, now: Moment, number: u32) {
         for id in self.visits.to_try(number) {
             let Some((op, give_up_at)) = self.operations.patience_of(id) else {
                 continue;
@@ -649,7 +659,7 @@ impl Engine {
 
     /// This engine's line releases a plain lock. Returns the visit that asks before the line does:
     /// the line has the engine's place on the masters, and nothing else would let the visit in.
-    pub(super) fn visit_due(&mut self, key: &Resource) -> Option<u32> {
+    pub(in crate::proto) fn visit_due(&mut self, key: &Resource) -> Option<u32> {
         if self.visits.open.is_empty() {
             return None;
         }
@@ -666,7 +676,7 @@ impl Engine {
 
     /// The lock is released, and this visit asks for it next. Returns whether the line goes on
     /// behind it. If the line's turn is over, it does not: its place is the visit's from now on.
-    pub(super) fn let_in(&mut self, now: Moment, number: u32, key: &Resource) -> bool {
+    pub(in crate::proto) fn let_in(&mut self, now: Moment, number: u32, key: &Resource) -> bool {
         let stand = self.queues.stand_of(key);
         let is_turn_over = stand.and_then(|stand| self.stands.get(stand)).is_some_and(|stand| {
             matches!(stand.turn, Turn::NotYet | Turn::Left(0)) && stand.is_queued()
@@ -692,7 +702,12 @@ impl Engine {
     /// The acquisition ends. If it was notified and got the lock, its place is left when the lock
     /// is given up.
     #[inline(never)]
-    pub(super) fn leave_visit(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
+    pub(in crate::proto) fn leave_visit(
+        &mut self,
+        now: Moment,
+        op: usize,
+        got: Option<(LockToken, Moment)>,
+    ) {
         let Some(key) = self.key_of(op) else {
             return;
         };
@@ -711,7 +726,7 @@ impl Engine {
     }
 
     /// A lock of another kind was given up: the next in the queue is told.
-    pub(super) fn give_up_visit(&mut self, now: Moment, token: LockToken) {
+    pub(in crate::proto) fn give_up_visit(&mut self, now: Moment, token: LockToken) {
         if self.visits.is_idle() {
             return;
         }
@@ -721,7 +736,7 @@ impl Engine {
     }
 
     /// The place goes to the next, and those who wait here queue up behind.
-    fn move_on(&mut self, now: Moment, number: u32) {
+    pub(super) fn move_on(&mut self, now: Moment, number: u32) {
         self.leave_place(now, number);
         if self.visits.open.get(&number).is_some_and(|visit| !visit.members.is_empty()) {
             self.queue_visit(now, number);
@@ -730,7 +745,7 @@ impl Engine {
 
     /// The place goes to the next, but not if a line of plain locks of this engine stands there: it
     /// keeps the place, or queues up behind the others if its turn was over.
-    fn leave_place(&mut self, now: Moment, number: u32) {
+    pub(super) fn leave_place(&mut self, now: Moment, number: u32) {
         let Some((gate, was_the_lines)) = self.visits.leave_gate(number) else {
             return;
         };

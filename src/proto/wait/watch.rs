@@ -1,0 +1,327 @@
+//! Where the engine stands, and whether the lock is free: the answers to a wait's commands, and
+//! which nodes are watched (W5, W8 to W11).
+
+use std::time::Duration;
+
+use super::Free;
+use super::entry::{PLACE_NONE, Stand};
+use super::local_queue::Bar;
+use crate::moment::Moment;
+use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
+use crate::proto::Engine;
+use crate::proto::command::{Reply, ServerError};
+use crate::proto::node::is_forbidden;
+use crate::proto::outgoing::Outgoing;
+use crate::proto::request::Request;
+use crate::proto::status::{Obstacle, Waits};
+use crate::quorum::NodeSet;
+
+/// Where a queue's answer has the place.
+const PLACE_SHIFT: u32 = 40;
+/// What a queue's answer has added to the key's `PTTL`.
+const TTL_OFFSET: i64 = 2;
+/// What `PTTL` says of a key that is absent.
+const ABSENT: i64 = -2;
+/// How many nodes tell of a change (W8).
+const WATCHED_NODES: usize = 2;
+
+/// Where the engine stands, and whether the lock is free.
+impl Engine {
+    /// The answer to a wait's command that is no round's.
+    pub(in crate::proto) fn handle_wait_reply(
+        &mut self,
+        now: Moment,
+        node: usize,
+        request: Request,
+        reply: Reply,
+    ) {
+        match (request, reply) {
+            (_, Reply::Error(error)) => self.handle_wait_error(now, node, request, error),
+            (Request::Cached, Reply::Ok) | (Request::StepOut, Reply::Integer(0)) => {}
+            (Request::QueueUp(number), Reply::Integer(said @ 0..)) => {
+                let place = u32::try_from(said >> PLACE_SHIFT).unwrap_or(PLACE_NONE);
+                let left = (said & ((1 << PLACE_SHIFT) - 1)) - TTL_OFFSET;
+                self.handle_place(now, node, number, (place, left));
+            }
+            (Request::TimeToLive { stand, watch }, Reply::Integer(left @ ABSENT..)) => {
+                self.handle_time_to_live(now, node, (stand, watch), left);
+            }
+            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
+        }
+    }
+
+    /// An error that lasts makes the connection useless for all waits; any other one, for the wait
+    /// that it answers.
+    pub(super) fn handle_wait_error(
+        &mut self,
+        now: Moment,
+        node: usize,
+        request: Request,
+        error: ServerError,
+    ) {
+        self.stats.server_errors += 1;
+        let kind = error.kind;
+        self.nodes[node].keep_error(error);
+        let number = match request {
+            Request::QueueUp(number) => Some(number),
+            Request::TimeToLive { stand, watch } => self.watched_by(stand, watch),
+            // It is next to it on the wire.
+            Request::Cached => match self.nodes[node].next_request() {
+                Some(Request::TimeToLive { stand, watch }) => self.watched_by(stand, watch),
+                _ => None,
+            },
+            _ => None,
+        };
+        match (kind, request) {
+            (ServerErrorKind::ReadOnly | ServerErrorKind::Auth, _) => {
+                self.fail_node(now, node, NodeOutcome::Server(kind));
+            }
+            (kind, Request::QueueUp(_) | Request::StepOut) if is_forbidden(kind) => {
+                self.cannot_wait(now, node, Obstacle::Queue);
+            }
+            (kind, _) if is_forbidden(kind) => self.cannot_wait(now, node, Obstacle::Tracking),
+            (kind, request) => {
+                let how = match (kind, request) {
+                    (ServerErrorKind::WrongType, Request::QueueUp(_)) => Bar::ForGood,
+                    _ => Bar::ForNow,
+                };
+                number.into_iter().for_each(|number| self.bar(now, node, number, how));
+                number.into_iter().for_each(|number| self.visits.bar(number, node));
+            }
+        }
+    }
+
+    /// The stand whose watch has this number now.
+    pub(super) fn watched_by(&self, number: u32, watch: u32) -> Option<u32> {
+        self.stands.get(number).filter(|stand| stand.watch == watch).map(|_| number)
+    }
+
+    /// This key has no gate there, and is not watched there.
+    pub(super) fn bar(&mut self, now: Moment, node: usize, number: u32, how: Bar) {
+        let is_there = |stand: &&mut Stand| stand.gate == Some(node) || stand.watches(node);
+        let Some(stand) = self.stands.get_mut(number).filter(is_there) else {
+            return;
+        };
+        stand.watch_no_more(node);
+        if stand.gate == Some(node) {
+            if how == Bar::ForGood || stand.place.is_none() {
+                stand.gates.remove(node);
+            }
+            (stand.gate, stand.is_sent, stand.place) = (None, false, None);
+        }
+        stand.check_by(now);
+        self.queues.bar(now, &stand.key, node, how);
+        self.set_stand_timer(number);
+    }
+
+    /// The gate has told the place, and how long the lock lives there (W5).
+    pub(super) fn handle_place(
+        &mut self,
+        now: Moment,
+        node: usize,
+        number: u32,
+        (place, left): (u32, i64),
+    ) {
+        let wait = self.stagger();
+        let Some(stand) = self.stands.get_mut(number).filter(|it| it.gate == Some(node)) else {
+            return self.handle_visit_place(now, number, place, left == ABSENT);
+        };
+        self.stats.queued += u64::from(stand.place.is_none());
+        stand.stand_at(now, place);
+        stand.saw_held |= left != ABSENT;
+        let Some(stand) = self.stands.get(number) else {
+            return;
+        };
+        let Some((op, give_up_at)) = self.waiting_first(stand) else {
+            return;
+        };
+        let heeds = self.heeded(stand.refused).contains(node);
+        // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
+        let is_free = left == ABSENT && (heeds || place > 1);
+        let yields = self.queues.yields_until(now, &stand.key, give_up_at).filter(|_| is_free);
+        let stand = self.stand(number);
+        match place {
+            // Strangers find it free only by chance.
+            0 if yields.is_some() => yields.into_iter().for_each(|until| stand.check_by(until)),
+            // After a refused round, the look is put off, but not until others overtake.
+            0 if now < stand.backs_off_until && is_free => stand.hasten(now.after(wait / 2)),
+            0 if now < stand.backs_off_until => {}
+            0 if is_free => return self.try_now(now, op, number),
+            0 => self.watch(now, number),
+            _ if is_free => {
+                let at = stand.overtakes_at(now, wait);
+                match place {
+                    2.. if now >= at && heeds => return self.try_now(now, op, number),
+                    2.. if now >= at => self.watch(now, number),
+                    _ => stand.check_by(at.max(now)),
+                }
+            }
+            1 => stand.check_by(now.after(wait)),
+            _ => (stand.free_since, stand.check_at, stand.blind_until) = (None, None, None),
+        }
+        self.set_stand_timer(number);
+    }
+
+    /// Looks at the lock, and asks to be told of its next change (W8, W9).
+    pub(super) fn watch(&mut self, now: Moment, number: u32) {
+        let wait = self.stagger();
+        let stand = self.stand(number);
+        if let Some(until) = stand.must_pause_until(now) {
+            stand.check_by(until);
+            return self.set_stand_timer(number);
+        }
+        stand.begin_watch(now, NodeSet::EMPTY, wait);
+        let nodes = self.nodes_to_watch(now, number);
+        self.watch_nodes(number, nodes);
+        for node in self.stand(number).wanted.iter() {
+            self.ask_ability(now, node);
+        }
+        self.mind_blindness(now, number, nodes);
+    }
+
+    /// If too few nodes can be watched, rounds are repeated after random delays, as without a gate:
+    /// the one that is watched may have a key that stays (W9).
+    pub(super) fn mind_blindness(&mut self, now: Moment, number: u32, watched: NodeSet) {
+        let refused = self.stand(number).refused;
+        let sees_all = !refused.is_empty() && refused.without(watched).is_empty();
+        let is_blind = watched.len() < WATCHED_NODES.min(self.nodes.len()) && !sees_all;
+        let first = self.stands.get(number).and_then(|stand| self.waiting_first(stand));
+        let retry_at = first.filter(|_| is_blind).and_then(|(op, _)| self.retry_at(now, op));
+        let stand = self.stand(number);
+        stand.blind_until = retry_at.map(|at| stand.blind_until.unwrap_or(at));
+        self.set_stand_timer(number);
+    }
+
+    /// Two nodes that refused, in the order of gates; or else the gate and the one behind it.
+    pub(super) fn nodes_to_watch(&self, now: Moment, number: u32) -> NodeSet {
+        let mut nodes = NodeSet::EMPTY;
+        let Some(stand) = self.stands.get(number) else {
+            return nodes;
+        };
+        let mut order = self.nodes.gate_order(&stand.key);
+        let barred = self.queues.barred_for_now(now, &stand.key);
+        order.retain(|node| self.nodes.may_wait_at(*node) && !barred.contains(*node));
+        let heeded = self.heeded(stand.refused);
+        if order.iter().filter(|node| heeded.contains(**node)).count() >= WATCHED_NODES {
+            order.retain(|node| heeded.contains(*node));
+        }
+        // Stable, so the order of gates stays within both parts.
+        order.sort_by_key(|node| !stand.refused.contains(*node));
+        let moved = (stand.rotation * WATCHED_NODES).checked_rem(order.len()).unwrap_or(0);
+        order.rotate_left(moved);
+        order.into_iter().take(WATCHED_NODES).for_each(|node| nodes.insert(node));
+        nodes
+    }
+
+    /// The nodes whose absent keys may mean that the lock is free. If those that refused the last
+    /// round deny a quorum, it is not free before one of them has lost its key.
+    pub(super) fn heeded(&self, refused: NodeSet) -> NodeSet {
+        let mut watched = NodeSet::EMPTY;
+        let may_wait = refused.iter().filter(|node| self.nodes.may_wait_at(*node));
+        may_wait.for_each(|node| watched.insert(node));
+        match self.nodes.len() - watched.len() < self.config.quorum() {
+            true => watched,
+            false => NodeSet::all(self.nodes.len()),
+        }
+    }
+
+    pub(super) fn watch_nodes(&mut self, number: u32, nodes: NodeSet) {
+        for node in nodes.iter() {
+            let is_able = self.nodes[node].waits() == Waits::Able;
+            let stand = self.stand(number);
+            let watch = stand.watch;
+            match is_able {
+                true => {
+                    stand.unheard.insert(node);
+                    self.nodes.push(Outgoing::Watch(node, number, watch));
+                }
+                false => stand.wanted.insert(node),
+            }
+        }
+    }
+
+    /// A watched node has told how long the key lives there (W8).
+    pub(super) fn handle_time_to_live(
+        &mut self,
+        now: Moment,
+        node: usize,
+        (number, watch): (u32, u32),
+        left: i64,
+    ) {
+        let Some(stand) = self.stands.get_mut(number).filter(|it| it.watch == watch) else {
+            return;
+        };
+        if !stand.unheard.contains(node) {
+            return;
+        }
+        stand.unheard.remove(node);
+        let refused = stand.refused;
+        if left == ABSENT && self.heeded(refused).contains(node) {
+            let stand = self.stand(number);
+            stand.doubts = false;
+            let Some(stand) = self.stands.get(number) else {
+                return;
+            };
+            if let Some((op, _)) = self.waiting_first(stand) {
+                self.handle_free(now, op, number, Free::Seen);
+            }
+            return self.set_stand_timer(number);
+        }
+        let stand = self.stand(number);
+        if left != ABSENT {
+            stand.saw_held = true;
+            stand.armed.insert(node);
+        }
+        if let Ok(left @ 0..) = u64::try_from(left) {
+            let at = now.after(Duration::from_millis(left.saturating_add(1)));
+            stand.free_at = Some(stand.free_at.map_or(at, |before| before.min(at)));
+        }
+        if stand.unheard.is_empty() && stand.wanted.is_empty() {
+            stand.free_since = None;
+        }
+        self.set_stand_timer(number);
+    }
+
+    /// The lock is free, or seems to be.
+    pub(super) fn handle_free(&mut self, now: Moment, op: usize, number: u32, how: Free) {
+        let wait = self.stagger();
+        let stand = self.stand(number);
+        if how == Free::Seen {
+            stand.end_pauses();
+        }
+        stand.free_at = None;
+        match stand.place {
+            // Once: whoever takes the lock again and again would always come first.
+            Some(0) if how == Free::Changed && std::mem::take(&mut stand.doubts) => {
+                self.watch(now, number);
+            }
+            Some(0) => {
+                stand.was_changed = how == Free::Changed;
+                self.try_now(now, op, number);
+            }
+            Some(2..) if how != Free::Seen => {}
+            None | Some(_) => {
+                let at = stand.overtakes_at(now, wait);
+                match how == Free::Seen && now >= at {
+                    true => self.try_now(now, op, number),
+                    false => stand.check_by(at.max(now)),
+                }
+            }
+        }
+    }
+
+    /// A round, because the lock is believed to be free (W11).
+    pub(super) fn try_now(&mut self, now: Moment, op: usize, number: u32) {
+        let patience = self.operations.patience_of(self.operations.id_of(op));
+        if patience.is_some_and(|(_, give_up_at)| now >= give_up_at) {
+            // No round starts after that (R9): the timer, which is due, ends it.
+            self.stand(number).is_owed = true;
+            return;
+        }
+        let stand = self.stand(number);
+        (stand.was_woken, stand.is_owed) = (true, false);
+        (stand.check_at, stand.blind_until) = (None, None);
+        stand.forget_watch();
+        self.start_again(now, op);
+    }
+}
