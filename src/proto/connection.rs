@@ -9,7 +9,7 @@ use super::doubt::Doubt;
 use super::node::{Debt, Due, Effect, State};
 use super::notices::Notice;
 use super::outgoing::Outgoing;
-use super::request::{Ability, InFlight, Request};
+use super::request::{InFlight, Request, WaitCommand};
 use super::round::{Answer, Kind, Left, Lost};
 use super::{Engine, NodeSet};
 use crate::inspection::Said;
@@ -264,14 +264,12 @@ impl Engine {
                 self.stats.late_replies += u64::from(was_late);
                 return self.handle_handed_on(now, node, round, reply);
             }
-            Some(InFlight {
-                request:
-                    request @ (Request::QueueUp(_)
-                    | Request::Cached
-                    | Request::TimeToLive { .. }
-                    | Request::StepOut),
-                ..
-            }) => return self.handle_wait_reply(now, node, request, reply),
+            Some(asked @ InFlight { request: Request::Wait(WaitCommand::Able(_)), .. }) => {
+                self.nodes[node].handle_reply(now, asked, reply)
+            }
+            Some(InFlight { request: Request::Wait(command), .. }) => {
+                return self.handle_wait_reply(now, node, command, reply);
+            }
             Some(asked) => self.nodes[node].handle_reply(now, asked, reply),
             None => self.nodes[node].handle_unasked(reply),
         };
@@ -322,7 +320,7 @@ impl Engine {
         let makes_sense = match push {
             Push::Subscribed(channel) if is_own(channel) => {
                 let asked = self.nodes[node].next_request();
-                let is_answer = matches!(asked, Some(Request::Able(Ability::Subscribe)));
+                let is_answer = matches!(asked, Some(Request::Wait(WaitCommand::SUBSCRIBE)));
                 is_answer && self.nodes.take_answered(now, node).is_some()
             }
             Push::Told { channel, message } if is_own(channel) => {

@@ -217,11 +217,7 @@ impl Fleet {
             | Outgoing::Kill(other, _)
             | Outgoing::Probe(other, _)
             | Outgoing::Sight(other)
-            | Outgoing::Able(other, _)
-            | Outgoing::QueueUp(other, _)
-            | Outgoing::Watch(other, ..)
-            | Outgoing::TimeToLive(other, ..)
-            | Outgoing::StepOut(other, ..) => *other != node,
+            | Outgoing::Wait(other, _) => *other != node,
             Outgoing::HandOn(other, round, _) => {
                 if *other == node {
                     unsent.push(*round);

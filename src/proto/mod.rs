@@ -443,10 +443,7 @@ impl Engine {
                 Outgoing::Raise(nodes, round) if self.is_raise_useless(round) => {
                     self.take_back_raise(nodes, round);
                 }
-                Outgoing::QueueUp(_, stand)
-                | Outgoing::Watch(_, stand, _)
-                | Outgoing::TimeToLive(_, stand, _)
-                    if self.is_wait_over(stand) => {}
+                Outgoing::Wait(_, command) if self.is_wait_over(command) => {}
                 outgoing => break outgoing,
             }
         };
@@ -520,11 +517,7 @@ impl Engine {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::HandOn(round));
                 Some(Action::Send { nodes, command: self.hand_on_command(round, tell) })
             }
-            Outgoing::Able(..)
-            | Outgoing::QueueUp(..)
-            | Outgoing::Watch(..)
-            | Outgoing::TimeToLive(..)
-            | Outgoing::StepOut(..) => Some(self.wait_action(now, outgoing)),
+            Outgoing::Wait(node, command) => Some(self.wait_action(now, node, command)),
             Outgoing::Raise(nodes, round) => {
                 let quarantined = self.nodes.quarantined_of(now, nodes);
                 self.rounds[round].uncounted.extend(quarantined);
@@ -804,12 +797,8 @@ impl Engine {
             Outgoing::Kill(..)
             | Outgoing::Probe(..)
             | Outgoing::Sight(..)
-            | Outgoing::Able(..)
             | Outgoing::HandOn(..)
-            | Outgoing::QueueUp(..)
-            | Outgoing::Watch(..)
-            | Outgoing::TimeToLive(..)
-            | Outgoing::StepOut(..) => 1,
+            | Outgoing::Wait(..) => 1,
             Outgoing::Connect(_)
             | Outgoing::Beside(_)
             | Outgoing::Close(_)

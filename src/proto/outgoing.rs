@@ -1,7 +1,7 @@
 //! What is to be sent, or done with a connection.
 
-use super::command::{ReleaseWith, Step as Stride, Tell};
-use super::request::{Ability, Step};
+use super::command::{ReleaseWith, Tell};
+use super::request::{Step, WaitCommand};
 use crate::quorum::NodeSet;
 
 /// What is to be sent, or done with a connection.
@@ -19,16 +19,9 @@ pub(super) enum Outgoing {
     Role(NodeSet),
     Round(NodeSet, usize),
     Raise(NodeSet, usize),
-    Able(usize, Ability),
     /// The release of this round at a gate, and what becomes of the queue.
     HandOn(usize, usize, Tell),
-    /// For the stand with this number.
-    QueueUp(usize, u32),
-    /// The key of this stand, for one of its watches.
-    Watch(usize, u32, u32),
-    TimeToLive(usize, u32, u32),
-    /// For a place that is left, by its number.
-    StepOut(usize, u32, Stride),
+    Wait(usize, WaitCommand),
 }
 
 // Each command to all nodes is one.

@@ -1,6 +1,6 @@
 //! What was sent to a node, and what its reply answers.
 
-use super::command::{ReleaseWith, Section};
+use super::command::{ReleaseWith, Section, Step as Stride};
 use super::round::Lost;
 use crate::moment::Moment;
 
@@ -22,20 +22,9 @@ pub(crate) enum Request {
     Sight,
     /// The `CLIENT KILL` of an old connection, with its `CLIENT ID`.
     Kill(i64),
-    /// Whether clients can wait on this connection.
-    Able(Ability),
     /// The release of this round at a gate.
     HandOn(usize),
-    /// A place in the queue, for the stand with this number.
-    QueueUp(u32),
-    /// That the next key is watched.
-    Cached,
-    /// How long a stand's key lives, for one of its watches.
-    TimeToLive {
-        stand: u32,
-        watch: u32,
-    },
-    StepOut,
+    Wait(WaitCommand),
 }
 
 // Each command to each node is one.
@@ -81,6 +70,25 @@ pub(crate) enum Step {
     Sighting,
     /// The last step: when it is answered, all are.
     Probe,
+}
+
+/// A command of a wait, and what its answer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitCommand {
+    /// Whether clients can wait on this connection.
+    Able(Ability),
+    /// A place in the queue, for the stand with this number.
+    QueueUp(u32),
+    /// That the next key is watched, for one of a stand's watches.
+    Watch { stand: u32, watch: u32 },
+    /// How long the key lives; next to `Watch` on the wire.
+    TimeToLive { stand: u32, watch: u32 },
+    /// For a place that is left, by its number.
+    StepOut(u32, Stride),
+}
+
+impl WaitCommand {
+    pub(super) const SUBSCRIBE: WaitCommand = WaitCommand::Able(Ability::Subscribe);
 }
 
 /// A question of W4.

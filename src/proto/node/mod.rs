@@ -34,7 +34,7 @@ use waits::Waitable;
 
 use super::command::{ReleaseWith, Reply, ServerError};
 use super::notices::Notice;
-use super::request::{InFlight, Request};
+use super::request::{InFlight, Request, WaitCommand};
 use super::round::Vote;
 use super::status::{Obstacle, Waits};
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
@@ -180,15 +180,11 @@ impl Node {
     pub(super) fn handle_reply(&mut self, now: Moment, asked: InFlight, reply: Reply) -> Effect {
         let InFlight { request, sent_at } = asked;
         match request {
-            Request::Round(_)
-            | Request::Trialled(_)
-            | Request::Raise(_)
-            | Request::HandOn(_)
-            | Request::QueueUp(_)
-            | Request::Cached
-            | Request::TimeToLive { .. }
-            | Request::StepOut => unreachable!("the engine handles it"),
-            Request::Able(asked) => self.handle_ability(asked, reply),
+            Request::Round(_) | Request::Trialled(_) | Request::Raise(_) | Request::HandOn(_) => {
+                unreachable!("the engine handles it")
+            }
+            Request::Wait(WaitCommand::Able(asked)) => self.handle_ability(asked, reply),
+            Request::Wait(_) => unreachable!("the engine handles it"),
             Request::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
             Request::Time => self.handle_time(now, sent_at, reply),
             Request::Role => self.handle_role(reply),

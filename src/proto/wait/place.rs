@@ -19,7 +19,7 @@ use crate::proto::notices::Notice;
 use crate::proto::op_id::OpId;
 use crate::proto::operation::Progress;
 use crate::proto::outgoing::Outgoing;
-use crate::proto::request::{Ability, Request};
+use crate::proto::request::{Ability, Request, WaitCommand};
 use crate::proto::status::{Obstacle, Waits};
 use crate::proto::{Action, Engine};
 use crate::quorum::NodeSet;
@@ -197,7 +197,7 @@ impl Engine {
                 let stand = self.stand(number);
                 stand.gates.insert(gate);
                 stand.is_sent = true;
-                self.nodes.push(Outgoing::QueueUp(gate, number));
+                self.nodes.push(Outgoing::Wait(gate, WaitCommand::QueueUp(number)));
             }
             _ => self.ask_ability(now, gate),
         }
@@ -212,7 +212,7 @@ impl Engine {
             return self.cannot_wait(now, node, Obstacle::Channel);
         }
         self.nodes[node].ask_ability();
-        self.nodes.push(Outgoing::Able(node, Ability::Hello));
+        self.nodes.push(Outgoing::Wait(node, WaitCommand::Able(Ability::Hello)));
     }
 
     /// Draws the engine's channel if it has none. Returns whether it has one.
@@ -238,8 +238,9 @@ impl Engine {
     pub(in crate::proto) fn follow_ability(&mut self, now: Moment, node: usize, effect: Effect) {
         match effect {
             Effect::SpeaksResp3 => {
-                let asked = Ability::AFTER_HELLO.map(|ability| Outgoing::Able(node, ability));
-                asked.into_iter().for_each(|outgoing| self.nodes.push(outgoing));
+                for ability in Ability::AFTER_HELLO {
+                    self.nodes.push(Outgoing::Wait(node, WaitCommand::Able(ability)));
+                }
             }
             Effect::MayWait => {
                 self.open_gate(now, node);
@@ -392,44 +393,42 @@ impl Engine {
 
 /// How a place is left.
 impl Engine {
-    /// Hands out a command of a wait. The stands that it is for are still there.
-    pub(in crate::proto) fn wait_action(&mut self, now: Moment, outgoing: Outgoing) -> Action<'_> {
-        let (node, request) = match &outgoing {
-            Outgoing::Able(node, ability) => (*node, Request::Able(*ability)),
-            Outgoing::QueueUp(node, stand) => (*node, Request::QueueUp(*stand)),
-            Outgoing::Watch(node, stand, watch) => {
+    /// Hands out a command of a wait. The stand that it is for is still there.
+    pub(in crate::proto) fn wait_action(
+        &mut self,
+        now: Moment,
+        node: usize,
+        command: WaitCommand,
+    ) -> Action<'_> {
+        match command {
+            WaitCommand::Watch { stand, watch } => {
                 // Next to it on the wire: the permission is for one command.
-                self.nodes.push_first(Outgoing::TimeToLive(*node, *stand, *watch));
-                (*node, Request::Cached)
+                let next = WaitCommand::TimeToLive { stand, watch };
+                self.nodes.push_first(Outgoing::Wait(node, next));
             }
-            Outgoing::TimeToLive(node, stand, watch) => {
-                (*node, Request::TimeToLive { stand: *stand, watch: *watch })
-            }
-            Outgoing::StepOut(node, place, _) => {
-                self.stands.hand_out(*place);
-                (*node, Request::StepOut)
-            }
-            _ => unreachable!("the caller sends the others"),
-        };
-        let nodes = self.nodes.hand_out(now, NodeSet::one(node), request);
+            WaitCommand::StepOut(place, _) => self.stands.hand_out(place),
+            WaitCommand::Able(_) | WaitCommand::QueueUp(_) | WaitCommand::TimeToLive { .. } => {}
+        }
+        let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Wait(command));
         let channel = self.channel.as_deref().expect("waits have a channel");
         let key_of = |number| {
             let key = self.stands.get(number).map(|stand| &stand.key);
             key.or_else(|| self.visits.key_of(number)).map_or(&[][..], Resource::as_bytes)
         };
-        let wait = match outgoing {
-            Outgoing::Able(_, ability) => {
-                return Action::Send { nodes, command: ability.command(channel) };
+        let command = match command {
+            WaitCommand::Able(ability) => ability.command(channel),
+            WaitCommand::QueueUp(stand) => {
+                Command::Wait(Wait::QueueUp { key: key_of(stand), channel })
             }
-            Outgoing::QueueUp(_, stand) => Wait::QueueUp { key: key_of(stand), channel },
-            Outgoing::Watch(..) => Wait::Cache,
-            Outgoing::TimeToLive(_, stand, _) => Wait::TimeToLive { key: key_of(stand) },
-            Outgoing::StepOut(_, _, to) => {
-                Wait::StepOut { key: self.stands.handed_out(), channel, to }
+            WaitCommand::Watch { .. } => Command::Wait(Wait::Cache),
+            WaitCommand::TimeToLive { stand, .. } => {
+                Command::Wait(Wait::TimeToLive { key: key_of(stand) })
             }
-            _ => unreachable!("the caller sends the others"),
+            WaitCommand::StepOut(_, to) => {
+                Command::Wait(Wait::StepOut { key: self.stands.handed_out(), channel, to })
+            }
         };
-        Action::Send { nodes, command: Command::Wait(wait) }
+        Action::Send { nodes, command }
     }
 
     /// The key's line has no use for its places (W12).
@@ -483,14 +482,16 @@ impl Engine {
             return;
         }
         let place = self.stands.leave(key);
-        self.nodes.push(Outgoing::StepOut(gate, place, to));
+        self.nodes.push(Outgoing::Wait(gate, WaitCommand::StepOut(place, to)));
     }
 
     /// The commands to this node that were not handed out will not be sent.
     pub(in crate::proto) fn forget_places_left(&mut self, node: usize) {
         for outgoing in self.nodes.outgoing() {
             match outgoing {
-                Outgoing::StepOut(at, place, _) if *at == node => self.stands.withdraw(*place),
+                Outgoing::Wait(at, WaitCommand::StepOut(place, _)) if *at == node => {
+                    self.stands.withdraw(*place);
+                }
                 _ => {}
             }
         }

@@ -17,6 +17,7 @@ use crate::proto::command::Step;
 use crate::proto::op_id::OpId;
 use crate::proto::operation::{Last, Progress, Task};
 use crate::proto::outgoing::Outgoing;
+use crate::proto::request::WaitCommand;
 use crate::proto::status::Waits;
 use crate::proto::timer::between;
 use crate::proto::{Engine, Patience};
@@ -529,7 +530,7 @@ impl Engine {
         match gate {
             Some(gate) if self.nodes[gate].waits() == Waits::Able => {
                 visit.is_listed = true;
-                self.nodes.push(Outgoing::QueueUp(gate, number));
+                self.nodes.push(Outgoing::Wait(gate, WaitCommand::QueueUp(number)));
             }
             Some(gate) => self.ask_ability(now, gate),
             None => {
@@ -546,9 +547,16 @@ impl Engine {
         }
     }
 
-    /// Whether nothing waits under this number any more.
-    pub(in crate::proto) fn is_wait_over(&self, number: u32) -> bool {
-        self.stands.get(number).is_none() && self.visits.key_of(number).is_none()
+    /// Whether a command need not be sent: nothing waits any more under the number that it is for.
+    pub(in crate::proto) fn is_wait_over(&self, command: WaitCommand) -> bool {
+        match command {
+            WaitCommand::QueueUp(number)
+            | WaitCommand::Watch { stand: number, .. }
+            | WaitCommand::TimeToLive { stand: number, .. } => {
+                self.stands.get(number).is_none() && self.visits.key_of(number).is_none()
+            }
+            WaitCommand::Able(_) | WaitCommand::StepOut(..) => false,
+        }
     }
 
     /// The gate has told the place.

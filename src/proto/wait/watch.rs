@@ -12,7 +12,7 @@ use crate::proto::Engine;
 use crate::proto::command::{Reply, ServerError};
 use crate::proto::node::is_forbidden;
 use crate::proto::outgoing::Outgoing;
-use crate::proto::request::Request;
+use crate::proto::request::WaitCommand;
 use crate::proto::status::{Obstacle, Waits};
 use crate::quorum::NodeSet;
 
@@ -32,18 +32,19 @@ impl Engine {
         &mut self,
         now: Moment,
         node: usize,
-        request: Request,
+        command: WaitCommand,
         reply: Reply,
     ) {
-        match (request, reply) {
-            (_, Reply::Error(error)) => self.handle_wait_error(now, node, request, error),
-            (Request::Cached, Reply::Ok) | (Request::StepOut, Reply::Integer(0)) => {}
-            (Request::QueueUp(number), Reply::Integer(said @ 0..)) => {
+        match (command, reply) {
+            (_, Reply::Error(error)) => self.handle_wait_error(now, node, command, error),
+            (WaitCommand::Watch { .. }, Reply::Ok) => {}
+            (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
+            (WaitCommand::QueueUp(number), Reply::Integer(said @ 0..)) => {
                 let place = u32::try_from(said >> PLACE_SHIFT).unwrap_or(PLACE_NONE);
                 let left = (said & ((1 << PLACE_SHIFT) - 1)) - TTL_OFFSET;
                 self.handle_place(now, node, number, (place, left));
             }
-            (Request::TimeToLive { stand, watch }, Reply::Integer(left @ ABSENT..)) => {
+            (WaitCommand::TimeToLive { stand, watch }, Reply::Integer(left @ ABSENT..)) => {
                 self.handle_time_to_live(now, node, (stand, watch), left);
             }
             _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
@@ -56,33 +57,30 @@ impl Engine {
         &mut self,
         now: Moment,
         node: usize,
-        request: Request,
+        command: WaitCommand,
         error: ServerError,
     ) {
         self.stats.server_errors += 1;
         let kind = error.kind;
         self.nodes[node].keep_error(error);
-        let number = match request {
-            Request::QueueUp(number) => Some(number),
-            Request::TimeToLive { stand, watch } => self.watched_by(stand, watch),
-            // It is next to it on the wire.
-            Request::Cached => match self.nodes[node].next_request() {
-                Some(Request::TimeToLive { stand, watch }) => self.watched_by(stand, watch),
-                _ => None,
-            },
-            _ => None,
+        let number = match command {
+            WaitCommand::QueueUp(number) => Some(number),
+            WaitCommand::Watch { stand, watch } | WaitCommand::TimeToLive { stand, watch } => {
+                self.watched_by(stand, watch)
+            }
+            WaitCommand::Able(_) | WaitCommand::StepOut(..) => None,
         };
-        match (kind, request) {
+        match (kind, command) {
             (ServerErrorKind::ReadOnly | ServerErrorKind::Auth, _) => {
                 self.fail_node(now, node, NodeOutcome::Server(kind));
             }
-            (kind, Request::QueueUp(_) | Request::StepOut) if is_forbidden(kind) => {
+            (kind, WaitCommand::QueueUp(_) | WaitCommand::StepOut(..)) if is_forbidden(kind) => {
                 self.cannot_wait(now, node, Obstacle::Queue);
             }
             (kind, _) if is_forbidden(kind) => self.cannot_wait(now, node, Obstacle::Tracking),
-            (kind, request) => {
-                let how = match (kind, request) {
-                    (ServerErrorKind::WrongType, Request::QueueUp(_)) => Bar::ForGood,
+            (kind, command) => {
+                let how = match (kind, command) {
+                    (ServerErrorKind::WrongType, WaitCommand::QueueUp(_)) => Bar::ForGood,
                     _ => Bar::ForNow,
                 };
                 number.into_iter().for_each(|number| self.bar(now, node, number, how));
@@ -233,7 +231,8 @@ impl Engine {
             match is_able {
                 true => {
                     stand.unheard.insert(node);
-                    self.nodes.push(Outgoing::Watch(node, number, watch));
+                    let command = WaitCommand::Watch { stand: number, watch };
+                    self.nodes.push(Outgoing::Wait(node, command));
                 }
                 false => stand.wanted.insert(node),
             }
