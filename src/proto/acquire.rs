@@ -6,13 +6,14 @@ use super::operation::{Last, Progress, Task};
 use super::release::Held;
 use super::round::{Claim, Kind};
 use super::timer::between;
-use super::wait::Hand;
+use super::wait::{Hand, Left, Waiter};
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::config::is_sighting_key;
 use crate::error::{LockError, LockErrorKind, Reserved};
 use crate::fencing::Fencing;
 use crate::moment::Moment;
-use crate::quorum::Tally;
+use crate::outcome::NodeOutcome;
+use crate::quorum::{NodeSet, Tally};
 use crate::resource::{Form, Resource};
 use crate::token::LockToken;
 use crate::validity;
@@ -96,12 +97,32 @@ impl Engine {
         else {
             unreachable!("only acquisitions wait, and with patience");
         };
+        let last = self.operations.last_of(op).expect("a waiting acquisition remembers its key");
+        let (key, id) = (last.key.clone(), self.operations.id_of(op));
         if now >= give_up_at {
             let failure = self.failure_in_queue(op);
             self.stats.count_failure(failure);
             self.operations.conclude(op, Progress::Failed(failure, None));
-        } else if !self.handle_stand_due(now, op) && !self.waits_longer(now, op, give_up_at) {
-            self.start_again(now, op);
+            self.waits.stop(&key, id);
+        } else {
+            self.with_waits(now, |waits, cx| waits.due(cx, &key, Waiter { id, give_up_at }));
+        }
+    }
+
+    /// A new acquisition joins the queue for its key. Returns whether it may start now.
+    fn join_line(&mut self, now: Moment, op: usize, key: &Resource, give_up_at: Moment) -> bool {
+        let who = Waiter { id: self.operations.id_of(op), give_up_at };
+        let is_its_turn = self.with_waits(now, |waits, cx| waits.join(cx, key, who));
+        if !is_its_turn {
+            self.remember(op, key);
+        }
+        is_its_turn
+    }
+
+    /// The acquisition waits before its first round.
+    fn remember(&mut self, op: usize, key: &Resource) {
+        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
+            last.get_or_insert_with(|| Box::new(Last { key: key.clone(), report: None }));
         }
     }
 
@@ -114,7 +135,7 @@ impl Engine {
         if let Some(report) = report {
             return Failure::of(report);
         }
-        let report = self.queues.report_of(key).cloned().or_else(|| self.report_so_far(key));
+        let report = self.waits.report_of(key).cloned().or_else(|| self.report_so_far(key));
         let (failure, error) = report.unzip();
         if let Task::Acquire { last: Some(last), .. } = &mut self.operations[op].task {
             last.report = error;
@@ -122,12 +143,20 @@ impl Engine {
         failure.unwrap_or(Failure::Contended)
     }
 
-    pub(super) fn report_in(
-        &self,
-        op: usize,
-        round: usize,
-        failure: Failure,
-    ) -> (Failure, LockError) {
+    /// What the nodes have said so far to the acquisition that asks for this queue.
+    fn report_so_far(&self, key: &Resource) -> Option<(Failure, LockError)> {
+        let op = self.operations.lookup(self.waits.first_of(key)?)?;
+        match self.operations[op].progress {
+            Progress::Failed(failure, Some(round)) => Some(self.report_in(op, round, failure)),
+            Progress::Voting(round) => {
+                let failure = self.rounds.cut_off(round);
+                Some(self.report_in(op, round, failure))
+            }
+            _ => None,
+        }
+    }
+
+    fn report_in(&self, op: usize, round: usize, failure: Failure) -> (Failure, LockError) {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("only acquisitions queue");
         };
@@ -138,23 +167,41 @@ impl Engine {
     pub(super) fn start_again(&mut self, now: Moment, op: usize) {
         let last = self.operations.last_of(op).expect("a waiting acquisition remembers its key");
         let key = last.key.clone();
+        self.waits.stop(&key, self.operations.id_of(op));
         self.start_attempt(now, op, key);
     }
 
     /// The acquisition is about to end: the next one in its queue may start.
     pub(super) fn step_out(&mut self, now: Moment, op: usize, got: Option<(LockToken, Moment)>) {
+        let id = self.operations.id_of(op);
         let task = &self.operations[op].task;
         if matches!(task, Task::Acquire { fencing: Fencing::Formed, .. }) {
-            self.leave_visit(now, op, got);
+            if let Some(key) = self.key_of(op).cloned() {
+                self.with_waits(now, |waits, cx| waits.leave_visit(cx, &key, id, got));
+            }
         }
-        if !self.queues.has_any()
-            || self.operations.patience_of(self.operations.id_of(op)).is_none()
-        {
+        if !self.waits.has_any() || self.operations.patience_of(id).is_none() {
             return;
         }
-        if let Some(key) = self.key_of(op).cloned() {
-            self.leave_line(now, op, &key, got);
-        }
+        let Some(key) = self.key_of(op).cloned() else {
+            return;
+        };
+        let progress = self.operations[op].progress;
+        let report = match (got, progress) {
+            (None, Progress::Failed(failure, Some(round)))
+                if self.waits.asks_for_others(id, &key) =>
+            {
+                Some(self.report_in(op, round, failure))
+            }
+            _ => None,
+        };
+        let was_waiting = match progress {
+            Progress::Waiting => true,
+            Progress::Failed(failure, None) => failure != Failure::NoEntropy,
+            _ => false,
+        };
+        let left = Left { got, report, was_waiting };
+        self.with_waits(now, |waits, cx| waits.leave(cx, &key, id, left));
     }
 
     /// The key of an acquisition, unless it has not begun.
@@ -170,7 +217,7 @@ impl Engine {
     /// Starts one round: a fresh token (R6), one SET to every node.
     #[inline]
     fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
-        if !key.is_plain() && self.visits_first(now, op, &key) {
+        if !key.is_plain() && !self.waits.has_no_visits() && self.waits_first(now, op, &key) {
             return;
         }
         let Some(random) = self.entropy.token(now) else {
@@ -195,6 +242,23 @@ impl Engine {
             self.operations.set_timer(op, give_up_at);
         }
         self.send_to_all(now, round);
+    }
+
+    /// Others come first, or a row of this lock has ended: the acquisition waits before its first
+    /// round. Returns whether it does.
+    fn waits_first(&mut self, now: Moment, op: usize, key: &Resource) -> bool {
+        let Task::Acquire { patience: Patience::Until(give_up_at), attempts: 0, .. } =
+            self.operations[op].task
+        else {
+            return false;
+        };
+        let who = Waiter { id: self.operations.id_of(op), give_up_at };
+        let waits = self.with_waits(now, |waits, cx| waits.queue_up_before(cx, key, who));
+        if waits {
+            self.remember(op, key);
+            self.operations[op].progress = Progress::Waiting;
+        }
+        waits
     }
 
     /// The next in the queue starts when this result is taken. Starting it here would recurse, once
@@ -227,12 +291,16 @@ impl Engine {
         let (failure, report) = self.report_in(op, round, failure);
         let kept = match next.has_line() {
             true => {
-                self.queues.note_report(&next, (failure, report));
+                self.waits.note_report(&next, (failure, report));
                 None
             }
             false => Some(report),
         };
-        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
+        let id = self.operations.id_of(op);
+        if let Task::Acquire { last, patience, attempts, .. } = &mut self.operations[op].task {
+            if let Patience::Until(give_up_at) = *patience {
+                self.waits.pause(&next, Waiter { id, give_up_at }, *attempts);
+            }
             *last = Some(Box::new(Last { key: next, report: kept }));
         }
         self.rounds.disown(round);
@@ -246,28 +314,53 @@ impl Engine {
     /// Decides when the next round starts: when a queue on the masters says so (W1), or after a
     /// random delay (R9). Returns whether there will be one.
     fn wait_for_next(&mut self, now: Moment, op: usize, round: usize, failure: Failure) -> bool {
-        let Some((_, give_up_at)) = self.operations.patience_of(self.operations.id_of(op)) else {
+        let id = self.operations.id_of(op);
+        let Some((_, give_up_at)) = self.operations.patience_of(id) else {
             return false;
         };
         let mut ask_at = None;
         if failure == Failure::Contended {
             let is_plain = self.rounds.claim(round).key.is_plain();
-            if is_plain && now < give_up_at && self.queue_up_refused(now, op, round) {
+            let who = Waiter { id, give_up_at };
+            if is_plain && now < give_up_at && self.queue_up(now, who, round) {
                 return true;
             }
             if !is_plain && now < give_up_at {
-                ask_at = self.visit_refused(now, op, round).filter(|at| *at < give_up_at);
+                ask_at = self.visit(now, op, round).filter(|at| *at < give_up_at);
             }
-        } else if self.queues.has_any() {
-            // Nobody waits behind one that finds no quorum (W12).
+        } else if self.waits.has_any() {
             let key = self.rounds.claim(round).key.clone();
-            self.leave_stand_of(&key);
+            self.with_waits(now, |waits, cx| waits.no_quorum(cx, &key));
         }
         let Some(retry_at) = self.retry_at(now, op).into_iter().chain(ask_at).min() else {
             return false;
         };
         self.operations.set_timer(op, retry_at);
         true
+    }
+
+    /// The round was refused: the acquisition waits in a queue on the masters, if there is one
+    /// (W11). Returns whether it does.
+    fn queue_up(&mut self, now: Moment, who: Waiter, round: usize) -> bool {
+        let key = self.rounds.claim(round).key.clone();
+        let was_split = !self.rounds[round].granted.is_empty();
+        let mut refused = NodeSet::EMPTY;
+        for (node, vote) in self.rounds.votes(round).enumerate() {
+            if vote.outcome == NodeOutcome::Held {
+                refused.insert(node);
+            }
+        }
+        self.with_waits(now, |waits, cx| waits.refused(cx, &key, who, (refused, was_split)))
+    }
+
+    /// The same, for another kind of lock (K9). Returns when it asks again at the latest.
+    fn visit(&mut self, now: Moment, op: usize, round: usize) -> Option<Moment> {
+        let Task::Acquire { attempts, .. } = self.operations[op].task else {
+            return None;
+        };
+        let (key, id) = (self.rounds.claim(round).key.clone(), self.operations.id_of(op));
+        let held = self.held_of(round);
+        self.with_waits(now, |waits, cx| waits.visit_refused(cx, &key, id, (held, attempts)))
     }
 
     /// Releases what a round of acquisition has taken or may yet take.
@@ -305,9 +398,9 @@ impl Engine {
     /// and is returned instead.
     pub(super) fn give_up(&mut self, now: Moment, op: usize, round: usize) {
         self.rounds[round].decided = true;
-        self.note_cut_off(round);
         let key = &self.rounds.claim(round).key;
-        let before = self.queues.report_of(key).cloned().or_else(|| {
+        self.waits.cut_off(key);
+        let before = self.waits.report_of(key).cloned().or_else(|| {
             let report = self.operations.last_of(op)?.report.clone()?;
             Some((Failure::of(&report), report))
         });

@@ -11,6 +11,7 @@ use super::notices::Notice;
 use super::outgoing::Outgoing;
 use super::request::{InFlight, Request, WaitCommand};
 use super::round::{Answer, Kind, Left, Lost};
+use super::wait::{Cx, WaitQueues};
 use super::{Engine, NodeSet};
 use crate::inspection::Said;
 use crate::moment::Moment;
@@ -262,13 +263,25 @@ impl Engine {
             }
             Some(InFlight { request: Request::HandOn(round), .. }) => {
                 self.stats.late_replies += u64::from(was_late);
-                return self.handle_handed_on(now, node, round, reply);
+                let key = self.rounds.claim(round).key.clone();
+                let answer =
+                    self.with_waits(now, |waits, cx| waits.handed_on(cx, node, &key, reply));
+                return match answer {
+                    Some(answer) => self.handle_answer(now, node, round, answer),
+                    None => self.nodes.send(NodeSet::one(node), round),
+                };
             }
             Some(asked @ InFlight { request: Request::Wait(WaitCommand::Able(_)), .. }) => {
                 self.nodes[node].handle_reply(now, asked, reply)
             }
             Some(InFlight { request: Request::Wait(command), .. }) => {
-                return self.handle_wait_reply(now, node, command, reply);
+                let handle = |waits: &mut WaitQueues, cx: &mut Cx<'_>| {
+                    waits.handle_reply(cx, node, command, reply)
+                };
+                return match self.with_waits(now, handle) {
+                    Ok(()) => {}
+                    Err(outcome) => self.fail_node(now, node, outcome),
+                };
             }
             Some(asked) => self.nodes[node].handle_reply(now, asked, reply),
             None => self.nodes[node].handle_unasked(reply),
@@ -300,7 +313,7 @@ impl Engine {
             | Effect::MayWait
             | Effect::CannotWait(_)
             | Effect::CannotWaitNow => {
-                self.follow_ability(now, node, effect);
+                self.with_waits(now, |waits, cx| waits.follow_ability(cx, node, effect));
             }
             Effect::TimeRefused(notice) => {
                 self.nodes.check_anew();
@@ -316,25 +329,19 @@ impl Engine {
         if self.nodes[node].state() != State::Ready {
             return;
         }
-        let is_own = |name: &[u8]| self.channel.as_ref().is_some_and(|it| it.as_bytes() == name);
         let makes_sense = match push {
-            Push::Subscribed(channel) if is_own(channel) => {
+            Push::Subscribed(channel) if self.waits.is_own_channel(channel) => {
                 let asked = self.nodes[node].next_request();
                 let is_answer = matches!(asked, Some(Request::Wait(WaitCommand::SUBSCRIBE)));
                 is_answer && self.nodes.take_answered(now, node).is_some()
             }
-            Push::Told { channel, message } if is_own(channel) => {
-                self.handle_told(now, node, message)
-            }
-            Push::Changed(key) => {
-                self.handle_changed(now, node, key);
-                true
-            }
             Push::AllChanged => {
-                self.handle_all_changed(now, node);
+                for stand in self.waits.watched_at(node) {
+                    self.with_waits(now, |waits, cx| waits.tell_change(cx, node, stand));
+                }
                 true
             }
-            Push::Subscribed(_) | Push::Told { .. } | Push::Other => false,
+            push => self.with_waits(now, |waits, cx| waits.pushed(cx, node, push)),
         };
         if !makes_sense {
             self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected));
@@ -350,9 +357,7 @@ impl Engine {
         self.settle_debts(now, node);
         // After the commands that waited.
         self.nodes.probe(node);
-        if !self.stands.is_empty() {
-            self.open_gate(now, node);
-        }
+        self.with_waits(now, |waits, cx| waits.node_ready(cx, node));
     }
 
     /// Whether there are notices for the operator of a node.
@@ -536,7 +541,7 @@ impl Engine {
             }
         }
         if is_late {
-            self.lose_gate(now, node);
+            self.with_waits(now, |waits, cx| waits.node_lost(cx, node));
         }
         let effect = self.nodes.handle_timeout(now, node);
         if !matches!(effect, Effect::Nothing) {
@@ -552,9 +557,9 @@ impl Engine {
             return;
         }
         self.stats.disconnected += 1;
-        self.forget_places_left(node);
+        self.waits.forget_places_left(&self.nodes, node);
         self.nodes.fail(now, node, outcome, self.entropy.next_u64());
-        self.lose_gate(now, node);
+        self.with_waits(now, |waits, cx| waits.node_lost(cx, node));
         self.give_up_lost(now, node);
     }
 

@@ -10,8 +10,7 @@ use super::{Engine, Lease};
 use crate::config::Heal;
 use crate::error::LockError;
 use crate::moment::Moment;
-use crate::resource::{Form, Resource};
-use crate::token::LockToken;
+use crate::resource::Form;
 use crate::validity::Ttl;
 
 impl Engine {
@@ -28,7 +27,7 @@ impl Engine {
         };
         let is_refused = refused.is_some();
         let deadline = lease.deadline;
-        let shared = (self.queues.has_any() && lease.resource.form() == Form::Shared)
+        let shared = (self.waits.has_any() && lease.resource.form() == Form::Shared)
             .then(|| (lease.resource.clone().prefixed(&self.config.key_prefix), lease.token));
         let lease = self.leases.insert(lease);
         let task = Task::Extend { lease, refused };
@@ -39,22 +38,9 @@ impl Engine {
             false => self.start_extension(now, op, lease, ttl, deadline),
         }
         if let Some((key, token)) = shared {
-            self.leave_held(now, &key, token);
+            self.with_waits(now, |waits, cx| waits.leave_held(cx, &key, token));
         }
         self.operations.id_of(op)
-    }
-
-    /// If this is a share, the lock may have been held alone, and waited for (K7): its release will
-    /// be that of a share, and tell nobody.
-    pub(super) fn leave_held(&mut self, now: Moment, key: &Resource, token: LockToken) {
-        if key.form() != Form::Shared {
-            return;
-        }
-        for alone in key.alone() {
-            if self.queues.holder_of(&alone) == Some(token) {
-                self.hold_no_longer(now, &alone, token);
-            }
-        }
     }
 
     /// Starts the round of an extension, or of a kept lock's renewal, which waits for answers until
@@ -101,10 +87,10 @@ impl Engine {
         held.deadline = held.deadline.max(won.deadline);
         held.ttl = self.rounds.claim(round).ttl;
         self.stats.extended += 1;
-        if self.queues.has_any() {
+        if self.waits.has_any() {
             let key = held.resource.clone().prefixed(&self.config.key_prefix);
             let (token, deadline) = (held.token, held.deadline);
-            self.queues.hold_longer(&key, token, deadline);
+            self.waits.extended(&key, token, deadline);
         }
         true
     }

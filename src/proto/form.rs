@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::failure::Failure;
 use super::operation::Task;
 use super::round::{Claim, Kind};
+use super::wait::round_trip;
 use super::{Engine, Lease, Patience};
 use crate::error::LockError;
 use crate::moment::Moment;
@@ -71,7 +72,8 @@ impl Engine {
         });
         let is_exclusive = self.rounds.claim(round).key.form() == Form::Exclusive;
         if waits && is_exclusive {
-            let distance = self.round_trip().saturating_mul(INTENT_ROUND_TRIPS);
+            let round_trip = round_trip(&self.nodes, self.rounds.round_trip());
+            let distance = round_trip.saturating_mul(INTENT_ROUND_TRIPS);
             INTENT.saturating_add(distance).min(INTENT_MAX)
         } else {
             Duration::ZERO

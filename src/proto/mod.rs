@@ -96,7 +96,7 @@ use outgoing::Outgoing;
 use request::Request;
 use round::Kind;
 use rounds::Rounds;
-use wait::{Queues, Stands, Visits};
+use wait::{Cx, Order, WaitQueues};
 
 /// From 10 ms up, rounding a timeout by a millisecond does not matter.
 const PRECISE_MAX: Duration = Duration::from_millis(10);
@@ -304,11 +304,7 @@ pub struct Engine {
     unjudged: Vec<(OpId, Moment)>,
     share: usize,
     replies_share: usize,
-    queues: Queues,
-    stands: Stands,
-    visits: Visits,
-    /// Drawn when it is first needed.
-    channel: Option<Box<Channel>>,
+    waits: WaitQueues,
     stats: Stats,
     /// In a box: what is used most stays close together.
     times: Box<Times>,
@@ -324,7 +320,7 @@ impl Engine {
     /// An engine that has not connected to anything yet.
     pub fn new(config: Arc<Config>, mut entropy: Box<dyn Entropy>) -> Engine {
         let count = config.nodes();
-        let queues = Queues::new(entropy.next_u64());
+        let waits = WaitQueues::new(Arc::clone(&config), entropy.next_u64());
         let nodes = Fleet::new(Arc::clone(&config));
         let rounds = Rounds::new(Arc::clone(&config));
         Engine {
@@ -338,10 +334,7 @@ impl Engine {
             unjudged: Vec::new(),
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
-            queues,
-            stands: Stands::default(),
-            visits: Visits::default(),
-            channel: None,
+            waits,
             stats: Stats::default(),
             times: Box::default(),
             adopted: 0,
@@ -443,7 +436,7 @@ impl Engine {
                 Outgoing::Raise(nodes, round) if self.is_raise_useless(round) => {
                     self.take_back_raise(nodes, round);
                 }
-                Outgoing::Wait(_, command) if self.is_wait_over(command) => {}
+                Outgoing::Wait(_, command) if self.waits.is_wait_over(command) => {}
                 outgoing => break outgoing,
             }
         };
@@ -515,9 +508,12 @@ impl Engine {
             }
             Outgoing::HandOn(node, round, tell) => {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::HandOn(round));
-                Some(Action::Send { nodes, command: self.hand_on_command(round, tell) })
+                let claim = self.rounds.claim(round);
+                Some(Action::Send { nodes, command: self.waits.hand_on_command(claim, tell) })
             }
-            Outgoing::Wait(node, command) => Some(self.wait_action(now, node, command)),
+            Outgoing::Wait(node, command) => {
+                Some(self.waits.hand_out(now, &mut self.nodes, node, command))
+            }
             Outgoing::Raise(nodes, round) => {
                 let quarantined = self.nodes.quarantined_of(now, nodes);
                 self.rounds[round].uncounted.extend(quarantined);
@@ -754,9 +750,16 @@ impl Engine {
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        let came = self.stats.acquired + self.adopted;
+        let (came, waits) = (self.stats.acquired + self.adopted, self.waits.stats());
         Stats {
             quarantines: self.nodes.quarantines(),
+            queued: waits.queued,
+            told: waits.told,
+            handed_on: waits.handed_on,
+            overtaken: waits.overtaken,
+            woken_in_vain: waits.woken_in_vain,
+            requeued: waits.requeued,
+            server_errors: self.stats.server_errors + waits.server_errors,
             waiting: self.acquisitions().count() as u64,
             held: came - self.stats.released - self.let_go,
             ..self.stats
@@ -823,6 +826,56 @@ impl Engine {
             self.last_now = now;
         }
         self.last_now
+    }
+
+    /// Tells what waits of something, and carries out what follows from it.
+    #[inline]
+    fn with_waits<T>(
+        &mut self,
+        now: Moment,
+        tell: impl FnOnce(&mut WaitQueues, &mut Cx<'_>) -> T,
+    ) -> T {
+        let (nodes, entropy) = (&mut self.nodes, &mut *self.entropy);
+        let rounds_take = self.rounds.round_trip();
+        let answer = tell(&mut self.waits, &mut Cx { now, nodes, entropy, rounds_take });
+        if self.waits.has_orders() {
+            self.follow_waits(now);
+        }
+        answer
+    }
+
+    /// Carries out what waits have left to do.
+    #[inline(never)]
+    fn follow_waits(&mut self, now: Moment) {
+        let mut orders = self.waits.take_orders();
+        for order in orders.drain(..) {
+            match order {
+                Order::Start(id) => {
+                    if let Some(op) = self.operations.lookup(id) {
+                        self.start_again(now, op);
+                    }
+                }
+                Order::SleepUntil(id, at) => {
+                    if let Some(op) = self.operations.lookup(id) {
+                        self.operations.set_timer(op, at);
+                    }
+                }
+                Order::WakeBy(id, at) => {
+                    if let Some(op) = self.operations.lookup(id) {
+                        self.operations.hasten(op, at);
+                    }
+                }
+                Order::Send(node, command) => self.nodes.push(Outgoing::Wait(node, command)),
+            }
+        }
+        self.waits.reuse(orders);
+    }
+
+    /// How many engines stand before this acquisition's in the queue for its lock, as far as its
+    /// own was told; `None` if it does not wait in a queue.
+    pub fn place(&self, id: OpId) -> Option<u32> {
+        let (op, _) = self.operations.patience_of(id)?;
+        self.waits.place_of(self.key_of(op)?)
     }
 
     #[inline(always)]
@@ -952,13 +1005,14 @@ impl Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (queued, places) = self.waits.sizes();
         f.debug_struct("Engine")
             .field("nodes", &self.nodes.len())
             .field("ready", &self.ready())
             .field("operations", &self.operations.len())
             .field("rounds", &self.rounds.len())
-            .field("queued", &self.queues.waiting())
-            .field("places", &self.stands.len())
+            .field("queued", &queued)
+            .field("places", &places)
             .finish_non_exhaustive()
     }
 }

@@ -1,19 +1,17 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
-use super::command::Tell;
 use super::lease::NO_ENGINE;
 use super::node::State;
 use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::outgoing::Outgoing;
 use super::round::{Claim, Kind, Lost};
-use super::wait::Hand;
+use super::wait::{AfterRelease, Hand, WaitQueues};
 use super::{Engine, Lease, NodeSet, Released};
 use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
-use crate::resource::Resource;
 use crate::token::LockToken;
 use crate::validity;
 
@@ -137,19 +135,18 @@ impl Engine {
         lease.doubts = doubts.into();
         // Any engine that adopts it, even this one, adopts the doubts too.
         lease.engine = NO_ENGINE;
-        if self.queues.has_any() {
+        if self.waits.has_any() {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
-            self.leave_held(now, &key, token);
-            self.hold_no_longer(now, &key, token);
+            self.with_waits(now, |waits, cx| waits.leave_held(cx, &key, token));
+            self.with_waits(now, |waits, cx| waits.hold_no_longer(cx, &key, token));
         }
     }
 
-    /// This engine will not say when the lock is free: the first that waits for it here looks for
-    /// itself, and the queues on the masters move on.
-    pub(super) fn hold_no_longer(&mut self, now: Moment, key: &Resource, token: LockToken) {
-        self.call_first(now, key, token);
-        if self.queues.first_of(key).is_none() {
-            self.leave_stand_of(key);
+    /// A lock of another kind may be given up: the next in the queue is told.
+    #[inline]
+    fn give_up_visit(&mut self, now: Moment, token: LockToken) {
+        if !self.waits.has_no_visits() {
+            self.with_waits(now, |waits, cx| waits.give_up_visit(cx, token));
         }
     }
 
@@ -175,33 +172,25 @@ impl Engine {
         // again.
         self.nodes.take_doubts(now, &lease);
         let key = lease.resource.prefixed(&self.config.key_prefix);
-        let awaited = self.queues.has_any().then(|| (key.clone(), lease.token));
+        let awaited = self.waits.has_any().then(|| (key.clone(), lease.token));
         let claim = Claim { key, token: lease.token, ttl: lease.longest };
         let (started, sent) = (lease.started, lease.sent);
         let held = Held { claim, started, sent, was_granted: true };
-        let is_its = |it: &&(Resource, LockToken)| it.0.is_plain();
-        let plain = awaited.as_ref().filter(is_its);
-        let visit = plain.and_then(|(key, _)| self.visit_due(key));
-        let hand = match plain {
-            Some((key, token)) if visit.is_none() => self.hand_for(now, key, *token),
+        let hand = match &awaited {
+            Some((key, token)) if key.is_plain() => {
+                self.with_waits(now, |waits, cx| waits.plan_release(cx, key, *token))
+            }
             _ => Hand::NONE,
         };
         let token = lease.token;
         let round = self.release_everywhere(now, held, hand, owner);
         self.give_up_visit(now, token);
         if let Some((key, token)) = awaited {
-            if self.queues.note_given_up(now, &key, token) {
-                let until = now.after(self.stagger());
-                self.queues.yield_until(&key, until);
+            let after = self.with_waits(now, |waits, cx| waits.released(cx, &key, token, hand));
+            if after == AfterRelease::LineUp {
+                self.with_waits(now, |waits, cx| waits.line_up(cx, &key, token));
             }
-            let goes_on = match visit {
-                Some(visit) => self.let_in(now, visit, &key),
-                None => hand.tell == Tell::Nobody || !self.stand_behind(now, &key),
-            };
-            if goes_on {
-                self.call_first(now, &key, token);
-            }
-            self.leave_held(now, &key, token);
+            self.with_waits(now, |waits, cx| waits.leave_held(cx, &key, token));
         }
         if let Some(token) = by_value {
             self.end_attempts(now, token);
@@ -284,7 +273,7 @@ impl Engine {
     /// Releases at the gates last: whoever is told there finds the other nodes free (W7).
     #[cold]
     fn hand_on(&mut self, ready: NodeSet, round: usize, hand: Hand) {
-        let gates = self.gates_to_hand_on(hand, ready);
+        let gates = WaitQueues::gates_to_hand_on(&self.nodes, hand, ready);
         self.send(ready.without(gates), round);
         self.rounds.note_sent(round, gates, gates.len());
         for gate in gates.iter() {
@@ -348,6 +337,7 @@ mod tests {
     use crate::error::LockError;
     use crate::proto::node::Debt;
     use crate::proto::{Done, Entropy};
+    use crate::resource::Resource;
     use crate::validity::Ttl;
 
     struct Sevens;

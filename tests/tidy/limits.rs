@@ -23,7 +23,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "methods of Engine",
         count: |it| it.methods_of(ENGINE, |methods| methods.all),
-        limit: 243,
+        limit: 170,
         goal: 95,
         advice: "give the method to the part that owns the state, and let it return a value",
     },
@@ -51,7 +51,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "fields of Engine",
         count: |it| it.most_fields(is_engine),
-        limit: 20,
+        limit: 17,
         goal: 14,
         advice: "put the field into the part that uses it",
     },
@@ -65,7 +65,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "files outside of waiting that name it",
         count: |it| it.files_that_name(&WAITING),
-        limit: 17,
+        limit: 16,
         goal: 10,
         advice: NAMED,
     },
@@ -107,7 +107,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "arrows between parts of proto",
         count: |it| Count::of(Tree::new(&it.library).arrows_between(&PARTS, &ARROWS)),
-        limit: 8,
+        limit: 9,
         goal: 0,
         advice: "no part calls another: return a value that the engine carries out",
     },
@@ -121,7 +121,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "hundreds of lines of code, without cli, testing and tests",
         count: |it| Count { figure: it.lines_of_code.div_ceil(100), found: Vec::new() },
-        limit: 224,
+        limit: 226,
         goal: 185,
         advice: "say it once: look for what is written twice, and for what has no user",
     },

@@ -289,7 +289,7 @@ pub(super) fn stagger(round_trip: Duration) -> Duration {
 /// The stands, by number. A number is not used again within 2^32 stands, so that late answers find
 /// none.
 #[derive(Default)]
-pub(in crate::proto) struct Stands {
+pub(super) struct Stands {
     open: BTreeMap<u32, Stand>,
     last: u32,
     /// The keys of places that are left, until the command for that is handed out or withdrawn.
@@ -346,11 +346,11 @@ impl Stands {
     }
 
     /// How many stands there are, and commands that are not handed out for places that are left.
-    pub(in crate::proto) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.open.len() + self.left.len()
     }
 
-    pub(in crate::proto) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 

@@ -1,14 +1,12 @@
 //! How a stand goes on when its line has the lock, or gives it up (W7, W11, W13).
 
-use super::Hand;
 use super::entry::{CROWD_FOR, Stand, TURN_MAX, Turn};
 use super::local_queue::Bar;
-use crate::config::Waiting;
-use crate::moment::Moment;
-use crate::proto::Engine;
+use super::{AfterRelease, Cx, Hand, WaitQueues};
 use crate::proto::command::{Command, Reply, Step, Tell, Wait};
+use crate::proto::fleet::Fleet;
 use crate::proto::node::is_forbidden;
-use crate::proto::operation::Progress;
+use crate::proto::round::Claim;
 use crate::proto::status::Obstacle;
 use crate::quorum::NodeSet;
 use crate::resource::Resource;
@@ -18,9 +16,9 @@ use crate::token::LockToken;
 const RELEASED_ALONE: i64 = -1;
 
 /// How a stand goes on when its line has the lock, or no longer wants it.
-impl Engine {
+impl WaitQueues {
     /// The line has the lock (W11): whoever stood before it slept, and is dropped.
-    pub(super) fn hold_through_queue(&mut self, now: Moment, key: &Resource, token: LockToken) {
+    pub(super) fn hold_through_queue(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
         let Some(number) = self.queues.stand_of(key) else {
             return;
         };
@@ -31,7 +29,7 @@ impl Engine {
         // Who overtakes comes behind one that sleeps, and behind no stranger.
         let saw_held = std::mem::take(&mut stand.saw_held);
         if stand.was_woken && !stand.was_told && saw_held && stand.place == Some(0) {
-            self.queues.note_strangers(now, key);
+            self.queues.note_strangers(cx.now, key);
         }
         stand.held = Some(token);
         (stand.refused_in_row, stand.free_since, stand.doubts) = (0, None, false);
@@ -50,19 +48,60 @@ impl Engine {
         if let Some(gate) = stands_at.filter(|_| stand.place != Some(0)) {
             stand.place = Some(0);
             self.stats.overtaken += 1;
-            self.step_aside(gate, key.clone(), Step::ToFront);
+            self.step_aside(cx, gate, key.clone(), Step::ToFront);
         }
     }
 
-    /// How to release a lock that is about to be given up (W7, W13).
-    #[inline(never)]
-    pub(in crate::proto) fn hand_for(
+    /// How to release a lock that is about to be given up (W7, W13), and who asks for it next.
+    pub(in crate::proto) fn plan_release(
         &mut self,
-        now: Moment,
+        cx: &mut Cx<'_>,
         key: &Resource,
         token: LockToken,
     ) -> Hand {
-        if self.config.waiting != Waiting::Queue || self.queues.holder_of(key) != Some(token) {
+        match self.visit_due(key) {
+            None => self.plan_for(cx, key, token),
+            visit => Hand { visit, ..Hand::NONE },
+        }
+    }
+
+    /// The lock was given up, and its release is queued to be sent, as planned. Returns what is
+    /// left to do when those have started that come next.
+    pub(in crate::proto) fn released(
+        &mut self,
+        cx: &mut Cx<'_>,
+        key: &Resource,
+        token: LockToken,
+        hand: Hand,
+    ) -> AfterRelease {
+        if self.queues.note_given_up(cx.now, key, token) {
+            let until = cx.now.after(cx.stagger());
+            self.queues.yield_until(key, until);
+        }
+        let goes_on = match hand.visit {
+            Some(visit) => match self.let_in(cx, visit, key) {
+                AfterRelease::LineUp => return AfterRelease::LineUp,
+                AfterRelease::Nothing => true,
+            },
+            None => hand.tell == Tell::Nobody || !self.stand_behind(cx, key),
+        };
+        if goes_on {
+            self.call_first(cx, key, token);
+        }
+        AfterRelease::Nothing
+    }
+
+    /// The line has lost its place to a visit, and waits behind the others.
+    pub(in crate::proto) fn line_up(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
+        if !self.line_up_behind(cx, key) {
+            self.call_first(cx, key, token);
+        }
+    }
+
+    /// How to release it if no visit asks for it.
+    #[inline(never)]
+    fn plan_for(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) -> Hand {
+        if !self.is_on() || self.queues.holder_of(key) != Some(token) {
             return Hand::NONE;
         }
         let is_awaited = self.queues.first_of(key).is_some();
@@ -73,14 +112,14 @@ impl Engine {
         let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) else {
             // Nobody else is known to wait: count, if this line is about to take it again, or has
             // taken it many times.
-            return match is_counted && self.has_channel(now) {
+            return match is_counted && self.has_channel(cx) {
                 true if is_awaited => {
-                    Hand { gates: self.counted_gate(now, key), tell: Tell::Nobody }
+                    Hand { gates: self.counted_gate(cx, key), tell: Tell::Nobody, visit: None }
                 }
                 true => {
                     // A node that has refused this engine for now may be the gate of others.
-                    let gates = self.nodes.open().without(self.queues.barred_for_good(key));
-                    Hand { gates, tell: Tell::Next }
+                    let gates = cx.nodes.open().without(self.queues.barred_for_good(key));
+                    Hand { gates, tell: Tell::Next, visit: None }
                 }
                 false => Hand::NONE,
             };
@@ -89,11 +128,11 @@ impl Engine {
         match stand.turn {
             // Nobody else stands in its queue: maybe in another.
             Turn::Unlimited if is_awaited => {
-                Hand { gates: self.counted_gate(now, key), tell: Tell::Nobody }
+                Hand { gates: self.counted_gate(cx, key), tell: Tell::Nobody, visit: None }
             }
             Turn::Left(left @ 1..) if is_awaited => {
                 stand.turn = Turn::Left(left - 1);
-                Hand { gates: gate, tell: Tell::Nobody }
+                Hand { gates: gate, tell: Tell::Nobody, visit: None }
             }
             Turn::NotYet | Turn::Unlimited | Turn::Left(_) => {
                 let mut gates = stand.gates;
@@ -101,63 +140,57 @@ impl Engine {
                 gates.extend(stand.foreign);
                 self.stats.handed_on += 1;
                 // Those who wait have left a gate that stands still, as a new wait would.
-                if !gate.iter().any(|gate| self.nodes.may_pass_on(gate)) && self.has_channel(now) {
-                    let next = self.nodes.likeliest_gate(now, key);
+                if !gate.iter().any(|gate| cx.nodes.may_pass_on(gate)) && self.has_channel(cx) {
+                    let next = cx.nodes.likeliest_gate(cx.now, key);
                     gates.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
                 }
-                Hand { gates, tell: Tell::Next }
+                Hand { gates, tell: Tell::Next, visit: None }
             }
         }
     }
 
     /// The node to count at next: in turn each that other clients may see as the gate.
-    pub(super) fn counted_gate(&mut self, now: Moment, key: &Resource) -> NodeSet {
-        let (looks, barred) = (self.queues.note_look(key), self.queues.barred(now, key));
-        let may_be = |node: usize| self.nodes.may_hand_on(node) && !barred.contains(node);
-        let gate = self.nodes.gate_in_turn(now, key, looks, may_be);
+    pub(super) fn counted_gate(&mut self, cx: &mut Cx<'_>, key: &Resource) -> NodeSet {
+        let (looks, barred) = (self.queues.note_look(key), self.queues.barred(cx.now, key));
+        let may_be = |node: usize| cx.nodes.may_hand_on(node) && !barred.contains(node);
+        let gate = cx.nodes.gate_in_turn(cx.now, key, looks, may_be);
         gate.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
     /// Which of these gates can be handed on at. The others get the usual release: a gate that
     /// stands still would tell of the turn when it is long over.
-    pub(in crate::proto) fn gates_to_hand_on(&self, hand: Hand, ready: NodeSet) -> NodeSet {
+    pub(in crate::proto) fn gates_to_hand_on(nodes: &Fleet, hand: Hand, ready: NodeSet) -> NodeSet {
         let mut gates = NodeSet::EMPTY;
-        let able = hand.gates.and(ready).iter().filter(|node| self.nodes.may_hand_on(*node));
+        let able = hand.gates.and(ready).iter().filter(|node| nodes.may_hand_on(*node));
         able.for_each(|node| gates.insert(node));
         gates
     }
 
     /// The lock was handed on: the line stands behind those who are told, or leaves (W13). Returns
     /// whether its first waits there.
-    pub(in crate::proto) fn stand_behind(&mut self, now: Moment, key: &Resource) -> bool {
+    pub(super) fn stand_behind(&mut self, cx: &mut Cx<'_>, key: &Resource) -> bool {
         // A row has ended: the answers say whether others wait.
         let Some(number) = self.queues.stand_of(key) else {
             return false;
         };
         self.stands.remove(number);
         self.queues.set_stand(key, None);
-        self.line_up_behind(now, key)
+        self.line_up_behind(cx, key)
     }
 
     /// The line, which has no place, waits behind the others. Returns whether its first does.
-    pub(super) fn line_up_behind(&mut self, now: Moment, key: &Resource) -> bool {
-        self.queues.set_crowd(key, now.after(CROWD_FOR), None);
-        let first = self.queues.first_of(key);
-        let Some((op, give_up_at)) = first.and_then(|first| self.operations.patience_of(first))
-        else {
-            return false;
-        };
-        let waits = matches!(self.operations[op].progress, Progress::Waiting) && now < give_up_at;
-        if waits {
-            self.queue_up_behind(now, op, key);
+    pub(super) fn line_up_behind(&mut self, cx: &mut Cx<'_>, key: &Resource) -> bool {
+        self.queues.set_crowd(key, cx.now.after(CROWD_FOR), None);
+        let first = self.queues.waiting_first(key).filter(|first| cx.now < first.give_up_at);
+        if let Some(who) = first {
+            self.queue_up_behind(cx, who, key);
         }
-        waits
+        first.is_some()
     }
 
     /// A gate has said how many stand in its queue (W7, W13).
-    pub(super) fn note_left(&mut self, now: Moment, node: usize, round: usize, left: u64) {
-        let key = self.rounds.claim(round).key.clone();
-        let number = self.queues.stand_of(&key);
+    fn note_left(&mut self, cx: &mut Cx<'_>, node: usize, key: &Resource, left: u64) {
+        let number = self.queues.stand_of(key);
         if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
             let others = left - left.min(u64::from(stand.gates.contains(node)));
             match others > 0 && stand.gate != Some(node) {
@@ -174,60 +207,64 @@ impl Engine {
             };
             return;
         }
-        let is_line = self.queues.first_of(&key).is_some() || self.queues.holder_of(&key).is_some();
+        let is_line = self.queues.first_of(key).is_some() || self.queues.holder_of(key).is_some();
         if left > 0 && is_line {
-            let mut stand = Stand::new(key.clone(), now);
-            let left = if self.queues.others_of(&key) > 0 { TURN_MAX } else { 0 };
+            let mut stand = Stand::new(key.clone(), cx.now);
+            let left = if self.queues.others_of(key) > 0 { TURN_MAX } else { 0 };
             (stand.gate, stand.turn) = (Some(node), Turn::Left(left));
-            stand.held = self.queues.holder_of(&key);
+            stand.held = self.queues.holder_of(key);
             let number = self.stands.insert(stand);
-            self.queues.set_stand(&key, Some(number));
+            self.queues.set_stand(key, Some(number));
         } else {
             match left > 0 {
-                true => self.queues.set_crowd(&key, now.after(CROWD_FOR), Some(node)),
-                false => self.queues.clear_crowd(now, &key, node),
+                true => self.queues.set_crowd(key, cx.now.after(CROWD_FOR), Some(node)),
+                false => self.queues.clear_crowd(cx.now, key, node),
             }
         }
     }
 
-    pub(in crate::proto) fn hand_on_command(&self, round: usize, tell: Tell) -> Command<'_> {
-        let claim = self.rounds.claim(round);
+    /// The command of a release at a gate.
+    pub(in crate::proto) fn hand_on_command<'a>(
+        &'a self,
+        claim: &'a Claim,
+        tell: Tell,
+    ) -> Command<'a> {
         let channel = self.channel.as_deref().expect("a gate is chosen with a channel");
         let (key, token) = (claim.key.as_bytes(), &claim.token);
         Command::Wait(Wait::HandOn { key, channel, token, tell })
     }
 
-    /// The release at a gate was answered. A gate that refuses it gets the usual release at once.
-    pub(in crate::proto) fn handle_handed_on(
+    /// The release at a gate was answered. Returns the answer to the release itself; `None` if the
+    /// gate gets the usual release at once, because it has refused this one.
+    pub(in crate::proto) fn handed_on(
         &mut self,
-        now: Moment,
+        cx: &mut Cx<'_>,
         node: usize,
-        round: usize,
+        key: &Resource,
         reply: Reply,
-    ) {
-        match reply {
+    ) -> Option<Reply> {
+        Some(match reply {
             Reply::Integer(said @ 0..) => {
-                self.note_left(now, node, round, said.unsigned_abs() >> 1);
-                self.handle_answer(now, node, round, Reply::Integer(said & 1));
+                self.note_left(cx, node, key, said.unsigned_abs() >> 1);
+                Reply::Integer(said & 1)
             }
             Reply::Integer(RELEASED_ALONE) => {
-                let key = self.rounds.claim(round).key.clone();
-                self.queues.bar(now, &key, node, Bar::ForNow);
-                if let Some(number) = self.queues.stand_of(&key) {
-                    self.bar(now, node, number, Bar::ForNow);
+                self.queues.bar(cx.now, key, node, Bar::ForNow);
+                if let Some(number) = self.queues.stand_of(key) {
+                    self.bar(cx, node, number, Bar::ForNow);
                 }
-                self.handle_answer(now, node, round, Reply::Integer(1));
+                Reply::Integer(1)
             }
-            Reply::Error(error) if self.nodes.open().contains(node) => {
+            Reply::Error(error) if cx.nodes.open().contains(node) => {
                 self.stats.server_errors += 1;
                 let lasts = is_forbidden(error.kind);
-                self.nodes[node].keep_error(error);
+                cx.nodes[node].keep_error(error);
                 if lasts {
-                    self.cannot_wait(now, node, Obstacle::Queue);
+                    self.cannot_wait(cx, node, Obstacle::Queue);
                 }
-                self.nodes.send(NodeSet::one(node), round);
+                return None;
             }
-            reply => self.handle_answer(now, node, round, reply),
-        }
+            reply => reply,
+        })
     }
 }

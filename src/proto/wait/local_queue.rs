@@ -6,21 +6,20 @@
 //! passing a lock on within a client costs one acquisition and one release each. An acquisition of
 //! exactly one round does not queue.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, DefaultHasher, Hasher};
-use std::mem;
 use std::time::Duration;
+use std::{iter, mem};
 
 use super::entry::TURN_MAX;
 use super::row::Row;
+use super::{Cx, Order, WaitQueues};
 use crate::error::LockError;
 use crate::moment::Moment;
-use crate::proto::Engine;
 use crate::proto::failure::Failure;
 use crate::proto::op_id::OpId;
-use crate::proto::operation::{Last, Progress, Task};
 use crate::quorum::NodeSet;
-use crate::resource::Resource;
+use crate::resource::{Form, Resource};
 use crate::token::LockToken;
 
 /// From this many queues on, empty ones are removed before another is added.
@@ -30,7 +29,40 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Clients that stand in no queue are believed to want a lock for so long after one had it.
 const STRANGERS_FOR: Duration = Duration::from_secs(1);
 
-pub(in crate::proto) struct Queues {
+/// An acquisition that waits, and until when at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::proto) struct Waiter {
+    pub(in crate::proto) id: OpId,
+    pub(in crate::proto) give_up_at: Moment,
+}
+
+/// How an acquisition has left its queue.
+#[derive(Default)]
+pub(in crate::proto) struct Left {
+    /// The lock that it has got, and until when that is valid.
+    pub(in crate::proto) got: Option<(LockToken, Moment)>,
+    /// What the nodes have said to it, if others will want to know.
+    pub(in crate::proto) report: Option<(Failure, LockError)>,
+    /// Whether it was waiting until now.
+    pub(in crate::proto) was_waiting: bool,
+}
+
+/// The one of a queue that asks the nodes.
+struct First {
+    who: Waiter,
+    /// Whether it waits: no round of it is in flight, and it has no result.
+    is_waiting: bool,
+    /// The rounds that it has made.
+    attempts: u32,
+}
+
+impl First {
+    fn new(who: Waiter, is_waiting: bool) -> First {
+        First { who, is_waiting, attempts: 0 }
+    }
+}
+
+pub(super) struct Queues {
     by_key: HashMap<Resource, Queue, Keyed>,
     /// The number of queues that triggers the next removal.
     tidy_at: usize,
@@ -40,11 +72,11 @@ pub(in crate::proto) struct Queues {
 struct Queue {
     /// The token of the current lock, and until when it is valid.
     holder: Option<(LockToken, Moment)>,
-    first: Option<OpId>,
-    others: VecDeque<OpId>,
-    /// How many of `others` have ended: they are skipped when their turn comes, or removed when
-    /// they are many.
-    gone: usize,
+    first: Option<First>,
+    others: VecDeque<Waiter>,
+    /// Those that have ended since `others` was last tidied: they are skipped when their turn
+    /// comes, or removed when they are many.
+    gone: BTreeSet<OpId>,
     /// What the nodes said to the acquisition that asks for the others, or to one before it, in the
     /// last round that was not cut off.
     report: Option<(Failure, LockError)>,
@@ -78,16 +110,16 @@ pub(super) enum Bar {
 }
 
 impl Queues {
-    pub(in crate::proto) fn new(key: u64) -> Queues {
+    pub(super) fn new(key: u64) -> Queues {
         Queues { by_key: HashMap::with_hasher(Keyed(key)), tidy_at: QUEUES_TIDY }
     }
 
-    pub(in crate::proto) fn has_any(&self) -> bool {
+    pub(super) fn has_any(&self) -> bool {
         !self.by_key.is_empty()
     }
 
     /// How many acquisitions the queues list. Those that have ended count until they are removed.
-    pub(in crate::proto) fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         let waiting = |queue: &Queue| usize::from(queue.first.is_some()) + queue.others.len();
         self.by_key.values().map(waiting).sum()
     }
@@ -122,12 +154,7 @@ impl Queues {
     }
 
     /// A lock was extended: no acquisition needs to ask before the new deadline.
-    pub(in crate::proto) fn hold_longer(
-        &mut self,
-        key: &Resource,
-        token: LockToken,
-        deadline: Moment,
-    ) {
+    pub(super) fn hold_longer(&mut self, key: &Resource, token: LockToken, deadline: Moment) {
         let queue = self.by_key.get_mut(key);
         if let Some((holder, until)) = queue.and_then(|queue| queue.holder.as_mut()) {
             if *holder == token {
@@ -137,19 +164,19 @@ impl Queues {
     }
 
     fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
-        let asks = |queue: &Queue| queue.first == Some(id) && !queue.others.is_empty();
+        let asks = |queue: &Queue| queue.is_first(id) && !queue.others.is_empty();
         self.by_key.get(key).is_some_and(asks)
     }
 
     /// A round of the acquisition that asks has failed, and another follows.
-    pub(in crate::proto) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
+    pub(super) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.report = Some(report);
         }
     }
 
     /// What the nodes have said to this queue in the last whole round.
-    pub(in crate::proto) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
+    pub(super) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
         self.by_key.get(key)?.report.as_ref()
     }
 }
@@ -222,8 +249,25 @@ impl Queues {
         self.drop_idle(now, key);
     }
 
-    pub(in crate::proto) fn first_of(&self, key: &Resource) -> Option<OpId> {
-        self.by_key.get(key)?.first
+    pub(super) fn first_of(&self, key: &Resource) -> Option<OpId> {
+        self.by_key.get(key)?.first.as_ref().map(|first| first.who.id)
+    }
+
+    /// The first, unless a round of it is in flight or it has a result.
+    pub(super) fn waiting_first(&self, key: &Resource) -> Option<Waiter> {
+        let first = self.by_key.get(key)?.first.as_ref();
+        first.filter(|first| first.is_waiting).map(|first| first.who)
+    }
+
+    /// How many rounds the first has made.
+    pub(super) fn attempts_of(&self, key: &Resource) -> u32 {
+        let first = self.by_key.get(key).and_then(|queue| queue.first.as_ref());
+        first.map_or(0, |first| first.attempts)
+    }
+
+    fn first_mut(&mut self, key: &Resource, id: OpId) -> Option<&mut First> {
+        let first = self.by_key.get_mut(key)?.first.as_mut();
+        first.filter(|first| first.who.id == id)
     }
 
     /// How many wait behind the first, those included that have ended.
@@ -231,17 +275,12 @@ impl Queues {
         self.by_key.get(key).map_or(0, |queue| queue.others.len())
     }
 
-    pub(in crate::proto) fn holder_of(&self, key: &Resource) -> Option<LockToken> {
+    pub(super) fn holder_of(&self, key: &Resource) -> Option<LockToken> {
         self.by_key.get(key)?.holder.map(|(holder, _)| holder)
     }
 
     /// The lock is given up. Returns whether strangers are believed to want it.
-    pub(in crate::proto) fn note_given_up(
-        &mut self,
-        now: Moment,
-        key: &Resource,
-        token: LockToken,
-    ) -> bool {
+    pub(super) fn note_given_up(&mut self, now: Moment, key: &Resource, token: LockToken) -> bool {
         let Some(queue) = self.by_key.get_mut(key) else {
             return false;
         };
@@ -251,7 +290,7 @@ impl Queues {
     }
 
     /// The line leaves the lock to others until then.
-    pub(in crate::proto) fn yield_until(&mut self, key: &Resource, until: Moment) {
+    pub(super) fn yield_until(&mut self, key: &Resource, until: Moment) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.yields = Some(until);
         }
@@ -288,6 +327,10 @@ impl Queues {
 }
 
 impl Queue {
+    fn is_first(&self, id: OpId) -> bool {
+        self.first.as_ref().is_some_and(|first| first.who.id == id)
+    }
+
     fn yields_until(&self, now: Moment, give_up_at: Moment) -> Option<Moment> {
         self.yields.filter(|until| now < *until && *until < give_up_at)
     }
@@ -322,192 +365,231 @@ impl BuildHasher for Keyed {
     }
 }
 
-impl Engine {
-    /// A new acquisition joins the queue for its key. Returns whether it may start now.
-    pub(in crate::proto) fn join_line(
-        &mut self,
-        now: Moment,
-        op: usize,
-        key: &Resource,
-        give_up_at: Moment,
-    ) -> bool {
-        let id = self.operations.id_of(op);
-        for stand in self.queues.tidy(now) {
+/// The acquisitions of one key.
+impl WaitQueues {
+    /// Whether anything is known of any key.
+    #[inline]
+    pub(in crate::proto) fn has_any(&self) -> bool {
+        self.queues.has_any()
+    }
+
+    /// A new acquisition joins the queue for its key. Returns whether its first round may start
+    /// now; if not, an order will say when.
+    pub(in crate::proto) fn join(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) -> bool {
+        for stand in self.queues.tidy(cx.now) {
             self.stands.remove(stand);
         }
         let Some(queue) = self.queues.by_key.get_mut(key) else {
-            let queue = Queue { first: Some(id), ..Queue::default() };
+            let queue = Queue { first: Some(First::new(who, false)), ..Queue::default() };
             self.queues.by_key.insert(key.clone(), queue);
             return true;
         };
-        let held_until = queue.held_until(now);
-        let start_at = match queue.first {
-            Some(_) => {
-                queue.others.push_back(id);
-                give_up_at
-            }
-            None => {
-                queue.first = Some(id);
-                let yields = queue.yields_until(now, give_up_at).is_some();
-                let is_crowded = queue.is_crowded(now);
-                match held_until {
-                    None if is_crowded || yields => {
-                        self.join_crowd(now, op, key);
-                        return false;
-                    }
-                    None => return true,
-                    Some(held_until) => held_until.min(give_up_at),
-                }
-            }
-        };
-        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
-            *last = Some(Box::new(Last { key: key.clone(), report: None }));
+        if queue.first.is_some() {
+            queue.others.push_back(who);
+            self.sleep_until(who, who.give_up_at);
+            return false;
         }
-        self.operations.set_timer(op, start_at);
+        let held_until = queue.held_until(cx.now);
+        let yields = queue.yields_until(cx.now, who.give_up_at).is_some();
+        let lets_others = queue.is_crowded(cx.now) || yields;
+        queue.first = Some(First::new(who, held_until.is_some() || lets_others));
+        match held_until {
+            Some(held_until) => self.sleep_until(who, held_until),
+            // Others wait on the masters, and an acquisition that tried at once would always come
+            // before those that are told (W7).
+            None if lets_others => self.queue_up_behind(cx, who, key),
+            None => return true,
+        }
         false
     }
 
-    /// Others wait on the masters, and an acquisition that tried at once would always come before
-    /// those that are told (W7).
-    pub(super) fn join_crowd(&mut self, now: Moment, op: usize, key: &Resource) {
-        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
-            *last = Some(Box::new(Last { key: key.clone(), report: None }));
+    /// A round of the acquisition has failed, and another may follow: it waits from now on.
+    pub(in crate::proto) fn pause(&mut self, key: &Resource, who: Waiter, attempts: u32) {
+        if let Some(first) = self.queues.first_mut(key, who.id) {
+            (first.is_waiting, first.attempts) = (true, attempts);
         }
-        self.queue_up_behind(now, op, key);
+        if !key.is_plain() {
+            self.visits.note_waiting(who);
+        }
     }
 
-    /// The first in the queue is due to start. If the lock was extended meanwhile, it waits longer;
-    /// returns whether it does.
-    pub(in crate::proto) fn waits_longer(
-        &mut self,
-        now: Moment,
-        op: usize,
-        give_up_at: Moment,
-    ) -> bool {
-        let Task::Acquire { last: Some(last), .. } = &self.operations[op].task else {
-            return false;
-        };
-        let queue = self.queues.by_key.get(&last.key);
-        let Some(held_until) = queue.and_then(|queue| queue.held_until(now)) else {
-            return false;
-        };
-        self.operations.set_timer(op, held_until.min(give_up_at));
-        true
+    /// A round of the acquisition begins, or it has a result: it waits no longer.
+    pub(in crate::proto) fn stop(&mut self, key: &Resource, id: OpId) {
+        if let Some(first) = self.queues.first_mut(key, id) {
+            first.is_waiting = false;
+        }
+        if !key.is_plain() {
+            self.visits.note_awake(id);
+        }
+    }
+
+    /// The moment has come that was ordered last for this acquisition, which waits: it starts, or
+    /// sleeps on.
+    pub(in crate::proto) fn due(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) {
+        if self.handle_stand_due(cx, key, who) {
+            return;
+        }
+        let queue = self.queues.by_key.get(key);
+        match queue.and_then(|queue| queue.held_until(cx.now)) {
+            // The lock was extended meanwhile.
+            Some(held_until) => self.sleep_until(who, held_until),
+            None => self.start(key, who),
+        }
+    }
+
+    pub(super) fn start(&mut self, key: &Resource, who: Waiter) {
+        self.stop(key, who.id);
+        self.orders.push_back(Order::Start(who.id));
     }
 
     /// The acquisition has ended. The next one waits until the lock that was taken has expired, or
     /// starts if none was taken.
-    pub(in crate::proto) fn leave_line(
+    pub(in crate::proto) fn leave(
         &mut self,
-        now: Moment,
-        op: usize,
+        cx: &mut Cx<'_>,
         key: &Resource,
-        got: Option<(LockToken, Moment)>,
+        id: OpId,
+        Left { got, report, was_waiting }: Left,
     ) {
-        let id = self.operations.id_of(op);
-        let report = match (got, self.operations[op].progress) {
-            (None, Progress::Failed(failure, Some(round)))
-                if self.queues.asks_for_others(id, key) =>
-            {
-                Some(self.report_in(op, round, failure))
-            }
-            _ => None,
-        };
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
         if got.is_some() {
             (queue.holder, queue.report) = (got, None);
-            queue.row.note_got(now);
+            queue.row.note_got(cx.now);
         }
-        let was_waiting = match self.operations[op].progress {
-            Progress::Waiting => true,
-            Progress::Failed(failure, None) => failure != Failure::NoEntropy,
-            _ => false,
-        };
-        if queue.first == Some(id) {
+        if queue.is_first(id) {
             queue.first = None;
             queue.report = report.or(queue.report.take());
             if let (Some((token, _)), Some(_)) = (got, queue.stand) {
-                self.hold_through_queue(now, key, token);
+                self.hold_through_queue(cx, key, token);
             }
-            return self.call_next(now, key, was_waiting);
+            return self.call_next(cx, key, was_waiting);
         }
-        queue.gone += 1;
-        if 2 * queue.gone > queue.others.len() {
-            queue.gone = 0;
-            let mut others = mem::take(&mut queue.others);
-            others.retain(|other| *other != id && self.operations.lookup(*other).is_some());
-            if let Some(queue) = self.queues.by_key.get_mut(key) {
-                queue.others = others;
-            }
+        queue.gone.insert(id);
+        if 2 * queue.gone.len() > queue.others.len() {
+            let gone = mem::take(&mut queue.gone);
+            queue.others.retain(|other| !gone.contains(&other.id));
         }
     }
 
     /// Promotes the next waiter if there is no first. It inherits the place of the one before it;
     /// if that one was waiting there, nothing else changes (W12).
-    pub(super) fn call_next(&mut self, now: Moment, key: &Resource, was_waiting: bool) {
+    fn call_next(&mut self, cx: &mut Cx<'_>, key: &Resource, was_waiting: bool) {
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
-        let held_until = queue.held_until(now);
-        let mut others = mem::take(&mut queue.others);
-        let next = std::iter::from_fn(|| others.pop_front()).find_map(|id| {
-            let (op, give_up_at) = self.operations.patience_of(id)?;
+        let held_until = queue.held_until(cx.now);
+        let Queue { others, gone, .. } = queue;
+        let next = iter::from_fn(|| others.pop_front()).find(|other| {
             // An operation whose patience has ended will get its result without asking.
-            (now < give_up_at).then_some((id, op, give_up_at))
+            !gone.contains(&other.id) && cx.now < other.give_up_at
         });
-        let Some((id, op, give_up_at)) = next else {
+        let Some(who) = next else {
             if held_until.is_none() {
-                self.leave_stand_of(key);
-                self.queues.drop_idle(now, key);
+                self.leave_stand_of(cx, key);
+                self.queues.drop_idle(cx.now, key);
             }
             return;
         };
-        let mut stand = None;
-        if let Some(queue) = self.queues.by_key.get_mut(key) {
-            (queue.first, queue.others) = (Some(id), others);
-            stand = queue.stand;
-        }
-        match (held_until, stand) {
-            (Some(held_until), _) => self.operations.set_timer(op, held_until.min(give_up_at)),
-            (None, Some(stand)) if self.inherit(now, op, stand, was_waiting) => {}
-            (None, _) => self.start_again(now, op),
+        queue.first = Some(First::new(who, true));
+        match (held_until, queue.stand) {
+            (Some(held_until), _) => self.sleep_until(who, held_until),
+            (None, Some(stand)) if self.inherit(cx, who, stand, was_waiting) => {}
+            (None, _) => self.start(key, who),
         }
     }
 
     /// A lock was given up, and its release is queued to be sent: the first in the queue starts
     /// after it.
-    pub(in crate::proto) fn call_first(&mut self, now: Moment, key: &Resource, token: LockToken) {
+    pub(super) fn call_first(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
         let Some(queue) = self.queues.by_key.get_mut(key) else {
             return;
         };
         if queue.holder.is_some_and(|(holder, _)| holder == token) {
             queue.holder = None;
         }
-        let held_until = queue.held_until(now);
-        let Some(first) = queue.first else {
-            return self.queues.drop_idle(now, key);
-        };
-        if let (None, Some((op, give_up_at))) = (held_until, self.operations.patience_of(first)) {
-            let is_waiting = matches!(self.operations[op].progress, Progress::Waiting);
-            if is_waiting && now < give_up_at {
-                self.start_again(now, op);
+        let held_until = queue.held_until(cx.now);
+        if queue.first.is_none() {
+            return self.queues.drop_idle(cx.now, key);
+        }
+        let first = self.queues.waiting_first(key).filter(|first| cx.now < first.give_up_at);
+        if let (None, Some(who)) = (held_until, first) {
+            self.start(key, who);
+        }
+    }
+}
+
+/// What is known of a lock that this engine holds.
+impl WaitQueues {
+    /// A lock was extended: no acquisition needs to ask before the new deadline.
+    pub(in crate::proto) fn extended(&mut self, key: &Resource, token: LockToken, until: Moment) {
+        self.queues.hold_longer(key, token, until);
+    }
+
+    /// This engine will not say when the lock is free: the first that waits for it here looks for
+    /// itself, and the queues on the masters move on.
+    pub(in crate::proto) fn hold_no_longer(
+        &mut self,
+        cx: &mut Cx<'_>,
+        key: &Resource,
+        token: LockToken,
+    ) {
+        self.call_first(cx, key, token);
+        if self.queues.first_of(key).is_none() {
+            self.leave_stand_of(cx, key);
+        }
+    }
+
+    /// If this is a share, the lock may have been held alone, and waited for (K7): its release will
+    /// be that of a share, and notify no waiter.
+    pub(in crate::proto) fn leave_held(
+        &mut self,
+        cx: &mut Cx<'_>,
+        key: &Resource,
+        token: LockToken,
+    ) {
+        if key.form() != Form::Shared {
+            return;
+        }
+        for alone in key.alone() {
+            if self.queues.holder_of(&alone) == Some(token) {
+                self.hold_no_longer(cx, &alone, token);
             }
         }
     }
 
-    /// What the nodes have said so far to the acquisition that asks for this queue.
-    pub(in crate::proto) fn report_so_far(&self, key: &Resource) -> Option<(Failure, LockError)> {
-        let op = self.operations.lookup(self.queues.by_key.get(key)?.first?)?;
-        match self.operations[op].progress {
-            Progress::Failed(failure, Some(round)) => Some(self.report_in(op, round, failure)),
-            Progress::Voting(round) => {
-                let failure = self.rounds.cut_off(round);
-                Some(self.report_in(op, round, failure))
-            }
-            _ => None,
-        }
+    /// A round found no quorum: its place is left, so that no client waits behind it (W12).
+    pub(in crate::proto) fn no_quorum(&mut self, cx: &mut Cx<'_>, key: &Resource) {
+        self.leave_stand_of(cx, key);
+    }
+}
+
+/// What the nodes have said to those that wait.
+impl WaitQueues {
+    /// Whether others will want to know what the nodes say to this acquisition.
+    pub(in crate::proto) fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
+        self.queues.asks_for_others(id, key)
+    }
+
+    /// A round of the acquisition that asks has failed, and another follows.
+    pub(in crate::proto) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
+        self.queues.note_report(key, report);
+    }
+
+    /// What the nodes have said to this queue in the last whole round.
+    pub(in crate::proto) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
+        self.queues.report_of(key)
+    }
+
+    /// The acquisition that asks for the others.
+    pub(in crate::proto) fn first_of(&self, key: &Resource) -> Option<OpId> {
+        self.queues.first_of(key)
+    }
+
+    /// How many acquisitions wait, and how many places and commands about them there are.
+    pub(in crate::proto) fn sizes(&self) -> (usize, usize) {
+        (self.queues.waiting(), self.stands.len())
     }
 }
 

@@ -1,4 +1,10 @@
 //! Waiting for a lock that is held (W1 to W15), apart from all that decides about locks.
+//!
+//! [`WaitQueues`] owns what is known of waits: the local queue of each key, in which the
+//! acquisitions of this engine wait, and that queue's entry in the queue on a master. The engine
+//! tells it what has happened: a round was refused, a lock was given up, a node was lost, a message
+//! came. It leaves [`Order`]s for the engine: start a round, sleep until a moment, send a command.
+//! It sees no round, no vote and no operation, so nothing that it does can make a lock count.
 
 mod choice;
 mod entry;
@@ -10,24 +16,85 @@ mod row;
 mod visit;
 mod watch;
 
-pub(super) use choice::score;
-pub(super) use entry::Stands;
-pub(super) use local_queue::Queues;
-pub(super) use visit::Visits;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::command::Tell;
+pub(super) use choice::score;
+use entry::Stands;
+use local_queue::Queues;
+pub(super) use local_queue::{Left, Waiter};
+use visit::Visits;
+
+use super::command::{Channel, Tell};
+use super::fleet::Fleet;
+use super::op_id::OpId;
+use super::request::WaitCommand;
+use crate::config::{Config, Waiting};
+use crate::moment::Moment;
 use crate::quorum::NodeSet;
+use crate::token::Entropy;
+
+/// What a wait may see and use of the engine during one input.
+pub(super) struct Cx<'a> {
+    pub(super) now: Moment,
+    pub(super) nodes: &'a mut Fleet,
+    pub(super) entropy: &'a mut dyn Entropy,
+    /// The smoothed time of a round, if any is known.
+    pub(super) rounds_take: Option<Duration>,
+}
+
+impl Cx<'_> {
+    fn round_trip(&self) -> Duration {
+        round_trip(self.nodes, self.rounds_take)
+    }
+
+    /// The time after which a head that was told to go is believed to sleep.
+    fn stagger(&self) -> Duration {
+        entry::stagger(self.round_trip())
+    }
+}
+
+/// The time of a round, as far as it is known. An engine that waits has few rounds, and the first
+/// of a new one waits for connections: how soon its nodes have answered since tells more.
+pub(super) fn round_trip(nodes: &Fleet, rounds_take: Option<Duration>) -> Duration {
+    let latencies = nodes.open().iter().filter_map(|node| nodes[node].latency_nanos());
+    let slowest = latencies.max().map(Duration::from_nanos);
+    rounds_take.into_iter().chain(slowest).min().unwrap_or_default()
+}
+
+/// What the engine is to do for a wait, in this order, and before its next input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Start a round of this acquisition (W11): the one thing that a wait decides.
+    Start(OpId),
+    /// Call [`WaitQueues::due`] at this moment, unless a round starts before.
+    SleepUntil(OpId, Moment),
+    /// The same, if it would sleep for longer.
+    WakeBy(OpId, Moment),
+    Send(usize, WaitCommand),
+}
 
 /// How a lock that is given up is released at the gates.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Hand {
     pub(super) gates: NodeSet,
     pub(super) tell: Tell,
+    /// The visit that asks for the lock before the line does.
+    visit: Option<u32>,
 }
 
 impl Hand {
     /// The usual release on all nodes.
-    pub(super) const NONE: Hand = Hand { gates: NodeSet::EMPTY, tell: Tell::Nobody };
+    pub(super) const NONE: Hand = Hand { gates: NodeSet::EMPTY, tell: Tell::Nobody, visit: None };
+}
+
+/// What a release leaves to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AfterRelease {
+    Nothing,
+    /// Call [`WaitQueues::line_up`].
+    LineUp,
 }
 
 /// Why the lock seems to be free.
@@ -39,4 +106,79 @@ enum Free {
     Changed,
     /// Its time is over.
     Expired,
+}
+
+/// Counters of waits, as in [`Stats`](super::Stats).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct WaitStats {
+    pub(super) queued: u64,
+    pub(super) told: u64,
+    pub(super) handed_on: u64,
+    pub(super) overtaken: u64,
+    pub(super) woken_in_vain: u64,
+    pub(super) requeued: u64,
+    pub(super) server_errors: u64,
+}
+
+/// All that waits, and what the masters' queues have of it.
+pub(super) struct WaitQueues {
+    config: Arc<Config>,
+    queues: Queues,
+    stands: Stands,
+    visits: Visits,
+    /// Drawn when it is first needed.
+    channel: Option<Box<Channel>>,
+    orders: VecDeque<Order>,
+    stats: WaitStats,
+}
+
+impl WaitQueues {
+    /// Nothing waits. The seed keeps attackers from choosing names that collide.
+    pub(super) fn new(config: Arc<Config>, seed: u64) -> WaitQueues {
+        WaitQueues {
+            config,
+            queues: Queues::new(seed),
+            stands: Stands::default(),
+            visits: Visits::default(),
+            channel: None,
+            orders: VecDeque::new(),
+            stats: WaitStats::default(),
+        }
+    }
+
+    /// Whether acquisitions also queue on the masters.
+    fn is_on(&self) -> bool {
+        self.config.waiting == Waiting::Queue
+    }
+
+    /// Whether there is something to do.
+    #[inline]
+    pub(super) fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
+    /// Takes all orders. What is carried out may leave others, which come before the rest of these.
+    pub(super) fn take_orders(&mut self) -> VecDeque<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Gives the room of orders back that were carried out.
+    pub(super) fn reuse(&mut self, carried_out: VecDeque<Order>) {
+        if self.orders.capacity() == 0 {
+            self.orders = carried_out;
+        }
+    }
+
+    /// The counters so far.
+    pub(super) fn stats(&self) -> WaitStats {
+        self.stats
+    }
+
+    fn send(&mut self, node: usize, command: WaitCommand) {
+        self.orders.push_back(Order::Send(node, command));
+    }
+
+    fn sleep_until(&mut self, who: Waiter, at: Moment) {
+        self.orders.push_back(Order::SleepUntil(who.id, at.min(who.give_up_at)));
+    }
 }

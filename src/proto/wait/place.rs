@@ -5,48 +5,37 @@
 //! A place in a queue is a hint about when to send, and never a vote. All that follows from it is
 //! when an ordinary round of acquisition starts.
 
-use std::time::Duration;
-
-use super::Free;
-use super::entry::{PLACE_NONE, Stand, stagger};
-use super::local_queue::Bar;
-use crate::config::Waiting;
+use super::entry::{PLACE_NONE, Stand};
+use super::local_queue::{Bar, Waiter};
+use super::{Cx, Free, WaitQueues};
 use crate::moment::Moment;
-use crate::outcome::NodeOutcome;
+use crate::proto::Action;
 use crate::proto::command::{Channel, Command, Step, Wait};
+use crate::proto::fleet::Fleet;
 use crate::proto::node::Effect;
 use crate::proto::notices::Notice;
-use crate::proto::op_id::OpId;
-use crate::proto::operation::Progress;
 use crate::proto::outgoing::Outgoing;
 use crate::proto::request::{Ability, Request, WaitCommand};
 use crate::proto::status::{Obstacle, Waits};
-use crate::proto::{Action, Engine};
 use crate::quorum::NodeSet;
 use crate::resource::Resource;
+
 /// The stand of a line's first.
-impl Engine {
-    /// A round was refused (W11). Returns whether the acquisition waits in a queue; if not, it
-    /// waits for a random delay, as ever (R9).
-    pub(in crate::proto) fn queue_up_refused(
+impl WaitQueues {
+    /// A round was refused by these nodes (W11), and some may have granted. Returns whether the
+    /// acquisition waits in a queue; if not, it waits for a random delay, as ever (R9).
+    pub(in crate::proto) fn refused(
         &mut self,
-        now: Moment,
-        op: usize,
-        round: usize,
+        cx: &mut Cx<'_>,
+        key: &Resource,
+        who: Waiter,
+        (refused, was_split): (NodeSet, bool),
     ) -> bool {
-        if self.config.waiting != Waiting::Queue {
+        if !self.is_on() {
             return false;
         }
-        let key = self.rounds.claim(round).key.clone();
-        let was_split = !self.rounds[round].granted.is_empty();
-        let mut refused = NodeSet::EMPTY;
-        for (node, vote) in self.rounds.votes(round).enumerate() {
-            if vote.outcome == NodeOutcome::Held {
-                refused.insert(node);
-            }
-        }
-        let (round_trip, random) = (self.round_trip(), self.entropy.next_u64());
-        let number = self.stand_for(now, &key);
+        let (round_trip, random) = (cx.round_trip(), cx.entropy.next_u64());
+        let number = self.stand_for(cx, key);
         let stand = self.stand(number);
         if stand.was_woken {
             stand.doubts |= stand.was_changed;
@@ -58,31 +47,27 @@ impl Engine {
         stand.refused = refused;
         stand.free_since = None;
         stand.forget_watch();
-        stand.back_off(now, round_trip, was_split, random);
-        self.take_place(now, op, number)
+        stand.back_off(cx.now, round_trip, was_split, random);
+        self.take_place(cx, who, number)
     }
 
     /// The next of a line waits in the place of the one before it, or behind a crowd (W7, W12).
     /// Returns whether it waits in a queue.
-    pub(super) fn queue_up_first(&mut self, now: Moment, op: usize, key: &Resource) -> bool {
-        if self.config.waiting != Waiting::Queue {
+    pub(super) fn queue_up_first(&mut self, cx: &mut Cx<'_>, who: Waiter, key: &Resource) -> bool {
+        if !self.is_on() {
             return false;
         }
-        let number = self.stand_for(now, key);
+        let number = self.stand_for(cx, key);
         let stand = self.stand(number);
         (stand.held, stand.check_at) = (None, None);
         stand.forget_watch();
-        self.take_place(now, op, number)
+        self.take_place(cx, who, number)
     }
 
     /// Others wait on the masters: without a place, it lets those come first that are told to go.
-    pub(super) fn queue_up_behind(&mut self, now: Moment, op: usize, key: &Resource) {
-        if self.queue_up_first(now, op, key) {
-            return;
-        }
-        if let Some((op, give_up_at)) = self.operations.patience_of(self.operations.id_of(op)) {
-            let at = now.after(self.stagger());
-            self.operations.set_timer(op, give_up_at.min(at));
+    pub(super) fn queue_up_behind(&mut self, cx: &mut Cx<'_>, who: Waiter, key: &Resource) {
+        if !self.queue_up_first(cx, who, key) {
+            self.sleep_until(who, cx.now.after(cx.stagger()));
         }
     }
 
@@ -92,8 +77,8 @@ impl Engine {
     /// from there.
     pub(super) fn inherit(
         &mut self,
-        now: Moment,
-        op: usize,
+        cx: &mut Cx<'_>,
+        who: Waiter,
         number: u32,
         was_waiting: bool,
     ) -> bool {
@@ -102,29 +87,29 @@ impl Engine {
         };
         let key = stand.key.clone();
         if stand.is_owed || !was_waiting {
-            self.try_now(now, op, number);
+            self.try_now(cx, who, number);
         } else if stand.gate.is_some() {
             self.set_stand_timer(number);
         } else {
-            return self.queue_up_first(now, op, &key);
+            return self.queue_up_first(cx, who, &key);
         }
         true
     }
 
     /// The round of a line's first is cut off when its patience ends: the next one is to try in
     /// its place.
-    pub(in crate::proto) fn note_cut_off(&mut self, round: usize) {
-        let number = self.queues.stand_of(&self.rounds.claim(round).key);
+    pub(in crate::proto) fn cut_off(&mut self, key: &Resource) {
+        let number = self.queues.stand_of(key);
         if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
             stand.is_owed = true;
         }
     }
 
-    pub(super) fn stand_for(&mut self, now: Moment, key: &Resource) -> u32 {
+    pub(super) fn stand_for(&mut self, cx: &mut Cx<'_>, key: &Resource) -> u32 {
         if let Some(number) = self.queues.stand_of(key) {
             return number;
         }
-        let number = self.stands.insert(Stand::new(key.clone(), now));
+        let number = self.stands.insert(Stand::new(key.clone(), cx.now));
         self.queues.set_stand(key, Some(number));
         number
     }
@@ -135,50 +120,32 @@ impl Engine {
 
     /// Queues up at the gate, or at another one if it is lost. Without any, the stand is given up:
     /// returns false.
-    pub(super) fn take_place(&mut self, now: Moment, op: usize, number: u32) -> bool {
-        if !self.find_gate(now, number) {
-            self.leave_stand(number);
+    pub(super) fn take_place(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) -> bool {
+        if !self.find_gate(cx, number) {
+            self.leave_stand(cx, number);
             return false;
         }
-        let random = self.entropy.next_u64();
-        self.stand(number).wait_anew(now, random);
-        self.ask_for_place(now, number);
-        if let Some((op, give_up_at)) = self.operations.patience_of(self.operations.id_of(op)) {
-            let due = self.stand(number).due();
-            self.operations.set_timer(op, give_up_at.min(due));
-        }
+        let random = cx.entropy.next_u64();
+        self.stand(number).wait_anew(cx.now, random);
+        self.ask_for_place(cx, number);
+        let due = self.stand(number).due();
+        self.sleep_until(who, due);
         true
     }
 
-    /// The time of a round, as far as it is known. An engine that waits has few rounds, and of a
-    /// new one's first, which waits for connections, nobody knows what it takes: what its nodes
-    /// have answered since tells more.
-    pub(in crate::proto) fn round_trip(&self) -> Duration {
-        let latencies =
-            self.nodes.open().iter().filter_map(|node| self.nodes[node].latency_nanos());
-        let slowest = latencies.max().map(Duration::from_nanos);
-        let known = self.rounds.round_trip().into_iter().chain(slowest);
-        known.min().unwrap_or_default()
-    }
-
-    /// The time after which a head that was told to go is believed to sleep.
-    pub(in crate::proto) fn stagger(&self) -> Duration {
-        stagger(self.round_trip())
-    }
-
     /// Makes sure that the stand has a gate (W2, W3). Returns whether it has one.
-    pub(super) fn find_gate(&mut self, now: Moment, number: u32) -> bool {
+    pub(super) fn find_gate(&mut self, cx: &mut Cx<'_>, number: u32) -> bool {
         let stand = self.stands.get(number).expect("the caller has looked it up");
         let (before, is_new) = (stand.gate, stand.is_new);
-        let barred = self.queues.barred(now, &stand.key);
+        let barred = self.queues.barred(cx.now, &stand.key);
         let is_candidate = |node: usize| {
-            let may_be = self.nodes.is_candidate(now, node);
-            !barred.contains(node) && (may_be || is_new && self.nodes.is_awaited(node))
+            let may_be = cx.nodes.is_candidate(cx.now, node);
+            !barred.contains(node) && (may_be || is_new && cx.nodes.is_awaited(node))
         };
         if before.is_some_and(is_candidate) {
             return true;
         }
-        let gate = self.nodes.gate_among(&stand.key, is_candidate);
+        let gate = cx.nodes.gate_among(&stand.key, is_candidate);
         let stand = self.stand(number);
         let is_moved = stand.is_queued() && gate.is_some();
         (stand.gate, stand.is_sent, stand.place) = (gate, false, None);
@@ -187,73 +154,84 @@ impl Engine {
     }
 
     /// Asks the gate for a place, as soon as it is known that one can wait there (W4, W5).
-    pub(super) fn ask_for_place(&mut self, now: Moment, number: u32) {
-        let Some(gate) = self.stand(number).gate.filter(|gate| self.nodes.may_wait_at(*gate))
-        else {
+    pub(super) fn ask_for_place(&mut self, cx: &mut Cx<'_>, number: u32) {
+        let Some(gate) = self.stand(number).gate.filter(|gate| cx.nodes.may_wait_at(*gate)) else {
             return;
         };
-        match self.nodes[gate].waits() {
+        match cx.nodes[gate].waits() {
             Waits::Able => {
                 let stand = self.stand(number);
                 stand.gates.insert(gate);
                 stand.is_sent = true;
-                self.nodes.push(Outgoing::Wait(gate, WaitCommand::QueueUp(number)));
+                self.send(gate, WaitCommand::QueueUp(number));
             }
-            _ => self.ask_ability(now, gate),
+            _ => self.ask_ability(cx, gate),
         }
     }
 
     /// Asks the node whether one can wait there, once for each connection (W4).
-    pub(in crate::proto) fn ask_ability(&mut self, now: Moment, node: usize) {
-        if self.nodes[node].waits() != Waits::Untried {
+    pub(in crate::proto) fn ask_ability(&mut self, cx: &mut Cx<'_>, node: usize) {
+        if cx.nodes[node].waits() != Waits::Untried {
             return;
         }
-        if !self.has_channel(now) {
-            return self.cannot_wait(now, node, Obstacle::Channel);
+        if !self.has_channel(cx) {
+            return self.cannot_wait(cx, node, Obstacle::Channel);
         }
-        self.nodes[node].ask_ability();
-        self.nodes.push(Outgoing::Wait(node, WaitCommand::Able(Ability::Hello)));
+        cx.nodes[node].ask_ability();
+        self.send(node, WaitCommand::Able(Ability::Hello));
     }
 
     /// Draws the engine's channel if it has none. Returns whether it has one.
-    pub(super) fn has_channel(&mut self, now: Moment) -> bool {
+    pub(super) fn has_channel(&mut self, cx: &mut Cx<'_>) -> bool {
         if self.channel.is_none() {
-            let random = self.entropy.token(now);
+            let random = cx.entropy.token(cx.now);
             let half = random.and_then(|random| random.first_chunk().copied());
             self.channel = half.map(|half| Box::new(Channel::new(half)));
         }
         self.channel.is_some()
     }
 
+    /// The handshake with a node is complete.
+    pub(in crate::proto) fn node_ready(&mut self, cx: &mut Cx<'_>, node: usize) {
+        if !self.stands.is_empty() {
+            self.open_gate(cx, node);
+        }
+    }
+
     /// A node is ready: it may be the gate of some.
-    pub(in crate::proto) fn open_gate(&mut self, now: Moment, node: usize) {
+    pub(super) fn open_gate(&mut self, cx: &mut Cx<'_>, node: usize) {
         let is_here = |stand: &Stand| stand.gate == Some(node) && !stand.is_sent;
         for number in self.stands.numbers_where(is_here) {
-            self.ask_for_place(now, number);
+            self.ask_for_place(cx, number);
         }
-        self.open_visits(now, node);
+        self.open_visits(cx, node);
     }
 
     /// The server has answered a question of W4.
-    pub(in crate::proto) fn follow_ability(&mut self, now: Moment, node: usize, effect: Effect) {
+    pub(in crate::proto) fn follow_ability(
+        &mut self,
+        cx: &mut Cx<'_>,
+        node: usize,
+        effect: Effect,
+    ) {
         match effect {
             Effect::SpeaksResp3 => {
                 for ability in Ability::AFTER_HELLO {
-                    self.nodes.push(Outgoing::Wait(node, WaitCommand::Able(ability)));
+                    self.send(node, WaitCommand::Able(ability));
                 }
             }
             Effect::MayWait => {
-                self.open_gate(now, node);
+                self.open_gate(cx, node);
                 for number in self.stands.numbers_where(|stand| stand.wanted.contains(node)) {
                     self.stand(number).wanted.remove(node);
-                    self.watch_nodes(number, NodeSet::one(node));
+                    self.watch_nodes(cx, number, NodeSet::one(node));
                 }
             }
-            Effect::CannotWait(obstacle) => self.cannot_wait(now, node, obstacle),
+            Effect::CannotWait(obstacle) => self.cannot_wait(cx, node, obstacle),
             Effect::CannotWaitNow => {
                 let needs = |stand: &Stand| stand.gate == Some(node) || stand.watches(node);
                 for number in self.stands.numbers_where(needs) {
-                    self.bar(now, node, number, Bar::ForNow);
+                    self.bar(cx, node, number, Bar::ForNow);
                 }
             }
             _ => {}
@@ -261,20 +239,20 @@ impl Engine {
     }
 
     /// The connection is of no use for waiting: who stands there looks for another gate.
-    pub(super) fn cannot_wait(&mut self, now: Moment, node: usize, obstacle: Obstacle) {
-        if self.nodes[node].set_unable(obstacle) && self.nodes[node].is_inability_news() {
-            self.nodes.notice(node, Notice::CannotQueue(obstacle));
+    pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
+        if cx.nodes[node].set_unable(obstacle) && cx.nodes[node].is_inability_news() {
+            cx.nodes.notice(node, Notice::CannotQueue(obstacle));
         }
-        self.lose_gate(now, node);
+        self.node_lost(cx, node);
     }
 
     /// The node's connection has ended, or it did not answer in time (W3).
-    pub(in crate::proto) fn lose_gate(&mut self, now: Moment, node: usize) {
+    pub(in crate::proto) fn node_lost(&mut self, cx: &mut Cx<'_>, node: usize) {
         self.visits.lose_gate(node);
         if self.stands.is_empty() {
             return;
         }
-        let is_lost = !self.nodes.open().contains(node);
+        let is_lost = !cx.nodes.open().contains(node);
         let is_there = |stand: &Stand| {
             let is_listed = stand.gate == Some(node) || stand.gates.contains(node);
             is_listed || stand.watches(node)
@@ -288,9 +266,9 @@ impl Engine {
             stand.watch_no_more(node);
             if stand.gate == Some(node) {
                 (stand.gate, stand.is_sent, stand.place) = (None, false, None);
-                stand.check_by(now);
+                stand.check_by(cx.now);
             } else if was_watched {
-                stand.check_by(now);
+                stand.check_by(cx.now);
             }
             self.set_stand_timer(number);
         }
@@ -301,102 +279,104 @@ impl Engine {
         let Some(stand) = self.stands.get(number) else {
             return;
         };
-        if let Some((op, give_up_at)) = self.waiting_first(stand) {
-            self.operations.set_timer(op, give_up_at.min(stand.due()));
+        if let Some(who) = self.waiting_first(stand) {
+            self.sleep_until(who, stand.due());
         }
     }
 
     /// The acquisition that waits in this stand, and its patience. `None` while a round of it is in
     /// flight, and while its engine holds the lock.
-    pub(super) fn waiting_first(&self, stand: &Stand) -> Option<(usize, Moment)> {
-        let first = self.queues.first_of(&stand.key)?;
-        let (op, give_up_at) = self.operations.patience_of(first)?;
-        let is_waiting = matches!(self.operations[op].progress, Progress::Waiting);
-        (is_waiting && stand.held.is_none()).then_some((op, give_up_at))
+    pub(super) fn waiting_first(&self, stand: &Stand) -> Option<Waiter> {
+        self.queues.waiting_first(&stand.key).filter(|_| stand.held.is_none())
     }
 
     /// The timer of a line's first has fired. Returns whether it stands in a queue; then what was
     /// due is done.
-    pub(in crate::proto) fn handle_stand_due(&mut self, now: Moment, op: usize) -> bool {
-        let key = self.operations.last_of(op).map(|last| &last.key);
-        let Some(number) = key.and_then(|key| self.queues.stand_of(key)) else {
+    pub(super) fn handle_stand_due(
+        &mut self,
+        cx: &mut Cx<'_>,
+        key: &Resource,
+        who: Waiter,
+    ) -> bool {
+        let Some(number) = self.queues.stand_of(key) else {
             return false;
         };
         let Some(stand) = self.stands.get(number).filter(|stand| stand.held.is_none()) else {
             return false;
         };
-        if self.queues.first_of(&stand.key) != Some(self.operations.id_of(op)) {
+        if self.queues.first_of(&stand.key) != Some(who.id) {
             return false;
         }
         let before = stand.gate;
-        let random = self.entropy.next_u64();
+        let random = cx.entropy.next_u64();
         let stand = self.stand(number);
-        if now >= stand.slow_at {
-            self.look_slowly(now, number, random);
+        if cx.now >= stand.slow_at {
+            self.look_slowly(cx, number, random);
         }
-        if !self.find_gate(now, number) {
-            self.leave_stand(number);
+        if !self.find_gate(cx, number) {
+            self.leave_stand(cx, number);
             return false;
         }
         let stand = self.stand(number);
         if stand.gate == before {
-            self.do_what_is_due(now, op, number);
+            self.do_what_is_due(cx, who, number);
         } else {
-            stand.move_on(now, random);
-            self.ask_for_place(now, number);
+            stand.move_on(cx.now, random);
+            self.ask_for_place(cx, number);
         }
         self.set_stand_timer(number);
         true
     }
 
     /// Asks for the place again; the first in the queue looks at other nodes, too (W10).
-    pub(super) fn look_slowly(&mut self, now: Moment, number: u32, random: u64) {
+    pub(super) fn look_slowly(&mut self, cx: &mut Cx<'_>, number: u32, random: u64) {
         let stand = self.stand(number);
-        stand.look_slowly(now, random);
+        stand.look_slowly(cx.now, random);
         let mut asked = stand.wanted;
         stand.gate.into_iter().for_each(|gate| asked.insert(gate));
         for node in asked.iter() {
-            if self.nodes[node].is_trial_missing() {
-                self.cannot_wait(now, node, Obstacle::Channel);
+            if cx.nodes[node].is_trial_missing() {
+                self.cannot_wait(cx, node, Obstacle::Channel);
             }
         }
         let stand = self.stand(number);
         if stand.place == Some(0) {
             stand.rotation = stand.rotation.wrapping_add(1);
-            stand.check_by(now);
+            stand.check_by(cx.now);
         }
-        self.ask_for_place(now, number);
+        self.ask_for_place(cx, number);
     }
 
-    pub(super) fn do_what_is_due(&mut self, now: Moment, op: usize, number: u32) {
+    pub(super) fn do_what_is_due(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) {
         let stand = self.stand(number);
-        if stand.free_at.is_some_and(|at| now >= at) {
-            self.handle_free(now, op, number, Free::Expired);
+        if stand.free_at.is_some_and(|at| cx.now >= at) {
+            self.handle_free(cx, who, number, Free::Expired);
         }
         // It may have started a round.
         let Some(stand) = self.stands.get_mut(number) else {
             return;
         };
-        let is_waiting = matches!(self.operations[op].progress, Progress::Waiting);
-        if is_waiting && stand.blind_until.take_if(|at| now >= *at).is_some() {
-            return self.try_now(now, op, number);
+        let is_waiting = self.queues.waiting_first(&stand.key).is_some();
+        if is_waiting && stand.blind_until.take_if(|at| cx.now >= *at).is_some() {
+            return self.try_now(cx, who, number);
         }
-        if is_waiting && stand.check_at.is_some_and(|at| now >= at) {
+        if is_waiting && stand.check_at.is_some_and(|at| cx.now >= at) {
             stand.check_at = None;
             match stand.place {
-                None | Some(0 | 1) => self.watch(now, number),
-                Some(_) => self.ask_for_place(now, number),
+                None | Some(0 | 1) => self.watch(cx, number),
+                Some(_) => self.ask_for_place(cx, number),
             }
         }
     }
 }
 
 /// How a place is left.
-impl Engine {
+impl WaitQueues {
     /// Hands out a command of a wait. The stand that it is for is still there.
-    pub(in crate::proto) fn wait_action(
+    pub(in crate::proto) fn hand_out(
         &mut self,
         now: Moment,
+        nodes: &mut Fleet,
         node: usize,
         command: WaitCommand,
     ) -> Action<'_> {
@@ -404,12 +384,12 @@ impl Engine {
             WaitCommand::Watch { stand, watch } => {
                 // Next to it on the wire: the permission is for one command.
                 let next = WaitCommand::TimeToLive { stand, watch };
-                self.nodes.push_first(Outgoing::Wait(node, next));
+                nodes.push_first(Outgoing::Wait(node, next));
             }
             WaitCommand::StepOut(place, _) => self.stands.hand_out(place),
             WaitCommand::Able(_) | WaitCommand::QueueUp(_) | WaitCommand::TimeToLive { .. } => {}
         }
-        let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Wait(command));
+        let nodes = nodes.hand_out(now, NodeSet::one(node), Request::Wait(command));
         let channel = self.channel.as_deref().expect("waits have a channel");
         let key_of = |number| {
             let key = self.stands.get(number).map(|stand| &stand.key);
@@ -432,34 +412,34 @@ impl Engine {
     }
 
     /// The key's line has no use for its places (W12).
-    pub(in crate::proto) fn leave_stand_of(&mut self, key: &Resource) {
+    pub(in crate::proto) fn leave_stand_of(&mut self, cx: &Cx<'_>, key: &Resource) {
         if let Some(number) = self.queues.stand_of(key) {
-            self.leave_stand(number);
+            self.leave_stand(cx, number);
         }
     }
 
-    pub(super) fn leave_stand(&mut self, number: u32) {
+    pub(super) fn leave_stand(&mut self, cx: &Cx<'_>, number: u32) {
         let Some(Stand { key, gates, .. }) = self.stands.remove(number) else {
             return;
         };
         self.queues.set_stand(&key, None);
         for gate in gates.iter() {
-            self.step_aside(gate, key.clone(), Step::Out);
+            self.step_aside(cx, gate, key.clone(), Step::Out);
         }
     }
 
     /// The line's place at its gate goes to a visit. Returns the gate.
-    pub(super) fn give_place(&mut self, number: u32) -> Option<usize> {
+    pub(super) fn give_place(&mut self, cx: &Cx<'_>, number: u32) -> Option<usize> {
         let Stand { key, gate, gates, .. } = self.stands.remove(number)?;
         self.queues.set_stand(&key, None);
         for other in gates.iter().filter(|other| Some(*other) != gate) {
-            self.step_aside(other, key.clone(), Step::Out);
+            self.step_aside(cx, other, key.clone(), Step::Out);
         }
         gate
     }
 
     /// A visit leaves the place that was the line's: the line has its next turn behind the others.
-    pub(super) fn queue_up_again(&mut self, now: Moment, number: u32, gate: usize) {
+    pub(super) fn queue_up_again(&mut self, cx: &mut Cx<'_>, number: u32, gate: usize) {
         let Some(stand) = self.stands.get_mut(number).filter(|stand| stand.held.is_none()) else {
             return;
         };
@@ -468,26 +448,26 @@ impl Engine {
             (stand.place, stand.check_at) = (None, None);
             stand.forget_watch();
         }
-        self.step_aside(gate, key, Step::Out);
+        self.step_aside(cx, gate, key, Step::Out);
         if is_there {
-            self.ask_for_place(now, number);
+            self.ask_for_place(cx, number);
             self.set_stand_timer(number);
         }
     }
 
     /// A gate that stands still is not told: the place there is passed over, or passed on when it
     /// is told to go.
-    pub(super) fn step_aside(&mut self, gate: usize, key: Resource, to: Step) {
-        if !self.nodes.may_pass_on(gate) {
+    pub(super) fn step_aside(&mut self, cx: &Cx<'_>, gate: usize, key: Resource, to: Step) {
+        if !cx.nodes.may_pass_on(gate) {
             return;
         }
         let place = self.stands.leave(key);
-        self.nodes.push(Outgoing::Wait(gate, WaitCommand::StepOut(place, to)));
+        self.send(gate, WaitCommand::StepOut(place, to));
     }
 
     /// The commands to this node that were not handed out will not be sent.
-    pub(in crate::proto) fn forget_places_left(&mut self, node: usize) {
-        for outgoing in self.nodes.outgoing() {
+    pub(in crate::proto) fn forget_places_left(&mut self, nodes: &Fleet, node: usize) {
+        for outgoing in nodes.outgoing() {
             match outgoing {
                 Outgoing::Wait(at, WaitCommand::StepOut(place, _)) if *at == node => {
                     self.stands.withdraw(*place);
@@ -497,11 +477,9 @@ impl Engine {
         }
     }
 
-    /// How many engines stand before this acquisition's in the queue for its lock, as far as its
-    /// own was told; `None` if it does not wait in a queue.
-    pub fn place(&self, id: OpId) -> Option<u32> {
-        let (op, _) = self.operations.patience_of(id)?;
-        let number = self.queues.stand_of(self.key_of(op)?)?;
+    /// How many engines stand before this one in the queue for this lock, as far as it was told.
+    pub(in crate::proto) fn place_of(&self, key: &Resource) -> Option<u32> {
+        let number = self.queues.stand_of(key)?;
         self.stands.get(number)?.place.filter(|place| *place != PLACE_NONE)
     }
 }

@@ -1,28 +1,45 @@
 //! What the masters push: messages on the engine's channel, and changes of watched keys (W6, W8).
 
-use super::Free;
-use crate::moment::Moment;
-use crate::proto::Engine;
-use crate::proto::command::Step;
+use super::{Cx, Free, WaitQueues};
+use crate::proto::command::{Push, Step};
 use crate::resource::Resource;
 
 /// What is pushed.
-impl Engine {
+impl WaitQueues {
+    /// The server has sent something that is no reply. Returns whether it makes sense.
+    pub(in crate::proto) fn pushed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        node: usize,
+        push: Push<'_>,
+    ) -> bool {
+        match push {
+            Push::Told { channel, message } if self.is_own_channel(channel) => {
+                return self.handle_told(cx, node, message);
+            }
+            Push::Changed(key) => self.handle_changed(cx, node, key),
+            Push::AllChanged | Push::Subscribed(_) | Push::Told { .. } | Push::Other => {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether this is the name of the engine's own channel.
+    pub(in crate::proto) fn is_own_channel(&self, name: &[u8]) -> bool {
+        self.channel.as_ref().is_some_and(|channel| channel.as_bytes() == name)
+    }
+
     /// A node's message on the engine's channel: a letter and a key (W6). Returns whether it makes
     /// sense.
-    pub(in crate::proto) fn handle_told(
-        &mut self,
-        now: Moment,
-        node: usize,
-        message: &[u8],
-    ) -> bool {
+    fn handle_told(&mut self, cx: &mut Cx<'_>, node: usize, message: &[u8]) -> bool {
         let Some((letter, key)) = message.split_first() else {
             return false;
         };
         match letter {
             b't' if key.is_empty() => {
-                let effect = self.nodes[node].hear_trial();
-                self.follow_ability(now, node, effect);
+                let effect = cx.nodes[node].hear_trial();
+                self.follow_ability(cx, node, effect);
                 return true;
             }
             b'g' | b'p' | b'n' | b'o' | b'a' if !key.is_empty() => {}
@@ -33,26 +50,26 @@ impl Engine {
         };
         let stand = self.queues.stand_of(&key).and_then(|it| self.stands.get(it).map(|_| it));
         match stand {
-            Some(number) => self.tell_stand(now, node, number, *letter),
-            None if self.tell_visit(now, node, &key, *letter) => {}
+            Some(number) => self.tell_stand(cx, node, number, *letter),
+            None if self.tell_visit(cx, node, &key, *letter) => {}
             // It is passed on to those behind.
             None if matches!(letter, b'g' | b'p' | b'a') => {
-                self.step_aside(node, key, Step::Out);
+                self.step_aside(cx, node, key, Step::Out);
             }
             None => {}
         }
         true
     }
 
-    pub(super) fn tell_stand(&mut self, now: Moment, node: usize, number: u32, letter: u8) {
-        let wait = self.stagger();
+    fn tell_stand(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, letter: u8) {
+        let wait = cx.stagger();
         let stand = self.stand(number);
         let is_elsewhere = stand.gate.is_some_and(|gate| gate != node);
         if letter == b'a' {
             // It waits, but looks after the lock at another gate.
             if is_elsewhere {
                 let key = stand.key.clone();
-                self.step_aside(node, key, Step::Out);
+                self.step_aside(cx, node, key, Step::Out);
             }
             return;
         }
@@ -62,7 +79,7 @@ impl Engine {
         stand.end_pauses();
         if letter == b'o' {
             stand.place = None;
-            return self.ask_for_place(now, number);
+            return self.ask_for_place(cx, number);
         }
         stand.place = Some(if letter == b'n' { 1 } else { 0 });
         if letter == b'g' {
@@ -72,7 +89,7 @@ impl Engine {
         let Some(stand) = self.stands.get(number) else {
             return;
         };
-        let Some((op, _)) = self.waiting_first(stand) else {
+        let Some(who) = self.waiting_first(stand) else {
             // Whoever comes after one that has ended, and is not yet gone, is told by this.
             self.stand(number).is_owed |= letter == b'g';
             return;
@@ -81,34 +98,33 @@ impl Engine {
         match letter {
             b'g' => {
                 stand.was_told = true;
-                self.try_now(now, op, number);
+                self.try_now(cx, who, number);
             }
-            b'p' if stand.unheard.is_empty() && stand.armed.is_empty() => self.watch(now, number),
+            b'p' if stand.unheard.is_empty() && stand.armed.is_empty() => self.watch(cx, number),
             b'p' => {}
             _ => {
-                stand.free_since = Some((now, 1));
-                stand.check_by(now.after(wait));
+                stand.free_since = Some((cx.now, 1));
+                stand.check_by(cx.now.after(wait));
                 self.set_stand_timer(number);
             }
         }
     }
 
     /// A watched key has changed.
-    pub(in crate::proto) fn handle_changed(&mut self, now: Moment, node: usize, key: &[u8]) {
+    fn handle_changed(&mut self, cx: &mut Cx<'_>, node: usize, key: &[u8]) {
         let key = Resource::of_key(key);
         if let Some(number) = key.and_then(|key| self.queues.stand_of(&key)) {
-            self.tell_change(now, node, number);
+            self.tell_change(cx, node, number);
         }
     }
 
-    /// Any key may have changed.
-    pub(in crate::proto) fn handle_all_changed(&mut self, now: Moment, node: usize) {
-        for number in self.stands.numbers_where(|stand| stand.armed.contains(node)) {
-            self.tell_change(now, node, number);
-        }
+    /// What is watched at this node: if any key may have changed, tell each of them.
+    pub(in crate::proto) fn watched_at(&self, node: usize) -> Vec<u32> {
+        self.stands.numbers_where(|stand| stand.armed.contains(node))
     }
 
-    pub(super) fn tell_change(&mut self, now: Moment, node: usize, number: u32) {
+    /// A key that is watched for this stand may have changed.
+    pub(in crate::proto) fn tell_change(&mut self, cx: &mut Cx<'_>, node: usize, number: u32) {
         let Some(stand) = self.stands.get_mut(number) else {
             return;
         };
@@ -119,11 +135,11 @@ impl Engine {
         let Some(stand) = self.stands.get(number) else {
             return;
         };
-        if let Some((op, _)) = self.waiting_first(stand) {
-            self.handle_free(now, op, number, Free::Changed);
+        if let Some(who) = self.waiting_first(stand) {
+            self.handle_free(cx, who, number, Free::Changed);
             self.set_stand_timer(number);
         } else {
-            self.stand(number).check_by(now);
+            self.stand(number).check_by(cx.now);
         }
     }
 }

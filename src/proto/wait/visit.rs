@@ -10,17 +10,15 @@
 use std::collections::BTreeMap;
 
 use super::entry::{CROWD_FOR, TURN_MAX, Turn};
+use super::local_queue::Waiter;
 use super::row::Rows;
-use crate::config::Waiting;
+use super::{AfterRelease, Cx, Order, WaitQueues};
 use crate::moment::Moment;
 use crate::proto::command::Step;
 use crate::proto::op_id::OpId;
-use crate::proto::operation::{Last, Progress, Task};
-use crate::proto::outgoing::Outgoing;
 use crate::proto::request::WaitCommand;
 use crate::proto::status::Waits;
 use crate::proto::timer::between;
-use crate::proto::{Engine, Patience};
 use crate::quorum::NodeSet;
 use crate::resource::{Form, Resource};
 use crate::token::LockToken;
@@ -103,8 +101,10 @@ enum Refused {
 
 /// The visits, by a number that is none of a stand.
 #[derive(Default)]
-pub(in crate::proto) struct Visits {
+pub(super) struct Visits {
     open: BTreeMap<u32, Visit>,
+    /// The acquisitions of other kinds that wait now, and until when at most.
+    waiting: BTreeMap<OpId, Moment>,
     rows: Rows,
     /// How often others waited for a key of a set.
     crowds: usize,
@@ -117,6 +117,22 @@ impl Visits {
     #[inline]
     fn is_idle(&self) -> bool {
         self.open.is_empty() && self.rows.is_empty()
+    }
+
+    /// The acquisition waits: no round of it is in flight, and it has no result.
+    pub(super) fn note_waiting(&mut self, who: Waiter) {
+        self.waiting.insert(who.id, who.give_up_at);
+    }
+
+    /// It waits no longer.
+    pub(super) fn note_awake(&mut self, id: OpId) {
+        self.waiting.remove(&id);
+    }
+
+    /// The acquisition, if it waits and may still ask.
+    fn waiter(&self, now: Moment, id: OpId) -> Option<Waiter> {
+        let give_up_at = self.waiting.get(&id).copied().filter(|give_up_at| now < *give_up_at);
+        give_up_at.map(|give_up_at| Waiter { id, give_up_at })
     }
 
     fn number_of(&self, key: &Resource) -> Option<u32> {
@@ -372,129 +388,102 @@ impl Visit {
 }
 
 /// What the engine does with what its visits say.
-impl Engine {
-    /// The plain key that stands in the way of this acquisition.
-    pub(super) fn plain_key_of(&self, key: &Resource, held: Option<usize>) -> Option<Resource> {
-        let index = match key.form() {
-            Form::Plain | Form::TakeOver => return None,
-            Form::All => held?,
-            Form::Slot => key.slot_of().map(|(_, slot)| slot as usize)?,
-            Form::Shared | Form::Exclusive | Form::As => 0,
-        };
-        Resource::of_key(key.keys().get(index)?)
-    }
-
-    /// A round of another kind of lock was refused, and is repeated: until then at the latest, if
-    /// it has left the queue for now.
+impl WaitQueues {
+    /// A round of another kind of lock was refused, by those that hold this one of its resources if
+    /// that is known. It is repeated, until then at the latest if this returns a moment.
     pub(in crate::proto) fn visit_refused(
         &mut self,
-        now: Moment,
-        op: usize,
-        round: usize,
+        cx: &mut Cx<'_>,
+        key: &Resource,
+        id: OpId,
+        (held, attempts): (Option<usize>, u32),
     ) -> Option<Moment> {
-        if self.config.waiting != Waiting::Queue {
+        if !self.is_on() {
             return None;
         }
-        let (id, form) = (self.operations.id_of(op), self.rounds.claim(round).key.form());
-        let held = self.held_of(round);
+        let form = key.form();
         let before = self.visits.visit_of(id);
         self.visits.forget_look(id);
-        let key = match (before, form) {
+        let plain = match (before, form) {
             // Any slot will do: it stays where it is.
             (Some(before), Form::Slot) => self.visits.key_of(before).cloned(),
-            _ => self.plain_key_of(&self.rounds.claim(round).key, held),
-        };
-        let key = key?;
-        let number = self.visits.number_of(&key);
+            _ => plain_key_of(key, held),
+        }?;
+        let number = self.visits.number_of(&plain);
         if let Some(before) = before.filter(|before| Some(*before) != number) {
             if self.visits.leave(before, (id, form), None) {
-                self.move_on(now, before);
+                self.move_on(cx, before);
             }
         }
         let number = number.unwrap_or_else(|| self.stands.number());
-        if !self.visits.join(now, number, &key, (id, form)) {
+        if !self.visits.join(cx.now, number, &plain, (id, form)) {
             return None;
         }
-        let refused = self.visits.note_refused(now, number);
+        let refused = self.visits.note_refused(cx.now, number);
         if refused != Refused::Queue {
-            self.leave_place(now, number);
+            self.leave_place(cx, number);
             self.visits.forget_gate(number);
         }
         if refused == Refused::PassOnAndPause {
-            return Some(now.after(self.stagger().saturating_mul(ASK_STAGGERS)));
+            return Some(cx.now.after(cx.stagger().saturating_mul(ASK_STAGGERS)));
         }
-        self.queue_visit(now, number);
+        self.queue_visit(cx, number);
         // Those that hold a key of a set may stand in the queue of another, and tell no others.
-        (form == Form::All).then(|| self.set_asks_at(now, op))
+        (form == Form::All).then(|| set_asks_at(cx, attempts))
     }
 
-    /// When a set that was refused asks again at the latest.
-    pub(super) fn set_asks_at(&mut self, now: Moment, op: usize) -> Moment {
-        let Task::Acquire { attempts, .. } = self.operations[op].task else {
-            return now;
-        };
-        let doubled = 1u32.checked_shl(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
-        let delay = self.stagger().saturating_mul(doubled);
-        now.after(between(delay, delay.saturating_mul(2), self.entropy.next_u64()))
+    /// Whether nothing is known of other kinds of lock that wait or were taken in a row.
+    #[inline]
+    pub(in crate::proto) fn has_no_visits(&self) -> bool {
+        self.visits.is_idle()
     }
 
-    /// If others are believed to wait for the same lock, or a row of it has ended, this acquisition
-    /// queues up before it asks. Returns whether it waits.
-    pub(in crate::proto) fn visits_first(
+    /// An acquisition is about to ask for the first time. If others are believed to wait for the
+    /// same lock, or a row of it has ended, it queues up before. Returns whether it waits.
+    pub(in crate::proto) fn queue_up_before(
         &mut self,
-        now: Moment,
-        op: usize,
+        cx: &mut Cx<'_>,
         key: &Resource,
+        who: Waiter,
     ) -> bool {
-        if self.visits.is_idle() {
-            return false;
-        }
-        let Task::Acquire { patience: Patience::Until(give_up_at), attempts: 0, .. } =
-            self.operations[op].task
-        else {
-            return false;
-        };
-        let (id, stagger) = (self.operations.id_of(op), self.stagger());
+        let (Waiter { id, give_up_at }, stagger) = (who, cx.stagger());
         if self.visits.visit_of(id).is_some() {
             return false;
         }
-        let Some((plain, look)) = self.visits.before(now, id, key) else {
+        let Some((plain, look)) = self.visits.before(cx.now, id, key) else {
             return false;
         };
-        let mut ask_at = now.after(stagger.saturating_mul(ASK_STAGGERS));
+        let mut ask_at = cx.now.after(stagger.saturating_mul(ASK_STAGGERS));
         if give_up_at <= ask_at {
-            if give_up_at <= now.after(stagger.saturating_mul(SHORT_STAGGERS)) {
+            if give_up_at <= cx.now.after(stagger.saturating_mul(SHORT_STAGGERS)) {
                 return false;
             }
-            ask_at = now.after(stagger);
+            ask_at = cx.now.after(stagger);
         }
         let number = self.visits.number_of(&plain).unwrap_or_else(|| self.stands.number());
-        if !self.visits.join(now, number, &plain, (id, key.form())) {
+        if !self.visits.join(cx.now, number, &plain, (id, key.form())) {
             return false;
         }
         if let Some(look) = look {
             // Not all clients see the same candidates.
             let turn = if look.rows % 2 == 0 { 0 } else { 1 + look.rows / 2 };
-            let may_be = |node: usize| self.nodes.may_wait_at(node);
-            let gate = self.nodes.gate_in_turn(now, &plain, turn, may_be);
+            let may_be = |node: usize| cx.nodes.may_wait_at(node);
+            let gate = cx.nodes.gate_in_turn(cx.now, &plain, turn, may_be);
             self.visits.look(number, (id, look), gate);
         }
-        self.queue_visit(now, number);
+        self.queue_visit(cx, number);
         // Without a place, others get a stagger to come first.
         if look.is_some() && self.visits.lacks_gate(number) {
-            ask_at = now.after(stagger);
+            ask_at = cx.now.after(stagger);
         }
-        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
-            last.get_or_insert_with(|| Box::new(Last { key: key.clone(), report: None }));
-        }
-        self.operations[op].progress = Progress::Waiting;
-        self.operations.set_timer(op, ask_at);
+        self.pause(key, who, 0);
+        self.sleep_until(who, ask_at);
         true
     }
 
     /// Asks the gate for a place, or whether one can wait there. A line of plain locks of this
     /// engine needs the place itself.
-    pub(super) fn queue_visit(&mut self, now: Moment, number: u32) {
+    pub(super) fn queue_visit(&mut self, cx: &mut Cx<'_>, number: u32) {
         let Some(visit) = self.visits.open.get(&number) else {
             return;
         };
@@ -502,23 +491,23 @@ impl Engine {
             return;
         }
         let is_able =
-            |node: usize| !visit.barred.contains(node) && self.nodes.is_candidate(now, node);
+            |node: usize| !visit.barred.contains(node) && cx.nodes.is_candidate(cx.now, node);
         let is_candidate = |node: usize| is_able(node) && !visit.passed.contains(node);
         let is_at_home = |gate: usize| is_candidate(gate) && !visit.alone_at.contains(gate);
         // A look may be at a node that is a candidate for others alone.
-        let is_looked_at = |gate: usize| visit.look.is_some() && self.nodes.may_wait_at(gate);
+        let is_looked_at = |gate: usize| visit.look.is_some() && cx.nodes.may_wait_at(gate);
         let gate = match visit.gate.filter(|gate| is_at_home(*gate) || is_looked_at(*gate)) {
             Some(gate) => Some(gate),
-            None => self.nodes.gate_among(&visit.key, is_candidate),
+            None => cx.nodes.gate_among(&visit.key, is_candidate),
         };
         // It has looked at all of them. If its place is at the first one, it keeps it.
         let begins_again = gate.is_none() && !visit.passed.is_empty();
         let gate = match begins_again {
-            true => self.nodes.gate_among(&visit.key, is_able),
+            true => cx.nodes.gate_among(&visit.key, is_able),
             false => gate,
         };
         if visit.gate != gate {
-            self.leave_place(now, number);
+            self.leave_place(cx, number);
         }
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return;
@@ -528,11 +517,11 @@ impl Engine {
             (visit.alone_at, visit.passed) = (NodeSet::EMPTY, NodeSet::EMPTY);
         }
         match gate {
-            Some(gate) if self.nodes[gate].waits() == Waits::Able => {
+            Some(gate) if cx.nodes[gate].waits() == Waits::Able => {
                 visit.is_listed = true;
-                self.nodes.push(Outgoing::Wait(gate, WaitCommand::QueueUp(number)));
+                self.send(gate, WaitCommand::QueueUp(number));
             }
-            Some(gate) => self.ask_ability(now, gate),
+            Some(gate) => self.ask_ability(cx, gate),
             None => {
                 let empty = NodeSet::EMPTY;
                 (visit.barred, visit.alone_at, visit.passed) = (empty, empty, empty);
@@ -541,9 +530,9 @@ impl Engine {
     }
 
     /// One can wait at this node.
-    pub(super) fn open_visits(&mut self, now: Moment, node: usize) {
+    pub(super) fn open_visits(&mut self, cx: &mut Cx<'_>, node: usize) {
         for number in self.visits.to_open(node) {
-            self.queue_visit(now, number);
+            self.queue_visit(cx, number);
         }
     }
 
@@ -562,45 +551,40 @@ impl Engine {
     /// The gate has told the place.
     pub(super) fn handle_visit_place(
         &mut self,
-        now: Moment,
+        cx: &mut Cx<'_>,
         number: u32,
         place: u32,
         is_absent: bool,
     ) {
-        let ask_at = now.after(self.stagger());
+        let ask_at = cx.now.after(cx.stagger());
         let Some(visit) = self.visits.open.get_mut(&number) else {
             return;
         };
         visit.place = Some(place);
         let look = visit.look.take();
         if place > 0 {
-            (visit.alone, visit.crowd_until) = (0, Some(now.after(CROWD_FOR)));
+            (visit.alone, visit.crowd_until) = (0, Some(cx.now.after(CROWD_FOR)));
         }
         // Others that wait for one key of a set say nothing of those that wait for another.
         if let Some(mut look) = look.filter(|(_, look)| place == 0 || look.left > 0) {
             look.1.has_found |= place > 0;
-            let Some((op, give_up_at)) = self.operations.patience_of(look.0) else {
-                return;
-            };
-            let waits = matches!(self.operations[op].progress, Progress::Waiting);
-            if waits && now < give_up_at {
-                if visit.members.len() == 1 {
-                    self.leave_place(now, number);
+            let is_alone = visit.members.len() == 1;
+            if let Some(who) = self.visits.waiter(cx.now, look.0) {
+                if is_alone {
+                    self.leave_place(cx, number);
                     // Where others are, it may join them later.
                     if place == 0 {
                         self.visits.forget_gate(number);
                     }
                 }
                 self.visits.look_on(number, look);
-                self.start_again(now, op);
+                self.start_visitor(who);
             }
         } else if place == 0 && is_absent {
             // Others may stand elsewhere, and were told.
             for id in self.visits.to_try(number) {
-                if let Some((op, _)) = self.operations.patience_of(id) {
-                    if let Progress::Waiting = self.operations[op].progress {
-                        self.operations.hasten(op, ask_at);
-                    }
+                if self.visits.waiting.contains_key(&id) {
+                    self.orders.push_back(Order::WakeBy(id, ask_at));
                 }
             }
         }
@@ -609,7 +593,7 @@ impl Engine {
     /// A message about a key that no line of plain locks waits for. Returns whether a visit does.
     pub(super) fn tell_visit(
         &mut self,
-        now: Moment,
+        cx: &mut Cx<'_>,
         node: usize,
         key: &Resource,
         letter: u8,
@@ -623,11 +607,11 @@ impl Engine {
         if visit.is_listed && visit.gate != Some(node) {
             // A place that could not be left when it moved: others come next there.
             if matches!(letter, b'g' | b'p' | b'a') {
-                self.step_aside(node, key.clone(), Step::Out);
+                self.step_aside(cx, node, key.clone(), Step::Out);
             }
             return true;
         }
-        if visit.held.is_some_and(|(_, until)| now < until) {
+        if visit.held.is_some_and(|(_, until)| cx.now < until) {
             return true;
         }
         if visit.members.is_empty() {
@@ -638,14 +622,14 @@ impl Engine {
         match letter {
             b'g' => {
                 visit.is_told = true;
-                visit.crowd_until = Some(now.after(CROWD_FOR));
+                visit.crowd_until = Some(cx.now.after(CROWD_FOR));
                 self.stats.told += 1;
-                self.try_visit(now, number);
+                self.try_visit(cx, number);
             }
-            b'p' => self.try_visit(now, number),
+            b'p' => self.try_visit(cx, number),
             b'o' => {
                 visit.is_listed = false;
-                self.queue_visit(now, number);
+                self.queue_visit(cx, number);
             }
             _ => {}
         }
@@ -653,21 +637,22 @@ impl Engine {
     }
 
     /// The acquisitions that wait there and are not asking ask now.
-    pub(super) fn try_visit(&mut self, now: Moment, number: u32) {
+    pub(super) fn try_visit(&mut self, cx: &mut Cx<'_>, number: u32) {
         for id in self.visits.to_try(number) {
-            let Some((op, give_up_at)) = self.operations.patience_of(id) else {
-                continue;
-            };
-            let waits = matches!(self.operations[op].progress, Progress::Waiting);
-            if waits && now < give_up_at {
-                self.start_again(now, op);
+            if let Some(who) = self.visits.waiter(cx.now, id) {
+                self.start_visitor(who);
             }
         }
     }
 
+    fn start_visitor(&mut self, who: Waiter) {
+        self.visits.note_awake(who.id);
+        self.orders.push_back(Order::Start(who.id));
+    }
+
     /// This engine's line releases a plain lock. Returns the visit that asks before the line does:
     /// the line has the engine's place on the masters, and nothing else would let the visit in.
-    pub(in crate::proto) fn visit_due(&mut self, key: &Resource) -> Option<u32> {
+    pub(super) fn visit_due(&mut self, key: &Resource) -> Option<u32> {
         if self.visits.open.is_empty() {
             return None;
         }
@@ -675,21 +660,18 @@ impl Engine {
         let waiting = usize::from(self.queues.first_of(key).is_some());
         let line = 1 + waiting + self.queues.others_of(key);
         let number = self.visits.note_passed_by(key, line)?;
-        let waits = |id: &OpId| {
-            let op = self.operations.patience_of(*id).map(|(op, _)| op);
-            op.is_some_and(|op| matches!(self.operations[op].progress, Progress::Waiting))
-        };
+        let waits = |id: &OpId| self.visits.waiting.contains_key(id);
         self.visits.to_try(number).iter().any(waits).then_some(number)
     }
 
-    /// The lock is released, and this visit asks for it next. Returns whether the line goes on
-    /// behind it. If the line's turn is over, it does not: its place is the visit's from now on.
-    pub(in crate::proto) fn let_in(&mut self, now: Moment, number: u32, key: &Resource) -> bool {
+    /// The lock is released, and this visit asks for it next. If the line's turn is over, its place
+    /// is the visit's from now on.
+    pub(super) fn let_in(&mut self, cx: &mut Cx<'_>, number: u32, key: &Resource) -> AfterRelease {
         let stand = self.queues.stand_of(key);
         let is_turn_over = stand.and_then(|stand| self.stands.get(stand)).is_some_and(|stand| {
             matches!(stand.turn, Turn::NotYet | Turn::Left(0)) && stand.is_queued()
         });
-        let place = stand.filter(|_| is_turn_over).and_then(|stand| self.give_place(stand));
+        let place = stand.filter(|_| is_turn_over).and_then(|stand| self.give_place(cx, stand));
         if let Some(visit) = self.visits.open.get_mut(&number) {
             visit.passed_by = 0;
             if let Some(gate) = place {
@@ -697,14 +679,14 @@ impl Engine {
                 (visit.is_listed, visit.is_told, visit.was_the_lines) = (true, true, true);
             }
         }
-        self.try_visit(now, number);
+        self.try_visit(cx, number);
         if is_turn_over {
-            return !self.line_up_behind(now, key);
+            return AfterRelease::LineUp;
         }
         if self.queues.first_of(key).is_none() {
-            self.leave_stand_of(key);
+            self.leave_stand_of(cx, key);
         }
-        true
+        AfterRelease::Nothing
     }
 
     /// The acquisition ends. If it was notified and got the lock, its place is left when the lock
@@ -712,48 +694,42 @@ impl Engine {
     #[inline(never)]
     pub(in crate::proto) fn leave_visit(
         &mut self,
-        now: Moment,
-        op: usize,
+        cx: &mut Cx<'_>,
+        key: &Resource,
+        id: OpId,
         got: Option<(LockToken, Moment)>,
     ) {
-        let Some(key) = self.key_of(op) else {
-            return;
-        };
+        self.visits.note_awake(id);
         let form = key.form();
-        if let Some(got) = got.filter(|_| self.config.waiting == Waiting::Queue) {
-            let key = key.clone();
-            self.visits.rows.note_got(now, &key, got);
+        if let Some(got) = got.filter(|_| self.is_on()) {
+            self.visits.rows.note_got(cx.now, key, got);
         }
-        let id = self.operations.id_of(op);
         let Some(number) = self.visits.visit_of(id) else {
             return;
         };
         if self.visits.leave(number, (id, form), got) {
-            self.move_on(now, number);
+            self.move_on(cx, number);
         }
     }
 
     /// A lock of another kind was given up: the next in the queue is told.
-    pub(in crate::proto) fn give_up_visit(&mut self, now: Moment, token: LockToken) {
-        if self.visits.is_idle() {
-            return;
-        }
-        if let Some(number) = self.visits.give_up(now, token) {
-            self.move_on(now, number);
+    pub(in crate::proto) fn give_up_visit(&mut self, cx: &mut Cx<'_>, token: LockToken) {
+        if let Some(number) = self.visits.give_up(cx.now, token) {
+            self.move_on(cx, number);
         }
     }
 
     /// The place goes to the next, and those who wait here queue up behind.
-    pub(super) fn move_on(&mut self, now: Moment, number: u32) {
-        self.leave_place(now, number);
+    pub(super) fn move_on(&mut self, cx: &mut Cx<'_>, number: u32) {
+        self.leave_place(cx, number);
         if self.visits.open.get(&number).is_some_and(|visit| !visit.members.is_empty()) {
-            self.queue_visit(now, number);
+            self.queue_visit(cx, number);
         }
     }
 
     /// The place goes to the next, but not if a line of plain locks of this engine stands there: it
     /// keeps the place, or queues up behind the others if its turn was over.
-    pub(super) fn leave_place(&mut self, now: Moment, number: u32) {
+    pub(super) fn leave_place(&mut self, cx: &mut Cx<'_>, number: u32) {
         let Some((gate, was_the_lines)) = self.visits.leave_gate(number) else {
             return;
         };
@@ -761,9 +737,27 @@ impl Engine {
             return;
         };
         match self.queues.stand_of(&key) {
-            None => self.step_aside(gate, key, Step::Out),
-            Some(stand) if was_the_lines => self.queue_up_again(now, stand, gate),
+            None => self.step_aside(cx, gate, key, Step::Out),
+            Some(stand) if was_the_lines => self.queue_up_again(cx, stand, gate),
             Some(_) => {}
         }
     }
+}
+
+/// The plain key that stands in the way of this acquisition.
+fn plain_key_of(key: &Resource, held: Option<usize>) -> Option<Resource> {
+    let index = match key.form() {
+        Form::Plain | Form::TakeOver => return None,
+        Form::All => held?,
+        Form::Slot => key.slot_of().map(|(_, slot)| slot as usize)?,
+        Form::Shared | Form::Exclusive | Form::As => 0,
+    };
+    Resource::of_key(key.keys().get(index)?)
+}
+
+/// When a set that was refused after so many rounds asks again at the latest.
+fn set_asks_at(cx: &mut Cx<'_>, attempts: u32) -> Moment {
+    let doubled = 1u32.checked_shl(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
+    let delay = cx.stagger().saturating_mul(doubled);
+    cx.now.after(between(delay, delay.saturating_mul(2), cx.entropy.next_u64()))
 }

@@ -3,17 +3,16 @@
 
 use std::time::Duration;
 
-use super::Free;
 use super::entry::{PLACE_NONE, Stand};
-use super::local_queue::Bar;
+use super::local_queue::{Bar, Waiter};
+use super::{Cx, Free, WaitQueues};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
-use crate::proto::Engine;
 use crate::proto::command::{Reply, ServerError};
 use crate::proto::node::is_forbidden;
-use crate::proto::outgoing::Outgoing;
 use crate::proto::request::WaitCommand;
 use crate::proto::status::{Obstacle, Waits};
+use crate::proto::timer::between;
 use crate::quorum::NodeSet;
 
 /// Where a queue's answer has the place.
@@ -26,43 +25,44 @@ const ABSENT: i64 = -2;
 const WATCHED_NODES: usize = 2;
 
 /// Where the engine stands, and whether the lock is free.
-impl Engine {
-    /// The answer to a wait's command that is no round's.
-    pub(in crate::proto) fn handle_wait_reply(
+impl WaitQueues {
+    /// The answer to a command of a wait. An error means that the connection must end.
+    pub(in crate::proto) fn handle_reply(
         &mut self,
-        now: Moment,
+        cx: &mut Cx<'_>,
         node: usize,
         command: WaitCommand,
         reply: Reply,
-    ) {
+    ) -> Result<(), NodeOutcome> {
         match (command, reply) {
-            (_, Reply::Error(error)) => self.handle_wait_error(now, node, command, error),
+            (_, Reply::Error(error)) => return self.handle_error(cx, node, command, error),
             (WaitCommand::Watch { .. }, Reply::Ok) => {}
             (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
             (WaitCommand::QueueUp(number), Reply::Integer(said @ 0..)) => {
                 let place = u32::try_from(said >> PLACE_SHIFT).unwrap_or(PLACE_NONE);
                 let left = (said & ((1 << PLACE_SHIFT) - 1)) - TTL_OFFSET;
-                self.handle_place(now, node, number, (place, left));
+                self.handle_place(cx, node, number, (place, left));
             }
             (WaitCommand::TimeToLive { stand, watch }, Reply::Integer(left @ ABSENT..)) => {
-                self.handle_time_to_live(now, node, (stand, watch), left);
+                self.handle_time_to_live(cx, node, (stand, watch), left);
             }
-            _ => self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected)),
+            _ => return Err(NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
+        Ok(())
     }
 
     /// An error that lasts makes the connection useless for all waits; any other one, for the wait
     /// that it answers.
-    pub(super) fn handle_wait_error(
+    fn handle_error(
         &mut self,
-        now: Moment,
+        cx: &mut Cx<'_>,
         node: usize,
         command: WaitCommand,
         error: ServerError,
-    ) {
+    ) -> Result<(), NodeOutcome> {
         self.stats.server_errors += 1;
         let kind = error.kind;
-        self.nodes[node].keep_error(error);
+        cx.nodes[node].keep_error(error);
         let number = match command {
             WaitCommand::QueueUp(number) => Some(number),
             WaitCommand::Watch { stand, watch } | WaitCommand::TimeToLive { stand, watch } => {
@@ -72,21 +72,22 @@ impl Engine {
         };
         match (kind, command) {
             (ServerErrorKind::ReadOnly | ServerErrorKind::Auth, _) => {
-                self.fail_node(now, node, NodeOutcome::Server(kind));
+                return Err(NodeOutcome::Server(kind));
             }
             (kind, WaitCommand::QueueUp(_) | WaitCommand::StepOut(..)) if is_forbidden(kind) => {
-                self.cannot_wait(now, node, Obstacle::Queue);
+                self.cannot_wait(cx, node, Obstacle::Queue);
             }
-            (kind, _) if is_forbidden(kind) => self.cannot_wait(now, node, Obstacle::Tracking),
+            (kind, _) if is_forbidden(kind) => self.cannot_wait(cx, node, Obstacle::Tracking),
             (kind, command) => {
                 let how = match (kind, command) {
                     (ServerErrorKind::WrongType, WaitCommand::QueueUp(_)) => Bar::ForGood,
                     _ => Bar::ForNow,
                 };
-                number.into_iter().for_each(|number| self.bar(now, node, number, how));
+                number.into_iter().for_each(|number| self.bar(cx, node, number, how));
                 number.into_iter().for_each(|number| self.visits.bar(number, node));
             }
         }
+        Ok(())
     }
 
     /// The stand whose watch has this number now.
@@ -95,7 +96,7 @@ impl Engine {
     }
 
     /// This key has no gate there, and is not watched there.
-    pub(super) fn bar(&mut self, now: Moment, node: usize, number: u32, how: Bar) {
+    pub(super) fn bar(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, how: Bar) {
         let is_there = |stand: &&mut Stand| stand.gate == Some(node) || stand.watches(node);
         let Some(stand) = self.stands.get_mut(number).filter(is_there) else {
             return;
@@ -107,99 +108,109 @@ impl Engine {
             }
             (stand.gate, stand.is_sent, stand.place) = (None, false, None);
         }
-        stand.check_by(now);
-        self.queues.bar(now, &stand.key, node, how);
+        stand.check_by(cx.now);
+        self.queues.bar(cx.now, &stand.key, node, how);
         self.set_stand_timer(number);
     }
 
     /// The gate has told the place, and how long the lock lives there (W5).
     pub(super) fn handle_place(
         &mut self,
-        now: Moment,
+        cx: &mut Cx<'_>,
         node: usize,
         number: u32,
         (place, left): (u32, i64),
     ) {
-        let wait = self.stagger();
+        let wait = cx.stagger();
         let Some(stand) = self.stands.get_mut(number).filter(|it| it.gate == Some(node)) else {
-            return self.handle_visit_place(now, number, place, left == ABSENT);
+            return self.handle_visit_place(cx, number, place, left == ABSENT);
         };
         self.stats.queued += u64::from(stand.place.is_none());
-        stand.stand_at(now, place);
+        stand.stand_at(cx.now, place);
         stand.saw_held |= left != ABSENT;
         let Some(stand) = self.stands.get(number) else {
             return;
         };
-        let Some((op, give_up_at)) = self.waiting_first(stand) else {
+        let Some(who) = self.waiting_first(stand) else {
             return;
         };
-        let heeds = self.heeded(stand.refused).contains(node);
+        let heeds = self.heeded(cx, stand.refused).contains(node);
         // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
         let is_free = left == ABSENT && (heeds || place > 1);
-        let yields = self.queues.yields_until(now, &stand.key, give_up_at).filter(|_| is_free);
+        let yields =
+            self.queues.yields_until(cx.now, &stand.key, who.give_up_at).filter(|_| is_free);
         let stand = self.stand(number);
         match place {
             // Strangers find it free only by chance.
             0 if yields.is_some() => yields.into_iter().for_each(|until| stand.check_by(until)),
             // After a refused round, the look is put off, but not until others overtake.
-            0 if now < stand.backs_off_until && is_free => stand.hasten(now.after(wait / 2)),
-            0 if now < stand.backs_off_until => {}
-            0 if is_free => return self.try_now(now, op, number),
-            0 => self.watch(now, number),
+            0 if cx.now < stand.backs_off_until && is_free => stand.hasten(cx.now.after(wait / 2)),
+            0 if cx.now < stand.backs_off_until => {}
+            0 if is_free => return self.try_now(cx, who, number),
+            0 => self.watch(cx, number),
             _ if is_free => {
-                let at = stand.overtakes_at(now, wait);
+                let at = stand.overtakes_at(cx.now, wait);
                 match place {
-                    2.. if now >= at && heeds => return self.try_now(now, op, number),
-                    2.. if now >= at => self.watch(now, number),
-                    _ => stand.check_by(at.max(now)),
+                    2.. if cx.now >= at && heeds => return self.try_now(cx, who, number),
+                    2.. if cx.now >= at => self.watch(cx, number),
+                    _ => stand.check_by(at.max(cx.now)),
                 }
             }
-            1 => stand.check_by(now.after(wait)),
+            1 => stand.check_by(cx.now.after(wait)),
             _ => (stand.free_since, stand.check_at, stand.blind_until) = (None, None, None),
         }
         self.set_stand_timer(number);
     }
 
     /// Looks at the lock, and asks to be told of its next change (W8, W9).
-    pub(super) fn watch(&mut self, now: Moment, number: u32) {
-        let wait = self.stagger();
+    pub(super) fn watch(&mut self, cx: &mut Cx<'_>, number: u32) {
+        let wait = cx.stagger();
         let stand = self.stand(number);
-        if let Some(until) = stand.must_pause_until(now) {
+        if let Some(until) = stand.must_pause_until(cx.now) {
             stand.check_by(until);
             return self.set_stand_timer(number);
         }
-        stand.begin_watch(now, NodeSet::EMPTY, wait);
-        let nodes = self.nodes_to_watch(now, number);
-        self.watch_nodes(number, nodes);
+        stand.begin_watch(cx.now, NodeSet::EMPTY, wait);
+        let nodes = self.nodes_to_watch(cx, number);
+        self.watch_nodes(cx, number, nodes);
         for node in self.stand(number).wanted.iter() {
-            self.ask_ability(now, node);
+            self.ask_ability(cx, node);
         }
-        self.mind_blindness(now, number, nodes);
+        self.mind_blindness(cx, number, nodes);
     }
 
     /// If too few nodes can be watched, rounds are repeated after random delays, as without a gate:
     /// the one that is watched may have a key that stays (W9).
-    pub(super) fn mind_blindness(&mut self, now: Moment, number: u32, watched: NodeSet) {
+    pub(super) fn mind_blindness(&mut self, cx: &mut Cx<'_>, number: u32, watched: NodeSet) {
         let refused = self.stand(number).refused;
         let sees_all = !refused.is_empty() && refused.without(watched).is_empty();
-        let is_blind = watched.len() < WATCHED_NODES.min(self.nodes.len()) && !sees_all;
+        let is_blind = watched.len() < WATCHED_NODES.min(cx.nodes.len()) && !sees_all;
         let first = self.stands.get(number).and_then(|stand| self.waiting_first(stand));
-        let retry_at = first.filter(|_| is_blind).and_then(|(op, _)| self.retry_at(now, op));
+        let retry_at = first.filter(|_| is_blind).and_then(|who| self.retry_at(cx, who, number));
         let stand = self.stand(number);
         stand.blind_until = retry_at.map(|at| stand.blind_until.unwrap_or(at));
         self.set_stand_timer(number);
     }
 
+    /// When rounds are repeated that no queue and no change starts (R9).
+    fn retry_at(&self, cx: &mut Cx<'_>, who: Waiter, number: u32) -> Option<Moment> {
+        let attempts = self.queues.attempts_of(&self.stands.get(number)?.key);
+        let round_trip = cx.rounds_take.unwrap_or_default();
+        let base = self.config.retry.base(attempts, round_trip);
+        let delay = between(base, base.saturating_mul(2), cx.entropy.next_u64());
+        Some(cx.now.after(delay)).filter(|retry_at| *retry_at < who.give_up_at)
+    }
+
     /// Two nodes that refused, in the order of gates; or else the gate and the one behind it.
-    pub(super) fn nodes_to_watch(&self, now: Moment, number: u32) -> NodeSet {
+    pub(super) fn nodes_to_watch(&self, cx: &Cx<'_>, number: u32) -> NodeSet {
         let mut nodes = NodeSet::EMPTY;
         let Some(stand) = self.stands.get(number) else {
             return nodes;
         };
-        let mut order = self.nodes.gate_order(&stand.key);
-        let barred = self.queues.barred_for_now(now, &stand.key);
-        order.retain(|node| self.nodes.may_wait_at(*node) && !barred.contains(*node));
-        let heeded = self.heeded(stand.refused);
+        let mut order = cx.nodes.gate_order(&stand.key);
+        let barred = self.queues.barred_for_now(cx.now, &stand.key);
+        order.retain(|node| cx.nodes.may_wait_at(*node) && !barred.contains(*node));
+        let heeded = self.heeded(cx, stand.refused);
         if order.iter().filter(|node| heeded.contains(**node)).count() >= WATCHED_NODES {
             order.retain(|node| heeded.contains(*node));
         }
@@ -213,26 +224,26 @@ impl Engine {
 
     /// The nodes whose absent keys may mean that the lock is free. If those that refused the last
     /// round deny a quorum, it is not free before one of them has lost its key.
-    pub(super) fn heeded(&self, refused: NodeSet) -> NodeSet {
+    pub(super) fn heeded(&self, cx: &Cx<'_>, refused: NodeSet) -> NodeSet {
         let mut watched = NodeSet::EMPTY;
-        let may_wait = refused.iter().filter(|node| self.nodes.may_wait_at(*node));
+        let may_wait = refused.iter().filter(|node| cx.nodes.may_wait_at(*node));
         may_wait.for_each(|node| watched.insert(node));
-        match self.nodes.len() - watched.len() < self.config.quorum() {
+        match cx.nodes.len() - watched.len() < self.config.quorum() {
             true => watched,
-            false => NodeSet::all(self.nodes.len()),
+            false => NodeSet::all(cx.nodes.len()),
         }
     }
 
-    pub(super) fn watch_nodes(&mut self, number: u32, nodes: NodeSet) {
+    pub(super) fn watch_nodes(&mut self, cx: &Cx<'_>, number: u32, nodes: NodeSet) {
         for node in nodes.iter() {
-            let is_able = self.nodes[node].waits() == Waits::Able;
+            let is_able = cx.nodes[node].waits() == Waits::Able;
             let stand = self.stand(number);
             let watch = stand.watch;
             match is_able {
                 true => {
                     stand.unheard.insert(node);
                     let command = WaitCommand::Watch { stand: number, watch };
-                    self.nodes.push(Outgoing::Wait(node, command));
+                    self.send(node, command);
                 }
                 false => stand.wanted.insert(node),
             }
@@ -242,7 +253,7 @@ impl Engine {
     /// A watched node has told how long the key lives there (W8).
     pub(super) fn handle_time_to_live(
         &mut self,
-        now: Moment,
+        cx: &mut Cx<'_>,
         node: usize,
         (number, watch): (u32, u32),
         left: i64,
@@ -255,14 +266,14 @@ impl Engine {
         }
         stand.unheard.remove(node);
         let refused = stand.refused;
-        if left == ABSENT && self.heeded(refused).contains(node) {
+        if left == ABSENT && self.heeded(cx, refused).contains(node) {
             let stand = self.stand(number);
             stand.doubts = false;
             let Some(stand) = self.stands.get(number) else {
                 return;
             };
-            if let Some((op, _)) = self.waiting_first(stand) {
-                self.handle_free(now, op, number, Free::Seen);
+            if let Some(who) = self.waiting_first(stand) {
+                self.handle_free(cx, who, number, Free::Seen);
             }
             return self.set_stand_timer(number);
         }
@@ -272,7 +283,7 @@ impl Engine {
             stand.armed.insert(node);
         }
         if let Ok(left @ 0..) = u64::try_from(left) {
-            let at = now.after(Duration::from_millis(left.saturating_add(1)));
+            let at = cx.now.after(Duration::from_millis(left.saturating_add(1)));
             stand.free_at = Some(stand.free_at.map_or(at, |before| before.min(at)));
         }
         if stand.unheard.is_empty() && stand.wanted.is_empty() {
@@ -282,8 +293,8 @@ impl Engine {
     }
 
     /// The lock is free, or seems to be.
-    pub(super) fn handle_free(&mut self, now: Moment, op: usize, number: u32, how: Free) {
-        let wait = self.stagger();
+    pub(super) fn handle_free(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32, how: Free) {
+        let wait = cx.stagger();
         let stand = self.stand(number);
         if how == Free::Seen {
             stand.end_pauses();
@@ -292,27 +303,26 @@ impl Engine {
         match stand.place {
             // Once: whoever takes the lock again and again would always come first.
             Some(0) if how == Free::Changed && std::mem::take(&mut stand.doubts) => {
-                self.watch(now, number);
+                self.watch(cx, number);
             }
             Some(0) => {
                 stand.was_changed = how == Free::Changed;
-                self.try_now(now, op, number);
+                self.try_now(cx, who, number);
             }
             Some(2..) if how != Free::Seen => {}
             None | Some(_) => {
-                let at = stand.overtakes_at(now, wait);
-                match how == Free::Seen && now >= at {
-                    true => self.try_now(now, op, number),
-                    false => stand.check_by(at.max(now)),
+                let at = stand.overtakes_at(cx.now, wait);
+                match how == Free::Seen && cx.now >= at {
+                    true => self.try_now(cx, who, number),
+                    false => stand.check_by(at.max(cx.now)),
                 }
             }
         }
     }
 
     /// A round, because the lock is believed to be free (W11).
-    pub(super) fn try_now(&mut self, now: Moment, op: usize, number: u32) {
-        let patience = self.operations.patience_of(self.operations.id_of(op));
-        if patience.is_some_and(|(_, give_up_at)| now >= give_up_at) {
+    pub(super) fn try_now(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) {
+        if cx.now >= who.give_up_at {
             // No round starts after that (R9): the timer, which is due, ends it.
             self.stand(number).is_owed = true;
             return;
@@ -321,6 +331,7 @@ impl Engine {
         (stand.was_woken, stand.is_owed) = (true, false);
         (stand.check_at, stand.blind_until) = (None, None);
         stand.forget_watch();
-        self.start_again(now, op);
+        let key = stand.key.clone();
+        self.start(&key, who);
     }
 }
