@@ -83,6 +83,7 @@ impl Engine {
         let now = self.clamp(now);
         let deadline = self.nodes[node].connected(now);
         if deadline.is_some() {
+            self.waits.connected(node);
             self.nodes.note_due(deadline);
             self.nodes.greet(node);
         }
@@ -271,9 +272,6 @@ impl Engine {
                     None => self.nodes.send(NodeSet::one(node), round),
                 };
             }
-            Some(asked @ InFlight { request: Request::Wait(WaitCommand::Able(_)), .. }) => {
-                self.nodes[node].handle_reply(now, asked, reply)
-            }
             Some(InFlight { request: Request::Wait(command), .. }) => {
                 let handle = |waits: &mut WaitQueues, cx: &mut Cx<'_>| {
                     waits.handle_reply(cx, node, command, reply)
@@ -308,12 +306,6 @@ impl Engine {
             Effect::ClockJumped => {
                 self.stats.clock_jumps += 1;
                 self.nodes.quarantine_anew(now, node, QuarantineCause::ClockStepped);
-            }
-            Effect::SpeaksResp3
-            | Effect::MayWait
-            | Effect::CannotWait(_)
-            | Effect::CannotWaitNow => {
-                self.with_waits(now, |waits, cx| waits.follow_ability(cx, node, effect));
             }
             Effect::TimeRefused(notice) => {
                 self.nodes.check_anew();

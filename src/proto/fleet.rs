@@ -14,9 +14,8 @@ use super::notices::{Notice, Notices};
 use super::outgoing::Outgoing;
 use super::request::{InFlight, Request};
 use super::round::{Claim, Kind};
-use super::status::{Obstacle, Waits};
+use super::status::Waits;
 use super::trial::Trials;
-use super::wait::score;
 use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
@@ -25,8 +24,6 @@ use crate::resource::Resource;
 use crate::token::LockToken;
 use crate::validity::Ttl;
 
-/// A gate's shortest round trip may exceed twice that of the nearest node by this (W2).
-const NEAR_SLACK_NANOS: u64 = 1_000_000;
 /// The most departed processes that are remembered by name.
 const DEPARTED_MAX: usize = 64;
 
@@ -416,7 +413,7 @@ impl Fleet {
     }
 }
 
-/// Where clients wait.
+/// What is to be sent for waits.
 impl Fleet {
     /// Queues what is to be sent for a wait, after all others.
     pub(super) fn push(&mut self, outgoing: Outgoing) {
@@ -426,86 +423,6 @@ impl Fleet {
     /// Queues what is to be sent next, before all others.
     pub(super) fn push_first(&mut self, outgoing: Outgoing) {
         self.outgoing.push_front(outgoing);
-    }
-
-    /// All nodes in the order in which clients prefer them as the gate of this key (W2).
-    pub(super) fn gate_order(&self, key: &Resource) -> Vec<usize> {
-        let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
-        nodes.sort_by_cached_key(|node| {
-            std::cmp::Reverse(score(self.nodes[*node].gate_name(), key.as_bytes()))
-        });
-        nodes
-    }
-
-    /// Whether a wait may use the node: it answers in time, and nothing is known that speaks
-    /// against it.
-    pub(super) fn may_wait_at(&self, node: usize) -> bool {
-        let at = &self.nodes[node];
-        self.open.contains(node) && !at.has_late() && !matches!(at.waits(), Waits::Unable(_))
-    }
-
-    /// Whether the node would read soon what it is sent, so that it may pass a turn on.
-    pub(super) fn may_pass_on(&self, node: usize) -> bool {
-        let at = &self.nodes[node];
-        self.open.contains(node) && !at.has_late() && at.has_room_for_words()
-    }
-
-    /// Whether a lock may be released there by the script that counts and notifies those who wait.
-    /// It takes less than a place in the queue.
-    pub(super) fn may_hand_on(&self, node: usize) -> bool {
-        let takes_no_script = self.nodes[node].waits() == Waits::Unable(Obstacle::Queue);
-        self.may_pass_on(node) && !takes_no_script
-    }
-
-    /// The first of these nodes in the order of gates.
-    pub(super) fn gate_among(
-        &self,
-        key: &Resource,
-        is_candidate: impl Fn(usize) -> bool,
-    ) -> Option<usize> {
-        let score_of = |node: &usize| score(self.nodes[*node].gate_name(), key.as_bytes());
-        (0..self.nodes.len()).filter(|node| is_candidate(*node)).rev().max_by_key(score_of)
-    }
-
-    /// The node that others most likely see as the gate. What is a candidate here need not be one
-    /// for another engine, and the other way round.
-    pub(super) fn likeliest_gate(&self, now: Moment, key: &Resource) -> Option<usize> {
-        let candidate = self.gate_among(key, |node| self.is_candidate(now, node));
-        candidate.or_else(|| self.gate_among(key, |node| self.may_wait_at(node)))
-    }
-
-    /// Where to look for others after so many looks: at each of these nodes in turn, from the
-    /// likeliest gate on.
-    pub(super) fn gate_in_turn(
-        &self,
-        now: Moment,
-        key: &Resource,
-        looks: usize,
-        may_be: impl Fn(usize) -> bool + Clone,
-    ) -> Option<usize> {
-        let likeliest = self.likeliest_gate(now, key)?;
-        let ring = (likeliest..self.nodes.len()).chain(0..likeliest).filter(|node| may_be(*node));
-        let count = ring.clone().count();
-        ring.clone().nth(looks.checked_rem(count)?)
-    }
-
-    /// Whether the node is being connected, and nothing is known that speaks against it.
-    pub(super) fn is_awaited(&self, node: usize) -> bool {
-        let at = &self.nodes[node];
-        let is_first = at.last_failure() == NodeOutcome::NotConnected;
-        is_first && matches!(at.state(), State::Connecting { .. } | State::Handshaking { .. })
-    }
-
-    /// Whether the node is a candidate for a gate (W2).
-    pub(super) fn is_candidate(&self, now: Moment, node: usize) -> bool {
-        let is_near = self.nodes[node].least_latency_nanos().is_none_or(|least| {
-            // The usual time of a node is never less than its shortest, and counts plain grants.
-            let least = self.nodes[node].latency_nanos().map_or(least, |usual| usual.min(least));
-            let usual = self.open.iter().filter_map(|other| self.nodes[other].latency_nanos());
-            let nearest = usual.min().unwrap_or(least);
-            least <= nearest.saturating_mul(2).saturating_add(NEAR_SLACK_NANOS)
-        });
-        self.may_wait_at(node) && !self.nodes[node].is_quarantined(now) && is_near
     }
 }
 
@@ -586,9 +503,13 @@ impl Fleet {
     }
 
     /// What is known of each node.
-    pub(super) fn statuses(&self, now: Moment) -> impl Iterator<Item = NodeStatus> + '_ {
+    pub(super) fn statuses<'a>(
+        &'a self,
+        now: Moment,
+        waits: impl Fn(usize) -> Waits + 'a,
+    ) -> impl Iterator<Item = NodeStatus> + 'a {
         let nodes = self.nodes.iter().enumerate();
-        nodes.map(move |(node, at)| at.status(now, self.releases_with(node)))
+        nodes.map(move |(node, at)| at.status(now, self.releases_with(node), waits(node)))
     }
 }
 

@@ -812,7 +812,7 @@ impl Engine {
 
     /// What is known of each node.
     pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.nodes.statuses(self.last_now)
+        self.nodes.statuses(self.last_now, |node| self.waits.at(node))
     }
 
     /// An `Unavailable` error with the current state of each node, for failures outside a round.

@@ -6,7 +6,7 @@ use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::outgoing::Outgoing;
 use super::round::{Claim, Kind, Lost};
-use super::wait::{AfterRelease, Hand, WaitQueues};
+use super::wait::{AfterRelease, Hand};
 use super::{Engine, Lease, NodeSet, Released};
 use crate::config::Heal;
 use crate::error::{LockError, LockErrorKind};
@@ -273,7 +273,7 @@ impl Engine {
     /// Releases at the gates last: whoever is told there finds the other nodes free (W7).
     #[cold]
     fn hand_on(&mut self, ready: NodeSet, round: usize, hand: Hand) {
-        let gates = WaitQueues::gates_to_hand_on(&self.nodes, hand, ready);
+        let gates = self.waits.gates_to_hand_on(&self.nodes, hand, ready);
         self.send(ready.without(gates), round);
         self.rounds.note_sent(round, gates, gates.len());
         for gate in gates.iter() {

@@ -37,7 +37,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "methods of the largest other type of proto",
         count: |it| it.most_methods(|key| is_in_proto(&key.0) && !is_engine(key)),
-        limit: 133,
+        limit: 126,
         goal: 60,
         advice: "split the type: a part of its state, with what changes it, is a type of its own",
     },
@@ -72,7 +72,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "files outside of the restart guard that name it",
         count: |it| it.files_that_name(&RESTART_GUARD),
-        limit: 28,
+        limit: 29,
         goal: 12,
         advice: NAMED,
     },
@@ -107,7 +107,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "arrows between parts of proto",
         count: |it| Count::of(Tree::new(&it.library).arrows_between(&PARTS, &ARROWS)),
-        limit: 9,
+        limit: 7,
         goal: 0,
         advice: "no part calls another: return a value that the engine carries out",
     },
@@ -121,7 +121,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "hundreds of lines of code, without cli, testing and tests",
         count: |it| Count { figure: it.lines_of_code.div_ceil(100), found: Vec::new() },
-        limit: 226,
+        limit: 227,
         goal: 185,
         advice: "say it once: look for what is written twice, and for what has no user",
     },
@@ -140,7 +140,7 @@ struct Subject {
 }
 
 const WAITING: Subject = Subject {
-    own: &["proto/wait/", "proto/node/waits.rs", "proto/status.rs", "resp/wait.rs"],
+    own: &["proto/wait/", "proto/status.rs", "resp/wait.rs"],
     names: &[
         "stand",
         "stands",
@@ -193,7 +193,7 @@ const FLUSH_MARKER: Subject = Subject { own: &[], names: &["marker", "Flushed"] 
 /// The parts of `proto`, by the beginnings of their paths. What is in none is the engine, or
 /// a message that all may use.
 const PARTS: [(&str, &[&str]); 4] = [
-    ("wait", &["proto/wait/", "proto/node/waits.rs"]),
+    ("wait", &["proto/wait/"]),
     ("voting", &["proto/round.rs", "proto/rounds.rs", "proto/fence.rs"]),
     ("nodes", &["proto/fleet.rs", "proto/node/"]),
     ("cleanup", DEBTS.own),

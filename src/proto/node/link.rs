@@ -266,7 +266,6 @@ impl Node {
         self.sightings.reconnect();
         self.debts.reconnect();
         self.suspicion.reconnect();
-        self.waitable.reconnect();
         self.forget_least_latency();
         Some(deadline)
     }

@@ -10,7 +10,6 @@ mod link;
 mod pipeline;
 mod sighting;
 mod suspicion;
-mod waits;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +19,8 @@ use debts::Debts;
 pub(crate) use debts::{Debt, Due, Kills};
 pub use errors::ErrorCounts;
 pub(crate) use errors::foreign;
-pub(super) use errors::is_forbidden;
 use errors::{Errors, LastError};
+pub(super) use errors::{is_forbidden, passes};
 use identity::Identity;
 pub(crate) use identity::{Process, Recognised};
 use link::Link;
@@ -30,13 +29,12 @@ use pipeline::Pipeline;
 pub(crate) use pipeline::SILENCE_MAX;
 use sighting::Sightings;
 use suspicion::Suspicion;
-use waits::Waitable;
 
 use super::command::{ReleaseWith, Reply, ServerError};
 use super::notices::Notice;
-use super::request::{InFlight, Request, WaitCommand};
+use super::request::{InFlight, Request};
 use super::round::Vote;
-use super::status::{Obstacle, Waits};
+use super::status::Waits;
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;
 use crate::outcome::{
@@ -80,15 +78,6 @@ pub(super) enum Effect {
     ClockJumped,
     /// The server did not tell its time. The notice is for the operator.
     TimeRefused(Option<Notice>),
-    /// The server speaks RESP3 from now on.
-    SpeaksResp3,
-    /// Clients can wait on this connection.
-    MayWait,
-    /// Clients cannot wait on this connection.
-    CannotWait(Obstacle),
-    /// Whether clients can wait on this connection is to be asked again: the answer was an error
-    /// that passes.
-    CannotWaitNow,
 }
 
 impl Effect {
@@ -107,7 +96,6 @@ pub(super) struct Node {
     clock: ServerClock,
     sightings: Sightings,
     errors: Errors,
-    waitable: Waitable,
     last_vote: Vote,
     /// Whether the restart guard is on.
     is_guarded: bool,
@@ -127,7 +115,6 @@ impl Node {
             clock: ServerClock::default(),
             sightings: Sightings::default(),
             errors: Errors::default(),
-            waitable: Waitable::default(),
             last_vote: Vote::PENDING,
             is_guarded,
         }
@@ -180,11 +167,13 @@ impl Node {
     pub(super) fn handle_reply(&mut self, now: Moment, asked: InFlight, reply: Reply) -> Effect {
         let InFlight { request, sent_at } = asked;
         match request {
-            Request::Round(_) | Request::Trialled(_) | Request::Raise(_) | Request::HandOn(_) => {
+            Request::Round(_)
+            | Request::Trialled(_)
+            | Request::Raise(_)
+            | Request::HandOn(_)
+            | Request::Wait(_) => {
                 unreachable!("the engine handles it")
             }
-            Request::Wait(WaitCommand::Able(asked)) => self.handle_ability(asked, reply),
-            Request::Wait(_) => unreachable!("the engine handles it"),
             Request::Handshake(step) => self.handle_greeting(now, step, sent_at, reply),
             Request::Time => self.handle_time(now, sent_at, reply),
             Request::Role => self.handle_role(reply),
@@ -366,7 +355,12 @@ impl Node {
         self.report(now, Vote::new(outcome, None))
     }
 
-    pub(super) fn status(&self, now: Moment, release_with: ReleaseWith) -> NodeStatus {
+    pub(super) fn status(
+        &self,
+        now: Moment,
+        release_with: ReleaseWith,
+        waits: Waits,
+    ) -> NodeStatus {
         let (vote, server) = (self.last_vote, &self.identity.server);
         let failure = self.last_failure();
         NodeStatus {
@@ -390,7 +384,7 @@ impl Node {
             errors: self.errors.counts,
             timeouts: self.errors.timeouts,
             refused: self.errors.refused,
-            waits: self.waits(),
+            waits,
         }
     }
 }
@@ -466,6 +460,11 @@ fn is_of_place(outcome: NodeOutcome) -> bool {
 
 /// What may be left on the node.
 impl Node {
+    /// The name of its process, as all clients see it.
+    pub(super) fn name(&self) -> &[u8] {
+        self.run_id().map_or(self.settings().address.as_bytes(), |run_id| run_id.as_bytes())
+    }
+
     fn settings(&self) -> &NodeConfig {
         &self.config.nodes[self.index]
     }

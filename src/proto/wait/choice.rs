@@ -5,8 +5,111 @@
 //! "A Name-Based Mapping Scheme for Rendezvous", 1996). If one node is left out, the others keep
 //! their order.
 
+use super::ability::Waitable;
+use crate::moment::Moment;
+use crate::outcome::NodeOutcome;
+use crate::proto::fleet::Fleet;
+use crate::proto::node::State;
+use crate::proto::status::{Obstacle, Waits};
+use crate::resource::Resource;
+
+/// A gate's shortest round trip may exceed twice that of the nearest node by this (W2).
+const NEAR_SLACK_NANOS: u64 = 1_000_000;
+/// The nodes as places to wait at.
+#[derive(Clone, Copy)]
+pub(super) struct Choice<'a> {
+    pub(super) nodes: &'a Fleet,
+    /// Whether one can wait at each of them.
+    pub(super) able: &'a [Waitable],
+}
+
+impl Choice<'_> {
+    /// All nodes in the order in which clients prefer them as the gate of this key (W2).
+    pub(super) fn gate_order(self, key: &Resource) -> Vec<usize> {
+        let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
+        nodes.sort_by_cached_key(|node| {
+            std::cmp::Reverse(score(self.nodes[*node].name(), key.as_bytes()))
+        });
+        nodes
+    }
+
+    /// Whether a wait may use the node: it answers in time, and nothing is known that speaks
+    /// against it.
+    pub(super) fn may_wait_at(self, node: usize) -> bool {
+        let at = &self.nodes[node];
+        self.nodes.open().contains(node)
+            && !at.has_late()
+            && !matches!(self.able[node].state(), Waits::Unable(_))
+    }
+
+    /// Whether a lock may be released there by the script that counts and notifies those who wait.
+    /// It takes less than a place in the queue.
+    pub(super) fn may_hand_on(self, node: usize) -> bool {
+        let takes_no_script = self.able[node].state() == Waits::Unable(Obstacle::Queue);
+        may_pass_on(self.nodes, node) && !takes_no_script
+    }
+
+    /// The first of these nodes in the order of gates.
+    pub(super) fn gate_among(
+        &self,
+        key: &Resource,
+        is_candidate: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let score_of = |node: &usize| score(self.nodes[*node].name(), key.as_bytes());
+        (0..self.nodes.len()).filter(|node| is_candidate(*node)).rev().max_by_key(score_of)
+    }
+
+    /// The node that others most likely see as the gate. What is a candidate here need not be one
+    /// for another engine, and the other way round.
+    pub(super) fn likeliest_gate(self, now: Moment, key: &Resource) -> Option<usize> {
+        let candidate = self.gate_among(key, |node| self.is_candidate(now, node));
+        candidate.or_else(|| self.gate_among(key, |node| self.may_wait_at(node)))
+    }
+
+    /// Where to look for others after so many looks: at each of these nodes in turn, from the
+    /// likeliest gate on.
+    pub(super) fn gate_in_turn(
+        &self,
+        now: Moment,
+        key: &Resource,
+        looks: usize,
+        may_be: impl Fn(usize) -> bool + Clone,
+    ) -> Option<usize> {
+        let likeliest = self.likeliest_gate(now, key)?;
+        let ring = (likeliest..self.nodes.len()).chain(0..likeliest).filter(|node| may_be(*node));
+        let count = ring.clone().count();
+        ring.clone().nth(looks.checked_rem(count)?)
+    }
+
+    /// Whether the node is being connected, and nothing is known that speaks against it.
+    pub(super) fn is_awaited(self, node: usize) -> bool {
+        let at = &self.nodes[node];
+        let is_first = at.last_failure() == NodeOutcome::NotConnected;
+        is_first && matches!(at.state(), State::Connecting { .. } | State::Handshaking { .. })
+    }
+
+    /// Whether the node is a candidate for a gate (W2).
+    pub(super) fn is_candidate(self, now: Moment, node: usize) -> bool {
+        let is_near = self.nodes[node].least_latency_nanos().is_none_or(|least| {
+            // The usual time of a node is never less than its shortest, and counts plain grants.
+            let least = self.nodes[node].latency_nanos().map_or(least, |usual| usual.min(least));
+            let usual =
+                self.nodes.open().iter().filter_map(|other| self.nodes[other].latency_nanos());
+            let nearest = usual.min().unwrap_or(least);
+            least <= nearest.saturating_mul(2).saturating_add(NEAR_SLACK_NANOS)
+        });
+        self.may_wait_at(node) && !self.nodes[node].is_quarantined(now) && is_near
+    }
+}
+
+/// Whether the node would read soon what it is sent, so that it may pass a turn on.
+pub(super) fn may_pass_on(nodes: &Fleet, node: usize) -> bool {
+    let at = &nodes[node];
+    nodes.open().contains(node) && !at.has_late() && at.has_room_for_words()
+}
+
 /// The node with the greatest score is the gate.
-pub(in crate::proto) fn score(name: &[u8], key: &[u8]) -> u64 {
+fn score(name: &[u8], key: &[u8]) -> u64 {
     mixed(name.iter().chain(&[0]).chain(key).fold(FNV_OFFSET, |hash, byte| {
         // FNV-1a, 64 bits (RFC 9923).
         (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME)

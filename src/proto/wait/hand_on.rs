@@ -1,5 +1,6 @@
 //! How a stand goes on when its line has the lock, or gives it up (W7, W11, W13).
 
+use super::choice::{Choice, may_pass_on};
 use super::entry::{CROWD_FOR, Stand, TURN_MAX, Turn};
 use super::local_queue::Bar;
 use super::{AfterRelease, Cx, Hand, WaitQueues};
@@ -140,8 +141,8 @@ impl WaitQueues {
                 gates.extend(stand.foreign);
                 self.stats.handed_on += 1;
                 // Those who wait have left a gate that stands still, as a new wait would.
-                if !gate.iter().any(|gate| cx.nodes.may_pass_on(gate)) && self.has_channel(cx) {
-                    let next = cx.nodes.likeliest_gate(cx.now, key);
+                if !gate.iter().any(|gate| may_pass_on(cx.nodes, gate)) && self.has_channel(cx) {
+                    let next = self.choice(cx).likeliest_gate(cx.now, key);
                     gates.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
                 }
                 Hand { gates, tell: Tell::Next, visit: None }
@@ -152,16 +153,22 @@ impl WaitQueues {
     /// The node to count at next: in turn each that other clients may see as the gate.
     pub(super) fn counted_gate(&mut self, cx: &mut Cx<'_>, key: &Resource) -> NodeSet {
         let (looks, barred) = (self.queues.note_look(key), self.queues.barred(cx.now, key));
-        let may_be = |node: usize| cx.nodes.may_hand_on(node) && !barred.contains(node);
-        let gate = cx.nodes.gate_in_turn(cx.now, key, looks, may_be);
+        let may_be = |node: usize| self.choice(cx).may_hand_on(node) && !barred.contains(node);
+        let gate = self.choice(cx).gate_in_turn(cx.now, key, looks, may_be);
         gate.map_or(NodeSet::EMPTY, NodeSet::one)
     }
 
     /// Which of these gates can be handed on at. The others get the usual release: a gate that
     /// stands still would tell of the turn when it is long over.
-    pub(in crate::proto) fn gates_to_hand_on(nodes: &Fleet, hand: Hand, ready: NodeSet) -> NodeSet {
+    pub(in crate::proto) fn gates_to_hand_on(
+        &self,
+        nodes: &Fleet,
+        hand: Hand,
+        ready: NodeSet,
+    ) -> NodeSet {
+        let choice = Choice { nodes, able: &self.able };
         let mut gates = NodeSet::EMPTY;
-        let able = hand.gates.and(ready).iter().filter(|node| nodes.may_hand_on(*node));
+        let able = hand.gates.and(ready).iter().filter(|node| choice.may_hand_on(*node));
         able.for_each(|node| gates.insert(node));
         gates
     }

@@ -6,6 +6,7 @@
 //! came. It leaves [`Order`]s for the engine: start a round, sleep until a moment, send a command.
 //! It sees no round, no vote and no operation, so nothing that it does can make a lock count.
 
+mod ability;
 mod choice;
 mod entry;
 mod hand_on;
@@ -20,7 +21,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) use choice::score;
+use ability::Waitable;
+use choice::Choice;
 use entry::Stands;
 use local_queue::Queues;
 pub(super) use local_queue::{Left, Waiter};
@@ -30,6 +32,7 @@ use super::command::{Channel, Tell};
 use super::fleet::Fleet;
 use super::op_id::OpId;
 use super::request::WaitCommand;
+use super::status::Waits;
 use crate::config::{Config, Waiting};
 use crate::moment::Moment;
 use crate::quorum::NodeSet;
@@ -123,6 +126,8 @@ pub(super) struct WaitStats {
 /// All that waits, and what the masters' queues have of it.
 pub(super) struct WaitQueues {
     config: Arc<Config>,
+    /// Whether one can wait at each node.
+    able: Vec<Waitable>,
     queues: Queues,
     stands: Stands,
     visits: Visits,
@@ -136,6 +141,7 @@ impl WaitQueues {
     /// Nothing waits. The seed keeps attackers from choosing names that collide.
     pub(super) fn new(config: Arc<Config>, seed: u64) -> WaitQueues {
         WaitQueues {
+            able: (0..config.nodes()).map(|_| Waitable::default()).collect(),
             config,
             queues: Queues::new(seed),
             stands: Stands::default(),
@@ -167,6 +173,20 @@ impl WaitQueues {
         if self.orders.capacity() == 0 {
             self.orders = carried_out;
         }
+    }
+
+    /// The node has a new connection, of which nothing is known.
+    pub(super) fn connected(&mut self, node: usize) {
+        self.able[node].reconnect();
+    }
+
+    /// Whether one can wait at this node.
+    pub(super) fn at(&self, node: usize) -> Waits {
+        self.able[node].state()
+    }
+
+    fn choice<'a>(&'a self, cx: &'a Cx<'_>) -> Choice<'a> {
+        Choice { nodes: cx.nodes, able: &self.able }
     }
 
     /// The counters so far.

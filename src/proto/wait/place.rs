@@ -5,14 +5,16 @@
 //! A place in a queue is a hint about when to send, and never a vote. All that follows from it is
 //! when an ordinary round of acquisition starts.
 
+use super::ability::Effect;
+use super::choice::may_pass_on;
 use super::entry::{PLACE_NONE, Stand};
 use super::local_queue::{Bar, Waiter};
 use super::{Cx, Free, WaitQueues};
 use crate::moment::Moment;
+use crate::outcome::{NodeOutcome, ProtocolError};
 use crate::proto::Action;
 use crate::proto::command::{Channel, Command, Step, Wait};
 use crate::proto::fleet::Fleet;
-use crate::proto::node::Effect;
 use crate::proto::notices::Notice;
 use crate::proto::outgoing::Outgoing;
 use crate::proto::request::{Ability, Request, WaitCommand};
@@ -139,13 +141,13 @@ impl WaitQueues {
         let (before, is_new) = (stand.gate, stand.is_new);
         let barred = self.queues.barred(cx.now, &stand.key);
         let is_candidate = |node: usize| {
-            let may_be = cx.nodes.is_candidate(cx.now, node);
-            !barred.contains(node) && (may_be || is_new && cx.nodes.is_awaited(node))
+            let may_be = self.choice(cx).is_candidate(cx.now, node);
+            !barred.contains(node) && (may_be || is_new && self.choice(cx).is_awaited(node))
         };
         if before.is_some_and(is_candidate) {
             return true;
         }
-        let gate = cx.nodes.gate_among(&stand.key, is_candidate);
+        let gate = self.choice(cx).gate_among(&stand.key, is_candidate);
         let stand = self.stand(number);
         let is_moved = stand.is_queued() && gate.is_some();
         (stand.gate, stand.is_sent, stand.place) = (gate, false, None);
@@ -155,10 +157,11 @@ impl WaitQueues {
 
     /// Asks the gate for a place, as soon as it is known that one can wait there (W4, W5).
     pub(super) fn ask_for_place(&mut self, cx: &mut Cx<'_>, number: u32) {
-        let Some(gate) = self.stand(number).gate.filter(|gate| cx.nodes.may_wait_at(*gate)) else {
+        let Some(gate) = self.stand(number).gate.filter(|gate| self.choice(cx).may_wait_at(*gate))
+        else {
             return;
         };
-        match cx.nodes[gate].waits() {
+        match self.able[gate].state() {
             Waits::Able => {
                 let stand = self.stand(number);
                 stand.gates.insert(gate);
@@ -171,13 +174,13 @@ impl WaitQueues {
 
     /// Asks the node whether one can wait there, once for each connection (W4).
     pub(in crate::proto) fn ask_ability(&mut self, cx: &mut Cx<'_>, node: usize) {
-        if cx.nodes[node].waits() != Waits::Untried {
+        if self.able[node].state() != Waits::Untried {
             return;
         }
         if !self.has_channel(cx) {
             return self.cannot_wait(cx, node, Obstacle::Channel);
         }
-        cx.nodes[node].ask_ability();
+        self.able[node].ask();
         self.send(node, WaitCommand::Able(Ability::Hello));
     }
 
@@ -207,13 +210,13 @@ impl WaitQueues {
         self.open_visits(cx, node);
     }
 
-    /// The server has answered a question of W4.
-    pub(in crate::proto) fn follow_ability(
+    /// The server has answered a question of W4. An error means that the connection must end.
+    pub(super) fn follow_ability(
         &mut self,
         cx: &mut Cx<'_>,
         node: usize,
         effect: Effect,
-    ) {
+    ) -> Result<(), NodeOutcome> {
         match effect {
             Effect::SpeaksResp3 => {
                 for ability in Ability::AFTER_HELLO {
@@ -224,7 +227,7 @@ impl WaitQueues {
                 self.open_gate(cx, node);
                 for number in self.stands.numbers_where(|stand| stand.wanted.contains(node)) {
                     self.stand(number).wanted.remove(node);
-                    self.watch_nodes(cx, number, NodeSet::one(node));
+                    self.watch_nodes(number, NodeSet::one(node));
                 }
             }
             Effect::CannotWait(obstacle) => self.cannot_wait(cx, node, obstacle),
@@ -234,13 +237,15 @@ impl WaitQueues {
                     self.bar(cx, node, number, Bar::ForNow);
                 }
             }
-            _ => {}
+            Effect::Nothing => {}
+            Effect::Unexpected => return Err(NodeOutcome::Protocol(ProtocolError::Unexpected)),
         }
+        Ok(())
     }
 
     /// The connection is of no use for waiting: who stands there looks for another gate.
     pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
-        if cx.nodes[node].set_unable(obstacle) && cx.nodes[node].is_inability_news() {
+        if self.able[node].set_unable(obstacle) && self.able[node].is_inability_news() {
             cx.nodes.notice(node, Notice::CannotQueue(obstacle));
         }
         self.node_lost(cx, node);
@@ -335,7 +340,7 @@ impl WaitQueues {
         let mut asked = stand.wanted;
         stand.gate.into_iter().for_each(|gate| asked.insert(gate));
         for node in asked.iter() {
-            if cx.nodes[node].is_trial_missing() {
+            if self.able[node].is_trial_missing() {
                 self.cannot_wait(cx, node, Obstacle::Channel);
             }
         }
@@ -458,7 +463,7 @@ impl WaitQueues {
     /// A gate that stands still is not told: the place there is passed over, or passed on when it
     /// is told to go.
     pub(super) fn step_aside(&mut self, cx: &Cx<'_>, gate: usize, key: Resource, to: Step) {
-        if !cx.nodes.may_pass_on(gate) {
+        if !may_pass_on(cx.nodes, gate) {
             return;
         }
         let place = self.stands.leave(key);

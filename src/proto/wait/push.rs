@@ -38,9 +38,8 @@ impl WaitQueues {
         };
         match letter {
             b't' if key.is_empty() => {
-                let effect = cx.nodes[node].hear_trial();
-                self.follow_ability(cx, node, effect);
-                return true;
+                let effect = self.able[node].hear_trial();
+                return self.follow_ability(cx, node, effect).is_ok();
             }
             b'g' | b'p' | b'n' | b'o' | b'a' if !key.is_empty() => {}
             _ => return false,

@@ -467,8 +467,8 @@ impl WaitQueues {
         if let Some(look) = look {
             // Not all clients see the same candidates.
             let turn = if look.rows % 2 == 0 { 0 } else { 1 + look.rows / 2 };
-            let may_be = |node: usize| cx.nodes.may_wait_at(node);
-            let gate = cx.nodes.gate_in_turn(cx.now, &plain, turn, may_be);
+            let may_be = |node: usize| self.choice(cx).may_wait_at(node);
+            let gate = self.choice(cx).gate_in_turn(cx.now, &plain, turn, may_be);
             self.visits.look(number, (id, look), gate);
         }
         self.queue_visit(cx, number);
@@ -490,20 +490,21 @@ impl WaitQueues {
         if self.queues.stand_of(&visit.key).is_some() {
             return;
         }
-        let is_able =
-            |node: usize| !visit.barred.contains(node) && cx.nodes.is_candidate(cx.now, node);
+        let is_able = |node: usize| {
+            !visit.barred.contains(node) && self.choice(cx).is_candidate(cx.now, node)
+        };
         let is_candidate = |node: usize| is_able(node) && !visit.passed.contains(node);
         let is_at_home = |gate: usize| is_candidate(gate) && !visit.alone_at.contains(gate);
         // A look may be at a node that is a candidate for others alone.
-        let is_looked_at = |gate: usize| visit.look.is_some() && cx.nodes.may_wait_at(gate);
+        let is_looked_at = |gate: usize| visit.look.is_some() && self.choice(cx).may_wait_at(gate);
         let gate = match visit.gate.filter(|gate| is_at_home(*gate) || is_looked_at(*gate)) {
             Some(gate) => Some(gate),
-            None => cx.nodes.gate_among(&visit.key, is_candidate),
+            None => self.choice(cx).gate_among(&visit.key, is_candidate),
         };
         // It has looked at all of them. If its place is at the first one, it keeps it.
         let begins_again = gate.is_none() && !visit.passed.is_empty();
         let gate = match begins_again {
-            true => cx.nodes.gate_among(&visit.key, is_able),
+            true => self.choice(cx).gate_among(&visit.key, is_able),
             false => gate,
         };
         if visit.gate != gate {
@@ -517,7 +518,7 @@ impl WaitQueues {
             (visit.alone_at, visit.passed) = (NodeSet::EMPTY, NodeSet::EMPTY);
         }
         match gate {
-            Some(gate) if cx.nodes[gate].waits() == Waits::Able => {
+            Some(gate) if self.able[gate].state() == Waits::Able => {
                 visit.is_listed = true;
                 self.send(gate, WaitCommand::QueueUp(number));
             }

@@ -35,6 +35,15 @@ impl WaitQueues {
         reply: Reply,
     ) -> Result<(), NodeOutcome> {
         match (command, reply) {
+            (WaitCommand::Able(asked), Reply::Error(error)) => {
+                let effect = self.able[node].handle_error(asked, &error);
+                cx.nodes[node].keep_error(error);
+                return self.follow_ability(cx, node, effect);
+            }
+            (WaitCommand::Able(asked), reply) => {
+                let effect = self.able[node].handle_reply(asked, &reply);
+                return self.follow_ability(cx, node, effect);
+            }
             (_, Reply::Error(error)) => return self.handle_error(cx, node, command, error),
             (WaitCommand::Watch { .. }, Reply::Ok) => {}
             (WaitCommand::StepOut(..), Reply::Integer(0)) => {}
@@ -172,7 +181,7 @@ impl WaitQueues {
         }
         stand.begin_watch(cx.now, NodeSet::EMPTY, wait);
         let nodes = self.nodes_to_watch(cx, number);
-        self.watch_nodes(cx, number, nodes);
+        self.watch_nodes(number, nodes);
         for node in self.stand(number).wanted.iter() {
             self.ask_ability(cx, node);
         }
@@ -207,9 +216,9 @@ impl WaitQueues {
         let Some(stand) = self.stands.get(number) else {
             return nodes;
         };
-        let mut order = cx.nodes.gate_order(&stand.key);
+        let mut order = self.choice(cx).gate_order(&stand.key);
         let barred = self.queues.barred_for_now(cx.now, &stand.key);
-        order.retain(|node| cx.nodes.may_wait_at(*node) && !barred.contains(*node));
+        order.retain(|node| self.choice(cx).may_wait_at(*node) && !barred.contains(*node));
         let heeded = self.heeded(cx, stand.refused);
         if order.iter().filter(|node| heeded.contains(**node)).count() >= WATCHED_NODES {
             order.retain(|node| heeded.contains(*node));
@@ -226,7 +235,7 @@ impl WaitQueues {
     /// round deny a quorum, it is not free before one of them has lost its key.
     pub(super) fn heeded(&self, cx: &Cx<'_>, refused: NodeSet) -> NodeSet {
         let mut watched = NodeSet::EMPTY;
-        let may_wait = refused.iter().filter(|node| cx.nodes.may_wait_at(*node));
+        let may_wait = refused.iter().filter(|node| self.choice(cx).may_wait_at(*node));
         may_wait.for_each(|node| watched.insert(node));
         match cx.nodes.len() - watched.len() < self.config.quorum() {
             true => watched,
@@ -234,9 +243,9 @@ impl WaitQueues {
         }
     }
 
-    pub(super) fn watch_nodes(&mut self, cx: &Cx<'_>, number: u32, nodes: NodeSet) {
+    pub(super) fn watch_nodes(&mut self, number: u32, nodes: NodeSet) {
         for node in nodes.iter() {
-            let is_able = cx.nodes[node].waits() == Waits::Able;
+            let is_able = self.able[node].state() == Waits::Able;
             let stand = self.stand(number);
             let watch = stand.watch;
             match is_able {

@@ -4,22 +4,38 @@
 //! a wait first needs it. What it refuses stays refused for this connection, unless it has no room
 //! or no time for now.
 
-use super::errors::passes;
-use super::{Effect, Node};
-use crate::proto::command::{Channel, Command, Reply, Wait};
+use crate::proto::command::{Channel, Command, Reply, ServerError, Wait};
+use crate::proto::node::passes;
 use crate::proto::request::Ability;
 use crate::proto::status::{Obstacle, Waits};
 
 /// After so many connections in a row that ended while the node was asked, it is not asked again.
 const LOST_ASKING_MAX: u32 = 2;
 
+/// What an answer to a question of W4 leaves to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    Nothing,
+    /// The server speaks RESP3 from now on.
+    SpeaksResp3,
+    /// Clients can wait on this connection.
+    MayWait,
+    /// Clients cannot wait on this connection.
+    CannotWait(Obstacle),
+    /// Whether clients can wait on this connection is to be asked again: the answer was an error
+    /// that passes.
+    CannotWaitNow,
+    /// The answer makes no sense.
+    Unexpected,
+}
+
 impl Ability {
     /// What is asked once the server speaks RESP3. Before that, `SUBSCRIBE` would end the
     /// connection's use for anything else.
-    pub(crate) const AFTER_HELLO: [Ability; 3] =
+    pub(super) const AFTER_HELLO: [Ability; 3] =
         [Ability::Track, Ability::Subscribe, Ability::Publish];
 
-    pub(crate) fn command(self, channel: &Channel) -> Command<'_> {
+    pub(super) fn command(self, channel: &Channel) -> Command<'_> {
         Command::Wait(match self {
             Ability::Hello => Wait::Hello,
             Ability::Track => Wait::Track,
@@ -37,6 +53,7 @@ impl Ability {
     }
 }
 
+/// What is known of one node's connection.
 #[derive(Debug, Default)]
 pub(super) struct Waitable {
     state: Waits,
@@ -47,7 +64,7 @@ pub(super) struct Waitable {
     is_put_off: bool,
     lost_asking: u32,
     /// Whether the operator was told that the node cannot.
-    pub(super) is_told: bool,
+    is_told: bool,
 }
 
 impl Waitable {
@@ -87,67 +104,60 @@ impl Waitable {
             _ => Effect::Nothing,
         }
     }
-}
-
-impl Node {
-    /// Its name in the order of gates: that of its process, as all clients see it (W2).
-    pub(in crate::proto) fn gate_name(&self) -> &[u8] {
-        self.run_id().map_or(self.settings().address.as_bytes(), |run_id| run_id.as_bytes())
-    }
-
-    pub(in crate::proto) fn waits(&self) -> Waits {
-        self.waitable.state()
-    }
 
     /// The node is about to be asked.
-    pub(in crate::proto) fn ask_ability(&mut self) {
-        self.waitable.state = Waits::Asked;
+    pub(super) fn ask(&mut self) {
+        self.state = Waits::Asked;
     }
 
     /// The connection is of no use for waiting. Returns whether that is news.
-    pub(in crate::proto) fn set_unable(&mut self, obstacle: Obstacle) -> bool {
-        let was_able = !matches!(self.waitable.state, Waits::Unable(_));
-        self.waitable.state = Waits::Unable(obstacle);
+    pub(super) fn set_unable(&mut self, obstacle: Obstacle) -> bool {
+        let was_able = !matches!(self.state, Waits::Unable(_));
+        self.state = Waits::Unable(obstacle);
         was_able
     }
 
     /// Whether the operator has not been told yet that the node cannot; counts as told from now on.
-    pub(in crate::proto) fn is_inability_news(&mut self) -> bool {
-        !std::mem::replace(&mut self.waitable.is_told, true)
+    pub(super) fn is_inability_news(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_told, true)
     }
 
-    /// The answer to a question of W4, unless it is a push.
-    pub(super) fn handle_ability(&mut self, asked: Ability, reply: Reply) -> Effect {
+    /// An error answered a question of W4.
+    pub(super) fn handle_error(&mut self, asked: Ability, error: &ServerError) -> Effect {
+        if !passes(error.kind) {
+            return Effect::CannotWait(asked.obstacle());
+        }
+        self.is_put_off = true;
+        self.note_answer(asked)
+    }
+
+    /// The answer to a question of W4 that is neither an error nor a push.
+    pub(super) fn handle_reply(&mut self, asked: Ability, reply: &Reply) -> Effect {
         match (asked, reply) {
-            (_, Reply::Error(error)) => {
-                let passes = passes(error.kind);
-                self.keep_error(error);
-                if !passes {
-                    return Effect::CannotWait(asked.obstacle());
-                }
-                self.waitable.is_put_off = true;
-            }
             (Ability::Hello, Reply::Map) => return Effect::SpeaksResp3,
             (Ability::Track, Reply::Ok) => {}
             (Ability::Publish, Reply::Integer(0)) => return Effect::CannotWait(Obstacle::Channel),
-            (Ability::Publish, Reply::Integer(1..)) => self.waitable.is_published = true,
-            _ => return Effect::UNEXPECTED,
+            (Ability::Publish, Reply::Integer(1..)) => self.is_published = true,
+            _ => return Effect::Unexpected,
         }
+        self.note_answer(asked)
+    }
+
+    fn note_answer(&mut self, asked: Ability) -> Effect {
         match asked {
-            Ability::Hello | Ability::Publish => self.waitable.conclude(),
+            Ability::Hello | Ability::Publish => self.conclude(),
             Ability::Track | Ability::Subscribe => Effect::Nothing,
         }
     }
 
     /// Whether the trial message was delivered, as its answer said, and has not arrived.
-    pub(in crate::proto) fn is_trial_missing(&self) -> bool {
-        let Waitable { state, is_published, is_heard, .. } = self.waitable;
-        state == Waits::Asked && is_published && !is_heard
+    pub(super) fn is_trial_missing(&self) -> bool {
+        self.state == Waits::Asked && self.is_published && !self.is_heard
     }
 
     /// The trial message has arrived.
-    pub(in crate::proto) fn hear_trial(&mut self) -> Effect {
-        self.waitable.is_heard = true;
-        self.waitable.try_out()
+    pub(super) fn hear_trial(&mut self) -> Effect {
+        self.is_heard = true;
+        self.try_out()
     }
 }
