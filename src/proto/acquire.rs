@@ -1,10 +1,10 @@
 //! Acquisition: rounds of SET until a quorum grants, or the time to wait is over.
 
 use super::failure::Failure;
+use super::kind::{Claim, Kind};
 use super::op_id::OpId;
 use super::operation::{Last, Progress, Task};
 use super::release::Held;
-use super::round::{Claim, Kind};
 use super::timer::between;
 use super::wait::{Hand, Left, Waiter};
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
@@ -38,6 +38,26 @@ impl Engine {
     ) -> Result<OpId, LockError> {
         let fencing = if resource.is_plain() { Fencing::Off } else { Fencing::Formed };
         self.begin(now, resource, ttl, patience, fencing)
+    }
+
+    /// Same as [`acquire`](Engine::acquire), but the lock has a fencing token: see
+    /// [`Lease::fencing_token`](super::Lease::fencing_token).
+    ///
+    /// # Errors
+    /// As for [`acquire`](Engine::acquire), and
+    /// [`ReservedResource`](crate::LockErrorKind::ReservedResource) if the resource is not one
+    /// plain name: a lock of any other form has no fencing token.
+    pub fn acquire_fenced(
+        &mut self,
+        now: Moment,
+        resource: Resource,
+        ttl: std::time::Duration,
+        patience: Patience,
+    ) -> Result<OpId, LockError> {
+        match resource.is_plain() {
+            true => self.begin(now, resource, ttl, patience, Fencing::On),
+            false => Err(LockError::not_plain()),
+        }
     }
 
     /// Starts an acquisition of either kind.

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::command::{Grant, Push, Reply, ServerError};
 use super::doubt::Doubt;
+use super::kind::{Answer, Kind, Left, Lost};
 use super::node::{Debt, Due, Effect, State};
 use super::notices::Notice;
 use super::outgoing::Outgoing;
 use super::request::{InFlight, Request, WaitCommand};
-use super::round::{Answer, Kind, Left, Lost};
 use super::wait::{Cx, WaitQueues};
 use super::{Engine, NodeSet};
 use crate::inspection::Said;
@@ -611,6 +611,38 @@ impl Engine {
         if self.nodes.finish_debts(now, node) {
             self.flush_queue(now, node);
         }
+    }
+
+    /// The reply to a raise. It can leave no key, so nothing is owed for it (F14).
+    #[cold]
+    pub(super) fn handle_raised(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
+        let outcome = match reply {
+            Reply::Integer(1) => {
+                self.fences.note_raised(round, node);
+                NodeOutcome::Granted
+            }
+            Reply::Integer(0) => NodeOutcome::Absent,
+            Reply::Error(error) => {
+                let kind = error.kind;
+                self.stats.server_errors += 1;
+                self.nodes[node].keep_error(error);
+                self.count(now, round, node, NodeOutcome::Server(kind));
+                self.rounds.dereference(round);
+                if matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::Auth) {
+                    self.fail_node(now, node, NodeOutcome::Server(kind));
+                }
+                return;
+            }
+            _ => {
+                let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
+                self.fail_node(now, node, outcome);
+                self.owe(now, node, round, Lost::Raise);
+                self.vote(now, round, node, outcome);
+                return self.rounds.dereference(round);
+            }
+        };
+        self.count(now, round, node, outcome);
+        self.rounds.dereference(round);
     }
 
     /// What this engine knows of the nodes, which an engine that adopts the lease cannot know.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::failure::Failure;
+use super::kind::{Claim, Kind};
 use super::op_id::OpId;
 use super::operation::{Progress, Task};
-use super::round::{Claim, Kind};
 use super::{Engine, Lease};
 use crate::config::Heal;
 use crate::error::LockError;

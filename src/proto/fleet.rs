@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::command::{ReleaseWith, Trial};
+use super::kind::{Claim, Kind};
 use super::lease::Lease;
 use super::limits::ROUNDS_USUAL;
 use super::node::{
@@ -13,7 +14,6 @@ use super::node::{
 use super::notices::{Notice, Notices};
 use super::outgoing::Outgoing;
 use super::request::{InFlight, Request};
-use super::round::{Claim, Kind};
 use super::status::Waits;
 use super::trial::Trials;
 use crate::config::Config;

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::failure::Failure;
+use super::kind::{Claim, Kind};
 use super::operation::Task;
-use super::round::{Claim, Kind};
 use super::wait::round_trip;
 use super::{Engine, Lease, Patience};
 use crate::error::LockError;
@@ -24,43 +24,6 @@ const SLOTS_TRIED_MAX: u32 = 8;
 /// How many rounds an acquisition of exactly one may take: one for each slot that it tries.
 pub(crate) fn rounds_at_once(resource: &Resource) -> u32 {
     if resource.form() == Form::Slot { SLOTS_TRIED_MAX } else { 1 }
-}
-
-/// What the nodes said when they refused.
-#[derive(Default)]
-pub(super) struct Forms {
-    /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
-    said: Vec<Vec<(usize, u64)>>,
-}
-
-impl Forms {
-    pub(super) fn start(&mut self, round: usize) {
-        if self.said.len() <= round {
-            self.said.resize_with(round + 1, Vec::new);
-        }
-        self.said[round].clear();
-    }
-
-    pub(super) fn note(&mut self, round: usize, node: usize, reason: u64) {
-        self.said[round].push((node, reason));
-    }
-
-    /// Which of the resources most nodes have named.
-    fn named(&self, round: usize) -> Option<u64> {
-        let said = &self.said[round];
-        let times = |index: u64| said.iter().filter(|(_, other)| *other == index).count();
-        said.iter().map(|(_, index)| *index).max_by_key(|index| times(*index))
-    }
-
-    /// The slots that most of those nodes that refused said to be free.
-    fn free(&self, round: usize, slots: u32) -> Vec<u32> {
-        let said = &self.said[round];
-        let is_free = |slot: &u32| {
-            let times = said.iter().filter(|(_, free)| free >> slot & 1 == 1).count();
-            2 * times > said.len()
-        };
-        (0..slots).filter(is_free).collect()
-    }
 }
 
 impl Engine {

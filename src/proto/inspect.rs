@@ -1,11 +1,11 @@
 //! Inspection: who holds a resource, without taking it. It waits for every node, not for a quorum.
 
 use super::Engine;
+use super::kind::{Claim, Kind, Lost};
 use super::limits::OPERATIONS_MAX;
 use super::node::State;
 use super::op_id::OpId;
 use super::operation::{Progress, Task};
-use super::round::{Claim, Kind, Lost};
 use crate::error::{LockError, LockErrorKind};
 use crate::inspection::{Inspection, NodeInspection, Said};
 use crate::moment::Moment;

@@ -1,11 +1,11 @@
 //! Release: compare-and-delete on every node, behind the SET on the same connection (R10).
 
+use super::kind::{Claim, Kind, Lost};
 use super::lease::NO_ENGINE;
 use super::node::State;
 use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::outgoing::Outgoing;
-use super::round::{Claim, Kind, Lost};
 use super::wait::{AfterRelease, Hand};
 use super::{Engine, Lease, NodeSet, Released};
 use crate::config::Heal;

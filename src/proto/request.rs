@@ -1,7 +1,7 @@
 //! What was sent to a node, and what its reply answers.
 
 use super::command::{ReleaseWith, Section, Step as Stride};
-use super::round::Lost;
+use super::kind::Lost;
 use crate::moment::Moment;
 
 /// What a reply answers.

@@ -5,7 +5,7 @@
 //! script that ends in the middle would leave half of its work.
 
 use super::command::Trial;
-use super::round::{Claim, Kind};
+use super::kind::{Claim, Kind};
 use crate::quorum::NodeSet;
 use crate::resource::Form;
 

@@ -124,8 +124,8 @@ fn nodes_and_rounds_know_nothing_of_the_engine() {
         "proto/node/",
         "proto/fleet.rs",
         "proto/operation.rs",
-        "proto/round.rs",
-        "proto/rounds.rs",
+        "proto/kind.rs",
+        "proto/voting/rounds.rs",
     ];
     let files = library();
     for part in apart {

@@ -31,9 +31,9 @@ use sighting::Sightings;
 use suspicion::Suspicion;
 
 use super::command::{ReleaseWith, Reply, ServerError};
+use super::kind::Vote;
 use super::notices::Notice;
 use super::request::{InFlight, Request};
-use super::round::Vote;
 use super::status::Waits;
 use crate::config::{Config, Heal, NodeConfig, RestartGuard};
 use crate::moment::Moment;

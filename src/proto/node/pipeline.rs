@@ -8,9 +8,9 @@ use super::{Node, State};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::fifo::Fifo;
+use crate::proto::kind::{Lost, Vote};
 use crate::proto::limits::ROUNDS_USUAL;
 use crate::proto::request::{InFlight, Request};
-use crate::proto::round::{Lost, Vote};
 use crate::proto::smooth::smooth;
 
 /// A node with this many commands past their timeout is overloaded: it gets no new SET or extension

@@ -6,16 +6,15 @@
 
 use std::time::Duration;
 
-use super::command::{Command, Counter, Grant, Reply};
-use super::node::State;
-use super::notices::Notice;
-use super::op_id::OpId;
-use super::round::{Claim, Kind, Lost};
-use super::{Engine, NodeSet, Patience};
-use crate::error::LockError;
-use crate::fencing::{self, Fencing, FencingToken};
+use crate::fencing::{self, FencingToken};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, ProtocolError, ServerErrorKind};
+use crate::outcome::NodeOutcome;
+use crate::proto::Engine;
+use crate::proto::command::{Command, Counter, Grant};
+use crate::proto::kind::{Claim, Kind};
+use crate::proto::node::State;
+use crate::proto::notices::Notice;
+use crate::quorum::NodeSet;
 use crate::resource::Resource;
 
 /// A number that is further ahead of the masters' clocks than this is set aside while others may
@@ -32,7 +31,7 @@ const AT_PROPOSAL: u64 = 1;
 
 /// What is known of the rounds that ask for a fencing token, apart from all other rounds.
 #[derive(Default)]
-pub(super) struct Fences {
+pub(in crate::proto) struct Fences {
     /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
     slots: Vec<Fence>,
     /// The last proposal.
@@ -114,6 +113,15 @@ impl Fences {
         self.obstructed.retain(|(of, _)| *of != bucket);
     }
 
+    /// The node has raised its counter to the round's number: that is not below it, and the node's
+    /// own grant was not above.
+    pub(in crate::proto) fn note_raised(&mut self, round: usize, node: usize) {
+        if let (Some(fixed), Some(stamping)) = (self.fixed(round), &mut self.slots[round].stamping)
+        {
+            stamping.numbers[node] = fixed;
+        }
+    }
+
     /// The number that the node has given.
     fn number_of(&self, round: usize, node: usize) -> u64 {
         let fence = &self.slots[round];
@@ -121,7 +129,7 @@ impl Fences {
     }
 
     /// The number of a round that was won.
-    pub(super) fn token(&mut self, round: usize) -> FencingToken {
+    pub(in crate::proto) fn token(&mut self, round: usize) -> FencingToken {
         if !self.obstructed.is_empty() {
             self.forget_obstructed(round);
         }
@@ -130,36 +138,20 @@ impl Fences {
     }
 
     /// The counter, and the proposal.
-    pub(super) fn asked<'a>(&self, round: usize, key: &'a Resource) -> (Counter<'a>, u64) {
+    pub(in crate::proto) fn asked<'a>(
+        &self,
+        round: usize,
+        key: &'a Resource,
+    ) -> (Counter<'a>, u64) {
         let Fence { bucket, proposal, .. } = self.slots[round];
         (Counter { key: key.as_bytes(), bucket }, proposal)
     }
 }
 
 impl Engine {
-    /// Same as [`acquire`](Engine::acquire), but the lock has a fencing token: see
-    /// [`Lease::fencing_token`](super::Lease::fencing_token).
-    ///
-    /// # Errors
-    /// As for [`acquire`](Engine::acquire), and
-    /// [`ReservedResource`](crate::LockErrorKind::ReservedResource) if the resource is not one
-    /// plain name: a lock of any other form has no fencing token.
-    pub fn acquire_fenced(
-        &mut self,
-        now: Moment,
-        resource: Resource,
-        ttl: std::time::Duration,
-        patience: Patience,
-    ) -> Result<OpId, LockError> {
-        match resource.is_plain() {
-            true => self.begin(now, resource, ttl, patience, Fencing::On),
-            false => Err(LockError::not_plain()),
-        }
-    }
-
     /// Starts a round that asks for a fencing token.
     #[inline(never)]
-    pub(super) fn start_fenced(&mut self, now: Moment, claim: Claim, op: usize) -> usize {
+    pub(in crate::proto) fn start_fenced(&mut self, now: Moment, claim: Claim, op: usize) -> usize {
         self.nodes.look_at_clocks(now);
         let round = self.rounds.start(now, Kind::AcquireFenced, claim, Some(op));
         let is_unsent = self.nodes.open().is_empty();
@@ -171,7 +163,7 @@ impl Engine {
     /// A fenced round waited for a connection, which is ready now. All nodes of a round are sent
     /// the same proposal, so it is drawn once more if this is the first node.
     #[cold]
-    pub(super) fn propose_late(&mut self, now: Moment, round: usize) {
+    pub(in crate::proto) fn propose_late(&mut self, now: Moment, round: usize) {
         if std::mem::take(&mut self.fences.slots[round].is_unsent) {
             self.propose(now, round);
         }
@@ -186,7 +178,7 @@ impl Engine {
 
     /// A node has granted, and has said which number its counter has.
     #[cold]
-    pub(super) fn note_number(&mut self, round: usize, node: usize, said: u64) {
+    pub(in crate::proto) fn note_number(&mut self, round: usize, node: usize, said: u64) {
         let (count, is_decided) = (self.nodes.len(), self.rounds[round].decided);
         let Fence { proposal, stamping, .. } = &mut self.fences.slots[round];
         let number = if said == AT_PROPOSAL && *proposal != 0 { *proposal } else { said };
@@ -209,7 +201,7 @@ impl Engine {
 
     /// Counts a grant that counts, as far as its number allows (F7).
     #[cold]
-    pub(super) fn stamp(&mut self, now: Moment, round: usize, node: usize) {
+    pub(in crate::proto) fn stamp(&mut self, now: Moment, round: usize, node: usize) {
         let voted = &self.rounds[round];
         // A node that has voted otherwise, such as by its silence, votes once.
         let is_over = voted.decided || voted.owner.is_none() || !voted.undecided.contains(node);
@@ -265,7 +257,7 @@ impl Engine {
     /// taken (F11). If the nodes that refused could make a quorum of other numbers, the attempt has
     /// failed instead: they may grant the next one, as soon as the lock that is in the way is over.
     #[cold]
-    pub(super) fn take_aside(&mut self, now: Moment, round: usize) {
+    pub(in crate::proto) fn take_aside(&mut self, now: Moment, round: usize) {
         self.set_aside(now, round);
         let voted = &self.rounds[round];
         let (tally, undecided, longest) = (voted.tally, voted.undecided, self.config.max_ttl);
@@ -299,7 +291,7 @@ impl Engine {
     /// A quorum has granted. The greatest of its numbers is the lock's (F8). Returns whether all
     /// of them have it; if not, the others are raised.
     #[inline]
-    pub(super) fn is_stamped(&mut self, now: Moment, round: usize) -> bool {
+    pub(in crate::proto) fn is_stamped(&mut self, now: Moment, round: usize) -> bool {
         match &self.fences.slots[round].stamping {
             None => true,
             Some(stamping) => stamping.fixed.is_some() || self.fix(now, round),
@@ -356,14 +348,14 @@ impl Engine {
     }
 
     /// Whether a raise that was not handed out is of no use: nobody waits for it (F14).
-    pub(super) fn is_raise_useless(&self, round: usize) -> bool {
+    pub(in crate::proto) fn is_raise_useless(&self, round: usize) -> bool {
         let voted = &self.rounds[round];
         let is_over = voted.is_abandoned || voted.decided || voted.owner.is_none();
         is_over || self.last_now >= voted.deadline
     }
 
     #[cold]
-    pub(super) fn take_back_raise(&mut self, nodes: NodeSet, round: usize) {
+    pub(in crate::proto) fn take_back_raise(&mut self, nodes: NodeSet, round: usize) {
         for node in nodes.iter() {
             if !self.rounds[round].decided {
                 let outcome = NodeOutcome::TimedOut(crate::outcome::Phase::Reply);
@@ -374,47 +366,10 @@ impl Engine {
     }
 
     /// The command that raises the counters to the lock's number.
-    pub(super) fn raise_command(&self, round: usize) -> Command<'_> {
+    pub(in crate::proto) fn raise_command(&self, round: usize) -> Command<'_> {
         let (counter, _) = self.fences.asked(round, &self.config.fencing_key);
         let number = self.fences.fixed(round).unwrap_or_default();
         let Claim { key, token, .. } = self.rounds.claim(round);
         Command::Raise { key: key.as_bytes(), token, counter, number }
-    }
-
-    /// The reply to a raise. It can leave no key, so nothing is owed for it (F14).
-    #[cold]
-    pub(super) fn handle_raised(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
-        let outcome = match reply {
-            Reply::Integer(1) => {
-                // Its counter is not below the number, and its own grant was not above.
-                if let (Some(fixed), Some(stamping)) =
-                    (self.fences.fixed(round), &mut self.fences.slots[round].stamping)
-                {
-                    stamping.numbers[node] = fixed;
-                }
-                NodeOutcome::Granted
-            }
-            Reply::Integer(0) => NodeOutcome::Absent,
-            Reply::Error(error) => {
-                let kind = error.kind;
-                self.stats.server_errors += 1;
-                self.nodes[node].keep_error(error);
-                self.count(now, round, node, NodeOutcome::Server(kind));
-                self.rounds.dereference(round);
-                if matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::Auth) {
-                    self.fail_node(now, node, NodeOutcome::Server(kind));
-                }
-                return;
-            }
-            _ => {
-                let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
-                self.fail_node(now, node, outcome);
-                self.owe(now, node, round, Lost::Raise);
-                self.vote(now, round, node, outcome);
-                return self.rounds.dereference(round);
-            }
-        };
-        self.count(now, round, node, outcome);
-        self.rounds.dereference(round);
     }
 }

@@ -1,4 +1,4 @@
-//! One command to all nodes, and their votes on it.
+//! What sets the kinds of rounds apart, what a round is about, and what a node says to it.
 
 use std::time::Duration;
 
@@ -6,9 +6,7 @@ use super::command::{
     Command, Counter, FlushMarker, FormCommand, FormStep, Grant, ReleaseWith, Reply,
 };
 use crate::inspection::Holding;
-use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ServerErrorKind};
-use crate::quorum::{NodeSet, Tally};
 use crate::resource::{Form, Resource};
 use crate::token::LockToken;
 use crate::validity::Ttl;
@@ -249,43 +247,6 @@ impl Claim {
             Kind::Inspect => Command::Inspect { key },
         }
     }
-}
-
-/// The state of a round. It owns no heap memory, so removing it is cheap.
-///
-/// Invariant: it lives as long as an operation owns it, or a node has its command queued or
-/// unanswered, so that a late reply finds it.
-#[derive(Clone, Copy)]
-pub(super) struct Round {
-    pub(super) kind: Kind,
-    /// See [`Kind::plain_grant`].
-    pub(super) grant: Option<Grant>,
-    pub(super) started: Moment,
-    /// From this moment on, the granted or extended validity has ended.
-    pub(super) deadline: Moment,
-    /// For the release of a debt: when the key has certainly expired. `None` if unknown, because
-    /// the SET may still precede this command on the same connection.
-    pub(super) expires: Option<Moment>,
-    pub(super) tally: Tally,
-    /// The nodes that have not voted. A node votes once (R3).
-    pub(super) undecided: NodeSet,
-    pub(super) granted: NodeSet,
-    /// The nodes that were sent the command, or will be once they are connected.
-    pub(super) sent: NodeSet,
-    /// The nodes that were in quarantine when they were sent the command: their answers do not
-    /// count.
-    pub(super) uncounted: NodeSet,
-    /// The operation that waits for the votes, if any.
-    pub(super) owner: Option<usize>,
-    pub(super) decided: bool,
-    /// Whether its attempt failed, or its lock moved to another engine: unsent commands are
-    /// discarded.
-    pub(super) is_abandoned: bool,
-    /// Whether a command had to wait for a connection, or the time to a quorum of answers was
-    /// already taken: it is then no sample of the round trip.
-    pub(super) waited: bool,
-    /// One for the owner, and one for each node that has the command queued or unanswered.
-    pub(super) references: u32,
 }
 
 /// A node's contribution to a round.

@@ -6,18 +6,55 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::command::Grant;
-use super::failure::Failure;
-use super::limits::ROUNDS_USUAL;
-use super::round::{Claim, Kind, Round, Vote};
-use super::smooth::smooth;
 use crate::config::Config;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
+use crate::proto::command::Grant;
+use crate::proto::failure::Failure;
+use crate::proto::kind::{Claim, Kind, Vote};
+use crate::proto::limits::ROUNDS_USUAL;
+use crate::proto::smooth::smooth;
 use crate::quorum::{NodeSet, Tally, Verdict};
 use crate::token::LockToken;
 
-pub(super) struct Rounds {
+/// The state of a round. It owns no heap memory, so removing it is cheap.
+///
+/// Invariant: it lives as long as an operation owns it, or a node has its command queued or
+/// unanswered, so that a late reply finds it.
+#[derive(Clone, Copy)]
+pub(in crate::proto) struct Round {
+    pub(in crate::proto) kind: Kind,
+    /// See [`Kind::plain_grant`].
+    pub(in crate::proto) grant: Option<Grant>,
+    pub(in crate::proto) started: Moment,
+    /// From this moment on, the granted or extended validity has ended.
+    pub(in crate::proto) deadline: Moment,
+    /// For the release of a debt: when the key has certainly expired. `None` if unknown, because
+    /// the SET may still precede this command on the same connection.
+    pub(in crate::proto) expires: Option<Moment>,
+    pub(in crate::proto) tally: Tally,
+    /// The nodes that have not voted. A node votes once (R3).
+    pub(in crate::proto) undecided: NodeSet,
+    pub(in crate::proto) granted: NodeSet,
+    /// The nodes that were sent the command, or will be once they are connected.
+    pub(in crate::proto) sent: NodeSet,
+    /// The nodes that were in quarantine when they were sent the command: their answers do not
+    /// count.
+    pub(in crate::proto) uncounted: NodeSet,
+    /// The operation that waits for the votes, if any.
+    pub(in crate::proto) owner: Option<usize>,
+    pub(in crate::proto) decided: bool,
+    /// Whether its attempt failed, or its lock moved to another engine: unsent commands are
+    /// discarded.
+    pub(in crate::proto) is_abandoned: bool,
+    /// Whether a command had to wait for a connection, or the time to a quorum of answers was
+    /// already taken: it is then no sample of the round trip.
+    pub(in crate::proto) waited: bool,
+    /// One for the owner, and one for each node that has the command queued or unanswered.
+    pub(in crate::proto) references: u32,
+}
+
+pub(in crate::proto) struct Rounds {
     config: Arc<Config>,
     open: Slab<Round>,
     /// One for each slot of `open`. An entry of an ended round is overwritten by the slot's next
@@ -49,7 +86,7 @@ impl IndexMut<usize> for Rounds {
 }
 
 impl Rounds {
-    pub(super) fn new(config: Arc<Config>) -> Rounds {
+    pub(in crate::proto) fn new(config: Arc<Config>) -> Rounds {
         Rounds {
             votes: Vec::with_capacity(ROUNDS_USUAL * config.nodes()),
             timeout_nanos: u64::try_from(config.node_timeout.as_nanos()).unwrap_or(u64::MAX),
@@ -61,7 +98,7 @@ impl Rounds {
     }
 
     #[inline(always)]
-    pub(super) fn start(
+    pub(in crate::proto) fn start(
         &mut self,
         now: Moment,
         kind: Kind,
@@ -101,7 +138,7 @@ impl Rounds {
     }
 
     /// The rounds about this token that an operation waits for.
-    pub(super) fn undecided_about(&self, token: LockToken) -> Vec<usize> {
+    pub(in crate::proto) fn undecided_about(&self, token: LockToken) -> Vec<usize> {
         let is_it = |(number, round): &(usize, &Round)| {
             let is_waited_for = round.owner.is_some() && !round.decided;
             let is_about = round.kind.is_about_holding() && self.claims[*number].token == token;
@@ -111,35 +148,35 @@ impl Rounds {
     }
 
     /// How many rounds are open.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::proto) fn len(&self) -> usize {
         self.open.len()
     }
 
     #[inline]
-    pub(super) fn claim(&self, round: usize) -> &Claim {
+    pub(in crate::proto) fn claim(&self, round: usize) -> &Claim {
         &self.claims[round]
     }
 
     /// Smoothed time from the start of a round to a quorum of answers, if any is known.
-    pub(super) fn round_trip(&self) -> Option<Duration> {
+    pub(in crate::proto) fn round_trip(&self) -> Option<Duration> {
         self.round_trip_nanos.map(Duration::from_nanos)
     }
 
     /// The round's command is sent to so many nodes.
     #[inline(always)]
-    pub(super) fn note_sent(&mut self, round: usize, nodes: NodeSet, how_many: usize) {
+    pub(in crate::proto) fn note_sent(&mut self, round: usize, nodes: NodeSet, how_many: usize) {
         let sent = &mut self.open[round];
         sent.references += how_many as u32;
         sent.sent.extend(nodes);
     }
 
     /// The round's command has to wait for the node.
-    pub(super) fn note_waiting(&mut self, round: usize, node: usize) {
+    pub(in crate::proto) fn note_waiting(&mut self, round: usize, node: usize) {
         self.note_sent(round, NodeSet::one(node), 1);
         self.open[round].waited = true;
     }
 
-    pub(super) fn dereference(&mut self, round: usize) {
+    pub(in crate::proto) fn dereference(&mut self, round: usize) {
         let references = &mut self.open[round].references;
         *references -= 1;
         if *references == 0 {
@@ -148,7 +185,7 @@ impl Rounds {
     }
 
     /// Ends the owner's part. The round lives until the last late reply is in.
-    pub(super) fn disown(&mut self, round: usize) {
+    pub(in crate::proto) fn disown(&mut self, round: usize) {
         if self.open[round].owner.take().is_some() {
             self.dereference(round);
         }
@@ -157,7 +194,7 @@ impl Rounds {
     /// Counts a node's grant and ends its part in the round, if this reply is a plain grant that
     /// counts. Returns the vote, and whether the round may be decided now.
     #[inline(always)]
-    pub(super) fn grant(
+    pub(in crate::proto) fn grant(
         &mut self,
         now: Moment,
         round: usize,
@@ -194,7 +231,7 @@ impl Rounds {
 
     /// Records a node's vote, once (R3), and counts it if the round has an owner. Returns the vote
     /// if it is the first.
-    pub(super) fn record(
+    pub(in crate::proto) fn record(
         &mut self,
         now: Moment,
         round: usize,
@@ -230,7 +267,7 @@ impl Rounds {
 
     /// These nodes have voted yes, and vote once more (F8). So the round takes more than one round
     /// trip.
-    pub(super) fn take_back(&mut self, round: usize, nodes: NodeSet) {
+    pub(in crate::proto) fn take_back(&mut self, round: usize, nodes: NodeSet) {
         let voted = &mut self.open[round];
         voted.tally.take_back_grants(nodes.len());
         voted.granted = voted.granted.without(nodes);
@@ -240,7 +277,13 @@ impl Rounds {
 
     /// These nodes have voted yes, and their votes may count later; with them, `aside` of its votes
     /// are in that state. All of them are answers.
-    pub(super) fn set_aside(&mut self, now: Moment, round: usize, nodes: NodeSet, aside: usize) {
+    pub(in crate::proto) fn set_aside(
+        &mut self,
+        now: Moment,
+        round: usize,
+        nodes: NodeSet,
+        aside: usize,
+    ) {
         let waited = self.open[round].waited;
         self.take_back(round, nodes);
         let voted = &mut self.open[round];
@@ -255,7 +298,7 @@ impl Rounds {
     }
 
     /// Why an acquisition fails whose patience ends during this round.
-    pub(super) fn cut_off(&self, round: usize) -> Failure {
+    pub(in crate::proto) fn cut_off(&self, round: usize) -> Failure {
         match self.open[round].tally.refused() {
             0 => Failure::TimedOut,
             _ => Failure::Contended,
@@ -263,7 +306,7 @@ impl Rounds {
     }
 
     /// The votes of all nodes in a round.
-    pub(super) fn votes(&self, round: usize) -> impl Iterator<Item = Vote> + '_ {
+    pub(in crate::proto) fn votes(&self, round: usize) -> impl Iterator<Item = Vote> + '_ {
         let (count, undecided) = (self.config.nodes(), self.open[round].undecided);
         let votes = self.votes[round * count..].iter().take(count).enumerate();
         votes.map(move |(node, vote)| if undecided.contains(node) { Vote::PENDING } else { *vote })
