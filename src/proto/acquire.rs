@@ -181,7 +181,7 @@ impl Engine {
             unreachable!("only acquisitions queue");
         };
         let error = LockError::new(failure.into(), attempts, self.reports(round));
-        (failure, self.with_held(error, round))
+        (failure, self.rounds.with_held(error, round))
     }
 
     pub(super) fn start_again(&mut self, now: Moment, op: usize) {
@@ -254,7 +254,7 @@ impl Engine {
         let claim = Claim { key, token, ttl };
         let round = match fencing {
             Fencing::Off => self.rounds.start(now, Kind::Acquire, claim, Some(op)),
-            Fencing::On => self.start_fenced(now, claim, op),
+            Fencing::On => self.rounds.start_fenced(now, &mut self.nodes, claim, op),
             Fencing::Formed => self.start_formed(now, claim, op),
         };
         self.operations[op].progress = Progress::Voting(round);
@@ -379,7 +379,7 @@ impl Engine {
             return None;
         };
         let (key, id) = (self.rounds.claim(round).key.clone(), self.operations.id_of(op));
-        let held = self.held_of(round);
+        let held = self.rounds.held_of(round);
         self.with_waits(now, |waits, cx| waits.visit_refused(cx, &key, id, (held, attempts)))
     }
 
@@ -450,14 +450,14 @@ impl Engine {
         };
         match self.operations[op].progress {
             Progress::Won(round) => {
-                let (won, claim) = (&self.rounds[round], self.rounds.claim(round));
-                if validity::is_valid(won.deadline, now) {
+                if validity::is_valid(self.rounds[round].deadline, now) {
                     self.stats.acquired += 1;
-                    let fencing = match won.kind {
-                        Kind::AcquireFenced => Some(self.fences.token(round)),
+                    let fencing = match self.rounds[round].kind {
+                        Kind::AcquireFenced => Some(self.rounds.token(round)),
                         _ => None,
                     };
                     self.stats.fenced += u64::from(fencing.is_some());
+                    let (won, claim) = (&self.rounds[round], self.rounds.claim(round));
                     let waited_nanos = now.nanos_since(started);
                     self.times.acquire.record(waited_nanos);
                     return Some(Done::Acquired(Ok(Lease {
@@ -495,7 +495,7 @@ impl Engine {
                 let place = self.place(self.operations.id_of(op));
                 let error = LockError::new(failure.into(), attempts, nodes).at_place(place);
                 let error = match round {
-                    Some(round) => self.with_held(error, round),
+                    Some(round) => self.rounds.with_held(error, round),
                     None => error.for_held(kept().and_then(LockError::held_resource).cloned()),
                 };
                 Some(Done::Acquired(Err(error)))

@@ -433,7 +433,7 @@ impl Engine {
         Some(match answer {
             Answer::Set => NodeOutcome::Granted,
             Answer::Numbered(number) => {
-                self.note_number(round, node, number);
+                self.rounds.note_number(round, node, number);
                 NodeOutcome::Granted
             }
             Answer::Healed => {
@@ -446,7 +446,7 @@ impl Engine {
             }
             Answer::Refused => kind.refusal(),
             Answer::RefusedFor(reason) => {
-                self.forms.note(round, node, reason);
+                self.rounds.note_reason(round, node, reason);
                 kind.refusal()
             }
             Answer::Holding(holding) => {
@@ -474,7 +474,10 @@ impl Engine {
             && !self.nodes[node].is_doubted(now, claim.token, kind);
         if is_counted || kind.is_inspection() || outcome.is_failure() {
             return match (kind, outcome) {
-                (Kind::AcquireFenced, NodeOutcome::Granted) => self.stamp(now, round, node),
+                (Kind::AcquireFenced, NodeOutcome::Granted) => {
+                    let decision = self.rounds.stamp(now, &mut self.nodes, round, node);
+                    self.follow_decision(now, decision);
+                }
                 _ => self.vote(now, round, node, outcome),
             };
         }
@@ -579,7 +582,7 @@ impl Engine {
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));
             } else {
                 if self.rounds[round].kind == Kind::AcquireFenced {
-                    self.propose_late(now, round);
+                    self.rounds.propose_late(now, &self.nodes, round);
                 }
                 self.send(NodeSet::one(node), round);
             }
@@ -618,7 +621,7 @@ impl Engine {
     pub(super) fn handle_raised(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
         let outcome = match reply {
             Reply::Integer(1) => {
-                self.fences.note_raised(round, node);
+                self.rounds.note_raised(round, node);
                 NodeOutcome::Granted
             }
             Reply::Integer(0) => NodeOutcome::Absent,

@@ -5,11 +5,10 @@
 use std::time::Duration;
 
 use super::failure::Failure;
-use super::kind::{Claim, Kind};
+use super::kind::Claim;
 use super::operation::Task;
 use super::wait::round_trip;
 use super::{Engine, Lease, Patience};
-use crate::error::LockError;
 use crate::moment::Moment;
 use crate::resource::{Form, Resource, SLOT_ANY};
 
@@ -49,9 +48,7 @@ impl Engine {
         if let Some((slots, SLOT_ANY)) = claim.key.slot_of() {
             claim.key = claim.key.with_slot(self.entropy.next_u64() as u32 % slots);
         }
-        let round = self.rounds.start(now, Kind::Take, claim, Some(op));
-        self.forms.start(round);
-        round
+        self.rounds.start_formed(now, claim, op)
     }
 
     /// Which slot is to be asked for, after this round has failed; and whether at once. `None` if
@@ -68,7 +65,7 @@ impl Engine {
         let Task::Acquire { attempts, patience, .. } = self.operations[op].task else {
             return None;
         };
-        let free = self.forms.free(round, slots);
+        let free = self.rounds.free_slots(round, slots);
         if free.is_empty() || failure != Failure::Contended {
             return Some((key.with_slot(SLOT_ANY), false));
         }
@@ -79,26 +76,6 @@ impl Engine {
         let random = self.entropy.next_u64() as usize;
         let is_at_once = has_time && attempts % SLOTS_TRIED_MAX != 0;
         Some((key.with_slot(free[random % free.len()]), is_at_once))
-    }
-
-    /// Which resource of a set most nodes have named when they refused it.
-    pub(super) fn held_of(&self, round: usize) -> Option<usize> {
-        match self.rounds.claim(round).key.form() {
-            Form::All => self.forms.named(round).and_then(|index| usize::try_from(index).ok()),
-            _ => None,
-        }
-    }
-
-    /// The error, with the resource that was held.
-    pub(super) fn with_held(&self, error: LockError, round: usize) -> LockError {
-        let claim = self.rounds.claim(round);
-        if self.rounds[round].kind != Kind::Take || claim.key.form() != Form::All {
-            return error;
-        }
-        let index = self.forms.named(round).and_then(|index| usize::try_from(index).ok());
-        let name = index.and_then(|index| claim.key.names().nth(index));
-        let held = name.and_then(Resource::of_key);
-        error.for_held(held.map(|held| held.without_prefix(&self.config.key_prefix)))
     }
 }
 

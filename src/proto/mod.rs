@@ -92,7 +92,7 @@ use node::{Node, Route, State};
 use operation::{Operations, Progress, Task};
 use outgoing::Outgoing;
 use request::Request;
-use voting::{Fences, Forms, Rounds};
+use voting::{Decision, Voting};
 use wait::{Cx, Order, WaitQueues};
 
 /// From 10 ms up, rounding a timeout by a millisecond does not matter.
@@ -292,7 +292,7 @@ pub struct Engine {
     entropy: Box<dyn Entropy>,
     last_now: Moment,
     nodes: Fleet,
-    rounds: Rounds,
+    rounds: Voting,
     operations: Operations,
     /// The leases of extensions in flight.
     leases: Slab<Lease>,
@@ -309,8 +309,6 @@ pub struct Engine {
     adopted: u64,
     /// Leases of this engine that were let go.
     let_go: u64,
-    fences: Box<Fences>,
-    forms: Box<Forms>,
 }
 
 impl Engine {
@@ -319,7 +317,7 @@ impl Engine {
         let count = config.nodes();
         let waits = WaitQueues::new(Arc::clone(&config), entropy.next_u64());
         let nodes = Fleet::new(Arc::clone(&config));
-        let rounds = Rounds::new(Arc::clone(&config));
+        let rounds = Voting::new(Arc::clone(&config));
         Engine {
             config,
             entropy,
@@ -336,8 +334,6 @@ impl Engine {
             times: Box::default(),
             adopted: 0,
             let_go: 0,
-            fences: Box::default(),
-            forms: Box::default(),
         }
     }
 
@@ -430,8 +426,9 @@ impl Engine {
                         return None;
                     }
                 }
-                Outgoing::Raise(nodes, round) if self.is_raise_useless(round) => {
-                    self.take_back_raise(nodes, round);
+                Outgoing::Raise(nodes, round) if self.rounds.is_raise_useless(now, round) => {
+                    let decision = self.rounds.take_back_raise(now, &mut self.nodes, nodes, round);
+                    self.follow_decision(now, decision);
                 }
                 Outgoing::Wait(_, command) if self.waits.is_wait_over(command) => {}
                 outgoing => break outgoing,
@@ -492,7 +489,7 @@ impl Engine {
                 let marker = self.config.flush_marker.as_ref();
                 let marker = marker.map(|key| FlushMarker { key: key.as_bytes(), quarantine });
                 let claim = self.rounds.claim(round);
-                let fence = || self.fences.asked(round, &self.config.fencing_key);
+                let fence = || self.rounds.asked(round, &self.config.fencing_key);
                 let command = match claim.key.is_plain() {
                     true => claim.command(kind, with, marker, fence),
                     false => claim.form_command(kind, with, marker, self.intent_of(round)),
@@ -515,7 +512,7 @@ impl Engine {
                 let quarantined = self.nodes.quarantined_of(now, nodes);
                 self.rounds[round].uncounted.extend(quarantined);
                 let nodes = self.nodes.hand_out(now, nodes, Request::Raise(round));
-                Some(Action::Send { nodes, command: self.raise_command(round) })
+                Some(Action::Send { nodes, command: self.rounds.raise_command(round) })
             }
         }
     }
@@ -747,7 +744,8 @@ impl Engine {
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        let (came, waits) = (self.stats.acquired + self.adopted, self.waits.stats());
+        let came = self.stats.acquired + self.adopted;
+        let (waits, votes) = (self.waits.stats(), self.rounds.stats());
         Stats {
             quarantines: self.nodes.quarantines(),
             queued: waits.queued,
@@ -756,6 +754,8 @@ impl Engine {
             overtaken: waits.overtaken,
             woken_in_vain: waits.woken_in_vain,
             requeued: waits.requeued,
+            raised: votes.raised,
+            set_aside: votes.set_aside,
             server_errors: self.stats.server_errors + waits.server_errors,
             waiting: self.acquisitions().count() as u64,
             held: came - self.stats.released - self.let_go,
@@ -932,56 +932,37 @@ impl Engine {
 
     /// Records a node's vote, once (R3).
     fn record(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
-        let is_vote = !self.rounds[round].kind.is_inspection();
-        if let Some(vote) = self.rounds.record(now, round, node, outcome).filter(|_| is_vote) {
-            self.nodes[node].note_vote(vote);
-        }
+        self.rounds.record(now, &mut self.nodes, round, node, outcome);
     }
 
     /// Records a vote and acts if it decides the round.
     #[inline]
     fn vote(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
-        self.record(now, round, node, outcome);
-        self.judge(now, round);
+        let decision = self.rounds.vote(now, &mut self.nodes, round, node, outcome);
+        self.follow_decision(now, decision);
     }
 
     /// Acts as soon as the outcome is inevitable, either way (R4).
     fn judge(&mut self, now: Moment, round: usize) {
-        let voted = &mut self.rounds[round];
-        let (Some(op), false) = (voted.owner, voted.decided) else {
-            return;
-        };
-        let verdict = match voted.kind.is_inspection() {
-            true if voted.undecided.is_empty() => Verdict::Won,
-            true => Verdict::Pending,
-            false => voted.tally.verdict(),
-        };
-        if verdict != Verdict::Pending {
-            voted.decided = true;
-            self.decide(now, op, round, verdict);
-        } else if voted.kind == Kind::AcquireFenced {
-            self.take_aside(now, round);
-        }
+        let decision = self.rounds.judge(now, &mut self.nodes, round);
+        self.follow_decision(now, decision);
     }
 
-    fn decide(&mut self, now: Moment, op: usize, round: usize, verdict: Verdict) {
+    /// Acts on what is decided.
+    #[inline]
+    fn follow_decision(&mut self, now: Moment, decision: Option<Decision>) {
+        let Some(Decision { op, round, verdict }) = decision else {
+            return;
+        };
         let (kind, tally) = (self.rounds[round].kind, self.rounds[round].tally);
         match (verdict, kind) {
             (Verdict::Pending, _) => unreachable!("nothing is decided"),
-            (Verdict::Won, Kind::AcquireFenced) if !self.is_stamped(now, round) => {}
             (Verdict::Won, _) => self.operations.conclude(op, Progress::Won(round)),
             (Verdict::Lost, Kind::Acquire | Kind::AcquireFenced | Kind::Take) => {
                 let failure = acquire::failure(tally);
                 if !self.attempt_failed(now, op, round, failure) {
                     self.operations.conclude(op, Progress::Failed(failure, Some(round)));
                 }
-            }
-            (Verdict::Lost, Kind::Release)
-                if !tally.failures_deny_quorum() && !tally.is_quorum_answered() =>
-            {
-                // A quorum can no longer confirm the release; whether a quorum answers is still
-                // open.
-                self.rounds[round].decided = false;
             }
             (Verdict::Lost, Kind::Inspect) => unreachable!("it waits for all nodes"),
             (Verdict::Lost, Kind::Extend | Kind::Heal | Kind::Release) => {
@@ -995,8 +976,7 @@ impl Engine {
     }
 
     fn reports(&self, round: usize) -> Vec<NodeReport> {
-        let votes = self.nodes.iter().zip(self.rounds.votes(round));
-        votes.map(|(node, vote)| node.report(self.last_now, vote)).collect()
+        self.rounds.reports(self.last_now, &self.nodes, round)
     }
 }
 

@@ -23,7 +23,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "methods of Engine",
         count: |it| it.methods_of(ENGINE, |methods| methods.all),
-        limit: 170,
+        limit: 154,
         goal: 95,
         advice: "give the method to the part that owns the state, and let it return a value",
     },
@@ -51,7 +51,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "fields of Engine",
         count: |it| it.most_fields(is_engine),
-        limit: 17,
+        limit: 15,
         goal: 14,
         advice: "put the field into the part that uses it",
     },
@@ -121,7 +121,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "hundreds of lines of code, without cli, testing and tests",
         count: |it| Count { figure: it.lines_of_code.div_ceil(100), found: Vec::new() },
-        limit: 227,
+        limit: 228,
         goal: 185,
         advice: "say it once: look for what is written twice, and for what has no user",
     },

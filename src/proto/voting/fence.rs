@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
+use super::{Decision, Voting};
 use crate::fencing::{self, FencingToken};
 use crate::moment::Moment;
-use crate::outcome::NodeOutcome;
-use crate::proto::Engine;
+use crate::outcome::{NodeOutcome, Phase};
 use crate::proto::command::{Command, Counter, Grant};
+use crate::proto::fleet::Fleet;
 use crate::proto::kind::{Claim, Kind};
 use crate::proto::node::State;
 use crate::proto::notices::Notice;
@@ -31,7 +32,7 @@ const AT_PROPOSAL: u64 = 1;
 
 /// What is known of the rounds that ask for a fencing token, apart from all other rounds.
 #[derive(Default)]
-pub(in crate::proto) struct Fences {
+pub(super) struct Fences {
     /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
     slots: Vec<Fence>,
     /// The last proposal.
@@ -115,7 +116,7 @@ impl Fences {
 
     /// The node has raised its counter to the round's number: that is not below it, and the node's
     /// own grant was not above.
-    pub(in crate::proto) fn note_raised(&mut self, round: usize, node: usize) {
+    pub(super) fn note_raised(&mut self, round: usize, node: usize) {
         if let (Some(fixed), Some(stamping)) = (self.fixed(round), &mut self.slots[round].stamping)
         {
             stamping.numbers[node] = fixed;
@@ -129,7 +130,7 @@ impl Fences {
     }
 
     /// The number of a round that was won.
-    pub(in crate::proto) fn token(&mut self, round: usize) -> FencingToken {
+    pub(super) fn token(&mut self, round: usize) -> FencingToken {
         if !self.obstructed.is_empty() {
             self.forget_obstructed(round);
         }
@@ -138,51 +139,54 @@ impl Fences {
     }
 
     /// The counter, and the proposal.
-    pub(in crate::proto) fn asked<'a>(
-        &self,
-        round: usize,
-        key: &'a Resource,
-    ) -> (Counter<'a>, u64) {
+    pub(super) fn asked<'a>(&self, round: usize, key: &'a Resource) -> (Counter<'a>, u64) {
         let Fence { bucket, proposal, .. } = self.slots[round];
         (Counter { key: key.as_bytes(), bucket }, proposal)
     }
 }
 
-impl Engine {
+/// The numbers of fenced rounds.
+impl Voting {
     /// Starts a round that asks for a fencing token.
     #[inline(never)]
-    pub(in crate::proto) fn start_fenced(&mut self, now: Moment, claim: Claim, op: usize) -> usize {
-        self.nodes.look_at_clocks(now);
-        let round = self.rounds.start(now, Kind::AcquireFenced, claim, Some(op));
-        let is_unsent = self.nodes.open().is_empty();
-        self.fences.start(round, &self.rounds.claim(round).key, is_unsent);
-        self.propose(now, round);
+    pub(in crate::proto) fn start_fenced(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        claim: Claim,
+        op: usize,
+    ) -> usize {
+        nodes.look_at_clocks(now);
+        let round = self.start(now, Kind::AcquireFenced, claim, Some(op));
+        let is_unsent = nodes.open().is_empty();
+        self.fences.start(round, &self.claims[round].key, is_unsent);
+        self.propose(now, nodes, round);
         round
     }
 
     /// A fenced round waited for a connection, which is ready now. All nodes of a round are sent
     /// the same proposal, so it is drawn once more if this is the first node.
     #[cold]
-    pub(in crate::proto) fn propose_late(&mut self, now: Moment, round: usize) {
+    pub(in crate::proto) fn propose_late(&mut self, now: Moment, nodes: &Fleet, round: usize) {
         if std::mem::take(&mut self.fences.slots[round].is_unsent) {
-            self.propose(now, round);
+            self.propose(now, nodes, round);
         }
     }
 
-    fn propose(&mut self, now: Moment, round: usize) {
-        let time = self.nodes.time(now);
+    fn propose(&mut self, now: Moment, nodes: &Fleet, round: usize) {
+        let time = nodes.time(now);
         let proposal = time.map_or(0, |time| self.fences.propose(round, time));
         // Without one, 1 is a number like any other.
-        self.rounds[round].grant = Some(Grant::One).filter(|_| proposal != 0);
+        self[round].grant = Some(Grant::One).filter(|_| proposal != 0);
     }
 
     /// A node has granted, and has said which number its counter has.
     #[cold]
     pub(in crate::proto) fn note_number(&mut self, round: usize, node: usize, said: u64) {
-        let (count, is_decided) = (self.nodes.len(), self.rounds[round].decided);
+        let (count, is_decided) = (self.config.nodes(), self[round].decided);
+        let is_usual = self[round].grant.is_some();
         let Fence { proposal, stamping, .. } = &mut self.fences.slots[round];
         let number = if said == AT_PROPOSAL && *proposal != 0 { *proposal } else { said };
-        let is_usual = self.rounds[round].grant.is_some();
         if stamping.is_none() && number == *proposal && is_usual {
             return;
         }
@@ -196,42 +200,45 @@ impl Engine {
             })
         });
         stamping.numbers[node] = number;
-        self.rounds[round].grant = None;
+        self[round].grant = None;
     }
 
     /// Counts a grant that counts, as far as its number allows (F7).
     #[cold]
-    pub(in crate::proto) fn stamp(&mut self, now: Moment, round: usize, node: usize) {
-        let voted = &self.rounds[round];
+    pub(in crate::proto) fn stamp(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        round: usize,
+        node: usize,
+    ) -> Option<Decision> {
+        let voted = &self[round];
         // A node that has voted otherwise, such as by its silence, votes once.
         let is_over = voted.decided || voted.owner.is_none() || !voted.undecided.contains(node);
         let number = self.fences.number_of(round, node);
         match self.fences.fixed(round) {
             None if FencingToken::checked(number).is_none() => {
-                self.vote(now, round, node, NodeOutcome::Outnumbered);
+                self.vote(now, nodes, round, node, NodeOutcome::Outnumbered)
             }
-            None => self.vote(now, round, node, NodeOutcome::Granted),
-            Some(fixed) if number == fixed => self.vote(now, round, node, NodeOutcome::Granted),
+            None => self.vote(now, nodes, round, node, NodeOutcome::Granted),
+            Some(fixed) if number == fixed => {
+                self.vote(now, nodes, round, node, NodeOutcome::Granted)
+            }
             Some(fixed) if number < fixed && !is_over => {
-                self.raise(now, round, NodeSet::one(node));
-                self.judge(now, round);
+                self.raise(now, nodes, round, NodeSet::one(node));
+                self.judge(now, nodes, round)
             }
             // Its own grant is beyond the number, or nobody waits for it (F10).
-            Some(_) => self.vote(now, round, node, NodeOutcome::Outnumbered),
+            Some(_) => self.vote(now, nodes, round, node, NodeOutcome::Outnumbered),
         }
     }
 
-    fn is_far_ahead(&self, now: Moment, number: u64) -> bool {
-        let time = self.nodes.time(now);
-        time.is_some_and(|time| number > time.saturating_add(AHEAD_MAX_MICROS))
-    }
-
     /// Takes back those of the votes whose numbers are far ahead: others may come (F11).
-    fn set_aside(&mut self, now: Moment, round: usize) -> bool {
-        let voted = &self.rounds[round];
+    fn put_aside(&mut self, now: Moment, nodes: &mut Fleet, round: usize) -> bool {
+        let voted = &self[round];
         let mut far = NodeSet::EMPTY;
         for node in voted.granted.iter() {
-            if self.is_far_ahead(now, self.fences.number_of(round, node)) {
+            if is_far_ahead(now, nodes, self.fences.number_of(round, node)) {
                 far.insert(node);
             }
         }
@@ -244,10 +251,10 @@ impl Engine {
         stamping.aside.extend(far);
         self.stats.set_aside += far.len() as u64;
         let aside = stamping.aside.len();
-        self.rounds.set_aside(now, round, far, aside);
+        self.set_aside(now, round, far, aside);
         for node in far.iter() {
-            if self.nodes[node].note_far_ahead() {
-                self.nodes.notice(node, Notice::FarAhead);
+            if nodes[node].note_far_ahead() {
+                nodes.notice(node, Notice::FarAhead);
             }
         }
         true
@@ -257,23 +264,26 @@ impl Engine {
     /// taken (F11). If the nodes that refused could make a quorum of other numbers, the attempt has
     /// failed instead: they may grant the next one, as soon as the lock that is in the way is over.
     #[cold]
-    pub(in crate::proto) fn take_aside(&mut self, now: Moment, round: usize) {
-        self.set_aside(now, round);
-        let voted = &self.rounds[round];
+    pub(super) fn take_aside(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        round: usize,
+    ) -> Option<Decision> {
+        self.put_aside(now, nodes, round);
+        let voted = &self[round];
         let (tally, undecided, longest) = (voted.tally, voted.undecided, self.config.max_ttl);
         let aside = self.fences.slots[round].stamping.as_ref().map(|stamping| stamping.aside);
-        let Some(aside) = aside.filter(|aside| !aside.is_empty() && *aside == undecided) else {
-            return;
-        };
+        let aside = aside.filter(|aside| !aside.is_empty() && *aside == undecided)?;
         let may_come =
             tally.is_quorum_answered() && !self.fences.is_obstructed_for(now, round, longest);
-        let Some(stamping) = &mut self.fences.slots[round].stamping else {
-            return;
-        };
+        let stamping = self.fences.slots[round].stamping.as_mut()?;
         if may_come {
             stamping.aside = NodeSet::EMPTY;
-            aside.iter().for_each(|node| self.record(now, round, node, NodeOutcome::Outnumbered));
-            return self.judge(now, round);
+            for node in aside.iter() {
+                self.record(now, nodes, round, node, NodeOutcome::Outnumbered);
+            }
+            return self.judge(now, nodes, round);
         }
         stamping.is_last = true;
         let missing = tally.missing();
@@ -283,30 +293,36 @@ impl Engine {
         lowest.truncate(missing);
         lowest.iter().for_each(|node| stamping.aside.remove(*node));
         for node in lowest {
-            self.record(now, round, node, NodeOutcome::Granted);
+            self.record(now, nodes, round, node, NodeOutcome::Granted);
         }
-        self.judge(now, round);
+        self.judge(now, nodes, round)
     }
 
-    /// A quorum has granted. The greatest of its numbers is the lock's (F8). Returns whether all
-    /// of them have it; if not, the others are raised.
+    /// A quorum has granted. The greatest of its numbers is the lock's (F8). If all of them have
+    /// it, the round is won; if not, the others are raised.
     #[inline]
-    pub(in crate::proto) fn is_stamped(&mut self, now: Moment, round: usize) -> bool {
-        match &self.fences.slots[round].stamping {
-            None => true,
-            Some(stamping) => stamping.fixed.is_some() || self.fix(now, round),
+    pub(super) fn fix_or_win(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        won: Decision,
+    ) -> Option<Decision> {
+        match &self.fences.slots[won.round].stamping {
+            None => Some(won),
+            Some(stamping) if stamping.fixed.is_some() => Some(won),
+            Some(_) => self.fix(now, nodes, won),
         }
     }
 
     #[cold]
-    fn fix(&mut self, now: Moment, round: usize) -> bool {
-        if self.set_aside(now, round) {
-            self.judge(now, round);
-            return false;
+    fn fix(&mut self, now: Moment, nodes: &mut Fleet, won: Decision) -> Option<Decision> {
+        let round = won.round;
+        if self.put_aside(now, nodes, round) {
+            return self.judge(now, nodes, round);
         }
-        let granted = self.rounds[round].granted;
+        let granted = self[round].granted;
         let Some(stamping) = &mut self.fences.slots[round].stamping else {
-            return true;
+            return Some(won);
         };
         let numbers = &stamping.numbers;
         let greatest = granted.iter().map(|node| numbers[node]).max().unwrap_or_default();
@@ -314,62 +330,75 @@ impl Engine {
         granted.iter().filter(|it| numbers[*it] < greatest).for_each(|node| lower.insert(node));
         stamping.fixed = Some(greatest);
         for node in std::mem::take(&mut stamping.aside).iter() {
-            self.record(now, round, node, NodeOutcome::Outnumbered);
+            self.record(now, nodes, round, node, NodeOutcome::Outnumbered);
         }
         if lower.is_empty() {
-            return true;
+            return Some(won);
         }
-        self.rounds.take_back(round, lower);
-        self.raise(now, round, lower);
-        self.judge(now, round);
-        false
+        self.take_back(round, lower);
+        self.raise(now, nodes, round, lower);
+        self.judge(now, nodes, round)
     }
 
     /// Has these nodes raise their counters to the lock's number. Each of them has granted less, on
     /// the connection that it still has (F9).
-    fn raise(&mut self, now: Moment, round: usize, nodes: NodeSet) {
-        let started = self.rounds[round].started;
-        let mut raised = nodes;
-        for node in nodes.iter() {
-            let failure = match self.nodes[node].state() {
-                _ if self.nodes[node].was_lost_since(started) => self.nodes[node].last_failure(),
-                State::Ready if !self.nodes.open().contains(node) => NodeOutcome::Backlogged,
+    fn raise(&mut self, now: Moment, nodes: &mut Fleet, round: usize, those: NodeSet) {
+        let started = self[round].started;
+        let mut raised = those;
+        for node in those.iter() {
+            let failure = match nodes[node].state() {
+                _ if nodes[node].was_lost_since(started) => nodes[node].last_failure(),
+                State::Ready if !nodes.open().contains(node) => NodeOutcome::Backlogged,
                 State::Ready => continue,
-                _ => self.nodes[node].last_failure(),
+                _ => nodes[node].last_failure(),
             };
             raised.remove(node);
-            self.record(now, round, node, failure);
+            self.record(now, nodes, round, node, failure);
         }
         if !raised.is_empty() {
             self.stats.raised += raised.len() as u64;
-            self.rounds[round].references += raised.len() as u32;
-            self.nodes.raise(raised, round);
+            self[round].references += raised.len() as u32;
+            nodes.raise(raised, round);
         }
     }
 
     /// Whether a raise that was not handed out is of no use: nobody waits for it (F14).
-    pub(in crate::proto) fn is_raise_useless(&self, round: usize) -> bool {
-        let voted = &self.rounds[round];
+    pub(in crate::proto) fn is_raise_useless(&self, now: Moment, round: usize) -> bool {
+        let voted = &self[round];
         let is_over = voted.is_abandoned || voted.decided || voted.owner.is_none();
-        is_over || self.last_now >= voted.deadline
+        is_over || now >= voted.deadline
     }
 
+    /// The raise is not sent to these nodes.
     #[cold]
-    pub(in crate::proto) fn take_back_raise(&mut self, nodes: NodeSet, round: usize) {
-        for node in nodes.iter() {
-            if !self.rounds[round].decided {
-                let outcome = NodeOutcome::TimedOut(crate::outcome::Phase::Reply);
-                self.vote(self.last_now, round, node, outcome);
+    pub(in crate::proto) fn take_back_raise(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        those: NodeSet,
+        round: usize,
+    ) -> Option<Decision> {
+        let mut decision = None;
+        for node in those.iter() {
+            if !self[round].decided {
+                let outcome = NodeOutcome::TimedOut(Phase::Reply);
+                decision = decision.or(self.vote(now, nodes, round, node, outcome));
             }
-            self.rounds.dereference(round);
+            self.dereference(round);
         }
+        decision
     }
 
     /// The command that raises the counters to the lock's number.
     pub(in crate::proto) fn raise_command(&self, round: usize) -> Command<'_> {
         let (counter, _) = self.fences.asked(round, &self.config.fencing_key);
         let number = self.fences.fixed(round).unwrap_or_default();
-        let Claim { key, token, .. } = self.rounds.claim(round);
+        let Claim { key, token, .. } = self.claim(round);
         Command::Raise { key: key.as_bytes(), token, counter, number }
     }
+}
+
+fn is_far_ahead(now: Moment, nodes: &Fleet, number: u64) -> bool {
+    let time = nodes.time(now);
+    time.is_some_and(|time| number > time.saturating_add(AHEAD_MAX_MICROS))
 }

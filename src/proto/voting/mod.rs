@@ -1,10 +1,285 @@
-//! Counting votes: the rounds that are open, the numbers of those that ask for one, and what
-//! refusals say.
+//! Counting votes: which round is decided, and how.
+//!
+//! [`Voting`] owns the rounds with the votes on them, the numbers of those that ask for one, and
+//! what refusals say. It sees nodes and no operation: the engine acts on each [`Decision`].
 
 mod fence;
 mod refusals;
 mod rounds;
 
-pub(super) use fence::Fences;
-pub(super) use refusals::Forms;
-pub(super) use rounds::Rounds;
+use std::sync::Arc;
+
+use fence::Fences;
+use refusals::Forms;
+use rounds::Round;
+use slab::Slab;
+
+use super::command::Counter;
+use super::fleet::Fleet;
+use super::kind::{Claim, Kind, Vote};
+use super::limits::ROUNDS_USUAL;
+use crate::config::Config;
+use crate::error::LockError;
+use crate::fencing::FencingToken;
+use crate::moment::Moment;
+use crate::outcome::{NodeOutcome, NodeReport};
+use crate::quorum::Verdict;
+use crate::resource::{Form, Resource};
+
+/// A round is decided, and this operation waits for that.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Decision {
+    pub(super) op: usize,
+    pub(super) round: usize,
+    pub(super) verdict: Verdict,
+}
+
+/// Counters of votes, as in [`Stats`](super::Stats).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct VotingStats {
+    pub(super) raised: u64,
+    pub(super) set_aside: u64,
+}
+
+/// All rounds that are open.
+pub(super) struct Voting {
+    config: Arc<Config>,
+    open: Slab<Round>,
+    /// One for each slot of `open`. An entry of an ended round is overwritten by the slot's next
+    /// round.
+    claims: Vec<Claim>,
+    /// One of each node for each slot, those of one slot in a row; stale where the round is still
+    /// undecided.
+    votes: Vec<Vote>,
+    /// Smoothed time from the start of a round to a quorum of answers. What takes longer than the
+    /// node timeout is left out: a process that stood still measures that, and not its masters.
+    round_trip_nanos: Option<u64>,
+    timeout_nanos: u64,
+    fences: Box<Fences>,
+    forms: Box<Forms>,
+    stats: VotingStats,
+}
+
+impl Voting {
+    /// No round is open.
+    pub(super) fn new(config: Arc<Config>) -> Voting {
+        Voting {
+            votes: Vec::with_capacity(ROUNDS_USUAL * config.nodes()),
+            timeout_nanos: u64::try_from(config.node_timeout.as_nanos()).unwrap_or(u64::MAX),
+            config,
+            open: Slab::with_capacity(ROUNDS_USUAL),
+            claims: Vec::with_capacity(ROUNDS_USUAL),
+            round_trip_nanos: None,
+            fences: Box::default(),
+            forms: Box::default(),
+            stats: VotingStats::default(),
+        }
+    }
+
+    /// The counters so far.
+    pub(super) fn stats(&self) -> VotingStats {
+        self.stats
+    }
+
+    /// Records a node's vote, once (R3).
+    pub(super) fn record(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        round: usize,
+        node: usize,
+        outcome: NodeOutcome,
+    ) {
+        let is_vote = !self[round].kind.is_inspection();
+        if let Some(vote) = self.count_vote(now, round, node, outcome).filter(|_| is_vote) {
+            nodes[node].note_vote(vote);
+        }
+    }
+
+    /// Records a vote. Returns what it decides, if it decides the round.
+    #[inline]
+    pub(super) fn vote(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        round: usize,
+        node: usize,
+        outcome: NodeOutcome,
+    ) -> Option<Decision> {
+        self.record(now, nodes, round, node, outcome);
+        self.judge(now, nodes, round)
+    }
+
+    /// Decides as soon as the outcome is inevitable, either way (R4).
+    pub(super) fn judge(
+        &mut self,
+        now: Moment,
+        nodes: &mut Fleet,
+        round: usize,
+    ) -> Option<Decision> {
+        let voted = &mut self[round];
+        let (Some(op), false) = (voted.owner, voted.decided) else {
+            return None;
+        };
+        let (kind, tally) = (voted.kind, voted.tally);
+        let verdict = match kind.is_inspection() {
+            true if voted.undecided.is_empty() => Verdict::Won,
+            true => Verdict::Pending,
+            false => tally.verdict(),
+        };
+        let decision = Decision { op, round, verdict };
+        match (verdict, kind) {
+            (Verdict::Pending, Kind::AcquireFenced) => self.take_aside(now, nodes, round),
+            (Verdict::Pending, _) => None,
+            (Verdict::Lost, Kind::Release)
+                if !tally.failures_deny_quorum() && !tally.is_quorum_answered() =>
+            {
+                // A quorum can no longer confirm the release; whether a quorum answers is still
+                // open.
+                None
+            }
+            (Verdict::Won, Kind::AcquireFenced) => {
+                voted.decided = true;
+                self.fix_or_win(now, nodes, decision)
+            }
+            _ => {
+                voted.decided = true;
+                Some(decision)
+            }
+        }
+    }
+
+    /// What each node has said.
+    pub(super) fn reports(&self, now: Moment, nodes: &Fleet, round: usize) -> Vec<NodeReport> {
+        let votes = nodes.iter().zip(self.votes(round));
+        votes.map(|(node, vote)| node.report(now, vote)).collect()
+    }
+}
+
+/// The numbers of fenced rounds, and what refusals say.
+impl Voting {
+    /// The number of a round that was won.
+    pub(super) fn token(&mut self, round: usize) -> FencingToken {
+        self.fences.token(round)
+    }
+
+    /// The counter, and the proposal.
+    pub(super) fn asked<'a>(&self, round: usize, key: &'a Resource) -> (Counter<'a>, u64) {
+        self.fences.asked(round, key)
+    }
+
+    /// The node has raised its counter to the round's number.
+    pub(super) fn note_raised(&mut self, round: usize, node: usize) {
+        self.fences.note_raised(round, node);
+    }
+
+    /// Starts a round of an acquisition that is not of one plain key.
+    pub(super) fn start_formed(&mut self, now: Moment, claim: Claim, op: usize) -> usize {
+        let round = self.start(now, Kind::Take, claim, Some(op));
+        self.forms.start(round);
+        round
+    }
+
+    /// A node has said why it refuses.
+    pub(super) fn note_reason(&mut self, round: usize, node: usize, reason: u64) {
+        self.forms.note(round, node, reason);
+    }
+
+    /// The slots that most of those nodes that refused said to be free.
+    pub(super) fn free_slots(&self, round: usize, slots: u32) -> Vec<u32> {
+        self.forms.free(round, slots)
+    }
+
+    /// Which resource of a set most nodes have named when they refused it.
+    pub(super) fn held_of(&self, round: usize) -> Option<usize> {
+        match self.claim(round).key.form() {
+            Form::All => self.forms.named(round).and_then(|index| usize::try_from(index).ok()),
+            _ => None,
+        }
+    }
+
+    /// The error, with the resource that was held.
+    pub(super) fn with_held(&self, error: LockError, round: usize) -> LockError {
+        let claim = self.claim(round);
+        if self[round].kind != Kind::Take || claim.key.form() != Form::All {
+            return error;
+        }
+        let name = self.held_of(round).and_then(|index| claim.key.names().nth(index));
+        let held = name.and_then(Resource::of_key);
+        error.for_held(held.map(|held| held.without_prefix(&self.config.key_prefix)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Builder;
+    use crate::token::LockToken;
+    use crate::validity::Ttl;
+
+    const NOW: Moment = Moment::from_nanos(1_000_000_000);
+    const OP: usize = 5;
+
+    /// Five nodes, and a round of this kind for one operation.
+    fn round(kind: Kind) -> (Voting, Fleet, usize) {
+        let urls = (1..=5).map(|port| format!("redis://127.0.0.1:{port}"));
+        let config = Arc::new(Builder::default().nodes(urls).config().unwrap());
+        let (mut voting, nodes) = (Voting::new(Arc::clone(&config)), Fleet::new(config));
+        let key = Resource::new("r").unwrap();
+        let ttl = Ttl::new(Duration::from_secs(10)).unwrap();
+        let claim = Claim { key, token: LockToken::from_random([1; 20]), ttl };
+        let round = voting.start(NOW, kind, claim, Some(OP));
+        (voting, nodes, round)
+    }
+
+    /// What each of these votes decides, node by node.
+    fn verdicts(kind: Kind, votes: &[NodeOutcome]) -> Vec<Option<Verdict>> {
+        let (mut voting, mut nodes, round) = round(kind);
+        let vote = |(node, outcome): (usize, &NodeOutcome)| {
+            let decision = voting.vote(NOW, &mut nodes, round, node, *outcome)?;
+            assert_eq!((decision.op, decision.round), (OP, round));
+            Some(decision.verdict)
+        };
+        votes.iter().enumerate().map(vote).collect()
+    }
+
+    use NodeOutcome::{Absent, Granted, Held, NotConnected};
+    use Verdict::{Lost, Won};
+
+    /// R4: once, with the vote that makes it inevitable.
+    #[test]
+    fn round_is_decided_once_and_as_early_as_possible() {
+        let table = [
+            (Kind::Acquire, [Granted, Granted, Granted, Granted, Held], (2, Won)),
+            (Kind::Acquire, [Held, Granted, Held, Granted, NotConnected], (4, Lost)),
+            (Kind::Acquire, [Held, NotConnected, Held, Granted, Granted], (2, Lost)),
+            (Kind::Extend, [Absent, Absent, Absent, Granted, Granted], (2, Lost)),
+            (Kind::Inspect, [Held, Absent, Held, Held, Held], (4, Won)),
+        ];
+        for (kind, votes, (decisive, verdict)) in table {
+            let mut expected = [None; 5];
+            expected[decisive] = Some(verdict);
+            assert_eq!(verdicts(kind, &votes), expected, "{kind:?} {votes:?}");
+        }
+    }
+
+    /// Whether a quorum answers is open when no quorum can confirm it any more.
+    #[test]
+    fn release_that_no_quorum_confirms_is_lost_when_a_quorum_has_answered() {
+        let votes = [Absent, NotConnected, Absent, Absent, Granted];
+        assert_eq!(verdicts(Kind::Release, &votes), [None, None, None, Some(Lost), None]);
+    }
+
+    #[test]
+    fn node_votes_once() {
+        let (mut voting, mut nodes, round) = round(Kind::Acquire);
+        for outcome in [Granted, Granted, Held, Granted] {
+            assert_eq!(voting.vote(NOW, &mut nodes, round, 0, outcome), None);
+        }
+        assert_eq!(voting[round].tally.granted(), 1);
+        assert_eq!(voting[round].granted, crate::quorum::NodeSet::one(0));
+    }
+}

@@ -2,32 +2,32 @@
 
 /// What the nodes said when they refused.
 #[derive(Default)]
-pub(in crate::proto) struct Forms {
+pub(super) struct Forms {
     /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
     said: Vec<Vec<(usize, u64)>>,
 }
 
 impl Forms {
-    pub(in crate::proto) fn start(&mut self, round: usize) {
+    pub(super) fn start(&mut self, round: usize) {
         if self.said.len() <= round {
             self.said.resize_with(round + 1, Vec::new);
         }
         self.said[round].clear();
     }
 
-    pub(in crate::proto) fn note(&mut self, round: usize, node: usize, reason: u64) {
+    pub(super) fn note(&mut self, round: usize, node: usize, reason: u64) {
         self.said[round].push((node, reason));
     }
 
     /// Which of the resources most nodes have named.
-    pub(in crate::proto) fn named(&self, round: usize) -> Option<u64> {
+    pub(super) fn named(&self, round: usize) -> Option<u64> {
         let said = &self.said[round];
         let times = |index: u64| said.iter().filter(|(_, other)| *other == index).count();
         said.iter().map(|(_, index)| *index).max_by_key(|index| times(*index))
     }
 
     /// The slots that most of those nodes that refused said to be free.
-    pub(in crate::proto) fn free(&self, round: usize, slots: u32) -> Vec<u32> {
+    pub(super) fn free(&self, round: usize, slots: u32) -> Vec<u32> {
         let said = &self.said[round];
         let is_free = |slot: &u32| {
             let times = said.iter().filter(|(_, free)| free >> slot & 1 == 1).count();

@@ -1,18 +1,14 @@
 //! The rounds that are open, with what they are about and the votes on them.
 
 use std::ops::{Index, IndexMut};
-use std::sync::Arc;
 use std::time::Duration;
 
-use slab::Slab;
-
-use crate::config::Config;
+use super::Voting;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::proto::command::Grant;
 use crate::proto::failure::Failure;
 use crate::proto::kind::{Claim, Kind, Vote};
-use crate::proto::limits::ROUNDS_USUAL;
 use crate::proto::smooth::smooth;
 use crate::quorum::{NodeSet, Tally, Verdict};
 use crate::token::LockToken;
@@ -54,22 +50,7 @@ pub(in crate::proto) struct Round {
     pub(in crate::proto) references: u32,
 }
 
-pub(in crate::proto) struct Rounds {
-    config: Arc<Config>,
-    open: Slab<Round>,
-    /// One for each slot of `open`. An entry of an ended round is overwritten by the slot's next
-    /// round.
-    claims: Vec<Claim>,
-    /// One of each node for each slot, those of one slot in a row; stale where the round is still
-    /// undecided.
-    votes: Vec<Vote>,
-    /// Smoothed time from the start of a round to a quorum of answers. What takes longer than the
-    /// node timeout is left out: a process that stood still measures that, and not its masters.
-    round_trip_nanos: Option<u64>,
-    timeout_nanos: u64,
-}
-
-impl Index<usize> for Rounds {
+impl Index<usize> for Voting {
     type Output = Round;
 
     #[inline(always)]
@@ -78,25 +59,14 @@ impl Index<usize> for Rounds {
     }
 }
 
-impl IndexMut<usize> for Rounds {
+impl IndexMut<usize> for Voting {
     #[inline(always)]
     fn index_mut(&mut self, round: usize) -> &mut Round {
         &mut self.open[round]
     }
 }
 
-impl Rounds {
-    pub(in crate::proto) fn new(config: Arc<Config>) -> Rounds {
-        Rounds {
-            votes: Vec::with_capacity(ROUNDS_USUAL * config.nodes()),
-            timeout_nanos: u64::try_from(config.node_timeout.as_nanos()).unwrap_or(u64::MAX),
-            config,
-            open: Slab::with_capacity(ROUNDS_USUAL),
-            claims: Vec::with_capacity(ROUNDS_USUAL),
-            round_trip_nanos: None,
-        }
-    }
-
+impl Voting {
     #[inline(always)]
     pub(in crate::proto) fn start(
         &mut self,
@@ -231,7 +201,7 @@ impl Rounds {
 
     /// Records a node's vote, once (R3), and counts it if the round has an owner. Returns the vote
     /// if it is the first.
-    pub(in crate::proto) fn record(
+    pub(super) fn count_vote(
         &mut self,
         now: Moment,
         round: usize,
@@ -267,7 +237,7 @@ impl Rounds {
 
     /// These nodes have voted yes, and vote once more (F8). So the round takes more than one round
     /// trip.
-    pub(in crate::proto) fn take_back(&mut self, round: usize, nodes: NodeSet) {
+    pub(super) fn take_back(&mut self, round: usize, nodes: NodeSet) {
         let voted = &mut self.open[round];
         voted.tally.take_back_grants(nodes.len());
         voted.granted = voted.granted.without(nodes);
@@ -277,13 +247,7 @@ impl Rounds {
 
     /// These nodes have voted yes, and their votes may count later; with them, `aside` of its votes
     /// are in that state. All of them are answers.
-    pub(in crate::proto) fn set_aside(
-        &mut self,
-        now: Moment,
-        round: usize,
-        nodes: NodeSet,
-        aside: usize,
-    ) {
+    pub(super) fn set_aside(&mut self, now: Moment, round: usize, nodes: NodeSet, aside: usize) {
         let waited = self.open[round].waited;
         self.take_back(round, nodes);
         let voted = &mut self.open[round];

@@ -202,3 +202,125 @@ impl WaitQueues {
         self.orders.push_back(Order::SleepUntil(who.id, at.min(who.give_up_at)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Builder;
+    use crate::proto::request::Ability;
+    use crate::resource::Resource;
+    use crate::token::LockToken;
+
+    /// Draws sevens.
+    struct Sevens;
+
+    impl Entropy for Sevens {
+        fn token(&mut self, _: Moment) -> Option<[u8; 20]> {
+            Some([7; 20])
+        }
+
+        fn next_u64(&mut self) -> u64 {
+            7
+        }
+    }
+
+    const NOW: Moment = Moment::from_nanos(1_000_000_000);
+
+    /// What waits, and nodes that are not connected.
+    struct Scene {
+        waits: WaitQueues,
+        nodes: Fleet,
+        key: Resource,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let urls = (1..=3).map(|port| format!("redis://127.0.0.1:{port}"));
+            let config = Arc::new(Builder::default().nodes(urls).config().unwrap());
+            let waits = WaitQueues::new(Arc::clone(&config), 7);
+            Scene { waits, nodes: Fleet::new(config), key: Resource::new("r").unwrap() }
+        }
+
+        fn tell<T>(
+            &mut self,
+            tell: impl FnOnce(&mut WaitQueues, &mut Cx<'_>, &Resource) -> T,
+        ) -> T {
+            let nodes = &mut self.nodes;
+            let mut cx = Cx { now: NOW, nodes, entropy: &mut Sevens, rounds_take: None };
+            tell(&mut self.waits, &mut cx, &self.key)
+        }
+
+        fn orders(&mut self) -> Vec<Order> {
+            self.waits.take_orders().into()
+        }
+    }
+
+    fn waiter(slot: u32) -> Waiter {
+        let id = OpId { slot, generation: 1, instance: 1 };
+        Waiter { id, give_up_at: NOW.after(Duration::from_secs(1)) }
+    }
+
+    #[test]
+    fn first_may_start_and_the_next_one_sleeps_as_long_as_it_has_patience() {
+        let mut scene = Scene::new();
+        let (first, next) = (waiter(0), waiter(1));
+        assert!(scene.tell(|waits, cx, key| waits.join(cx, key, first)));
+        assert_eq!(scene.orders(), []);
+        assert!(!scene.tell(|waits, cx, key| waits.join(cx, key, next)));
+        assert_eq!(scene.orders(), [Order::SleepUntil(next.id, next.give_up_at)]);
+        scene.tell(|waits, cx, key| waits.leave(cx, key, first.id, Left::default()));
+        assert_eq!(scene.orders(), [Order::Start(next.id)]);
+    }
+
+    #[test]
+    fn next_one_starts_when_the_lock_is_given_up_and_once() {
+        let mut scene = Scene::new();
+        let (first, next, token) = (waiter(0), waiter(1), LockToken::from_random([1; 20]));
+        let until = NOW.after(Duration::from_millis(100));
+        for who in [first, next] {
+            scene.tell(|waits, cx, key| waits.join(cx, key, who));
+        }
+        scene.orders();
+        let left = Left { got: Some((token, until)), ..Left::default() };
+        scene.tell(|waits, cx, key| waits.leave(cx, key, first.id, left));
+        assert_eq!(scene.orders(), [Order::SleepUntil(next.id, until)]);
+        for expected in [&[Order::Start(next.id)][..], &[]] {
+            scene.tell(|waits, cx, key| waits.released(cx, key, token, Hand::NONE));
+            assert_eq!(scene.orders(), expected);
+        }
+    }
+
+    #[test]
+    fn one_that_has_ended_is_passed_over() {
+        let mut scene = Scene::new();
+        let [first, gone, next] = [0, 1, 2].map(waiter);
+        for who in [first, gone, next] {
+            scene.tell(|waits, cx, key| waits.join(cx, key, who));
+        }
+        scene.tell(|waits, cx, key| waits.leave(cx, key, gone.id, Left::default()));
+        scene.orders();
+        scene.tell(|waits, cx, key| waits.leave(cx, key, first.id, Left::default()));
+        assert_eq!(scene.orders(), [Order::Start(next.id)]);
+    }
+
+    /// W1: there is no queue where no node can be waited at.
+    #[test]
+    fn refused_without_a_node_to_wait_at_it_does_not_queue() {
+        let mut scene = Scene::new();
+        let refused = (NodeSet::all(3), false);
+        scene.tell(|waits, cx, key| waits.join(cx, key, waiter(0)));
+        assert!(!scene.tell(|waits, cx, key| waits.refused(cx, key, waiter(0), refused)));
+        assert_eq!(scene.orders(), []);
+    }
+
+    #[test]
+    fn what_is_asked_of_a_node_is_known_until_it_has_a_new_connection() {
+        let mut scene = Scene::new();
+        scene.tell(|waits, cx, _| waits.ask_ability(cx, 1));
+        let hello = WaitCommand::Able(Ability::Hello);
+        assert_eq!(scene.orders(), [Order::Send(1, hello)]);
+        assert_eq!([0, 1].map(|node| scene.waits.at(node)), [Waits::Untried, Waits::Asked]);
+        scene.waits.connected(1);
+        assert_eq!(scene.waits.at(1), Waits::Untried);
+    }
+}
