@@ -125,7 +125,8 @@ fn nodes_and_rounds_know_nothing_of_the_engine() {
         "proto/fleet.rs",
         "proto/operation.rs",
         "proto/kind.rs",
-        "proto/voting/rounds.rs",
+        "proto/voting/",
+        "proto/wait/",
     ];
     let files = library();
     for part in apart {
@@ -134,6 +135,24 @@ fn nodes_and_rounds_know_nothing_of_the_engine() {
     for (path, text) in files.iter().filter(|(path, _)| apart.iter().any(|p| path.starts_with(p))) {
         let found = code(text).find(|line| line.contains("Engine"));
         assert_eq!(found, None, "{path} names the engine");
+    }
+}
+
+/// A part of the engine says what is to be done, and sees no other part but the nodes.
+#[test]
+fn parts_of_the_engine_name_no_other_part() {
+    let parts = [
+        ("proto/wait/", ["proto::operation", "proto::voting", "super::operation", "Decision"]),
+        ("proto/voting/", ["proto::operation", "proto::wait", "super::operation", "Order::"]),
+    ];
+    let files = library();
+    for (part, foreign) in parts {
+        for (path, text) in files.iter().filter(|(path, _)| path.starts_with(part)) {
+            for name in foreign {
+                let found = code(text).find(|line| line.contains(name));
+                assert_eq!(found, None, "{path} names {name}");
+            }
+        }
     }
 }
 
