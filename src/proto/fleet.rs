@@ -705,6 +705,11 @@ impl Fleet {
         self.quarantine(now, node, cause, now.after(self.config.quarantine));
     }
 
+    /// Whether the node's votes count.
+    pub(super) fn is_trusted(&self, now: Moment, node: usize) -> bool {
+        !self.nodes[node].is_quarantined(now)
+    }
+
     pub(super) fn quarantines(&self) -> u64 {
         self.quarantines
     }

@@ -98,7 +98,7 @@ impl Choice<'_> {
             let nearest = usual.min().unwrap_or(least);
             least <= nearest.saturating_mul(2).saturating_add(NEAR_SLACK_NANOS)
         });
-        self.may_wait_at(node) && !self.nodes[node].is_quarantined(now) && is_near
+        self.may_wait_at(node) && self.nodes.is_trusted(now, node) && is_near
     }
 }
 

@@ -99,11 +99,11 @@ pub(super) struct Stand {
     /// Whether it was started by a word of the one before it in the queue.
     pub(super) was_told: bool,
     /// Whether its line has a round to make: the first was told to go, and its patience ended.
-    pub(super) is_owed: bool,
+    pub(super) has_to_ask: bool,
     /// Whether the lock was seen to be held since its line had it.
     pub(super) saw_held: bool,
     /// Whether a change may be one that leaves the lock held.
-    pub(super) doubts: bool,
+    pub(super) is_ambiguous: bool,
 }
 
 impl Stand {
@@ -137,9 +137,9 @@ impl Stand {
             was_woken: false,
             was_changed: false,
             was_told: false,
-            is_owed: false,
+            has_to_ask: false,
             saw_held: false,
-            doubts: false,
+            is_ambiguous: false,
         }
     }
 

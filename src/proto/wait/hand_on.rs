@@ -33,8 +33,8 @@ impl WaitQueues {
             self.queues.note_strangers(cx.now, key);
         }
         stand.held = Some(token);
-        (stand.refused_in_row, stand.free_since, stand.doubts) = (0, None, false);
-        stand.is_owed = false;
+        (stand.refused_in_row, stand.free_since, stand.is_ambiguous) = (0, None, false);
+        stand.has_to_ask = false;
         stand.refused = NodeSet::EMPTY;
         (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
         stand.check_at = None;

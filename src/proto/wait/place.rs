@@ -40,12 +40,12 @@ impl WaitQueues {
         let number = self.stand_for(cx, key);
         let stand = self.stand(number);
         if stand.was_woken {
-            stand.doubts |= stand.was_changed;
+            stand.is_ambiguous |= stand.was_changed;
             self.stats.woken_in_vain += 1;
         }
         let stand = self.stand(number);
         (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
-        (stand.held, stand.saw_held, stand.is_owed) = (None, true, false);
+        (stand.held, stand.saw_held, stand.has_to_ask) = (None, true, false);
         stand.refused = refused;
         stand.free_since = None;
         stand.forget_watch();
@@ -88,7 +88,7 @@ impl WaitQueues {
             return false;
         };
         let key = stand.key.clone();
-        if stand.is_owed || !was_waiting {
+        if stand.has_to_ask || !was_waiting {
             self.try_now(cx, who, number);
         } else if stand.gate.is_some() {
             self.set_stand_timer(number);
@@ -103,7 +103,7 @@ impl WaitQueues {
     pub(in crate::proto) fn cut_off(&mut self, key: &Resource) {
         let number = self.queues.stand_of(key);
         if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
-            stand.is_owed = true;
+            stand.has_to_ask = true;
         }
     }
 

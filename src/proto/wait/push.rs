@@ -90,7 +90,7 @@ impl WaitQueues {
         };
         let Some(who) = self.waiting_first(stand) else {
             // Whoever comes after one that has ended, and is not yet gone, is told by this.
-            self.stand(number).is_owed |= letter == b'g';
+            self.stand(number).has_to_ask |= letter == b'g';
             return;
         };
         let stand = self.stand(number);

@@ -277,7 +277,7 @@ impl WaitQueues {
         let refused = stand.refused;
         if left == ABSENT && self.heeded(cx, refused).contains(node) {
             let stand = self.stand(number);
-            stand.doubts = false;
+            stand.is_ambiguous = false;
             let Some(stand) = self.stands.get(number) else {
                 return;
             };
@@ -311,7 +311,7 @@ impl WaitQueues {
         stand.free_at = None;
         match stand.place {
             // Once: whoever takes the lock again and again would always come first.
-            Some(0) if how == Free::Changed && std::mem::take(&mut stand.doubts) => {
+            Some(0) if how == Free::Changed && std::mem::take(&mut stand.is_ambiguous) => {
                 self.watch(cx, number);
             }
             Some(0) => {
@@ -333,11 +333,11 @@ impl WaitQueues {
     pub(super) fn try_now(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) {
         if cx.now >= who.give_up_at {
             // No round starts after that (R9): the timer, which is due, ends it.
-            self.stand(number).is_owed = true;
+            self.stand(number).has_to_ask = true;
             return;
         }
         let stand = self.stand(number);
-        (stand.was_woken, stand.is_owed) = (true, false);
+        (stand.was_woken, stand.has_to_ask) = (true, false);
         (stand.check_at, stand.blind_until) = (None, None);
         stand.forget_watch();
         let key = stand.key.clone();
