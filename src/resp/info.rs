@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::frame::number;
+use super::line::number;
 use crate::outcome::ServerErrorKind;
 use crate::proto::{History, Replication, ServerError, ServerInfo};
 

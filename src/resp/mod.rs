@@ -10,6 +10,8 @@ mod encode;
 mod forms;
 mod frame;
 mod info;
+mod limits;
+mod line;
 mod reader;
 mod resp3;
 mod sentinel;
@@ -29,18 +31,9 @@ pub(crate) use forms::{
     FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, TAKE_ALL,
     TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
 };
+pub use limits::{LINE_BYTES_MAX, REPLY_BYTES_MAX, TEXT_BYTES_MAX};
 pub use reader::ReplyReader;
 pub use resp3::Protocol;
 pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
 #[cfg(feature = "testing")]
 pub(crate) use trial::{TRIAL, without_trial};
-
-/// The longest line of a reply: error messages are the longest lines that are expected.
-pub const LINE_BYTES_MAX: usize = 4 * 1024;
-/// The longest bulk string. The requested sections of `INFO` have one to two thousand bytes, plus
-/// one line for each replica.
-pub const TEXT_BYTES_MAX: usize = 16 * 1024;
-/// The longest reply.
-pub const REPLY_BYTES_MAX: usize = TEXT_BYTES_MAX + NUMBER_BYTES_MAX + 2;
-/// Most bytes of an integer or a length, including its prefix and line end.
-const NUMBER_BYTES_MAX: usize = 24;

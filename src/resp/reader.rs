@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::REPLY_BYTES_MAX;
-use super::frame::{decode, frame_length, number};
+use super::frame::{decode, frame_length};
+use super::limits::REPLY_BYTES_MAX;
+use super::line::number;
 use super::resp3::{self, Protocol};
 use crate::outcome::ProtocolError;
 use crate::proto::{Grant, Push, Replication, Reply};

@@ -6,8 +6,8 @@
 //! borrowed from the buffer. Each part is compared with the caps, and with what its type allows, as
 //! soon as it has been read: so the verdict does not depend on how the bytes were cut.
 
-use super::frame::{line, number, text_length};
-use super::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
+use super::limits::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
+use super::line::{line, number, text_length};
 use crate::outcome::ProtocolError;
 use crate::proto::Push;
 

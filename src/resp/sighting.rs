@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::frame::number;
+use super::line::number;
 use crate::proto::{History, Reply, Sighting};
 
 /// The longest `run_id` that is believed.
