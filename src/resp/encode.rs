@@ -3,31 +3,16 @@
 use std::sync::LazyLock;
 
 use bytes::{BufMut, BytesMut};
-use redis_protocol::resp2::encode::extend_encode_borrowed;
-use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
 
+use super::scripts::{
+    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT,
+    RAISE, RELEASE, SET_MARKED,
+};
+use super::words::{append, append_word, decimal, eval_head, millis_up};
 use super::{forms, sighting, trial, wait};
 use crate::proto::{Command, Counter, FlushMarker, ReleaseWith, Section, Sighting};
 use crate::token::{LockToken, TOKEN_BYTES};
 
-pub(crate) const RELEASE: &str = include_str!("../scripts/release.lua").trim_ascii_end();
-pub(crate) const EXTEND: &str = include_str!("../scripts/extend.lua").trim_ascii_end();
-pub(crate) const EXTEND_OR_SET: &str =
-    include_str!("../scripts/extend_or_set.lua").trim_ascii_end();
-pub(crate) const SET_MARKED: &str =
-    concat!(include_str!("../scripts/marker.lua"), include_str!("../scripts/set_marked.lua"));
-pub(crate) const EXTEND_OR_SET_MARKED: &str = concat!(
-    include_str!("../scripts/marker.lua"),
-    include_str!("../scripts/extend_or_set_marked.lua"),
-);
-pub(crate) const ACQUIRE_FENCED: &str =
-    include_str!("../scripts/acquire_fenced.lua").trim_ascii_end();
-pub(crate) const ACQUIRE_FENCED_MARKED: &str = concat!(
-    include_str!("../scripts/marker.lua"),
-    include_str!("../scripts/acquire_fenced_marked.lua"),
-);
-pub(crate) const RAISE: &str = include_str!("../scripts/raise.lua").trim_ascii_end();
-pub(crate) const INSPECT: &str = include_str!("../scripts/inspect.lua").trim_ascii_end();
 const CLIENT_NAME: &str = concat!("muxlock/", env!("CARGO_PKG_VERSION"));
 
 /// The beginning of the commands that every lock uses, up to the key's length.
@@ -42,12 +27,6 @@ static RAISE_HEAD: LazyLock<Box<[u8]>> = LazyLock::new(|| eval_head(8, RAISE, 2)
 
 /// Most bytes after a token.
 const TAIL_BYTES_MAX: usize = 32;
-
-pub(super) fn eval_head(words: usize, script: &str, keys: usize) -> Box<[u8]> {
-    let length = script.len();
-    let head = format!("*{words}\r\n$4\r\nEVAL\r\n${length}\r\n{script}\r\n$1\r\n{keys}\r\n$");
-    head.into_bytes().into()
-}
 
 /// Appends a command to `out`. Integers are sent as bulk strings, because the encoder's own
 /// integers contain a stray zero byte near powers of ten. The encoder also counts digits by
@@ -168,7 +147,7 @@ fn append_marked(
 ) {
     let (mut digits, mut more_digits) = ([0; 20], [0; 20]);
     let ttl = decimal(ttl_ms.into(), &mut digits);
-    let quarantine = decimal(marker_millis(marker), &mut more_digits);
+    let quarantine = decimal(millis_up(marker.quarantine), &mut more_digits);
     let (script, token) = (script.as_bytes(), token.as_bytes());
     append(out, &[b"EVAL", script, b"2", key, marker.key, token, ttl, quarantine]);
 }
@@ -191,15 +170,11 @@ fn append_fenced_marked(
         counter.key,
         token.as_bytes(),
         decimal(ttl_ms.into(), &mut ttl),
-        decimal(marker_millis(marker), &mut quarantine),
+        decimal(millis_up(marker.quarantine), &mut quarantine),
         decimal(counter.bucket.into(), &mut bucket),
         decimal(proposal, &mut number),
     ];
     append(out, &words);
-}
-
-pub(super) fn marker_millis(marker: FlushMarker<'_>) -> u64 {
-    u64::try_from(marker.quarantine.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// Appends a head, the key, the counters' key, the token, and the beginning of the next word.
@@ -257,30 +232,6 @@ fn append_token<const N: usize>(out: &mut BytesMut, token: &LockToken, tail: &[u
     out.put_slice(&piece[..TAIL + N]);
 }
 
-/// Appends a word's length and the word itself: the part after the dollar and before the line end.
-pub(super) fn append_word(out: &mut BytesMut, word: &[u8]) {
-    let length = word.len();
-    match length {
-        // Nearly every word.
-        10..=99 => {
-            let (tens, ones) = ((length / 10) as u8, (length % 10) as u8);
-            out.put_slice(&[b'0' + tens, b'0' + ones, b'\r', b'\n']);
-        }
-        0..=9 => out.put_slice(&[b'0' + length as u8, b'\r', b'\n']),
-        _ => {
-            out.put_slice(decimal(length as u64, &mut [0; 20]));
-            out.put_slice(b"\r\n");
-        }
-    }
-    out.put_slice(word);
-}
-
-pub(super) fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
-    let frames: [BorrowedFrame<'_>; N] = words.map(BulkString);
-    // Encoding fails only for frames without a RESP2 form; bulk strings have one.
-    extend_encode_borrowed(out, &Array(&frames), false).expect("bulk strings always encode");
-}
-
 fn section_name(section: Section) -> &'static [u8] {
     match section {
         Section::Server => b"server",
@@ -290,37 +241,12 @@ fn section_name(section: Section) -> &'static [u8] {
     }
 }
 
-/// Two digits at a time: fencing tokens have many.
-pub(super) fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
-    let mut at = digits.len();
-    while number >= 100 {
-        at -= 2;
-        digits[at..at + 2].copy_from_slice(&TWO_DIGITS[(number % 100) as usize]);
-        number /= 100;
-    }
-    let [tens, ones] = TWO_DIGITS[number as usize];
-    at -= 1;
-    digits[at] = ones;
-    if number >= 10 {
-        at -= 1;
-        digits[at] = tens;
-    }
-    &digits[at..]
-}
-
-const TWO_DIGITS: [[u8; 2]; 100] = {
-    let mut all = [[b'0'; 2]; 100];
-    let mut number = 0;
-    while number < all.len() {
-        all[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
-        number += 1;
-    }
-    all
-};
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use redis_protocol::resp2::encode::extend_encode_borrowed;
+    use redis_protocol::resp2::types::BorrowedFrame::{Array, BulkString};
 
     use super::*;
     use crate::proto::Ttl;
@@ -434,12 +360,5 @@ mod tests {
         let probe = encoded(&Command::Probe { key: b"k", with: ReleaseWith::Delex });
         let expected = format!("*4\r\n$5\r\nDELEX\r\n$1\r\nk\r\n$4\r\nIFEQ\r\n$40\r\n{zeros}\r\n");
         assert_eq!(probe, expected);
-    }
-
-    #[test]
-    fn decimal_writes_both_ends() {
-        for number in [0, 9, 10, 2_147_483_647, u64::MAX] {
-            assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
-        }
     }
 }

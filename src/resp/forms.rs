@@ -1,55 +1,15 @@
-//! The scripts of what is not one plain key (K1 to K8, K11 to K15).
+//! The commands of what is not one plain key (K1 to K8, K11 to K15).
 
 use bytes::{BufMut, BytesMut};
 
-use super::encode::{append_word, decimal, marker_millis};
+use super::scripts::{
+    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, TAKE_ALL,
+    TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+};
 use super::trial;
+use super::words::{append_word, decimal, millis_up};
 use crate::proto::{FormCommand, FormStep};
 use crate::resource::Form;
-
-/// A script with its beginning, which says what time it is, and whether the flush marker is there.
-macro_rules! script {
-    ($beginning:literal, $name:literal) => {
-        concat!(
-            include_str!(concat!("../scripts/", $beginning, ".lua")),
-            include_str!(concat!("../scripts/", $name, ".lua")),
-        )
-        .trim_ascii_end()
-    };
-    ($name:literal) => {
-        [script!("form_time", $name), script!("form_marker", $name)]
-    };
-}
-
-/// A script for a key with the caller's value: what all of them look at stands before it.
-macro_rules! script_as {
-    (from $beginning:literal, $($name:literal),*) => {
-        concat!(
-            include_str!(concat!("../scripts/", $beginning, ".lua")),
-            include_str!("../scripts/as.lua"),
-            $(include_str!(concat!("../scripts/", $name, ".lua")),)*
-        )
-        .trim_ascii_end()
-    };
-    ($($name:literal),*) => {
-        [script_as!(from "form_time", $($name),*), script_as!(from "form_marker", $($name),*)]
-    };
-}
-
-pub(crate) const TAKE_ALL: [&str; 2] = script!("take_all");
-pub(crate) const KEEP_ALL: [&str; 2] = script!("keep_all");
-pub(crate) const FREE_ALL: &str = include_str!("../scripts/free_all.lua").trim_ascii_end();
-pub(crate) const TAKE_SHARED: [&str; 2] = script!("take_shared");
-pub(crate) const KEEP_SHARED: [&str; 2] = script!("keep_shared");
-pub(crate) const FREE_SHARED: &str = include_str!("../scripts/free_shared.lua").trim_ascii_end();
-pub(crate) const TAKE_EXCLUSIVE: [&str; 2] = script!("take_exclusive");
-pub(crate) const TAKE_SLOT: [&str; 2] = script!("take_slot");
-pub(crate) const TAKE_AS: [&str; 2] = script_as!("take_as", "as_ends");
-pub(crate) const TAKE_OVER: [&str; 2] = script_as!("take_over", "as_ends");
-pub(crate) const KEEP_AS: [&str; 2] = script_as!("keep_as", "as_ends");
-pub(crate) const FREE_AS: &str = script_as!(from "form_time", "free_as");
-pub(crate) const GIVE_BACK: &str = script_as!(from "form_time", "give_back");
-pub(crate) const LOOK_AS: &str = script_as!(from "form_time", "look_as");
 
 fn script(form: Form, step: FormStep, is_marked: bool) -> &'static str {
     let either = |both: [&'static str; 2]| both[usize::from(is_marked)];
@@ -100,7 +60,7 @@ pub(super) fn encode(command: &FormCommand<'_>, out: &mut BytesMut) {
     words.extend(keys.iter().map(Vec::as_slice));
     let ttl = decimal(ttl.as_millis().into(), &mut ttl_digits);
     words.extend([token.as_bytes(), ttl, decimal(extra, &mut extra_digits)]);
-    words.extend(marker.map(|marker| decimal(marker_millis(marker), &mut quarantine)));
+    words.extend(marker.map(|marker| decimal(millis_up(marker.quarantine), &mut quarantine)));
     // A word that its script does not need is empty.
     words.extend(key.value_of().into_iter().flat_map(|(value, token)| [value, token]));
     out.put_slice(b"*");

@@ -14,26 +14,24 @@ mod limits;
 mod line;
 mod reader;
 mod resp3;
+mod scripts;
 mod sentinel;
 mod sighting;
 mod trial;
 mod wait;
+mod words;
 
 pub use encode::encode;
-/// The scripts, by which a fake master recognises them.
-#[cfg(feature = "testing")]
-pub(crate) use encode::{
-    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, INSPECT,
-    RAISE, RELEASE, SET_MARKED,
-};
-#[cfg(feature = "testing")]
-pub(crate) use forms::{
-    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, TAKE_ALL,
-    TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
-};
 pub use limits::{LINE_BYTES_MAX, REPLY_BYTES_MAX, TEXT_BYTES_MAX};
 pub use reader::ReplyReader;
 pub use resp3::Protocol;
+/// The scripts, by which a fake master recognises them.
+#[cfg(feature = "testing")]
+pub(crate) use scripts::{
+    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
+    FREE_AS, FREE_SHARED, GIVE_BACK, INSPECT, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE,
+    RELEASE, SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
+};
 pub(crate) use sentinel::{ANSWER_BYTES_MAX, NoMaster, Refusal, SentinelMaster, answer, ask};
 #[cfg(feature = "testing")]
 pub(crate) use trial::{TRIAL, without_trial};

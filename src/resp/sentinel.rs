@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::encode::append;
 use super::limits::{LINE_BYTES_MAX, NUMBER_BYTES_MAX, TEXT_BYTES_MAX};
 use super::line::{line, text_length};
+use super::words::append;
 use crate::outcome::ProtocolError;
 
 /// The longest conversation with a Sentinel: its answer has about 40 fields, in one to two thousand

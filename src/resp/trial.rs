@@ -12,14 +12,12 @@ use std::fmt::Write;
 
 use bytes::{BufMut, BytesMut};
 
-use super::encode::{
-    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, RAISE,
-    RELEASE, SET_MARKED, append_word, decimal,
+use super::scripts::{
+    ACQUIRE_FENCED, ACQUIRE_FENCED_MARKED, EXTEND, EXTEND_OR_SET, EXTEND_OR_SET_MARKED, FREE_ALL,
+    FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, RAISE, RELEASE,
+    SET_MARKED, TAKE_ALL, TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
 };
-use super::forms::{
-    FREE_ALL, FREE_AS, FREE_SHARED, GIVE_BACK, KEEP_ALL, KEEP_AS, KEEP_SHARED, LOOK_AS, TAKE_ALL,
-    TAKE_AS, TAKE_EXCLUSIVE, TAKE_OVER, TAKE_SHARED, TAKE_SLOT,
-};
+use super::words::{append_word, decimal};
 use crate::outcome::ServerCommand;
 use crate::proto::{Trial, TrialFirst};
 

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use bytes::{BufMut, BytesMut};
 
-use super::encode::{append, append_word, decimal, eval_head};
+use super::words::{append, append_word, decimal, eval_head};
 use crate::proto::{Step, Tell, Wait};
 
 pub(crate) const QUEUE_UP: &str = include_str!("../scripts/queue_up.lua").trim_ascii_end();

@@ -1,0 +1,84 @@
+//! The words that commands consist of.
+
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use redis_protocol::resp2::encode::extend_encode_borrowed;
+use redis_protocol::resp2::types::BorrowedFrame::{self, Array, BulkString};
+
+/// The beginning of a command that runs a script, up to the length of its first key.
+pub(super) fn eval_head(words: usize, script: &str, keys: usize) -> Box<[u8]> {
+    let length = script.len();
+    let head = format!("*{words}\r\n$4\r\nEVAL\r\n${length}\r\n{script}\r\n$1\r\n{keys}\r\n$");
+    head.into_bytes().into()
+}
+
+/// Appends a word's length and the word itself: the part after the dollar and before the line end.
+pub(super) fn append_word(out: &mut BytesMut, word: &[u8]) {
+    let length = word.len();
+    match length {
+        // Nearly every word.
+        10..=99 => {
+            let (tens, ones) = ((length / 10) as u8, (length % 10) as u8);
+            out.put_slice(&[b'0' + tens, b'0' + ones, b'\r', b'\n']);
+        }
+        0..=9 => out.put_slice(&[b'0' + length as u8, b'\r', b'\n']),
+        _ => {
+            out.put_slice(decimal(length as u64, &mut [0; 20]));
+            out.put_slice(b"\r\n");
+        }
+    }
+    out.put_slice(word);
+}
+
+/// Appends a command with these words.
+pub(super) fn append<const N: usize>(out: &mut BytesMut, words: &[&[u8]; N]) {
+    let frames: [BorrowedFrame<'_>; N] = words.map(BulkString);
+    // Encoding fails only for frames without a RESP2 form; bulk strings have one.
+    extend_encode_borrowed(out, &Array(&frames), false).expect("bulk strings always encode");
+}
+
+/// Whole milliseconds, rounded up.
+pub(super) fn millis_up(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// The digits of a number, two at a time: fencing tokens have many.
+pub(super) fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut at = digits.len();
+    while number >= 100 {
+        at -= 2;
+        digits[at..at + 2].copy_from_slice(&TWO_DIGITS[(number % 100) as usize]);
+        number /= 100;
+    }
+    let [tens, ones] = TWO_DIGITS[number as usize];
+    at -= 1;
+    digits[at] = ones;
+    if number >= 10 {
+        at -= 1;
+        digits[at] = tens;
+    }
+    &digits[at..]
+}
+
+const TWO_DIGITS: [[u8; 2]; 100] = {
+    let mut all = [[b'0'; 2]; 100];
+    let mut number = 0;
+    while number < all.len() {
+        all[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    all
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimal_writes_both_ends() {
+        for number in [0, 9, 10, 2_147_483_647, u64::MAX] {
+            assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
+        }
+    }
+}
