@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{TokenStream, TokenTree};
+use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 use syn::{Attribute, File, ImplItem, Item, ItemUse, Macro, UseTree};
 
@@ -90,11 +91,22 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
+/// `cfg(test)`, alone or with other conditions.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let condition = attribute.parse_args::<syn::Ident>();
-        attribute.path().is_ident("cfg") && condition.is_ok_and(|name| name == "test")
-    })
+    let conditions = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+    conditions.filter_map(|attribute| attribute.parse_args::<syn::Meta>().ok()).any(needs_test)
+}
+
+fn needs_test(condition: syn::Meta) -> bool {
+    match condition {
+        syn::Meta::Path(name) => name.is_ident("test"),
+        syn::Meta::List(all) if all.path.is_ident("all") => {
+            let parser = Punctuated::<syn::Meta, syn::Token![,]>::parse_terminated;
+            let conditions = all.parse_args_with(parser);
+            conditions.is_ok_and(|conditions| conditions.into_iter().any(needs_test))
+        }
+        _ => false,
+    }
 }
 
 fn attributes(item: &Item) -> &[Attribute] {
@@ -248,6 +260,8 @@ mod tests {
         assert_eq!(names("fn f() { println!(\"{}\", x.debt()) }").as_deref(), Some("debt"));
         assert_eq!(names("use std::debt; // a debt\nfn hand_over() -> &str { \"debt\" }"), None);
         assert_eq!(names("#[cfg(test)] mod tests { fn debt() {} }"), None);
+        assert_eq!(names("#[cfg(all(test, unix))] mod tests { fn debt() {} }"), None);
+        assert_eq!(names("#[cfg(not(test))] fn debt() {}").as_deref(), Some("debt"));
     }
 
     #[test]
