@@ -11,27 +11,16 @@ use super::authority::Authority;
 use super::histogram::Latencies;
 use super::page::{Cell, Page, Stop, truth};
 use super::paint::{Ink, capital, count, thousands, time, whole_seconds};
-use super::stage::{ask_again, name, names_are, release};
+use super::stage::{
+    Demo, NODE_TIMEOUT, PATIENCE, RESOURCE, SLEEPER, TTL, VICTIM, ask_again, name, names_are,
+    release,
+};
 use super::stopwatch::{Stopwatch, pause, wait_until};
 
-pub const RESOURCE: &str = "invoice:42";
-pub const TTL: Duration = Duration::from_secs(30);
-/// Several times the default, so that a busy machine does not turn healthy masters into slow ones.
-pub const NODE_TIMEOUT: Duration = Duration::from_millis(250);
-
-/// How long to try an acquisition that must succeed: on a busy machine, a healthy master may miss
-/// its timeout, and another round follows.
-pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How often an extension, or a second client, tries again if masters missed their timeout.
-pub const ATTEMPTS_MAX: usize = 5;
 /// What "promptly" may take on a busy machine.
 const PROMPTLY: Duration = Duration::from_secs(1);
-/// How long to wait for the last answers of a round, in order to show them.
-pub const LATE_ANSWERS_CAP: Duration = Duration::from_millis(5);
 /// How long the last releases may take to reach healthy masters.
 const DRAIN_CAP: Duration = Duration::from_secs(1);
-/// How long it may take until every master is connected: the back-off is 1 s at most.
-pub const CONNECT_CAP: Duration = Duration::from_secs(5);
 /// In the chapter on the restart guard: the TTL, which is also the guarded client's `max_ttl`. The
 /// masters are started again before it ends.
 const GUARDED_TTL: Duration = Duration::from_secs(3);
@@ -41,10 +30,6 @@ const GUARDED_WAIT: Duration = Duration::from_secs(15);
 const WORK: Duration = Duration::from_millis(250);
 
 const PAIRS: usize = 2_000;
-
-/// The first to be killed; the next one is frozen, and those after it are killed last.
-const VICTIM: usize = 0;
-pub const SLEEPER: usize = 1;
 
 /// Break real masters one by one, and check what becomes of a lock
 ///
@@ -110,16 +95,6 @@ fn client(urls: &[String], guard: RestartGuard) -> io::Result<Redlock> {
         _ => builder.max_ttl(GUARDED_TTL),
     };
     builder.restart_guard(guard).connect().map_err(io::Error::other)
-}
-
-/// The output, and the masters that the demo runs on.
-pub struct Demo {
-    pub page: Page,
-    pub masters: Masters,
-    pub redlock: Redlock,
-    urls: Vec<String>,
-    // After the masters, which read its files whenever they start.
-    authority: Option<Authority>,
 }
 
 impl Demo {

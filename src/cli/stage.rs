@@ -1,26 +1,52 @@
-//! The repeated steps of the demo: break masters, watch them, and show their answers.
+//! What the demo runs on, and its repeated steps: break masters, watch them, show their answers.
 
 use std::io;
 use std::time::Duration;
 
-use muxlock::testing::Master;
+use muxlock::testing::{Master, Masters};
 use muxlock::{
     LockError, LockGuard, NodeOutcome, NodeState, NodeStatus, Redlock, Released, quorum,
 };
 
-use super::demo::{
-    ATTEMPTS_MAX, CONNECT_CAP, Demo, LATE_ANSWERS_CAP, NODE_TIMEOUT, PATIENCE, RESOURCE, SLEEPER,
-    TTL,
-};
+use super::authority::Authority;
 use super::histogram::{Bucket, Latencies, bar};
-use super::page::{Cell, Stop, Truth, truth};
+use super::page::{Cell, Page, Stop, Truth, truth};
 use super::paint::{Ink, count, thousands, time};
 use super::stopwatch::{Stopwatch, wait_until};
+
+pub const RESOURCE: &str = "invoice:42";
+pub const TTL: Duration = Duration::from_secs(30);
+/// Several times the default, so that a busy machine does not turn healthy masters into slow ones.
+pub const NODE_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How long to try an acquisition that must succeed: on a busy machine, a healthy master may miss
+/// its timeout, and another round follows.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How often an extension, or a second client, tries again if masters missed their timeout.
+pub const ATTEMPTS_MAX: usize = 5;
+/// How long to wait for the last answers of a round, in order to show them.
+pub const LATE_ANSWERS_CAP: Duration = Duration::from_millis(5);
+/// How long it may take until every master is connected: the back-off is 1 s at most.
+pub const CONNECT_CAP: Duration = Duration::from_secs(5);
+/// The first to be killed; the next one is frozen, and those after it are killed last.
+pub const VICTIM: usize = 0;
+/// The one that is frozen.
+pub const SLEEPER: usize = 1;
 
 const SAMPLE_PAIRS: usize = 50;
 /// How many pairs run between two progress lines.
 const PROGRESS_EVERY: usize = 100;
 const BAR_WIDTH: usize = 40;
+
+/// The output, and the masters that the demo runs on.
+pub struct Demo {
+    pub page: Page,
+    pub masters: Masters,
+    pub redlock: Redlock,
+    pub urls: Vec<String>,
+    // After the masters, which read its files whenever they start.
+    pub authority: Option<Authority>,
+}
 
 /// A master's part in a round.
 struct Answer {
