@@ -6,7 +6,8 @@ use std::io;
 use mio::Token;
 
 use super::driver::{Connection, Driver};
-use super::socket::{Received, Socket, Stage};
+use super::socket::{Socket, Stage};
+use super::stream::Received;
 use crate::config::Target;
 use crate::moment::Moment;
 #[cfg(feature = "tls-no-provider")]

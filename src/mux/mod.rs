@@ -11,6 +11,7 @@ mod records;
 mod sentinel;
 mod socket;
 mod standalone;
+mod stream;
 #[cfg(feature = "tls-no-provider")]
 mod tls;
 

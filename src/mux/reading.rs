@@ -7,7 +7,8 @@ use mio::event::Event;
 
 use super::driver::{Connection, Driver};
 use super::failure::Failed;
-use super::socket::{Received, Socket};
+use super::socket::Socket;
+use super::stream::Received;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError};
 use crate::proto::Engine;

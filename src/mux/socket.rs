@@ -1,18 +1,18 @@
 //! One non-blocking socket to a node: it moves bytes and knows nothing about locks.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use mio::event::Source;
 use mio::net::TcpStream;
 #[cfg(unix)]
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use socket2::{SockRef, TcpKeepalive};
 
+use super::stream::{Received, Stream};
 #[cfg(feature = "tls-no-provider")]
 use super::tls::{Failure, Progress, Session};
 use crate::config::NodeConfig;
@@ -29,92 +29,6 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// writes.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(10);
-
-/// The bytes as they are on the wire.
-pub(super) enum Stream {
-    Tcp(TcpStream),
-    #[cfg(unix)]
-    Unix(UnixStream),
-}
-
-impl Stream {
-    fn source(&mut self) -> &mut dyn Source {
-        match self {
-            Stream::Tcp(stream) => stream,
-            #[cfg(unix)]
-            Stream::Unix(stream) => stream,
-        }
-    }
-
-    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.read(into),
-            #[cfg(unix)]
-            Stream::Unix(stream) => stream.read(into),
-        }
-    }
-
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.write(from),
-            #[cfg(unix)]
-            Stream::Unix(stream) => stream.write(from),
-        }
-    }
-
-    #[cfg(feature = "tls-no-provider")]
-    pub(super) fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.write_vectored(from),
-            #[cfg(unix)]
-            Stream::Unix(stream) => stream.write_vectored(from),
-        }
-    }
-
-    fn tcp(&self) -> Option<&TcpStream> {
-        match self {
-            Stream::Tcp(stream) => Some(stream),
-            #[cfg(unix)]
-            Stream::Unix(_) => None,
-        }
-    }
-
-    /// Returns the socket's pending error, if any; otherwise whether it has a peer.
-    fn is_connected(&self) -> io::Result<bool> {
-        let (error, peer) = match self {
-            Stream::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
-            #[cfg(unix)]
-            Stream::Unix(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
-        };
-        match (error, peer) {
-            (Some(error), _) => Err(error),
-            (None, Ok(())) => Ok(true),
-            (None, Err(error)) if error.kind() == ErrorKind::NotConnected => Ok(false),
-            (None, Err(error)) => Err(error),
-        }
-    }
-}
-
-/// The result of one read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Received {
-    /// Some bytes; there may be more.
-    Some,
-    /// Some bytes; the poll will report further ones.
-    Last,
-    Nothing,
-    Ended,
-}
-
-impl Received {
-    /// What a read of so many bytes into so much room means; there were some.
-    #[inline(always)]
-    pub(super) fn of(count: usize, room: usize) -> Received {
-        // epoll reports a new edge after a short read; other systems do not.
-        let short = cfg!(any(target_os = "linux", target_os = "android"));
-        if short && count < room { Received::Last } else { Received::Some }
-    }
-}
 
 /// How far a connection is.
 pub(super) enum Stage {

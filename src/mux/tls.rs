@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConnection, StreamOwned};
 
-use super::socket::{Received, Stream};
+use super::stream::{Received, Stream};
 use crate::config::NodeTls;
 use crate::outcome::{NodeOutcome, TlsErrorKind};
 use crate::resp::ReplyReader;

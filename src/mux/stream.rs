@@ -1,0 +1,99 @@
+//! The bytes of a socket as they are on the wire, with TLS or without.
+
+use std::io::{self, ErrorKind, Read, Write};
+
+use mio::event::Source;
+use mio::net::TcpStream;
+#[cfg(unix)]
+use mio::net::UnixStream;
+
+/// A socket of either kind.
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// The socket, to be registered with the poll.
+    pub(super) fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Stream::Tcp(stream) => stream,
+            #[cfg(unix)]
+            Stream::Unix(stream) => stream,
+        }
+    }
+
+    /// Reads what is there.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(into),
+            #[cfg(unix)]
+            Stream::Unix(stream) => stream.read(into),
+        }
+    }
+
+    /// Writes what the socket accepts.
+    pub(super) fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(from),
+            #[cfg(unix)]
+            Stream::Unix(stream) => stream.write(from),
+        }
+    }
+
+    /// Writes what the socket accepts of several pieces.
+    #[cfg(feature = "tls-no-provider")]
+    pub(super) fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write_vectored(from),
+            #[cfg(unix)]
+            Stream::Unix(stream) => stream.write_vectored(from),
+        }
+    }
+
+    /// The socket, if it has options of TCP.
+    pub(super) fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Stream::Tcp(stream) => Some(stream),
+            #[cfg(unix)]
+            Stream::Unix(_) => None,
+        }
+    }
+
+    /// Returns the socket's pending error, if any; otherwise whether it has a peer.
+    pub(super) fn is_connected(&self) -> io::Result<bool> {
+        let (error, peer) = match self {
+            Stream::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
+            #[cfg(unix)]
+            Stream::Unix(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
+        };
+        match (error, peer) {
+            (Some(error), _) => Err(error),
+            (None, Ok(())) => Ok(true),
+            (None, Err(error)) if error.kind() == ErrorKind::NotConnected => Ok(false),
+            (None, Err(error)) => Err(error),
+        }
+    }
+}
+
+/// The result of one read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Some bytes; there may be more.
+    Some,
+    /// Some bytes; the poll will report further ones.
+    Last,
+    Nothing,
+    Ended,
+}
+
+impl Received {
+    /// What a read of so many bytes into so much room means; there were some.
+    #[inline(always)]
+    pub(super) fn of(count: usize, room: usize) -> Received {
+        // epoll reports a new edge after a short read; other systems do not.
+        let short = cfg!(any(target_os = "linux", target_os = "android"));
+        if short && count < room { Received::Last } else { Received::Some }
+    }
+}
