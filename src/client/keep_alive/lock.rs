@@ -40,6 +40,67 @@ pub struct KeptLock {
     key: Key,
 }
 
+impl LockGuard {
+    /// Renews the lock from now on, until it is unlocked, stopped, dropped or lost. The
+    /// client's event loop renews it; one thread runs the loop while no other does, and reports
+    /// losses. Each renewal requests the lock's own TTL.
+    ///
+    /// A renewal starts at the latest when a third of the validity has passed, the first one at the
+    /// earliest after a sixth, so that many locks do not renew at the same moment. A failed renewal
+    /// is repeated until the [`notice`](KeepAlive::notice). A renewal tolerates as many failed
+    /// masters as the acquisition. If a majority does not answer, a renewal waits for
+    /// [`node_timeout`](crate::Builder::node_timeout), which should be far below a third of the
+    /// TTL. A loss is reported before the lock's validity ends. If a limit of [`KeepAlive`] is
+    /// reached, that is reported as a loss too.
+    ///
+    /// The thread starts with the first lock, and exits one to two seconds after the last one.
+    ///
+    /// ```no_run
+    /// use muxlock::{KeepAlive, Redlock};
+    /// use std::time::Duration;
+    ///
+    /// # fn next_step() -> bool { false }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redlock = Redlock::connect(["redis://10.0.0.1"])?;
+    /// let lock = redlock.try_lock("report:7", Duration::from_secs(10))?;
+    /// let kept = lock.keep_alive(KeepAlive::default())?;
+    /// while next_step() {
+    ///     if let Some(loss) = kept.loss() {
+    ///         return Err(loss.into()); // dropping `kept` releases the lock
+    ///     }
+    /// }
+    /// assert!(kept.unlock()?.was_held());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// In every case the [`KeepAliveError`] contains the unchanged guard.
+    /// - [`Lock`](crate::KeepAliveErrorKind::Lock): the lock cannot be extended. It has expired,
+    ///   its TTL exceeds this client's `max_ttl`, or this process was forked. Stop the work.
+    /// - [`Thread`](crate::KeepAliveErrorKind::Thread): the thread could not be started. Use
+    ///   [`ensure`](LockGuard::ensure) instead.
+    /// - [`TooMany`](crate::KeepAliveErrorKind::TooMany): this client already keeps 65,536 locks
+    ///   alive. Make another client.
+    pub fn keep_alive(self, how: KeepAlive) -> Result<KeptLock, KeepAliveError> {
+        KeptLock::start(self, how)
+    }
+
+    /// Renews the lock while `work` runs, and releases it: see [`Redlock::with_lock`].
+    pub(in crate::client) fn work<T, E>(
+        self,
+        work: impl FnOnce(&KeptLock) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        let held = self.keep_alive(KeepAlive::default()).map_err(Error::from)?;
+        let done = work(&held)?;
+        held.end_work()?;
+        Ok(done)
+    }
+}
+
 impl KeptLock {
     pub(in crate::client) fn start(
         guard: LockGuard,
