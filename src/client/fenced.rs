@@ -9,7 +9,7 @@ use super::loop_work::Order;
 use super::signals::Cancel;
 use super::{Error, KeepAliveError, KeptLock, LockGuard, LockParts, Redlock};
 use crate::error::LockError;
-use crate::fencing::FencingToken;
+use crate::fencing::{Fencing, FencingToken};
 use crate::keep_alive::KeepAlive;
 use crate::proto::Released;
 use crate::resource::Resource;
@@ -136,7 +136,7 @@ impl FencedRedlock {
         let guard =
             self.redlock.acquire_by(Resource::new(resource)?, wait, |resource, patience| {
                 let cancel = self.cancel.clone();
-                Order::AcquireFenced { resource, ttl, patience, cancel }
+                Order::Acquire { resource, ttl, patience, fencing: Fencing::On, cancel }
             })?;
         Fenced::try_from(guard).map_err(|_| LockError::unfenced())
     }

@@ -13,6 +13,7 @@ use super::readiness::{self, Verdict, Voter};
 use super::signals::{Cancel, Signals};
 use crate::config::ConfigError;
 use crate::error::{LockError, LockErrorKind};
+use crate::fencing::Fencing;
 use crate::keep_alive::{KeepAlive, Loss};
 use crate::moment::Moment;
 use crate::mux::{Driver, Records, UNREAD_MAX};
@@ -28,13 +29,7 @@ pub(super) enum Order {
         resource: Resource,
         ttl: Duration,
         patience: Patience,
-        cancel: Option<Arc<Cancel>>,
-    },
-    /// With a fencing token.
-    AcquireFenced {
-        resource: Resource,
-        ttl: Duration,
-        patience: Patience,
+        fencing: Fencing,
         cancel: Option<Arc<Cancel>>,
     },
     Extend(Lease, Duration),
@@ -371,19 +366,9 @@ impl Work for LoopWork {
     #[inline]
     fn begin(&mut self, order: Order) -> Begun<LoopWork> {
         let op = match order {
-            Order::Acquire { resource, ttl, patience, cancel } => {
+            Order::Acquire { resource, ttl, patience, fencing, cancel } => {
                 let begun = match self.signals.verdict(cancel.as_deref()) {
-                    None => self.driver.acquire(self.now, resource, ttl, patience),
-                    Some(kind) => Err(LockError::new(kind, 0, Vec::new())),
-                };
-                match self.begun(begun, cancel) {
-                    Ok(op) => op,
-                    Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
-                }
-            }
-            Order::AcquireFenced { resource, ttl, patience, cancel } => {
-                let begun = match self.signals.verdict(cancel.as_deref()) {
-                    None => self.driver.acquire_fenced(self.now, resource, ttl, patience),
+                    None => self.driver.acquire(self.now, resource, ttl, patience, fencing),
                     Some(kind) => Err(LockError::new(kind, 0, Vec::new())),
                 };
                 match self.begun(begun, cancel) {
@@ -614,7 +599,6 @@ impl Work for LoopWork {
     fn withdraw(order: Order) -> Option<Order> {
         match order {
             Order::Acquire { .. }
-            | Order::AcquireFenced { .. }
             | Order::Inspect(_)
             | Order::Stats
             | Order::Times
@@ -758,7 +742,8 @@ mod tests {
         loop_work.get_ready();
         let resource = Resource::new("resource").unwrap();
         let patience = Patience::OneRound;
-        let order = Order::Acquire { resource, ttl: TTL, patience, cancel };
+        let fencing = Fencing::Off;
+        let order = Order::Acquire { resource, ttl: TTL, patience, fencing, cancel };
         let Begun::Later(id) = loop_work.begin(order) else {
             panic!("it takes an answer");
         };
@@ -878,7 +863,9 @@ mod tests {
         loop_work.signals.close();
         let resource = Resource::new("other").unwrap();
         let patience = Patience::OneRound;
-        let begun = loop_work.begin(Order::Acquire { resource, ttl: TTL, patience, cancel: None });
+        let (fencing, cancel) = (Fencing::Off, None);
+        let order = Order::Acquire { resource, ttl: TTL, patience, fencing, cancel };
+        let begun = loop_work.begin(order);
         let Begun::Now(Outcome::Done(Done::Acquired(Err(error)))) = begun else {
             panic!("it is closed");
         };

@@ -40,6 +40,7 @@ pub use waiter::Waiter;
 
 use crate::config::{Builder, Config, ConfigError};
 use crate::error::LockError;
+use crate::fencing::Fencing;
 use crate::inspection::Inspection;
 use crate::moment::Moment;
 use crate::mux::Driver;
@@ -559,7 +560,7 @@ impl Redlock {
     ) -> Result<LockGuard, LockError> {
         self.acquire_by(Resource::new(resource)?, wait, |resource, patience| {
             let cancel = cancel.cloned();
-            Order::Acquire { resource, ttl, patience, cancel }
+            Order::Acquire { resource, ttl, patience, fencing: Fencing::Off, cancel }
         })
     }
 
@@ -575,6 +576,7 @@ impl Redlock {
             resource,
             ttl,
             patience,
+            fencing: Fencing::Off,
             cancel: None,
         })
     }

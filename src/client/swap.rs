@@ -6,6 +6,7 @@ use super::crew::Limit;
 use super::loop_work::Order;
 use super::{LockGuard, Redlock};
 use crate::error::{LockError, LockErrorKind};
+use crate::fencing::Fencing;
 use crate::proto::Patience;
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
@@ -97,7 +98,8 @@ impl Redlock {
     ) -> Result<LockGuard, LockError> {
         let (patience, limit) = self.patience(1, wait)?;
         let is_again = held.resource().names().any(|name| name == next.as_bytes());
-        let order = Order::Acquire { resource: next, ttl, patience, cancel: None };
+        let order =
+            Order::Acquire { resource: next, ttl, patience, fencing: Fencing::Off, cancel: None };
         let outcome = match held.given_up(self) {
             None => self.shared.crew.run(order, limit),
             Some(lease) if !is_again => {

@@ -18,6 +18,7 @@ use super::socket::{Socket, Stage, UNSENT_BYTES_MAX};
 use super::tls::Failure;
 use crate::config::{Config, Target};
 use crate::error::LockError;
+use crate::fencing::Fencing;
 use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 #[cfg(feature = "tls-no-provider")]
@@ -154,8 +155,8 @@ impl Driver {
         })
     }
 
-    /// Starts one round of acquisition or more. As with all operations, the commands leave with the
-    /// next [`flush`](Driver::flush).
+    /// Starts one round of acquisition or more, with a fencing token or without. As with all
+    /// operations, the commands leave with the next [`flush`](Driver::flush).
     #[inline]
     pub(crate) fn acquire(
         &mut self,
@@ -163,19 +164,12 @@ impl Driver {
         resource: Resource,
         ttl: Duration,
         patience: Patience,
+        fencing: Fencing,
     ) -> Result<OpId, LockError> {
-        self.engine.acquire(now, resource, ttl, patience)
-    }
-
-    /// Same as [`acquire`](Driver::acquire), with a fencing token.
-    pub(crate) fn acquire_fenced(
-        &mut self,
-        now: Moment,
-        resource: Resource,
-        ttl: Duration,
-        patience: Patience,
-    ) -> Result<OpId, LockError> {
-        self.engine.acquire_fenced(now, resource, ttl, patience)
+        match fencing {
+            Fencing::On => self.engine.acquire_fenced(now, resource, ttl, patience),
+            Fencing::Off | Fencing::Formed => self.engine.acquire(now, resource, ttl, patience),
+        }
     }
 
     #[inline]
@@ -715,7 +709,7 @@ mod tests {
 
     fn acquire(driver: &mut Driver) {
         let resource = Resource::new("name").unwrap();
-        driver.acquire(Clock.now(), resource, TTL, Patience::OneRound).unwrap();
+        driver.acquire(Clock.now(), resource, TTL, Patience::OneRound, Fencing::Off).unwrap();
     }
 
     /// Waits for what happens next, and handles it.
@@ -750,7 +744,7 @@ mod tests {
         driver.take_all_done(|| unreachable!("nothing has ended"), &mut done);
         let ops = [TTL, TTL / 10, TTL].map(|ttl| {
             let resource = Resource::new("name").unwrap();
-            driver.acquire(start, resource, ttl, Patience::OneRound).unwrap()
+            driver.acquire(start, resource, ttl, Patience::OneRound, Fencing::Off).unwrap()
         });
         while driver.engine.done().count() < ops.len() {
             turn(&mut driver, &mut poll, &mut events);

@@ -24,6 +24,7 @@ use mio::{Registry, Token};
 
 use crate::config::Config;
 use crate::error::LockError;
+use crate::fencing::Fencing;
 use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
@@ -176,10 +177,7 @@ impl Multiplexer {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<OpId, LockError> {
-        let resource = Resource::new(resource)?;
-        self.check_home()?;
-        let now = self.start();
-        self.driver.acquire(now, resource, ttl, Patience::OneRound)
+        self.acquire(Resource::new(resource)?, ttl, Duration::ZERO, Fencing::Off)
     }
 
     /// Starts attempts to acquire a lock, which continue until `wait` has passed. The result is
@@ -196,9 +194,7 @@ impl Multiplexer {
         ttl: Duration,
         wait: Duration,
     ) -> Result<OpId, LockError> {
-        self.acquire_by(resource.as_ref(), wait, |driver, now, resource, patience| {
-            driver.acquire(now, resource, ttl, patience)
-        })
+        self.acquire(Resource::new(resource)?, ttl, wait, Fencing::Off)
     }
 
     /// Starts attempts to acquire a lock of any kind: of [several resources](Resource::all), a
@@ -228,9 +224,7 @@ impl Multiplexer {
         ttl: Duration,
         wait: Duration,
     ) -> Result<OpId, LockError> {
-        self.check_home()?;
-        let now = self.start();
-        self.driver.acquire(now, resource, ttl, Patience::of_wait(now, wait))
+        self.acquire(resource, ttl, wait, Fencing::Off)
     }
 
     /// Same as [`try_lock`](Multiplexer::try_lock), with a fencing token: see
@@ -256,22 +250,20 @@ impl Multiplexer {
         ttl: Duration,
         wait: Duration,
     ) -> Result<OpId, LockError> {
-        self.acquire_by(resource.as_ref(), wait, |driver, now, resource, patience| {
-            driver.acquire_fenced(now, resource, ttl, patience)
-        })
+        self.acquire(Resource::new(resource)?, ttl, wait, Fencing::On)
     }
 
     #[inline]
-    fn acquire_by(
+    fn acquire(
         &mut self,
-        resource: &[u8],
+        resource: Resource,
+        ttl: Duration,
         wait: Duration,
-        acquire: impl FnOnce(&mut Driver, Moment, Resource, Patience) -> Result<OpId, LockError>,
+        fencing: Fencing,
     ) -> Result<OpId, LockError> {
-        let resource = Resource::new(resource)?;
         self.check_home()?;
         let now = self.start();
-        acquire(&mut self.driver, now, resource, Patience::of_wait(now, wait))
+        self.driver.acquire(now, resource, ttl, Patience::of_wait(now, wait), fencing)
     }
 
     /// Starts an extension to `ttl` from now. The result is [`Done::Extended`], at the latest at
