@@ -3,15 +3,9 @@
 
 use std::io;
 
-use mio::Token;
-
-use super::driver::{Connection, Driver};
 use super::socket::{Socket, Stage};
 use super::stream::Received;
-use crate::config::Target;
 use crate::moment::Moment;
-#[cfg(feature = "tls-no-provider")]
-use crate::outcome::Phase;
 
 /// Any server answers this, even before it knows the user.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -19,22 +13,28 @@ const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 #[cfg(feature = "tls-no-provider")]
 const SHAKES_MAX: usize = 16;
 
+/// The second connection of a node.
 pub(super) struct Beside {
-    socket: Socket,
+    pub(super) socket: Socket,
     /// The index of its address, modulo their number.
-    address: usize,
+    pub(super) address: usize,
     is_asked: bool,
     opened_at: Moment,
 }
 
 impl Beside {
+    /// One that has just been opened, to the address with this index.
+    pub(super) fn new(socket: Socket, address: usize, opened_at: Moment) -> Beside {
+        Beside { socket, address, is_asked: false, opened_at }
+    }
+
     /// Whether its answer says something about a silence since then.
-    fn is_of(&self, silent_since: Option<Moment>) -> bool {
+    pub(super) fn is_of(&self, silent_since: Option<Moment>) -> bool {
         silent_since.is_none_or(|since| self.opened_at > since)
     }
 
     /// Goes on. Returns whether the server has answered.
-    fn proceed(&mut self) -> io::Result<bool> {
+    pub(super) fn proceed(&mut self) -> io::Result<bool> {
         #[cfg_attr(not(feature = "tls-no-provider"), expect(unused_mut))]
         let mut stage = self.socket.finish_connecting()?;
         #[cfg(feature = "tls-no-provider")]
@@ -64,144 +64,6 @@ impl Beside {
                 match said.starts_with(b"+") || said.starts_with(b"-NO") {
                     true => Ok(true),
                     false => Err(io::ErrorKind::ConnectionRefused.into()),
-                }
-            }
-        }
-    }
-}
-
-impl Connection {
-    /// Whether it is still to be established, to one of several addresses.
-    fn is_choosing(&self) -> bool {
-        self.addresses.len() > 1 && self.socket.as_ref().is_some_and(|socket| !socket.is_open)
-    }
-}
-
-impl Driver {
-    /// Opens a second connection, unless there is one of this silence that may still answer.
-    pub(super) fn open_beside(&mut self, node: usize, silent_since: Option<Moment>) {
-        let connection = &mut self.nodes[node];
-        if connection.is_choosing() {
-            return self.open_next(node);
-        }
-        if connection.socket.as_ref().is_none_or(|socket| !socket.connected) {
-            return;
-        }
-        let mut address = connection.address;
-        if let Some(mut beside) = connection.beside.take() {
-            // An answer that waits there is older than this silence.
-            let is_waiting = matches!(beside.proceed(), Ok(false)) && beside.socket.connected;
-            let is_kept = is_waiting && beside.is_of(silent_since);
-            if is_kept && connection.addresses.len() <= 1 {
-                connection.beside = Some(beside);
-                return;
-            }
-            address = beside.address.wrapping_add(1);
-        }
-        self.nodes[node].beside = self.dial_beside(node, address);
-    }
-
-    /// Begins with the name's next address, while the present one has not answered yet. Of two that
-    /// are silent already, the first is given up.
-    fn open_next(&mut self, node: usize) {
-        let connection = &mut self.nodes[node];
-        if connection.tried + 1 >= connection.addresses.len() {
-            return;
-        }
-        connection.tried += 1;
-        if let Some(beside) = connection.beside.take() {
-            connection.socket = Some(beside.socket);
-            connection.address = beside.address;
-        }
-        let address = connection.address.wrapping_add(1);
-        self.note_trying(node, address);
-        if let Some(beside) = self.dial_beside(node, address) {
-            self.nodes[node].beside = Some(beside);
-        }
-    }
-
-    fn dial_beside(&self, node: usize, address: usize) -> Option<Beside> {
-        let (socket, opened_at) = (self.dial(node, address).ok()?, self.engine.last_now());
-        Some(Beside { socket, address, is_asked: false, opened_at })
-    }
-
-    /// Which addresses were tried is of interest for a name with several of them.
-    pub(super) fn note_trying(&mut self, node: usize, address: usize) {
-        let addresses = &self.nodes[node].addresses;
-        if let (Target::Name { .. }, 2..) = (&self.config.nodes[node].target, addresses.len()) {
-            let address = addresses[address % addresses.len()].to_string();
-            self.engine.handle_trying(node, &address);
-        }
-    }
-
-    /// Starts to connect to the address with this index, modulo their number.
-    pub(super) fn dial(&self, node: usize, address: usize) -> io::Result<Socket> {
-        let token = Token(self.first.0 + node);
-        match &self.config.nodes[node].target {
-            Target::Address(_) | Target::Name { .. } | Target::Sentinel(_) => {
-                let addresses = &self.nodes[node].addresses;
-                let address = addresses[address % addresses.len()];
-                Socket::tcp(&self.registry, token, address, &self.config.nodes[node])
-            }
-            Target::Unix(path) => Socket::unix(&self.registry, token, path),
-        }
-    }
-
-    /// Of two connections that are being established, goes on with the first that has a peer.
-    #[cold]
-    pub(super) fn choose(&mut self, node: usize) {
-        let connection = &mut self.nodes[node];
-        let Some(socket) = &mut connection.socket else {
-            return;
-        };
-        let Some(beside) = connection.beside.take_if(|_| !socket.connected) else {
-            return;
-        };
-        // An error of the first one is found by the caller.
-        if !socket.is_open && matches!(socket.has_peer(), Ok(false)) {
-            match beside.socket.has_peer() {
-                Err(_) => {}
-                Ok(false) => connection.beside = Some(beside),
-                Ok(true) => {
-                    connection.address = beside.address;
-                    connection.socket = Some(beside.socket);
-                }
-            }
-        } else if !socket.is_open {
-            connection.beside = Some(beside);
-        }
-    }
-
-    /// The first connection failed: the second one takes its place, if there is one.
-    pub(super) fn take_beside(&mut self, node: usize) -> bool {
-        let connection = &mut self.nodes[node];
-        let Some(beside) = connection.beside.take() else {
-            return false;
-        };
-        connection.address = beside.address;
-        connection.socket = Some(beside.socket);
-        #[cfg(feature = "tls-no-provider")]
-        self.engine.handle_connecting(self.engine.last_now(), node, Phase::Connect);
-        true
-    }
-
-    /// Reads the second connection, after the first one was read.
-    #[cold]
-    pub(super) fn read_beside(&mut self, node: usize) {
-        let connection = &mut self.nodes[node];
-        let Some(beside) = &mut connection.beside else {
-            return;
-        };
-        match beside.proceed() {
-            Ok(false) => {}
-            Err(_) => connection.beside = None,
-            Ok(true) => {
-                let address = beside.address;
-                connection.beside = None;
-                // What was on its way has arrived: the first one may have spoken first.
-                self.receive(node, true);
-                if self.engine.handle_answer_beside(self.engine.last_now(), node) {
-                    self.nodes[node].address = address;
                 }
             }
         }

@@ -2,10 +2,14 @@
 //! outcome has no room for them.
 
 use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
 
 use crate::outcome::{
     NodeOutcome, ProtocolError, explained_connection, explained_start, is_limit, is_unnamed,
 };
+
+/// A lookup holds so many descriptors at a time, or fewer.
+const LOOKUP_DESCRIPTORS: usize = 4;
 
 /// A failure of a node.
 #[derive(Debug)]
@@ -49,6 +53,14 @@ impl Failed {
         let words = format!("no thread for the lookup: {}", explained_start(error));
         Failed::with(NodeOutcome::AtLimit, words)
     }
+}
+
+/// The system's error, if it has no descriptors left for a lookup: resolvers then say that the name
+/// does not exist.
+pub(super) fn limit() -> Option<io::Error> {
+    let open = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+    let opened = (0..LOOKUP_DESCRIPTORS).map(open).collect::<io::Result<Vec<_>>>();
+    opened.err().filter(is_limit)
 }
 
 #[cfg(test)]

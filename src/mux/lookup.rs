@@ -5,24 +5,20 @@
 //! its own connect timeout. If it ends between two tries, the next try uses its result.
 
 use std::io;
-use std::mem;
-use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
 use mio::{Registry, Token};
 
-use super::driver::Driver;
 use super::failure::Failed;
-use super::sentinel::{self, Located};
-use crate::config::Target;
-use crate::outcome::{NodeOutcome, Phase, explained, is_limit};
+use super::sentinel::Located;
 #[cfg(not(unix))]
 pub(super) use wakeup::LOOK_INTERVAL;
 use wakeup::{Trigger, Wakeup};
 
-type Found = io::Result<Located>;
+/// What a lookup found.
+pub(super) type Found = io::Result<Located>;
 
 /// The state of the lookup of a node's name.
 #[derive(Default)]
@@ -37,17 +33,6 @@ pub(super) enum Search {
     Over(Located),
 }
 
-/// A lookup holds so many descriptors at a time, or fewer.
-const LOOKUP_DESCRIPTORS: usize = 4;
-
-/// The system's error, if it has no descriptors left for a lookup: resolvers then say that the name
-/// does not exist.
-pub(super) fn limit() -> Option<io::Error> {
-    let open = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
-    let opened = (0..LOOKUP_DESCRIPTORS).map(open).collect::<io::Result<Vec<_>>>();
-    opened.err().filter(is_limit)
-}
-
 /// A running lookup.
 pub(super) struct Lookup {
     found: Receiver<Found>,
@@ -59,7 +44,7 @@ pub(super) struct Lookup {
 
 impl Lookup {
     /// Runs `look_up` on a thread of its own. It is told when its result is no longer wanted.
-    fn start(
+    pub(super) fn start(
         registry: &Registry,
         token: Token,
         address: Arc<str>,
@@ -95,146 +80,12 @@ impl Lookup {
     }
 
     /// The result, if the lookup has ended. Not to be called again after that.
-    fn take(&self) -> Option<Found> {
+    pub(super) fn take(&self) -> Option<Found> {
         match self.found.try_recv() {
             Ok(found) => Some(found),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Err(io::Error::other("the resolver panicked"))),
         }
-    }
-}
-
-impl Driver {
-    /// Starts to look up the node's name, or waits for a lookup of an earlier try.
-    pub(super) fn look_up(&mut self, node: usize) {
-        let now = self.engine.last_now();
-        let search = match mem::take(&mut self.nodes[node].search) {
-            Search::Over(located) => return self.handle_found(node, Ok(located)),
-            Search::Running(lookup) => Ok(lookup),
-            Search::None | Search::Watching(_) => self.start_lookup(node),
-        };
-        match search {
-            Ok(lookup) => self.nodes[node].search = Search::Running(lookup),
-            // A missing thread or descriptor says nothing about the name.
-            Err(failed) => return self.fail(now, node, failed),
-        }
-        self.nodes[node].is_awaited = true;
-        self.engine.handle_connecting(now, node, Phase::Lookup);
-    }
-
-    fn start_lookup(&mut self, node: usize) -> Result<Lookup, Failed> {
-        let (token, address) = (self.token(node), Arc::clone(&self.config.nodes[node].address));
-        let resolver = self.config.resolver.clone();
-        match &self.config.nodes[node].target {
-            Target::Name { host, port } => {
-                let (host, port) = (host.clone(), *port);
-                let look_up = move |_: &_| {
-                    let found = resolver.look_up(&host, port);
-                    Some(found.map(Located::from).map_err(|error| limit().unwrap_or(error)))
-                };
-                Lookup::start(&self.registry, token, address, look_up)
-            }
-            Target::Sentinel(_) => {
-                let mut search = self.search_of(node);
-                let next = &mut self.nodes[node].sentinel;
-                *next = next.wrapping_add(1);
-                Lookup::start(&self.registry, token, address, move |_: &_| Some(search.locate()))
-            }
-            Target::Address(_) | Target::Unix(_) => unreachable!("only names are looked up"),
-        }
-    }
-
-    fn search_of(&self, node: usize) -> sentinel::Search {
-        let Self { config, .. } = self;
-        let next = self.nodes[node].sentinel;
-        // The reason is there before the node fails without one.
-        let within = config.connect_timeout / 10 * 9;
-        sentinel::Search::of(&config.nodes[node], &config.resolver, within, next)
-    }
-
-    fn token(&self, node: usize) -> Token {
-        Token(self.first.0 + node)
-    }
-
-    /// Takes the result of the node's lookup, if it has ended.
-    #[cold]
-    pub(super) fn ask_lookup(&mut self, node: usize) {
-        let connection = &mut self.nodes[node];
-        let (Search::Running(lookup) | Search::Watching(lookup)) = &connection.search else {
-            return;
-        };
-        let Some(found) = lookup.take() else {
-            return;
-        };
-        let was_watching = matches!(connection.search, Search::Watching(_));
-        connection.search = Search::None;
-        match found {
-            found if connection.is_awaited => self.handle_found(node, found),
-            Ok(located) => {
-                // It may be used much later.
-                connection.search = Search::Over(located.for_later());
-                if was_watching && connection.socket.is_some() {
-                    // The one that it is connected to is a master no longer.
-                    let outcome = NodeOutcome::Disconnected(io::ErrorKind::ConnectionAborted);
-                    self.fail(self.engine.last_now(), node, outcome);
-                }
-            }
-            Err(_) => {}
-        }
-    }
-
-    fn handle_found(&mut self, node: usize, found: Found) {
-        let now = self.engine.last_now();
-        let connection = &mut self.nodes[node];
-        connection.is_awaited = false;
-        let located = match found {
-            Ok(located) => located,
-            Err(error) => {
-                let outcome = match self.config.nodes[node].target {
-                    _ if is_limit(&error) => NodeOutcome::AtLimit,
-                    Target::Name { .. } => NodeOutcome::Unresolved,
-                    _ => NodeOutcome::NoSentinel,
-                };
-                return self.fail(now, node, Failed::with(outcome, explained(&error)));
-            }
-        };
-        // Continues with the address whose turn it is, at its place in the new list.
-        let before = mem::replace(&mut connection.addresses, located.addresses.clone());
-        let next = before.get(connection.address.checked_rem(before.len()).unwrap_or(0));
-        let at = located.addresses.iter().position(|address| Some(address) == next);
-        connection.address = at.unwrap_or(0);
-        if let Target::Sentinel(_) = &self.config.nodes[node].target {
-            self.engine.handle_elected(node, located.master_for);
-            let mut search = self.search_of(node);
-            let address = Arc::clone(&self.config.nodes[node].address);
-            let watch = move |stop: &_| search.watch(located, stop).map(Ok);
-            // Without it, a failover is noticed when the connection ends.
-            let watch = Lookup::start(&self.registry, self.token(node), address, watch);
-            self.nodes[node].search = watch.map_or(Search::None, Search::Watching);
-        }
-        match self.same_server(node) {
-            Some(other) => self.engine.handle_duplicate(now, node, other),
-            None => {
-                self.engine.handle_connecting(now, node, Phase::Connect);
-                self.try_address(node);
-            }
-        }
-    }
-
-    /// Another node that shares an address with this node's name. A numeric node always has its
-    /// address, a name has its addresses while it is connected.
-    fn same_server(&self, node: usize) -> Option<usize> {
-        let addresses = &self.nodes[node].addresses;
-        (0..self.nodes.len()).find(|other| {
-            let connection = &self.nodes[*other];
-            let is_there = match self.config.nodes[*other].target {
-                Target::Address(_) => true,
-                Target::Name { .. } | Target::Sentinel(_) => connection.socket.is_some(),
-                Target::Unix(_) => false,
-            };
-            let is_shared = |address| addresses.contains(address);
-            *other != node && is_there && connection.addresses.iter().any(is_shared)
-        })
     }
 }
 
@@ -292,42 +143,5 @@ mod wakeup {
 
     pub(super) fn register(_: &Registry, _: Token) -> io::Result<(Wakeup, Trigger)> {
         Ok((Wakeup, Trigger))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use mio::{Events, Poll};
-
-    use super::*;
-    use crate::config::Builder;
-    use crate::sys::clock::Clock;
-
-    /// R32: when the result is used, another server may have been the master meanwhile.
-    #[test]
-    fn age_of_a_master_that_nobody_waits_for_is_not_kept() {
-        let mut poll = Poll::new().unwrap();
-        let config = Builder::default().node("redis://127.0.0.1:1").config().unwrap();
-        let mut driver = Driver::new(config, poll.registry(), Token(0)).unwrap();
-        let master_for = Some((Duration::from_secs(3_600), Clock.now()));
-        let mut located = Located::from(vec!["127.0.0.1:1".parse().unwrap()]);
-        located.master_for = master_for;
-        let (registry, token) = (&driver.registry, driver.token(0));
-        let look_up = move |_: &Receiver<()>| Some(Ok(located));
-        let Ok(lookup) = Lookup::start(registry, token, Arc::from("it"), look_up) else {
-            panic!("the thread of the lookup does not start");
-        };
-        driver.nodes[0].search = Search::Running(lookup);
-        let mut events = Events::with_capacity(1);
-        while let Search::Running(_) = driver.nodes[0].search {
-            poll.poll(&mut events, Some(Duration::from_millis(5))).unwrap();
-            driver.ask_lookup(0);
-        }
-        match &driver.nodes[0].search {
-            Search::Over(located) => assert_eq!(located.master_for, None),
-            _ => panic!("the result is for the next try"),
-        }
     }
 }

@@ -3,11 +3,13 @@
 
 mod beside;
 mod blocking;
+mod dialling;
 mod driver;
 mod failure;
 mod lookup;
 mod reading;
 mod records;
+mod resolving;
 mod sentinel;
 mod socket;
 mod standalone;

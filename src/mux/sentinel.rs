@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use super::blocking::{self, dial};
-use super::lookup::limit;
+use super::failure::limit;
 use crate::config::{NodeConfig, Resolver, Sentinels, Target};
 use crate::moment::Moment;
 use crate::outcome::{explained, explained_connection, printable};
