@@ -282,7 +282,7 @@ impl LoopWork {
 
     fn take_from_engine(&mut self, op: OpId) -> Option<Lease> {
         // A renewal that has succeeded is judged here (R2): replies may be younger than the turn.
-        match self.driver.cancel(Clock.now(), op) {
+        match self.driver.engine_mut().cancel(Clock.now(), op) {
             Cancelled::Extension(lease) => Some(lease),
             _ => None,
         }
@@ -294,7 +294,7 @@ impl LoopWork {
             return;
         };
         if let Some(unwanted) = lease.and_then(|lease| kept.lost(lease, loss.map(|loss| *loss))) {
-            self.driver.abandon(self.now, unwanted);
+            self.driver.engine_mut().abandon(self.now, unwanted);
         }
         self.losses.push(kept);
     }
@@ -376,15 +376,19 @@ impl Work for LoopWork {
                     Err(error) => return Begun::Now(Outcome::Done(Done::Acquired(Err(error)))),
                 }
             }
-            Order::Extend(lease, ttl) => self.driver.extend(self.now, lease, ttl),
-            Order::Release(lease) => self.driver.release(self.now, lease),
-            Order::ReleaseBy(lease, until) => self.driver.release_by(self.now, lease, until),
-            Order::Inspect(resource) => match self.driver.inspect(self.now, resource) {
-                Ok(op) => op,
-                Err(error) => return Begun::Now(Outcome::Refused(error)),
-            },
+            Order::Extend(lease, ttl) => self.driver.engine_mut().extend(self.now, lease, ttl),
+            Order::Release(lease) => self.driver.engine_mut().release(self.now, lease),
+            Order::ReleaseBy(lease, until) => {
+                self.driver.engine_mut().release_by(self.now, lease, until)
+            }
+            Order::Inspect(resource) => {
+                match self.driver.engine_mut().inspect(self.now, resource) {
+                    Ok(op) => op,
+                    Err(error) => return Begun::Now(Outcome::Refused(error)),
+                }
+            }
             Order::Abandon(lease) => {
-                self.driver.abandon(self.now, lease);
+                self.driver.engine_mut().abandon(self.now, lease);
                 return Begun::Unattended;
             }
             Order::LetGo(mut lease) => {
@@ -395,7 +399,7 @@ impl Work for LoopWork {
             }
             Order::Keep(new) => {
                 let (lease, how, kept) = *new;
-                let op = self.driver.keep(self.now, lease, &how);
+                let op = self.driver.engine_mut().keep(self.now, lease, &how);
                 kept.note_place(op);
                 self.hasten_losses(kept.overdue_at());
                 self.kept.insert(op, kept);
@@ -409,7 +413,7 @@ impl Work for LoopWork {
             }
             Order::Watch(watch) => {
                 if let Watch::Connected(_) | Watch::Ready(_) = watch {
-                    self.driver.connect(self.now);
+                    self.driver.engine_mut().connect(self.now);
                 }
                 let watching = Watching { watch, is_new: true, look_at: None, outcome: None };
                 self.watches_so_far += 1;
@@ -566,11 +570,11 @@ impl Work for LoopWork {
         match outcome {
             Outcome::Done(Done::Acquired(Ok(lease)) | Done::Extended(lease, _))
             | Outcome::ExpiredBeforeWake(lease)
-            | Outcome::LetGo(lease) => self.driver.abandon(self.now, lease),
-            Outcome::Stopped(Some(lease)) => self.driver.abandon(self.now, lease),
+            | Outcome::LetGo(lease) => self.driver.engine_mut().abandon(self.now, lease),
+            Outcome::Stopped(Some(lease)) => self.driver.engine_mut().abandon(self.now, lease),
             Outcome::Kept(op) => {
                 if let Some(lease) = self.stop(op) {
-                    self.driver.abandon(self.now, lease);
+                    self.driver.engine_mut().abandon(self.now, lease);
                 }
             }
             Outcome::Losses(mut losses) => {

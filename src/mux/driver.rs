@@ -19,7 +19,6 @@ use super::tls::Failure;
 use crate::config::{Config, Target};
 use crate::error::LockError;
 use crate::fencing::Fencing;
-use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::Phase;
@@ -172,28 +171,8 @@ impl Driver {
         }
     }
 
-    #[inline]
-    pub(crate) fn extend(&mut self, now: Moment, lease: Lease, ttl: Duration) -> OpId {
-        self.engine.extend(now, lease, ttl)
-    }
-
-    #[inline]
-    pub(crate) fn release(&mut self, now: Moment, lease: Lease) -> OpId {
-        self.engine.release(now, lease)
-    }
-
-    pub(crate) fn release_by(&mut self, now: Moment, lease: Lease, until: Moment) -> OpId {
-        self.engine.release_by(now, lease, until)
-    }
-
-    /// As [`release`](Driver::release), and judged by the reading of the next
-    /// [`judge`](Driver::judge).
-    #[inline]
-    pub(crate) fn release_unjudged(&mut self, now: Moment, lease: Lease) -> OpId {
-        self.engine.release_unjudged(now, lease)
-    }
-
-    /// Judges these releases, before they are sent. Returns the time if it was read.
+    /// Judges the releases that were left unjudged, before they are sent. Returns the time if it
+    /// was read.
     #[inline]
     pub(crate) fn judge(&mut self, read_clock: impl FnOnce() -> Moment) -> Option<Moment> {
         if !self.engine.has_unjudged() {
@@ -204,16 +183,6 @@ impl Driver {
         Some(now)
     }
 
-    /// Renews the lock until it is cancelled or lost.
-    pub(crate) fn keep(&mut self, now: Moment, lease: Lease, how: &KeepAlive) -> OpId {
-        self.engine.keep(now, lease, how)
-    }
-
-    /// Releases without a report.
-    pub(crate) fn abandon(&mut self, now: Moment, lease: Lease) {
-        self.engine.abandon(now, lease);
-    }
-
     /// Stops using the lease, which goes to another client.
     pub(crate) fn let_go(&mut self, now: Moment, lease: &mut Lease) {
         // Answers that have arrived by now resolve the doubt about their nodes.
@@ -221,24 +190,10 @@ impl Driver {
         self.engine.let_go(now, lease);
     }
 
-    /// Starts to connect to every node that is not connected yet.
-    pub(crate) fn connect(&mut self, now: Moment) {
-        self.engine.connect(now);
-    }
-
-    pub(crate) fn inspect(&mut self, now: Moment, resource: Resource) -> Result<OpId, LockError> {
-        self.engine.inspect(now, resource)
-    }
-
-    /// Ends an operation at once, and returns what that leaves to the caller.
-    pub(crate) fn cancel(&mut self, now: Moment, id: OpId) -> Cancelled {
-        self.engine.cancel(now, id)
-    }
-
     /// Cancels an operation that no caller waits for, and releases what it holds.
     pub(crate) fn forsake(&mut self, now: Moment, id: OpId) {
-        if let Cancelled::Extension(lease) = self.cancel(now, id) {
-            self.abandon(now, lease);
+        if let Cancelled::Extension(lease) = self.engine.cancel(now, id) {
+            self.engine.abandon(now, lease);
         }
     }
 
@@ -293,8 +248,17 @@ impl Driver {
         self.engine.take_done(now, id)
     }
 
+    /// The engine, to be asked.
+    #[inline]
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// The engine, to be given what concerns no socket. The commands leave with the next
+    /// [`flush`](Driver::flush).
+    #[inline]
+    pub(crate) fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
     }
 
     /// The records to be written; the caller must write them.
@@ -311,11 +275,6 @@ impl Driver {
     /// A record for the log, to be written with the others.
     pub(crate) fn note(&mut self, level: Level, text: std::fmt::Arguments<'_>) {
         self.records.note(level, text);
-    }
-
-    /// Updates the time.
-    pub(crate) fn advance(&mut self, now: Moment) {
-        self.engine.advance(now);
     }
 
     /// Updates the time, after a wait.
@@ -892,7 +851,7 @@ mod tests {
             client.write_all(b"+OK\r\n").unwrap();
             client
         });
-        driver.connect(Clock.now());
+        driver.engine.connect(Clock.now());
         let mut turns = 0..1_000;
         while !driver.engine.is_idle(0) {
             assert!(turns.next().is_some(), "the handshake ends");
@@ -915,7 +874,7 @@ mod tests {
         let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(8));
         let config = config.config().unwrap();
         let mut driver = Driver::new(config, poll.registry(), Token(7)).unwrap();
-        driver.connect(Clock.now());
+        driver.engine.connect(Clock.now());
         driver.flush();
         let (mut server, _) = listener.accept().unwrap();
         while !driver.nodes[0].socket.as_ref().is_some_and(|socket| socket.connected) {

@@ -273,7 +273,7 @@ impl Multiplexer {
     /// and nothing was sent.
     pub fn extend(&mut self, lease: Lease, ttl: Duration) -> OpId {
         match self.home.is_here() {
-            true => self.driver.extend(Clock.now(), lease, ttl),
+            true => self.driver.engine_mut().extend(Clock.now(), lease, ttl),
             false => OpId::NONE,
         }
     }
@@ -286,7 +286,7 @@ impl Multiplexer {
         match self.home.is_here() {
             true => {
                 let now = *self.released.get_or_insert_with(|| Clock.now_coarse());
-                self.driver.release_unjudged(now, lease)
+                self.driver.engine_mut().release_unjudged(now, lease)
             }
             false => OpId::NONE,
         }
@@ -301,7 +301,7 @@ impl Multiplexer {
     pub fn inspect(&mut self, resource: impl AsRef<[u8]>) -> Result<OpId, LockError> {
         let resource = Resource::new(resource)?;
         self.check_home()?;
-        self.driver.inspect(Clock.now(), resource)
+        self.driver.engine_mut().inspect(Clock.now(), resource)
     }
 
     /// Keeps a lock alive: renews it, to its TTL each time, before each third of its validity ends.
@@ -353,7 +353,7 @@ impl Multiplexer {
     /// ```
     pub fn keep_alive(&mut self, lease: Lease, how: &KeepAlive) -> OpId {
         match self.home.is_here() {
-            true => self.driver.keep(Clock.now(), lease, how),
+            true => self.driver.engine_mut().keep(Clock.now(), lease, how),
             false => OpId::NONE,
         }
     }
@@ -392,7 +392,7 @@ impl Multiplexer {
     /// for it. The commands leave with the next [`flush`](Multiplexer::flush).
     pub fn abandon(&mut self, lease: Lease) {
         if self.home.is_here() {
-            self.driver.abandon(Clock.now(), lease);
+            self.driver.engine_mut().abandon(Clock.now(), lease);
         }
     }
 
@@ -419,7 +419,7 @@ impl Multiplexer {
     /// [`Ready`](crate::NodeState::Ready).
     pub fn connect(&mut self) {
         if self.home.is_here() {
-            self.driver.connect(Clock.now());
+            self.driver.engine_mut().connect(Clock.now());
             self.send();
         }
     }
@@ -433,7 +433,7 @@ impl Multiplexer {
         if self.home.is_here() {
             if self.driver.engine().has_actions() && !self.driver.engine().has_unjudged() {
                 // The operations may have been started long ago.
-                self.driver.advance(Clock.now_coarse());
+                self.driver.engine_mut().advance(Clock.now_coarse());
             }
             self.send();
             self.write_records();
@@ -575,7 +575,7 @@ impl Multiplexer {
     /// The resulting commands leave with the next [`flush`](Multiplexer::flush).
     pub fn cancel(&mut self, id: OpId) -> Cancelled {
         match self.home.is_here() {
-            true => self.driver.cancel(Clock.now(), id),
+            true => self.driver.engine_mut().cancel(Clock.now(), id),
             false => Cancelled::Nothing,
         }
     }
