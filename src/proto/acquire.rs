@@ -180,7 +180,11 @@ impl Engine {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("only acquisitions queue");
         };
-        let error = LockError::new(failure.into(), attempts, self.reports(round));
+        let error = LockError::new(
+            failure.into(),
+            attempts,
+            self.rounds.reports(self.last_now, &self.nodes, round),
+        );
         (failure, self.rounds.with_held(error, round))
     }
 
@@ -482,14 +486,14 @@ impl Engine {
                 if self.attempt_failed(now, op, round, Failure::Expired) {
                     return None;
                 }
-                let nodes = self.reports(round);
+                let nodes = self.rounds.reports(self.last_now, &self.nodes, round);
                 let error = LockError::new(LockErrorKind::Expired, attempts, nodes);
                 Some(Done::Acquired(Err(error)))
             }
             Progress::Failed(failure, round) => {
                 let kept = || self.operations.last_of(op)?.report.as_ref();
                 let nodes = match round {
-                    Some(round) => self.reports(round),
+                    Some(round) => self.rounds.reports(self.last_now, &self.nodes, round),
                     None => kept().map_or_else(Vec::new, |error| error.nodes().to_vec()),
                 };
                 let place = self.place(self.operations.id_of(op));

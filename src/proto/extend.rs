@@ -132,7 +132,9 @@ impl Engine {
         };
         self.stats.extensions_failed += 1;
         let error = refused.unwrap_or_else(|| {
-            let nodes = round.map_or_else(Vec::new, |round| self.reports(round));
+            let nodes = round.map_or_else(Vec::new, |round| {
+                self.rounds.reports(self.last_now, &self.nodes, round)
+            });
             LockError::new(failure.into(), u32::from(round.is_some()), nodes)
         });
         (self.leases.remove(lease), Err(error))

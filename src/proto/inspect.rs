@@ -94,7 +94,7 @@ impl Engine {
         else {
             unreachable!("an inspection always ends with its round");
         };
-        let reports = self.reports(round).into_iter().zip(found);
+        let reports = self.rounds.reports(self.last_now, &self.nodes, round).into_iter().zip(found);
         let nodes = reports.map(|(report, said)| NodeInspection {
             node: report.node,
             address: report.address,

@@ -97,7 +97,11 @@ impl Engine {
             Progress::Won(_) => LossCause::Late,
             Progress::Failed(Failure::Expired, _) => LossCause::Gone,
             Progress::Failed(failure, Some(round)) if now < tell_at => {
-                let error = LockError::new(failure.into(), 1, self.reports(round));
+                let error = LockError::new(
+                    failure.into(),
+                    1,
+                    self.rounds.reports(self.last_now, &self.nodes, round),
+                );
                 self.stats.extensions_failed += 1;
                 let random = self.entropy.next_u64();
                 let (_, keep) = self.keep_of(op);
@@ -127,7 +131,11 @@ impl Engine {
         };
         if let Some((failure, round)) = ended {
             self.stats.extensions_failed += 1;
-            error = Some(LockError::new(failure.into(), 1, self.reports(round)));
+            error = Some(LockError::new(
+                failure.into(),
+                1,
+                self.rounds.reports(self.last_now, &self.nodes, round),
+            ));
         }
         self.stats.lost += 1;
         let mut lease = self.leases.remove(lease);

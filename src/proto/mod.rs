@@ -82,7 +82,7 @@ use crate::error::{LockError, LockErrorKind};
 use crate::inspection::Inspection;
 use crate::keep_alive::Loss;
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, NodeReport, Phase};
+use crate::outcome::{NodeOutcome, Phase};
 use crate::quorum::Verdict;
 use crate::times::Times;
 use failure::Failure;
@@ -415,6 +415,7 @@ impl Engine {
 
     /// The next action. Even after `None`, [`has_actions`](Engine::has_actions) may be true,
     /// because each call discards only a bounded number of useless commands.
+    #[inline]
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
         let (now, mut taken_back) = (self.last_now, 0);
         let outgoing = loop {
@@ -949,23 +950,29 @@ impl Engine {
     }
 
     /// Acts on what is decided.
-    #[inline]
+    #[inline(always)]
     fn follow_decision(&mut self, now: Moment, decision: Option<Decision>) {
-        let Some(Decision { op, round, verdict }) = decision else {
-            return;
-        };
+        match decision {
+            None => {}
+            Some(Decision { op, round, verdict: Verdict::Won }) => {
+                self.operations.conclude(op, Progress::Won(round));
+            }
+            Some(lost) => self.follow_loss(now, lost),
+        }
+    }
+
+    #[inline(never)]
+    fn follow_loss(&mut self, now: Moment, Decision { op, round, .. }: Decision) {
         let (kind, tally) = (self.rounds[round].kind, self.rounds[round].tally);
-        match (verdict, kind) {
-            (Verdict::Pending, _) => unreachable!("nothing is decided"),
-            (Verdict::Won, _) => self.operations.conclude(op, Progress::Won(round)),
-            (Verdict::Lost, Kind::Acquire | Kind::AcquireFenced | Kind::Take) => {
+        match kind {
+            Kind::Acquire | Kind::AcquireFenced | Kind::Take => {
                 let failure = acquire::failure(tally);
                 if !self.attempt_failed(now, op, round, failure) {
                     self.operations.conclude(op, Progress::Failed(failure, Some(round)));
                 }
             }
-            (Verdict::Lost, Kind::Inspect) => unreachable!("it waits for all nodes"),
-            (Verdict::Lost, Kind::Extend | Kind::Heal | Kind::Release) => {
+            Kind::Inspect => unreachable!("it waits for all nodes"),
+            Kind::Extend | Kind::Heal | Kind::Release => {
                 let failure = match tally.refusals_deny_quorum() {
                     true => Failure::Expired,
                     false => Failure::Unavailable,
@@ -973,10 +980,6 @@ impl Engine {
                 self.operations.conclude(op, Progress::Failed(failure, Some(round)));
             }
         }
-    }
-
-    fn reports(&self, round: usize) -> Vec<NodeReport> {
-        self.rounds.reports(self.last_now, &self.nodes, round)
     }
 }
 

@@ -316,7 +316,11 @@ impl Engine {
         let tally = self.rounds[round].tally;
         if !tally.is_quorum_answered() {
             let kind = LockErrorKind::Unavailable;
-            return Err(LockError::new(kind, 1, self.reports(round)));
+            return Err(LockError::new(
+                kind,
+                1,
+                self.rounds.reports(self.last_now, &self.nodes, round),
+            ));
         }
         Ok(Released {
             confirmed: tally.granted(),

@@ -44,8 +44,8 @@ const COMPILER: &str = "rustc 1.95.0 (59807616e 2026-04-14), x86_64";
 /// counted, and a clock read is as good as free there. Of a pair on five masters, some 700 are
 /// glibc's care for the test harness's second thread.
 const INSTRUCTIONS: [(Kind, On, u64); 13] = [
-    (Kind::Engine, On::Memory, 6_940),
-    (Kind::EngineLooking, On::Memory, 11_951),
+    (Kind::Engine, On::Memory, 6_897),
+    (Kind::EngineLooking, On::Memory, 11_592),
     (Kind::EncodeSet, On::Memory, 495),
     (Kind::EncodeRelease, On::Memory, 280),
     (Kind::DecodeReplies, On::Memory, 385),
