@@ -18,7 +18,7 @@ const RELEASED_ALONE: i64 = -1;
 
 /// How a stand goes on when its line has the lock, or no longer wants it.
 impl WaitQueues {
-    /// The line has the lock (W11): whoever stood before it slept, and is dropped.
+    /// The line has the lock (W11). A client that stood before it slept and is dropped.
     pub(super) fn hold_through_queue(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
         let Some(number) = self.queues.stand_of(key) else {
             return;
@@ -44,7 +44,7 @@ impl WaitQueues {
             let others = u32::try_from(others).unwrap_or(TURN_MAX);
             stand.turn = Turn::Left(others.min(TURN_MAX));
         }
-        // At a gate that it does not stand at yet, nobody is known to sleep.
+        // At a gate where the line does not stand yet, no client is known to sleep.
         let stands_at = stand.gate.filter(|gate| stand.gates.contains(*gate));
         if let Some(gate) = stands_at.filter(|_| stand.place != Some(0)) {
             stand.place = Some(0);
@@ -53,7 +53,8 @@ impl WaitQueues {
         }
     }
 
-    /// How to release a lock that is about to be given up (W7, W13), and who asks for it next.
+    /// How to release a lock that is about to be given up (W7, W13). Chooses the client that asks
+    /// next.
     pub(in crate::proto) fn plan_release(
         &mut self,
         cx: &mut Cx<'_>,
@@ -111,8 +112,8 @@ impl WaitQueues {
         // than the turns of those who wait.
         let is_counted = is_awaited || number.is_none() && self.queues.ends_row(key);
         let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) else {
-            // Nobody else is known to wait: count, if this line is about to take it again, or has
-            // taken it many times.
+            // No other client is known to wait: count, if this line is about to take it again or
+            // has taken it many times.
             return match is_counted && self.has_channel(cx) {
                 true if is_awaited => {
                     Hand { gates: self.counted_gate(cx, key), tell: Tell::Nobody, visit: None }
@@ -127,7 +128,7 @@ impl WaitQueues {
         };
         let gate = stand.gate.map_or(NodeSet::EMPTY, NodeSet::one);
         match stand.turn {
-            // Nobody else stands in its queue: maybe in another.
+            // No other client stands in its queue, but one might stand in another.
             Turn::Unlimited if is_awaited => {
                 Hand { gates: self.counted_gate(cx, key), tell: Tell::Nobody, visit: None }
             }

@@ -25,7 +25,7 @@ use crate::resource::Resource;
 /// The stand of a line's first.
 impl WaitQueues {
     /// A round was refused by these nodes (W11), and some may have granted. Returns whether the
-    /// acquisition waits in a queue; if not, it waits for a random delay, as ever (R9).
+    /// acquisition waits in a queue. If not, it waits for a random delay (R9).
     pub(in crate::proto) fn refused(
         &mut self,
         cx: &mut Cx<'_>,
@@ -75,8 +75,8 @@ impl WaitQueues {
 
     /// The acquisition is now the first of its line, which has this stand (W12). If the one before
     /// it was waiting there, the place and the watches stay as they are. If that one was about to
-    /// try, this one tries: nobody says again that the lock is free. Returns whether it goes on
-    /// from there.
+    /// try, this one tries, because no second message says that the lock is free. Returns whether
+    /// it goes on from there.
     pub(super) fn inherit(
         &mut self,
         cx: &mut Cx<'_>,
@@ -243,7 +243,7 @@ impl WaitQueues {
         Ok(())
     }
 
-    /// The connection is of no use for waiting: who stands there looks for another gate.
+    /// The connection is of no use for waiting. A queue that stands there looks for another gate.
     pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
         if self.able[node].set_unable(obstacle) && self.able[node].is_inability_news() {
             cx.nodes.notice(node, Notice::CannotQueue(obstacle));
@@ -333,7 +333,7 @@ impl WaitQueues {
         true
     }
 
-    /// Asks for the place again; the first in the queue looks at other nodes, too (W10).
+    /// Asks for the place again. The first in the queue also looks at other nodes (W10).
     pub(super) fn look_slowly(&mut self, cx: &mut Cx<'_>, number: u32, random: u64) {
         let stand = self.stand(number);
         stand.look_slowly(cx.now, random);

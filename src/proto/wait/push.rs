@@ -89,7 +89,7 @@ impl WaitQueues {
             return;
         };
         let Some(who) = self.waiting_first(stand) else {
-            // Whoever comes after one that has ended, and is not yet gone, is told by this.
+            // This notifies the client behind one that has ended and is still listed.
             self.stand(number).has_to_ask |= letter == b'g';
             return;
         };

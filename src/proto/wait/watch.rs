@@ -310,7 +310,7 @@ impl WaitQueues {
         }
         stand.free_at = None;
         match stand.place {
-            // Once: whoever takes the lock again and again would always come first.
+            // Once: a client that takes the lock again and again would always come first.
             Some(0) if how == Free::Changed && std::mem::take(&mut stand.is_ambiguous) => {
                 self.watch(cx, number);
             }
