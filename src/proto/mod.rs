@@ -962,7 +962,8 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn follow_loss(&mut self, now: Moment, Decision { op, round, .. }: Decision) {
+    fn follow_loss(&mut self, now: Moment, Decision { op, round, verdict }: Decision) {
+        debug_assert_eq!(verdict, Verdict::Lost, "nothing else is left to decide");
         let (kind, tally) = (self.rounds[round].kind, self.rounds[round].tally);
         match kind {
             Kind::Acquire | Kind::AcquireFenced | Kind::Take => {
