@@ -134,6 +134,21 @@ pub trait Entropy: Send {
     fn next_u64(&mut self) -> u64;
 }
 
+/// Draws sevens.
+#[cfg(test)]
+pub(crate) struct Sevens;
+
+#[cfg(test)]
+impl Entropy for Sevens {
+    fn token(&mut self, _: Moment) -> Option<[u8; 20]> {
+        Some([7; 20])
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        7
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

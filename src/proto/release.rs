@@ -339,22 +339,11 @@ mod tests {
     use super::*;
     use crate::config::Builder;
     use crate::error::LockError;
+    use crate::proto::Done;
     use crate::proto::node::Debt;
-    use crate::proto::{Done, Entropy};
     use crate::resource::Resource;
+    use crate::token::Sevens;
     use crate::validity::Ttl;
-
-    struct Sevens;
-
-    impl Entropy for Sevens {
-        fn token(&mut self, _: Moment) -> Option<[u8; 20]> {
-            Some([7; 20])
-        }
-
-        fn next_u64(&mut self) -> u64 {
-            7
-        }
-    }
 
     fn engine() -> Engine {
         let config = Builder::default().node("redis://127.0.0.1").config().unwrap();

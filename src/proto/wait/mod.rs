@@ -209,20 +209,7 @@ mod tests {
     use crate::config::Builder;
     use crate::proto::request::Ability;
     use crate::resource::Resource;
-    use crate::token::LockToken;
-
-    /// Draws sevens.
-    struct Sevens;
-
-    impl Entropy for Sevens {
-        fn token(&mut self, _: Moment) -> Option<[u8; 20]> {
-            Some([7; 20])
-        }
-
-        fn next_u64(&mut self) -> u64 {
-            7
-        }
-    }
+    use crate::token::{LockToken, Sevens};
 
     const NOW: Moment = Moment::from_nanos(1_000_000_000);
 
