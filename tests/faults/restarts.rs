@@ -204,7 +204,7 @@ fn master_that_keeps_its_data_votes_at_once_and_remembers() {
     let first = First::take(&holder, TTL);
     masters.iter().for_each(|master| soon("it has it", || owns(master, &first.lock, KEY)));
     masters.iter_mut().for_each(restart);
-    let error = refused(second.try_lock_for(KEY, TTL, Duration::from_millis(300)));
+    let error = refused(second.try_lock_for(KEY, TTL, SOON / 5));
     assert_eq!(error.kind(), LockErrorKind::Contended, "{error}");
     assert_eq!(count(&error, NodeOutcome::Quarantined), 0, "{error}");
     assert_eq!(second.stats().quarantines, 0);

@@ -572,7 +572,7 @@ fn work_with_a_lock_is_renewed_and_its_lock_is_released() {
 
     // Somebody else has it: the work is not called.
     let lock = other.try_lock(KEY, TTL).unwrap();
-    let wait = Duration::from_millis(50);
+    let wait = Duration::from_secs(1);
     let refused = redlock.with_lock(KEY, TTL, wait, |_| -> Result<(), Refused> { unreachable!() });
     assert_eq!(refused.unwrap_err().0, ErrorKind::Contended);
     drop(lock);

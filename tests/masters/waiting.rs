@@ -618,7 +618,7 @@ fn nothing_is_left_when_all_have_come_and_gone() {
             found = queues.filter(|queue| *queue != Value::Array(Vec::new())).collect();
             matches!(&found[..], [Value::Array(entries)] if entries.len() == 3)
         });
-        let error = quitter.try_lock_for(KEY, TTL, SOON / 50).unwrap_err();
+        let error = quitter.try_lock_for(KEY, TTL, SOON / 5).unwrap_err();
         assert!(error.is_contended() && error.place() == Some(3), "{error} {:?}", error.place());
         soon("it has left", || {
             all(&["LLEN", QUEUE]).contains(&Value::Integer(3))
