@@ -9,16 +9,17 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use testbed::{Folder, PATIENT, heavy, pause, soon, within};
+use testbed::{Folder, PATIENT, heavy, pause, within};
 
 use super::cli::start;
-use super::run::{Running, children, first_line, guarded, signal};
+use super::run::{Running, children, first_line, guarded, signal, unhurried};
 
 /// How many commands meet each fault, if the environment does not say.
 const TIMES: usize = 6;
 /// As many at the same time.
 const AT_ONCE: usize = 6;
-const TTL: &str = "2s";
+/// Long enough for a few renewals that a busy machine delays.
+const TTL: &str = "5s";
 
 #[derive(Debug, Clone, Copy)]
 enum Fault {
@@ -45,10 +46,10 @@ impl Pair {
         let signs = format!("while :; do date +%s%N >> {}; sleep 0.01; done", first.display());
         let script = format!("trap '' TERM; echo $$ > {}; sh -c '{signs}'", group.display());
         let own = ["--ttl", TTL, "--kill-after", "300ms", name, "-c", &script];
-        let running = Running::start(&mut guarded(list, &[options, &own].concat()));
+        let running = Running::start(&mut unhurried(list, &[options, &own].concat()));
         within(PATIENT, "the command runs", || first.exists());
         let script = format!("date +%s%N > {}", second.display());
-        let waits = Running::start(&mut guarded(list, &["-w", "60s", name, "-c", &script]));
+        let waits = Running::start(&mut unhurried(list, &["-w", "60s", name, "-c", &script]));
         Pair { first: running, second: waits, folder }
     }
 
@@ -111,7 +112,7 @@ fn margins(fault: Fault, options: &[&str], expected: Expected) -> Vec<(Option<i3
         }
         if matches!(fault, Fault::Freeze) {
             // Until the locks of the first commands are over.
-            pause(Duration::from_millis(2_500));
+            pause(Duration::from_millis(5_500));
             masters.iter().take(2).for_each(|it| it.thaw().unwrap());
         }
         found.extend(pairs.into_iter().map(|pair| pair.end(expected)));
@@ -160,7 +161,7 @@ fn without_the_guard_commands_overlap() {
 #[test]
 fn end_of_the_guard_is_told() {
     let (masters, _redlock, list) = start();
-    let mut child = Running::start(&mut guarded(
+    let mut child = Running::start(&mut unhurried(
         &list,
         &["--ttl", TTL, "r", "-c", "echo ready; exec sleep 60"],
     ));
@@ -185,8 +186,8 @@ fn is_zombie(pid: &str) -> bool {
 #[test]
 fn act_of_the_guard_is_told_by_a_muxlock_that_goes_on() {
     let (_masters, _redlock, list) = start();
-    let own = ["--ttl", "1s", "--kill-after", "300ms", "r", "-c", "echo $$; exec sleep 60"];
-    let mut child = Running::start(&mut guarded(&list, &own));
+    let own = ["--ttl", "2s", "--kill-after", "300ms", "r", "-c", "echo $$; exec sleep 60"];
+    let mut child = Running::start(&mut unhurried(&list, &own));
     let command = first_line(&mut child.0);
     let guard = children(child.id());
     signal("STOP", child.id());
@@ -203,10 +204,10 @@ fn act_of_the_guard_is_told_by_a_muxlock_that_goes_on() {
 fn lock_that_was_over_before_the_command_is_told() {
     let (masters, _redlock, list) = start();
     let own = ["--no-guard", "--ttl", "2s", "r", "-c", "echo $$; read x"];
-    let mut child = Running::start(guarded(&list, &own).stdin(Stdio::piped()));
+    let mut child = Running::start(unhurried(&list, &own).stdin(Stdio::piped()));
     let command = first_line(&mut child.0);
     signal("STOP", child.id());
-    soon("the lock is over", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+    within(PATIENT, "the lock is over", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
     // A release would find nothing out.
     masters.iter().for_each(|it| it.freeze().unwrap());
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -223,7 +224,7 @@ fn guard_knows_that_a_lost_lock_ends_its_command() {
     let (masters, _redlock, list) = start();
     let script = "trap 'echo term' TERM; echo ready; while :; do sleep 0.01; done";
     let own = ["--ttl", "2s", "--kill-after", "500ms", "r", "-c", script];
-    let mut child = Running::start(&mut guarded(&list, &own));
+    let mut child = Running::start(&mut unhurried(&list, &own));
     assert_eq!(first_line(&mut child.0), "ready");
     masters.iter().for_each(|it| drop(it.query(&[b"DEL", b"r"]).unwrap()));
     assert_eq!(first_line(&mut child.0), "term");
@@ -263,7 +264,7 @@ fn group_is_ended_after_its_first_process() {
         let script = format!("sh -c '{rest}' & sleep 60");
         let own =
             ["--ttl", TTL, "--max-time", "200ms", "--kill-after", "500ms", &name, "-c", &script];
-        let mut child = Running::start(&mut guarded(&list, &own));
+        let mut child = Running::start(&mut unhurried(&list, &own));
         within(PATIENT, "SIGTERM was sent", || folder.0.join("signs").exists());
         if is_killed {
             pause(Duration::from_millis(400));
@@ -271,7 +272,7 @@ fn group_is_ended_after_its_first_process() {
         }
         let code = child.0.wait().unwrap().code();
         assert_eq!(code, (!is_killed).then_some(124));
-        soon("the lock is over", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+        within(PATIENT, "the lock is over", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
         let lines = || fs::read_to_string(&signs).unwrap().lines().count();
         let before = lines();
         pause(Duration::from_millis(200));
@@ -292,9 +293,9 @@ fn full_pipe_delays_no_end() {
     );
     let own =
         ["-v", "--ttl", TTL, "--max-time", "1s", "--kill-after", "300ms", "full", "-c", &script];
-    let mut child = Running::start(&mut guarded(&list, &own));
+    let mut child = Running::start(&mut unhurried(&list, &own));
     within(PATIENT, "the command runs", || signs.exists());
-    soon("the lock is over", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
+    within(PATIENT, "the lock is over", || masters.iter().all(|it| it.dbsize().unwrap() == 0));
     assert_eq!(child.0.wait().unwrap().code(), Some(124));
     let lines = || fs::read_to_string(&signs).unwrap().lines().count();
     let before = lines();
@@ -306,13 +307,13 @@ fn full_pipe_delays_no_end() {
 #[test]
 fn guard_that_was_stopped_ends_no_healthy_command() {
     let (_masters, _redlock, list) = start();
-    let own = ["--ttl", "1s", "--kill-after", "100ms", "r", "-c", "echo ready; sleep 1.5; exit 7"];
-    let mut child = Running::start(&mut guarded(&list, &own));
+    let own = ["--ttl", "3s", "--kill-after", "100ms", "r", "-c", "echo ready; sleep 4.5; exit 7"];
+    let mut child = Running::start(&mut unhurried(&list, &own));
     assert_eq!(first_line(&mut child.0), "ready");
     let guard = children(child.id())[0].parse().unwrap();
     signal("STOP", guard);
     // Longer than it would have let the command run without a renewal.
-    pause(Duration::from_millis(1_100));
+    pause(Duration::from_millis(3_100));
     signal("CONT", guard);
     assert_eq!(child.end(), (7, String::new(), String::new()));
 }
