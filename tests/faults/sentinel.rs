@@ -16,9 +16,9 @@ use testbed::{
 };
 
 /// A master counts as down after this time. Before that, it has stopped to write without replicas.
-const DOWN_AFTER_MS: u32 = 2_000;
+const DOWN_AFTER_MS: u32 = 3_000;
 /// Longer than a failover takes, so that a lock is still valid when it is over.
-const MAX_TTL: Duration = Duration::from_secs(8);
+const MAX_TTL: Duration = Duration::from_secs(10);
 /// For a client that is to vote soon.
 const BRIEF: Duration = Duration::from_secs(1);
 /// How long a failover may take.
@@ -66,7 +66,7 @@ struct Site {
 
 impl Site {
     fn start() -> Site {
-        let careful = ["--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"];
+        let careful = ["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"];
         let prompt = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
         let args = [careful, prompt].concat();
         let servers: Vec<_> = (0..3).map(|_| Master::start_with(&args).unwrap()).collect();
@@ -307,7 +307,7 @@ fn doctor_finds_a_master_that_would_not_stop_to_write() {
     };
     assert_eq!(found(), [] as [&str; 0]);
     ask(&site.servers[0], &["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    ask(&site.servers[0], &["CONFIG", "SET", "min-replicas-max-lag", "2"]);
+    ask(&site.servers[0], &["CONFIG", "SET", "min-replicas-max-lag", "3"]);
     let fixes = found();
     assert_eq!(fixes.len(), 2, "{fixes:?}");
     for fix in fixes {
