@@ -34,6 +34,24 @@ pub fn ready(redlock: &Redlock) -> usize {
     nodes.iter().filter(|node| node.state == NodeState::Ready).count()
 }
 
+/// Ends the one connection that a master has, beside the one of its queries. Others may still be
+/// about to end.
+///
+/// # Panics
+///
+/// Panics if it has another number of connections for long.
+#[track_caller]
+pub fn end_connection(master: &Master) {
+    soon("one client is connected", || {
+        let Ok(Value::Bulk(clients)) = master.query(&[b"INFO", b"clients"]) else {
+            return false;
+        };
+        String::from_utf8_lossy(&clients).lines().any(|line| line == "connected_clients:2")
+    });
+    let killed = master.query(&[b"CLIENT", b"KILL", b"TYPE", b"normal"]);
+    assert_eq!(killed.unwrap(), Value::Integer(1));
+}
+
 /// Patient settings: whatever is slow, nothing times out within a test.
 ///
 /// The restart guard is off: with it, servers that a test has just started would not vote.

@@ -26,8 +26,8 @@ use std::time::Duration;
 pub use child::{Again, alone, is_child, re_execute, run_child, tell_parent};
 #[cfg(feature = "locks")]
 pub use client::{
-    DELETING_SERVER_VARIABLE, all_ready, count, deleting_server, is_older_than, outcomes, patient,
-    ready, scripts_write_anyway, skip,
+    DELETING_SERVER_VARIABLE, all_ready, count, deleting_server, end_connection, is_older_than,
+    outcomes, patient, ready, scripts_write_anyway, skip,
 };
 #[cfg(all(feature = "locks", unix))]
 pub use clocks::Clocks;

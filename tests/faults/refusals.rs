@@ -17,7 +17,7 @@ use crate::scene::{
 };
 use crate::wire::Wire;
 use muxlock::testing::{Master, Value};
-use testbed::{SOON, Stopwatch, outcomes, pause, soon, timed, within};
+use testbed::{SOON, Stopwatch, end_connection, outcomes, pause, soon, timed, within};
 
 fn said(kind: ServerErrorKind) -> NodeOutcome {
     NodeOutcome::Server(kind)
@@ -183,7 +183,7 @@ fn full_master_takes_the_client_back_once_it_has_room() {
     for master in masters.iter().take(2) {
         // The connection that is kept for queries is the one client.
         tell(master, &["CONFIG", "SET", "maxclients", "1"]);
-        assert_eq!(ask(master, &["CLIENT", "KILL", "TYPE", "normal"]), Value::Integer(1));
+        end_connection(master);
     }
     let full = said(ServerErrorKind::MaxClients);
     for node in 0..2 {
@@ -254,7 +254,7 @@ fn password_changed_while_connected_is_not_tried_in_a_hot_loop_and_back_cleans_u
     let redlock = all_vote(&trusting([format!("redis://:right@{}", master.addr())]));
     let lock = redlock.try_lock(KEY, LONG).unwrap();
     tell(&master, &["CONFIG", "SET", "requirepass", "changed"]);
-    assert_eq!(ask(&master, &["CLIENT", "KILL", "TYPE", "normal"]), Value::Integer(1));
+    end_connection(&master);
     let auth = said(ServerErrorKind::Auth);
     is_not_tried_in_a_hot_loop(&redlock, &master, auth);
     let error = lock.unlock().unwrap_err();
@@ -338,7 +338,7 @@ fn user_without_info_votes_only_where_the_guard_is_off_or_waits() {
         lock.extend(short).unwrap();
         drop(lock);
         assert_eq!(redlock.stats().connected, connection);
-        assert_eq!(ask(&master, &["CLIENT", "KILL", "TYPE", "normal"]), Value::Integer(1));
+        end_connection(&master);
     }
     let trusted = all_vote(&trusting([url]));
     works(&trusted);
@@ -362,7 +362,7 @@ fn user_without_client_and_time_can_lock() {
     masters[0].freeze().unwrap();
     let lock = redlock.try_lock(KEY, MAX_TTL).unwrap();
     masters[0].thaw().unwrap();
-    assert_eq!(ask(&masters[0], &["CLIENT", "KILL", "TYPE", "normal"]), Value::Integer(1));
+    end_connection(&masters[0]);
     drop(lock);
     node_soon(&redlock, 0, "nothing is owed", |node| {
         node.state == NodeState::Ready && node.debts + node.in_flight == 0

@@ -19,9 +19,9 @@ use muxlock::{
 use testbed::proxy::DelayProxy;
 use testbed::scripted::{Peer, Scripted};
 use testbed::{
-    Again, Folder, PATIENT, SOON, Stopwatch, TTL, all_ready, count, deleting_server, heavy,
-    is_child, is_older_than, outcomes, patient, pause, re_execute, scripts_write_anyway, soon,
-    tell_parent, timed, within,
+    Again, Folder, PATIENT, SOON, Stopwatch, TTL, all_ready, count, deleting_server,
+    end_connection, heavy, is_child, is_older_than, outcomes, patient, pause, re_execute,
+    scripts_write_anyway, soon, tell_parent, timed, within,
 };
 
 /// No other time to live comes near it, and no test runs as long.
@@ -1098,7 +1098,7 @@ fn paused_master_kills_the_connection_and_no_key_is_left() {
     let lock = redlock.try_lock(KEY, TTL).unwrap();
     assert_eq!(lock.granted_by().collect::<Vec<_>>(), [1, 2]);
     drop(lock);
-    assert_eq!(ask(&masters[0], &["CLIENT", "KILL", "TYPE", "normal"]), Value::Integer(1));
+    end_connection(&masters[0]);
     tell(&masters[0], &["CLIENT", "UNPAUSE"]);
     soon("nothing is owed any more", || {
         let nodes = redlock.nodes();
