@@ -73,7 +73,7 @@ fn other_process_is_told_of_a_lock_that_is_over_and_releases_what_is_left() {
         return;
     }
     let (masters, redlock) = start();
-    let lock = redlock.try_lock(KEY, Duration::from_millis(200)).unwrap();
+    let lock = redlock.try_lock(KEY, Duration::from_secs(1)).unwrap();
     let parts = lock.into_parts();
     let text = parts.to_secret_text().unwrap();
     // As a copy that came late.

@@ -393,7 +393,7 @@ fn held_resource_waiter_gets_it_after_the_release() {
 fn held_resource_waiter_gets_it_after_the_ttl_and_not_before() {
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
-    let ttl = Duration::from_millis(500);
+    let ttl = Duration::from_secs(1);
     let watch = Stopwatch::start();
     let parts = redlock.try_lock(KEY, ttl).unwrap().into_parts();
 
@@ -727,7 +727,7 @@ fn idle_connections_lost_are_made_again() {
 fn expired_lock_stays_dead_and_cannot_be_extended() {
     let masters = start(3);
     let redlock = all_ready(&patient(masters.urls()));
-    let mut lock = redlock.try_lock(KEY, Duration::from_millis(200)).unwrap();
+    let mut lock = redlock.try_lock(KEY, Duration::from_secs(1)).unwrap();
     soon("it expires", || !lock.is_valid());
     assert_eq!(lock.remaining(), Duration::ZERO);
 
@@ -749,7 +749,7 @@ fn expired_lock_stays_dead_and_cannot_be_extended() {
 fn expired_lock_unlocked_leaves_its_successors_key() {
     let masters = start(5);
     let redlock = all_ready(&patient(masters.urls()));
-    let expired = redlock.try_lock(KEY, Duration::from_millis(100)).unwrap();
+    let expired = redlock.try_lock(KEY, Duration::from_secs(1)).unwrap();
     // On all of them, or the successor may be refused by the last.
     soon("it expires", || masters.iter().all(|master| pttl(master, KEY) == -2));
     let successor = all_ready(&patient(masters.urls())).try_lock_for(KEY, TTL, PATIENT).unwrap();
@@ -843,7 +843,7 @@ fn majority_frozen_extension_is_unavailable_and_keeps_the_deadline() {
 fn majority_frozen_extension_ends_with_the_old_validity() {
     let masters = start(3);
     let redlock = all_ready(&patient(masters.urls()));
-    let mut lock = redlock.try_lock(KEY, Duration::from_millis(400)).unwrap();
+    let mut lock = redlock.try_lock(KEY, Duration::from_secs(2)).unwrap();
     masters.iter().take(2).for_each(|master| master.freeze().unwrap());
     let (took, result) = timed(|| lock.extend(TTL));
     assert_eq!(result.unwrap_err().kind(), LockErrorKind::Expired, "R25");
