@@ -1,6 +1,7 @@
 //! W1 to W15: who waits on the masters, where, and what wakes it.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use muxlock::proto::{Patience, Push, Reply, Step, Tell};
@@ -11,6 +12,7 @@ use muxlock::{
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, Waits, server_error};
 
 const NODES: usize = 3;
+const RESET: NodeOutcome = NodeOutcome::Disconnected(ErrorKind::ConnectionReset);
 const PATIENCE: Duration = Duration::from_secs(100);
 /// It ends before the first slow look.
 const SHORT: Duration = Duration::from_millis(40);
@@ -1157,38 +1159,63 @@ fn w9_watched_node_that_is_lost_is_replaced_by_another() {
     }
 }
 
+/// Whether another round begins, although the lock stays held at the gate, at this place, and no
+/// other node can be watched.
+fn asks_again(s: &mut Scenario, gate: usize, at: i64) -> bool {
+    for _ in 0..200 {
+        s.pass(5 * STAGGER);
+        let acted = s.drain();
+        for sent in &acted {
+            match sent {
+                Acted::Wait(node, Waits::Hello) => {
+                    s.reply(*node, server_error(ServerErrorKind::UnknownCommand));
+                }
+                Acted::Wait(node, Waits::Cache) if *node == gate => s.reply(gate, Reply::Ok),
+                Acted::Wait(node, Waits::TimeToLive) if *node == gate => {
+                    s.reply(gate, Reply::Integer(HELD));
+                }
+                Acted::Wait(node, Waits::QueueUp) if *node == gate => {
+                    s.reply(gate, place(at, HELD));
+                }
+                _ => {}
+            }
+        }
+        if acted.iter().any(|sent| matches!(sent, Acted::Set(..))) {
+            return true;
+        }
+    }
+    false
+}
+
 /// A stray key where alone it can watch: the lock is free elsewhere, and nobody says so.
 #[test]
 fn w9_without_a_second_watched_node_rounds_are_repeated() {
     for at in [0, 1, 2] {
         let mut s = queueing();
         let gate = standing(&mut s, at, HELD);
-        let mut is_tried = false;
-        for _ in 0..200 {
-            s.pass(5 * STAGGER);
-            let acted = s.drain();
-            for sent in &acted {
-                match sent {
-                    Acted::Wait(node, Waits::Hello) => {
-                        s.reply(*node, server_error(ServerErrorKind::UnknownCommand));
-                    }
-                    Acted::Wait(node, Waits::Cache) if *node == gate => s.reply(gate, Reply::Ok),
-                    Acted::Wait(node, Waits::TimeToLive) if *node == gate => {
-                        s.reply(gate, Reply::Integer(HELD));
-                    }
-                    Acted::Wait(node, Waits::QueueUp) if *node == gate => {
-                        s.reply(gate, place(at, HELD));
-                    }
-                    _ => {}
-                }
-            }
-            if acted.iter().any(|sent| matches!(sent, Acted::Set(..))) {
-                is_tried = true;
-                break;
-            }
-        }
-        assert_eq!(is_tried, at < 2, "place {at}");
+        assert_eq!(asks_again(&mut s, gate, at), at < 2, "place {at}");
     }
+}
+
+/// The same if nothing but the stray key refused: another node was lost, and the third one granted.
+#[test]
+fn w9_one_refusal_of_three_does_not_say_that_it_is_held() {
+    let gate = standing(&mut queueing(), 0, HELD);
+    let (granted, lost) = ((gate + 1) % NODES, (gate + 2) % NODES);
+    let mut s = queueing();
+    patient(&mut s);
+    s.drain();
+    s.engine.handle_disconnected(s.now, lost, RESET);
+    s.reply(granted, Reply::Ok);
+    s.reply(gate, Reply::Nil);
+    let acted = s.drain();
+    assert!(acted.contains(&Acted::Wait(gate, Waits::Hello)), "{acted:?}");
+    s.reply(granted, Reply::Integer(1));
+    s.reply(gate, Reply::Integer(0));
+    s.allow_waits(gate);
+    assert_eq!(s.drain(), [Acted::Wait(gate, Waits::QueueUp)]);
+    s.reply(gate, place(0, HELD));
+    assert!(asks_again(&mut s, gate, 0));
 }
 
 /// A lock may be held on a quorum alone: that its key is absent elsewhere says nothing, however

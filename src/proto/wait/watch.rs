@@ -192,7 +192,9 @@ impl WaitQueues {
     /// the one that is watched may have a key that stays (W9).
     pub(super) fn mind_blindness(&mut self, cx: &mut Cx<'_>, number: u32, watched: NodeSet) {
         let refused = self.stand(number).refused;
-        let sees_all = !refused.is_empty() && refused.without(watched).is_empty();
+        // Else it may be free although none of these has lost its key.
+        let deny_quorum = cx.nodes.len() - refused.len() < self.config.quorum();
+        let sees_all = deny_quorum && refused.without(watched).is_empty();
         let is_blind = watched.len() < WATCHED_NODES.min(cx.nodes.len()) && !sees_all;
         let first = self.stands.get(number).and_then(|stand| self.waiting_first(stand));
         let retry_at = first.filter(|_| is_blind).and_then(|who| self.retry_at(cx, who, number));
