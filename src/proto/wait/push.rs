@@ -52,7 +52,7 @@ impl WaitQueues {
             Some(number) => self.tell_stand(cx, node, number, *letter),
             None if self.tell_visit(cx, node, &key, *letter) => {}
             // It is passed on to those behind.
-            None if matches!(letter, b'g' | b'p' | b'a') => {
+            None if *letter != b'o' => {
                 self.step_aside(cx, node, key, Step::Out);
             }
             None => {}
@@ -64,15 +64,12 @@ impl WaitQueues {
         let wait = cx.stagger();
         let stand = self.stand(number);
         let is_elsewhere = stand.gate.is_some_and(|gate| gate != node);
-        if letter == b'a' {
+        if is_elsewhere && matches!(letter, b'n' | b'a') {
             // It waits, but looks after the lock at another gate.
-            if is_elsewhere {
-                let key = stand.key.clone();
-                self.step_aside(cx, node, key, Step::Out);
-            }
-            return;
+            let key = stand.key.clone();
+            return self.step_aside(cx, node, key, Step::Out);
         }
-        if stand.held.is_some() || is_elsewhere && letter != b'g' {
+        if letter == b'a' || stand.held.is_some() || is_elsewhere && letter != b'g' {
             return;
         }
         stand.end_pauses();

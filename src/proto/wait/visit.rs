@@ -607,7 +607,7 @@ impl WaitQueues {
         };
         if visit.is_listed && visit.gate != Some(node) {
             // A place that could not be left when it moved: others come next there.
-            if matches!(letter, b'g' | b'p' | b'a') {
+            if letter != b'o' {
                 self.step_aside(cx, node, key.clone(), Step::Out);
             }
             return true;
