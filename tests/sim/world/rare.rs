@@ -142,6 +142,7 @@ situations! {
     LeapInQuarantine => "clock that leaps between two causes of a quarantine",
     RowBehind => "client that waits while a line of another takes the lock again and again",
     RowElsewhere => "client that waits at another gate meanwhile",
+    RowBarred => "client that waits where the line may not",
     MovedInExtension => "process that changes its place while a lock is extended",
     LineHeir => "waiter that went on in the place of one without patience",
     LineOwn => "wait for what the same client had as another kind",

@@ -78,6 +78,8 @@ pub struct Session {
     pub is_tracking: bool,
     /// Whether changes of what the next command reads are told.
     pub is_caching: bool,
+    /// Whether its user may not subscribe to its channel.
+    pub is_barred: bool,
 }
 
 impl Session {
@@ -242,6 +244,9 @@ impl Redis {
         let needs_password = server.password.is_some() && !session.is_authenticated;
         if needs_password && spec.name != "auth" {
             return Some("NOAUTH Authentication required.".into());
+        }
+        if session.is_barred && spec.name == "subscribe" {
+            return Some("NOPERM No permissions to access a channel".into());
         }
         if server.is_forbidden(spec.name, words) {
             let name = match spec.name {

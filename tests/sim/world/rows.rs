@@ -1,5 +1,5 @@
 //! Waiters of one client that come for a lock again and again, and another client that waits for it
-//! in the same queue, or at another gate.
+//! in the same queue, at another gate, or where the first one cannot wait.
 //!
 //! FAIR: a row of locks ends, and then the other client gets it (W13).
 
@@ -10,10 +10,8 @@ use super::clock::{MICRO, MILLI, SECOND};
 use super::plan::Class;
 use super::queue::Event;
 use super::rare::Rare;
-use super::redis::{Value, is_queue};
+use super::redis::{Key, Value, is_queue};
 
-/// How often this is played, in runs where it can be.
-const PLAYS: u32 = 250;
 /// Below it, a lock may end while it is waited for; and a key that lives longer is of no lock here.
 const TTL: u64 = 500 * MILLI;
 const WAITERS_MIN: u32 = 2;
@@ -28,8 +26,24 @@ const ROW_MAX: u32 = 36;
 /// The same if that one waits elsewhere: when it is told, the line asks at its own gate, and may
 /// come first a few times.
 const ROWS_MAX: u32 = 120;
+/// The same if the line may not wait where the other one does. It sees it by counting at each node
+/// in turn: three rows.
+const BARRED_MAX: u32 = 64;
 /// All is over after so many locks of the line, whoever has lacked votes meanwhile.
 const LOCKS_MAX: u32 = 400;
+
+/// Where the other client waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In the line's queue.
+    Behind,
+    /// At another gate: that of the line refuses its connections.
+    Elsewhere,
+    /// At a gate that the line may not use: there, it may not subscribe to its channel.
+    Barred,
+}
+
+const PLACES: [Place; 3] = [Place::Behind, Place::Elsewhere, Place::Barred];
 
 /// A line and another client.
 pub struct Rows {
@@ -37,10 +51,10 @@ pub struct Rows {
     other: usize,
     /// How many waiters the line is to have.
     waiters: u32,
-    /// Whether the other client is to wait elsewhere, and the line's gate.
-    parts: bool,
+    /// Where the other client is to wait, and the line's first gate.
+    place: Place,
     gate: Option<usize>,
-    /// The node that refuses the other client, and until when.
+    /// The node that refuses the other client, or the line's channel, and until when.
     shut: Option<(usize, u64)>,
     /// How many locks the other client has got, and how many the line since that one waits.
     turns: u32,
@@ -58,23 +72,22 @@ impl World {
     pub fn wait_behind_rows(&mut self) {
         let is_odd = self.plan.class != Class::Durable || self.plan.nodes < 3;
         let is_wanted = self.plan.waits && !is_odd && self.plan.max_ttl >= TTL;
-        if self.violation.is_some() || !is_wanted || !self.choices.chance(PLAYS) {
+        if self.violation.is_some() || !is_wanted {
             return;
         }
         let clients = self.clients.len() as u32;
         let line = self.choices.below(clients) as usize;
         let other = (line + 1 + self.choices.below(clients - 1) as usize) % clients as usize;
         let waiters = WAITERS_MIN + self.choices.below(WAITERS_MAX - WAITERS_MIN + 1);
-        let parts = self.choices.chance(500);
+        let place = self.choices.pick(&PLACES);
         self.timeline.note(self.now, || {
-            let place = if parts { "elsewhere" } else { "behind them" };
-            format!("client {line} comes again and again, and client {other} waits {place}")
+            format!("client {line} comes again and again, and client {other} waits: {place:?}")
         });
         self.rows = Some(Rows {
             line,
             other,
             waiters,
-            parts,
+            place,
             gate: None,
             shut: None,
             turns: 0,
@@ -140,8 +153,10 @@ impl World {
         self.queue.push(self.now + hold, Event::Rows(client));
         rows.left = rows.left.saturating_sub(1);
         if !std::mem::replace(&mut rows.has_begun, true) {
-            if let Some(gate) = rows.gate.filter(|_| rows.parts) {
-                self.shut_out(other, gate);
+            match (rows.gate, rows.place) {
+                (Some(gate), Place::Elsewhere) => self.shut_out(other, gate),
+                (Some(gate), Place::Barred) => self.shut_out(line, gate),
+                _ => {}
             }
             return self.queue.push(self.now + 4 * way, Event::Rows(other));
         }
@@ -153,11 +168,15 @@ impl World {
         let Some(rows) = &mut self.rows else {
             return;
         };
-        let parts = rows.parts || is_apart;
         rows.row += 1;
-        let row = rows.row;
-        self.rare.hit_if(row == 1, if parts { Rare::RowElsewhere } else { Rare::RowBehind });
-        if row > if parts { ROWS_MAX } else { ROW_MAX } {
+        let (row, place) = (rows.row, rows.place);
+        let (kind, most) = match place {
+            Place::Behind if !is_apart => (Rare::RowBehind, ROW_MAX),
+            Place::Behind | Place::Elsewhere => (Rare::RowElsewhere, ROWS_MAX),
+            Place::Barred => (Rare::RowBarred, BARRED_MAX),
+        };
+        self.rare.hit_if(row == 1, kind);
+        if row > most {
             let text = format!("client {other} waits while client {line} gets it {row} times");
             self.fail("FAIR", || text);
         }
@@ -165,19 +184,25 @@ impl World {
 
     /// Where the client stands in a queue.
     fn gate_of(&self, client: usize) -> Option<usize> {
-        (0..self.plan.nodes).find(|slot| {
-            let id = self.clients[client].slots[*slot].connection;
+        self.queues_of(client).next().map(|(slot, _)| slot)
+    }
+
+    /// The queues that the client stands in: at which node, and for what.
+    pub fn queues_of(&self, client: usize) -> impl Iterator<Item = (usize, &Key)> {
+        (0..self.plan.nodes).flat_map(move |slot| {
+            let id = self.clients[client].slots[slot].connection;
             let channel = id.and_then(|id| self.connections[id].session.channels.first());
-            let lists = |value: &Value| match (value, channel) {
+            let lists = move |value: &Value| match (value, channel) {
                 (Value::List(places), Some(channel)) => places.contains(channel),
                 _ => false,
             };
-            let mut entries = self.nodes[self.plan.routes[*slot]].redis.data.iter();
-            entries.any(|(key, entry)| is_queue(&key.1) && lists(&entry.value))
+            let entries = self.nodes[self.plan.routes[slot]].redis.data.iter();
+            let queues = entries.filter(move |(key, it)| is_queue(&key.1) && lists(&it.value));
+            queues.map(move |(key, _)| (slot, key))
         })
     }
 
-    /// The client loses its connection to the node, which accepts no other.
+    /// The client loses its connection to the node, which accepts no other, or not its channel.
     fn shut_out(&mut self, client: usize, slot: usize) {
         let node = self.plan.routes[slot];
         if let Some(rows) = &mut self.rows {
@@ -188,8 +213,21 @@ impl World {
 
     /// Whether the node refuses this client.
     pub fn is_shut_out(&self, client: usize, node: usize) -> bool {
-        let rows = self.rows.as_ref().filter(|rows| rows.other == client);
-        let shut = rows.and_then(|rows| rows.shut);
-        shut.is_some_and(|(shut, until)| shut == node && self.now < until)
+        self.rows.as_ref().is_some_and(|rows| {
+            rows.other == client && rows.place == Place::Elsewhere && rows.is_shut(node, self.now)
+        })
+    }
+
+    /// Whether this client may not subscribe to its channel on the node.
+    pub fn is_barred(&self, client: usize, node: usize) -> bool {
+        self.rows.as_ref().is_some_and(|rows| {
+            rows.line == client && rows.place == Place::Barred && rows.is_shut(node, self.now)
+        })
+    }
+}
+
+impl Rows {
+    fn is_shut(&self, node: usize, now: u64) -> bool {
+        self.shut.is_some_and(|(shut, until)| shut == node && now < until)
     }
 }

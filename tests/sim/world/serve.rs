@@ -98,10 +98,12 @@ impl World {
 
     fn accept(&mut self, node: usize, id: usize) {
         self.connections[id].server_end = ServerEnd::Accepted;
+        let is_barred = self.is_barred(self.connections[id].client, node);
         let it = &mut self.nodes[node];
         self.connections[id].incarnation = it.incarnation;
         let session = &mut self.connections[id].session;
         session.id = it.next_session;
+        session.is_barred = is_barred;
         it.next_session += 1;
         if it.redis.server.refuses(super::server::Refusal::Clients) {
             self.rare.hit(Rare::ErrorClients);
