@@ -30,8 +30,11 @@ const LAST_HOLD: u64 = SECOND;
 const PATIENCE: u64 = 90 * SECOND;
 /// The most locks of a client before each has had one.
 const FIRST_MAX: u32 = 200;
-/// The most locks of each other client while one waits.
-const TURNS_MAX: u32 = 30;
+/// The most locks of each other client while one waits in the same queue.
+const TURNS_MAX: u32 = 24;
+/// The same for one that waits in another queue, for another of its names or at another node. Those
+/// who take turns there do not see it, and it asks after delays that grow.
+const TURNS_APART_MAX: u32 = 48;
 /// Each client gets so much of an even share, in percent. One that cannot queue where the others do
 /// only sometimes asks in time.
 const SHARE_MIN_PERCENT: u32 = 20;
@@ -70,6 +73,8 @@ pub struct Mixed {
     grants: Vec<u32>,
     /// How many locks each had got when a client began to wait.
     waits: Vec<Option<Vec<u32>>>,
+    /// Whether another one that stands in another queue has got a lock since then.
+    is_apart: Vec<bool>,
     untidy_before: Vec<bool>,
     hold_max: u64,
     /// Whether each client could wait at each node, and all nodes voted.
@@ -103,6 +108,7 @@ impl World {
             part: Part::Early(early),
             grants: vec![0; clients],
             waits: vec![None; clients],
+            is_apart: vec![false; clients],
             untidy_before: (0..self.nodes.len()).map(|node| self.is_untidy(node)).collect(),
             hold_max,
             is_quiet: true,
@@ -143,6 +149,7 @@ impl World {
             Part::Over | Part::Last => return self.wake_client(client, self.now),
         };
         mixed.waits[client] = Some(mixed.grants.clone());
+        mixed.is_apart[client] = false;
         let other = mixed.other;
         self.mixed_lock(client, is_plain, other, patience);
     }
@@ -166,9 +173,12 @@ impl World {
             node.state == NodeState::Ready && !matches!(node.waits, Waits::Unable(_))
         };
         let is_quiet = self.clients.iter().all(|it| it.engine.nodes().all(is_well));
+        let apart: Vec<bool> =
+            (0..self.clients.len()).map(|other| self.are_apart(client, other)).collect();
         let Some(mixed) = &mut self.mixed else {
             return;
         };
+        mixed.is_apart.iter_mut().zip(apart).for_each(|(is_apart, now)| *is_apart |= now);
         mixed.is_quiet &= is_quiet;
         let is_quiet = mixed.is_quiet;
         let mut hold = self.choices.magnitude(MICRO, mixed.hold_max);
@@ -198,7 +208,8 @@ impl World {
                     let others = others.filter(|(number, _)| *number != client);
                     others.map(|(_, (now, before))| now - before).max().unwrap_or(0)
                 });
-                if is_quiet && passed > Some(TURNS_MAX) {
+                let most = if mixed.is_apart[client] { TURNS_APART_MAX } else { TURNS_MAX };
+                if is_quiet && passed > Some(most) {
                     let text = format!("client {client} waits while {grants:?} ({other:?})");
                     return self.fail("FAIR", || text);
                 }
@@ -222,6 +233,13 @@ impl World {
             }
         }
         self.queue.push(self.now + hold, Event::Mixed(client));
+    }
+
+    /// Whether each stands in a queue, and both in none.
+    fn are_apart(&self, client: usize, other: usize) -> bool {
+        let stand = [client, other].map(|it| self.queues_of(it).next().is_some());
+        stand == [true; 2]
+            && !self.queues_of(client).any(|queue| self.queues_of(other).any(|it| it == queue))
     }
 
     /// A client has run out of patience.

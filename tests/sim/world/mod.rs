@@ -82,7 +82,7 @@ use vigil::Vigil;
 /// What the nodes' wall clocks show when a run begins: some moment in 2023.
 const EPOCH: u64 = 1_700_000_000 * SECOND;
 /// A run that takes more events does not end.
-const EVENTS_MAX: u64 = 400_000;
+const EVENTS_MAX: u64 = 1_000_000;
 /// After so many events, faults and work end, so that a run takes a bounded time.
 const FAULTY_EVENTS_MAX: u64 = 6_000;
 
