@@ -831,6 +831,35 @@ fn k9_row_of_locks_lets_those_in_the_queue_come_first() {
     }
 }
 
+/// K9: others may wait where this client would not, because its votes do not count for it.
+#[test]
+fn k9_row_of_locks_looks_also_where_its_own_would_not_stand() {
+    for distrusted in ALL {
+        let mut scenario = ready_with(|builder| {
+            let marked = builder.restart_guard(RestartGuard::Off).flush_marker("alive");
+            marked.waiting(muxlock::Waiting::Queue)
+        });
+        wait(&mut scenario, alone(), 100 * SECOND);
+        scenario.drain();
+        scenario.reply(distrusted, Reply::Integer(-600_000));
+        scenario.replies(ALL.into_iter().filter(|node| *node != distrusted), YES);
+        let lease = scenario.acquired().unwrap();
+        scenario.engine.abandon(scenario.now, lease);
+        scenario.drain();
+        scenario.replies(ALL, YES);
+        let mut gates = Vec::new();
+        for _ in 0..6 {
+            let (_, gate) = row(&mut scenario, &alone());
+            gates.push(gate);
+            scenario.reply(gate, Reply::Integer(0));
+            assert_eq!(looks(&mut scenario), None, "no others are there");
+            take_and_give_up(&mut scenario);
+        }
+        assert!(ALL.iter().all(|node| gates.contains(node)), "{distrusted}: {gates:?}");
+        assert_ne!(gates[0], distrusted);
+    }
+}
+
 /// K9: others may wait for any key of a set.
 #[test]
 fn k9_row_of_sets_ends_with_a_look_at_each_key() {
