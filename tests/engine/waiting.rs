@@ -1975,6 +1975,44 @@ fn w13_line_counts_where_it_cannot_queue_but_may_run_the_script() {
     }
 }
 
+/// One that can wait nowhere counts at each node all the same.
+#[test]
+fn w13_line_that_can_wait_nowhere_counts_at_every_node_in_turn() {
+    let mut s = queueing();
+    patient(&mut s);
+    s.drain();
+    let mut acted = refuse(&mut s);
+    for _ in 0..NODES {
+        let [Acted::Wait(node, Waits::Hello)] = acted[..] else { panic!("{acted:?}") };
+        s.reply(node, server_error(ServerErrorKind::UnknownCommand));
+        s.pass(STAGGER);
+        acted = s.drain();
+    }
+    assert!((0..NODES).all(|node| matches!(ability(&s, node), Ability::Unable(_))));
+    for _ in 0..2 * NODES {
+        patient(&mut s);
+    }
+    for _ in 0..200 {
+        if acted.iter().any(|sent| matches!(sent, Acted::Set(..))) {
+            break;
+        }
+        s.pass(STAGGER);
+        acted = s.drain();
+    }
+    let mut counted = Vec::new();
+    for _ in 0..NODES {
+        let lease = granted(&mut s);
+        s.engine.abandon(s.now, lease);
+        counted.extend(s.drain().into_iter().filter_map(|acted| match acted {
+            Acted::HandOn(node, _, Tell::Nobody) => Some(node),
+            _ => None,
+        }));
+        s.replies(0..NODES, Reply::Integer(1));
+    }
+    counted.sort_unstable();
+    assert_eq!(counted, [0, 1, 2]);
+}
+
 /// Releases that are handed on at all nodes, by how many locks stand in their row.
 fn rows(s: &mut Scenario, locks: usize, others: i64) -> Vec<usize> {
     let (mut rows, mut row) = (Vec::new(), 0);

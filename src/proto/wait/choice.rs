@@ -75,7 +75,8 @@ impl Choice<'_> {
         looks: usize,
         may_be: impl Fn(usize) -> bool + Clone,
     ) -> Option<usize> {
-        let likeliest = self.likeliest_gate(now, key)?;
+        // An engine that can wait nowhere counts all the same.
+        let likeliest = self.likeliest_gate(now, key).or_else(|| self.gate_among(key, &may_be))?;
         let ring = (likeliest..self.nodes.len()).chain(0..likeliest).filter(|node| may_be(*node));
         let count = ring.clone().count();
         ring.clone().nth(looks.checked_rem(count)?)
