@@ -164,16 +164,16 @@ impl World {
         if !stands || !self.sees_quorum(other) {
             return;
         }
-        let is_apart = self.gate_of(line) != self.gate_of(other);
+        let (gate, own) = (self.gate_of(other), self.gate_of(line));
         let Some(rows) = &mut self.rows else {
             return;
         };
         rows.row += 1;
-        let (row, place) = (rows.row, rows.place);
-        let (kind, most) = match place {
-            Place::Behind if !is_apart => (Rare::RowBehind, ROW_MAX),
-            Place::Behind | Place::Elsewhere => (Rare::RowElsewhere, ROWS_MAX),
-            Place::Barred => (Rare::RowBarred, BARRED_MAX),
+        let row = rows.row;
+        let (kind, most) = match rows.place {
+            Place::Behind if gate == own => (Rare::RowBehind, ROW_MAX),
+            Place::Barred if gate == rows.gate => (Rare::RowBarred, BARRED_MAX),
+            _ => (Rare::RowElsewhere, ROWS_MAX),
         };
         self.rare.hit_if(row == 1, kind);
         if row > most {
