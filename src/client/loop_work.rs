@@ -155,7 +155,7 @@ impl LoopWork {
     /// to be told to their threads.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize, usize) {
-        (self.driver.engine().operations(), self.cancellable.len(), self.stopped.len())
+        (self.driver.engine().operations().count(), self.cancellable.len(), self.stopped.len())
     }
 
     /// A waiter was cancelled, or the client closed.
@@ -163,7 +163,7 @@ impl LoopWork {
     fn stop_waits(&mut self) {
         let mut ops: Vec<(OpId, LockErrorKind)> = match self.signals.is_closed() {
             true => {
-                let ops = self.driver.engine().acquisitions();
+                let ops = self.driver.engine().operations().acquisitions();
                 ops.map(|op| (op, LockErrorKind::Closed)).collect()
             }
             false => {
@@ -248,7 +248,7 @@ impl LoopWork {
         if self.kept.is_empty() {
             return;
         }
-        let ended = self.driver.engine().done();
+        let ended = self.driver.engine().operations().done();
         let ended: Vec<OpId> = ended.filter(|op| self.kept.contains_key(op)).collect();
         for op in ended {
             match self.driver.take_done(|| Clock.now(), op) {
@@ -448,7 +448,9 @@ impl Work for LoopWork {
         for event in events.by_ref() {
             self.driver.handle_event(event);
             let engine = self.driver.engine();
-            if engine.has_done() && matches!(alone, Some(Id::Op(op)) if engine.is_done(op)) {
+            if engine.operations().has_done()
+                && matches!(alone, Some(Id::Op(op)) if engine.operations().is_done(op))
+            {
                 break;
             }
         }
@@ -488,7 +490,7 @@ impl Work for LoopWork {
     #[inline]
     fn due(&self) -> Option<Moment> {
         let due = self.driver.due();
-        let has_renewed = !self.kept.is_empty() && self.driver.engine().has_done();
+        let has_renewed = !self.kept.is_empty() && self.driver.engine().operations().has_done();
         if self.is_turning || has_renewed {
             return Some(self.now);
         }
@@ -518,7 +520,7 @@ impl Work for LoopWork {
     #[inline]
     fn has_ended(&self) -> bool {
         let is_over = |watching: &Watching| watching.outcome.is_some();
-        self.driver.engine().has_done()
+        self.driver.engine().operations().has_done()
             || !self.stopped.is_empty()
             || !self.watches.is_empty() && self.watches.values().any(is_over)
     }
@@ -526,7 +528,7 @@ impl Work for LoopWork {
     fn ended(&mut self, to: &mut Vec<Id>) {
         self.collect_renewals();
         self.check_losses();
-        to.extend(self.driver.engine().done().map(Id::Op));
+        to.extend(self.driver.engine().operations().done().map(Id::Op));
         to.extend(self.stopped.iter().map(|(op, _)| Id::Op(*op)));
         let over = self.watches.iter().filter(|(_, watching)| watching.outcome.is_some());
         to.extend(over.map(|(key, _)| Id::Watch(*key)));

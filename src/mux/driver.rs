@@ -175,7 +175,7 @@ impl Driver {
     /// was read.
     #[inline]
     pub(crate) fn judge(&mut self, read_clock: impl FnOnce() -> Moment) -> Option<Moment> {
-        if !self.engine.has_unjudged() {
+        if !self.engine.operations().has_unjudged() {
             return None;
         }
         let now = read_clock();
@@ -204,7 +204,7 @@ impl Driver {
         &mut self,
         read_clock: impl FnOnce() -> Moment,
     ) -> Option<(OpId, Done)> {
-        let now = match self.engine.is_release_next()? {
+        let now = match self.engine.operations().is_release_next()? {
             true => self.engine.last_now(),
             false => read_clock(),
         };
@@ -220,7 +220,7 @@ impl Driver {
     ) {
         let mut read = None;
         // Each result was there before the call, or is that of an attempt that ended here.
-        while let Some(is_release) = self.engine.is_release_next() {
+        while let Some(is_release) = self.engine.operations().is_release_next() {
             let now = match is_release {
                 true => self.engine.last_now(),
                 false => *read.get_or_insert_with(&mut read_clock),
@@ -238,10 +238,10 @@ impl Driver {
         read_clock: impl FnOnce() -> Moment,
         id: OpId,
     ) -> Option<Done> {
-        if !self.engine.has_done() {
+        if !self.engine.operations().has_done() {
             return None;
         }
-        let now = match self.engine.is_release(id) {
+        let now = match self.engine.operations().is_release(id) {
             true => self.engine.last_now(),
             false => read_clock(),
         };
@@ -705,7 +705,7 @@ mod tests {
             let resource = Resource::new("name").unwrap();
             driver.acquire(start, resource, ttl, Patience::OneRound, Fencing::Off).unwrap()
         });
-        while driver.engine.done().count() < ops.len() {
+        while driver.engine.operations().done().count() < ops.len() {
             turn(&mut driver, &mut poll, &mut events);
         }
         let mut readings = 0;
@@ -718,7 +718,7 @@ mod tests {
         assert!(done.iter().map(|(op, _)| *op).eq(ops));
         let is_held = |(_, done): &(OpId, Done)| matches!(done, Done::Acquired(Ok(_)));
         assert_eq!(done.iter().map(is_held).collect::<Vec<_>>(), [true, false, true]);
-        assert!(!driver.engine.has_done());
+        assert!(!driver.engine.operations().has_done());
         let _client = server.join().unwrap();
     }
 
@@ -747,7 +747,7 @@ mod tests {
     fn bytes_that_were_left_unread_are_looked_at_before_a_command() {
         let (mut driver, mut poll, server) = connected(&[GREETING, b"+OK\r\n"]);
         let mut events = Events::with_capacity(8);
-        while !driver.engine.has_done() {
+        while !driver.engine.operations().has_done() {
             turn(&mut driver, &mut poll, &mut events);
         }
         let mut server = server.join().unwrap();
@@ -770,7 +770,7 @@ mod tests {
         let (mut driver, mut poll, server) = connected(&[GREETING, b"+OK\r\n"]);
         let mut events = Events::with_capacity(8);
         let mut is_told = false;
-        while !driver.engine.has_done() {
+        while !driver.engine.operations().has_done() {
             poll.poll(&mut events, driver.due().map(|due| due.since(Clock.now()))).unwrap();
             let now = Clock.now();
             driver.after_wait(now);

@@ -360,7 +360,7 @@ impl Multiplexer {
 
     /// The lease of a lock that is kept alive, as of its last renewal; nothing in a forked process.
     pub fn kept(&self, id: OpId) -> Option<&Lease> {
-        self.home.is_here().then(|| self.driver.engine().kept(id)).flatten()
+        self.home.is_here().then(|| self.driver.engine().operations().kept(id)).flatten()
     }
 
     /// How many clients stand before this one in the queue for the lock that an acquisition waits
@@ -431,7 +431,9 @@ impl Multiplexer {
     /// [`handle_timeout`](Multiplexer::handle_timeout) sends the commands.
     pub fn flush(&mut self) {
         if self.home.is_here() {
-            if self.driver.engine().has_actions() && !self.driver.engine().has_unjudged() {
+            if self.driver.engine().has_actions()
+                && !self.driver.engine().operations().has_unjudged()
+            {
                 // The operations may have been started long ago.
                 self.driver.engine_mut().advance(Clock.now_coarse());
             }
@@ -510,7 +512,7 @@ impl Multiplexer {
             return None;
         }
         let now = Clock.now_coarse();
-        let wait = match self.driver.engine().has_done() {
+        let wait = match self.driver.engine().operations().has_done() {
             true => Duration::ZERO,
             false => self.driver.due()?.since(now),
         };

@@ -72,7 +72,7 @@ impl Engine {
     ) -> Result<OpId, LockError> {
         let now = self.clamp(now);
         let ttl = self.config.ttl(ttl)?;
-        if self.operations.len() >= OPERATIONS_MAX {
+        if self.operations.count() >= OPERATIONS_MAX {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
         let key = resource.prefixed(&self.config.key_prefix);

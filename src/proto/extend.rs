@@ -29,7 +29,7 @@ impl Engine {
         let deadline = lease.deadline;
         let shared = (self.waits.has_any() && lease.resource.form() == Form::Shared)
             .then(|| (lease.resource.clone().prefixed(&self.config.key_prefix), lease.token));
-        let lease = self.leases.insert(lease);
+        let lease = self.operations.leases.insert(lease);
         let task = Task::Extend { lease, refused };
         let op = self.operations.start(task, Progress::Waiting);
         match is_refused {
@@ -55,7 +55,7 @@ impl Engine {
         until: Moment,
     ) {
         self.nodes.hold(ttl);
-        let held = &mut self.leases[lease];
+        let held = &mut self.operations.leases[lease];
         held.longest = held.longest.max(ttl);
         let (token, key) = (held.token, held.resource.clone().prefixed(&self.config.key_prefix));
         let kind = match self.config.heal {
@@ -71,7 +71,7 @@ impl Engine {
         self.send_to_all(now, round);
         // However it ends, its nodes get the release too (R29): it may set copies there. And a
         // process with a copy may have moved to a node that was not sent the SET.
-        self.leases[lease].sent.extend(self.rounds[round].sent);
+        self.operations.leases[lease].sent.extend(self.rounds[round].sent);
     }
 
     /// A quorum has extended the lock: raises its deadline if the old one is not reached at `now`
@@ -79,7 +79,7 @@ impl Engine {
     #[inline]
     pub(super) fn extended(&mut self, now: Moment, lease: usize, round: usize) -> bool {
         let won = &self.rounds[round];
-        let held = &mut self.leases[lease];
+        let held = &mut self.operations.leases[lease];
         if !held.is_valid_at(now) {
             return false;
         }
@@ -101,7 +101,9 @@ impl Engine {
     pub(super) fn is_healing_over(&self, round: usize) -> bool {
         let healing = &self.rounds[round];
         let lease = healing.owner.map(|op| &self.operations[op].task).and_then(|task| match task {
-            Task::Extend { lease, .. } | Task::Keep { lease, .. } => Some(&self.leases[*lease]),
+            Task::Extend { lease, .. } | Task::Keep { lease, .. } => {
+                Some(&self.operations.leases[*lease])
+            }
             Task::Acquire { .. } | Task::Release { .. } | Task::Inspect { .. } => None,
         });
         healing.decided || lease.is_none_or(|lease| !lease.is_valid_at(self.last_now))
@@ -121,7 +123,7 @@ impl Engine {
         let (lease, refused) = (*lease, refused.take());
         let (failure, round) = match progress {
             Progress::Won(round) if self.extended(now, lease, round) => {
-                return (self.leases.remove(lease), Ok(()));
+                return (self.operations.leases.remove(lease), Ok(()));
             }
             Progress::Won(round) => (Failure::Expired, Some(round)),
             Progress::Failed(failure, round) => (failure, round),
@@ -137,6 +139,6 @@ impl Engine {
             });
             LockError::new(failure.into(), u32::from(round.is_some()), nodes)
         });
-        (self.leases.remove(lease), Err(error))
+        (self.operations.leases.remove(lease), Err(error))
     }
 }

@@ -23,7 +23,7 @@ impl Engine {
     /// [`LockErrorKind::Overloaded`]: nothing was sent.
     pub fn inspect(&mut self, now: Moment, resource: Resource) -> Result<OpId, LockError> {
         let now = self.clamp(now);
-        if self.operations.len() >= OPERATIONS_MAX {
+        if self.operations.count() >= OPERATIONS_MAX {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
         let task = Task::Inspect { found: vec![None; self.nodes.len()] };

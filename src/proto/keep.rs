@@ -27,7 +27,7 @@ impl Engine {
             None if lease.is_valid_at(now) => None,
             None => Some(LossCause::Late),
         };
-        let lease = self.leases.insert(lease);
+        let lease = self.operations.leases.insert(lease);
         let op = self.operations.start(Task::Keep { lease, keep }, Progress::Waiting);
         match cause {
             Some(cause) => self.operations.conclude(op, Progress::Lost(cause, None)),
@@ -40,24 +40,13 @@ impl Engine {
         self.operations.id_of(op)
     }
 
-    /// The lease of a lock that is kept here, as of its last renewal.
-    pub fn kept(&self, id: OpId) -> Option<&Lease> {
-        match self.operations[self.operations.lookup(id)?].task {
-            Task::Keep { lease, .. } => Some(&self.leases[lease]),
-            Task::Acquire { .. }
-            | Task::Extend { .. }
-            | Task::Release { .. }
-            | Task::Inspect { .. } => None,
-        }
-    }
-
     /// A renewal is due, or a loss is to be reported.
     pub(super) fn handle_kept_due(&mut self, now: Moment, op: usize) {
         let Task::Keep { lease, keep } = &self.operations[op].task else {
             unreachable!("called for kept locks only");
         };
         let (lease, tell_at, terms) = (*lease, keep.tell_at, &keep.terms);
-        let held = &self.leases[lease];
+        let held = &self.operations.leases[lease];
         let cause = match self.operations[op].progress {
             // Whatever the notice is: the masters had their time.
             Progress::Voting(_) if now >= tell_at => Some(LossCause::Unavailable),
@@ -85,7 +74,7 @@ impl Engine {
         let cause = match progress {
             // A renewal raises the deadline only before the old one (R22).
             Progress::Won(round) if self.extended(now, lease, round) => {
-                let deadline = self.leases[lease].deadline;
+                let deadline = self.operations.leases[lease].deadline;
                 let random = self.entropy.next_u64();
                 let (_, keep) = self.keep_of(op);
                 (keep.renewals, keep.error) = (keep.renewals.saturating_add(1), None);
@@ -138,7 +127,7 @@ impl Engine {
             ));
         }
         self.stats.lost += 1;
-        let mut lease = self.leases.remove(lease);
+        let mut lease = self.operations.leases.remove(lease);
         if cause == LossCause::Gone {
             // The lock is over, whatever the clock says.
             lease.deadline = lease.deadline.min(now);

@@ -55,8 +55,6 @@ mod wait;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slab::Slab;
-
 pub use crate::quorum::NodeSet;
 pub use crate::token::Entropy;
 pub use crate::validity::Ttl;
@@ -73,6 +71,7 @@ pub(crate) use node::foreign;
 pub use node::{ErrorCounts, NodeState, NodeStatus};
 pub use notices::Notice;
 pub use op_id::OpId;
+pub use operation::Operations;
 pub use patience::Patience;
 pub use status::{Obstacle, Waits};
 pub(crate) use terms::Terms;
@@ -89,7 +88,7 @@ use failure::Failure;
 use fleet::Fleet;
 use kind::Kind;
 use node::{Node, Route, State};
-use operation::{Operations, Progress, Task};
+use operation::{Progress, Task};
 use outgoing::Outgoing;
 use request::Request;
 use voting::{Decision, Voting};
@@ -294,11 +293,6 @@ pub struct Engine {
     nodes: Fleet,
     rounds: Voting,
     operations: Operations,
-    /// The leases of extensions in flight.
-    leases: Slab<Lease>,
-    /// Releases that are still to be judged, and until when their locks are valid. Each is an
-    /// operation in flight, or was one when the last of them began.
-    unjudged: Vec<(OpId, Moment)>,
     share: usize,
     replies_share: usize,
     waits: WaitQueues,
@@ -325,8 +319,6 @@ impl Engine {
             nodes,
             rounds,
             operations: Operations::new(),
-            leases: Slab::new(),
-            unjudged: Vec::new(),
             share: (WORK_PER_TURN_MAX / count).max(SHARE_MIN),
             replies_share: (REPLIES_PER_TURN_MAX / count).max(SHARE_MIN),
             waits,
@@ -637,14 +629,14 @@ impl Engine {
                     Cancelled::Extension(self.finish_extend(now, op).0)
                 }
                 Progress::Waiting | Progress::Voting(_) | Progress::Lost(..) => {
-                    Cancelled::Extension(self.leases.remove(lease))
+                    Cancelled::Extension(self.operations.leases.remove(lease))
                 }
             },
             Task::Keep { lease, .. } => {
                 if let Progress::Won(round) = progress {
                     self.extended(now, lease, round);
                 }
-                let mut lease = self.leases.remove(lease);
+                let mut lease = self.operations.leases.remove(lease);
                 if let Progress::Failed(Failure::Expired, _) = progress {
                     // A quorum has said that it is over, whatever the clock says.
                     lease.deadline = lease.deadline.min(now);
@@ -659,11 +651,6 @@ impl Engine {
             self.rounds.disown(round);
         }
         cancelled
-    }
-
-    /// Whether there are results that were not taken yet.
-    pub fn has_done(&self) -> bool {
-        self.operations.has_ended()
     }
 
     /// When to call [`handle_timeout`](Engine::handle_timeout) if nothing else happens; a past
@@ -694,37 +681,6 @@ impl Engine {
     /// The latest time that the engine was given.
     pub fn last_now(&self) -> Moment {
         self.last_now
-    }
-
-    /// The operations whose results were not taken yet.
-    pub fn done(&self) -> impl Iterator<Item = OpId> + '_ {
-        self.operations.ended().map(|op| self.operations.id_of(op))
-    }
-
-    /// The acquisitions whose results were not taken yet.
-    pub fn acquisitions(&self) -> impl Iterator<Item = OpId> + '_ {
-        self.operations.acquisitions()
-    }
-
-    /// Whether the operation has ended and its result was not taken yet.
-    pub fn is_done(&self, id: OpId) -> bool {
-        let is_concluded = |op: usize| {
-            !matches!(self.operations[op].progress, Progress::Waiting | Progress::Voting(_))
-        };
-        self.operations.lookup(id).is_some_and(is_concluded)
-    }
-
-    /// Whether the operation is a release. Its result does not depend on the time.
-    pub fn is_release(&self, id: OpId) -> bool {
-        let is_release = |op: usize| matches!(self.operations[op].task, Task::Release { .. });
-        self.operations.lookup(id).is_some_and(is_release)
-    }
-
-    /// Same as [`is_release`](Engine::is_release), for the operation that
-    /// [`poll_done`](Engine::poll_done) returns next; `None` if there is none.
-    pub fn is_release_next(&self) -> Option<bool> {
-        let op = self.operations.first_ended()?;
-        Some(matches!(self.operations[op].task, Task::Release { .. }))
     }
 
     /// Whether the node is ready and its socket accepts more.
@@ -758,7 +714,7 @@ impl Engine {
             raised: votes.raised,
             set_aside: votes.set_aside,
             server_errors: self.stats.server_errors + waits.server_errors,
-            waiting: self.acquisitions().count() as u64,
+            waiting: self.operations.acquisitions().count() as u64,
             held: came - self.stats.released - self.let_go,
             ..self.stats
         }
@@ -781,9 +737,9 @@ impl Engine {
         self.nodes.len() - self.nodes.iter().filter(hopeless).count()
     }
 
-    /// How many operations are in flight.
-    pub fn operations(&self) -> usize {
-        self.operations.len()
+    /// What is known of the operations in flight.
+    pub fn operations(&self) -> &Operations {
+        &self.operations
     }
 
     /// How many commands have not been answered, including releases that wait for nodes that cannot
@@ -990,7 +946,7 @@ impl std::fmt::Debug for Engine {
         f.debug_struct("Engine")
             .field("nodes", &self.nodes.len())
             .field("ready", &self.ready())
-            .field("operations", &self.operations.len())
+            .field("operations", &self.operations.count())
             .field("rounds", &self.rounds.len())
             .field("queued", &queued)
             .field("places", &places)

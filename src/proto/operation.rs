@@ -1,4 +1,5 @@
-//! The operations in flight: their ids, their timers, and the results that were not taken yet.
+//! The operations in flight: their ids, their timers, their leases, and the results that were not
+//! taken yet.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -7,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use slab::Slab;
 
 use super::failure::Failure;
+use super::lease::Lease;
 use super::limits::ROUNDS_USUAL;
 use super::op_id::OpId;
 use super::patience::Patience;
@@ -18,12 +20,12 @@ use crate::inspection::Said;
 use crate::keep_alive::LossCause;
 use crate::moment::Moment;
 use crate::resource::Resource;
-use crate::validity::Ttl;
+use crate::validity::{self, Ttl};
 
 /// How many engines this process has made.
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
-pub(super) struct Operation {
+pub struct Operation {
     generation: u32,
     pub(super) task: Task,
     pub(super) progress: Progress,
@@ -89,13 +91,88 @@ impl Progress {
     }
 }
 
-pub(super) struct Operations {
+/// The operations in flight: those whose results were not taken yet. See
+/// [`Engine::operations`](super::Engine::operations).
+pub struct Operations {
     open: Slab<Operation>,
     generation: u32,
     instance: u64,
     timers: Timers,
     /// The operations whose results were not taken yet.
     ended: VecDeque<usize>,
+    /// The leases of extensions and of kept locks.
+    pub(super) leases: Slab<Lease>,
+    /// Releases that are still to be judged, and until when their locks are valid. Each is an
+    /// operation in flight, or was one when the last of them began.
+    unjudged: Vec<(OpId, Moment)>,
+}
+
+/// What a caller may know.
+impl Operations {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Those whose results can be taken.
+    pub fn done(&self) -> impl Iterator<Item = OpId> + '_ {
+        self.ended.iter().map(|op| self.id_of(*op))
+    }
+
+    /// The acquisitions.
+    pub fn acquisitions(&self) -> impl Iterator<Item = OpId> + '_ {
+        let is_acquisition =
+            |(_, op): &(usize, &Operation)| matches!(op.task, Task::Acquire { .. });
+        self.open.iter().filter(is_acquisition).map(|(op, _)| self.id_of(op))
+    }
+
+    /// Whether there are results to take.
+    #[inline]
+    pub fn has_done(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// Whether the operation has ended and its result was not taken yet.
+    pub fn is_done(&self, id: OpId) -> bool {
+        let is_concluded =
+            |op: usize| !matches!(self.open[op].progress, Progress::Waiting | Progress::Voting(_));
+        self.lookup(id).is_some_and(is_concluded)
+    }
+
+    /// Whether the operation is a release. Its result does not depend on the time.
+    pub fn is_release(&self, id: OpId) -> bool {
+        self.lookup(id).is_some_and(|op| self.open[op].is_release())
+    }
+
+    /// Same as [`is_release`](Operations::is_release), for the operation that
+    /// [`poll_done`](super::Engine::poll_done) returns next; `None` if there is none.
+    pub fn is_release_next(&self) -> Option<bool> {
+        self.ended.front().map(|op| self.open[*op].is_release())
+    }
+
+    /// Whether there are releases that were begun with
+    /// [`release_unjudged`](super::Engine::release_unjudged) and are still to be judged.
+    #[inline]
+    pub fn has_unjudged(&self) -> bool {
+        !self.unjudged.is_empty()
+    }
+
+    /// The lease of a lock that is kept, as of its last renewal.
+    pub fn kept(&self, id: OpId) -> Option<&Lease> {
+        match self.open[self.lookup(id)?].task {
+            Task::Keep { lease, .. } => Some(&self.leases[lease]),
+            Task::Acquire { .. }
+            | Task::Extend { .. }
+            | Task::Release { .. }
+            | Task::Inspect { .. } => None,
+        }
+    }
+}
+
+impl Operation {
+    fn is_release(&self) -> bool {
+        matches!(self.task, Task::Release { .. })
+    }
 }
 
 impl Index<usize> for Operations {
@@ -122,6 +199,8 @@ impl Operations {
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             timers: Timers::default(),
             ended: VecDeque::with_capacity(ROUNDS_USUAL),
+            leases: Slab::new(),
+            unjudged: Vec::new(),
         }
     }
 
@@ -129,11 +208,6 @@ impl Operations {
     #[inline]
     pub(super) fn instance(&self) -> u64 {
         self.instance
-    }
-
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.open.len()
     }
 
     #[inline(always)]
@@ -243,19 +317,26 @@ impl Operations {
         }
         Some(op)
     }
+}
 
+/// Releases that were begun without a reading of the clock.
+impl Operations {
+    /// The lock of this release is valid until then.
     #[inline]
-    pub(super) fn has_ended(&self) -> bool {
-        !self.ended.is_empty()
+    pub(super) fn leave_unjudged(&mut self, id: OpId, deadline: Moment) {
+        self.unjudged.push((id, deadline));
     }
 
+    /// Judges them.
     #[inline]
-    pub(super) fn first_ended(&self) -> Option<usize> {
-        self.ended.front().copied()
-    }
-
-    pub(super) fn ended(&self) -> impl Iterator<Item = usize> + '_ {
-        self.ended.iter().copied()
+    pub(super) fn judge_releases(&mut self, now: Moment) {
+        while let Some((id, deadline)) = self.unjudged.pop() {
+            if let Some(op) = self.lookup(id) {
+                if let Task::Release { was_valid } = &mut self.open[op].task {
+                    *was_valid = validity::is_valid(deadline, now);
+                }
+            }
+        }
     }
 }
 
@@ -267,13 +348,6 @@ impl Operations {
             Task::Acquire { last, .. } => last.as_deref(),
             _ => None,
         }
-    }
-
-    /// The acquisitions whose results were not taken yet.
-    pub(super) fn acquisitions(&self) -> impl Iterator<Item = OpId> + '_ {
-        let is_acquisition =
-            |(_, op): &(usize, &Operation)| matches!(op.task, Task::Acquire { .. });
-        self.open.iter().filter(is_acquisition).map(|(op, _)| self.id_of(op))
     }
 
     /// An acquisition that is in flight and has patience, and how much.

@@ -13,7 +13,6 @@ use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::token::LockToken;
-use crate::validity;
 
 /// What an attempt may have left on the nodes.
 pub(super) struct Held {
@@ -52,25 +51,14 @@ impl Engine {
     pub fn release_unjudged(&mut self, now: Moment, lease: Lease) -> OpId {
         let deadline = lease.deadline;
         let id = self.begin_release(now, lease, false);
-        self.unjudged.push((id, deadline));
+        self.operations.leave_unjudged(id, deadline);
         id
     }
 
     /// Judges the releases that were begun without a reading of the clock.
     pub fn judge_releases(&mut self, now: Moment) {
         let now = self.clamp(now);
-        for (id, deadline) in self.unjudged.drain(..) {
-            if let Some(op) = self.operations.lookup(id) {
-                if let Task::Release { was_valid } = &mut self.operations[op].task {
-                    *was_valid = validity::is_valid(deadline, now);
-                }
-            }
-        }
-    }
-
-    /// Whether there are such releases.
-    pub fn has_unjudged(&self) -> bool {
-        !self.unjudged.is_empty()
+        self.operations.judge_releases(now);
     }
 
     #[inline]

@@ -56,7 +56,7 @@ fn delay_that_ends_with_patience_is_not_waited_for() {
         let mut scenario = Scenario::ready(3);
         let op = wait(&mut scenario, patience);
         refused_round(&mut scenario, 1);
-        assert_eq!(scenario.engine.is_done(op), is_over, "{patience:?}");
+        assert_eq!(scenario.engine.operations().is_done(op), is_over, "{patience:?}");
         if is_over {
             let error = scenario.acquired().unwrap_err();
             assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Contended, 1));
@@ -75,7 +75,7 @@ fn all_whose_patience_ends_at_the_same_moment_end_without_a_round_more() {
     scenario.pass(NODE_TIMEOUT / 2);
     assert_eq!(scenario.drain(), [release(1)]);
     for op in ops {
-        assert!(scenario.engine.is_done(op));
+        assert!(scenario.engine.operations().is_done(op));
     }
     assert_eq!(scenario.engine.stats().rounds, 1);
     assert_eq!(scenario.engine.stats().timed_out, 3);
@@ -88,7 +88,7 @@ fn release_at_the_moment_at_which_patience_ends_starts_nothing() {
         let holder = wait(&mut scenario, SECOND);
         assert_eq!(scenario.drain(), [set(1)]);
         scenario.replies(ALL, Reply::Ok);
-        assert!(scenario.engine.is_done(holder));
+        assert!(scenario.engine.operations().is_done(holder));
         let lease = scenario.acquired().unwrap();
         wait(&mut scenario, SECOND);
         assert_eq!(scenario.drain(), []);
@@ -123,7 +123,7 @@ fn release_while_the_first_in_line_asks_does_not_make_it_ask_twice() {
     assert_eq!(scenario.drain(), [set(2)]);
     scenario.engine.abandon(scenario.now, lease);
     assert_eq!(scenario.drain(), [release(1)]);
-    assert!(!scenario.engine.is_done(first));
+    assert!(!scenario.engine.operations().is_done(first));
     assert_eq!(scenario.engine.stats().rounds, 2);
 }
 
@@ -150,7 +150,7 @@ fn one_who_leaves_the_line_is_passed_over() {
     let holder = wait(&mut scenario, SECOND);
     scenario.drain();
     scenario.replies(ALL, Reply::Ok);
-    assert!(scenario.engine.is_done(holder));
+    assert!(scenario.engine.operations().is_done(holder));
     let lease = scenario.acquired().unwrap();
     let ops = [(); 9].map(|()| wait(&mut scenario, 60 * SECOND));
     let leave = [1, 3, 4, 5, 7];
@@ -169,7 +169,7 @@ fn one_who_leaves_the_line_is_passed_over() {
         assert_eq!(scenario.drain(), [release(token - 1), set(token)], "{at}");
         scenario.replies(ALL, Reply::Integer(1));
         scenario.replies(ALL, Reply::Ok);
-        assert!(scenario.engine.is_done(ops[at]), "{at}");
+        assert!(scenario.engine.operations().is_done(ops[at]), "{at}");
         lease = Some(scenario.acquired().unwrap());
     }
 }
@@ -231,7 +231,7 @@ fn each_round_is_an_attempt() {
     }
     assert_eq!(scenario.drain(), [set(4)]);
     scenario.pass(SECOND);
-    assert!(scenario.engine.is_done(op));
+    assert!(scenario.engine.operations().is_done(op));
     assert_eq!(scenario.acquired().unwrap_err().attempts(), 4);
 }
 

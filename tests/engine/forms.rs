@@ -126,7 +126,7 @@ fn outcome(error: &LockError, node: usize) -> NodeOutcome {
 fn at_rest(scenario: &mut Scenario) {
     assert_eq!(scenario.drain(), []);
     assert_eq!(scenario.engine.unanswered(), 0);
-    assert_eq!(scenario.engine.operations(), 0);
+    assert_eq!(scenario.engine.operations().count(), 0);
     assert!(scenario.engine.nodes().all(|node| node.debts == 0));
     assert_eq!(scenario.next_timeout(), None);
 }
@@ -1741,7 +1741,7 @@ fn attempt_that_is_released_by_its_value_fails() {
     scenario.drain();
     scenario.replies([0, 0, 1, 1], YES);
     assert_eq!(scenario.released().expect("two of three answered").confirmed, 2);
-    assert_eq!(scenario.engine.operations(), 0);
+    assert_eq!(scenario.engine.operations().count(), 0);
 }
 
 /// K13, K14: the release finds what is to be released. An undo in front of it would give it back to
@@ -1948,7 +1948,7 @@ fn each_form_is_kept_alive() {
             scenario.replies(ALL, replies.clone());
             match (replies, scenario.done()) {
                 (YES, Some(Done::Renewed(until))) => {
-                    assert_eq!(until, scenario.engine.kept(op).unwrap().valid_until());
+                    assert_eq!(until, scenario.engine.operations().kept(op).unwrap().valid_until());
                 }
                 (NO, Some(Done::Lost(_, loss))) => assert_eq!(loss.cause, LossCause::Gone),
                 (_, other) => panic!("{other:?}"),

@@ -37,14 +37,14 @@ fn kept_on(mut scenario: Scenario, how: &KeepAlive) -> Kept {
 
 impl Kept {
     fn lease(&self) -> &Lease {
-        self.scenario.engine.kept(self.id).expect("it is kept")
+        self.scenario.engine.operations().kept(self.id).expect("it is kept")
     }
 
     /// Passes time until commands are sent or an operation ends, and returns the commands.
     fn wait(&mut self) -> Vec<Acted> {
         for _ in 0..10_000 {
             let acted = self.scenario.drain();
-            if !acted.is_empty() || self.scenario.engine.has_done() {
+            if !acted.is_empty() || self.scenario.engine.operations().has_done() {
                 return acted;
             }
             let due = self.scenario.next_timeout().expect("something is due");
@@ -74,8 +74,8 @@ impl Kept {
             Some(Done::Lost(lease, loss)) => (lease, *loss),
             other => panic!("it is lost: {other:?}"),
         };
-        assert!(self.scenario.engine.kept(self.id).is_none());
-        assert_eq!(self.scenario.engine.operations(), 0);
+        assert!(self.scenario.engine.operations().kept(self.id).is_none());
+        assert_eq!(self.scenario.engine.operations().count(), 0);
         self.scenario.nothing_done();
         lost
     }
@@ -99,7 +99,7 @@ fn lock_is_renewed_until_it_is_stopped() {
         panic!("a lease is returned");
     };
     assert_eq!(lease.valid_until(), until);
-    assert!(kept.scenario.engine.kept(kept.id).is_none());
+    assert!(kept.scenario.engine.operations().kept(kept.id).is_none());
     kept.scenario.pass(TTL);
     assert_eq!(kept.scenario.drain(), []);
     kept.scenario.engine.abandon(kept.scenario.now, lease);
@@ -111,7 +111,7 @@ fn renewal_without_a_quorum_is_repeated_until_no_round_fits() {
     let mut kept = kept(&how());
     let until = kept.lease().valid_until();
     let mut tries = 0;
-    while !kept.scenario.engine.has_done() {
+    while !kept.scenario.engine.operations().has_done() {
         let acted = kept.wait();
         if acted.contains(&Acted::Extend(vec![0, 1, 2], 1)) {
             tries += 1;
@@ -168,7 +168,7 @@ fn renewal_that_is_taken_after_the_old_validity_does_not_count() {
         kept.wait();
         let until = kept.lease().valid_until();
         kept.scenario.replies([0, 1, 2], Reply::Integer(1));
-        assert!(kept.scenario.engine.has_done());
+        assert!(kept.scenario.engine.operations().has_done());
         kept.scenario.now = until;
         let lease = match is_cancelled {
             true => match kept.scenario.engine.cancel(until, kept.id) {
@@ -214,7 +214,7 @@ fn stopped_during_a_renewal_it_has_the_old_validity() {
     assert_eq!(kept.scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
     kept.scenario.replies([0, 1, 2], Reply::Integer(1));
     kept.scenario.nothing_done();
-    assert_eq!(kept.scenario.engine.operations(), 0);
+    assert_eq!(kept.scenario.engine.operations().count(), 0);
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn stopped_after_a_quorum_lost_it_it_is_over() {
     kept.wait();
     kept.scenario.reply(0, Reply::Integer(1));
     kept.scenario.replies([1, 2], Reply::Integer(0));
-    assert!(kept.scenario.engine.has_done());
+    assert!(kept.scenario.engine.operations().has_done());
     let cancelled = kept.scenario.engine.cancel(kept.scenario.now, kept.id);
     let Cancelled::Extension(lease) = cancelled else { panic!("{cancelled:?}") };
     assert!(!lease.is_valid_at(kept.scenario.now), "{:?}", lease.remaining(kept.scenario.now));

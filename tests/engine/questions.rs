@@ -23,31 +23,37 @@ const QUEUED_COMMANDS_MAX: usize = 8_192;
 fn results_are_taken_one_by_one_in_any_order() {
     let mut scenario = Scenario::ready(3);
     let lease = scenario.locked();
-    assert!(!scenario.engine.has_done());
-    assert_eq!(scenario.engine.is_release_next(), None);
+    assert!(!scenario.engine.operations().has_done());
+    assert_eq!(scenario.engine.operations().is_release_next(), None);
     let release = scenario.engine.release(scenario.now, lease);
     let sets = [(); 3].map(|()| scenario.try_lock());
-    assert!(scenario.engine.is_release(release) && !scenario.engine.is_release(sets[0]));
+    assert!(
+        scenario.engine.operations().is_release(release)
+            && !scenario.engine.operations().is_release(sets[0])
+    );
     assert!(scenario.engine.take_done(scenario.now, release).is_none(), "it runs");
     scenario.drain();
     scenario.replies(ALL, Reply::Integer(1));
-    assert!(scenario.engine.has_done());
-    assert_eq!(scenario.engine.is_release_next(), Some(true));
+    assert!(scenario.engine.operations().has_done());
+    assert_eq!(scenario.engine.operations().is_release_next(), Some(true));
     for _ in sets {
         scenario.replies(ALL, Reply::Ok);
     }
     let (engine, now) = (&mut scenario.engine, scenario.now);
-    assert_eq!(engine.done().collect::<Vec<_>>(), [release, sets[0], sets[1], sets[2]]);
+    assert_eq!(
+        engine.operations().done().collect::<Vec<_>>(),
+        [release, sets[0], sets[1], sets[2]]
+    );
     // From the middle, from the front, and twice.
     assert!(matches!(engine.take_done(now, sets[1]), Some(Done::Acquired(Ok(_)))));
     assert!(engine.take_done(now, sets[1]).is_none());
-    assert_eq!(engine.done().collect::<Vec<_>>(), [release, sets[0], sets[2]]);
+    assert_eq!(engine.operations().done().collect::<Vec<_>>(), [release, sets[0], sets[2]]);
     assert!(matches!(engine.take_done(now, release), Some(Done::Released(Ok(_)))));
-    assert_eq!(engine.is_release_next(), Some(false));
-    assert!(!engine.is_release(release), "it is over");
+    assert_eq!(engine.operations().is_release_next(), Some(false));
+    assert!(!engine.operations().is_release(release), "it is over");
     assert!(matches!(engine.take_done(now, sets[0]), Some(Done::Acquired(Ok(_)))));
     assert!(matches!(engine.take_done(now, sets[2]), Some(Done::Acquired(Ok(_)))));
-    assert!(!engine.has_done());
+    assert!(!engine.operations().has_done());
 }
 
 #[test]
@@ -484,10 +490,10 @@ fn so_many_replies_are_taken_and_no_more() {
     let ops = [(); 3].map(|()| scenario.try_lock());
     scenario.drain();
     assert_eq!(scenario.engine.handle_grants(0, 2, || Some(Grant::Ok)), 0);
-    assert_eq!(ops.map(|op| scenario.engine.is_done(op)), [true, true, false]);
+    assert_eq!(ops.map(|op| scenario.engine.operations().is_done(op)), [true, true, false]);
     let mut grants = [Grant::Ok].into_iter();
     assert_eq!(scenario.engine.handle_grants(0, 4, || grants.next()), 3);
-    assert!(scenario.engine.is_done(ops[2]));
+    assert!(scenario.engine.operations().is_done(ops[2]));
 }
 
 /// R9: the pause before the next round depends on how long rounds take, and on nothing else.
@@ -573,7 +579,7 @@ fn operation_that_has_ended_wakes_nobody() {
     let op = scenario.acquire(TTL, Patience::Until(until));
     scenario.drain();
     scenario.replies(ALL, Reply::Ok);
-    assert!(scenario.engine.is_done(op));
+    assert!(scenario.engine.operations().is_done(op));
     assert!(scenario.next_timeout().is_none_or(|next| next > until));
 }
 
@@ -587,7 +593,9 @@ fn so_many_operations_end_in_one_turn_and_no_more() {
         scenario.engine.acquire(scenario.now, resource, TTL, Patience::Until(until)).unwrap()
     });
     let ops: Vec<OpId> = ops.collect();
-    let ended = |scenario: &Scenario| ops.iter().filter(|op| scenario.engine.is_done(**op)).count();
+    let ended = |scenario: &Scenario| {
+        ops.iter().filter(|op| scenario.engine.operations().is_done(**op)).count()
+    };
     scenario.drain();
     for turn in [WORK_PER_TURN_MAX, 2 * WORK_PER_TURN_MAX, 2 * WORK_PER_TURN_MAX + 1] {
         assert!(scenario.engine.is_due(until));

@@ -103,7 +103,10 @@ fn kept_lock_of_another_engine_brings_its_doubts() {
     taker.nothing_done();
     taker.reply(1, Reply::Integer(1));
     assert!(matches!(taker.done(), Some(Done::Renewed(_))));
-    assert_eq!(taker.engine.kept(id).unwrap().granted_by().collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(
+        taker.engine.operations().kept(id).unwrap().granted_by().collect::<Vec<_>>(),
+        [0, 1]
+    );
 }
 
 /// A loss has the error of the last failed renewal, "if no renewal has succeeded since".
@@ -114,7 +117,7 @@ fn error_of_a_renewal_is_forgotten_when_another_succeeds() {
     scenario.engine.keep(scenario.now, lease, &KeepAlive::default().notice(SECOND).renewals_max(1));
     let wait = |scenario: &mut Scenario| loop {
         let acted = scenario.drain();
-        if !acted.is_empty() || scenario.engine.has_done() {
+        if !acted.is_empty() || scenario.engine.operations().has_done() {
             return acted;
         }
         let due = scenario.next_timeout().expect("a renewal is due");

@@ -582,7 +582,10 @@ fn w6_words_about_a_place_that_it_does_not_wait_at_are_not_heeded() {
         let leaves = matches!(word, "aresource" | "nresource")
             .then_some(Acted::Wait(other, Waits::StepOut(Step::Out)));
         assert_eq!(s.drain(), leaves.into_iter().collect::<Vec<_>>(), "{word}");
-        assert_eq!(s.engine.acquisitions().map(|id| s.engine.place(id)).last(), Some(Some(5)));
+        assert_eq!(
+            s.engine.operations().acquisitions().map(|id| s.engine.place(id)).last(),
+            Some(Some(5))
+        );
     }
     let mut s = queueing();
     let (gate, _lease) = held_through_queue(&mut s);
@@ -854,7 +857,7 @@ fn w6_nothing_is_passed_on_at_a_node_that_stands_still() {
         stands_still(&mut s, gate, still);
         s.tell(gate, "gother");
         assert_eq!(s.drain(), [], "{still:?}");
-        for id in s.engine.acquisitions().collect::<Vec<_>>() {
+        for id in s.engine.operations().acquisitions().collect::<Vec<_>>() {
             let _ = s.engine.cancel(s.now, id);
         }
         let is_told = |acted: &Acted| *acted == Acted::Wait(gate, Waits::StepOut(Step::Out));
@@ -1490,7 +1493,7 @@ fn w11_lock_that_is_got_before_it_stands_at_its_gate_drops_nobody() {
 fn w3_gate_that_was_slow_is_remembered() {
     let mut s = queueing();
     let (slow, next) = moved(&mut s);
-    let id = s.engine.acquisitions().next().expect("it waits");
+    let id = s.engine.operations().acquisitions().next().expect("it waits");
     let _ = s.engine.cancel(s.now, id);
     let left =
         [slow.min(next), slow.max(next)].map(|it| Acted::Wait(it, Waits::StepOut(Step::Out)));
@@ -1718,7 +1721,7 @@ fn w12_places_that_are_left_are_forgotten() {
     let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
     s.engine.handle_disconnected(s.now, gate, error);
     assert_eq!(kept(&s), 1);
-    for id in s.engine.acquisitions().collect::<Vec<_>>() {
+    for id in s.engine.operations().acquisitions().collect::<Vec<_>>() {
         let _ = s.engine.cancel(s.now, id);
     }
     s.drain();

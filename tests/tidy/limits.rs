@@ -23,14 +23,14 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "methods of Engine",
         count: |it| it.methods_of(ENGINE, |methods| methods.all),
-        limit: 154,
+        limit: 146,
         goal: 95,
         advice: "give the method to the part that owns the state, and let it return a value",
     },
     Limit {
         of: "public methods of Engine",
         count: |it| it.methods_of(ENGINE, |methods| methods.public),
-        limit: 74,
+        limit: 66,
         goal: 40,
         advice: "take one event as a value in place of an input for each, and return one view",
     },
@@ -51,7 +51,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "fields of Engine",
         count: |it| it.most_fields(is_engine),
-        limit: 15,
+        limit: 14,
         goal: 14,
         advice: "put the field into the part that uses it",
     },

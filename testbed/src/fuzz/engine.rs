@@ -660,7 +660,7 @@ impl World {
 
     fn check_renewed(&mut self, id: OpId, until: Moment) {
         let old = self.started.insert(id, Some(until)).flatten();
-        let lease = self.engine.kept(id).expect("it is kept");
+        let lease = self.engine.operations().kept(id).expect("it is kept");
         assert_eq!(lease.valid_until(), until);
         let token = *lease.token();
         let granted: BTreeSet<usize> = lease.granted_by().collect();
@@ -711,7 +711,7 @@ impl World {
             }
         }
         assert!(self.started.is_empty(), "every operation ends");
-        assert_eq!(self.engine.operations(), 0);
+        assert_eq!(self.engine.operations().count(), 0);
         assert_eq!(self.engine.unanswered(), 0);
         assert_eq!(self.engine.poll_timeout(), None, "nothing is due when nothing is under way");
         assert!(self.engine.nodes().all(|node| node.debts == 0));

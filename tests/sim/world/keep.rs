@@ -116,7 +116,9 @@ impl World {
     /// The engine has renewed a lock.
     pub fn renewed(&mut self, client: usize, id: OpId, until: u64) {
         let it = &self.clients[client];
-        let (Some(lease), Some(operation)) = (it.engine.kept(id), it.operations.get(&id)) else {
+        let (Some(lease), Some(operation)) =
+            (it.engine.operations().kept(id), it.operations.get(&id))
+        else {
             return self.fail("TERMINATION", || format!("{id:?} is renewed and not kept"));
         };
         let (known, operation) = (Known::of(lease), operation.clone());
@@ -145,7 +147,7 @@ impl World {
         let now = it.engine.last_now().as_nanos();
         let is_late = |(id, operation): &(&OpId, &Operation)| {
             let is_due = matches!(operation.kind, Kind::Keep { tell_at, .. } if tell_at <= now);
-            is_due && !it.engine.is_done(**id)
+            is_due && !it.engine.operations().is_done(**id)
         };
         if it.operations.iter().any(|kept| is_late(&kept)) {
             self.fail("NOTICE", || format!("client {client} is not told of a loss in time"));

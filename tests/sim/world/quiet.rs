@@ -152,7 +152,7 @@ impl World {
         for client in 0..self.clients.len() {
             let engine = &self.clients[client].engine;
             let debts: usize = engine.nodes().map(|node| node.debts).sum();
-            let (operations, unanswered) = (engine.operations(), engine.unanswered());
+            let (operations, unanswered) = (engine.operations().count(), engine.unanswered());
             let timeout = engine.poll_timeout();
             if operations + unanswered + debts > 0 || timeout.is_some() {
                 self.fail("QUIESCENCE", || {

@@ -312,7 +312,7 @@ impl World {
 
     /// What has ended is about to be taken.
     pub fn may_cancel_ended(&mut self, client: usize) {
-        let ended = self.clients[client].engine.done().next();
+        let ended = self.clients[client].engine.operations().done().next();
         if let (Some(id), true) = (ended, self.is_faulty) {
             if self.choices.chance(CANCELS / 4) {
                 self.cancel(client, id);
@@ -324,7 +324,7 @@ impl World {
         self.note_drawn(client, Vec::new());
         let now = self.client_now(client);
         let it = &mut self.clients[client];
-        let has_ended = it.engine.is_done(id);
+        let has_ended = it.engine.operations().is_done(id);
         let cancelled = it.engine.cancel(now, id);
         let Some(operation) = it.operations.remove(&id) else {
             return self.fail("TERMINATION", || format!("{id:?} ended twice"));
