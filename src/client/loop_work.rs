@@ -368,7 +368,9 @@ impl Work for LoopWork {
         let op = match order {
             Order::Acquire { resource, ttl, patience, fencing, cancel } => {
                 let begun = match self.signals.verdict(cancel.as_deref()) {
-                    None => self.driver.acquire(self.now, resource, ttl, patience, fencing),
+                    None => {
+                        self.driver.engine_mut().begin(self.now, resource, ttl, patience, fencing)
+                    }
                     Some(kind) => Err(LockError::new(kind, 0, Vec::new())),
                 };
                 match self.begun(begun, cancel) {

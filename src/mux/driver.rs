@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use log::Level;
@@ -17,16 +16,11 @@ use super::socket::{Socket, Stage, UNSENT_BYTES_MAX};
 #[cfg(feature = "tls-no-provider")]
 use super::tls::Failure;
 use crate::config::{Config, Target};
-use crate::error::LockError;
-use crate::fencing::Fencing;
 use crate::moment::Moment;
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::Phase;
 use crate::outcome::{NodeOutcome, printable};
-use crate::proto::{
-    Action, Cancelled, Command, Done, Engine, Lease, NodeSet, Notice, OpId, Patience, Wait,
-};
-use crate::resource::Resource;
+use crate::proto::{Action, Cancelled, Command, Done, Engine, Lease, NodeSet, Notice, OpId, Wait};
 use crate::resp::{self, Protocol};
 use crate::sys::clock::Clock;
 use crate::sys::entropy::SystemEntropy;
@@ -152,23 +146,6 @@ impl Driver {
             recipients: NodeSet::EMPTY,
             records,
         })
-    }
-
-    /// Starts one round of acquisition or more, with a fencing token or without. As with all
-    /// operations, the commands leave with the next [`flush`](Driver::flush).
-    #[inline]
-    pub(crate) fn acquire(
-        &mut self,
-        now: Moment,
-        resource: Resource,
-        ttl: Duration,
-        patience: Patience,
-        fencing: Fencing,
-    ) -> Result<OpId, LockError> {
-        match fencing {
-            Fencing::On => self.engine.acquire_fenced(now, resource, ttl, patience),
-            Fencing::Off | Fencing::Formed => self.engine.acquire(now, resource, ttl, patience),
-        }
     }
 
     /// Judges the releases that were left unjudged, before they are sent. Returns the time if it
@@ -637,12 +614,16 @@ mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread::JoinHandle;
+    use std::time::Duration;
 
     use mio::{Events, Poll};
 
     use super::*;
     use crate::config::Builder;
+    use crate::fencing::Fencing;
     use crate::outcome::ProtocolError;
+    use crate::proto::Patience;
+    use crate::resource::Resource;
     use crate::token::Entropy;
 
     const TTL: Duration = Duration::from_secs(10);
@@ -668,7 +649,7 @@ mod tests {
 
     fn acquire(driver: &mut Driver) {
         let resource = Resource::new("name").unwrap();
-        driver.acquire(Clock.now(), resource, TTL, Patience::OneRound, Fencing::Off).unwrap();
+        driver.engine.begin(Clock.now(), resource, TTL, Patience::OneRound, Fencing::Off).unwrap();
     }
 
     /// Waits for what happens next, and handles it.
@@ -703,7 +684,7 @@ mod tests {
         driver.take_all_done(|| unreachable!("nothing has ended"), &mut done);
         let ops = [TTL, TTL / 10, TTL].map(|ttl| {
             let resource = Resource::new("name").unwrap();
-            driver.acquire(start, resource, ttl, Patience::OneRound, Fencing::Off).unwrap()
+            driver.engine.begin(start, resource, ttl, Patience::OneRound, Fencing::Off).unwrap()
         });
         while driver.engine.operations().done().count() < ops.len() {
             turn(&mut driver, &mut poll, &mut events);

@@ -36,8 +36,7 @@ impl Engine {
         ttl: std::time::Duration,
         patience: Patience,
     ) -> Result<OpId, LockError> {
-        let fencing = if resource.is_plain() { Fencing::Off } else { Fencing::Formed };
-        self.begin(now, resource, ttl, patience, fencing)
+        self.begin(now, resource, ttl, patience, Fencing::Off)
     }
 
     /// Same as [`acquire`](Engine::acquire), but the lock has a fencing token: see
@@ -54,15 +53,12 @@ impl Engine {
         ttl: std::time::Duration,
         patience: Patience,
     ) -> Result<OpId, LockError> {
-        match resource.is_plain() {
-            true => self.begin(now, resource, ttl, patience, Fencing::On),
-            false => Err(LockError::not_plain()),
-        }
+        self.begin(now, resource, ttl, patience, Fencing::On)
     }
 
-    /// Starts an acquisition of either kind.
+    /// Starts an acquisition, with a fencing token or without.
     #[inline]
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &mut self,
         now: Moment,
         resource: Resource,
@@ -71,6 +67,11 @@ impl Engine {
         fencing: Fencing,
     ) -> Result<OpId, LockError> {
         let now = self.clamp(now);
+        let fencing = match (fencing, resource.is_plain()) {
+            (Fencing::On, false) => return Err(LockError::not_plain()),
+            (Fencing::Off, false) => Fencing::Formed,
+            (fencing, _) => fencing,
+        };
         let ttl = self.config.ttl(ttl)?;
         if self.operations.count() >= OPERATIONS_MAX {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
