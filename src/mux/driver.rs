@@ -280,7 +280,7 @@ impl Driver {
     pub(crate) fn handle_timeout(&mut self, now: Moment) {
         #[cfg(not(unix))]
         (0..self.nodes.len()).for_each(|node| self.ask_lookup(node));
-        let is_due = self.engine.is_due(now);
+        let is_due = self.engine.advance(now);
         if std::mem::take(&mut self.unread) || is_due {
             for node in 0..self.nodes.len() {
                 let connection = &mut self.nodes[node];

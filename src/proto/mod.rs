@@ -384,14 +384,9 @@ impl Engine {
         self.operations.settle_due();
     }
 
-    /// Updates the time.
-    pub fn advance(&mut self, now: Moment) {
-        self.clamp(now);
-    }
-
     /// Updates the time, and returns whether something may be due. If not,
     /// [`handle_timeout`](Engine::handle_timeout) has nothing to do.
-    pub fn is_due(&mut self, now: Moment) -> bool {
+    pub fn advance(&mut self, now: Moment) -> bool {
         let now = self.clamp(now);
         self.due().is_some_and(|due| now >= due)
     }

@@ -184,7 +184,7 @@ fn unsent_at_the_old_deadline_it_is_not_sent() {
         let left = lease.remaining(scenario.now) - early;
         scenario.engine.extend(scenario.now, lease, TTL);
         // Time passes, and nobody has looked at what is due.
-        scenario.engine.is_due(scenario.now.after(left));
+        scenario.engine.advance(scenario.now.after(left));
         assert_eq!(scenario.drain(), expected, "{early:?} before");
     }
 }

@@ -598,12 +598,12 @@ fn so_many_operations_end_in_one_turn_and_no_more() {
     };
     scenario.drain();
     for turn in [WORK_PER_TURN_MAX, 2 * WORK_PER_TURN_MAX, 2 * WORK_PER_TURN_MAX + 1] {
-        assert!(scenario.engine.is_due(until));
+        assert!(scenario.engine.advance(until));
         scenario.now = until;
         scenario.engine.handle_timeout(until);
         assert_eq!(ended(&scenario), turn);
     }
-    assert!(!scenario.engine.is_due(until));
+    assert!(!scenario.engine.advance(until));
 }
 
 /// How long a node is not asked again that refuses each connection, since the first failure.

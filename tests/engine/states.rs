@@ -491,7 +491,7 @@ fn late_node_is_sent_nothing_more_once_it_owes_too_much_until_nothing_is_late() 
         scenario.replies([0, 1], Reply::Integer(1));
     }
     scenario.pass(NODE_TIMEOUT);
-    while scenario.engine.is_due(scenario.now) {
+    while scenario.engine.advance(scenario.now) {
         scenario.engine.handle_timeout(scenario.now);
     }
     assert_eq!(scenario.state(2), NodeState::Ready, "it keeps its connection");
@@ -1983,7 +1983,7 @@ fn lost_connection_with_much_unanswered_is_given_up_and_made_up_for_in_parts() {
         if acted.contains(&Acted::Connect(0)) {
             break;
         }
-        assert!(scenario.engine.is_due(scenario.now), "{parts} parts");
+        assert!(scenario.engine.advance(scenario.now), "{parts} parts");
         assert!(scenario.engine.unanswered() as u32 >= 5 * MANY);
         scenario.engine.handle_timeout(scenario.now);
     }
@@ -2000,7 +2000,7 @@ fn lost_connection_with_much_unanswered_is_given_up_and_made_up_for_in_parts() {
         if acted.contains(&Acted::Set(vec![0], MANY + 1)) {
             break;
         }
-        assert!(scenario.engine.is_due(scenario.now), "{parts} parts");
+        assert!(scenario.engine.advance(scenario.now), "{parts} parts");
         scenario.engine.handle_timeout(scenario.now);
     }
     assert_eq!(released, MANY);
@@ -2017,7 +2017,7 @@ fn thousands_of_timeouts_end_in_parts_and_all_at_one_moment() {
     while ended < 1_000 {
         parts += 1;
         assert!(parts < 12, "{ended} in {parts} parts");
-        assert!(scenario.engine.is_due(scenario.now));
+        assert!(scenario.engine.advance(scenario.now));
         scenario.engine.handle_timeout(scenario.now);
         while let Some(done) = scenario.done() {
             assert!(matches!(done, muxlock::Done::Acquired(Err(_))));
@@ -2025,5 +2025,5 @@ fn thousands_of_timeouts_end_in_parts_and_all_at_one_moment() {
         }
     }
     assert!(parts > 4, "{parts}");
-    assert!(!scenario.engine.is_due(scenario.now));
+    assert!(!scenario.engine.advance(scenario.now));
 }

@@ -50,7 +50,7 @@ impl World {
                     let now = self.client_now(client);
                     // As the event loop does, so that what is noted as due has to be right.
                     let engine = &mut self.clients[client].engine;
-                    if engine.is_due(now) {
+                    if engine.advance(now) {
                         engine.handle_timeout(now);
                     }
                     self.check_told(client);
