@@ -197,7 +197,7 @@ impl LoopWork {
                 let is_over = self.now >= until || !self.losses.is_empty();
                 is_over.then(|| Outcome::Losses(mem::take(&mut self.losses)))
             }
-            Watch::Nodes => Some(Outcome::Nodes(engine.nodes().collect())),
+            Watch::Nodes => Some(Outcome::Nodes(engine.statuses().collect())),
             Watch::Quiet(until) => {
                 let unanswered = engine.unanswered();
                 (unanswered == 0 || self.now >= until).then_some(Outcome::Quiet(unanswered))
@@ -211,7 +211,7 @@ impl LoopWork {
                     state: node.state,
                     quarantine: node.quarantine.map(|quarantine| quarantine.ready_in),
                 };
-                let voters: Vec<_> = engine.nodes().map(voter).collect();
+                let voters: Vec<_> = engine.statuses().map(voter).collect();
                 let quorum = engine.config().quorum();
                 match readiness::judge(self.now, until, quorum, &voters) {
                     Verdict::Ready => Some(Outcome::Ready(Ok(()))),
@@ -219,25 +219,27 @@ impl LoopWork {
                         watching.look_at = Some(look_at);
                         None
                     }
-                    Verdict::Late | Verdict::Never => {
-                        Some(Outcome::Ready(Err(not_ready(engine.unavailable(), quorum))))
-                    }
+                    Verdict::Late | Verdict::Never => Some(Outcome::Ready(Err(not_ready(
+                        engine.nodes().unavailable(engine.last_now()),
+                        quorum,
+                    )))),
                 }
             }
             Watch::Connected(until) => {
                 let config = engine.config();
                 let quorum = config.quorum();
-                if let Some((first, second)) = engine.duplicates() {
+                if let Some((first, second)) = engine.nodes().duplicates() {
                     let address = |node: usize| config.nodes[node].address.to_string();
                     let (first, second) = (address(first), address(second));
                     let error = ConfigError::Duplicate { first, second };
                     return Some(Outcome::Connected(Err(error.into())));
                 }
-                if engine.ready() >= quorum {
+                if engine.nodes().ready() >= quorum {
                     return Some(Outcome::Connected(Ok(())));
                 }
-                let is_hopeless = engine.hopeful() < quorum || self.now >= until;
-                let refused = || ConnectError::Unavailable(engine.unavailable());
+                let is_hopeless = engine.nodes().hopeful() < quorum || self.now >= until;
+                let refused =
+                    || ConnectError::Unavailable(engine.nodes().unavailable(engine.last_now()));
                 is_hopeless.then(|| Outcome::Connected(Err(refused())))
             }
         }

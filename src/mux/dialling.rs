@@ -11,6 +11,7 @@ use crate::config::Target;
 use crate::moment::Moment;
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::Phase;
+use crate::proto::NodeEvent;
 
 impl Connection {
     /// Whether it is still to be established, to one of several addresses.
@@ -72,7 +73,7 @@ impl Driver {
         let addresses = &self.nodes[node].addresses;
         if let (Target::Name { .. }, 2..) = (&self.config.nodes[node].target, addresses.len()) {
             let address = addresses[address % addresses.len()].to_string();
-            self.engine.handle_trying(node, &address);
+            self.engine.handle_node(self.engine.last_now(), node, NodeEvent::Trying(&address));
         }
     }
 
@@ -123,7 +124,11 @@ impl Driver {
         connection.address = beside.address;
         connection.socket = Some(beside.socket);
         #[cfg(feature = "tls-no-provider")]
-        self.engine.handle_connecting(self.engine.last_now(), node, Phase::Connect);
+        self.engine.handle_node(
+            self.engine.last_now(),
+            node,
+            NodeEvent::Connecting(Phase::Connect),
+        );
         true
     }
 
@@ -142,9 +147,11 @@ impl Driver {
                 connection.beside = None;
                 // What was on its way has arrived: the first one may have spoken first.
                 self.receive(node, true);
-                if self.engine.handle_answer_beside(self.engine.last_now(), node) {
+                if self.engine.node(node).is_lost_if_another_answers() {
                     self.nodes[node].address = address;
                 }
+                let now = self.engine.last_now();
+                self.engine.handle_node(now, node, NodeEvent::AnsweredBeside);
             }
         }
     }

@@ -20,7 +20,9 @@ use crate::moment::Moment;
 #[cfg(feature = "tls-no-provider")]
 use crate::outcome::Phase;
 use crate::outcome::{NodeOutcome, printable};
-use crate::proto::{Action, Cancelled, Command, Done, Engine, Lease, NodeSet, Notice, OpId, Wait};
+use crate::proto::{
+    Action, Cancelled, Command, Done, Engine, Lease, NodeEvent, NodeSet, Notice, OpId, Wait,
+};
 use crate::resp::{self, Protocol};
 use crate::sys::clock::Clock;
 use crate::sys::entropy::SystemEntropy;
@@ -287,7 +289,7 @@ impl Driver {
                 let unread = std::mem::take(&mut connection.unread);
                 let deferred = connection.deferred.is_some();
                 // The caller may not have polled for a long time, and the replies may be there.
-                if unread || self.engine.is_overdue(now, node) {
+                if unread || self.engine.node(node).is_overdue(now) {
                     self.read_node(node, true);
                 } else if deferred {
                     self.read_node(node, false);
@@ -319,7 +321,7 @@ impl Driver {
     /// before would be lost.
     #[inline]
     pub(crate) fn flush(&mut self) {
-        if self.engine.has_actions() || self.engine.has_notices() {
+        if self.engine.has_actions() || self.engine.nodes().has_notices() {
             self.read_idle();
             let unfinished = Unfinished { driver: self };
             unfinished.driver.carry_out();
@@ -353,7 +355,7 @@ impl Driver {
             if let Some(socket) = self.nodes[node].socket.take() {
                 socket.abort();
                 let outcome = NodeOutcome::Disconnected(io::ErrorKind::Other);
-                self.engine.handle_disconnected(now, node, outcome);
+                self.engine.handle_node(now, node, NodeEvent::Disconnected(outcome));
             }
             self.nodes[node].beside = None;
         }
@@ -401,7 +403,7 @@ impl Driver {
             let address = &self.config.nodes[node].address;
             let level = if notice.is_good() { Level::Info } else { Level::Warn };
             let words = match notice {
-                Notice::Silent(outcome) => self.engine.words(node, outcome),
+                Notice::Silent(outcome) => self.engine.node(node).words(outcome),
                 _ => None,
             };
             match words {
@@ -434,7 +436,7 @@ impl Driver {
         };
         match socket.send(&self.batch[..count]) {
             Ok(()) if socket.unsent() <= UNSENT_BYTES_MAX => {}
-            Ok(()) => self.engine.handle_blocked(node),
+            Ok(()) => self.engine.handle_node(self.engine.last_now(), node, NodeEvent::Blocked),
             Err(error) => self.send_failed(node, &error),
         }
     }
@@ -460,7 +462,11 @@ impl Driver {
         if let Target::Sentinel(_) = &self.config.nodes[node].target {
             let connection = &self.nodes[node];
             let address = connection.addresses[connection.address % connection.addresses.len()];
-            self.engine.handle_located(node, &address.to_string());
+            self.engine.handle_node(
+                self.engine.last_now(),
+                node,
+                NodeEvent::Located(&address.to_string()),
+            );
         }
         self.note_trying(node, self.nodes[node].address);
         match self.dial(node, self.nodes[node].address) {
@@ -481,7 +487,7 @@ impl Driver {
         if connection.tried < connection.addresses.len() {
             connection.socket = None;
             #[cfg(feature = "tls-no-provider")]
-            self.engine.handle_connecting(now, node, Phase::Connect);
+            self.engine.handle_node(now, node, NodeEvent::Connecting(Phase::Connect));
             // The recursion is as deep as the name has addresses, which is capped.
             self.try_address(node);
         } else {
@@ -503,13 +509,13 @@ impl Driver {
             #[cfg(feature = "tls-no-provider")]
             let was_open = socket.is_open;
             match socket.finish_connecting() {
-                Ok(Stage::Connected) => self.engine.handle_connected(now, node),
+                Ok(Stage::Connected) => self.engine.handle_node(now, node, NodeEvent::Connected),
                 Ok(Stage::Connecting) => return false,
                 #[cfg(feature = "tls-no-provider")]
                 Ok(stage @ (Stage::Shaking | Stage::ShakingUnread)) => {
                     // Once: a peer that sends a byte now and then gets no more time for it.
                     if !was_open {
-                        self.engine.handle_connecting(now, node, Phase::Tls);
+                        self.engine.handle_node(now, node, NodeEvent::Connecting(Phase::Tls));
                     }
                     if matches!(stage, Stage::ShakingUnread) {
                         self.leave_unread(node);
@@ -528,7 +534,7 @@ impl Driver {
                 return false;
             }
             if socket.unsent() == 0 {
-                self.engine.handle_writable(now, node);
+                self.engine.handle_node(now, node, NodeEvent::Writable);
             }
         }
         true
@@ -540,7 +546,7 @@ impl Driver {
         connection.is_awaited = false;
         connection.beside = None;
         if let Some(socket) = connection.socket.take() {
-            if !socket.connected || self.engine.ended_unheard(node) {
+            if !socket.connected || self.engine.node(node).ended_unheard() {
                 // This address did not answer: the next try uses the name's next address.
                 connection.address = connection.address.wrapping_add(1);
             }
@@ -561,12 +567,12 @@ impl Driver {
         let address = &self.config.nodes[node].address;
         match words {
             Some(words) => {
-                self.engine.handle_failed(now, node, outcome, &words);
+                self.engine.handle_node(now, node, NodeEvent::Failed(outcome, &words));
                 let words = printable(&words);
                 self.records.note(Level::Debug, format_args!("{address}: {outcome}: {words}"));
             }
             None => {
-                self.engine.handle_disconnected(now, node, outcome);
+                self.engine.handle_node(now, node, NodeEvent::Disconnected(outcome));
                 self.records.note(Level::Debug, format_args!("{address}: {outcome}"));
             }
         }
@@ -739,10 +745,10 @@ mod tests {
         driver.engine.advance(now);
         (driver.looked_at, driver.nodes[0].read_at) = (now, now);
         driver.leave_unread(0);
-        assert!(driver.engine.is_open(0) && driver.engine.is_idle(0));
+        assert!(driver.engine.node(0).is_open() && driver.engine.node(0).is_idle());
         acquire(&mut driver);
         driver.flush();
-        assert!(!driver.engine.is_open(0), "a stray reply is taken for a vote");
+        assert!(!driver.engine.node(0).is_open(), "a stray reply is taken for a vote");
     }
 
     /// A server's time is compared with a reading that is not older than it.
@@ -755,7 +761,7 @@ mod tests {
             poll.poll(&mut events, driver.due().map(|due| due.since(Clock.now()))).unwrap();
             let now = Clock.now();
             driver.after_wait(now);
-            if driver.engine.is_telling_time(0) {
+            if driver.engine.node(0).is_telling_time() {
                 // The turn is a long one.
                 let busy = Duration::from_millis(50);
                 while Clock.now().since(now) < busy {}
@@ -834,7 +840,7 @@ mod tests {
         });
         driver.engine.connect(Clock.now());
         let mut turns = 0..1_000;
-        while !driver.engine.is_idle(0) {
+        while !driver.engine.node(0).is_idle() {
             assert!(turns.next().is_some(), "the handshake ends");
             turn(&mut driver, &mut poll, &mut events);
         }
@@ -843,7 +849,7 @@ mod tests {
         poll.poll(&mut events, None).unwrap();
         events.iter().for_each(|event| driver.defer(event));
         let surplus = NodeOutcome::Protocol(ProtocolError::Surplus);
-        assert_eq!(driver.engine.nodes().next().unwrap().last_failure, Some(surplus));
+        assert_eq!(driver.engine.statuses().next().unwrap().last_failure, Some(surplus));
     }
 
     /// A driver whose only node has completed the handshake, and speaks RESP3 from now on; and the
@@ -863,7 +869,7 @@ mod tests {
         }
         assert!(server.read(&mut [0; 4_096]).unwrap() > 0);
         server.write_all(GREETING).unwrap();
-        while !driver.engine.is_idle(0) {
+        while !driver.engine.node(0).is_idle() {
             turn(&mut driver, &mut poll, &mut events);
         }
         driver.nodes[0].socket.as_mut().unwrap().reader.speak(Protocol::Resp3);
@@ -901,15 +907,18 @@ mod tests {
                 driver.nodes[0].socket.as_ref().map(|socket| socket.reader.pending().to_vec())
             };
             while pending(&driver) != Some(head.to_vec()) {
-                assert_eq!(driver.engine.nodes().next().unwrap().last_failure, None);
+                assert_eq!(driver.engine.statuses().next().unwrap().last_failure, None);
                 turn(&mut driver, &mut poll, &mut events);
             }
-            assert!(driver.engine.is_idle(0) && driver.due() == due, "nothing waits for the rest");
+            assert!(
+                driver.engine.node(0).is_idle() && driver.due() == due,
+                "nothing waits for the rest"
+            );
             send_set(&mut driver, &mut server);
             server.write_all(&[tail, b"+OK\r\n"].concat()).unwrap();
             assert!(is_acquired(&mut driver, &mut poll, &mut events));
             assert_eq!(pending(&driver), Some(vec![]));
-            assert_eq!(driver.engine.nodes().next().unwrap().last_failure, None);
+            assert_eq!(driver.engine.statuses().next().unwrap().last_failure, None);
         }
     }
 
@@ -922,7 +931,7 @@ mod tests {
         let later = Clock.now().after(Duration::from_secs(60));
         driver.after_wait(later);
         driver.handle_timeout(later);
-        assert!(driver.engine.nodes().next().unwrap().last_failure.is_some(), "it stays silent");
+        assert!(driver.engine.statuses().next().unwrap().last_failure.is_some(), "it stays silent");
     }
 
     /// A deferred push is read with the answer behind it.
@@ -933,10 +942,10 @@ mod tests {
         server.write_all(PUSH).unwrap();
         poll.poll(&mut events, None).unwrap();
         events.iter().for_each(|event| driver.defer(event));
-        assert!(driver.nodes[0].deferred.is_some() && !driver.engine.is_idle(0));
+        assert!(driver.nodes[0].deferred.is_some() && !driver.engine.node(0).is_idle());
         server.write_all(b"+OK\r\n").unwrap();
         assert!(is_acquired(&mut driver, &mut poll, &mut events));
-        assert_eq!(driver.engine.nodes().next().unwrap().last_failure, None);
+        assert_eq!(driver.engine.statuses().next().unwrap().last_failure, None);
     }
 
     #[test]

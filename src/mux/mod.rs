@@ -591,7 +591,7 @@ impl Multiplexer {
 
     /// The status of each node; empty in a forked process.
     pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.home.is_here().then(|| self.driver.engine().nodes()).into_iter().flatten()
+        self.home.is_here().then(|| self.driver.engine().statuses()).into_iter().flatten()
     }
 
     /// The counters; all zero in a forked process.

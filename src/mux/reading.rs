@@ -11,7 +11,7 @@ use super::socket::Socket;
 use super::stream::Received;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError};
-use crate::proto::Engine;
+use crate::proto::{Engine, Node, NodeEvent};
 use crate::sys::clock::Clock;
 
 /// Reads from one node per turn; the rest follows in the next turn, so that no node starves others.
@@ -45,10 +45,9 @@ impl Driver {
         let is_announced_again = cfg!(any(target_os = "linux", target_os = "android"));
         let node = event.token().0.wrapping_sub(self.first.0);
         let is_over = event.is_read_closed() || event.is_error();
-        let can_wait = is_announced_again
-            && !is_over
-            && self.engine.is_open(node)
-            && !self.engine.is_idle(node);
+        let is_awaited = |node: &Node| node.is_open() && !node.is_idle();
+        let can_wait =
+            is_announced_again && !is_over && self.engine.nodes().get(node).is_some_and(is_awaited);
         match self.nodes.get_mut(node) {
             Some(Connection { socket: Some(socket), deferred, .. })
                 if can_wait && socket.is_flowing() =>
@@ -85,7 +84,7 @@ impl Driver {
     fn read_all_idle(&mut self, now: Moment) {
         let mut looked_at = now;
         for node in 0..self.nodes.len() {
-            if !self.engine.is_idle(node) {
+            if !self.engine.node(node).is_idle() {
                 continue;
             }
             let connection = &self.nodes[node];
@@ -104,12 +103,16 @@ impl Driver {
         let deferred = connection.deferred.take();
         let mut is_late = self.away_until.is_some() || deferred.is_some();
         if is_late {
-            let awaited = self.engine.awaited_since(node);
+            let awaited = self.engine.node(node).awaited_since();
             is_late = deferred.is_some()
                 || self.away_until > awaited.map(|sent_at| sent_at.after(UNREAD_MAX));
         }
         if is_late {
-            self.engine.reading_late(node, deferred);
+            self.engine.handle_node(
+                self.engine.last_now(),
+                node,
+                NodeEvent::ReadingLate { since: deferred },
+            );
         }
         connection.read_at = self.engine.last_now();
         match &mut connection.socket {
@@ -117,8 +120,8 @@ impl Driver {
             Some(socket) if socket.is_flowing() && !to_the_end && !connection.unread => {
                 let mut replies_left = self.engine.replies_per_turn();
                 let received = socket.receive();
-                let is_usual =
-                    matches!(received, Ok(Received::Last)) && !self.engine.is_telling_time(node);
+                let is_usual = matches!(received, Ok(Received::Last))
+                    && !self.engine.node(node).is_telling_time();
                 if is_usual {
                     let next = || socket.reader.next_grant();
                     replies_left = self.engine.handle_grants(node, replies_left, next);
@@ -131,7 +134,7 @@ impl Driver {
             None => self.ask_lookup(node),
         }
         if is_late {
-            self.engine.reading_in_time(node);
+            self.engine.handle_node(self.engine.last_now(), node, NodeEvent::ReadingInTime);
         }
     }
 
@@ -173,7 +176,7 @@ impl Driver {
         match drain(&mut self.engine, socket, node, received, to_the_end, replies_left) {
             // A part of a reply that was not requested.
             Ok(Drained::Enough)
-                if self.engine.is_idle(node)
+                if self.engine.node(node).is_idle()
                     && !socket.reader.is_empty()
                     && !socket.reader.is_at_push() =>
             {
@@ -261,12 +264,16 @@ fn drain(
             Ok(received) => received,
             Err(error) => return Err(Failed::disconnected(&error)),
         };
-        if engine.is_unheard(node) {
-            engine.handle_first_bytes(node, socket.reader.pending());
+        if engine.node(node).is_unheard() {
+            engine.handle_node(
+                engine.last_now(),
+                node,
+                NodeEvent::FirstBytes(socket.reader.pending()),
+            );
         }
         // The clock is read again: otherwise a time that the server sent after our last reading
         // would look like a server clock that runs ahead.
-        if engine.is_telling_time(node) {
+        if engine.node(node).is_telling_time() {
             engine.advance(Clock.now_coarse());
         }
         loop {

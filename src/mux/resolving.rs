@@ -12,6 +12,7 @@ use super::lookup::{Found, Lookup, Search};
 use super::sentinel::{self, Located};
 use crate::config::Target;
 use crate::outcome::{NodeOutcome, Phase, explained, is_limit};
+use crate::proto::NodeEvent;
 
 impl Driver {
     /// Starts to look up the node's name, or waits for a lookup of an earlier try.
@@ -28,7 +29,7 @@ impl Driver {
             Err(failed) => return self.fail(now, node, failed),
         }
         self.nodes[node].is_awaited = true;
-        self.engine.handle_connecting(now, node, Phase::Lookup);
+        self.engine.handle_node(now, node, NodeEvent::Connecting(Phase::Lookup));
     }
 
     fn start_lookup(&mut self, node: usize) -> Result<Lookup, Failed> {
@@ -113,7 +114,11 @@ impl Driver {
         let at = located.addresses.iter().position(|address| Some(address) == next);
         connection.address = at.unwrap_or(0);
         if let Target::Sentinel(_) = &self.config.nodes[node].target {
-            self.engine.handle_elected(node, located.master_for);
+            self.engine.handle_node(
+                self.engine.last_now(),
+                node,
+                NodeEvent::Elected { master_for: located.master_for },
+            );
             let mut search = self.search_of(node);
             let address = Arc::clone(&self.config.nodes[node].address);
             let watch = move |stop: &_| search.watch(located, stop).map(Ok);
@@ -122,9 +127,9 @@ impl Driver {
             self.nodes[node].search = watch.map_or(Search::None, Search::Watching);
         }
         match self.same_server(node) {
-            Some(other) => self.engine.handle_duplicate(now, node, other),
+            Some(other) => self.engine.handle_node(now, node, NodeEvent::Duplicate { of: other }),
             None => {
-                self.engine.handle_connecting(now, node, Phase::Connect);
+                self.engine.handle_node(now, node, NodeEvent::Connecting(Phase::Connect));
                 self.try_address(node);
             }
         }

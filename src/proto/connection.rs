@@ -1,11 +1,11 @@
 //! The inputs about one node: its connection and the replies on it, and what follows from them for
 //! rounds and operations.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::command::{Grant, Push, Reply, ServerError};
 use super::doubt::Doubt;
+use super::event::NodeEvent;
 use super::kind::{Answer, Kind, Left, Lost};
 use super::node::{Debt, Due, Effect, State};
 use super::notices::Notice;
@@ -38,127 +38,55 @@ impl Engine {
         }
     }
 
-    /// Reports progress of the requested connection: the host name is being looked up
-    /// ([`Phase::Lookup`]), the socket is being connected ([`Phase::Connect`]), or the TLS
-    /// handshake is in progress ([`Phase::Tls`]).
-    pub fn handle_connecting(&mut self, now: Moment, node: usize, phase: Phase) {
+    /// Something has happened to the node's connection.
+    #[inline(always)]
+    pub fn handle_node(&mut self, now: Moment, node: usize, event: NodeEvent<'_>) {
         let now = self.clamp(now);
-        let deadline = self.nodes[node].connecting(now, phase);
-        self.nodes.note_due(deadline);
-    }
-
-    /// Sentinels have named the server that the requested connection leads to. They may have said
-    /// for how long it has been the master at a moment: no longer is it trusted.
-    pub fn handle_elected(&mut self, node: usize, master_for: Option<(Duration, Moment)>) {
-        self.nodes[node].elected(master_for);
-    }
-
-    /// Sentinels have named this address, to which the requested connection leads. It is shown in
-    /// reports.
-    pub fn handle_located(&mut self, node: usize, place: &str) {
-        self.nodes[node].located(place);
-    }
-
-    /// Of the several addresses of the node's name, the requested connection is tried to this one,
-    /// too. If it fails, reports show which were tried.
-    pub fn handle_trying(&mut self, node: usize, address: &str) {
-        self.nodes[node].trying(address);
-    }
-
-    /// Whether the server has said nothing yet on a connection that is established: pass in its
-    /// first bytes with [`handle_first_bytes`](Engine::handle_first_bytes).
-    pub fn is_unheard(&self, node: usize) -> bool {
-        self.nodes[node].is_unheard()
-    }
-
-    /// The first bytes of a connection, beside the replies that they are: if the server turns out
-    /// to be no Redis server, reports show a little of them, masked.
-    pub fn handle_first_bytes(&mut self, node: usize, bytes: &[u8]) {
-        self.nodes[node].keep_first_bytes(bytes);
-    }
-
-    /// The requested connection is established. If it has TLS, its handshake is over, and the
-    /// server was verified.
-    pub fn handle_connected(&mut self, now: Moment, node: usize) {
-        let now = self.clamp(now);
-        let deadline = self.nodes[node].connected(now);
-        if deadline.is_some() {
-            self.waits.connected(node);
-            self.nodes.note_due(deadline);
-            self.nodes.greet(node);
-        }
-    }
-
-    /// The connection ended, or could not be established.
-    pub fn handle_disconnected(&mut self, now: Moment, node: usize, outcome: NodeOutcome) {
-        let now = self.clamp(now);
-        self.fail_node(now, node, outcome);
-    }
-
-    /// The server has answered on a second connection
-    /// ([`Action::ConnectBeside`](super::Action::ConnectBeside)). If the first one is still silent,
-    /// it is lost.
-    /// Returns whether it is.
-    pub fn handle_answer_beside(&mut self, now: Moment, node: usize) -> bool {
-        let now = self.clamp(now);
-        let is_lost = self.nodes[node].is_lost_if_another_answers();
-        if is_lost {
-            self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
-        }
-        is_lost
-    }
-
-    /// Whether the node's last connection was established, and ended before the server said
-    /// something.
-    pub fn ended_unheard(&self, node: usize) -> bool {
-        self.nodes[node].ended_unheard()
-    }
-
-    /// As [`handle_disconnected`](Engine::handle_disconnected), with words for reports, in which
-    /// what may be secret is masked.
-    pub fn handle_failed(&mut self, now: Moment, node: usize, outcome: NodeOutcome, words: &str) {
-        self.nodes[node].keep_failure(outcome, words);
-        self.handle_disconnected(now, node, outcome);
-    }
-
-    /// The node's name resolved to the address of the node `of`.
-    pub fn handle_duplicate(&mut self, now: Moment, node: usize, of: usize) {
-        let now = self.clamp(now);
-        self.nodes[node].set_duplicate(Some(of));
-        self.fail_node(now, node, NodeOutcome::Unfit(Unfit::Duplicate));
-    }
-
-    /// Call this before you pass in replies that may have waited in the socket: their delay is not
-    /// used as latency, nor shown with the last outcome. `since` is when the first of them had
-    /// arrived, if that is known. It lasts until [`reading_in_time`](Engine::reading_in_time).
-    pub fn reading_late(&mut self, node: usize, since: Option<Moment>) {
-        self.nodes[node].reading_late(since);
-    }
-
-    /// When the command was sent that the node's next reply answers, if it owes one.
-    pub fn awaited_since(&self, node: usize) -> Option<Moment> {
-        self.nodes[node].awaited_since()
-    }
-
-    /// Ends the effect of [`reading_late`](Engine::reading_late): replies are read as they arrive.
-    pub fn reading_in_time(&mut self, node: usize) {
-        self.nodes[node].reading_in_time();
-    }
-
-    /// The socket accepts no more bytes, and the caller's buffer is full. The engine sends nothing
-    /// to this node until [`handle_writable`](Engine::handle_writable).
-    pub fn handle_blocked(&mut self, node: usize) {
-        self.nodes[node].block();
-        self.nodes.note_open(node);
-    }
-
-    /// The socket accepts bytes again.
-    pub fn handle_writable(&mut self, now: Moment, node: usize) {
-        let now = self.clamp(now);
-        let was_blocked = self.nodes[node].unblock();
-        self.nodes.note_open(node);
-        if was_blocked && self.nodes.open().contains(node) {
-            self.flush_queue(now, node);
+        let at = &mut self.nodes[node];
+        match event {
+            NodeEvent::Elected { master_for } => at.elected(master_for),
+            NodeEvent::Located(place) => at.located(place),
+            NodeEvent::Trying(address) => at.trying(address),
+            NodeEvent::FirstBytes(bytes) => at.keep_first_bytes(bytes),
+            NodeEvent::ReadingLate { since } => at.reading_late(since),
+            NodeEvent::ReadingInTime => at.reading_in_time(),
+            NodeEvent::Connecting(phase) => {
+                let deadline = at.connecting(now, phase);
+                self.nodes.note_due(deadline);
+            }
+            NodeEvent::Connected => {
+                let deadline = at.connected(now);
+                if deadline.is_some() {
+                    self.waits.connected(node);
+                    self.nodes.note_due(deadline);
+                    self.nodes.greet(node);
+                }
+            }
+            NodeEvent::Disconnected(outcome) => self.fail_node(now, node, outcome),
+            NodeEvent::Failed(outcome, words) => {
+                at.keep_failure(outcome, words);
+                self.fail_node(now, node, outcome);
+            }
+            NodeEvent::Duplicate { of } => {
+                at.set_duplicate(Some(of));
+                self.fail_node(now, node, NodeOutcome::Unfit(Unfit::Duplicate));
+            }
+            NodeEvent::AnsweredBeside => {
+                if at.is_lost_if_another_answers() {
+                    self.fail_node(now, node, NodeOutcome::TimedOut(Phase::Reply));
+                }
+            }
+            NodeEvent::Blocked => {
+                at.block();
+                self.nodes.note_open(node);
+            }
+            NodeEvent::Writable => {
+                let was_blocked = at.unblock();
+                self.nodes.note_open(node);
+                if was_blocked && self.nodes.open().contains(node) {
+                    self.flush_queue(now, node);
+                }
+            }
         }
     }
 
@@ -352,31 +280,9 @@ impl Engine {
         self.with_waits(now, |waits, cx| waits.node_ready(cx, node));
     }
 
-    /// Whether there are notices for the operator of a node.
-    pub fn has_notices(&self) -> bool {
-        self.nodes.has_notices()
-    }
-
-    /// The words for an outcome of the node, as its reports have them.
-    pub fn words(&self, node: usize, outcome: NodeOutcome) -> Option<Arc<str>> {
-        self.nodes[node].words(outcome)
-    }
-
     /// The next notice for the operator of a node, with the node's index.
     pub fn poll_notice(&mut self) -> Option<(usize, Notice)> {
         self.nodes.poll_notice()
-    }
-
-    /// Two nodes that are the same server, if any: the one that was connected first, and the other
-    /// one.
-    pub fn duplicates(&self) -> Option<(usize, usize)> {
-        self.nodes.duplicates()
-    }
-
-    /// Whether one of the node's next replies is its time. If so, read the clock again just before
-    /// you pass in that reply.
-    pub fn is_telling_time(&self, node: usize) -> bool {
-        self.nodes[node].is_telling_time()
     }
 
     pub(super) fn handle_answer(&mut self, now: Moment, node: usize, round: usize, reply: Reply) {
@@ -509,13 +415,6 @@ impl Engine {
         if matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::Auth) {
             self.fail_node(now, node, NodeOutcome::Server(kind));
         }
-    }
-
-    /// Whether [`handle_timeout`](Engine::handle_timeout) at `now` would close this connection, or
-    /// ask for a second one, because the node has been silent for too long. Pass in its replies
-    /// first.
-    pub fn is_overdue(&self, now: Moment, node: usize) -> bool {
-        self.nodes[node].is_overdue(now)
     }
 
     pub(super) fn node_timeout(&mut self, now: Moment, node: usize) {

@@ -17,6 +17,7 @@ use super::request::{InFlight, Request};
 use super::status::Waits;
 use super::trial::Trials;
 use crate::config::Config;
+use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, QuarantineCause, ServerErrorKind, Unfit};
 use crate::quorum::{NODES_MAX, NodeSet};
@@ -53,8 +54,9 @@ impl Departed {
     }
 }
 
-/// All nodes, with what is to be sent to them.
-pub(super) struct Fleet {
+/// All nodes, with what is to be sent to them. See [`Engine::nodes`](super::Engine::nodes) for what
+/// a caller may know.
+pub struct Fleet {
     config: Arc<Config>,
     nodes: Vec<Node>,
     outgoing: VecDeque<Outgoing>,
@@ -101,6 +103,43 @@ impl DerefMut for Fleet {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [Node] {
         &mut self.nodes
+    }
+}
+
+/// What a caller may know.
+impl Fleet {
+    /// How many are ready to vote.
+    pub fn ready(&self) -> usize {
+        self.nodes.iter().filter(|node| node.state() == State::Ready).count()
+    }
+
+    /// How many do not wait for a reconnect after a failure: they are ready, connecting, or were
+    /// never connected.
+    pub fn hopeful(&self) -> usize {
+        let is_hopeless = |node: &Node| matches!(node.state(), State::BackOff { .. });
+        self.nodes.iter().filter(|node| !is_hopeless(node)).count()
+    }
+
+    /// Whether there are notices for the operator, for
+    /// [`poll_notice`](super::Engine::poll_notice).
+    #[inline]
+    pub fn has_notices(&self) -> bool {
+        !self.notices.is_empty()
+    }
+
+    /// An `Unavailable` error with the state of each at `now`, for failures outside a round.
+    pub fn unavailable(&self, now: Moment) -> LockError {
+        let nodes = self.nodes.iter().map(|node| node.report_state(now));
+        LockError::new(LockErrorKind::Unavailable, 0, nodes.collect())
+    }
+
+    /// Two that are the same server, if any: the one that was connected first, and the other one.
+    pub fn duplicates(&self) -> Option<(usize, usize)> {
+        let duplicate = |(node, at): (usize, &Node)| {
+            let is_duplicate = at.last_failure() == NodeOutcome::Unfit(Unfit::Duplicate);
+            at.duplicate_of().filter(|_| is_duplicate).map(|first| (first, node))
+        };
+        self.nodes.iter().enumerate().find_map(duplicate)
     }
 }
 
@@ -239,10 +278,6 @@ impl Fleet {
 
     pub(super) fn notice(&mut self, node: usize, notice: Notice) {
         self.notices.note(node, notice);
-    }
-
-    pub(super) fn has_notices(&self) -> bool {
-        !self.notices.is_empty()
     }
 
     pub(super) fn poll_notice(&mut self) -> Option<(usize, Notice)> {
@@ -673,16 +708,6 @@ impl Fleet {
             .map(|until| if own.is_certainly_past(until) { own } else { until })
             .chain(self.departed.until(now, run_id))
             .max_by_key(|until| until.steady_nanos())
-    }
-
-    /// Two nodes that are the same server, if there are any: the one that was connected first, and
-    /// the other one.
-    pub(super) fn duplicates(&self) -> Option<(usize, usize)> {
-        let duplicate = |(node, at): (usize, &Node)| {
-            let is_duplicate = at.last_failure() == NodeOutcome::Unfit(Unfit::Duplicate);
-            at.duplicate_of().filter(|_| is_duplicate).map(|first| (first, node))
-        };
-        self.nodes.iter().enumerate().find_map(duplicate)
     }
 
     /// Stops counting the node's votes until then.

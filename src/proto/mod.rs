@@ -26,6 +26,7 @@ mod acquire;
 mod command;
 mod connection;
 mod doubt;
+mod event;
 mod extend;
 mod failure;
 mod fifo;
@@ -64,11 +65,13 @@ pub use command::{
     Trial, TrialFirst, Wait,
 };
 pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
+pub use event::NodeEvent;
+pub use fleet::Fleet;
 pub(crate) use form::rounds_at_once;
 pub use lease::{Lease, Released};
 pub use limits::OPERATIONS_MAX;
 pub(crate) use node::foreign;
-pub use node::{ErrorCounts, NodeState, NodeStatus};
+pub use node::{ErrorCounts, Node, NodeState, NodeStatus};
 pub use notices::Notice;
 pub use op_id::OpId;
 pub use operation::Operations;
@@ -77,7 +80,7 @@ pub use status::{Obstacle, Waits};
 pub(crate) use terms::Terms;
 
 use crate::config::Config;
-use crate::error::{LockError, LockErrorKind};
+use crate::error::LockError;
 use crate::inspection::Inspection;
 use crate::keep_alive::Loss;
 use crate::moment::Moment;
@@ -85,9 +88,8 @@ use crate::outcome::{NodeOutcome, Phase};
 use crate::quorum::Verdict;
 use crate::times::Times;
 use failure::Failure;
-use fleet::Fleet;
 use kind::Kind;
-use node::{Node, Route, State};
+use node::Route;
 use operation::{Progress, Task};
 use outgoing::Outgoing;
 use request::Request;
@@ -150,8 +152,12 @@ pub enum Cancelled {
 /// A request to the event loop.
 #[derive(Debug)]
 pub enum Action<'a> {
-    /// Connect to the node. Then call `handle_connected`, `handle_disconnected` or
-    /// `handle_duplicate`, optionally after `handle_connecting`.
+    /// Connect to the node. Then report [`NodeEvent::Connected`], [`Disconnected`] or
+    /// [`Duplicate`], optionally after [`Connecting`].
+    ///
+    /// [`Disconnected`]: NodeEvent::Disconnected
+    /// [`Duplicate`]: NodeEvent::Duplicate
+    /// [`Connecting`]: NodeEvent::Connecting
     Connect {
         /// The node.
         node: usize,
@@ -164,8 +170,8 @@ pub enum Action<'a> {
     /// name, if there is one. The first of the two to be established is the connection.
     ///
     /// Otherwise the present one is silent. When the server answers on the second one, pass in the
-    /// replies on the first one, and call `handle_answer_beside`. Then close the second one. Close
-    /// it whenever the first one is closed.
+    /// replies on the first one, and report [`NodeEvent::AnsweredBeside`]. Then close the second
+    /// one. Close it whenever the first one is closed.
     ConnectBeside {
         /// The node.
         node: usize,
@@ -678,17 +684,6 @@ impl Engine {
         self.last_now
     }
 
-    /// Whether the node is ready and its socket accepts more.
-    pub fn is_open(&self, node: usize) -> bool {
-        node < self.nodes.len() && self.nodes.open().contains(node)
-    }
-
-    /// Whether the node is ready and has answered every command: anything it sends now was not
-    /// requested.
-    pub fn is_idle(&self, node: usize) -> bool {
-        self.nodes.get(node).is_some_and(Node::is_idle)
-    }
-
     /// The settings.
     pub fn config(&self) -> &Config {
         &self.config
@@ -720,16 +715,21 @@ impl Engine {
         &self.times
     }
 
-    /// How many nodes are ready to vote.
-    pub fn ready(&self) -> usize {
-        self.nodes.iter().filter(|node| node.state() == State::Ready).count()
+    /// What is known of a node.
+    #[inline]
+    pub fn node(&self, node: usize) -> &Node {
+        &self.nodes[node]
     }
 
-    /// How many nodes do not wait for a reconnect after a failure: they are ready, connecting, or
-    /// were never connected.
-    pub fn hopeful(&self) -> usize {
-        let hopeless = |node: &&Node| matches!(node.state(), State::BackOff { .. });
-        self.nodes.len() - self.nodes.iter().filter(hopeless).count()
+    /// What is known of all nodes.
+    #[inline]
+    pub fn nodes(&self) -> &Fleet {
+        &self.nodes
+    }
+
+    /// The status of each node.
+    pub fn statuses(&self) -> impl Iterator<Item = NodeStatus> + '_ {
+        self.nodes.statuses(self.last_now, |node| self.waits.at(node))
     }
 
     /// What is known of the operations in flight.
@@ -757,17 +757,6 @@ impl Engine {
             | Outgoing::Handshake(..) => 0,
         });
         self.nodes.iter().map(waiting).chain(sending).sum()
-    }
-
-    /// What is known of each node.
-    pub fn nodes(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.nodes.statuses(self.last_now, |node| self.waits.at(node))
-    }
-
-    /// An `Unavailable` error with the current state of each node, for failures outside a round.
-    pub fn unavailable(&self) -> LockError {
-        let nodes = self.nodes.iter().map(|node| node.report_state(self.last_now));
-        LockError::new(LockErrorKind::Unavailable, 0, nodes.collect())
     }
 
     fn clamp(&mut self, now: Moment) -> Moment {
@@ -940,7 +929,7 @@ impl std::fmt::Debug for Engine {
         let (queued, places) = self.waits.sizes();
         f.debug_struct("Engine")
             .field("nodes", &self.nodes.len())
-            .field("ready", &self.ready())
+            .field("ready", &self.nodes.ready())
             .field("operations", &self.operations.count())
             .field("rounds", &self.rounds.len())
             .field("queued", &queued)

@@ -327,8 +327,8 @@ mod tests {
     use super::*;
     use crate::config::Builder;
     use crate::error::LockError;
-    use crate::proto::Done;
     use crate::proto::node::Debt;
+    use crate::proto::{Done, NodeEvent};
     use crate::resource::Resource;
     use crate::token::Sevens;
     use crate::validity::Ttl;
@@ -365,7 +365,7 @@ mod tests {
         let inspection = engine.inspect(now, other).unwrap();
         let lease = Lease::restored(own, LockToken::NOBODY, ttl, Moment::from_nanos(0));
         let release = engine.release(now, lease);
-        engine.handle_disconnected(now, 0, NodeOutcome::NotConnected);
+        engine.handle_node(now, 0, NodeEvent::Disconnected(NodeOutcome::NotConnected));
         let is_unavailable = |error: &LockError| error.kind() == LockErrorKind::Unavailable;
         let released = engine.take_done(now, release);
         assert!(matches!(released, Some(Done::Released(Err(error))) if is_unavailable(&error)));

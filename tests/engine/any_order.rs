@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muxlock::proto::{Action, Engine, Entropy, Patience, Reply, ServerError};
+use muxlock::proto::{Action, Engine, Entropy, NodeEvent, Patience, Reply, ServerError};
 use muxlock::{
     Cancelled, Done, Fingerprint, Heal, Holding, KeepAlive, Lease, LockToken, Moment, NodeOutcome,
     OpId, Phase, Redlock, ReleaseWith, Resource, RestartGuard, ServerErrorKind,
@@ -350,21 +350,32 @@ fn run(seed: u64) {
                     }
                 }
             }
-            15 => side.engine.handle_connecting(now, node, Phase::Lookup),
-            16..18 => (0..NODES).for_each(|node| side.engine.handle_connected(now, node)),
-            18 if random.below(4) == 0 => side.engine.handle_duplicate(now, node, other),
+            15 => side.engine.handle_node(now, node, NodeEvent::Connecting(Phase::Lookup)),
+            16..18 => {
+                (0..NODES).for_each(|node| side.engine.handle_node(now, node, NodeEvent::Connected))
+            }
+            18 if random.below(4) == 0 => {
+                side.engine.handle_node(now, node, NodeEvent::Duplicate { of: other })
+            }
             19 if random.below(2) == 0 => {
                 let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-                side.engine.handle_disconnected(early, node, outcome);
+                side.engine.handle_node(early, node, NodeEvent::Disconnected(outcome));
             }
-            20 => side.engine.handle_blocked(node),
-            21 => side.engine.handle_writable(now, node),
+            20 => side.engine.handle_node(side.engine.last_now(), node, NodeEvent::Blocked),
+            21 => side.engine.handle_node(now, node, NodeEvent::Writable),
             22 => {
-                side.engine.reading_late(node, Some(early));
-                let _ = (side.engine.is_overdue(early, node), side.engine.is_telling_time(node));
+                side.engine.handle_node(
+                    side.engine.last_now(),
+                    node,
+                    NodeEvent::ReadingLate { since: Some(early) },
+                );
+                let _ = (
+                    side.engine.node(node).is_overdue(early),
+                    side.engine.node(node).is_telling_time(),
+                );
             }
             23 => {
-                side.engine.reading_in_time(node);
+                side.engine.handle_node(side.engine.last_now(), node, NodeEvent::ReadingInTime);
                 nanos += random.next() % 3_000_000_000 / pace;
             }
             24 => {
@@ -392,8 +403,11 @@ fn run(seed: u64) {
                 side.drain(Moment::with_jumps(nanos, jumped));
             }
             side.check_numbers(seed);
-            let _ =
-                (side.engine.nodes().count(), side.engine.unavailable(), side.engine.unanswered());
+            let _ = (
+                side.engine.statuses().count(),
+                side.engine.nodes().unavailable(side.engine.last_now()),
+                side.engine.unanswered(),
+            );
         }
     }
     // From here on all is well: everything ends, and nothing is due then.
@@ -414,8 +428,8 @@ fn run(seed: u64) {
             side.engine.connect(now);
             for node in 0..NODES {
                 side.drain(now);
-                side.engine.handle_writable(now, node);
-                side.engine.handle_connected(now, node);
+                side.engine.handle_node(now, node, NodeEvent::Writable);
+                side.engine.handle_node(now, node, NodeEvent::Connected);
                 side.drain(now);
                 while !side.asked[node].is_empty() {
                     side.answer(random, now, node, 0, marked);
@@ -445,7 +459,7 @@ fn run(seed: u64) {
         side.check_numbers(seed);
         assert_eq!(side.engine.operations().count(), 0, "{seed}");
         assert_eq!(side.engine.unanswered(), 0, "{seed}");
-        assert!(side.engine.nodes().all(|node| node.debts == 0), "{seed}");
+        assert!(side.engine.statuses().all(|node| node.debts == 0), "{seed}");
         // What is said last of an engine is how many rounds it knows, and who waits in its queues.
         let shown = format!("{:?}", side.engine);
         assert!(shown.contains("rounds: 0, queued: 0"), "{seed}: {shown}");

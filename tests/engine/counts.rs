@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, Reply};
 use muxlock::{Cancelled, Done, Histogram, KeepAlive, NodeOutcome, Phase, Stats};
 use testbed::memory::{CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL};
 
@@ -159,7 +159,7 @@ fn times_of_which_an_end_is_unknown_are_left_out() {
 fn timeouts_and_refusals_of_a_node_are_counted_once_each() {
     let mut scenario = Scenario::ready(3);
     let counts = |scenario: &Scenario| {
-        let nodes = scenario.engine.nodes();
+        let nodes = scenario.engine.statuses();
         nodes.map(|node| (node.timeouts, node.refused)).collect::<Vec<_>>()
     };
     scenario.try_lock();
@@ -171,7 +171,7 @@ fn timeouts_and_refusals_of_a_node_are_counted_once_each() {
     // A late answer is no second timeout, and neither is the end of the connection.
     scenario.reply(2, Reply::Ok);
     let over = NodeOutcome::Disconnected(ErrorKind::ConnectionReset);
-    scenario.engine.handle_disconnected(scenario.now, 2, over);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(over));
     assert_eq!(counts(&scenario), [(0, 0), (0, 0), (1, 0)]);
     // Two attempts to connect: nobody answers, then nobody listens.
     scenario.pass(CONNECT_TIMEOUT);
@@ -180,11 +180,11 @@ fn timeouts_and_refusals_of_a_node_are_counted_once_each() {
     assert_eq!(counts(&scenario), [(0, 0), (0, 0), (2, 0)]);
     scenario.drain();
     let refused = NodeOutcome::Disconnected(ErrorKind::ConnectionRefused);
-    scenario.engine.handle_disconnected(scenario.now, 2, refused);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(refused));
     scenario.pass(CONNECT_TIMEOUT);
     scenario.drain();
     scenario.engine.connect(scenario.now);
-    scenario.engine.handle_disconnected(scenario.now, 2, refused);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(refused));
     assert_eq!(counts(&scenario)[..2], [(0, 0), (0, 0)]);
     let (_, refused) = counts(&scenario)[2];
     assert_eq!(refused, 1);
@@ -200,7 +200,7 @@ fn connection_of_a_silent_node_that_ends_is_no_second_timeout() {
     scenario.replies([0, 1], Reply::Ok);
     let _lease = scenario.acquired().unwrap();
     scenario.pass(NODE_TIMEOUT);
-    let silent = |scenario: &Scenario| scenario.engine.nodes().nth(2).unwrap();
+    let silent = |scenario: &Scenario| scenario.engine.statuses().nth(2).unwrap();
     assert_eq!((silent(&scenario).timeouts, silent(&scenario).last_failure), (1, None));
     scenario.pass(Duration::from_secs(10));
     let over = Some(NodeOutcome::TimedOut(Phase::Reply));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, Reply};
 use muxlock::{
     Builder, Cancelled, Heal, Lease, NodeOutcome, NodeState, RestartGuard, ServerErrorKind,
 };
@@ -204,7 +204,7 @@ fn renewed_after_a_blip(mut scenario: Scenario, many: u32, is_marked: bool, kill
     answer(&mut scenario, &acted, &[0], is_marked);
     // A switch restarts: nodes 1 and 2 are gone for 50 ms.
     for node in [1, 2] {
-        scenario.engine.handle_disconnected(scenario.now, node, RESET);
+        scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
     }
     for _ in 0..200 {
         scenario.pass(Duration::ZERO);
@@ -337,7 +337,7 @@ fn locked_by_two(giver: &mut Scenario) -> Lease {
 }
 
 fn lose(scenario: &mut Scenario, node: usize) -> Vec<Acted> {
-    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
     scenario.pass(50 * MS);
     assert_eq!(scenario.drain(), [Acted::Close(node), Acted::Connect(node)]);
     scenario.connect(node);
@@ -382,7 +382,7 @@ fn taker_that_is_new_repeats_the_release_of_what_has_no_name() {
     giver.engine.connect(giver.now);
     giver.drain();
     for node in 0..3 {
-        giver.engine.handle_connected(giver.now, node);
+        giver.engine.handle_node(giver.now, node, NodeEvent::Connected);
         giver.drain();
         giver.greet_once(node); // CLIENT SETNAME
         giver.greet_with(node, server_error(ServerErrorKind::Permission)); // CLIENT ID
@@ -491,7 +491,7 @@ fn master_that_was_away_once_is_sent_renewals_again() {
     }
     let acted = scenario.drain();
     answer(&mut scenario, &acted, &[0, 1], true);
-    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     (0..200).for_each(|_| scenario.pass(Duration::ZERO));
     scenario.drain();
     scenario.pass(50 * MS);
@@ -521,7 +521,7 @@ fn master_that_was_away_once_is_sent_renewals_again() {
             return;
         }
     }
-    let status = scenario.engine.nodes().nth(2).unwrap();
+    let status = scenario.engine.statuses().nth(2).unwrap();
     panic!("for 100 s of renewals it was sent none: {:?}, {} debts", status.state, status.debts);
 }
 
@@ -535,7 +535,7 @@ fn late_set_of_a_lost_connection_after_a_flush_makes_two_holders() {
     grant(&mut holder, 0);
     grant(&mut holder, 1);
     let mut lease = holder.acquired().unwrap();
-    holder.engine.handle_disconnected(holder.now, 2, RESET);
+    holder.engine.handle_node(holder.now, 2, NodeEvent::Disconnected(RESET));
     holder.pass(Duration::ZERO);
     holder.drain();
     holder.connect(2);
@@ -590,7 +590,7 @@ fn extension_that_is_lost_with_the_set_keeps_the_copy_in_doubt() {
     scenario.replies([0, 1], Reply::Integer(1));
     let (mut lease, result) = scenario.extended();
     result.unwrap();
-    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     while scenario.state(2) != NodeState::Connecting {
         scenario.pass(MS);
         scenario.drain();
@@ -628,7 +628,7 @@ fn lost_set_in_a_master_that_was_frozen_for_long_makes_two_holders() {
     grant(&mut holder, 1);
     let mut lease = holder.acquired().unwrap();
     // Silent for too long.
-    holder.engine.handle_disconnected(holder.now, 2, RESET);
+    holder.engine.handle_node(holder.now, 2, NodeEvent::Disconnected(RESET));
     let renewed = |holder: &mut Scenario, lease| {
         holder.engine.extend(holder.now, lease, SECOND);
         let end = holder.now.after(SECOND);

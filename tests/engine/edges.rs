@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, Reply};
 use muxlock::{Cancelled, LockErrorKind, NodeOutcome, OpId, ServerErrorKind};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
@@ -245,7 +245,7 @@ fn connection_that_stands_at_its_deadline_is_not_given_up() {
         assert_eq!(scenario.drain(), [Acted::Connect(0)]);
         let deadline = scenario.now.after(CONNECT_TIMEOUT);
         scenario.now = scenario.now.after(CONNECT_TIMEOUT - early);
-        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
         scenario.drain();
         let expected = if late { deadline.after(CONNECT_TIMEOUT) } else { deadline };
         assert_eq!(scenario.next_timeout(), Some(expected), "{early:?} early");
@@ -261,11 +261,15 @@ fn errors_and_lost_connections_are_counted() {
         scenario.drain();
         scenario.reply(0, server_error(ServerErrorKind::Misconfigured));
         assert_eq!(scenario.engine.stats().server_errors, count);
-        let errors = scenario.engine.nodes().next().unwrap().errors;
+        let errors = scenario.engine.statuses().next().unwrap().errors;
         assert_eq!(errors.total(), count);
         assert_eq!(errors.iter().collect::<Vec<_>>(), [(ServerErrorKind::Misconfigured, count)]);
         let reset = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-        scenario.engine.handle_disconnected(scenario.now, count as usize - 1, reset);
+        scenario.engine.handle_node(
+            scenario.now,
+            count as usize - 1,
+            NodeEvent::Disconnected(reset),
+        );
         assert_eq!(scenario.engine.stats().disconnected, count);
         if count == 1 {
             scenario.pass(2 * SECOND);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Lease, Notice, Patience, Reply};
+use muxlock::proto::{Lease, NodeEvent, Notice, Patience, Reply};
 use muxlock::{LockErrorKind, NodeOutcome, Resource, ServerErrorKind};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL, server_error};
 
@@ -94,7 +94,7 @@ fn without_the_masters_time_the_greatest_number_is_taken() {
     scenario.engine.connect(scenario.now);
     scenario.drain();
     for node in 0..3 {
-        scenario.engine.handle_connected(scenario.now, node);
+        scenario.engine.handle_node(scenario.now, node, NodeEvent::Connected);
         scenario.drain();
         for step in 0..8 {
             match step {
@@ -220,8 +220,8 @@ fn raise_without_an_answer_is_a_missing_vote() {
     scenario.numbers(&[1, TIME + 9]);
     scenario.drain();
     let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    scenario.engine.handle_disconnected(scenario.now, 0, lost);
-    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0, "the SET was answered");
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(lost));
+    assert_eq!(scenario.engine.statuses().next().unwrap().debts, 0, "the SET was answered");
     scenario.reply(2, Reply::Integer(TIME as i64 + 9));
     assert_eq!(number(&scenario.acquired().unwrap()), TIME + 9);
 }
@@ -233,7 +233,7 @@ fn node_that_was_reconnected_since_it_granted_is_not_raised() {
     scenario.pass(Duration::from_millis(1));
     scenario.numbers(&[1]);
     let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    scenario.engine.handle_disconnected(scenario.now, 0, lost);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(lost));
     scenario.drain();
     scenario.pass(Duration::from_millis(1));
     scenario.drain();
@@ -590,7 +590,7 @@ fn proposal_follows_clocks_that_were_set_back() {
 fn node_whose_socket_is_full_is_not_raised() {
     let mut scenario = Scenario::fenced(3);
     scenario.numbers(&[1]);
-    scenario.engine.handle_blocked(0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Blocked);
     scenario.reply(1, Reply::Integer(TIME as i64 + 9));
     assert_eq!(scenario.drain(), []);
     scenario.reply(2, Reply::Nil);
@@ -619,7 +619,7 @@ fn raise_that_is_not_handed_out_ends_with_its_connection() {
     let mut scenario = Scenario::fenced(3);
     scenario.numbers(&[1, TIME + 9]);
     let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    scenario.engine.handle_disconnected(scenario.now, 0, lost);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(lost));
     assert!(!scenario.drain().iter().any(|acted| matches!(acted, Acted::Raise(..))));
     scenario.reply(2, Reply::Nil);
     let error = scenario.acquired().unwrap_err();
@@ -634,10 +634,10 @@ fn raise_that_is_lost_with_its_connection_ends_the_attempt() {
     scenario.drain();
     scenario.reply(2, Reply::Nil);
     let lost = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    scenario.engine.handle_disconnected(scenario.now, 0, lost);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(lost));
     let error = scenario.acquired().unwrap_err();
     assert_eq!(outcomes(&error), [lost, NodeOutcome::Granted, NodeOutcome::Held]);
     scenario.drain();
     scenario.replies([1, 2], Reply::Integer(1));
-    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 1, "the release");
+    assert_eq!(scenario.engine.statuses().next().unwrap().debts, 1, "the release");
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply, Step};
+use muxlock::proto::{NodeEvent, Patience, Reply, Step};
 use muxlock::{
     Builder, Cancelled, Done, FencingToken, Heal, KeepAlive, Lease, LockError, LockErrorKind,
     LockToken, LossCause, Moment, NodeOutcome, OpId, ProtocolError, ReleaseWith, Resource,
@@ -106,7 +106,7 @@ fn said(scenario: &mut Scenario) -> Vec<String> {
 }
 
 fn lost(scenario: &mut Scenario, node: usize) {
-    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
     scenario.drain();
 }
 
@@ -127,7 +127,7 @@ fn at_rest(scenario: &mut Scenario) {
     assert_eq!(scenario.drain(), []);
     assert_eq!(scenario.engine.unanswered(), 0);
     assert_eq!(scenario.engine.operations().count(), 0);
-    assert!(scenario.engine.nodes().all(|node| node.debts == 0));
+    assert!(scenario.engine.statuses().all(|node| node.debts == 0));
     assert_eq!(scenario.next_timeout(), None);
 }
 
@@ -350,7 +350,7 @@ fn odd_replies_are_refusals_or_end_the_connection() {
             scenario.replies([0, 1], NO);
             let error = scenario.acquired().unwrap_err();
             assert_eq!(outcome(&error, 2), NodeOutcome::Protocol(ProtocolError::Unexpected));
-            assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 1);
+            assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 1);
         }
     }
 }
@@ -1712,7 +1712,7 @@ fn refused_release_by_value_is_owed_for_as_long_as_any_lock_lives() {
         assert_eq!(said(&mut scenario), ["free r r:as"]);
     }
     scenario.reply(2, YES);
-    assert!(scenario.engine.nodes().all(|node| node.debts == 0));
+    assert!(scenario.engine.statuses().all(|node| node.debts == 0));
 }
 
 /// The token of the first attempt of an engine.
@@ -2316,7 +2316,7 @@ fn release_of_a_lock_that_was_taken_over_stays_one_whatever_is_found_lost_before
     }
     once(&mut scenario, own().take_over(&token));
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     for _ in 0..MANY {
         scenario.replies([0, 1], Reply::Ok);
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Notice, Patience, Reply, ServerError};
+use muxlock::proto::{NodeEvent, Notice, Patience, Reply, ServerError};
 use muxlock::{
     NodeOutcome, NodeState, ProtocolError, QuarantineCause, RestartGuard, ServerErrorKind, Unfit,
     quorum,
@@ -19,7 +19,7 @@ const RESET: NodeOutcome = NodeOutcome::Disconnected(std::io::ErrorKind::Connect
 
 /// The connection to `node` is lost, and made again at once.
 fn reconnect(scenario: &mut Scenario, node: usize) {
-    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
     scenario.pass(CONNECT_TIMEOUT + SECOND);
     scenario.engine.connect(scenario.now);
     scenario.drain();
@@ -28,7 +28,7 @@ fn reconnect(scenario: &mut Scenario, node: usize) {
 }
 
 fn quarantine(scenario: &Scenario, node: usize) -> Option<(QuarantineCause, Duration)> {
-    let status = scenario.engine.nodes().nth(node).unwrap();
+    let status = scenario.engine.statuses().nth(node).unwrap();
     assert_eq!(status.state == NodeState::Quarantined, status.quarantine.is_some());
     status.quarantine.map(|quarantine| (quarantine.cause, quarantine.ready_in))
 }
@@ -124,7 +124,7 @@ fn quarantined_majority_is_reported_with_the_time_it_takes() {
 #[test]
 fn set_that_waited_for_a_restarted_server_does_not_count() {
     let mut scenario = Scenario::guarded(1).all_ready();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.pass(Duration::ZERO);
     scenario.drain();
     scenario.try_lock();
@@ -175,7 +175,7 @@ fn server_that_was_moved_to_an_address_while_it_ran_is_reported_once() {
     {
         let mut scenario = Scenario::guarded(3).all_ready();
         for turn in 0..2 {
-            scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+            scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
             scenario.now = scenario.now.after(away * second);
             scenario.restart(2, uptime * second);
             scenario.pass(second);
@@ -219,10 +219,10 @@ fn restarted_server_that_claims_to_be_old_is_as_old_as_its_forerunner_is_gone() 
 #[test]
 fn forerunner_that_answered_in_a_handshake_was_still_there() {
     let mut scenario = Scenario::guarded(1).all_ready();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.pass(20 * SECOND);
     scenario.drain();
-    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
     scenario.greet_once(0);
     scenario.greet_once(0);
@@ -305,7 +305,11 @@ fn promoted_server_is_quarantined_from_its_election_on() {
     for (elected, expected) in table {
         let mut scenario = Scenario::guarded(1);
         scenario.servers[0].replication.promoted = Some(true);
-        scenario.engine.handle_elected(0, elected.map(|age| (age, scenario.now)));
+        scenario.engine.handle_node(
+            scenario.now,
+            0,
+            NodeEvent::Elected { master_for: elected.map(|age| (age, scenario.now)) },
+        );
         let scenario = scenario.all_ready();
         let expected = expected.map(|rest| (QuarantineCause::Promoted, rest));
         assert_eq!(quarantine(&scenario, 0), expected, "{elected:?}");
@@ -313,25 +317,41 @@ fn promoted_server_is_quarantined_from_its_election_on() {
     // What was said of the server before does not count.
     let mut scenario = Scenario::guarded(1);
     scenario.servers[0].replication.promoted = Some(true);
-    scenario.engine.handle_elected(0, Some((QUARANTINE, scenario.now)));
-    scenario.engine.handle_elected(0, None);
+    scenario.engine.handle_node(
+        scenario.now,
+        0,
+        NodeEvent::Elected { master_for: Some((QUARANTINE, scenario.now)) },
+    );
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Elected { master_for: None });
     let scenario = scenario.all_ready();
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
     // It was started later than it was elected.
     let mut scenario = Scenario::guarded(1);
     scenario.servers[0].replication.promoted = Some(true);
     scenario.servers[0].uptime = Some(age);
-    scenario.engine.handle_elected(0, Some((QUARANTINE, scenario.now)));
+    scenario.engine.handle_node(
+        scenario.now,
+        0,
+        NodeEvent::Elected { master_for: Some((QUARANTINE, scenario.now)) },
+    );
     let scenario = scenario.all_ready();
     let rest = QUARANTINE - age;
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, rest)));
     // It does not say that it was a replica, and reconnecting proves nothing.
     let mut scenario = Scenario::guarded(1);
-    scenario.engine.handle_elected(0, Some((age, scenario.now)));
+    scenario.engine.handle_node(
+        scenario.now,
+        0,
+        NodeEvent::Elected { master_for: Some((age, scenario.now)) },
+    );
     let mut scenario = scenario.all_ready();
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, rest)));
     scenario.pass(QUARANTINE);
-    scenario.engine.handle_elected(0, Some((age, scenario.now)));
+    scenario.engine.handle_node(
+        scenario.now,
+        0,
+        NodeEvent::Elected { master_for: Some((age, scenario.now)) },
+    );
     reconnect(&mut scenario, 0);
     let (cause, left) = quarantine(&scenario, 0).expect("another may have been the master");
     assert!(cause == QuarantineCause::Promoted && left <= rest, "{left:?}");
@@ -339,7 +359,11 @@ fn promoted_server_is_quarantined_from_its_election_on() {
     let mut scenario = Scenario::guarded(1).all_ready();
     scenario.servers[0].replication.promoted = Some(true);
     scenario.servers[0].replication.history = Some(0xdead.into());
-    scenario.engine.handle_elected(0, Some((QUARANTINE, scenario.now)));
+    scenario.engine.handle_node(
+        scenario.now,
+        0,
+        NodeEvent::Elected { master_for: Some((QUARANTINE, scenario.now)) },
+    );
     reconnect(&mut scenario, 0);
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Promoted, QUARANTINE)));
 }
@@ -349,7 +373,11 @@ fn promoted_server_is_quarantined_from_its_election_on() {
 fn time_since_the_sentinels_answered_counts() {
     let passed = 4 * SECOND;
     let mut scenario = Scenario::guarded(1);
-    scenario.engine.handle_elected(0, Some((SECOND, scenario.now)));
+    scenario.engine.handle_node(
+        scenario.now,
+        0,
+        NodeEvent::Elected { master_for: Some((SECOND, scenario.now)) },
+    );
     scenario.pass(passed);
     let scenario = scenario.all_ready();
     let rest = QUARANTINE - SECOND - passed;
@@ -364,7 +392,11 @@ fn own_observation_trusts_no_sentinel() {
             |builder: muxlock::Builder| builder.restart_guard(RestartGuard::OwnObservation);
         let mut scenario = Scenario::with(1, configure);
         scenario.servers[0].replication.promoted = promoted;
-        scenario.engine.handle_elected(0, Some((QUARANTINE, scenario.now)));
+        scenario.engine.handle_node(
+            scenario.now,
+            0,
+            NodeEvent::Elected { master_for: Some((QUARANTINE, scenario.now)) },
+        );
         let scenario = scenario.all_ready();
         let left = quarantine(&scenario, 0).map(|(_, left)| left);
         assert_eq!(left, Some(QUARANTINE), "{promoted:?}");
@@ -377,7 +409,11 @@ fn elected_server_that_does_not_tell_who_it_is_is_quarantined() {
     for (age, expected) in [(None, Some(QUARANTINE)), (Some(QUARANTINE), None)] {
         let mut scenario = Scenario::of_nodes(["redis://127.0.0.1:7000?durable=yes"]);
         scenario.servers[0].run_id = None;
-        scenario.engine.handle_elected(0, age.map(|age| (age, scenario.now)));
+        scenario.engine.handle_node(
+            scenario.now,
+            0,
+            NodeEvent::Elected { master_for: age.map(|age| (age, scenario.now)) },
+        );
         let scenario = scenario.all_ready();
         let expected = expected.map(|rest| (QuarantineCause::Promoted, rest));
         assert_eq!(quarantine(&scenario, 0), expected);
@@ -417,18 +453,18 @@ fn unfit_server_is_refused_and_asked_again_later() {
         scenario.engine.connect(scenario.now);
         scenario.drain();
         for node in [1, 0] {
-            scenario.engine.handle_connected(scenario.now, node);
+            scenario.engine.handle_node(scenario.now, node, NodeEvent::Connected);
             scenario.drain();
             scenario.greet(node);
         }
-        let status = scenario.engine.nodes().next().unwrap();
+        let status = scenario.engine.statuses().next().unwrap();
         assert_eq!(status.state, NodeState::BackOff, "{reason}");
         assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(reason)));
         scenario.drain();
         scenario.try_lock();
         scenario.drain();
         scenario.connect(0);
-        scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+        scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
         let error = scenario.acquired().unwrap_err();
         assert_eq!(error.nodes()[0].outcome, NodeOutcome::Unfit(reason));
         assert!(error.to_string().contains(&reason.to_string()), "{error}");
@@ -470,7 +506,7 @@ fn duplicate_is_named_and_a_process_that_moved_is_none() {
     scenario.drain();
     scenario.connect(0);
     scenario.connect(1);
-    assert_eq!(scenario.engine.duplicates(), Some((0, 1)));
+    assert_eq!(scenario.engine.nodes().duplicates(), Some((0, 1)));
     scenario.drain();
     scenario.try_lock();
     scenario.drain();
@@ -479,7 +515,7 @@ fn duplicate_is_named_and_a_process_that_moved_is_none() {
     let named =
         "node 1 127.0.0.1:2: unfit (the same server as another node; list it once): 127.0.0.1:1";
     assert!(error.contains(named), "{error}");
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.drain();
     scenario.pass(SECOND);
     scenario.drain();
@@ -497,7 +533,7 @@ fn server_that_does_not_tell_who_it_is_is_quarantined_at_each_connection() {
     scenario.engine.connect(scenario.now);
     scenario.drain();
     for _ in 0..2 {
-        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
         scenario.drain();
         scenario.greet_once(0);
         scenario.greet_once(0);
@@ -508,7 +544,7 @@ fn server_that_does_not_tell_who_it_is_is_quarantined_at_each_connection() {
         assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::Unidentified, QUARANTINE)));
         scenario.pass(QUARANTINE);
         assert!(is_granted(&mut scenario, 1));
-        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
         scenario.pass(Duration::ZERO);
         scenario.drain();
     }
@@ -530,13 +566,13 @@ fn probe_that_is_refused_is_told_apart_by_its_reason() {
         let mut scenario = Scenario::guarded(1);
         scenario.engine.connect(scenario.now);
         scenario.drain();
-        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
         scenario.drain();
         for _ in 0..STEPS_BEFORE_PROBE {
             scenario.greet_once(0);
         }
         scenario.greet_with(0, server_error(kind));
-        let status = scenario.engine.nodes().next().unwrap();
+        let status = scenario.engine.statuses().next().unwrap();
         assert_eq!(status.last_failure, Some(expected));
         assert_eq!(status.errors.of(kind), 1);
         assert_eq!(status.last_message.as_deref(), Some("ERR in the scenario"));
@@ -550,7 +586,7 @@ fn handshake_answered_out_of_kind_ends_the_connection() {
         let mut scenario = Scenario::guarded(1);
         scenario.engine.connect(scenario.now);
         scenario.drain();
-        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
         scenario.drain();
         for _ in 0..step {
             scenario.greet_once(0);
@@ -573,7 +609,7 @@ fn demoted_master_is_looked_at_again_and_refused() {
     scenario.pass(Duration::ZERO);
     assert_eq!(scenario.drain(), [Acted::Connect(0)]);
     scenario.connect(0);
-    let status = scenario.engine.nodes().next().unwrap();
+    let status = scenario.engine.statuses().next().unwrap();
     assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Replica)));
 }
 
@@ -695,7 +731,7 @@ fn jump_of_our_own_clock_shortens_no_quarantine_and_hides_no_jump() {
     assert_eq!(scenario.engine.stats().clock_jumps, 1);
     // And the age of a restarted server is no greater for it.
     let mut scenario = sampled();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     jump(&mut scenario);
     scenario.restart(0, 1_000_000 * SECOND);
     reconnect(&mut scenario, 0);
@@ -753,9 +789,9 @@ fn clock_that_is_not_told_for_the_moment_is_asked_for_again() {
         scenario.try_lock();
         let acted = scenario.drain();
         assert_eq!(acted[0], Acted::Time(vec![0]), "{acted:?}");
-        assert!(scenario.engine.is_telling_time(0));
+        assert!(scenario.engine.node(0).is_telling_time());
         scenario.replies([0, 0, 0], server_error(ServerErrorKind::Busy));
-        assert!(!scenario.engine.is_telling_time(0));
+        assert!(!scenario.engine.node(0).is_telling_time());
         assert!(scenario.acquired().is_err());
         scenario.drain();
         scenario.reply(0, Reply::Integer(0));
@@ -767,7 +803,7 @@ fn clock_that_is_kept_secret_costs_nothing() {
     let mut scenario = Scenario::guarded(1);
     scenario.engine.connect(scenario.now);
     scenario.drain();
-    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
     for _ in 0..6 {
         scenario.greet_once(0);
@@ -791,7 +827,7 @@ fn quarantined_process_that_moves_does_not_vote_at_its_new_address() {
     scenario.ahead[0] += 60 * SECOND;
     reconnect_without_a_pause(&mut scenario, 0);
     assert_eq!(quarantine(&scenario, 0), Some((QuarantineCause::ClockStepped, QUARANTINE)));
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.drain();
     scenario.servers[1] = scenario.servers[0].clone();
     scenario.ahead[1] = scenario.ahead[0];
@@ -839,7 +875,7 @@ fn process_that_moved_keeps_the_copy_that_counts() {
         assert_eq!(scenario.acquired().is_ok(), wins);
         // The answer of node 2 is lost, and then node 1's process is at its address.
         for node in [2, 1] {
-            scenario.engine.handle_disconnected(scenario.now, node, RESET);
+            scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
         }
         if moves {
             scenario.servers[2] = scenario.servers[1].clone();
@@ -861,14 +897,14 @@ fn what_nobody_holds_is_released_at_a_process_that_moved() {
     scenario.replies(0..2, Reply::Nil);
     assert!(scenario.acquired().is_err());
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     scenario.engine.connect(scenario.now);
     scenario.drain();
     scenario.connect(2);
     assert!(scenario.drain().contains(&Acted::Release(vec![2], 1)));
-    scenario.engine.handle_disconnected(scenario.now, 1, RESET);
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(RESET));
     scenario.servers[2] = scenario.servers[1].clone();
-    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     scenario.pass(SECOND);
     scenario.drain();
     scenario.connect(2);
@@ -876,7 +912,7 @@ fn what_nobody_holds_is_released_at_a_process_that_moved() {
 }
 
 fn reconnect_without_a_pause(scenario: &mut Scenario, node: usize) {
-    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
     scenario.engine.connect(scenario.now);
     scenario.drain();
     scenario.connect(node);
@@ -906,7 +942,7 @@ fn probe_that_may_not_touch_its_key_passes_and_a_user_named_key_does_not() {
         let mut scenario = Scenario::guarded(1);
         scenario.engine.connect(scenario.now);
         scenario.drain();
-        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
         scenario.drain();
         for _ in 0..STEPS_BEFORE_PROBE {
             scenario.greet_once(0);
@@ -1028,7 +1064,7 @@ fn copy_without_its_marker_is_not_counted_by_an_extension() {
     let mut scenario = marked(3);
     scenario.try_lock();
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.replies([1, 2], Reply::Integer(1));
     let mut lease = scenario.acquired().unwrap();
     assert_eq!(lease.granted_by().collect::<Vec<_>>(), [1, 2]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::Reply;
+use muxlock::proto::{NodeEvent, Reply};
 use muxlock::{
     Builder, Cancelled, Heal, Lease, LockError, NodeOutcome, RestartGuard, ServerErrorKind,
 };
@@ -31,7 +31,7 @@ fn extend(scenario: &mut Scenario, lease: Lease) -> Vec<Acted> {
 }
 
 fn lose(scenario: &mut Scenario, node: usize) {
-    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
     scenario.drain();
 }
 
@@ -47,7 +47,7 @@ fn outcome(error: &LockError, node: usize) -> NodeOutcome {
 }
 
 fn debts(scenario: &Scenario) -> Vec<usize> {
-    scenario.engine.nodes().map(|node| node.debts).collect()
+    scenario.engine.statuses().map(|node| node.debts).collect()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::Reply;
+use muxlock::proto::{NodeEvent, Reply};
 use muxlock::{
     Cancelled, Done, Fingerprint, Holding, Inspection, NodeOutcome, NodeState, OpId, Phase,
     ProtocolError, Resource, ServerCommand, ServerErrorKind, Unfit,
@@ -57,7 +57,7 @@ fn every_node_is_waited_for() {
     assert_eq!(left, Some(Duration::from_millis(700)));
     assert!(inspection.nodes()[1].holding.is_none());
     assert_eq!(scenario.drain(), [], "there is nothing to release");
-    let mut nodes = scenario.engine.nodes();
+    let mut nodes = scenario.engine.statuses();
     assert!(nodes.all(|node| node.last_outcome.is_none()), "it was no vote");
     drop(nodes);
     is_over(&scenario);
@@ -87,13 +87,13 @@ fn lost_connection_leaves_nothing_to_undo() {
     inspect(&mut scenario);
     scenario.drain();
     let reset = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    scenario.engine.handle_disconnected(scenario.now, 2, reset);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(reset));
     scenario.reply(0, has("aa", -1));
     scenario.reply(1, has("aa", -1));
     let inspection = inspected(&mut scenario);
     assert_eq!(outcomes(&inspection)[2], reset);
     assert!(inspection.holder().is_some() && inspection.free_in().is_none());
-    assert!(scenario.engine.nodes().all(|node| node.debts == 0));
+    assert!(scenario.engine.statuses().all(|node| node.debts == 0));
     is_over(&scenario);
 }
 
@@ -164,7 +164,7 @@ fn cancelled_inspection_is_not_reported() {
 
 /// Connects, answers the handshake but for its last step, and names what is missing there.
 fn greet_without(scenario: &mut Scenario, node: usize, command: ServerCommand) {
-    scenario.engine.handle_connected(scenario.now, node);
+    scenario.engine.handle_node(scenario.now, node, NodeEvent::Connected);
     scenario.drain();
     (0..STEPS).for_each(|_| assert!(scenario.greet_once(node)));
     scenario.greet_with(node, Reply::Integer(command as i64 + 1));
@@ -183,8 +183,8 @@ fn server_that_lacks_a_command_is_only_asked_who_holds_a_lock() {
         scenario.reply(node, has("aa", 500));
     }
     assert_eq!(outcomes(&inspected(&mut scenario)), [NodeOutcome::Held; 3]);
-    assert_eq!(scenario.engine.ready(), 0);
-    assert!(scenario.engine.nodes().all(|node| node.last_failure == Some(missing)));
+    assert_eq!(scenario.engine.nodes().ready(), 0);
+    assert!(scenario.engine.statuses().all(|node| node.last_failure == Some(missing)));
     // The connection is kept for the next one.
     inspect(&mut scenario);
     assert_eq!(scenario.drain(), [Acted::Inspect(ALL.to_vec())]);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, Reply};
 use muxlock::{
     Cancelled, Done, Heal, KeepAlive, Lease, Loss, LossCause, Moment, OpId, RestartGuard,
     ServerErrorKind,
@@ -291,7 +291,7 @@ fn master_that_was_away_gets_the_next_renewals() {
         Scenario::with(3, |builder| builder.restart_guard(RestartGuard::Uptime).heal(Heal::On));
     let mut kept = kept_on(scenario.all_ready(), &how());
     let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    kept.scenario.engine.handle_disconnected(kept.scenario.now, 2, reset);
+    kept.scenario.engine.handle_node(kept.scenario.now, 2, NodeEvent::Disconnected(reset));
     let mut is_back = false;
     for _ in 0..20 {
         let acted = kept.wait();

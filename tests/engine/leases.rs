@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, Reply};
 use muxlock::{Heal, Lease, NodeOutcome, RestartGuard, ServerErrorKind};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
@@ -45,7 +45,7 @@ fn ended(taker: &mut Scenario, lease: Lease) -> Vec<Acted> {
 }
 
 fn lose(scenario: &mut Scenario, node: usize) -> Vec<Acted> {
-    scenario.engine.handle_disconnected(scenario.now, node, RESET);
+    scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
     scenario.pass(50 * MS);
     assert_eq!(scenario.drain(), [Acted::Close(node), Acted::Connect(node)]);
     scenario.connect(node);
@@ -102,7 +102,7 @@ fn doubt_of_a_node_that_the_taker_does_not_have_is_passed_over() {
 #[test]
 fn giver_takes_back_what_it_has_not_sent() {
     let mut giver = Scenario::ready(3);
-    giver.engine.handle_disconnected(giver.now, 2, RESET);
+    giver.engine.handle_node(giver.now, 2, NodeEvent::Disconnected(RESET));
     giver.pass(Duration::ZERO);
     giver.drain();
     let lease = locked_by_two(&mut giver);
@@ -204,7 +204,7 @@ fn taker_makes_up_for_it_when_it_is_connected() {
     let lease = locked_by_two(&mut giver);
     let lease = let_go(&mut giver, lease);
     let mut taker = taker();
-    taker.engine.handle_disconnected(taker.now, 2, RESET);
+    taker.engine.handle_node(taker.now, 2, NodeEvent::Disconnected(RESET));
     taker.pass(50 * MS);
     taker.drain();
     taker.engine.abandon(taker.now, lease);
@@ -261,7 +261,7 @@ fn taker_does_not_count_a_node_that_the_giver_has_in_quarantine() {
     giver.reply(2, Reply::Ok);
     giver.ahead[2] += Duration::from_secs(60);
     assert_eq!(lose(&mut giver, 2), []);
-    assert!(giver.engine.nodes().nth(2).unwrap().quarantine.is_some(), "its clock jumped");
+    assert!(giver.engine.statuses().nth(2).unwrap().quarantine.is_some(), "its clock jumped");
     let lease = let_go(&mut giver, lease);
     let mut taker = guarded();
     taker.engine.extend(taker.now, lease, TTL);
@@ -317,7 +317,7 @@ fn key_that_was_healed_does_not_show_that_the_givers_set_has_run() {
     let lease = let_go(&mut giver, lease);
     let mut taker = Scenario::with(3, configure).all_ready();
     // Another connection than the giver's has by number.
-    taker.engine.handle_disconnected(taker.now, 2, RESET);
+    taker.engine.handle_node(taker.now, 2, NodeEvent::Disconnected(RESET));
     taker.pass(Duration::ZERO);
     taker.drain();
     taker.connect(2);

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Grant, Notice, Patience, Reply};
-use muxlock::{Done, NodeOutcome, NodeState, OpId, Phase, Resource, ServerErrorKind, Unfit};
+use muxlock::proto::{Grant, Node, NodeEvent, Notice, Patience, Reply};
+use muxlock::{
+    Done, Moment, NodeOutcome, NodeState, OpId, Phase, Resource, ServerErrorKind, Unfit,
+};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
 const MS: Duration = Duration::from_millis(1);
@@ -18,6 +20,13 @@ const WORK_PER_TURN_MAX: usize = 512;
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// As in `proto/node/pipeline.rs`.
 const QUEUED_COMMANDS_MAX: usize = 8_192;
+
+/// Whether the first connection is lost then.
+fn answer_beside(scenario: &mut Scenario, now: Moment, node: usize) -> bool {
+    let is_lost = scenario.engine.node(node).is_lost_if_another_answers();
+    scenario.engine.handle_node(now, node, NodeEvent::AnsweredBeside);
+    is_lost
+}
 
 #[test]
 fn results_are_taken_one_by_one_in_any_order() {
@@ -67,13 +76,16 @@ fn time_is_told_without_anything_else() {
 #[test]
 fn node_is_open_while_it_is_ready_and_takes_more() {
     let mut scenario = Scenario::ready(3);
-    let open = |scenario: &Scenario| [0, 1, 2, 3].map(|node| scenario.engine.is_open(node));
+    let is_open = |scenario: &Scenario, node: usize| {
+        scenario.engine.nodes().get(node).is_some_and(Node::is_open)
+    };
+    let open = |scenario: &Scenario| [0, 1, 2, 3].map(|node| is_open(scenario, node));
     assert_eq!(open(&scenario), [true, true, true, false]);
-    scenario.engine.handle_blocked(1);
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Blocked);
     assert_eq!(open(&scenario), [true, false, true, false]);
-    scenario.engine.handle_writable(scenario.now, 1);
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Writable);
     assert_eq!(open(&scenario), [true, true, true, false]);
-    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     assert_eq!(open(&scenario), [true, true, false, false]);
 }
 
@@ -108,7 +120,8 @@ fn nodes_share_the_replies_of_a_turn() {
 #[test]
 fn nodes_that_are_ready_or_may_soon_be_are_counted() {
     let mut scenario = Scenario::new(3);
-    let counts = |scenario: &Scenario| (scenario.engine.ready(), scenario.engine.hopeful());
+    let counts =
+        |scenario: &Scenario| (scenario.engine.nodes().ready(), scenario.engine.nodes().hopeful());
     assert_eq!(counts(&scenario), (0, 3));
     scenario.engine.connect(scenario.now);
     scenario.drain();
@@ -117,7 +130,7 @@ fn nodes_that_are_ready_or_may_soon_be_are_counted() {
     }
     assert_eq!(counts(&scenario), (3, 3));
     for node in [1, 2] {
-        scenario.engine.handle_disconnected(scenario.now, node, RESET);
+        scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
         assert_eq!(counts(&scenario), (3 - node, 3 - node));
     }
 }
@@ -126,13 +139,13 @@ fn nodes_that_are_ready_or_may_soon_be_are_counted() {
 fn node_that_never_voted_or_failed_says_so() {
     let mut scenario = Scenario::ready(3);
     let said = |scenario: &Scenario| {
-        let status = scenario.engine.nodes().next().unwrap();
+        let status = scenario.engine.statuses().next().unwrap();
         (status.last_outcome.map(|(outcome, _)| outcome), status.last_failure)
     };
     assert_eq!(said(&scenario), (None, None));
     let _ = scenario.locked();
     assert_eq!(said(&scenario), (Some(NodeOutcome::Granted), None));
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     assert_eq!(said(&scenario), (Some(NodeOutcome::Granted), Some(RESET)));
 }
 
@@ -142,10 +155,10 @@ fn error_before_the_first_command_is_the_servers_word() {
     let mut scenario = Scenario::new(1);
     scenario.engine.connect(scenario.now);
     scenario.drain();
-    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     let full = ServerErrorKind::MaxClients;
     scenario.engine.handle_reply(scenario.now, 0, server_error(full));
-    let status = scenario.engine.nodes().next().unwrap();
+    let status = scenario.engine.statuses().next().unwrap();
     assert_eq!(status.last_failure, Some(NodeOutcome::Server(full)));
     assert!(status.last_message.is_some());
 }
@@ -153,17 +166,17 @@ fn error_before_the_first_command_is_the_servers_word() {
 #[test]
 fn latency_is_that_of_replies_that_are_read_in_time() {
     let mut scenario = Scenario::ready(1);
-    scenario.engine.reading_late(0, None);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::ReadingLate { since: None });
     for (is_in_time, latency) in [(false, Duration::ZERO), (true, MS), (true, MS + MS * 7 / 8)] {
         if is_in_time {
-            scenario.engine.reading_in_time(0);
+            scenario.engine.handle_node(scenario.now, 0, NodeEvent::ReadingInTime);
         }
         scenario.try_lock();
         scenario.drain();
         scenario.now = scenario.now.after(8 * MS);
         scenario.reply(0, Reply::Ok);
         drop(scenario.acquired().unwrap());
-        assert_eq!(scenario.engine.nodes().next().unwrap().latency, Some(latency));
+        assert_eq!(scenario.engine.statuses().next().unwrap().latency, Some(latency));
     }
 }
 
@@ -177,8 +190,12 @@ fn announcement_that_cannot_be_that_of_an_answer_is_no_latency() {
         scenario.try_lock();
         scenario.drain();
         let announced = scenario.now.after(after);
-        scenario.engine.reading_late(0, Some(announced));
-        assert_eq!(scenario.engine.nodes().next().unwrap().latency, Some(latency));
+        scenario.engine.handle_node(
+            scenario.now,
+            0,
+            NodeEvent::ReadingLate { since: Some(announced) },
+        );
+        assert_eq!(scenario.engine.statuses().next().unwrap().latency, Some(latency));
     }
     let mut scenario = Scenario::ready(1);
     scenario.try_lock();
@@ -190,30 +207,31 @@ fn announcement_that_cannot_be_that_of_an_answer_is_no_latency() {
     scenario.now = scenario.now.after(MS);
     scenario.try_lock();
     scenario.drain();
-    scenario.engine.reading_late(0, Some(before));
-    assert_eq!(scenario.engine.nodes().next().unwrap().latency, Some(MS));
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::ReadingLate { since: Some(before) });
+    assert_eq!(scenario.engine.statuses().next().unwrap().latency, Some(MS));
 }
 
 /// R34.
 #[test]
 fn node_at_the_address_of_another_says_of_which() {
     let mut scenario = Scenario::ready(2);
-    assert_eq!(scenario.engine.duplicates(), None);
-    scenario.engine.handle_duplicate(scenario.now, 1, 0);
-    let status = scenario.engine.nodes().nth(1).unwrap();
+    assert_eq!(scenario.engine.nodes().duplicates(), None);
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Duplicate { of: 0 });
+    let status = scenario.engine.statuses().nth(1).unwrap();
     assert_eq!(status.last_failure, Some(NodeOutcome::Unfit(Unfit::Duplicate)));
     assert_eq!(status.state, NodeState::BackOff);
     let silent = Notice::Silent(NodeOutcome::Unfit(Unfit::Duplicate));
     assert_eq!(scenario.engine.poll_notice(), Some((1, silent)));
-    (0..99).for_each(|_| scenario.engine.handle_duplicate(scenario.now, 1, 0));
-    assert!(!scenario.engine.has_notices() && scenario.engine.poll_notice().is_none());
-    let nodes: Vec<_> = scenario.engine.nodes().map(|node| node.address).collect();
-    let error = scenario.engine.unavailable();
+    (0..99)
+        .for_each(|_| scenario.engine.handle_node(scenario.now, 1, NodeEvent::Duplicate { of: 0 }));
+    assert!(!scenario.engine.nodes().has_notices() && scenario.engine.poll_notice().is_none());
+    let nodes: Vec<_> = scenario.engine.statuses().map(|node| node.address).collect();
+    let error = scenario.engine.nodes().unavailable(scenario.engine.last_now());
     assert_eq!(error.nodes()[1].message, Some(nodes[0].clone()));
 
     let mut scenario = Scenario::ready(3);
-    scenario.engine.handle_duplicate(scenario.now, 2, 1);
-    assert_eq!(scenario.engine.duplicates(), Some((1, 2)));
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Duplicate { of: 1 });
+    assert_eq!(scenario.engine.nodes().duplicates(), Some((1, 2)));
 }
 
 /// The operator hears when a node stops voting and when it votes again, and nothing in between.
@@ -225,14 +243,14 @@ fn node_that_stops_voting_is_reported_once() {
     };
     assert_eq!(notices(&mut scenario), [], "all is well from the start");
     // A connection that is closed while nothing is asked is no news; that it cannot be made is.
-    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     assert_eq!(notices(&mut scenario), []);
     let refused = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionRefused);
     for _ in 0..9 {
         while !scenario.drain().contains(&Acted::Connect(2)) {
             scenario.pass(MS);
         }
-        scenario.engine.handle_disconnected(scenario.now, 2, refused);
+        scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(refused));
     }
     assert_eq!(notices(&mut scenario), [(2, Notice::Silent(refused))]);
     // It comes back, without what it knew: its votes do not count yet.
@@ -244,7 +262,7 @@ fn node_that_stops_voting_is_reported_once() {
     scenario.drain();
     assert_eq!(scenario.state(2), NodeState::Quarantined);
     assert_eq!(notices(&mut scenario), []);
-    let left = scenario.engine.nodes().nth(2).unwrap().quarantine.unwrap().ready_in;
+    let left = scenario.engine.statuses().nth(2).unwrap().quarantine.unwrap().ready_in;
     scenario.pass(left);
     scenario.pass(MS);
     scenario.try_lock();
@@ -258,15 +276,15 @@ fn connection_in_the_making_has_time() {
     let mut scenario = Scenario::new(2);
     scenario.engine.connect(scenario.now);
     scenario.drain();
-    scenario.engine.handle_connected(scenario.now, 1);
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Connected);
     let asked_at = scenario.now;
     let outcomes = |scenario: &Scenario| {
-        let error = scenario.engine.unavailable();
+        let error = scenario.engine.nodes().unavailable(scenario.engine.last_now());
         [error.nodes()[0].outcome, error.nodes()[1].outcome]
     };
     scenario.engine.advance(asked_at.after(CONNECT_TIMEOUT - MS));
     assert_eq!(outcomes(&scenario), [NodeOutcome::Pending; 2]);
-    let text = scenario.engine.unavailable().to_string();
+    let text = scenario.engine.nodes().unavailable(scenario.engine.last_now()).to_string();
     assert!(text.starts_with("unavailable: 2 of 2 nodes gave no vote ("), "{text}");
     scenario.engine.advance(asked_at.after(CONNECT_TIMEOUT));
     let timed_out = [Phase::Connect, Phase::Handshake].map(NodeOutcome::TimedOut);
@@ -277,17 +295,17 @@ fn connection_in_the_making_has_time() {
 #[test]
 fn node_is_overdue_when_it_has_been_silent_for_long() {
     let mut scenario = Scenario::ready(3);
-    assert!(!scenario.engine.is_overdue(scenario.now, 0), "nothing was asked");
+    assert!(!scenario.engine.node(0).is_overdue(scenario.now), "nothing was asked");
     scenario.try_lock();
     scenario.drain();
     let asked_at = scenario.now;
     for node in ALL {
-        assert!(!scenario.engine.is_overdue(asked_at.after(4 * NODE_TIMEOUT - MS), node));
-        assert!(scenario.engine.is_overdue(asked_at.after(4 * NODE_TIMEOUT), node));
-        assert!(scenario.engine.is_overdue(asked_at.after(SILENCE_MAX), node));
+        assert!(!scenario.engine.node(node).is_overdue(asked_at.after(4 * NODE_TIMEOUT - MS)));
+        assert!(scenario.engine.node(node).is_overdue(asked_at.after(4 * NODE_TIMEOUT)));
+        assert!(scenario.engine.node(node).is_overdue(asked_at.after(SILENCE_MAX)));
     }
     scenario.reply(0, Reply::Ok);
-    assert!(!scenario.engine.is_overdue(asked_at.after(SILENCE_MAX), 0));
+    assert!(!scenario.engine.node(0).is_overdue(asked_at.after(SILENCE_MAX)));
 }
 
 /// R5: a gateway may have forgotten the connection. The server's answer beside it shows that, if it
@@ -303,19 +321,19 @@ fn silent_connection_is_lost_when_the_server_answers_beside_it() {
     scenario.drain();
     assert!(scenario.take_beside().is_empty());
     let now = scenario.now;
-    assert!(!scenario.engine.handle_answer_beside(now, 0), "nothing was asked there");
+    assert!(!answer_beside(&mut scenario, now, 0), "nothing was asked there");
     scenario.pass(MS);
     scenario.drain();
     assert_eq!(scenario.take_beside(), [0, 1], "node 2 has answered its SET");
     // Node 0 answers on both, node 1 beside only.
     scenario.reply(0, Reply::Ok);
     let now = scenario.now;
-    let lost = ALL.map(|node| scenario.engine.handle_answer_beside(now, node));
+    let lost = ALL.map(|node| answer_beside(&mut scenario, now, node));
     assert_eq!(lost, [false, true, false]);
     let acted = scenario.drain();
     assert!(acted.contains(&Acted::Close(1)), "{acted:?}");
     assert_eq!(ALL.map(|node| scenario.state(node) == NodeState::Ready), [true, false, true]);
-    let owed: Vec<usize> = scenario.engine.nodes().map(|node| node.debts).collect();
+    let owed: Vec<usize> = scenario.engine.statuses().map(|node| node.debts).collect();
     assert_eq!(owed, [0, 1, 0], "the SET may still run");
     assert!(now < asked_at.after(SILENCE_MAX));
 }
@@ -369,8 +387,8 @@ fn next_address_of_a_name_is_due_while_the_first_one_is_silent() {
     scenario.engine.connect(scenario.now);
     scenario.drain();
     let now = scenario.now;
-    scenario.engine.handle_connecting(now, 0, Phase::Lookup);
-    scenario.engine.handle_connecting(now, 0, Phase::Connect);
+    scenario.engine.handle_node(now, 0, NodeEvent::Connecting(Phase::Lookup));
+    scenario.engine.handle_node(now, 0, NodeEvent::Connecting(Phase::Connect));
     for _ in 0..3 {
         scenario.pass(CONNECT_TIMEOUT / 4 - MS);
         scenario.drain();
@@ -406,7 +424,7 @@ fn useless_commands_are_discarded_in_portions() {
 #[test]
 fn votes_are_shown_with_their_time() {
     let mut scenario = Scenario::ready(3);
-    let at = |scenario: &Scenario| scenario.engine.nodes().next().unwrap().last_outcome;
+    let at = |scenario: &Scenario| scenario.engine.statuses().next().unwrap().last_outcome;
     scenario.try_lock();
     scenario.drain();
     scenario.pass(2 * MS);
@@ -422,16 +440,16 @@ fn votes_are_shown_with_their_time() {
 #[test]
 fn vote_that_is_read_late_is_shown_without_its_time() {
     let mut scenario = Scenario::ready(3);
-    let at = |scenario: &Scenario| scenario.engine.nodes().next().unwrap().last_outcome;
+    let at = |scenario: &Scenario| scenario.engine.statuses().next().unwrap().last_outcome;
     for (reply, outcome) in [(Reply::Ok, NodeOutcome::Granted), (Reply::Nil, NodeOutcome::Held)] {
-        assert_eq!(scenario.engine.awaited_since(0), None);
+        assert_eq!(scenario.engine.node(0).awaited_since(), None);
         scenario.try_lock();
         scenario.drain();
-        assert_eq!(scenario.engine.awaited_since(0), Some(scenario.now));
+        assert_eq!(scenario.engine.node(0).awaited_since(), Some(scenario.now));
         scenario.now = scenario.now.after(8 * MS);
-        scenario.engine.reading_late(0, None);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::ReadingLate { since: None });
         scenario.reply(0, reply);
-        scenario.engine.reading_in_time(0);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::ReadingInTime);
         assert_eq!(at(&scenario), Some((outcome, None)));
     }
 }
@@ -447,7 +465,7 @@ fn errors_are_counted_by_kind() {
         scenario.drain();
         scenario.replies(ALL, Reply::Integer(0));
     }
-    let errors = scenario.engine.nodes().next().unwrap().errors;
+    let errors = scenario.engine.statuses().next().unwrap().errors;
     assert_eq!((errors.of(ServerErrorKind::Busy), errors.of(ServerErrorKind::Auth)), (2, 0));
 }
 
@@ -463,9 +481,9 @@ fn node_that_was_never_connected_owes_nothing() {
         scenario.reply(node, Reply::Ok);
     }
     let lease = scenario.acquired().unwrap();
-    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     scenario.engine.abandon(scenario.now, lease);
-    assert_eq!(scenario.engine.nodes().map(|node| node.debts).collect::<Vec<_>>(), [0, 0, 0]);
+    assert_eq!(scenario.engine.statuses().map(|node| node.debts).collect::<Vec<_>>(), [0, 0, 0]);
 }
 
 /// A node that is being connected has so much room for commands.
@@ -537,14 +555,14 @@ fn rounds_that_take_long_make_pauses_longer_and_other_commands_do_not() {
 fn node_in_quarantine_that_is_lost_is_shown_as_lost() {
     let mut scenario = Scenario::guarded(3).all_ready();
     scenario.restart(0, MS);
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     let next = scenario.next_timeout().unwrap();
     let wait = next.since(scenario.now);
     scenario.pass(wait);
     scenario.drain();
     scenario.connect(0);
     assert_eq!(scenario.state(0), NodeState::Quarantined);
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     assert_eq!(scenario.state(0), NodeState::BackOff);
 }
 
@@ -609,7 +627,7 @@ fn so_many_operations_end_in_one_turn_and_no_more() {
 /// How long a node is not asked again that refuses each connection, since the first failure.
 fn pauses_of_a_node_that_refuses(lasts: Duration) -> Vec<(Duration, Duration)> {
     let mut s = Scenario::ready(1);
-    s.engine.handle_disconnected(s.now, 0, RESET);
+    s.engine.handle_node(s.now, 0, NodeEvent::Disconnected(RESET));
     let began = s.now;
     let mut pauses = Vec::new();
     while s.now.since(began) < lasts {
@@ -619,7 +637,7 @@ fn pauses_of_a_node_that_refuses(lasts: Duration) -> Vec<(Duration, Duration)> {
             s.pass(due.since(s.now.min(due)));
         }
         pauses.push((failed.since(began), s.now.since(failed)));
-        s.engine.handle_disconnected(s.now, 0, REFUSED);
+        s.engine.handle_node(s.now, 0, NodeEvent::Disconnected(REFUSED));
     }
     pauses
 }
@@ -662,17 +680,17 @@ fn silence_is_doubted_before_the_shortest_lock_ends() {
     s.drain();
     assert_eq!(s.take_beside(), ALL);
     let now = s.now;
-    assert_eq!(ALL.map(|node| s.engine.handle_answer_beside(now, node)), [true; 3]);
+    assert_eq!(ALL.map(|node| answer_beside(&mut s, now, node)), [true; 3]);
     let (lease, result) = s.extended();
     assert!(result.is_err() && lease.is_valid_at(now));
     s.pass(Duration::ZERO);
     s.drain();
     for node in ALL {
-        s.engine.handle_connected(s.now, node);
+        s.engine.handle_node(s.now, node, NodeEvent::Connected);
         s.drain();
         s.greet(node);
         s.drain();
-        while s.engine.nodes().nth(node).unwrap().in_flight > 0 {
+        while s.engine.statuses().nth(node).unwrap().in_flight > 0 {
             s.reply(node, Reply::Integer(1));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, Reply};
 use muxlock::{Builder, Done, KeepAlive, RestartGuard};
 use testbed::memory::{Acted, Scenario, TTL};
 
@@ -72,7 +72,7 @@ fn server_that_says_it_was_flushed_for_ever_is_waited_for_no_longer_than_any_loc
     scenario.reply(2, Reply::Integer(i64::MIN + 1));
     scenario.replies([0, 1], Reply::Integer(1));
     let lease = scenario.acquired().unwrap();
-    let left = scenario.engine.nodes().nth(2).unwrap().quarantine.unwrap().ready_in;
+    let left = scenario.engine.statuses().nth(2).unwrap().quarantine.unwrap().ready_in;
     scenario.engine.abandon(scenario.now, lease);
     // Twice the longest TTL that there is, 24.9 days.
     assert!(left < 51 * 24 * 3_600 * SECOND, "it is waited for {left:?}");
@@ -161,7 +161,7 @@ fn connection_to_a_process_that_was_not_named_may_still_exist_when_a_process_is_
         scenario.try_lock();
         assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1)]);
         let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-        scenario.engine.handle_disconnected(scenario.now, 0, reset);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(reset));
         assert!(scenario.acquired().is_err());
         if says_who_on_the_second {
             scenario.servers[0].run_id = run_id;
@@ -200,7 +200,7 @@ fn process_whose_departure_was_forgotten_does_not_vote_at_another_address() {
     for i in 0..66 {
         scenario.servers[0].run_id = Some(format!("{i}").into());
         scenario.pass(SECOND / 2);
-        scenario.engine.handle_disconnected(scenario.now, 0, reset);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(reset));
         while !scenario.drain().contains(&Acted::Connect(0)) {
             scenario.pass(MS);
         }
@@ -218,7 +218,7 @@ fn clock_and_role_that_were_hidden_are_looked_at_when_another_connection_shows_t
     let forbidden = || testbed::memory::server_error(muxlock::ServerErrorKind::Permission);
     scenario.engine.connect(scenario.now);
     scenario.drain();
-    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
     scenario.greet_once(0); // name
     scenario.greet_once(0); // id
@@ -232,7 +232,7 @@ fn clock_and_role_that_were_hidden_are_looked_at_when_another_connection_shows_t
     scenario.drain();
     scenario.reply(0, Reply::Integer(1));
     let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    scenario.engine.handle_disconnected(scenario.now, 0, reset);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(reset));
     scenario.pass(MS);
     assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
     scenario.connect(0);
@@ -256,7 +256,7 @@ fn old_connection_is_killed_although_the_process_was_not_named_in_between() {
         let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
         let mut killed = false;
         for is_named in [is_named_in_between, true] {
-            scenario.engine.handle_disconnected(scenario.now, 2, reset);
+            scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(reset));
             while !scenario.drain().contains(&Acted::Connect(2)) {
                 scenario.pass(MS);
             }
@@ -326,11 +326,11 @@ fn process_that_moves_waits_in_full_though_it_waited_at_its_old_address() {
     scenario.connect(0);
     assert_eq!(scenario.state(0), muxlock::NodeState::Quarantined);
     let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    scenario.engine.handle_disconnected(scenario.now, 0, reset);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(reset));
     scenario.drain();
     scenario.servers[1].run_id = scenario.servers[0].run_id.clone();
     scenario.connect(1);
-    let quarantine = scenario.engine.nodes().nth(1).unwrap().quarantine.unwrap();
+    let quarantine = scenario.engine.statuses().nth(1).unwrap().quarantine.unwrap();
     assert!(quarantine.ready_in > 31 * SECOND, "{quarantine:?}");
 }
 
@@ -349,13 +349,13 @@ fn process_that_moves_takes_a_longer_quarantine_along() {
     scenario.engine.abandon(scenario.now, lease);
     let reset = muxlock::NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
     for node in [0, 1] {
-        scenario.engine.handle_disconnected(scenario.now, node, reset);
+        scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(reset));
     }
     scenario.pass(MS);
     scenario.drain();
     scenario.servers[1].run_id = scenario.servers[0].run_id.clone();
     scenario.connect(1);
-    let quarantine = scenario.engine.nodes().nth(1).unwrap().quarantine.unwrap();
+    let quarantine = scenario.engine.statuses().nth(1).unwrap().quarantine.unwrap();
     assert!(quarantine.ready_in > 89 * SECOND, "{quarantine:?}");
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Replication, Reply, ServerError, Sighting};
+use muxlock::proto::{NodeEvent, Replication, Reply, ServerError, Sighting};
 use muxlock::{
     CountedFrom, NodeOutcome, Quarantine, QuarantineCause, RestartGuard, ServerErrorKind,
 };
@@ -56,13 +56,13 @@ fn connect(scenario: &mut Scenario) -> Option<Quarantine> {
 
 fn reconnect(scenario: &mut Scenario) -> Option<Quarantine> {
     let reset = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    scenario.engine.handle_disconnected(scenario.now, 0, reset);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(reset));
     scenario.pass(CONNECT_TIMEOUT + SECOND);
     connect(scenario)
 }
 
 fn quarantine(scenario: &Scenario) -> Option<Quarantine> {
-    scenario.engine.nodes().next().unwrap().quarantine
+    scenario.engine.statuses().next().unwrap().quarantine
 }
 
 fn promoted(quarantine: Option<Quarantine>) -> Option<(Duration, CountedFrom)> {
@@ -155,13 +155,19 @@ fn client_that_saw_the_change_waits_in_full_whatever_another_one_stored() {
 
 #[test]
 fn sentinels_and_own_observation_neither_ask_nor_tell() {
-    let sentinels = |scenario: &mut Scenario| scenario.engine.handle_elected(0, None);
+    let sentinels = |scenario: &mut Scenario| {
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Elected { master_for: None })
+    };
     let mut site = Site::new();
     site.connected(Duration::ZERO);
     sentinels(site.next(1_000 * SECOND));
     assert_eq!(promoted(connect(&mut site.scenario)), Some((QUARANTINE, ANEW)));
     let now = site.scenario.now;
-    site.next(SECOND).engine.handle_elected(0, Some((5 * SECOND, now.after(SECOND))));
+    site.next(SECOND).engine.handle_node(
+        now,
+        0,
+        NodeEvent::Elected { master_for: Some((5 * SECOND, now.after(SECOND))) },
+    );
     let rest = QUARANTINE - 5 * SECOND;
     assert_eq!(promoted(connect(&mut site.scenario)), Some((rest, CountedFrom::Event)));
     let mut own = Scenario::with(1, |builder| builder.restart_guard(RestartGuard::OwnObservation));
@@ -208,7 +214,7 @@ fn connect_told(scenario: &mut Scenario, reply: Reply) -> Option<Quarantine> {
     const STEPS_BEFORE_SIGHTING: usize = 7;
     scenario.engine.connect(scenario.now);
     scenario.drain();
-    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
     for _ in 0..STEPS_BEFORE_SIGHTING {
         scenario.greet_once(0);
@@ -249,7 +255,7 @@ fn time_that_is_refused_gives_no_sighting() {
     let scenario = site.next(SECOND);
     scenario.engine.connect(scenario.now);
     scenario.drain();
-    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
     for _ in 0..6 {
         scenario.greet_once(0);

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, Reply};
 use muxlock::{
     Cancelled, LockErrorKind, NodeOutcome, NodeState, OpId, Phase, ProtocolError, ReleaseWith,
     ServerErrorKind, TlsErrorKind,
@@ -71,7 +71,7 @@ fn name_that_is_looked_up_past_the_deadline_is_given_up_in_that_phase() {
     let mut scenario = Scenario::new(1);
     scenario.try_lock();
     scenario.drain();
-    scenario.engine.handle_connecting(scenario.now, 0, Phase::Lookup);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connecting(Phase::Lookup));
     scenario.pass(CONNECT_TIMEOUT - MS);
     scenario.nothing_done();
     scenario.pass(MS);
@@ -88,9 +88,9 @@ fn name_that_was_found_in_time_leaves_the_rest_of_it_and_all_of_it_if_nobody_loo
         let mut scenario = Scenario::new(1);
         scenario.engine.connect(scenario.now);
         scenario.drain();
-        scenario.engine.handle_connecting(scenario.now, 0, Phase::Lookup);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connecting(Phase::Lookup));
         scenario.now = scenario.now.after(found_after);
-        scenario.engine.handle_connecting(scenario.now, 0, Phase::Connect);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connecting(Phase::Connect));
         // Until then, the name's other addresses have their turns.
         let next = scenario.now.after(left.min(CONNECT_TIMEOUT / 4));
         assert_eq!(scenario.next_timeout(), Some(next));
@@ -98,7 +98,7 @@ fn name_that_was_found_in_time_leaves_the_rest_of_it_and_all_of_it_if_nobody_loo
         assert_eq!(scenario.drain(), []);
         scenario.pass(MS);
         assert_eq!(scenario.drain(), [Acted::Close(0)]);
-        let failure = scenario.engine.nodes().next().unwrap().last_failure;
+        let failure = scenario.engine.statuses().next().unwrap().last_failure;
         assert_eq!(failure, Some(NodeOutcome::TimedOut(Phase::Connect)));
     }
 }
@@ -109,7 +109,7 @@ fn handshaking_silent_peer_shares_the_connections_deadline() {
     scenario.try_lock();
     scenario.drain();
     scenario.pass(CONNECT_TIMEOUT - MS);
-    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     assert_eq!(scenario.drain(), [Acted::Hello(0), Acted::Probe(0)]);
     scenario.pass(MS);
     let error = scenario.acquired().unwrap_err();
@@ -122,7 +122,7 @@ fn tls_handshake_past_the_deadline_is_given_up_in_that_phase() {
     scenario.try_lock();
     scenario.drain();
     scenario.pass(CONNECT_TIMEOUT - MS);
-    scenario.engine.handle_connecting(scenario.now, 0, Phase::Tls);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connecting(Phase::Tls));
     assert_eq!(scenario.drain(), [], "nothing is sent before the server is verified");
     scenario.pass(MS);
     let error = scenario.acquired().unwrap_err();
@@ -137,11 +137,11 @@ fn words_of_a_tls_error_are_reported_without_what_looks_like_a_token() {
     scenario.drain();
     let (kind, hex) = (TlsErrorKind::WrongName, "0123456789abcdef");
     let words = format!("it is for {hex}\u{0}");
-    scenario.engine.handle_failed(scenario.now, 0, NodeOutcome::Tls(kind), &words);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Failed(NodeOutcome::Tls(kind), &words));
     let error = scenario.acquired().unwrap_err();
     assert_eq!(outcomes(&error), [NodeOutcome::Tls(kind)]);
     assert_eq!(error.nodes()[0].message.as_deref(), Some("it is for …"));
-    let status = scenario.engine.nodes().next().unwrap();
+    let status = scenario.engine.statuses().next().unwrap();
     assert_eq!(status.last_failure, Some(NodeOutcome::Tls(kind)));
     assert_eq!(status.last_message.as_deref(), Some("it is for …"));
 }
@@ -157,19 +157,23 @@ fn words_belong_to_their_failure() {
     scenario.try_lock();
     scenario.drain();
     let words = "Too many open files (os error 24)";
-    scenario.engine.handle_failed(scenario.now, 0, NodeOutcome::AtLimit, words);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Failed(NodeOutcome::AtLimit, words));
     assert_eq!(message(&mut scenario).as_deref(), Some(words));
     scenario.pass(CONNECT_TIMEOUT);
     scenario.try_lock();
     scenario.drain();
     for outcome in [NodeOutcome::NotConnected, NodeOutcome::AtLimit] {
-        scenario.engine.handle_disconnected(scenario.now, 0, outcome);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(outcome));
         assert_eq!(message(&mut scenario), None);
         scenario.pass(CONNECT_TIMEOUT);
         scenario.try_lock();
         scenario.drain();
     }
-    scenario.engine.handle_disconnected(scenario.now, 0, NodeOutcome::NotConnected);
+    scenario.engine.handle_node(
+        scenario.now,
+        0,
+        NodeEvent::Disconnected(NodeOutcome::NotConnected),
+    );
     assert_eq!(message(&mut scenario), None);
     scenario.pass(CONNECT_TIMEOUT);
     scenario.try_lock();
@@ -185,8 +189,8 @@ fn address_that_sentinels_named_is_reported_with_its_failure() {
     let mut scenario = Scenario::new(1);
     scenario.try_lock();
     scenario.drain();
-    scenario.engine.handle_located(0, "10.0.0.9:7000");
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Located("10.0.0.9:7000"));
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     let error = scenario.acquired().unwrap_err();
     let message = error.nodes()[0].message.as_deref();
     assert_eq!(message, Some("Sentinels named 10.0.0.9:7000"));
@@ -194,7 +198,7 @@ fn address_that_sentinels_named_is_reported_with_its_failure() {
     scenario.try_lock();
     scenario.drain();
     let words = "s1: Connection refused (os error 111)";
-    scenario.engine.handle_failed(scenario.now, 0, NodeOutcome::NoSentinel, words);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Failed(NodeOutcome::NoSentinel, words));
     let error = scenario.acquired().unwrap_err();
     assert_eq!(outcomes(&error), [NodeOutcome::NoSentinel]);
     assert_eq!(error.nodes()[0].message.as_deref(), Some(words));
@@ -205,13 +209,17 @@ fn what_is_no_redis_server_is_told_by_its_first_bytes() {
     let mut scenario = Scenario::new(1);
     scenario.try_lock();
     scenario.drain();
-    assert!(!scenario.engine.is_unheard(0));
-    scenario.engine.handle_connected(scenario.now, 0);
+    assert!(!scenario.engine.node(0).is_unheard());
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
-    assert!(scenario.engine.is_unheard(0));
-    scenario.engine.handle_first_bytes(0, b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n");
+    assert!(scenario.engine.node(0).is_unheard());
+    scenario.engine.handle_node(
+        scenario.now,
+        0,
+        NodeEvent::FirstBytes(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n"),
+    );
     let malformed = NodeOutcome::Protocol(ProtocolError::Malformed);
-    scenario.engine.handle_disconnected(scenario.now, 0, malformed);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(malformed));
     let error = scenario.acquired().unwrap_err();
     let words = "this is not a Redis server: it answered \"HTTP/1.1 400 Bad Request\"";
     assert_eq!(error.nodes()[0].message.as_deref(), Some(words));
@@ -224,7 +232,7 @@ fn server_that_ends_a_connection_without_a_word_may_want_tls() {
     let hint = "it closed the connection before it said a word: nothing may listen behind the \
                 port (of a proxy or a container), or write rediss:// if this port speaks TLS";
     let message = |scenario: &mut Scenario| {
-        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
         let error = scenario.acquired().unwrap_err();
         assert_eq!(outcomes(&error), [RESET]);
         error.nodes()[0].message.as_deref().map(str::to_owned)
@@ -238,14 +246,14 @@ fn server_that_ends_a_connection_without_a_word_may_want_tls() {
     let mut silent = Scenario::new(1);
     silent.try_lock();
     silent.drain();
-    silent.engine.handle_connected(silent.now, 0);
+    silent.engine.handle_node(silent.now, 0, NodeEvent::Connected);
     silent.drain();
     assert_eq!(message(&mut silent).as_deref(), Some(hint));
 
     let mut heard = Scenario::new(1);
     heard.try_lock();
     heard.drain();
-    heard.engine.handle_connected(heard.now, 0);
+    heard.engine.handle_node(heard.now, 0, NodeEvent::Connected);
     heard.drain();
     heard.reply(0, Reply::Ok);
     assert_eq!(message(&mut heard), None);
@@ -257,7 +265,7 @@ fn connected_after_an_idle_caller_overslept_gets_a_fresh_deadline() {
     scenario.engine.connect(scenario.now);
     scenario.drain();
     scenario.now = scenario.now.after(10 * CONNECT_TIMEOUT);
-    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     assert_eq!(scenario.drain(), [Acted::Hello(0), Acted::Probe(0)]);
     scenario.pass(Duration::ZERO);
     assert_eq!(scenario.state(0), NodeState::Handshaking);
@@ -276,7 +284,7 @@ fn handshaking_name_refused_is_tolerated_but_no_password_is_not() {
         let mut scenario = Scenario::new(1);
         scenario.engine.connect(scenario.now);
         scenario.drain();
-        scenario.engine.handle_connected(scenario.now, 0);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
         scenario.drain();
         scenario.greet_with(0, server_error(kind));
         scenario.greet(0);
@@ -289,7 +297,7 @@ fn backing_off_node_is_an_immediate_no_vote_and_nothing_is_queued() {
     let mut scenario = Scenario::ready(3);
     for _ in 0..2 {
         // The first reconnect is immediate, and refused as well.
-        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
         scenario.pass(Duration::ZERO);
     }
     assert_eq!(scenario.state(0), NodeState::BackOff);
@@ -310,7 +318,7 @@ fn backing_off_delays_double_up_to_a_cap_and_a_vote_resets_them() {
     let mut delays = Vec::new();
     for _ in 0..9 {
         scenario.drain();
-        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
         scenario.drain();
         let retry_at = scenario.engine.poll_timeout().unwrap();
         delays.push(retry_at.since(scenario.now).as_millis());
@@ -322,7 +330,7 @@ fn backing_off_delays_double_up_to_a_cap_and_a_vote_resets_them() {
     scenario.drain();
     scenario.connect(0);
     let _lease = scenario.locked();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.pass(Duration::ZERO);
     assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
 }
@@ -364,7 +372,7 @@ fn voting_failures_that_deny_a_quorum_are_unavailability_at_once() {
     scenario.drain();
     for node in 0..3 {
         scenario.nothing_done();
-        scenario.engine.handle_disconnected(scenario.now, node, RESET);
+        scenario.engine.handle_node(scenario.now, node, NodeEvent::Disconnected(RESET));
     }
     let error = scenario.acquired().unwrap_err();
     assert_eq!(error.kind(), LockErrorKind::Unavailable);
@@ -377,8 +385,8 @@ fn voting_two_down_and_one_refusal_is_contention() {
     let mut scenario = Scenario::ready(5);
     scenario.try_lock();
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
-    scenario.engine.handle_disconnected(scenario.now, 1, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(RESET));
     scenario.replies([2, 3], Reply::Ok);
     scenario.reply(4, Reply::Nil);
     assert!(scenario.acquired().unwrap_err().is_contended());
@@ -429,7 +437,7 @@ fn voting_unexpected_reply_costs_the_vote_and_the_connection() {
         assert_eq!(scenario.drain(), [Acted::Close(0)], "R17");
         scenario.replies([1, 2], Reply::Ok);
         assert!(scenario.acquired().is_ok());
-        let status = scenario.engine.nodes().next().unwrap();
+        let status = scenario.engine.statuses().next().unwrap();
         let violation = NodeOutcome::Protocol(ProtocolError::Unexpected);
         assert_eq!(status.last_failure, Some(violation));
     }
@@ -586,14 +594,14 @@ fn silent_node_is_dropped_after_ten_seconds_and_owes_its_keys() {
     assert_eq!(scenario.state(2), NodeState::Ready);
     scenario.pass(MS);
     assert_eq!(scenario.drain(), [Acted::Close(2)]);
-    assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 1);
+    assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 1);
     // R12: what is owed is the first thing that is sent.
     scenario.pass(Duration::ZERO);
     assert_eq!(scenario.drain(), [Acted::Connect(2)]);
     scenario.connect(2);
     assert_eq!(scenario.drain(), [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
     scenario.replies([2, 2], Reply::Integer(1));
-    assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 0);
+    assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 0);
 }
 
 #[test]
@@ -601,7 +609,7 @@ fn lost_connection_debt_is_released_before_anything_new() {
     let mut scenario = Scenario::ready(3);
     scenario.try_lock();
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.replies([1, 2], Reply::Nil);
     assert!(scenario.acquired().is_err());
     let expected = [Acted::Close(0), Acted::Release(vec![1, 2], 1)];
@@ -620,7 +628,7 @@ fn expired_debt_of_a_dead_process_is_settled_once() {
     scenario.restart(0, Duration::ZERO);
     scenario.connect(0);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
-    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0);
+    assert_eq!(scenario.engine.statuses().next().unwrap().debts, 0);
 }
 
 #[test]
@@ -634,7 +642,7 @@ fn owing_longer_than_the_ttl() -> Scenario {
     let mut scenario = Scenario::ready(1);
     scenario.try_lock();
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     assert!(scenario.acquired().is_err());
     scenario.now = scenario.now.after(TTL + Duration::from_secs(1));
     scenario.engine.handle_timeout(scenario.now);
@@ -682,14 +690,14 @@ fn expired_debt_of_a_connection_without_a_number_is_settled() {
     let mut scenario = Scenario::new(1);
     scenario.engine.connect(scenario.now);
     scenario.drain();
-    scenario.engine.handle_connected(scenario.now, 0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
     scenario.drain();
     scenario.greet_once(0);
     scenario.greet_with(0, server_error(ServerErrorKind::UnknownCommand));
     scenario.greet(0);
     scenario.try_lock();
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     assert!(scenario.acquired().is_err());
     scenario.pass(2 * TTL);
     scenario.drain();
@@ -768,7 +776,7 @@ fn owing_one() -> Scenario {
     let mut scenario = Scenario::ready(1);
     scenario.try_lock();
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     assert!(scenario.acquired().is_err());
     scenario.pass(Duration::ZERO);
     scenario.drain();
@@ -776,7 +784,7 @@ fn owing_one() -> Scenario {
 }
 
 fn debts(scenario: &Scenario) -> usize {
-    scenario.engine.nodes().next().unwrap().debts
+    scenario.engine.statuses().next().unwrap().debts
 }
 
 /// R12: the old connection is dead, with what was sent on it.
@@ -843,7 +851,7 @@ fn second_loss_before_the_kill_is_answered_keeps_the_debt_and_its_connection() {
         scenario.drain();
         scenario.pass(unanswered);
         assert_eq!(scenario.drain(), [], "{unanswered:?}");
-        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
         scenario.pass(Duration::from_secs(1));
         scenario.drain();
         scenario.connect(0);
@@ -860,7 +868,7 @@ fn second_loss_after_the_kill_was_refused_asks_for_it_again() {
     scenario.connect(0);
     scenario.drain();
     scenario.reply(0, server_error(ServerErrorKind::Busy));
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.pass(Duration::from_secs(1));
     scenario.drain();
     scenario.connect(0);
@@ -870,7 +878,7 @@ fn second_loss_after_the_kill_was_refused_asks_for_it_again() {
 #[test]
 fn connecting_set_of_a_lost_attempt_is_taken_back() {
     let mut scenario = Scenario::ready(3);
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.drain();
     scenario.try_lock();
     assert_eq!(scenario.drain(), [Acted::Connect(0), Acted::Set(vec![1, 2], 1)]);
@@ -884,7 +892,7 @@ fn connecting_set_of_a_lost_attempt_is_taken_back() {
 #[test]
 fn connecting_set_that_nobody_can_use_any_more_is_not_sent() {
     let mut scenario = Scenario::ready(3);
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.drain();
     scenario.acquire(100 * MS, Patience::OneRound);
     scenario.drain();
@@ -900,12 +908,12 @@ fn connecting_set_that_nobody_can_use_any_more_is_not_sent() {
 fn blocked_node_gets_no_set_but_its_releases_wait_their_turn() {
     let mut scenario = Scenario::ready(3);
     let lease = scenario.locked();
-    scenario.engine.handle_blocked(0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Blocked);
     scenario.engine.abandon(scenario.now, lease);
     assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
     scenario.try_lock();
     assert_eq!(scenario.drain(), [Acted::Set(vec![1, 2], 2)], "R18");
-    scenario.engine.handle_writable(scenario.now, 0);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Writable);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
 }
 
@@ -915,8 +923,8 @@ fn blocked_node_gets_no_set_but_its_releases_wait_their_turn() {
 #[test]
 fn blocked_node_that_is_connected_anew_is_sent_everything() {
     let mut scenario = Scenario::ready(3);
-    scenario.engine.handle_blocked(0);
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Blocked);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.pass(50 * MS);
     assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
     scenario.connect(0);
@@ -1068,7 +1076,7 @@ fn cancelled_acquisition_counts_as_that_alone() {
     let after = scenario.engine.stats();
     assert_eq!((after.cancelled, after.rounds - before.rounds), (3, 3));
     assert_eq!((after.acquired, after.unavailable, after.expired), (0, 0, 0));
-    assert_eq!(scenario.engine.nodes().filter(|node| node.last_failure.is_some()).count(), 0);
+    assert_eq!(scenario.engine.statuses().filter(|node| node.last_failure.is_some()).count(), 0);
 }
 
 #[test]
@@ -1076,11 +1084,11 @@ fn cancelled_acquisition_owes_its_release_to_a_lost_node() {
     let mut scenario = Scenario::ready(3);
     let op = scenario.try_lock();
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.drain();
     assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Acquisition));
     assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
-    let debts: Vec<_> = scenario.engine.nodes().map(|node| node.debts).collect();
+    let debts: Vec<_> = scenario.engine.statuses().map(|node| node.debts).collect();
     assert_eq!(debts, [1, 0, 0], "R12");
 }
 
@@ -1287,8 +1295,8 @@ fn releasing_mixed_answers_wait_for_a_quorum_of_them() {
     let lease = scenario.locked();
     scenario.engine.release(scenario.now, lease);
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
-    scenario.engine.handle_disconnected(scenario.now, 1, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(RESET));
     scenario.reply(2, Reply::Integer(0));
     scenario.nothing_done();
     scenario.replies([3, 4], Reply::Integer(1));
@@ -1300,14 +1308,14 @@ fn releasing_mixed_answers_wait_for_a_quorum_of_them() {
 fn releasing_without_a_quorum_of_answers_is_unavailable_and_owed() {
     let mut scenario = Scenario::ready(3);
     let lease = scenario.locked();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
-    scenario.engine.handle_disconnected(scenario.now, 1, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
+    scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(RESET));
     scenario.drain();
     scenario.engine.release(scenario.now, lease);
     let error = scenario.released().unwrap_err();
     assert!(error.is_unavailable());
     assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
-    let debts: Vec<_> = scenario.engine.nodes().map(|node| node.debts).collect();
+    let debts: Vec<_> = scenario.engine.statuses().map(|node| node.debts).collect();
     assert_eq!(debts, [1, 1, 0]);
 }
 
@@ -1330,7 +1338,7 @@ fn releasing_refused_for_the_moment_is_tried_again() {
 fn releasing_node_that_never_got_the_set_is_left_alone() {
     let mut scenario = Scenario::ready(3);
     for _ in 0..2 {
-        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
         scenario.pass(Duration::ZERO);
     }
     scenario.drain();
@@ -1340,7 +1348,7 @@ fn releasing_node_that_never_got_the_set_is_left_alone() {
     let lease = scenario.acquired().unwrap();
     scenario.engine.release(scenario.now, lease);
     assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
-    assert_eq!(scenario.engine.nodes().next().unwrap().debts, 0);
+    assert_eq!(scenario.engine.statuses().next().unwrap().debts, 0);
     scenario.replies([1, 2], Reply::Integer(1));
     assert!(scenario.released().unwrap().was_held());
 }
@@ -1352,7 +1360,7 @@ const DELEX: ReleaseWith = ReleaseWith::Delex;
 const DELIFEQ: ReleaseWith = ReleaseWith::Delifeq;
 
 fn ways(scenario: &Scenario) -> Vec<ReleaseWith> {
-    scenario.engine.nodes().map(|node| node.release_with).collect()
+    scenario.engine.statuses().map(|node| node.release_with).collect()
 }
 
 /// One node that is ready, and that has been sent `DELEX` to try it out.
@@ -1473,9 +1481,9 @@ fn releasing_half_handed_out_is_owed_to_a_node_that_is_lost_meanwhile() {
     let lease = scenario.locked();
     scenario.engine.release(scenario.now, lease);
     assert!(scenario.engine.poll_action().is_some(), "to node 1");
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     assert_eq!(scenario.drain(), [Acted::Close(0)]);
-    let debts: Vec<_> = scenario.engine.nodes().map(|node| node.debts).collect();
+    let debts: Vec<_> = scenario.engine.statuses().map(|node| node.debts).collect();
     assert_eq!(debts, [1, 0]);
     scenario.reply(1, Reply::Integer(1));
     assert!(scenario.released().unwrap_err().is_unavailable());
@@ -1526,7 +1534,7 @@ fn connected_anew_server_is_owed_by_script_and_tried_out_again() {
     let lease = scenario.locked();
     scenario.engine.abandon(scenario.now, lease);
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     assert_eq!(ways(&scenario), [SCRIPT]);
     scenario.pass(Duration::ZERO);
     assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
@@ -1602,7 +1610,7 @@ fn locked_by_two(scenario: &mut Scenario) -> muxlock::Lease {
     scenario.drain();
     scenario.replies([0, 1], Reply::Ok);
     let lease = scenario.acquired().unwrap();
-    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     scenario.pass(Duration::ZERO);
     scenario.drain();
     scenario.connect(2);
@@ -1625,7 +1633,7 @@ fn extending_copy_of_a_lost_set_counts_because_nothing_deletes_it() {
     assert!(lease.granted_by().eq([0, 2]));
     scenario.pass(500 * MS);
     assert_eq!(scenario.drain(), []);
-    assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 0);
+    assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 0);
 }
 
 #[test]
@@ -1666,10 +1674,10 @@ fn releasing_after_a_lost_set_is_repeated_when_its_connection_may_live() {
     scenario.reply(2, server_error(ServerErrorKind::Permission));
     scenario.engine.abandon(scenario.now, lease);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
-    assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 1);
+    assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 1);
     scenario.pass(150 * MS);
     assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
-    assert_eq!(scenario.engine.nodes().nth(2).unwrap().debts, 0);
+    assert_eq!(scenario.engine.statuses().nth(2).unwrap().debts, 0);
 }
 
 /// Two SETs cannot be lost for one token, but a SET and what heals it can: each on a connection of
@@ -1687,7 +1695,7 @@ fn old_connections_are_all_ended_before_the_release() {
     let (lease, result) = scenario.extended();
     result.unwrap();
     // Neither the end of the first connection nor the extension was answered on the second.
-    scenario.engine.handle_disconnected(scenario.now, 2, RESET);
+    scenario.engine.handle_node(scenario.now, 2, NodeEvent::Disconnected(RESET));
     scenario.pass(50 * MS);
     scenario.drain();
     scenario.connect(2);
@@ -1749,7 +1757,7 @@ fn extended_longer_lock_is_owed_for_as_long_as_its_longest_key() {
     assert!(result.is_err());
     scenario.engine.abandon(scenario.now, lease);
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     // Many times the short TTL later, the key is there, and so is what is owed for it.
     scenario.now = scenario.now.after(TTL);
     scenario.engine.connect(scenario.now);
@@ -1782,7 +1790,7 @@ fn backing_off_node_that_only_errs_is_not_connected_to_in_a_loop() {
                 match acted {
                     Acted::Connect(0) => {
                         connects += 1;
-                        scenario.engine.handle_connected(scenario.now, 0);
+                        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
                     }
                     Acted::Probe(0) => scenario.greet(0),
                     Acted::Release(nodes, _) if nodes.contains(&0) => {
@@ -1809,13 +1817,13 @@ fn backing_off_node_that_hangs_up_at_each_set_is_not_connected_to_in_a_loop() {
             match acted {
                 Acted::Connect(0) => {
                     connects += 1;
-                    scenario.engine.handle_connected(scenario.now, 0);
+                    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Connected);
                 }
                 Acted::Probe(0) => scenario.greet(0),
                 Acted::Kill(0, _) => scenario.reply(0, Reply::Integer(1)),
                 Acted::Release(nodes, _) => scenario.replies(nodes, Reply::Integer(1)),
                 Acted::Set(nodes, _) if nodes.contains(&0) => {
-                    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+                    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
                     scenario.replies([1, 2], Reply::Nil);
                 }
                 Acted::Set(nodes, _) => scenario.replies(nodes, Reply::Nil),
@@ -1852,7 +1860,7 @@ fn backing_off_is_over_after_a_connection_that_was_of_use_or_lasted() {
     for (what, using, is_at_once) in uses {
         let mut scenario = Scenario::ready(1);
         for _ in 0..3 {
-            scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+            scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
             scenario.pass(CONNECT_TIMEOUT - MS);
             assert_eq!(scenario.drain(), [Acted::Close(0), Acted::Connect(0)]);
             scenario.connect(0);
@@ -1860,7 +1868,7 @@ fn backing_off_is_over_after_a_connection_that_was_of_use_or_lasted() {
         assert_eq!(scenario.drain(), []);
         using(&mut scenario);
         scenario.drain();
-        scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
         scenario.pass(Duration::ZERO);
         let connects = scenario.drain().contains(&Acted::Connect(0));
         assert_eq!(connects, is_at_once, "{what}");
@@ -1873,7 +1881,7 @@ fn unanswered_counts_what_is_owed() {
     let lease = scenario.locked();
     scenario.engine.abandon(scenario.now, lease);
     scenario.drain();
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     assert_eq!(scenario.engine.unanswered(), 1);
     scenario.pass(TTL + Duration::from_secs(1));
     assert_eq!(scenario.engine.unanswered(), 0, "the key has expired");
@@ -1885,7 +1893,7 @@ fn releasing_behind_a_socket_that_takes_no_more_ends() {
     for by in [None, Some(limit * 2)] {
         let mut scenario = Scenario::ready(1);
         let lease = scenario.locked();
-        scenario.engine.handle_blocked(0);
+        scenario.engine.handle_node(scenario.now, 0, NodeEvent::Blocked);
         let now = scenario.now;
         match by {
             None => scenario.engine.release(now, lease),
@@ -1931,7 +1939,7 @@ fn latency_of_a_reply_that_nobody_read_for_an_hour_is_not_counted() {
     scenario.drain();
     scenario.now = scenario.now.after(Duration::from_secs(3_600));
     scenario.reply(0, Reply::Integer(1));
-    let latency = scenario.engine.nodes().next().unwrap().latency;
+    let latency = scenario.engine.statuses().next().unwrap().latency;
     assert!(latency.unwrap() < NODE_TIMEOUT, "{latency:?}");
 }
 
@@ -1951,11 +1959,11 @@ fn latency_of_a_reply_that_is_read_late_is_that_of_its_announcement_or_not_count
         scenario.engine.abandon(scenario.now, lease);
         scenario.drain();
         scenario.now = scenario.now.after(40 * MS);
-        scenario.engine.reading_late(2, announced);
+        scenario.engine.handle_node(scenario.now, 2, NodeEvent::ReadingLate { since: announced });
         scenario.reply(2, Reply::Ok);
         scenario.reply(2, Reply::Integer(1));
-        scenario.engine.reading_in_time(2);
-        let counted = scenario.engine.nodes().nth(2).unwrap().latency;
+        scenario.engine.handle_node(scenario.now, 2, NodeEvent::ReadingInTime);
+        let counted = scenario.engine.statuses().nth(2).unwrap().latency;
         assert_eq!(counted, Some(latency));
     }
 }
@@ -1974,8 +1982,8 @@ fn lost_connection_with_much_unanswered_is_given_up_and_made_up_for_in_parts() {
         assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Acquisition));
     }
     assert_eq!(scenario.drain().len() as u32, MANY);
-    scenario.engine.handle_disconnected(scenario.now, 0, RESET);
-    let owed = |scenario: &Scenario| scenario.engine.nodes().next().unwrap().debts as u32;
+    scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
+    let owed = |scenario: &Scenario| scenario.engine.statuses().next().unwrap().debts as u32;
     let mut parts = 0;
     loop {
         let acted = scenario.drain();

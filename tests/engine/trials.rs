@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply, Trial};
+use muxlock::proto::{NodeEvent, Patience, Reply, Trial};
 use muxlock::{
     Done, LockErrorKind, NodeOutcome, Phase, ProtocolError, Resource, ServerCommand,
     ServerErrorKind, Unfit,
@@ -116,7 +116,7 @@ fn what_is_missing_is_named_and_other_kinds_go_on() {
     assert_eq!(s.drain(), [first(Trial::Several, ALL, 4)]);
     s.replies(ALL, YES);
     assert!(s.acquired().is_ok());
-    s.engine.handle_disconnected(s.now, 0, RESET);
+    s.engine.handle_node(s.now, 0, NodeEvent::Disconnected(RESET));
     s.pass(Duration::from_secs(60));
     s.engine.connect(s.now);
     s.drain();
@@ -190,7 +190,7 @@ fn first_lock_that_is_lost_with_its_connection_is_owed() {
     let mut s = untried();
     take(&mut s, share());
     s.drain();
-    s.engine.handle_disconnected(s.now, 0, RESET);
+    s.engine.handle_node(s.now, 0, NodeEvent::Disconnected(RESET));
     s.replies(1..3, NO);
     assert!(s.acquired().is_err());
     s.drain();
@@ -229,7 +229,7 @@ fn release_that_is_answered_with_a_missing_command_ends_the_connection() {
     s.drain();
     s.reply(0, Reply::Missing(ServerCommand::Zrem));
     assert_eq!(s.drain(), [Acted::Close(0)]);
-    let status = s.engine.nodes().next().unwrap();
+    let status = s.engine.statuses().next().unwrap();
     let unexpected = NodeOutcome::Protocol(ProtocolError::Unexpected);
     assert_eq!(status.last_failure, Some(unexpected));
 }
@@ -241,11 +241,11 @@ fn server_without_a_command_of_every_lock_is_unfit() {
         let mut s = Scenario::new(1);
         s.engine.connect(s.now);
         s.drain();
-        s.engine.handle_connected(s.now, 0);
+        s.engine.handle_node(s.now, 0, NodeEvent::Connected);
         s.drain();
         (0..7).for_each(|_| assert!(s.greet_once(0)));
         s.greet_with(0, Reply::Integer(command as i64 + 1));
-        let status = s.engine.nodes().next().unwrap();
+        let status = s.engine.statuses().next().unwrap();
         let unfit = NodeOutcome::Unfit(Unfit::MissingCommand(command));
         assert_eq!(status.last_failure, Some(unfit));
         let text = unfit.to_string();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Push, Reply, Step, Tell};
+use muxlock::proto::{NodeEvent, Patience, Push, Reply, Step, Tell};
 use muxlock::{
     Cancelled, Lease, LockErrorKind, NodeOutcome, Obstacle, OpId, Resource, ServerErrorKind,
     Waiting, Waits as Ability,
@@ -150,7 +150,7 @@ fn w4_what_a_node_refuses_makes_the_next_candidate_the_gate() {
         let [Acted::Wait(next, Waits::Hello)] = acted[..] else { panic!("{refused}: {acted:?}") };
         assert_ne!(next, gate);
         let obstacle = [Obstacle::Resp3, Obstacle::Tracking, Obstacle::Channel, Obstacle::Channel];
-        let waits = s.engine.nodes().nth(gate).unwrap().waits;
+        let waits = s.engine.statuses().nth(gate).unwrap().waits;
         assert_eq!(waits, Ability::Unable(obstacle[refused]));
         assert!(s.engine.poll_notice().is_some());
         assert!(s.engine.poll_notice().is_none());
@@ -220,7 +220,7 @@ fn w5_what_is_no_queue_is_no_gate_of_this_lock_alone() {
         s.pass(Duration::from_secs(1));
         acted = s.drain();
     }
-    assert!(s.engine.nodes().all(|node| node.waits == Ability::Able));
+    assert!(s.engine.statuses().all(|node| node.waits == Ability::Able));
     assert!(s.engine.poll_notice().is_none());
 }
 
@@ -235,7 +235,7 @@ const PASSING: [ServerErrorKind; 6] = [
 ];
 
 fn ability(s: &Scenario, node: usize) -> Ability {
-    s.engine.nodes().nth(node).expect("there is such a node").waits
+    s.engine.statuses().nth(node).expect("there is such a node").waits
 }
 
 /// Starts a wait for another resource, which all masters refuse; returns what follows.
@@ -814,7 +814,7 @@ enum Still {
 
 fn stands_still(s: &mut Scenario, node: usize, still: Still) {
     match still {
-        Still::Blocked => s.engine.handle_blocked(node),
+        Still::Blocked => s.engine.handle_node(s.now, node, NodeEvent::Blocked),
         Still::Late => {
             s.try_lock();
             s.drain();
@@ -844,7 +844,7 @@ fn w7_gate_that_stands_still_hands_nothing_on() {
         };
         assert_ne!(next, gate);
         assert_eq!(acted.iter().any(is_release), still == Still::Late);
-        s.engine.handle_writable(s.now, gate);
+        s.engine.handle_node(s.now, gate, NodeEvent::Writable);
         assert_eq!(s.drain().iter().any(is_release), still == Still::Blocked);
     }
 }
@@ -1149,7 +1149,7 @@ fn w9_watched_node_that_is_lost_is_replaced_by_another() {
                 s.reply(other, Reply::Integer(HELD));
             }
             let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-            s.engine.handle_disconnected(s.now, other, error);
+            s.engine.handle_node(s.now, other, NodeEvent::Disconnected(error));
             assert_eq!(s.drain(), [Acted::Close(other)]);
         }
         s.pass(STAGGER);
@@ -1208,7 +1208,7 @@ fn w9_one_refusal_of_three_does_not_say_that_it_is_held() {
     let mut s = queueing();
     patient(&mut s);
     s.drain();
-    s.engine.handle_disconnected(s.now, lost, RESET);
+    s.engine.handle_node(s.now, lost, NodeEvent::Disconnected(RESET));
     s.reply(granted, Reply::Ok);
     s.reply(gate, Reply::Nil);
     let acted = s.drain();
@@ -1412,7 +1412,7 @@ fn w3_gate_that_is_gone_or_slow_is_left_for_the_next() {
         s.drain();
         if is_gone {
             let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-            s.engine.handle_disconnected(s.now, gate, error);
+            s.engine.handle_node(s.now, gate, NodeEvent::Disconnected(error));
             s.pass(Duration::ZERO);
         } else {
             s.pass(NODE_TIMEOUT);
@@ -1540,7 +1540,7 @@ fn w10_slow_looks_begin_again_at_another_gate() {
         }
     }
     let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    s.engine.handle_disconnected(s.now, gate, error);
+    s.engine.handle_node(s.now, gate, NodeEvent::Disconnected(error));
     s.pass(Duration::ZERO);
     let asked = s.drain();
     let next = asked.iter().find_map(|acted| match acted {
@@ -1719,7 +1719,7 @@ fn w12_places_that_are_left_are_forgotten() {
     s.tell(gate, "gother");
     assert_eq!(kept(&s), 2);
     let error = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-    s.engine.handle_disconnected(s.now, gate, error);
+    s.engine.handle_node(s.now, gate, NodeEvent::Disconnected(error));
     assert_eq!(kept(&s), 1);
     for id in s.engine.operations().acquisitions().collect::<Vec<_>>() {
         let _ = s.engine.cancel(s.now, id);

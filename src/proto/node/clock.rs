@@ -191,8 +191,9 @@ impl Node {
         self.clock.refused_at = Some(now);
     }
 
-    /// Whether one of the next replies is the server's time.
-    pub(in crate::proto) fn is_telling_time(&self) -> bool {
+    /// Whether one of the next replies is the server's time. If so, the clock is to be read again
+    /// just before that reply is passed in.
+    pub fn is_telling_time(&self) -> bool {
         self.clock.unanswered > 0
     }
 

@@ -190,7 +190,7 @@ impl Node {
     }
 
     /// Whether the last connection was established, and ended before the server said something.
-    pub(in crate::proto) fn ended_unheard(&self) -> bool {
+    pub fn ended_unheard(&self) -> bool {
         self.link.ended_unheard
     }
 
@@ -208,8 +208,9 @@ impl Node {
         self.link.tried.push(address.into());
     }
 
-    /// Whether the server has said nothing on this connection yet.
-    pub(in crate::proto) fn is_unheard(&self) -> bool {
+    /// Whether the server has said nothing yet on a connection that is established: its first bytes
+    /// are to be reported as [`NodeEvent::FirstBytes`](crate::proto::NodeEvent::FirstBytes).
+    pub fn is_unheard(&self) -> bool {
         matches!(self.link.state, State::Handshaking { .. }) && !self.link.is_heard
     }
 
@@ -219,8 +220,8 @@ impl Node {
         self.link.state == State::Ready && self.link.failures == 0 && !self.has_late()
     }
 
-    /// Whether it can be sent commands now.
-    pub(in crate::proto) fn is_open(&self) -> bool {
+    /// Whether it can be sent commands now: it is ready, and its socket accepts more.
+    pub fn is_open(&self) -> bool {
         self.link.state == State::Ready && !self.link.is_blocked && !self.debts.has_unsent()
     }
 

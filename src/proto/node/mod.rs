@@ -85,7 +85,9 @@ impl Effect {
         Effect::Fail(NodeOutcome::Protocol(ProtocolError::Unexpected));
 }
 
-pub(super) struct Node {
+/// One master as the engine sees it. See [`Engine::node`](super::Engine::node) for what a caller
+/// may know.
+pub struct Node {
     config: Arc<Config>,
     index: usize,
     link: Link,
@@ -232,9 +234,10 @@ impl Node {
         }
     }
 
-    /// Whether the node has been silent for so long that its connection is lost, or a second one is
-    /// to be opened beside it.
-    pub(super) fn is_overdue(&self, now: Moment) -> bool {
+    /// Whether [`handle_timeout`](super::Engine::handle_timeout) at `now` would close the
+    /// connection, or ask for a second one beside it, because the node has been silent for too
+    /// long. Pass in its replies first.
+    pub fn is_overdue(&self, now: Moment) -> bool {
         match self.state() {
             State::Ready => self.silence_due().is_some_and(|due| now >= due),
             State::Limited => self.is_lost(now),
@@ -266,7 +269,7 @@ impl Node {
 
     /// Whether an answer on a second connection shows that the first one is lost: it owes replies,
     /// and has been silent since the second one was requested.
-    pub(super) fn is_lost_if_another_answers(&self) -> bool {
+    pub fn is_lost_if_another_answers(&self) -> bool {
         let since = self.pipeline.silent_since();
         self.state() == State::Ready
             && since.is_some_and(|since| self.suspicion.has_asked_in(since))
@@ -391,7 +394,8 @@ impl Node {
 
 /// The words for an outcome.
 impl Node {
-    pub(in crate::proto) fn words(&self, outcome: NodeOutcome) -> Option<Arc<str>> {
+    /// The words for an outcome, as reports have them.
+    pub fn words(&self, outcome: NodeOutcome) -> Option<Arc<str>> {
         let words = match (outcome, &self.errors.last) {
             (NodeOutcome::Unfit(Unfit::Duplicate), _) => {
                 let first = self.duplicate_of()?;

@@ -152,8 +152,8 @@ impl Node {
         }
     }
 
-    /// When the command was sent that the next reply answers.
-    pub(in crate::proto) fn awaited_since(&self) -> Option<Moment> {
+    /// When the command was sent that the next reply answers, if one is owed.
+    pub fn awaited_since(&self) -> Option<Moment> {
         Some(self.pipeline.in_flight.first()?.sent_at)
     }
 
@@ -220,8 +220,8 @@ impl Node {
         self.pipeline.in_flight.is_empty()
     }
 
-    /// Whether it is ready and has answered every command.
-    pub(in crate::proto) fn is_idle(&self) -> bool {
+    /// Whether it is ready and has answered every command: anything it sends now was not requested.
+    pub fn is_idle(&self) -> bool {
         self.state() == State::Ready && self.pipeline.in_flight.is_empty()
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, FormStep, Patience, Replication, Reply, Section, ServerError,
-    ServerInfo,
+    Action, Command, Engine, FormStep, NodeEvent, Patience, Replication, Reply, Section,
+    ServerError, ServerInfo,
 };
 use muxlock::{
     Cancelled, Done, Heal, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId,
@@ -332,13 +332,13 @@ impl World {
             2 => self.extend(how),
             3 => self.release(how),
             4 => self.abandon(how),
-            5 => self.engine.handle_connected(self.now, node),
+            5 => self.engine.handle_node(self.now, node, NodeEvent::Connected),
             6 => self.disconnect(node),
             7 => self.answer(node, how >> 4),
             8 => self.answer(node, 0),
             9 => self.pass(Duration::from_millis(how.into())),
-            10 => self.engine.handle_blocked(node),
-            11 => self.engine.handle_writable(self.now, node),
+            10 => self.engine.handle_node(self.now, node, NodeEvent::Blocked),
+            11 => self.engine.handle_node(self.now, node, NodeEvent::Writable),
             // The process is paused: nothing handles what is due.
             _ => self.now = self.now.after(Duration::from_millis(8 * u64::from(how))),
         }
@@ -453,7 +453,7 @@ impl World {
     /// Ends the connection. Unanswered commands that set keys take effect anyway.
     fn disconnect(&mut self, node: usize) {
         let outcome = NodeOutcome::Disconnected(std::io::ErrorKind::ConnectionReset);
-        self.engine.handle_disconnected(self.now, node, outcome);
+        self.engine.handle_node(self.now, node, NodeEvent::Disconnected(outcome));
     }
 
     fn cut(&mut self, node: usize) {
@@ -584,7 +584,7 @@ impl World {
             self.check(done, old);
         }
         let unanswered: usize = self.peers.iter().map(|peer| peer.asked.len()).sum();
-        let known: usize = self.engine.nodes().map(|node| node.in_flight).sum();
+        let known: usize = self.engine.statuses().map(|node| node.in_flight).sum();
         assert_eq!(unanswered, known, "replies and requests are paired");
     }
 
@@ -595,7 +595,7 @@ impl World {
             Some(Action::ConnectBeside { node, .. }) => {
                 // Some have forgotten the first connection, the others are slow.
                 if node % 2 == 1 {
-                    self.engine.handle_answer_beside(self.now, node);
+                    self.engine.handle_node(self.now, node, NodeEvent::AnsweredBeside);
                 }
                 return true;
             }
@@ -688,8 +688,8 @@ impl World {
             let mut quiet = true;
             for node in 0..self.peers.len() {
                 self.drain();
-                self.engine.handle_writable(self.now, node);
-                self.engine.handle_connected(self.now, node);
+                self.engine.handle_node(self.now, node, NodeEvent::Writable);
+                self.engine.handle_node(self.now, node, NodeEvent::Connected);
                 self.drain();
                 while !self.peers[node].asked.is_empty() {
                     quiet = false;
@@ -699,7 +699,7 @@ impl World {
             self.drain();
             let ready = self
                 .engine
-                .nodes()
+                .statuses()
                 .all(|node| matches!(node.state, NodeState::Ready | NodeState::Quarantined));
             match self.engine.poll_timeout() {
                 None if quiet && ready && self.leases.is_empty() => break,
@@ -714,7 +714,7 @@ impl World {
         assert_eq!(self.engine.operations().count(), 0);
         assert_eq!(self.engine.unanswered(), 0);
         assert_eq!(self.engine.poll_timeout(), None, "nothing is due when nothing is under way");
-        assert!(self.engine.nodes().all(|node| node.debts == 0));
+        assert!(self.engine.statuses().all(|node| node.debts == 0));
         for peer in &self.peers {
             for (name, key) in &peer.keys.0 {
                 let left = key.alone.iter().chain(&key.shares);

@@ -8,7 +8,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muxlock::proto::{Action, Command, Engine, NodeSet, Patience, Reply, ServerInfo, Ttl};
+use muxlock::proto::{
+    Action, Command, Engine, NodeEvent, NodeSet, Patience, Reply, ServerInfo, Ttl,
+};
 use muxlock::{Done, Lease, LockToken, Moment, Redlock, ReleaseWith, Resource};
 
 use super::{About, Asked, Counted, aged_master};
@@ -59,7 +61,7 @@ impl Group {
         };
         group.engine.connect(group.now);
         group.exchange();
-        assert_eq!(group.engine.ready(), nodes, "every node is connected");
+        assert_eq!(group.engine.nodes().ready(), nodes, "every node is connected");
         group
     }
 
@@ -177,7 +179,7 @@ impl Group {
             match action {
                 Action::Connect { node } => {
                     let now = self.now;
-                    self.engine.handle_connected(now, node);
+                    self.engine.handle_node(now, node, NodeEvent::Connected);
                 }
                 Action::ConnectBeside { .. } => {}
                 Action::Close { node } => unreachable!("node {node} gave no reason to be closed"),

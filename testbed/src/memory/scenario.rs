@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, FormCommand, FormStep, Grant, Patience, Push, Reply, ServerError,
-    ServerInfo, Sighting, Tell, Trial, Wait,
+    Action, Command, Engine, FormCommand, FormStep, Grant, NodeEvent, Patience, Push, Reply,
+    ServerError, ServerInfo, Sighting, Tell, Trial, Wait,
 };
 use muxlock::{
     Builder, Done, Lease, LockError, LockToken, Moment, NodeState, OpId, Redlock, ReleaseWith,
@@ -178,7 +178,7 @@ impl Scenario {
 
     /// Lets a connection that is being made stand, handshake included.
     pub fn connect(&mut self, node: usize) {
-        self.engine.handle_connected(self.now, node);
+        self.engine.handle_node(self.now, node, NodeEvent::Connected);
         assert_eq!(self.drain_to_probe(node), [Acted::Hello(node), Acted::Probe(node)]);
         self.greet(node);
     }
@@ -291,7 +291,7 @@ impl Scenario {
     }
 
     pub fn state(&self, node: usize) -> NodeState {
-        self.engine.nodes().nth(node).expect("the node exists").state
+        self.engine.statuses().nth(node).expect("the node exists").state
     }
 
     pub fn pass(&mut self, time: Duration) {

@@ -198,7 +198,7 @@ impl Client {
 
     /// The slots whose votes do not count now, by the engine's own word.
     pub fn slots_in_quarantine(&self) -> u64 {
-        let statuses = self.engine.nodes().filter(|status| status.quarantine.is_some());
+        let statuses = self.engine.statuses().filter(|status| status.quarantine.is_some());
         statuses.map(|status| 1 << status.node).sum()
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use muxlock::RestartGuard;
+use muxlock::proto::NodeEvent;
 
 use super::World;
 use super::clock::{MILLI, SECOND};
@@ -194,7 +195,7 @@ impl World {
         };
         let now = self.client_now(client);
         let said = said.map(|age| (Duration::from_nanos(age), now));
-        self.clients[client].engine.handle_elected(slot, said);
+        self.clients[client].engine.handle_node(now, slot, NodeEvent::Elected { master_for: said });
     }
 
     pub fn demote(&mut self, node: usize, until: u64) {

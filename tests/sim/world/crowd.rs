@@ -231,7 +231,7 @@ impl World {
     /// How often clients have waited for each node in vain.
     fn timeouts(&self) -> Vec<u64> {
         let of = |slot: usize| {
-            let seen = self.clients.iter().filter_map(|it| it.engine.nodes().nth(slot));
+            let seen = self.clients.iter().filter_map(|it| it.engine.statuses().nth(slot));
             seen.map(|node| node.timeouts).sum()
         };
         (0..self.nodes.len()).map(of).collect()
@@ -286,7 +286,7 @@ impl World {
         let mut is_awaited = false;
         for (client, wait) in crowd.waits.iter().enumerate() {
             // It may leave the lock to others for a stagger first (W7).
-            let latencies = self.clients[client].engine.nodes().filter_map(|node| node.latency);
+            let latencies = self.clients[client].engine.statuses().filter_map(|node| node.latency);
             let slowest = latencies.max().unwrap_or_default().as_nanos() as u64;
             let settling = 8 * self.plan.wire.latency + 2 * MILLI + 4 * slowest;
             let settled = self.now.saturating_sub(settling);
@@ -513,7 +513,7 @@ impl World {
             let can = seen.state == NodeState::Ready && stands && is_running;
             can && !self.has_left_over(seen.node)
         };
-        2 * it.engine.nodes().filter(votes).count() > self.plan.nodes
+        2 * it.engine.statuses().filter(votes).count() > self.plan.nodes
     }
 
     /// Whether the node has a key for longer than a lock of the crowd lives.
@@ -570,7 +570,7 @@ impl World {
         let nodes = 0..self.nodes.len();
         let queues = nodes.filter(|node| crowd.untidy_before[*node] || self.is_untidy(*node));
         let cannot = |it: NodeStatus| matches!(it.waits, Waits::Unable(_));
-        queues.count() > 1 || self.clients.iter().any(|it| it.engine.nodes().any(cannot))
+        queues.count() > 1 || self.clients.iter().any(|it| it.engine.statuses().any(cannot))
     }
 
     pub fn is_untidy(&self, node: usize) -> bool {

@@ -75,7 +75,7 @@ impl World {
 
     /// The nodes that the client does not count for now, and until when, in true time.
     fn quarantines(&self, client: usize) -> Vec<(usize, u64)> {
-        let nodes = self.clients[client].engine.nodes().enumerate();
+        let nodes = self.clients[client].engine.statuses().enumerate();
         let left = nodes.filter_map(|(slot, it)| Some((slot, it.quarantine?.ready_in)));
         // Less what its clock may be fast.
         let until = |left: Duration| self.now + left.as_nanos() as u64 / 100 * 99;

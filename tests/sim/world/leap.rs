@@ -31,7 +31,7 @@ impl World {
         let client = self.clients.len() - 1;
         let whole = self.plan.quarantine();
         let votes = |it: muxlock::NodeStatus| it.state == NodeState::Ready;
-        if !self.clients[client].engine.nodes().all(votes) {
+        if !self.clients[client].engine.statuses().all(votes) {
             return;
         }
         self.rare.hit(Rare::LeapInQuarantine);

@@ -88,7 +88,7 @@ impl World {
     /// listen.
     pub fn note_refused(&mut self, client: usize, slot: usize) {
         let it = &mut self.clients[client];
-        if it.engine.is_open(slot) {
+        if it.engine.node(slot).is_open() {
             it.looks[slot].refused_at = Some(it.told);
         }
     }
@@ -106,7 +106,7 @@ impl World {
         let sent = connection.time_asked.pop_front();
         let node = connection.node;
         let it = &mut self.clients[client];
-        let state = it.engine.nodes().nth(slot).map(|status| status.state);
+        let state = it.engine.statuses().nth(slot).map(|status| status.state);
         let is_heard = matches!(
             state,
             Some(NodeState::Handshaking | NodeState::Ready | NodeState::Quarantined)

@@ -172,7 +172,7 @@ impl World {
         let is_well = |node: NodeStatus| {
             node.state == NodeState::Ready && !matches!(node.waits, Waits::Unable(_))
         };
-        let is_quiet = self.clients.iter().all(|it| it.engine.nodes().all(is_well));
+        let is_quiet = self.clients.iter().all(|it| it.engine.statuses().all(is_well));
         let apart: Vec<bool> =
             (0..self.clients.len()).map(|other| self.are_apart(client, other)).collect();
         let Some(mixed) = &mut self.mixed else {

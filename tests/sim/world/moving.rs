@@ -36,7 +36,8 @@ impl World {
             return;
         }
         let client = self.choices.below(self.clients.len() as u32) as usize;
-        let is_whole = self.clients[client].engine.nodes().all(|it| it.state == NodeState::Ready);
+        let is_whole =
+            self.clients[client].engine.statuses().all(|it| it.state == NodeState::Ready);
         if !is_whole {
             return;
         }

@@ -48,7 +48,7 @@ impl World {
             while self.violation.is_none() && self.step() {}
         }
         let mut failure = None;
-        for (slot, status) in self.clients[client].engine.nodes().enumerate() {
+        for (slot, status) in self.clients[client].engine.statuses().enumerate() {
             let quarantine = status.quarantine.filter(|_| status.state == NodeState::Quarantined);
             let server = &self.nodes[self.plan.routes[slot]].redis.server;
             let is_promoted = server.second_offset != -1 && status.state == NodeState::Ready;

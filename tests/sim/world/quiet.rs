@@ -30,7 +30,7 @@ impl World {
         let it = &self.clients[client];
         let mut failure = None;
         let (mut in_flight, mut debts) = (0, 0);
-        for (slot, status) in it.engine.nodes().enumerate() {
+        for (slot, status) in it.engine.statuses().enumerate() {
             in_flight += status.in_flight;
             debts += status.debts;
             let moved = status.quarantine.is_some_and(|it| it.cause == QuarantineCause::Moved);
@@ -67,7 +67,7 @@ impl World {
     /// A client gives up this connection. A server is refused as another node's only if that one
     /// is connected to it (R34).
     pub fn check_duplicate(&mut self, client: usize, slot: usize, id: usize) {
-        let status = self.clients[client].engine.nodes().nth(slot);
+        let status = self.clients[client].engine.statuses().nth(slot);
         let failure = status.and_then(|status| status.last_failure);
         let node = self.connections[id].node;
         // It may have lost the other one, and have been paused, since it decided.
@@ -111,7 +111,7 @@ impl World {
         let sent = new.map(|(_, attempt)| attempt.sent).next().unwrap_or_default();
         let still = self.ready(client);
         let is_unfit = |slot| {
-            let status = self.clients[client].engine.nodes().nth(slot);
+            let status = self.clients[client].engine.statuses().nth(slot);
             let failure = status.and_then(|status| status.last_failure);
             matches!(failure, Some(NodeOutcome::Unfit(_)))
         };
@@ -140,7 +140,7 @@ impl World {
     fn ready(&self, client: usize) -> Vec<(usize, usize)> {
         let it = &self.clients[client];
         let votes = |state| matches!(state, NodeState::Ready | NodeState::Quarantined);
-        let nodes = it.engine.nodes().enumerate().filter(|(_, node)| votes(node.state));
+        let nodes = it.engine.statuses().enumerate().filter(|(_, node)| votes(node.state));
         // A process may have ended without a sign: its connections are found dead when used.
         let stands = |id: &usize| self.connections[*id].server_end == ServerEnd::Accepted;
         let connected = |slot: usize| it.slots[slot].connection.filter(stands);
@@ -151,7 +151,7 @@ impl World {
     pub fn check_quiet(&mut self) {
         for client in 0..self.clients.len() {
             let engine = &self.clients[client].engine;
-            let debts: usize = engine.nodes().map(|node| node.debts).sum();
+            let debts: usize = engine.statuses().map(|node| node.debts).sum();
             let (operations, unanswered) = (engine.operations().count(), engine.unanswered());
             let timeout = engine.poll_timeout();
             if operations + unanswered + debts > 0 || timeout.is_some() {

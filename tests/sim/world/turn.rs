@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::iter;
 use std::ops::Range;
 
-use muxlock::proto::{Action, Command, Grant, Push, Reply, Section, Wait};
+use muxlock::proto::{Action, Command, Grant, NodeEvent, Push, Reply, Section, Wait};
 use muxlock::resp::{self, Protocol};
 use muxlock::{LockToken, Moment, NodeOutcome, ProtocolError};
 
@@ -114,7 +114,7 @@ impl World {
         }
         if !std::mem::replace(&mut self.clients[client].slots[slot].is_connected, true) {
             let now = self.client_now(client);
-            self.clients[client].engine.handle_connected(now, slot);
+            self.clients[client].engine.handle_node(now, slot, NodeEvent::Connected);
         }
         let unsent = std::mem::take(&mut self.clients[client].slots[slot].unsent);
         if !unsent.is_empty() {
@@ -122,7 +122,7 @@ impl World {
         }
         if self.clients[client].slots[slot].unsent.is_empty() {
             let now = self.client_now(client);
-            self.clients[client].engine.handle_writable(now, slot);
+            self.clients[client].engine.handle_node(now, slot, NodeEvent::Writable);
         }
         self.receive(client, slot, id);
         self.look_beside(client, slot);
@@ -136,9 +136,9 @@ impl World {
             return;
         }
         let now = self.client_now(client);
-        if self.clients[client].engine.handle_answer_beside(now, slot) {
-            self.rare.hit(Rare::AnsweredBeside);
-        }
+        let engine = &mut self.clients[client].engine;
+        self.rare.hit_if(engine.node(slot).is_lost_if_another_answers(), Rare::AnsweredBeside);
+        engine.handle_node(now, slot, NodeEvent::AnsweredBeside);
     }
 
     fn connect_beside(&mut self, client: usize, slot: usize, silent_since: Option<Moment>) {
@@ -253,7 +253,7 @@ impl World {
         let now = self.client_now(client);
         self.close(client, slot);
         let outcome = NodeOutcome::Protocol(error);
-        self.clients[client].engine.handle_disconnected(now, slot, outcome);
+        self.clients[client].engine.handle_node(now, slot, NodeEvent::Disconnected(outcome));
     }
 
     /// Those that may be passed on together.
@@ -296,7 +296,7 @@ impl World {
         self.close(client, slot);
         let now = self.client_now(client);
         let outcome = NodeOutcome::Disconnected(kind);
-        self.clients[client].engine.handle_disconnected(now, slot, outcome);
+        self.clients[client].engine.handle_node(now, slot, NodeEvent::Disconnected(outcome));
     }
 
     pub fn close(&mut self, client: usize, slot: usize) {
@@ -519,7 +519,8 @@ impl World {
         }
         if self.clients[client].slots[slot].unsent.len() > UNSENT_BYTES_MAX {
             self.rare.hit(Rare::Blocked);
-            self.clients[client].engine.handle_blocked(slot);
+            let engine = &mut self.clients[client].engine;
+            engine.handle_node(engine.last_now(), slot, NodeEvent::Blocked);
         }
     }
 

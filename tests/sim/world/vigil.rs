@@ -121,7 +121,7 @@ impl World {
         let mut upset = self.choices.pick(&UPSETS);
         // With one more node that does not vote, nobody gets the lock.
         let votes = |seen: NodeStatus| seen.state == NodeState::Ready;
-        let is_whole = self.clients.iter().all(|it| it.engine.nodes().all(votes));
+        let is_whole = self.clients.iter().all(|it| it.engine.statuses().all(votes));
         if !is_whole && upset.is_of_node() || clients < 3 && upset.needs_three() {
             upset = Upset::Nothing;
         }
