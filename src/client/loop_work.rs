@@ -17,7 +17,7 @@ use crate::fencing::Fencing;
 use crate::keep_alive::{KeepAlive, Loss};
 use crate::moment::Moment;
 use crate::mux::{Driver, Records, UNREAD_MAX};
-use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
+use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::sys::process::Home;
@@ -33,9 +33,7 @@ pub(super) enum Order {
         cancel: Option<Arc<Cancel>>,
     },
     Extend(Lease, Duration),
-    Release(Lease),
-    /// A release whose result is waited for until then.
-    ReleaseBy(Lease, Moment),
+    Release(Lease, ReleaseHow),
     Inspect(Resource),
     /// A release that is not waited for.
     Abandon(Lease),
@@ -381,10 +379,7 @@ impl Work for LoopWork {
                 }
             }
             Order::Extend(lease, ttl) => self.driver.engine_mut().extend(self.now, lease, ttl),
-            Order::Release(lease) => self.driver.engine_mut().release(self.now, lease),
-            Order::ReleaseBy(lease, until) => {
-                self.driver.engine_mut().release_by(self.now, lease, until)
-            }
+            Order::Release(lease, how) => self.driver.engine_mut().release(self.now, lease, how),
             Order::Inspect(resource) => {
                 match self.driver.engine_mut().inspect(self.now, resource) {
                     Ok(op) => op,
@@ -613,9 +608,7 @@ impl Work for LoopWork {
             | Order::Stats
             | Order::Times
             | Order::Watch(_) => None,
-            Order::Extend(lease, _) | Order::Release(lease) | Order::ReleaseBy(lease, _) => {
-                Some(Order::Abandon(lease))
-            }
+            Order::Extend(lease, _) | Order::Release(lease, _) => Some(Order::Abandon(lease)),
             Order::Keep(new) => Some(Order::Abandon(new.0)),
             Order::Abandon(_) | Order::LetGo(_) | Order::Stop(_) => Some(order),
         }

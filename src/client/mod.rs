@@ -44,7 +44,9 @@ use crate::fencing::Fencing;
 use crate::inspection::Inspection;
 use crate::moment::Moment;
 use crate::mux::Driver;
-use crate::proto::{Done, Lease, NodeStatus, Patience, Released, Stats, rounds_at_once};
+use crate::proto::{
+    Done, Lease, NodeStatus, Patience, ReleaseHow, Released, Stats, rounds_at_once,
+};
 use crate::quorum::NODES_MAX;
 use crate::resource::Resource;
 use crate::sys::clock::{Clock, time_until};
@@ -688,7 +690,7 @@ impl Redlock {
 
     #[inline]
     fn release_at_home(&self, lease: Lease, limit: Limit<Moment>) -> Result<Released, LockError> {
-        match self.shared.crew.run(Order::Release(lease), limit) {
+        match self.shared.crew.run(Order::Release(lease, ReleaseHow::ToTheEnd), limit) {
             Some(Outcome::Done(Done::Released(result))) => result,
             None => Err(LockError::unserved()),
             _ => unreachable!("a release was ordered"),

@@ -7,7 +7,7 @@ use super::loop_work::Order;
 use super::{LockGuard, Redlock};
 use crate::error::{LockError, LockErrorKind};
 use crate::fencing::Fencing;
-use crate::proto::Patience;
+use crate::proto::{Patience, ReleaseHow};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 
@@ -112,7 +112,10 @@ impl Redlock {
                     Patience::Until(until) => until.min(self.round_ends()),
                 };
                 // The next lock does not depend on the result.
-                let _ = self.shared.crew.run(Order::ReleaseBy(lease, until), Limit::At(until));
+                let _ = self
+                    .shared
+                    .crew
+                    .run(Order::Release(lease, ReleaseHow::Until(until)), Limit::At(until));
                 if matches!(patience, Patience::Until(until) if until <= Clock.now()) {
                     return Err(LockError::new(LockErrorKind::TimedOut, 0, Vec::new()));
                 }

@@ -29,7 +29,7 @@ use crate::error::LockError;
 use crate::fencing::Fencing;
 use crate::keep_alive::KeepAlive;
 use crate::moment::Moment;
-use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, Stats};
+use crate::proto::{Cancelled, Done, Lease, NodeStatus, OpId, Patience, ReleaseHow, Stats};
 use crate::resource::Resource;
 use crate::sys::clock::Clock;
 use crate::sys::process::Home;
@@ -286,7 +286,7 @@ impl Multiplexer {
         match self.home.is_here() {
             true => {
                 let now = *self.released.get_or_insert_with(|| Clock.now_coarse());
-                self.driver.engine_mut().release_unjudged(now, lease)
+                self.driver.engine_mut().release(now, lease, ReleaseHow::Unjudged)
             }
             false => OpId::NONE,
         }

@@ -76,6 +76,7 @@ pub use notices::Notice;
 pub use op_id::OpId;
 pub use operation::Operations;
 pub use patience::Patience;
+pub use release::ReleaseHow;
 pub use status::{Obstacle, Waits};
 pub(crate) use terms::Terms;
 
@@ -520,6 +521,7 @@ impl Engine {
 
     /// Whether to discard an unsent command. A SET is not sent after its attempt has failed or its
     /// validity has ended (R11), nor an extension that would set a key (R29).
+    #[inline]
     fn is_useless(&self, round: usize) -> bool {
         let unsent = &self.rounds[round];
         match unsent.kind {

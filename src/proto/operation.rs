@@ -150,8 +150,8 @@ impl Operations {
         self.ended.front().map(|op| self.open[*op].is_release())
     }
 
-    /// Whether there are releases that were begun with
-    /// [`release_unjudged`](super::Engine::release_unjudged) and are still to be judged.
+    /// Whether there are releases that were begun as
+    /// [`Unjudged`](super::ReleaseHow::Unjudged) and are still to be judged.
     #[inline]
     pub fn has_unjudged(&self) -> bool {
         !self.unjudged.is_empty()
@@ -280,6 +280,7 @@ impl Operations {
     }
 
     /// Takes the next operation whose timer has fired.
+    #[inline]
     pub(super) fn take_due(&mut self, now: Moment) -> Option<usize> {
         let open = &self.open;
         let id = self.timers.take_due(now, |at, id| is_timer(open, at, id))?;

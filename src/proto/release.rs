@@ -25,49 +25,32 @@ pub(super) struct Held {
     pub(super) was_granted: bool,
 }
 
+/// For how long the result of a release is waited for, and when the lock is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReleaseHow {
+    /// The operation ends when a quorum has answered, or no longer can.
+    ToTheEnd,
+    /// As [`ToTheEnd`](ReleaseHow::ToTheEnd), but at this moment at the latest.
+    Until(Moment),
+    /// The time that is passed with the release may be older than the present. Whether the lock was
+    /// held to the end is judged by [`judge_releases`](Engine::judge_releases): call it with a
+    /// fresh reading before you carry out the next action. Without that call, it was not.
+    Unjudged,
+}
+
 impl Engine {
     /// Starts to release a lock. The operation ends when a quorum has confirmed the release, or no
     /// longer can. The lease is gone before the first byte is sent (R14). An expired lease is
     /// released as well, because late SETs may still be on their way (R15).
-    pub fn release(&mut self, now: Moment, lease: Lease) -> OpId {
-        let was_valid = lease.is_valid_at(self.clamp(now));
-        self.begin_release(now, lease, was_valid)
-    }
-
-    /// As [`release`](Engine::release), but the operation ends at `until` at the latest.
-    pub fn release_by(&mut self, now: Moment, lease: Lease, until: Moment) -> OpId {
-        let id = self.release(now, lease);
-        if let Some(op) = self.operations.lookup(id) {
-            if let Progress::Voting(_) = self.operations[op].progress {
-                self.operations.hasten(op, until);
-            }
-        }
-        id
-    }
-
-    /// As [`release`](Engine::release), with a reading of the clock that may be older. Whether the
-    /// lock was held to the end is judged by [`judge_releases`](Engine::judge_releases): call it
-    /// with a fresh reading before you carry out the next action. Without that call, it was not.
-    pub fn release_unjudged(&mut self, now: Moment, lease: Lease) -> OpId {
-        let deadline = lease.deadline;
-        let id = self.begin_release(now, lease, false);
-        self.operations.leave_unjudged(id, deadline);
-        id
-    }
-
-    /// Judges the releases that were begun without a reading of the clock.
-    pub fn judge_releases(&mut self, now: Moment) {
-        let now = self.clamp(now);
-        self.operations.judge_releases(now);
-    }
-
-    #[inline]
-    fn begin_release(&mut self, now: Moment, lease: Lease, was_valid: bool) -> OpId {
+    pub fn release(&mut self, now: Moment, lease: Lease, how: ReleaseHow) -> OpId {
         let now = self.clamp(now);
         self.stats.released += 1;
-        let task = Task::Release { was_valid };
-        let op = self.operations.start(task, Progress::Waiting);
+        let deadline = lease.deadline;
+        let was_valid = how != ReleaseHow::Unjudged && lease.is_valid_at(now);
+        let op = self.operations.start(Task::Release { was_valid }, Progress::Waiting);
         let round = self.give_up_lease(now, lease, Some(op));
+        let id = self.operations.id_of(op);
         // With every node down, the release may have ended already.
         if let Progress::Waiting = self.operations[op].progress {
             self.operations[op].progress = Progress::Voting(round);
@@ -76,8 +59,20 @@ impl Engine {
                 let longest = self.config.connect_timeout + self.config.node_timeout;
                 self.operations.set_timer(op, now.after(longest));
             }
+            if let ReleaseHow::Until(until) = how {
+                self.operations.hasten(op, until);
+            }
         }
-        self.operations.id_of(op)
+        if how == ReleaseHow::Unjudged {
+            self.operations.leave_unjudged(id, deadline);
+        }
+        id
+    }
+
+    /// Judges the releases that were begun without a reading of the clock.
+    pub fn judge_releases(&mut self, now: Moment) {
+        let now = self.clamp(now);
+        self.operations.judge_releases(now);
     }
 
     /// Releases a lock without a result.
@@ -328,7 +323,7 @@ mod tests {
     use crate::config::Builder;
     use crate::error::LockError;
     use crate::proto::node::Debt;
-    use crate::proto::{Done, NodeEvent};
+    use crate::proto::{Done, NodeEvent, ReleaseHow};
     use crate::resource::Resource;
     use crate::token::Sevens;
     use crate::validity::Ttl;
@@ -364,7 +359,7 @@ mod tests {
         let other = Resource::new("other").unwrap();
         let inspection = engine.inspect(now, other).unwrap();
         let lease = Lease::restored(own, LockToken::NOBODY, ttl, Moment::from_nanos(0));
-        let release = engine.release(now, lease);
+        let release = engine.release(now, lease, ReleaseHow::ToTheEnd);
         engine.handle_node(now, 0, NodeEvent::Disconnected(NodeOutcome::NotConnected));
         let is_unavailable = |error: &LockError| error.kind() == LockErrorKind::Unavailable;
         let released = engine.take_done(now, release);

@@ -60,6 +60,7 @@ impl Timers {
     }
 
     /// Takes the next operation whose timer has fired.
+    #[inline]
     pub(super) fn take_due(
         &mut self,
         now: Moment,

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muxlock::proto::{Action, Engine, Entropy, NodeEvent, Patience, Reply, ServerError};
+use muxlock::proto::{
+    Action, Engine, Entropy, NodeEvent, Patience, ReleaseHow, Reply, ServerError,
+};
 use muxlock::{
     Cancelled, Done, Fingerprint, Heal, Holding, KeepAlive, Lease, LockToken, Moment, NodeOutcome,
     OpId, Phase, Redlock, ReleaseWith, Resource, RestartGuard, ServerErrorKind,
@@ -298,7 +300,7 @@ fn run(seed: u64) {
             9 => {
                 if let Some(lease) = lease(side) {
                     side.gives_up(&lease);
-                    let op = side.engine.release(now, lease);
+                    let op = side.engine.release(now, lease, ReleaseHow::ToTheEnd);
                     side.ops.push(op);
                 }
             }
@@ -346,7 +348,7 @@ fn run(seed: u64) {
                     let lease = Lease::of_value(name, token, ttl);
                     match random.below(2) {
                         0 => side.engine.abandon(early, lease),
-                        _ => side.ops.push(side.engine.release(early, lease)),
+                        _ => side.ops.push(side.engine.release(early, lease, ReleaseHow::ToTheEnd)),
                     }
                 }
             }

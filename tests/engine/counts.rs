@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
 use muxlock::{Cancelled, Done, Histogram, KeepAlive, NodeOutcome, Phase, Stats};
 use testbed::memory::{CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL};
 
@@ -40,7 +40,7 @@ fn acquisition_waits_until_its_result_is_taken() {
     assert_eq!(numbers(&scenario), (1, 1));
     assert!(matches!(scenario.engine.cancel(scenario.now, second), Cancelled::Acquisition));
     assert_eq!(numbers(&scenario), (0, 1));
-    let release = scenario.engine.release(scenario.now, lease);
+    let release = scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(numbers(&scenario), (0, 0), "a release waits for no lock");
     assert!(matches!(scenario.engine.cancel(scenario.now, release), Cancelled::Release));
     assert_eq!(numbers(&scenario), (0, 0));
@@ -127,7 +127,7 @@ fn times_begin_with_the_call_and_with_the_round() {
     assert_eq!(scenario.engine.times().hold.count(), 0);
 
     scenario.now = scenario.now.after(500 * MS);
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     let (sum, upper) = only(&scenario.engine.times().hold);
     assert_eq!((sum, upper), (scenario.now.since(round), Duration::from_nanos(1 << 29)));
 }
@@ -151,7 +151,7 @@ fn times_of_which_an_end_is_unknown_are_left_out() {
     taker.replies(ALL, Reply::Integer(1));
     let (lease, _) = taker.extended();
     assert_eq!(lease.rounds(), 1, "of the acquisition");
-    taker.engine.release(taker.now, lease);
+    taker.engine.release(taker.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(giver.engine.times().hold.count() + taker.engine.times().hold.count(), 0);
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
 use muxlock::{Cancelled, LockErrorKind, NodeOutcome, OpId, ServerErrorKind};
 use testbed::memory::{Acted, CONNECT_TIMEOUT, NODE_TIMEOUT, Scenario, TTL, server_error};
 
@@ -291,7 +291,7 @@ fn lock_was_held_if_a_quorum_of_all_nodes_still_had_it() {
     for (said, was_held) in table {
         let mut scenario = Scenario::ready(5);
         let lease = scenario.locked();
-        scenario.engine.release(scenario.now, lease);
+        scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
         scenario.drain();
         for (node, said) in said.into_iter().enumerate() {
             if let Some(said) = said {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, Reply, Step};
+use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply, Step};
 use muxlock::{
     Builder, Cancelled, Done, FencingToken, Heal, KeepAlive, Lease, LockError, LockErrorKind,
     LockToken, LossCause, Moment, NodeOutcome, OpId, ProtocolError, ReleaseWith, Resource,
@@ -1703,7 +1703,7 @@ fn lost_release_of_each_form_is_sent_again() {
 fn refused_release_by_value_is_owed_for_as_long_as_any_lock_lives() {
     let mut scenario = Scenario::ready(3);
     let token = *locked(&mut scenario, own()).token();
-    scenario.engine.release(scenario.now, Lease::of_value(own(), token, TTL));
+    scenario.engine.release(scenario.now, Lease::of_value(own(), token, TTL), ReleaseHow::ToTheEnd);
     assert_eq!(said(&mut scenario), ["free r r:as"]);
     scenario.replies([0, 1], YES);
     for _ in 0..4 {
@@ -1734,7 +1734,11 @@ fn attempt_that_is_released_by_its_value_fails() {
     scenario.reply(0, YES);
     scenario.reply(1, NO);
     scenario.nothing_done();
-    scenario.engine.release(scenario.now, Lease::of_value(own(), first_token(), TTL));
+    scenario.engine.release(
+        scenario.now,
+        Lease::of_value(own(), first_token(), TTL),
+        ReleaseHow::ToTheEnd,
+    );
     let error = scenario.acquired().unwrap_err();
     assert_eq!(error.kind(), LockErrorKind::Contended);
     assert_eq!(outcome(&error, 2), NodeOutcome::Absent);
@@ -1758,7 +1762,11 @@ fn release_by_value_is_sent_before_the_undo_of_the_attempt_that_it_ends() {
         scenario.drain();
         scenario.take_said();
         scenario.reply(0, YES);
-        scenario.engine.release(scenario.now, Lease::of_value(own(), first_token(), TTL));
+        scenario.engine.release(
+            scenario.now,
+            Lease::of_value(own(), first_token(), TTL),
+            ReleaseHow::ToTheEnd,
+        );
         assert_eq!(scenario.acquired().unwrap_err().kind(), LockErrorKind::Contended);
         assert_eq!(said(&mut scenario), ["free r r:as", undo]);
         scenario.replies([1, 2], NO);
@@ -1778,7 +1786,7 @@ fn extension_that_is_under_way_fails_when_its_lock_is_released_by_value() {
     scenario.engine.extend(scenario.now, lease, TTL);
     scenario.drain();
     scenario.reply(0, YES);
-    scenario.engine.release(scenario.now, Lease::of_value(own(), token, TTL));
+    scenario.engine.release(scenario.now, Lease::of_value(own(), token, TTL), ReleaseHow::ToTheEnd);
     let (_, result) = scenario.extended();
     result.unwrap_err();
     scenario.drain();
@@ -1792,8 +1800,12 @@ fn release_by_value_ends_nothing_but_what_asks_for_its_token() {
     let mut scenario = Scenario::ready(3);
     let lease = locked(&mut scenario, own());
     once(&mut scenario, plain("other"));
-    scenario.engine.release(scenario.now, lease);
-    scenario.engine.release(scenario.now, Lease::of_value(own(), first_token(), TTL));
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
+    scenario.engine.release(
+        scenario.now,
+        Lease::of_value(own(), first_token(), TTL),
+        ReleaseHow::ToTheEnd,
+    );
     scenario.drain();
     scenario.nothing_done();
     scenario.replies([0, 1], Reply::Ok);
@@ -2020,7 +2032,7 @@ fn downgrade_is_an_extension_to_a_share() {
         scenario.replies([1, 0, 1, 2], YES);
         let (lease, result) = scenario.extended();
         result.unwrap();
-        scenario.engine.release(scenario.now, lease);
+        scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
         assert_eq!(said(&mut scenario), ["free share r r:intent"]);
         scenario.replies(ALL, YES);
         assert!(scenario.released().unwrap().was_held());
@@ -2044,7 +2056,7 @@ fn downgrade_that_is_confirmed_at_the_old_deadline_is_too_late() {
             let (lease, result) = scenario.extended();
             assert_eq!(result.is_ok(), is_share);
             assert_eq!(lease.valid_until() > deadline, is_share);
-            scenario.engine.release(scenario.now, lease);
+            scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
             assert_eq!(said(&mut scenario), ["free share r r:intent"], "whatever it is there");
         }
         // After it, nothing is sent.

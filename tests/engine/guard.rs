@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Notice, Patience, Reply, ServerError};
+use muxlock::proto::{NodeEvent, Notice, Patience, ReleaseHow, Reply, ServerError};
 use muxlock::{
     NodeOutcome, NodeState, ProtocolError, QuarantineCause, RestartGuard, ServerErrorKind, Unfit,
     quorum,
@@ -195,7 +195,7 @@ fn quarantined_release_is_sent_and_unknown() {
     let lease = scenario.locked();
     scenario.restart(2, Duration::ZERO);
     reconnect(&mut scenario, 2);
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
     scenario.replies([2, 1, 0], Reply::Integer(1));
     let released = scenario.released().unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
 use muxlock::{Heal, Lease, NodeOutcome, RestartGuard, ServerErrorKind};
 use testbed::memory::{Acted, Scenario, TTL, server_error};
 
@@ -140,7 +140,7 @@ fn taker_ends_the_connection_that_the_givers_set_is_on_if_its_release_finds_no_k
     let (lease, result) = taker.extended();
     result.unwrap();
     taker.reply(2, Reply::Integer(0));
-    taker.engine.release(taker.now, lease);
+    taker.engine.release(taker.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(taker.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
     taker.replies([0, 1], Reply::Integer(1));
     taker.reply(2, Reply::Integer(0));

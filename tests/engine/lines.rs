@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::LockErrorKind::{Contended, TimedOut};
-use muxlock::proto::{Engine, Patience, Reply};
+use muxlock::proto::{Engine, Patience, ReleaseHow, Reply};
 use muxlock::{
     Cancelled, Done, Lease, LockErrorKind, Moment, NodeOutcome, OpId, Redlock, Resource,
 };
@@ -73,7 +73,7 @@ fn lock_goes_from_hand_to_hand_in_the_order_of_arrival() {
     let lease = won(&mut scenario, second);
     let fourth = wait(&mut scenario, 60 * SECOND);
     assert_eq!(scenario.drain(), []);
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(scenario.drain(), [release(2), set(3)]);
     scenario.replies(ALL, Reply::Integer(1));
     assert!(scenario.released().unwrap().was_held());

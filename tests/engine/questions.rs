@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Grant, Node, NodeEvent, Notice, Patience, Reply};
+use muxlock::proto::{Grant, Node, NodeEvent, Notice, Patience, ReleaseHow, Reply};
 use muxlock::{
     Done, Moment, NodeOutcome, NodeState, OpId, Phase, Resource, ServerErrorKind, Unfit,
 };
@@ -34,7 +34,7 @@ fn results_are_taken_one_by_one_in_any_order() {
     let lease = scenario.locked();
     assert!(!scenario.engine.operations().has_done());
     assert_eq!(scenario.engine.operations().is_release_next(), None);
-    let release = scenario.engine.release(scenario.now, lease);
+    let release = scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     let sets = [(); 3].map(|()| scenario.try_lock());
     assert!(
         scenario.engine.operations().is_release(release)
@@ -531,7 +531,7 @@ fn rounds_that_take_long_make_pauses_longer_and_other_commands_do_not() {
             scenario.replies(ALL, Reply::Integer(1));
             let (lease, result) = scenario.extended();
             result.unwrap();
-            scenario.engine.release(scenario.now, lease);
+            scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
             scenario.drain();
             scenario.now = scenario.now.after(slow_others);
             scenario.replies(ALL, Reply::Integer(1));

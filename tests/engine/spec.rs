@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Patience, Reply};
+use muxlock::proto::{Patience, ReleaseHow, Reply};
 use muxlock::{LockErrorKind, Resource};
 use testbed::memory::{Acted, NODE_TIMEOUT, Scenario, TTL};
 
@@ -211,7 +211,7 @@ fn release_goes_to_all_instances_even_after_expiry() {
     scenario.replies(0..3, Reply::Ok);
     let lease = scenario.acquired().unwrap();
     scenario.now = lease.valid_until().after(TTL);
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2, 3, 4], 1)]);
 }
 

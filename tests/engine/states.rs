@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, Reply};
+use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply};
 use muxlock::{
     Cancelled, LockErrorKind, NodeOutcome, NodeState, OpId, Phase, ProtocolError, ReleaseWith,
     ServerErrorKind, TlsErrorKind,
@@ -576,7 +576,7 @@ fn late_node_that_is_far_behind_is_still_sent_releases() {
     scenario.replies([0, 1], Reply::Integer(1));
     let (lease, result) = scenario.extended();
     assert!(result.is_ok());
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
 }
 
@@ -669,7 +669,7 @@ fn debt_outlives_a_jump_of_our_own_clock() {
 fn refused_debt_outlives_a_jump_of_our_own_clock() {
     let mut scenario = Scenario::ready(1);
     let lease = scenario.locked();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
     scenario.reply(0, server_error(ServerErrorKind::Busy));
     assert!(scenario.released().is_err());
@@ -711,7 +711,7 @@ fn releasing_after_the_validity_proves_nothing() {
     let mut scenario = Scenario::ready(3);
     let lease = scenario.locked();
     scenario.pass(TTL);
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     scenario.drain();
     scenario.replies(0..2, Reply::Integer(1));
     let released = scenario.released().unwrap();
@@ -725,7 +725,7 @@ fn releasing_by_a_moment_ends_then_and_is_sent_all_the_same() {
     let mut scenario = Scenario::ready(3);
     let (lease, other) = (scenario.locked(), scenario.locked());
     let until = scenario.now.after(Duration::from_millis(2));
-    let id = scenario.engine.release_by(scenario.now, lease, until);
+    let id = scenario.engine.release(scenario.now, lease, ReleaseHow::Until(until));
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
     assert_eq!(scenario.engine.poll_timeout(), Some(until));
     scenario.pass(Duration::from_millis(1));
@@ -733,7 +733,8 @@ fn releasing_by_a_moment_ends_then_and_is_sent_all_the_same() {
     scenario.pass(Duration::from_millis(1));
     assert_eq!(scenario.released().unwrap_err().kind(), LockErrorKind::Unavailable);
     // Answers end it before.
-    let id = scenario.engine.release_by(scenario.now, other, scenario.now.after(TTL));
+    let id =
+        scenario.engine.release(scenario.now, other, ReleaseHow::Until(scenario.now.after(TTL)));
     scenario.drain();
     scenario.replies(0..3, Reply::Integer(1));
     scenario.replies(0..2, Reply::Integer(1));
@@ -747,7 +748,7 @@ fn releasing_unjudged_is_judged_before_it_is_sent() {
     for (judged, was_held) in [(None, false), (Some(TTL), false), (Some(TTL / 2), true)] {
         let mut scenario = Scenario::ready(3);
         let (lease, other) = (scenario.locked(), scenario.locked());
-        let id = scenario.engine.release_unjudged(scenario.now, lease);
+        let id = scenario.engine.release(scenario.now, lease, ReleaseHow::Unjudged);
         assert!(scenario.engine.operations().has_unjudged());
         if let Some(passed) = judged {
             let now = scenario.now.after(passed);
@@ -764,7 +765,7 @@ fn releasing_unjudged_is_judged_before_it_is_sent() {
         };
         assert_eq!(released.was_held(), was_held, "{judged:?}");
         // One that is cancelled is not judged, nor what has its place then.
-        let id = scenario.engine.release_unjudged(scenario.now, other);
+        let id = scenario.engine.release(scenario.now, other, ReleaseHow::Unjudged);
         let _ = scenario.engine.cancel(scenario.now, id);
         scenario.try_lock();
         scenario.engine.judge_releases(scenario.now);
@@ -1111,7 +1112,7 @@ fn cancelled_extension_gives_the_lease_back() {
     scenario.replies(1..3, Reply::Integer(1));
     scenario.nothing_done();
     cancelled_in_vain(&mut scenario, op);
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
     scenario.replies(0..3, Reply::Integer(1));
     assert!(scenario.released().unwrap().was_held());
@@ -1143,7 +1144,7 @@ fn cancelled_extension_that_had_ended_counts_if_it_is_in_time() {
 fn cancelled_release_is_sent_all_the_same() {
     let mut scenario = Scenario::ready(3);
     let lease = scenario.locked();
-    let op = scenario.engine.release(scenario.now, lease);
+    let op = scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert!(matches!(scenario.engine.cancel(scenario.now, op), Cancelled::Release));
     assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
     scenario.replies(0..3, Reply::Integer(1));
@@ -1267,7 +1268,7 @@ fn extending_still_voting_at_the_old_deadline_ends_there() {
 fn releasing_returns_when_a_quorum_confirmed() {
     let mut scenario = Scenario::ready(5);
     let lease = scenario.locked();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     scenario.drain();
     scenario.replies(0..2, Reply::Integer(1));
     scenario.nothing_done();
@@ -1281,7 +1282,7 @@ fn releasing_returns_when_a_quorum_confirmed() {
 fn releasing_absent_lock_is_reported_not_failed() {
     let mut scenario = Scenario::ready(5);
     let lease = scenario.locked();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     scenario.drain();
     scenario.replies(0..3, Reply::Integer(0));
     let released = scenario.released().unwrap();
@@ -1293,7 +1294,7 @@ fn releasing_absent_lock_is_reported_not_failed() {
 fn releasing_mixed_answers_wait_for_a_quorum_of_them() {
     let mut scenario = Scenario::ready(5);
     let lease = scenario.locked();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     scenario.drain();
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(RESET));
@@ -1311,7 +1312,7 @@ fn releasing_without_a_quorum_of_answers_is_unavailable_and_owed() {
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     scenario.engine.handle_node(scenario.now, 1, NodeEvent::Disconnected(RESET));
     scenario.drain();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     let error = scenario.released().unwrap_err();
     assert!(error.is_unavailable());
     assert_eq!(scenario.drain(), [Acted::Release(vec![2], 1)]);
@@ -1323,7 +1324,7 @@ fn releasing_without_a_quorum_of_answers_is_unavailable_and_owed() {
 fn releasing_refused_for_the_moment_is_tried_again() {
     let mut scenario = Scenario::ready(1);
     let lease = scenario.locked();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     scenario.drain();
     scenario.reply(0, server_error(ServerErrorKind::Busy));
     assert!(scenario.released().unwrap_err().is_unavailable());
@@ -1346,7 +1347,7 @@ fn releasing_node_that_never_got_the_set_is_left_alone() {
     scenario.drain();
     scenario.replies([1, 2], Reply::Ok);
     let lease = scenario.acquired().unwrap();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(scenario.drain(), [Acted::Release(vec![1, 2], 1)]);
     assert_eq!(scenario.engine.statuses().next().unwrap().debts, 0);
     scenario.replies([1, 2], Reply::Integer(1));
@@ -1381,7 +1382,7 @@ fn releasing_goes_by_the_servers_own_command() {
         let mut scenario = Scenario::offering([way; 3]);
         assert_eq!(ways(&scenario), [way; 3]);
         let lease = scenario.locked();
-        scenario.engine.release(scenario.now, lease);
+        scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
         assert_eq!(scenario.drain(), [Acted::ReleaseWith(way, vec![0, 1, 2], 1)]);
         scenario.replies([0, 1], Reply::Integer(1));
         assert_eq!(scenario.released().unwrap().confirmed, 2);
@@ -1402,7 +1403,7 @@ fn connected_server_is_tried_out_behind_what_waited() {
     assert_eq!(scenario.drain(), [Acted::Set(vec![0], 1), Acted::TryOut(DELIFEQ, 0)]);
     scenario.reply(0, Reply::Ok);
     let lease = scenario.acquired().unwrap();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert_eq!(scenario.drain(), [Acted::Release(vec![0], 1)]);
     scenario.replies([0], Reply::Integer(0));
     assert_eq!(ways(&scenario), [DELIFEQ]);
@@ -1458,7 +1459,7 @@ fn tried_out_command_that_is_not_answered_costs_no_vote() {
 fn releasing_on_servers_of_all_kinds_sends_one_command_for_each() {
     let mut scenario = Scenario::offering([DELIFEQ, SCRIPT, DELEX, SCRIPT, DELEX]);
     let lease = scenario.locked();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     scenario.try_lock();
     let expected = [
         Acted::ReleaseWith(DELEX, vec![2, 4], 1),
@@ -1479,7 +1480,7 @@ fn releasing_on_servers_of_all_kinds_sends_one_command_for_each() {
 fn releasing_half_handed_out_is_owed_to_a_node_that_is_lost_meanwhile() {
     let mut scenario = Scenario::offering([SCRIPT, DELEX]);
     let lease = scenario.locked();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     assert!(scenario.engine.poll_action().is_some(), "to node 1");
     scenario.engine.handle_node(scenario.now, 0, NodeEvent::Disconnected(RESET));
     assert_eq!(scenario.drain(), [Acted::Close(0)]);
@@ -1503,7 +1504,7 @@ fn releasing_by_a_command_that_is_refused_meanwhile_goes_on_with_the_script() {
     ] {
         let mut scenario = Scenario::offering([DELEX]);
         let lease = scenario.locked();
-        scenario.engine.release(scenario.now, lease);
+        scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
         assert_eq!(scenario.drain(), [Acted::ReleaseWith(DELEX, vec![0], 1)]);
         scenario.reply(0, server_error(kind));
         assert!(scenario.released().unwrap_err().is_unavailable());
@@ -1520,7 +1521,7 @@ fn releasing_by_a_command_that_is_refused_meanwhile_goes_on_with_the_script() {
 fn releasing_by_command_a_key_of_another_type_is_absent() {
     let mut scenario = Scenario::offering([DELIFEQ]);
     let lease = scenario.locked();
-    scenario.engine.release(scenario.now, lease);
+    scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
     scenario.drain();
     scenario.reply(0, server_error(ServerErrorKind::WrongType));
     let released = scenario.released().unwrap();
@@ -1583,7 +1584,7 @@ fn quiet_engine_has_nothing_left() {
     let mut scenario = Scenario::ready(5);
     for _ in 0..10 {
         let lease = scenario.locked();
-        scenario.engine.release(scenario.now, lease);
+        scenario.engine.release(scenario.now, lease, ReleaseHow::ToTheEnd);
         scenario.drain();
         scenario.replies(0..5, Reply::Integer(1));
         assert!(scenario.released().is_ok());
@@ -1896,8 +1897,8 @@ fn releasing_behind_a_socket_that_takes_no_more_ends() {
         scenario.engine.handle_node(scenario.now, 0, NodeEvent::Blocked);
         let now = scenario.now;
         match by {
-            None => scenario.engine.release(now, lease),
-            Some(by) => scenario.engine.release_by(now, lease, now.after(by)),
+            None => scenario.engine.release(now, lease, ReleaseHow::ToTheEnd),
+            Some(by) => scenario.engine.release(now, lease, ReleaseHow::Until(now.after(by))),
         };
         scenario.pass(limit);
         assert!(scenario.released().unwrap_err().is_unavailable());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, Reply, Trial};
+use muxlock::proto::{NodeEvent, Patience, ReleaseHow, Reply, Trial};
 use muxlock::{
     Done, LockErrorKind, NodeOutcome, Phase, ProtocolError, Resource, ServerCommand,
     ServerErrorKind, Unfit,
@@ -51,7 +51,7 @@ fn first_lock_of_a_kind_is_taken_in_one_round_trip_with_its_trial() {
         assert!(lease.is_valid_at(s.now));
         s.reply(2, YES);
         assert_eq!(s.drain(), [], "the third has the lock without another call");
-        s.engine.release(s.now, lease);
+        s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
         assert_eq!(s.drain(), [Acted::Release(ALL.to_vec(), 1)]);
         s.replies(ALL, YES);
         assert!(s.released().is_ok());
@@ -71,7 +71,7 @@ fn first_fenced_lock_is_taken_with_its_trial() {
     assert_eq!(s.drain(), [first(Trial::Fenced, ALL, 1)]);
     s.replies(ALL, YES);
     let lease = s.acquired().unwrap();
-    s.engine.release(s.now, lease);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
     s.replies(ALL, YES);
     assert!(s.released().is_ok());
@@ -225,7 +225,7 @@ fn release_that_is_answered_with_a_missing_command_ends_the_connection() {
     s.drain();
     s.replies(ALL, YES);
     let lease = s.acquired().unwrap();
-    s.engine.release(s.now, lease);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
     s.reply(0, Reply::Missing(ServerCommand::Zrem));
     assert_eq!(s.drain(), [Acted::Close(0)]);

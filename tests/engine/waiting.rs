@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use muxlock::proto::{NodeEvent, Patience, Push, Reply, Step, Tell};
+use muxlock::proto::{NodeEvent, Patience, Push, ReleaseHow, Reply, Step, Tell};
 use muxlock::{
     Cancelled, Lease, LockErrorKind, NodeOutcome, Obstacle, OpId, Resource, ServerErrorKind,
     Waiting, Waits as Ability,
@@ -118,7 +118,7 @@ fn w1_uncontended_wait_sends_nothing_else() {
     patient(&mut s);
     assert!(sets(&s.drain()));
     let lease = granted(&mut s);
-    s.engine.release(s.now, lease);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     assert!(matches!(&s.drain()[..], [Acted::Release(nodes, 1)] if nodes.len() == NODES));
 }
 
@@ -640,7 +640,7 @@ fn held_through_queue(s: &mut Scenario) -> (usize, Lease) {
 fn w7_lock_is_handed_on_at_the_gate_after_the_other_nodes() {
     let mut s = queueing();
     let (gate, lease) = held_through_queue(&mut s);
-    s.engine.release(s.now, lease);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     let acted = s.drain();
     let others: Vec<usize> = (0..NODES).filter(|node| *node != gate).collect();
     let [Acted::Release(released, token), Acted::HandOn(at, handed, Tell::Next)] = &acted[..]
@@ -659,7 +659,7 @@ fn w7_lock_is_handed_on_at_the_gate_after_the_other_nodes() {
 fn w7_gate_that_does_not_hand_on_gets_the_usual_release_at_once() {
     let mut s = queueing();
     let (gate, lease) = held_through_queue(&mut s);
-    s.engine.release(s.now, lease);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
     s.reply(gate, server_error(ServerErrorKind::Permission));
     let acted = s.drain();
@@ -673,7 +673,7 @@ fn w7_gate_that_does_not_hand_on_gets_the_usual_release_at_once() {
 fn w7_release_without_a_word_is_a_release_and_costs_the_lock_its_gate() {
     let mut s = queueing();
     let (gate, lease) = held_through_queue(&mut s);
-    s.engine.release(s.now, lease);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
     s.reply(gate, Reply::Integer(-1));
     s.replies((0..NODES).filter(|node| *node != gate), Reply::Integer(1));
@@ -725,7 +725,7 @@ fn w7_error_that_passes_leaves_the_gate_one() {
     for kind in PASSING.into_iter().chain([ServerErrorKind::Other, ServerErrorKind::WrongType]) {
         let mut s = queueing();
         let (gate, lease) = held_through_queue(&mut s);
-        s.engine.release(s.now, lease);
+        s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
         s.drain();
         s.reply(gate, server_error(kind));
         assert!(matches!(&s.drain()[..], [Acted::Release(nodes, _)] if *nodes == [gate]));
@@ -736,7 +736,7 @@ fn w7_error_that_passes_leaves_the_gate_one() {
 /// It has handed the lock on to three others, and wants it again. Returns its gate.
 fn again_before_others(s: &mut Scenario) -> usize {
     let (gate, lease) = held_through_queue(s);
-    s.engine.release(s.now, lease);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
     for node in 0..NODES {
         s.reply(node, Reply::Integer(if node == gate { 1 + 2 * 3 } else { 1 }));
@@ -796,7 +796,7 @@ fn w7_without_a_place_it_lets_others_come_first() {
         s.pass(STAGGER);
         assert!(sets(&s.drain()));
         let lease = granted(&mut s);
-        s.engine.release(s.now, lease);
+        s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
         let is_told = |act: &&Acted| matches!(act, Acted::HandOn(_, _, Tell::Next));
         told = told.max(s.drain().iter().filter(is_told).count());
         s.replies(0..NODES, Reply::Integer(1));
@@ -835,7 +835,7 @@ fn w7_gate_that_stands_still_hands_nothing_on() {
         let mut s = queueing();
         let (gate, lease) = held_through_queue(&mut s);
         stands_still(&mut s, gate, still);
-        s.engine.release(s.now, lease);
+        s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
         let acted = s.drain();
         let is_release =
             |acted: &Acted| matches!(acted, Acted::Release(nodes, _) if nodes.contains(&gate));
@@ -892,7 +892,7 @@ fn w7_before_the_hand_on_is_answered_it_stands_behind_the_others() {
 
 /// It gives the lock back, and all nodes confirm that.
 fn given_back(s: &mut Scenario, lease: Lease) {
-    s.engine.release(s.now, lease);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
     s.replies(0..NODES, Reply::Integer(1));
     assert!(s.done().is_some());
@@ -928,7 +928,7 @@ fn w7_locks_of_its_own_turn_are_no_strangers() {
     s.drain();
     let lease = granted(&mut s);
     s.drain();
-    s.engine.release(s.now, lease);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     assert!(matches!(s.drain()[..], [.., Acted::Set(..)]), "the next of the line");
     s.replies(0..NODES, Reply::Integer(1));
     assert!(s.done().is_some());
@@ -969,7 +969,7 @@ fn w7_beside_strangers_it_leaves_the_lock_for_a_stagger() {
     again(&mut s, lease);
     let lease = yields(&mut s, gate, AT_ONCE);
     // Also if the gate has not answered the release, and so may have others in its queue.
-    s.engine.release(s.now, lease);
+    s.engine.release(s.now, lease, ReleaseHow::ToTheEnd);
     s.drain();
     (0..NODES).filter(|node| *node != gate).for_each(|node| s.reply(node, Reply::Integer(1)));
     assert!(s.done().is_some());

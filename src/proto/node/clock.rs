@@ -87,6 +87,7 @@ impl ServerClock {
     /// Compares what the server reported between `sent_at` and `now` with its earlier report.
     /// Returns whether its clock jumped forward. `tolerance` is how far clocks may drift apart in
     /// the given time.
+    #[inline]
     fn has_jumped(
         &mut self,
         sent_at: Moment,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, FormStep, NodeEvent, Patience, Replication, Reply, Section,
-    ServerError, ServerInfo,
+    Action, Command, Engine, FormStep, NodeEvent, Patience, ReleaseHow, Replication, Reply,
+    Section, ServerError, ServerInfo,
 };
 use muxlock::{
     Cancelled, Done, Heal, KeepAlive, Lease, LockToken, Moment, NodeOutcome, NodeState, OpId,
@@ -394,7 +394,7 @@ impl World {
             return;
         };
         self.live.remove(lease.token());
-        let op = self.engine.release(self.now, lease);
+        let op = self.engine.release(self.now, lease, ReleaseHow::ToTheEnd);
         self.started.insert(op, None);
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muxlock::proto::{
-    Action, Command, Engine, NodeEvent, NodeSet, Patience, Reply, ServerInfo, Ttl,
+    Action, Command, Engine, NodeEvent, NodeSet, Patience, ReleaseHow, Reply, ServerInfo, Ttl,
 };
 use muxlock::{Done, Lease, LockToken, Moment, Redlock, ReleaseWith, Resource};
 
@@ -212,7 +212,7 @@ impl Group {
 
     fn start_release(&mut self, lease: Lease) {
         let now = self.turn();
-        self.engine.release(now, lease);
+        self.engine.release(now, lease, ReleaseHow::ToTheEnd);
     }
 
     fn take_done(&mut self) -> Option<Done> {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::Patience;
+use muxlock::proto::{Patience, ReleaseHow};
 use muxlock::{Inspection, Lease, LockToken, NodeOutcome, Owner, Released, Resource};
 
 use super::World;
@@ -304,7 +304,7 @@ impl World {
             // One without a token is not sent again (K13).
             self.checker.free(&named, client, self.now);
             let lease = Lease::of_value(resource, *token, Duration::from_nanos(max_ttl));
-            let id = engine.release(now, lease);
+            let id = engine.release(now, lease, ReleaseHow::ToTheEnd);
             let freeing = Freeing { key, named, target, freed: 0 };
             self.rare.hit_if(is_live == Some(true) && !is_plain, Rare::FreedLive);
             self.rare.hit_if(is_live == Some(false) && !is_plain, Rare::FreedLeft);

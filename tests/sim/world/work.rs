@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muxlock::proto::{Cancelled, Patience};
+use muxlock::proto::{Cancelled, Patience, ReleaseHow};
 use muxlock::{Done, Lease, LockError, LockErrorKind, LockToken, Moment, OpId, Resource};
 
 use super::World;
@@ -378,7 +378,7 @@ impl World {
         self.timeline.note(self.now, || format!("client {client} releases {}", Short(&token)));
         self.checker.end(&token);
         let now = self.client_now(client);
-        let id = self.clients[client].engine.release(now, lease);
+        let id = self.clients[client].engine.release(now, lease, ReleaseHow::ToTheEnd);
         let limit = self.clients[client].told + self.plan.round_max();
         self.start(client, id, Kind::Release, limit);
     }
