@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{LockError, LockErrorKind};
+use crate::error::{LockError, LockErrorKind, Reserved};
 use crate::quorum::{self, NODES_MAX};
 use crate::resource::{KEY_PREFIX_BYTES_MAX, Resource};
 use crate::validity::{Drift, TTL_MS_MAX, Ttl};
@@ -223,6 +223,24 @@ impl Config {
                 LockError::new(LockErrorKind::InvalidTtl { ttl, min, max }, 0, Vec::new())
             })
     }
+
+    /// Whether it is the counters' key, or that of a sighting, or needs one of them.
+    #[inline]
+    pub(crate) fn reserved_for(&self, key: &Resource) -> Option<Reserved> {
+        let reserved = |key: &[u8]| {
+            if key == self.fencing_key.as_bytes() {
+                Some(Reserved::Counters)
+            } else if is_sighting_key(key) {
+                Some(Reserved::Sighting)
+            } else {
+                None
+            }
+        };
+        match key.is_plain() {
+            true => reserved(key.as_bytes()),
+            false => key.keys().iter().find_map(|key| reserved(key)),
+        }
+    }
 }
 
 impl fmt::Debug for Config {
@@ -272,7 +290,7 @@ fn own_key(name: &[u8], prefix: &[u8]) -> Resource {
 /// Whether clients with some prefix keep there when they saw a promoted server. Looked at for each
 /// lock.
 #[inline]
-pub(crate) fn is_sighting_key(key: &[u8]) -> bool {
+fn is_sighting_key(key: &[u8]) -> bool {
     key.last_chunk() == Some(SIGHTING_NAME)
 }
 

@@ -8,8 +8,7 @@ use super::release::Held;
 use super::timer::between;
 use super::wait::{Hand, Left, Waiter};
 use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
-use crate::config::is_sighting_key;
-use crate::error::{LockError, LockErrorKind, Reserved};
+use crate::error::{LockError, LockErrorKind};
 use crate::fencing::Fencing;
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
@@ -77,7 +76,7 @@ impl Engine {
             return Err(LockError::new(LockErrorKind::Overloaded, 0, Vec::new()));
         }
         let key = resource.prefixed(&self.config.key_prefix);
-        if let Some(reserved) = self.reserved_for(&key) {
+        if let Some(reserved) = self.config.reserved_for(&key) {
             return Err(LockError::reserved(reserved));
         }
         let task = Task::Acquire { ttl, patience, attempts: 0, fencing, started: now, last: None };
@@ -91,24 +90,6 @@ impl Engine {
             self.start_attempt(now, op, key);
         }
         Ok(self.operations.id_of(op))
-    }
-
-    /// Whether it is the counters' key, or that of a sighting, or needs one of them.
-    #[inline]
-    fn reserved_for(&self, key: &Resource) -> Option<Reserved> {
-        let reserved = |key: &[u8]| {
-            if key == self.config.fencing_key.as_bytes() {
-                Some(Reserved::Counters)
-            } else if is_sighting_key(key) {
-                Some(Reserved::Sighting)
-            } else {
-                None
-            }
-        };
-        match key.is_plain() {
-            true => reserved(key.as_bytes()),
-            false => key.keys().iter().find_map(|key| reserved(key)),
-        }
     }
 
     /// A timer of a waiting acquisition fired: its retry delay, its wait in the queue, or its
@@ -135,16 +116,9 @@ impl Engine {
         let who = Waiter { id: self.operations.id_of(op), give_up_at };
         let is_its_turn = self.with_waits(now, |waits, cx| waits.join(cx, key, who));
         if !is_its_turn {
-            self.remember(op, key);
+            self.operations.remember(op, key);
         }
         is_its_turn
-    }
-
-    /// The acquisition waits before its first round.
-    fn remember(&mut self, op: usize, key: &Resource) {
-        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
-            last.get_or_insert_with(|| Box::new(Last { key: key.clone(), report: None }));
-        }
     }
 
     /// Why an acquisition failed whose patience is over: what the nodes said last to its queue. It
@@ -181,11 +155,8 @@ impl Engine {
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("only acquisitions queue");
         };
-        let error = LockError::new(
-            failure.into(),
-            attempts,
-            self.rounds.reports(self.last_now, &self.nodes, round),
-        );
+        let reports = self.rounds.reports(self.last_now, &self.nodes, round);
+        let error = LockError::new(failure.into(), attempts, reports);
         (failure, self.rounds.with_held(error, round))
     }
 
@@ -246,7 +217,10 @@ impl Engine {
             return;
         }
         let Some(random) = self.entropy.token(now) else {
-            return self.fail_without_entropy(op, key);
+            // The next in the queue starts when this result is taken. Starting it here would
+            // recurse, once for each operation in the queue.
+            self.operations.remember(op, &key);
+            return self.operations.conclude(op, Progress::Failed(Failure::NoEntropy, None));
         };
         let token = LockToken::from_random(random);
         let Task::Acquire { ttl, patience, attempts, fencing, .. } = &mut self.operations[op].task
@@ -260,7 +234,7 @@ impl Engine {
         let round = match fencing {
             Fencing::Off => self.rounds.start(now, Kind::Acquire, claim, Some(op)),
             Fencing::On => self.rounds.start_fenced(now, &mut self.nodes, claim, op),
-            Fencing::Formed => self.start_formed(now, claim, op),
+            Fencing::Formed => self.rounds.start_formed(now, claim, op, &mut *self.entropy),
         };
         self.operations[op].progress = Progress::Voting(round);
         if let Patience::Until(give_up_at) = patience {
@@ -280,20 +254,10 @@ impl Engine {
         let who = Waiter { id: self.operations.id_of(op), give_up_at };
         let waits = self.with_waits(now, |waits, cx| waits.queue_up_before(cx, key, who));
         if waits {
-            self.remember(op, key);
+            self.operations.remember(op, key);
             self.operations[op].progress = Progress::Waiting;
         }
         waits
-    }
-
-    /// The next in the queue starts when this result is taken. Starting it here would recurse, once
-    /// for each operation in the queue.
-    #[cold]
-    fn fail_without_entropy(&mut self, op: usize, key: Resource) {
-        if let Task::Acquire { last, .. } = &mut self.operations[op].task {
-            last.get_or_insert_with(|| Box::new(Last { key, report: None }));
-        }
-        self.operations.conclude(op, Progress::Failed(Failure::NoEntropy, None));
     }
 
     /// Undoes a failed round on every node (R4, R10). Returns whether another round will follow.
@@ -305,7 +269,8 @@ impl Engine {
         failure: Failure,
     ) -> bool {
         self.undo(now, round);
-        let slot = self.next_slot(now, op, round, failure);
+        let tries = self.operations.tries_of(op, now).filter(|_| failure == Failure::Contended);
+        let slot = self.rounds.next_slot(round, tries, &mut *self.entropy);
         let is_at_once = slot.as_ref().is_some_and(|(_, is_at_once)| *is_at_once);
         if !is_at_once && !self.wait_for_next(now, op, round, failure) {
             self.stats.count_failure(failure);
@@ -357,7 +322,17 @@ impl Engine {
             let key = self.rounds.claim(round).key.clone();
             self.with_waits(now, |waits, cx| waits.no_quorum(cx, &key));
         }
-        let Some(retry_at) = self.retry_at(now, op).into_iter().chain(ask_at).min() else {
+        let Task::Acquire { attempts, .. } = self.operations[op].task else {
+            unreachable!("only acquisitions have patience");
+        };
+        let round_trip = self.rounds.round_trip().unwrap_or_default();
+        let base = match self.rounds.claim(round).key.form() {
+            Form::Exclusive => self.config.retry.base_behind_sign(attempts, round_trip),
+            _ => self.config.retry.base(attempts, round_trip),
+        };
+        let delay = between(base, base.saturating_mul(2), self.entropy.next_u64());
+        let retry_at = Some(now.after(delay)).filter(|at| *at < give_up_at);
+        let Some(retry_at) = retry_at.into_iter().chain(ask_at).min() else {
             return false;
         };
         self.operations.set_timer(op, retry_at);
@@ -399,23 +374,6 @@ impl Engine {
         }
         let held = Held { claim, started, sent, was_granted: false };
         self.release_everywhere(now, held, Hand::NONE, None);
-    }
-
-    /// When the next round starts; `None` if that would be after the end of the patience (R9).
-    pub(super) fn retry_at(&mut self, now: Moment, op: usize) -> Option<Moment> {
-        let Task::Acquire { patience: Patience::Until(give_up_at), attempts, .. } =
-            self.operations[op].task
-        else {
-            return None;
-        };
-        let round_trip = self.rounds.round_trip().unwrap_or_default();
-        let base = match self.key_of(op).map(Resource::form) {
-            Some(Form::Exclusive) => self.config.retry.base_behind_sign(attempts, round_trip),
-            _ => self.config.retry.base(attempts, round_trip),
-        };
-        let delay = between(base, base.saturating_mul(2), self.entropy.next_u64());
-        let retry_at = now.after(delay);
-        (retry_at < give_up_at).then_some(retry_at)
     }
 
     /// The patience ended during a round. That says nothing about a node that has not answered: it

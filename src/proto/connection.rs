@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use super::command::{Grant, Push, Reply, ServerError};
-use super::doubt::Doubt;
 use super::event::NodeEvent;
-use super::kind::{Answer, Kind, Left, Lost};
+use super::kind::{Answer, Kind, Lost};
 use super::node::{Debt, Due, Effect, State};
 use super::notices::Notice;
 use super::outgoing::Outgoing;
@@ -16,7 +15,6 @@ use super::{Engine, NodeSet};
 use crate::inspection::Said;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, Phase, ProtocolError, QuarantineCause, ServerErrorKind, Unfit};
-use crate::token::LockToken;
 use crate::validity::TTL_MS_MAX;
 
 /// Why the fast path stopped.
@@ -323,7 +321,8 @@ impl Engine {
             return Some(NodeOutcome::MissingCommand(*command));
         }
         if let (Reply::Owned(owned), true) = (&reply, kind.is_inspection()) {
-            self.note_said(node, round, Said::Owned(owned.clone()));
+            let asked = self.rounds.awaits(round, node);
+            self.operations.note_said(asked, node, Said::Owned(owned.clone()));
             return Some(NodeOutcome::Held);
         }
         let Some(answer) = kind.answer(&reply, self.config.flush_marker.is_some()) else {
@@ -331,7 +330,7 @@ impl Engine {
             // Before the vote, so that commands that follow from it are not sent on this
             // connection.
             self.fail_node(now, node, outcome);
-            self.owe(now, node, round, Lost::Sent);
+            self.nodes.owe_lost(now, node, self.rounds.left(round, Lost::Sent));
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
             return None;
@@ -357,7 +356,8 @@ impl Engine {
             }
             Answer::Holding(holding) => {
                 let Some(holding) = holding else { return Some(NodeOutcome::Absent) };
-                self.note_said(node, round, Said::Holding(holding));
+                let asked = self.rounds.awaits(round, node);
+                self.operations.note_said(asked, node, Said::Holding(holding));
                 NodeOutcome::Held
             }
             // A flush deletes the marker with the locks. A copy that this command has set is
@@ -464,7 +464,7 @@ impl Engine {
             let Some((round, lost, outcome)) = self.nodes[node].next_lost() else {
                 return;
             };
-            self.owe(now, node, round, lost);
+            self.nodes.owe_lost(now, node, self.rounds.left(round, lost));
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
         }
@@ -487,17 +487,6 @@ impl Engine {
             }
             self.rounds.dereference(round);
         }
-    }
-
-    /// A command was lost with its connection, or its answer makes no sense.
-    pub(super) fn owe(&mut self, now: Moment, node: usize, round: usize, lost: Lost) {
-        let (claim, expires) = (self.rounds.claim(round), self.rounds[round].expires);
-        let debt = match self.rounds[round].kind.left(lost) {
-            Left::Nothing => return,
-            Left::Key => self.nodes[node].debt_of_set(now, claim, expires),
-            Left::Release => Debt::of_release(now, claim, expires),
-        };
-        self.nodes.owe(now, node, claim.token, debt);
     }
 
     /// Takes the next step of some of the debts that are due. When none is due, the commands that
@@ -538,19 +527,12 @@ impl Engine {
             _ => {
                 let outcome = NodeOutcome::Protocol(ProtocolError::Unexpected);
                 self.fail_node(now, node, outcome);
-                self.owe(now, node, round, Lost::Raise);
+                self.nodes.owe_lost(now, node, self.rounds.left(round, Lost::Raise));
                 self.vote(now, round, node, outcome);
                 return self.rounds.dereference(round);
             }
         };
         self.count(now, round, node, outcome);
         self.rounds.dereference(round);
-    }
-
-    /// What this engine knows of the nodes, which an engine that adopts the lease cannot know.
-    pub(super) fn doubts(&self, now: Moment, token: LockToken) -> Vec<Doubt> {
-        let is_its = |round: usize| self.rounds.claim(round).token == token;
-        let may_set = |round: usize| is_its(round) && self.rounds[round].kind.may_create();
-        self.nodes.iter().filter_map(|node| node.doubt(now, token, may_set)).collect()
     }
 }

@@ -95,20 +95,6 @@ impl Engine {
         true
     }
 
-    /// Whether this healing extension has ended, or its lock. From then on, a key that it sets
-    /// would not be released (R29).
-    #[cold]
-    pub(super) fn is_healing_over(&self, round: usize) -> bool {
-        let healing = &self.rounds[round];
-        let lease = healing.owner.map(|op| &self.operations[op].task).and_then(|task| match task {
-            Task::Extend { lease, .. } | Task::Keep { lease, .. } => {
-                Some(&self.operations.leases[*lease])
-            }
-            Task::Acquire { .. } | Task::Release { .. } | Task::Inspect { .. } => None,
-        });
-        healing.decided || lease.is_none_or(|lease| !lease.is_valid_at(self.last_now))
-    }
-
     /// The lease, with a later deadline if a quorum extended in time. Otherwise it is unchanged
     /// (R26).
     pub(super) fn finish_extend(

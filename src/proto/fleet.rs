@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::command::{ReleaseWith, Trial};
-use super::kind::{Claim, Kind};
+use super::kind::{Claim, Kind, Left};
 use super::lease::Lease;
 use super::limits::ROUNDS_USUAL;
 use super::node::{
@@ -116,8 +117,7 @@ impl Fleet {
     /// How many do not wait for a reconnect after a failure: they are ready, connecting, or were
     /// never connected.
     pub fn hopeful(&self) -> usize {
-        let is_hopeless = |node: &Node| matches!(node.state(), State::BackOff { .. });
-        self.nodes.iter().filter(|node| !is_hopeless(node)).count()
+        self.nodes.iter().filter(|node| !matches!(node.state(), State::BackOff { .. })).count()
     }
 
     /// Whether there are notices for the operator, for
@@ -448,6 +448,17 @@ impl Fleet {
     }
 }
 
+/// How far away they are.
+impl Fleet {
+    /// The time of a round, as far as it is known. A client that waits has few rounds, and the
+    /// first of a new one waits for connections: how soon its nodes have answered since tells more.
+    pub(super) fn round_trip(&self, rounds_take: Option<Duration>) -> Duration {
+        let latencies = self.open.iter().filter_map(|node| self.nodes[node].latency_nanos());
+        let slowest = latencies.max().map(Duration::from_nanos);
+        rounds_take.into_iter().chain(slowest).min().unwrap_or_default()
+    }
+}
+
 /// What is to be sent for waits.
 impl Fleet {
     /// Queues what is to be sent for a wait, after all others.
@@ -567,6 +578,21 @@ impl Fleet {
             self.quarantine_anew(now, node, QuarantineCause::Flushed);
         }
         self.note_due(self.nodes[node].debts_due());
+    }
+
+    /// A command was lost with its connection, or its answer makes no sense: it has left this.
+    pub(super) fn owe_lost(
+        &mut self,
+        now: Moment,
+        node: usize,
+        (claim, expires, left): (&Claim, Option<Moment>, Left),
+    ) {
+        let debt = match left {
+            Left::Nothing => return,
+            Left::Key => self.nodes[node].debt_of_set(now, claim, expires),
+            Left::Release => Debt::of_release(now, claim, expires),
+        };
+        self.owe(now, node, claim.token, debt);
     }
 
     /// The lock is given up, and its release is about to be sent to those of these nodes that can

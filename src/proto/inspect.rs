@@ -40,18 +40,6 @@ impl Engine {
         Ok(self.operations.id_of(op))
     }
 
-    /// A node has said what it has.
-    #[cold]
-    pub(super) fn note_said(&mut self, node: usize, round: usize, said: Said) {
-        let round = &self.rounds[round];
-        let (Some(owner), true) = (round.owner, round.undecided.contains(node)) else {
-            return;
-        };
-        if let Task::Inspect { found } = &mut self.operations[owner].task {
-            found[node] = Some(said);
-        }
-    }
-
     /// The handshake has shown that the server has no vote. If it lacks a command of every lock,
     /// it can still tell who holds one: it is asked by those who wait, and no lock counts on it.
     #[cold]
@@ -72,7 +60,7 @@ impl Engine {
             self.rounds.dereference(round);
         }
         for round in others {
-            self.owe(now, node, round, Lost::Unsent);
+            self.nodes.owe_lost(now, node, self.rounds.left(round, Lost::Unsent));
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
         }

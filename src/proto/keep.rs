@@ -69,18 +69,20 @@ impl Engine {
 
     /// A renewal has ended, or the lock is lost. `None` if a renewal failed and another follows.
     pub(super) fn finish_kept(&mut self, now: Moment, op: usize) -> Option<Done> {
-        let (progress, tell_at) = (self.operations[op].progress, self.keep_of(op).1.tell_at);
-        let lease = self.keep_of(op).0;
+        let (progress, tell_at) =
+            (self.operations[op].progress, self.operations.keep_of(op).1.tell_at);
+        let lease = self.operations.keep_of(op).0;
         let cause = match progress {
             // A renewal raises the deadline only before the old one (R22).
             Progress::Won(round) if self.extended(now, lease, round) => {
                 let deadline = self.operations.leases[lease].deadline;
                 let random = self.entropy.next_u64();
-                let (_, keep) = self.keep_of(op);
+                let (_, keep) = self.operations.keep_of(op);
                 (keep.renewals, keep.error) = (keep.renewals.saturating_add(1), None);
                 keep.tell_at = keep.terms.tell_at(now, deadline);
                 let at = keep.terms.next_renewal(now, deadline, random).min(keep.tell_at);
-                self.wait_again(op, round, at);
+                self.rounds.disown(round);
+                self.operations.wait_until(op, at);
                 return Some(Done::Renewed(deadline));
             }
             Progress::Won(_) => LossCause::Late,
@@ -93,10 +95,11 @@ impl Engine {
                 );
                 self.stats.extensions_failed += 1;
                 let random = self.entropy.next_u64();
-                let (_, keep) = self.keep_of(op);
+                let (_, keep) = self.operations.keep_of(op);
                 keep.error = Some(error);
                 let at = keep.terms.retry_at(now, random).min(tell_at);
-                self.wait_again(op, round, at);
+                self.rounds.disown(round);
+                self.operations.wait_until(op, at);
                 return None;
             }
             Progress::Failed(..) => LossCause::Unavailable,
@@ -110,7 +113,7 @@ impl Engine {
 
     /// The lock is given back to its holder.
     fn lose(&mut self, now: Moment, op: usize, cause: LossCause) -> Done {
-        let (lease, keep) = self.keep_of(op);
+        let (lease, keep) = self.operations.keep_of(op);
         let mut error = keep.error.take();
         let ended = match self.operations[op].progress {
             Progress::Failed(failure, Some(round)) => Some((failure, round)),
@@ -134,19 +137,5 @@ impl Engine {
         }
         let (resource, remaining) = (lease.resource.clone(), lease.remaining(now));
         Done::Lost(lease, Box::new(Loss { resource, cause, remaining, error }))
-    }
-
-    fn keep_of(&mut self, op: usize) -> (usize, &mut Keep) {
-        match &mut self.operations[op].task {
-            Task::Keep { lease, keep } => (*lease, keep),
-            _ => unreachable!("called for kept locks only"),
-        }
-    }
-
-    /// The round is over, and the kept lock waits for its next renewal.
-    fn wait_again(&mut self, op: usize, round: usize, at: Moment) {
-        self.rounds.disown(round);
-        self.operations[op].progress = Progress::Waiting;
-        self.operations.set_timer(op, at);
     }
 }

@@ -6,7 +6,7 @@ use super::doubt::Doubt;
 use crate::fencing::FencingToken;
 use crate::moment::Moment;
 use crate::quorum::{NodeSet, quorum};
-use crate::resource::Resource;
+use crate::resource::{Form, Resource};
 use crate::token::LockToken;
 use crate::validity::{self, Ttl};
 
@@ -155,6 +155,19 @@ impl Lease {
     /// The same lease, valid at most until `deadline`.
     pub(crate) fn valid_at_most_until(self, deadline: Moment) -> Lease {
         Lease { deadline: self.deadline.min(deadline), ..self }
+    }
+
+    /// The same lock, to be [extended](super::Engine::extend) into a share of its resource: from
+    /// that extension on, others may share it. If the extension fails, some nodes may have shared
+    /// it already: release it.
+    ///
+    /// A lock of several resources stays as it is, and so does one with a caller's value. A share
+    /// has no fencing token.
+    pub fn into_shared(mut self) -> Lease {
+        if !matches!(self.resource.form(), Form::All | Form::As) {
+            (self.resource, self.fencing) = (self.resource.into_shared(), None);
+        }
+        self
     }
 
     /// The remaining validity at `now`; zero when it has ended.

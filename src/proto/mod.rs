@@ -31,7 +31,6 @@ mod extend;
 mod failure;
 mod fifo;
 mod fleet;
-mod form;
 mod inspect;
 mod keep;
 mod kind;
@@ -67,7 +66,6 @@ pub use command::{
 pub(crate) use doubt::{CONNECTIONS_MAX, Doubt, Origin, Origins};
 pub use event::NodeEvent;
 pub use fleet::Fleet;
-pub(crate) use form::rounds_at_once;
 pub use lease::{Lease, Released};
 pub use limits::OPERATIONS_MAX;
 pub(crate) use node::foreign;
@@ -79,6 +77,7 @@ pub use patience::Patience;
 pub use release::ReleaseHow;
 pub use status::{Obstacle, Waits};
 pub(crate) use terms::Terms;
+pub(crate) use voting::rounds_at_once;
 
 use crate::config::Config;
 use crate::error::LockError;
@@ -487,7 +486,12 @@ impl Engine {
                 let fence = || self.rounds.asked(round, &self.config.fencing_key);
                 let command = match claim.key.is_plain() {
                     true => claim.command(kind, with, marker, fence),
-                    false => claim.form_command(kind, with, marker, self.intent_of(round)),
+                    false => {
+                        let owner = self.rounds[round].owner;
+                        let is_patient = owner.is_some_and(|op| self.operations.is_patient(op));
+                        let intent = is_patient.then(|| self.rounds.intent(&self.nodes, round));
+                        claim.form_command(kind, with, marker, intent.unwrap_or_default())
+                    }
                 };
                 let command = match trial {
                     Some(trial) => command.tried(&self.config.probe_key, trial),
@@ -528,7 +532,11 @@ impl Engine {
             Kind::Acquire | Kind::AcquireFenced | Kind::Take => {
                 unsent.is_abandoned || self.last_now >= unsent.deadline
             }
-            Kind::Heal => self.is_healing_over(round),
+            // A key that it sets would not be released any more.
+            Kind::Heal => {
+                let lease = unsent.owner.and_then(|op| self.operations.lease_of(op));
+                unsent.decided || lease.is_none_or(|lease| !lease.is_valid_at(self.last_now))
+            }
             Kind::Extend => unsent.is_abandoned,
             Kind::Inspect => unsent.owner.is_none(),
             Kind::Release => false,
@@ -591,7 +599,8 @@ impl Engine {
                 Some(Done::Extended(lease, result))
             }
             Task::Release { was_valid } => {
-                let released = self.finish_release(op, was_valid);
+                let round = self.operations[op].progress.round().expect("it has a round");
+                let released = self.rounds.released(now, &self.nodes, round, was_valid);
                 self.end(op);
                 Some(Done::Released(released))
             }
@@ -842,7 +851,7 @@ impl Engine {
             }
             self.nodes.wake(now, node);
             match self.nodes[node].route() {
-                Route::Queue => self.enqueue(node, round),
+                Route::Queue => self.rounds.wait(&mut self.nodes, round, node),
                 Route::Fail(outcome) => self.record(now, round, node, outcome),
             }
         }
@@ -866,11 +875,6 @@ impl Engine {
         let how_many = if nodes == NodeSet::all(count) { count } else { nodes.len() };
         self.rounds.note_sent(round, nodes, how_many);
         self.nodes.send(nodes, round);
-    }
-
-    fn enqueue(&mut self, node: usize, round: usize) {
-        self.rounds.note_waiting(round, node);
-        self.nodes[node].wait(round);
     }
 
     /// Records a node's vote, once (R3).

@@ -159,13 +159,8 @@ impl Operations {
 
     /// The lease of a lock that is kept, as of its last renewal.
     pub fn kept(&self, id: OpId) -> Option<&Lease> {
-        match self.open[self.lookup(id)?].task {
-            Task::Keep { lease, .. } => Some(&self.leases[lease]),
-            Task::Acquire { .. }
-            | Task::Extend { .. }
-            | Task::Release { .. }
-            | Task::Inspect { .. } => None,
-        }
+        let is_kept = |op: &usize| matches!(self.open[*op].task, Task::Keep { .. });
+        self.lookup(id).filter(is_kept).and_then(|op| self.lease_of(op))
     }
 }
 
@@ -244,12 +239,37 @@ impl Operations {
     }
 }
 
+/// Leases.
+impl Operations {
+    /// The lease that is extended or kept.
+    pub(super) fn lease_of(&self, op: usize) -> Option<&Lease> {
+        match self.open[op].task {
+            Task::Extend { lease, .. } | Task::Keep { lease, .. } => Some(&self.leases[lease]),
+            Task::Acquire { .. } | Task::Release { .. } | Task::Inspect { .. } => None,
+        }
+    }
+
+    /// A lock that is kept, with its lease.
+    pub(super) fn keep_of(&mut self, op: usize) -> (usize, &mut Keep) {
+        match &mut self.open[op].task {
+            Task::Keep { lease, keep } => (*lease, keep),
+            _ => unreachable!("called for kept locks only"),
+        }
+    }
+}
+
 /// Timers.
 impl Operations {
     pub(super) fn set_timer(&mut self, op: usize, at: Moment) {
         self.clear_timer(op);
         self.open[op].timer = Some(at);
         self.timers.set(at, self.id_of(op));
+    }
+
+    /// Its round is over, and it waits until then.
+    pub(super) fn wait_until(&mut self, op: usize, at: Moment) {
+        self.open[op].progress = Progress::Waiting;
+        self.set_timer(op, at);
     }
 
     /// Sets the timer of an operation, unless it fires before.
@@ -347,6 +367,37 @@ impl Operations {
     pub(super) fn last_of(&self, op: usize) -> Option<&Last> {
         match &self.open[op].task {
             Task::Acquire { last, .. } => last.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// It waits before its first round.
+    pub(super) fn remember(&mut self, op: usize, key: &Resource) {
+        if let Task::Acquire { last, .. } = &mut self.open[op].task {
+            last.get_or_insert_with(|| Box::new(Last { key: key.clone(), report: None }));
+        }
+    }
+
+    /// A node has said to this inspection what it has.
+    #[cold]
+    pub(super) fn note_said(&mut self, op: Option<usize>, node: usize, said: Said) {
+        if let Some(Task::Inspect { found }) = op.map(|op| &mut self.open[op].task) {
+            found[node] = Some(said);
+        }
+    }
+
+    /// Whether it is an acquisition with patience.
+    pub(super) fn is_patient(&self, op: usize) -> bool {
+        matches!(self.open[op].task, Task::Acquire { patience: Patience::Until(_), .. })
+    }
+
+    /// How many rounds an acquisition has had, and whether its patience lasts.
+    pub(super) fn tries_of(&self, op: usize, now: Moment) -> Option<(u32, bool)> {
+        match self.open[op].task {
+            Task::Acquire { attempts, patience: Patience::OneRound, .. } => Some((attempts, true)),
+            Task::Acquire { attempts, patience: Patience::Until(give_up_at), .. } => {
+                Some((attempts, now < give_up_at))
+            }
             _ => None,
         }
     }

@@ -7,9 +7,8 @@ use super::op_id::OpId;
 use super::operation::{Progress, Task};
 use super::outgoing::Outgoing;
 use super::wait::{AfterRelease, Hand};
-use super::{Engine, Lease, NodeSet, Released};
+use super::{Engine, Lease, NodeSet};
 use crate::config::Heal;
-use crate::error::{LockError, LockErrorKind};
 use crate::moment::Moment;
 use crate::outcome::NodeOutcome;
 use crate::token::LockToken;
@@ -102,10 +101,12 @@ impl Engine {
         let now = self.clamp(now);
         let token = lease.token;
         self.let_go += u64::from(lease.engine == self.operations.instance());
-        self.give_up_visit(now, token);
-        self.take_back_unsent(token);
+        self.with_waits(now, |waits, cx| waits.give_up_visit(cx, token));
+        self.rounds.take_back_unsent(&mut self.nodes, token);
         let mut doubts = std::mem::take(&mut lease.doubts).into_vec();
-        for known in self.doubts(now, token) {
+        // What an engine that adopts the lease cannot know.
+        let may_set = |round: usize| self.rounds.may_set(round, token);
+        for known in self.nodes.iter().filter_map(|node| node.doubt(now, token, may_set)) {
             match doubts.iter_mut().find(|doubt| doubt.node == known.node) {
                 Some(doubt) => doubt.extend(known),
                 None => doubts.push(known),
@@ -122,26 +123,6 @@ impl Engine {
             let key = lease.resource.clone().prefixed(&self.config.key_prefix);
             self.with_waits(now, |waits, cx| waits.leave_held(cx, &key, token));
             self.with_waits(now, |waits, cx| waits.hold_no_longer(cx, &key, token));
-        }
-    }
-
-    /// A lock of another kind may be given up: the next in the queue is told.
-    #[inline]
-    fn give_up_visit(&mut self, now: Moment, token: LockToken) {
-        if !self.waits.has_no_visits() {
-            self.with_waits(now, |waits, cx| waits.give_up_visit(cx, token));
-        }
-    }
-
-    /// Withdraws the commands of a token that were not handed out yet.
-    fn take_back_unsent(&mut self, token: LockToken) {
-        for node in 0..self.nodes.len() {
-            self.retract(node, token, true);
-        }
-        for outgoing in self.nodes.outgoing() {
-            if let Outgoing::Round(_, round) = outgoing {
-                self.rounds[*round].is_abandoned |= self.rounds.claim(*round).token == token;
-            }
         }
     }
 
@@ -167,7 +148,9 @@ impl Engine {
         };
         let token = lease.token;
         let round = self.release_everywhere(now, held, hand, owner);
-        self.give_up_visit(now, token);
+        if !self.waits.has_no_visits() {
+            self.with_waits(now, |waits, cx| waits.give_up_visit(cx, token));
+        }
         if let Some((key, token)) = awaited {
             let after = self.with_waits(now, |waits, cx| waits.released(cx, &key, token, hand));
             if after == AfterRelease::LineUp {
@@ -223,18 +206,18 @@ impl Engine {
             }
             match self.nodes[node].state() {
                 _ if !may_hold => self.record(now, round, node, NodeOutcome::Absent),
-                State::Ready => self.enqueue(node, round),
+                State::Ready => self.rounds.wait(&mut self.nodes, round, node),
                 State::Connecting { .. } | State::Handshaking { .. } => {
-                    let was_unsent = self.retract(node, token, was_granted);
+                    let was_unsent = self.rounds.retract(&mut self.nodes, node, token, was_granted);
                     if was_unsent || !self.nodes[node].was_ready_since(started) {
                         self.record(now, round, node, NodeOutcome::Absent);
                     } else {
-                        self.enqueue(node, round);
+                        self.rounds.wait(&mut self.nodes, round, node);
                     }
                 }
                 State::Idle | State::Limited | State::BackOff { .. } => {
                     if self.nodes[node].was_ready_since(started) {
-                        self.owe(now, node, round, Lost::Unsent);
+                        self.nodes.owe_lost(now, node, self.rounds.left(round, Lost::Unsent));
                         self.record(now, round, node, self.nodes[node].last_failure());
                     } else {
                         self.record(now, round, node, NodeOutcome::Absent);
@@ -263,55 +246,6 @@ impl Engine {
             self.nodes.push(Outgoing::HandOn(gate, round, hand.tell));
         }
     }
-
-    /// Withdraws unsent commands that would set or extend the key. Returns whether the SET was
-    /// among them: then there is nothing to release (R11).
-    fn retract(&mut self, node: usize, token: LockToken, was_granted: bool) -> bool {
-        let mut was_set = false;
-        // Each iteration takes one of them out of the queue.
-        loop {
-            let is_it = |round: &usize| {
-                let kind = self.rounds[*round].kind;
-                let is_other = kind.is_release() || kind.is_inspection();
-                !is_other && self.rounds.claim(*round).token == token
-            };
-            let Some(round) = self.nodes[node].retract(is_it) else {
-                return was_set;
-            };
-            was_set |= self.rounds[round].kind.is_acquisition();
-            self.rounds.dereference(round);
-            if was_set && !was_granted {
-                return true;
-            }
-        }
-    }
-
-    pub(super) fn finish_release(
-        &mut self,
-        op: usize,
-        was_valid: bool,
-    ) -> Result<Released, LockError> {
-        let (Progress::Won(round) | Progress::Failed(_, Some(round))) =
-            self.operations[op].progress
-        else {
-            unreachable!("a concluded release has a round")
-        };
-        let tally = self.rounds[round].tally;
-        if !tally.is_quorum_answered() {
-            let kind = LockErrorKind::Unavailable;
-            return Err(LockError::new(
-                kind,
-                1,
-                self.rounds.reports(self.last_now, &self.nodes, round),
-            ));
-        }
-        Ok(Released {
-            confirmed: tally.granted(),
-            absent: tally.refused(),
-            unknown: tally.failed() + tally.undecided(),
-            was_valid,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -321,7 +255,7 @@ mod tests {
 
     use super::*;
     use crate::config::Builder;
-    use crate::error::LockError;
+    use crate::error::{LockError, LockErrorKind};
     use crate::proto::node::Debt;
     use crate::proto::{Done, NodeEvent, ReleaseHow};
     use crate::resource::Resource;

@@ -23,7 +23,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "methods of Engine",
         count: |it| it.methods_of(ENGINE, |methods| methods.all),
-        limit: 118,
+        limit: 100,
         goal: 95,
         advice: "give the method to the part that owns the state, and let it return a value",
     },
@@ -72,7 +72,7 @@ const LIMITS: [Limit; 15] = [
     Limit {
         of: "files outside of the restart guard that name it",
         count: |it| it.files_that_name(&RESTART_GUARD),
-        limit: 28,
+        limit: 27,
         goal: 12,
         advice: NAMED,
     },

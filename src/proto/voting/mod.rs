@@ -3,13 +3,16 @@
 //! [`Voting`] owns the rounds with the votes on them, the numbers of those that ask for one, and
 //! what refusals say. It sees nodes and no operation: the engine acts on each [`Decision`].
 
+mod commands;
 mod fence;
+mod forms;
 mod refusals;
 mod rounds;
 
 use std::sync::Arc;
 
 use fence::Fences;
+pub(crate) use forms::rounds_at_once;
 use refusals::Forms;
 use rounds::Round;
 use slab::Slab;
@@ -17,14 +20,15 @@ use slab::Slab;
 use super::command::Counter;
 use super::fleet::Fleet;
 use super::kind::{Claim, Kind, Vote};
+use super::lease::Released;
 use super::limits::ROUNDS_USUAL;
 use crate::config::Config;
-use crate::error::LockError;
+use crate::error::{LockError, LockErrorKind};
 use crate::fencing::FencingToken;
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, NodeReport};
 use crate::quorum::Verdict;
-use crate::resource::{Form, Resource};
+use crate::resource::Resource;
 
 /// A round is decided, and this operation waits for that.
 #[must_use]
@@ -150,6 +154,28 @@ impl Voting {
         }
     }
 
+    /// The result of a release.
+    #[inline]
+    pub(super) fn released(
+        &self,
+        now: Moment,
+        nodes: &Fleet,
+        round: usize,
+        was_valid: bool,
+    ) -> Result<Released, LockError> {
+        let tally = self[round].tally;
+        if !tally.is_quorum_answered() {
+            let reports = self.reports(now, nodes, round);
+            return Err(LockError::new(LockErrorKind::Unavailable, 1, reports));
+        }
+        Ok(Released {
+            confirmed: tally.granted(),
+            absent: tally.refused(),
+            unknown: tally.failed() + tally.undecided(),
+            was_valid,
+        })
+    }
+
     /// What each node has said.
     pub(super) fn reports(&self, now: Moment, nodes: &Fleet, round: usize) -> Vec<NodeReport> {
         let votes = nodes.iter().zip(self.votes(round));
@@ -157,7 +183,7 @@ impl Voting {
     }
 }
 
-/// The numbers of fenced rounds, and what refusals say.
+/// The numbers of fenced rounds.
 impl Voting {
     /// The number of a round that was won.
     pub(super) fn token(&mut self, round: usize) -> FencingToken {
@@ -172,42 +198,6 @@ impl Voting {
     /// The node has raised its counter to the round's number.
     pub(super) fn note_raised(&mut self, round: usize, node: usize) {
         self.fences.note_raised(round, node);
-    }
-
-    /// Starts a round of an acquisition that is not of one plain key.
-    pub(super) fn start_formed(&mut self, now: Moment, claim: Claim, op: usize) -> usize {
-        let round = self.start(now, Kind::Take, claim, Some(op));
-        self.forms.start(round);
-        round
-    }
-
-    /// A node has said why it refuses.
-    pub(super) fn note_reason(&mut self, round: usize, node: usize, reason: u64) {
-        self.forms.note(round, node, reason);
-    }
-
-    /// The slots that most of those nodes that refused said to be free.
-    pub(super) fn free_slots(&self, round: usize, slots: u32) -> Vec<u32> {
-        self.forms.free(round, slots)
-    }
-
-    /// Which resource of a set most nodes have named when they refused it.
-    pub(super) fn held_of(&self, round: usize) -> Option<usize> {
-        match self.claim(round).key.form() {
-            Form::All => self.forms.named(round).and_then(|index| usize::try_from(index).ok()),
-            _ => None,
-        }
-    }
-
-    /// The error, with the resource that was held.
-    pub(super) fn with_held(&self, error: LockError, round: usize) -> LockError {
-        let claim = self.claim(round);
-        if self[round].kind != Kind::Take || claim.key.form() != Form::All {
-            return error;
-        }
-        let name = self.held_of(round).and_then(|index| claim.key.names().nth(index));
-        let held = name.and_then(Resource::of_key);
-        error.for_held(held.map(|held| held.without_prefix(&self.config.key_prefix)))
     }
 }
 

@@ -117,6 +117,11 @@ impl Voting {
         self.open.iter().filter(is_it).map(|(number, _)| number).collect()
     }
 
+    /// The operation that waits for the vote of this node, if one does.
+    pub(in crate::proto) fn awaits(&self, round: usize, node: usize) -> Option<usize> {
+        self.open[round].owner.filter(|_| self.open[round].undecided.contains(node))
+    }
+
     /// How many rounds are open.
     pub(in crate::proto) fn len(&self) -> usize {
         self.open.len()

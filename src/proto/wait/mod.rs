@@ -49,21 +49,13 @@ pub(super) struct Cx<'a> {
 
 impl Cx<'_> {
     fn round_trip(&self) -> Duration {
-        round_trip(self.nodes, self.rounds_take)
+        self.nodes.round_trip(self.rounds_take)
     }
 
     /// The time after which a head that was told to go is believed to sleep.
     fn stagger(&self) -> Duration {
         entry::stagger(self.round_trip())
     }
-}
-
-/// The time of a round, as far as it is known. An engine that waits has few rounds, and the first
-/// of a new one waits for connections: how soon its nodes have answered since tells more.
-pub(super) fn round_trip(nodes: &Fleet, rounds_take: Option<Duration>) -> Duration {
-    let latencies = nodes.open().iter().filter_map(|node| nodes[node].latency_nanos());
-    let slowest = latencies.max().map(Duration::from_nanos);
-    rounds_take.into_iter().chain(slowest).min().unwrap_or_default()
 }
 
 /// What the engine is to do for a wait, in this order, and before its next input.

@@ -1,0 +1,72 @@
+//! The commands of rounds: what waits for a connection, what is withdrawn, and what lost ones
+//! leave.
+
+use super::Voting;
+use crate::moment::Moment;
+use crate::proto::fleet::Fleet;
+use crate::proto::kind::{Claim, Left, Lost};
+use crate::proto::outgoing::Outgoing;
+use crate::token::LockToken;
+
+impl Voting {
+    /// The round's command waits until the node can take it.
+    #[inline]
+    pub(in crate::proto) fn wait(&mut self, nodes: &mut Fleet, round: usize, node: usize) {
+        self.note_waiting(round, node);
+        nodes[node].wait(round);
+    }
+
+    /// Withdraws unsent commands that would set or extend the key. Returns whether the SET was
+    /// among them: then there is nothing to release (R11).
+    pub(in crate::proto) fn retract(
+        &mut self,
+        nodes: &mut Fleet,
+        node: usize,
+        token: LockToken,
+        was_granted: bool,
+    ) -> bool {
+        let mut was_set = false;
+        // Each iteration takes one of them out of the queue.
+        loop {
+            let is_it = |round: &usize| {
+                self[*round].kind.is_about_holding() && self.claim(*round).token == token
+            };
+            let Some(round) = nodes[node].retract(is_it) else {
+                return was_set;
+            };
+            was_set |= self[round].kind.is_acquisition();
+            self.dereference(round);
+            if was_set && !was_granted {
+                return true;
+            }
+        }
+    }
+
+    /// Withdraws the commands of a token that were not handed out yet.
+    pub(in crate::proto) fn take_back_unsent(&mut self, nodes: &mut Fleet, token: LockToken) {
+        for node in 0..nodes.len() {
+            self.retract(nodes, node, token, true);
+        }
+        for outgoing in nodes.outgoing() {
+            if let Outgoing::Round(_, round) = outgoing {
+                self[*round].is_abandoned |= self.claim(*round).token == token;
+            }
+        }
+    }
+
+    /// Whether a command of this round may set the key with this token.
+    pub(in crate::proto) fn may_set(&self, round: usize, token: LockToken) -> bool {
+        self.claim(round).token == token && self[round].kind.may_create()
+    }
+
+    /// What a command of the round leaves that was lost in this way: for which lock, and when its
+    /// key has certainly expired, if that is known.
+    pub(in crate::proto) fn left(
+        &self,
+        round: usize,
+        lost: Lost,
+    ) -> (&Claim, Option<Moment>, Left) {
+        let it = &self[round];
+        (self.claim(round), it.expires, it.kind.left(lost))
+    }
+}

@@ -1,0 +1,97 @@
+//! What is not one plain key (K1 to K8, K11 to K15): several resources at once, a share of one, one
+//! slot of several, one with a caller's value. Their rounds are as all others are; here is what the
+//! refusals tell.
+
+use std::time::Duration;
+
+use super::Voting;
+use crate::error::LockError;
+use crate::moment::Moment;
+use crate::proto::fleet::Fleet;
+use crate::proto::kind::{Claim, Kind};
+use crate::resource::{Form, Resource, SLOT_ANY};
+use crate::token::Entropy;
+
+/// For how long a client that waits for readers holds new ones off, unless it asks again (K6): so
+/// long where the masters are near, and longer by what it takes to ask again where they are not.
+const INTENT: Duration = Duration::from_millis(500);
+const INTENT_ROUND_TRIPS: u32 = 8;
+const INTENT_MAX: Duration = Duration::from_secs(5);
+/// How many slots are tried without a pause (K8).
+const SLOTS_TRIED_MAX: u32 = 8;
+
+/// How many rounds an acquisition of exactly one may take: one for each slot that it tries.
+pub(crate) fn rounds_at_once(resource: &Resource) -> u32 {
+    if resource.form() == Form::Slot { SLOTS_TRIED_MAX } else { 1 }
+}
+
+impl Voting {
+    /// Starts a round of an acquisition that is not of one plain key.
+    #[inline(never)]
+    pub(in crate::proto) fn start_formed(
+        &mut self,
+        now: Moment,
+        mut claim: Claim,
+        op: usize,
+        entropy: &mut dyn Entropy,
+    ) -> usize {
+        if let Some((slots, SLOT_ANY)) = claim.key.slot_of() {
+            claim.key = claim.key.with_slot(entropy.next_u64() as u32 % slots);
+        }
+        let round = self.start(now, Kind::Take, claim, Some(op));
+        self.forms.start(round);
+        round
+    }
+
+    /// Which slot is to be asked for, after this round has failed; and whether at once. `None` if
+    /// it was not for a slot. `tries` are those so far, if another one may follow now.
+    pub(in crate::proto) fn next_slot(
+        &self,
+        round: usize,
+        tries: Option<(u32, bool)>,
+        entropy: &mut dyn Entropy,
+    ) -> Option<(Resource, bool)> {
+        let key = &self.claim(round).key;
+        let (slots, _) = key.slot_of()?;
+        let free = self.forms.free(round, slots);
+        let Some((tries, has_time)) = tries.filter(|_| !free.is_empty()) else {
+            return Some((key.with_slot(SLOT_ANY), false));
+        };
+        let random = entropy.next_u64() as usize;
+        let is_at_once = has_time && tries % SLOTS_TRIED_MAX != 0;
+        Some((key.with_slot(free[random % free.len()]), is_at_once))
+    }
+
+    /// For how long a refused acquisition with patience holds readers off.
+    pub(in crate::proto) fn intent(&self, nodes: &Fleet, round: usize) -> Duration {
+        if self.claim(round).key.form() != Form::Exclusive {
+            return Duration::ZERO;
+        }
+        let round_trip = nodes.round_trip(self.round_trip());
+        INTENT.saturating_add(round_trip.saturating_mul(INTENT_ROUND_TRIPS)).min(INTENT_MAX)
+    }
+
+    /// A node has said why it refuses.
+    pub(in crate::proto) fn note_reason(&mut self, round: usize, node: usize, reason: u64) {
+        self.forms.note(round, node, reason);
+    }
+
+    /// Which resource of a set most nodes have named when they refused it.
+    pub(in crate::proto) fn held_of(&self, round: usize) -> Option<usize> {
+        match self.claim(round).key.form() {
+            Form::All => self.forms.named(round).and_then(|index| usize::try_from(index).ok()),
+            _ => None,
+        }
+    }
+
+    /// The error, with the resource that was held.
+    pub(in crate::proto) fn with_held(&self, error: LockError, round: usize) -> LockError {
+        let claim = self.claim(round);
+        if self[round].kind != Kind::Take || claim.key.form() != Form::All {
+            return error;
+        }
+        let name = self.held_of(round).and_then(|index| claim.key.names().nth(index));
+        let held = name.and_then(Resource::of_key);
+        error.for_held(held.map(|held| held.without_prefix(&self.config.key_prefix)))
+    }
+}
