@@ -46,8 +46,8 @@ impl Engine {
             NodeEvent::Located(place) => at.located(place),
             NodeEvent::Trying(address) => at.trying(address),
             NodeEvent::FirstBytes(bytes) => at.keep_first_bytes(bytes),
-            NodeEvent::ReadingLate { since } => at.reading_late(since),
-            NodeEvent::ReadingInTime => at.reading_in_time(),
+            NodeEvent::ReadingLate { since } => at.pipeline.reading_late(since),
+            NodeEvent::ReadingInTime => at.pipeline.reading_in_time(),
             NodeEvent::Connecting(phase) => {
                 let deadline = at.connecting(now, phase);
                 self.nodes.note_due(deadline);
@@ -143,17 +143,17 @@ impl Engine {
                 break FastPath::Drained;
             };
             *left -= 1;
-            let Some((round, sent_at)) = at.next_round() else {
+            let Some((round, sent_at)) = at.pipeline.next_round() else {
                 break FastPath::Unusual(grant);
             };
             let sample = now.nanos_since(sent_at);
-            if !is_usual || !at.is_in_time(sample) {
+            if !is_usual || !at.pipeline.is_in_time(sample) {
                 break FastPath::Unusual(grant);
             }
             let Some((vote, is_decided)) = self.rounds.grant(now, round, node, grant) else {
                 break FastPath::Unusual(grant);
             };
-            at.drop_next();
+            at.pipeline.drop_next();
             latest = Some((vote, sample));
             if is_decided {
                 break FastPath::Decided(round);
@@ -171,7 +171,7 @@ impl Engine {
         else {
             return;
         };
-        let was_late = self.nodes[node].has_late();
+        let was_late = self.nodes[node].pipeline.has_late();
         let effect = match self.nodes.take_answered(now, node) {
             Some(InFlight { request: Request::Round(round), .. }) => {
                 self.stats.late_replies += u64::from(was_late);
@@ -249,7 +249,7 @@ impl Engine {
         }
         let makes_sense = match push {
             Push::Subscribed(channel) if self.waits.is_own_channel(channel) => {
-                let asked = self.nodes[node].next_request();
+                let asked = self.nodes[node].pipeline.next_request();
                 let is_answer = matches!(asked, Some(Request::Wait(WaitCommand::SUBSCRIBE)));
                 is_answer && self.nodes.take_answered(now, node).is_some()
             }
@@ -468,14 +468,14 @@ impl Engine {
             self.vote(now, round, node, outcome);
             self.rounds.dereference(round);
         }
-        if self.nodes[node].has_lost() {
+        if self.nodes[node].pipeline.has_lost() {
             self.nodes.note_due(Some(Moment::START));
         }
     }
 
     /// Sends the commands that waited for the connection, or for the socket to accept more.
     pub(super) fn flush_queue(&mut self, now: Moment, node: usize) {
-        for round in self.nodes[node].take_waiting() {
+        for round in self.nodes[node].pipeline.take_waiting() {
             if self.is_useless(round) {
                 // The key it would set is of no use to anyone now, so it is not sent (R11).
                 self.vote(now, round, node, NodeOutcome::TimedOut(Phase::Connect));

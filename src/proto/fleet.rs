@@ -230,7 +230,7 @@ impl Fleet {
     #[inline(always)]
     pub(super) fn hand_out(&mut self, now: Moment, nodes: NodeSet, request: Request) -> NodeSet {
         for node in nodes.iter() {
-            self.nodes[node].sent(request, now);
+            self.nodes[node].pipeline.sent(request, now);
         }
         self.note_due(Some(now.after_nanos(self.answer_due_nanos)));
         nodes
@@ -337,10 +337,10 @@ impl Fleet {
     /// Takes the request that a reply of the node answers.
     #[inline]
     pub(super) fn take_answered(&mut self, now: Moment, node: usize) -> Option<InFlight> {
-        let answered = self.nodes[node].take_answered(now);
+        let answered = self.nodes[node].pipeline.take_answered(now);
         // Not before every late command is answered: with a lower bar the node would stay just
         // below it forever.
-        if !self.nodes[node].has_late() {
+        if !self.nodes[node].pipeline.has_late() {
             self.overloaded.remove(node);
         }
         answered
@@ -349,7 +349,7 @@ impl Fleet {
     /// What a deadline of the node leaves to be done. Ask after its late commands.
     #[inline]
     pub(super) fn handle_timeout(&mut self, now: Moment, node: usize) -> Effect {
-        if self.nodes[node].is_far_behind(now) {
+        if self.nodes[node].pipeline.is_far_behind(now) {
             self.overloaded.insert(node);
         }
         self.nodes[node].handle_timeout(now)
@@ -453,7 +453,8 @@ impl Fleet {
     /// The time of a round, as far as it is known. A client that waits has few rounds, and the
     /// first of a new one waits for connections: how soon its nodes have answered since tells more.
     pub(super) fn round_trip(&self, rounds_take: Option<Duration>) -> Duration {
-        let latencies = self.open.iter().filter_map(|node| self.nodes[node].latency_nanos());
+        let latencies =
+            self.open.iter().filter_map(|node| self.nodes[node].pipeline.latency_nanos());
         let slowest = latencies.max().map(Duration::from_nanos);
         rounds_take.into_iter().chain(slowest).min().unwrap_or_default()
     }

@@ -48,11 +48,11 @@ impl Engine {
         let is_asked = |round: usize| self.rounds[round].kind.is_inspection();
         let at = &self.nodes[node];
         let lacks_a_command = matches!(reason, Unfit::MissingCommand(_));
-        if !(lacks_a_command && at.waits_for_any(is_asked) && at.owes_nothing()) {
+        if !(lacks_a_command && at.pipeline.waits_for_any(is_asked) && at.owes_nothing()) {
             return self.fail_node(now, node, outcome);
         }
         self.nodes[node].limit(now, outcome);
-        let waiting = self.nodes[node].take_waiting().into_iter();
+        let waiting = self.nodes[node].pipeline.take_waiting().into_iter();
         let (asked, others): (Vec<usize>, Vec<usize>) =
             waiting.partition(|round| self.rounds[*round].kind.is_inspection());
         for round in asked {
@@ -70,7 +70,10 @@ impl Engine {
     /// and the next one asks again what the server has.
     pub(super) fn end_limited(&mut self, now: Moment, node: usize) {
         let is_limited = self.nodes[node].state() == State::Limited;
-        if is_limited && self.nodes[node].has_answered_all() && !self.nodes.is_to_be_sent(node) {
+        if is_limited
+            && self.nodes[node].pipeline.has_answered_all()
+            && !self.nodes.is_to_be_sent(node)
+        {
             self.fail_node(now, node, self.nodes[node].last_failure());
         }
     }

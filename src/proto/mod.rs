@@ -431,7 +431,7 @@ impl Engine {
         match outgoing {
             Outgoing::Connect(node) => Some(Action::Connect { node }),
             Outgoing::Beside(node) => {
-                let silent_since = self.nodes[node].silent_since();
+                let silent_since = self.nodes[node].pipeline.silent_since();
                 Some(Action::ConnectBeside { node, silent_since })
             }
             Outgoing::Close(node) => Some(Action::Close { node }),

@@ -655,7 +655,7 @@ impl Node {
         token: LockToken,
         may_set: impl Fn(usize) -> bool,
     ) -> Option<Doubt> {
-        let is_open = self.pipeline.sent().any(may_set);
+        let is_open = self.pipeline.rounds().any(may_set);
         let origins = if is_open { self.here(now).origins() } else { Origins::default() };
         let (is_one_set, uncounted) = (self.has_one_set(), Duration::ZERO);
         let mut doubt = Doubt { node: self.index, origins, is_one_set, uncounted };

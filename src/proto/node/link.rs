@@ -217,7 +217,7 @@ impl Node {
     /// Whether it is ready, and nothing has spoken against it since its last answers.
     #[inline(always)]
     pub(in crate::proto) fn is_usual(&self) -> bool {
-        self.link.state == State::Ready && self.link.failures == 0 && !self.has_late()
+        self.link.state == State::Ready && self.link.failures == 0 && !self.pipeline.has_late()
     }
 
     /// Whether it can be sent commands now: it is ready, and its socket accepts more.
@@ -229,7 +229,7 @@ impl Node {
     pub(in crate::proto) fn connect(&mut self, now: Moment) -> Option<Moment> {
         match self.link.state {
             State::Idle => {}
-            State::BackOff { retry_at } if now >= retry_at && !self.has_lost() => {}
+            State::BackOff { retry_at } if now >= retry_at && !self.pipeline.has_lost() => {}
             State::BackOff { .. }
             | State::Connecting { .. }
             | State::Handshaking { .. }
@@ -267,7 +267,7 @@ impl Node {
         self.sightings.reconnect();
         self.debts.reconnect();
         self.suspicion.reconnect();
-        self.forget_least_latency();
+        self.pipeline.forget_least_latency();
         Some(deadline)
     }
 
@@ -278,7 +278,7 @@ impl Node {
 
     /// Whether it can be asked now who holds a lock, and nothing else.
     pub(in crate::proto) fn can_only_be_asked(&self) -> bool {
-        self.link.state == State::Limited && !self.link.is_blocked && !self.has_late()
+        self.link.state == State::Limited && !self.link.is_blocked && !self.pipeline.has_late()
     }
 
     pub(in crate::proto) fn block(&mut self) {

@@ -91,7 +91,7 @@ pub struct Node {
     config: Arc<Config>,
     index: usize,
     link: Link,
-    pipeline: Pipeline,
+    pub(super) pipeline: Pipeline,
     suspicion: Suspicion,
     debts: Debts,
     identity: Identity,
@@ -215,7 +215,7 @@ impl Node {
             State::BackOff { .. } => Effect::Retry,
             State::Ready => {
                 let is_silent = self.silence_due().is_some_and(|due| now >= due);
-                if is_silent && self.is_lost(now) {
+                if is_silent && self.pipeline.is_lost(now) {
                     return Effect::Fail(NodeOutcome::TimedOut(Phase::Reply));
                 }
                 if self.debts.due().is_some_and(|due| now >= due) {
@@ -227,7 +227,7 @@ impl Node {
                     false => Effect::Nothing,
                 }
             }
-            State::Limited if self.is_lost(now) => {
+            State::Limited if self.pipeline.is_lost(now) => {
                 Effect::Fail(NodeOutcome::TimedOut(Phase::Reply))
             }
             State::Limited => Effect::Nothing,
@@ -240,14 +240,9 @@ impl Node {
     pub fn is_overdue(&self, now: Moment) -> bool {
         match self.state() {
             State::Ready => self.silence_due().is_some_and(|due| now >= due),
-            State::Limited => self.is_lost(now),
+            State::Limited => self.pipeline.is_lost(now),
             _ => false,
         }
-    }
-
-    /// Since when the node has been silent while it owes replies.
-    pub(super) fn silent_since(&self) -> Option<Moment> {
-        self.pipeline.silent_since()
     }
 
     /// The first of both, if the node stays silent.
@@ -260,11 +255,6 @@ impl Node {
     /// is doubted from now on.
     pub(super) fn hold(&mut self, ttl: Duration) -> Duration {
         self.suspicion.hold(ttl)
-    }
-
-    #[cold]
-    fn is_lost(&self, now: Moment) -> bool {
-        self.pipeline.silent_until().is_some_and(|until| now >= until)
     }
 
     /// Whether an answer on a second connection shows that the first one is lost: it owes replies,
@@ -286,7 +276,7 @@ impl Node {
             State::Limited => {
                 self.pipeline.due().into_iter().chain(self.pipeline.silent_until()).min()
             }
-            State::BackOff { .. } if self.has_lost() => Some(Moment::START),
+            State::BackOff { .. } if self.pipeline.has_lost() => Some(Moment::START),
             State::BackOff { retry_at } => Some(retry_at),
             State::Ready => {
                 let of_commands = self.pipeline.due().into_iter().chain(self.silence_due()).min();

@@ -30,7 +30,7 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// stand in different queues.
 const LATENCY_SAMPLES_MIN: u32 = 16;
 
-pub(super) struct Pipeline {
+pub(crate) struct Pipeline {
     /// Commands handed out and not answered, oldest first.
     in_flight: Fifo<InFlight>,
     /// How many at the front of `in_flight` are past their timeout: never more than there are.
@@ -95,7 +95,7 @@ impl Pipeline {
     }
 
     /// Since when the node has been silent while it owes replies.
-    pub(super) fn silent_since(&self) -> Option<Moment> {
+    pub(crate) fn silent_since(&self) -> Option<Moment> {
         let oldest = self.in_flight.first()?;
         Some(oldest.sent_at.max(self.last_reply_at))
     }
@@ -124,68 +124,154 @@ impl Pipeline {
         self.lost = sent.chain(unsent.map(|round| (round, Lost::Unsent))).collect();
     }
 
-    pub(super) fn has_lost(&self) -> bool {
+    pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
     /// The rounds whose command may run on the current connection, or ran on the last one.
-    pub(super) fn sent(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn rounds(&self) -> impl Iterator<Item = usize> {
         let rounds = self.in_flight.iter().filter_map(|sent| sent.request.round());
         let may_have_run = |lost: &&(usize, Lost)| matches!(lost, (_, Lost::Sent));
         rounds.chain(self.lost.iter().filter(may_have_run).map(|(round, _)| *round))
     }
-}
 
-impl Node {
     /// A command is handed out at `sent_at`.
     #[inline(always)]
-    pub(in crate::proto) fn sent(&mut self, request: Request, sent_at: Moment) {
-        self.pipeline.in_flight.push(InFlight { request, sent_at });
+    pub(crate) fn sent(&mut self, request: Request, sent_at: Moment) {
+        self.in_flight.push(InFlight { request, sent_at });
     }
 
     /// The round that the next reply answers, if it answers one, and when its command was sent.
     #[inline(always)]
-    pub(in crate::proto) fn next_round(&self) -> Option<(usize, Moment)> {
-        match self.pipeline.in_flight.first() {
+    pub(crate) fn next_round(&self) -> Option<(usize, Moment)> {
+        match self.in_flight.first() {
             Some(InFlight { request: Request::Round(round), sent_at }) => Some((round, sent_at)),
             _ => None,
         }
     }
 
-    /// When the command was sent that the next reply answers, if one is owed.
-    pub fn awaited_since(&self) -> Option<Moment> {
-        Some(self.pipeline.in_flight.first()?.sent_at)
-    }
-
     /// What the next reply answers.
-    pub(in crate::proto) fn next_request(&self) -> Option<Request> {
-        Some(self.pipeline.in_flight.first()?.request)
+    pub(crate) fn next_request(&self) -> Option<Request> {
+        Some(self.in_flight.first()?.request)
     }
 
     /// The shortest time from command to reply on this connection, in nanoseconds; `None` until so
     /// many were measured that chance does not decide.
-    pub(in crate::proto) fn least_latency_nanos(&self) -> Option<u64> {
-        (self.pipeline.samples >= LATENCY_SAMPLES_MIN).then_some(self.pipeline.least_nanos)
+    pub(crate) fn least_latency_nanos(&self) -> Option<u64> {
+        (self.samples >= LATENCY_SAMPLES_MIN).then_some(self.least_nanos)
     }
 
     /// The usual time from command to reply, in nanoseconds.
-    pub(in crate::proto) fn latency_nanos(&self) -> Option<u64> {
-        self.pipeline.latency_nanos
+    pub(crate) fn latency_nanos(&self) -> Option<u64> {
+        self.latency_nanos
     }
 
-    pub(super) fn forget_least_latency(&mut self) {
-        (self.pipeline.least_nanos, self.pipeline.samples) = (u64::MAX, 0);
+    pub(crate) fn forget_least_latency(&mut self) {
+        (self.least_nanos, self.samples) = (u64::MAX, 0);
     }
 
     #[inline(always)]
-    pub(in crate::proto) fn is_in_time(&self, nanos: u64) -> bool {
-        nanos <= self.pipeline.timeout_nanos
+    pub(crate) fn is_in_time(&self, nanos: u64) -> bool {
+        nanos <= self.timeout_nanos
     }
 
-    /// The next reply came, for the round that [`next_round`](Node::next_round) returned.
+    /// The next reply came, for the round that [`next_round`](|node| node.pipeline.next_round())
+    /// returned.
     #[inline(always)]
-    pub(in crate::proto) fn drop_next(&mut self) {
-        self.pipeline.in_flight.drop_first();
+    pub(crate) fn drop_next(&mut self) {
+        self.in_flight.drop_first();
+    }
+
+    /// Whether another command may be sent that tells others of a turn.
+    pub(crate) fn has_room_for_words(&self) -> bool {
+        self.in_flight() < UNANSWERED_WORDS_MAX
+    }
+
+    /// Whether the command of such a round waits for the connection.
+    pub(crate) fn waits_for_any(&self, is_it: impl Fn(usize) -> bool) -> bool {
+        self.queue.iter().any(|round| is_it(*round))
+    }
+
+    /// Whether every command that was sent has been answered.
+    pub(crate) fn has_answered_all(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// Takes the request that a reply at `now` answers.
+    #[inline]
+    pub(crate) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
+        let answered = self.in_flight.take_first()?;
+        self.late = self.late.saturating_sub(1);
+        let nanos = now.nanos_since(answered.sent_at);
+        let is_another = self.last_reply_at != now;
+        self.samples = self.samples.saturating_add(u32::from(is_another));
+        self.least_nanos = self.least_nanos.min(nanos);
+        self.last_reply_at = now;
+        self.note_latency(nanos);
+        Some(answered)
+    }
+
+    #[inline]
+    pub(crate) fn has_late(&self) -> bool {
+        self.late > 0
+    }
+
+    /// Whether a command sent now would probably be answered much too late. Ask after the node's
+    /// replies were read.
+    pub(crate) fn is_far_behind(&self, now: Moment) -> bool {
+        let Pipeline { in_flight, late, timeout, .. } = self;
+        if *late == 0 {
+            return false;
+        }
+        let late_for_max = LATE_FOR_MAX.max(timeout.saturating_mul(2));
+        let is_old = |oldest: InFlight| now.steadily_since(oldest.sent_at) >= late_for_max;
+        *late >= LATE_COMMANDS_MAX || in_flight.first().is_some_and(is_old)
+    }
+
+    /// Until [`reading_in_time`](|node| node.pipeline.reading_in_time()), the age of a reply is no
+    /// latency sample.
+    pub(crate) fn reading_late(&mut self, since: Option<Moment>) {
+        if let (Some(since), Some(first)) = (since, self.in_flight.first()) {
+            if since >= first.sent_at {
+                self.note_latency(since.nanos_since(first.sent_at));
+            }
+        }
+        self.is_read_late = true;
+    }
+
+    pub(crate) fn reading_in_time(&mut self) {
+        self.is_read_late = false;
+    }
+
+    /// A round's command has to wait for the connection, or for room in the socket.
+    pub(crate) fn wait(&mut self, round: usize) {
+        self.queue.push_back(round);
+    }
+
+    /// Takes the rounds whose commands waited.
+    pub(crate) fn take_waiting(&mut self) -> VecDeque<usize> {
+        std::mem::take(&mut self.queue)
+    }
+
+    /// Withdraws a round whose command waits.
+    pub(crate) fn retract(&mut self, is_it: impl Fn(&usize) -> bool) -> Option<usize> {
+        // Usually the wanted one is near the end; when many fail at once, each is the first.
+        let queue = &mut self.queue;
+        let is_first = queue.front().is_some_and(&is_it);
+        let at = if is_first { Some(0) } else { queue.iter().rposition(is_it) };
+        queue.remove(at?)
+    }
+
+    #[cold]
+    pub(crate) fn is_lost(&self, now: Moment) -> bool {
+        self.silent_until().is_some_and(|until| now >= until)
+    }
+}
+
+impl Node {
+    /// When the command was sent that the next reply answers, if one is owed.
+    pub fn awaited_since(&self) -> Option<Moment> {
+        Some(self.pipeline.in_flight.first()?.sent_at)
     }
 
     /// Replies came in time; this is the last one's vote and its latency.
@@ -205,43 +291,9 @@ impl Node {
         }
     }
 
-    /// Whether another command may be sent that tells others of a turn.
-    pub(in crate::proto) fn has_room_for_words(&self) -> bool {
-        self.pipeline.in_flight() < UNANSWERED_WORDS_MAX
-    }
-
-    /// Whether the command of such a round waits for the connection.
-    pub(in crate::proto) fn waits_for_any(&self, is_it: impl Fn(usize) -> bool) -> bool {
-        self.pipeline.queue.iter().any(|round| is_it(*round))
-    }
-
-    /// Whether every command that was sent has been answered.
-    pub(in crate::proto) fn has_answered_all(&self) -> bool {
-        self.pipeline.in_flight.is_empty()
-    }
-
     /// Whether it is ready and has answered every command: anything it sends now was not requested.
     pub fn is_idle(&self) -> bool {
         self.state() == State::Ready && self.pipeline.in_flight.is_empty()
-    }
-
-    /// Takes the request that a reply at `now` answers.
-    #[inline]
-    pub(in crate::proto) fn take_answered(&mut self, now: Moment) -> Option<InFlight> {
-        let answered = self.pipeline.in_flight.take_first()?;
-        self.pipeline.late = self.pipeline.late.saturating_sub(1);
-        let nanos = now.nanos_since(answered.sent_at);
-        let is_another = self.pipeline.last_reply_at != now;
-        self.pipeline.samples = self.pipeline.samples.saturating_add(u32::from(is_another));
-        self.pipeline.least_nanos = self.pipeline.least_nanos.min(nanos);
-        self.pipeline.last_reply_at = now;
-        self.pipeline.note_latency(nanos);
-        Some(answered)
-    }
-
-    #[inline]
-    pub(in crate::proto) fn has_late(&self) -> bool {
-        self.pipeline.late > 0
     }
 
     /// The next request whose reply is past its timeout at `now`; counts it as late.
@@ -257,58 +309,9 @@ impl Node {
         })
     }
 
-    /// Whether a command sent now would probably be answered much too late. Ask after the node's
-    /// replies were read.
-    pub(in crate::proto) fn is_far_behind(&self, now: Moment) -> bool {
-        let Pipeline { in_flight, late, timeout, .. } = &self.pipeline;
-        if *late == 0 {
-            return false;
-        }
-        let late_for_max = LATE_FOR_MAX.max(timeout.saturating_mul(2));
-        let is_old = |oldest: InFlight| now.steadily_since(oldest.sent_at) >= late_for_max;
-        *late >= LATE_COMMANDS_MAX || in_flight.first().is_some_and(is_old)
-    }
-
-    /// Until [`reading_in_time`](Node::reading_in_time), the age of a reply is no latency sample.
-    pub(in crate::proto) fn reading_late(&mut self, since: Option<Moment>) {
-        if let (Some(since), Some(first)) = (since, self.pipeline.in_flight.first()) {
-            if since >= first.sent_at {
-                self.pipeline.note_latency(since.nanos_since(first.sent_at));
-            }
-        }
-        self.pipeline.is_read_late = true;
-    }
-
-    pub(in crate::proto) fn reading_in_time(&mut self) {
-        self.pipeline.is_read_late = false;
-    }
-
-    /// A round's command has to wait for the connection, or for room in the socket.
-    pub(in crate::proto) fn wait(&mut self, round: usize) {
-        self.pipeline.queue.push_back(round);
-    }
-
-    /// Takes the rounds whose commands waited.
-    pub(in crate::proto) fn take_waiting(&mut self) -> VecDeque<usize> {
-        std::mem::take(&mut self.pipeline.queue)
-    }
-
-    /// Withdraws a round whose command waits.
-    pub(in crate::proto) fn retract(&mut self, is_it: impl Fn(&usize) -> bool) -> Option<usize> {
-        // Usually the wanted one is near the end; when many fail at once, each is the first.
-        let queue = &mut self.pipeline.queue;
-        let is_first = queue.front().is_some_and(&is_it);
-        let at = if is_first { Some(0) } else { queue.iter().rposition(is_it) };
-        queue.remove(at?)
-    }
-
     /// The next command that was lost with the last connection, and how that ended.
     pub(in crate::proto) fn next_lost(&mut self) -> Option<(usize, Lost, NodeOutcome)> {
         let (round, lost) = self.pipeline.lost.pop_front()?;
         Some((round, lost, self.last_failure()))
-    }
-
-    pub(in crate::proto) fn has_lost(&self) -> bool {
-        self.pipeline.has_lost()
     }
 }

@@ -13,7 +13,7 @@ impl Voting {
     #[inline]
     pub(in crate::proto) fn wait(&mut self, nodes: &mut Fleet, round: usize, node: usize) {
         self.note_waiting(round, node);
-        nodes[node].wait(round);
+        nodes[node].pipeline.wait(round);
     }
 
     /// Withdraws unsent commands that would set or extend the key. Returns whether the SET was
@@ -31,7 +31,7 @@ impl Voting {
             let is_it = |round: &usize| {
                 self[*round].kind.is_about_holding() && self.claim(*round).token == token
             };
-            let Some(round) = nodes[node].retract(is_it) else {
+            let Some(round) = nodes[node].pipeline.retract(is_it) else {
                 return was_set;
             };
             was_set |= self[round].kind.is_acquisition();

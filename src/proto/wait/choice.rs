@@ -38,7 +38,7 @@ impl Choice<'_> {
     pub(super) fn may_wait_at(self, node: usize) -> bool {
         let at = &self.nodes[node];
         self.nodes.open().contains(node)
-            && !at.has_late()
+            && !at.pipeline.has_late()
             && !matches!(self.able[node].state(), Waits::Unable(_))
     }
 
@@ -91,11 +91,15 @@ impl Choice<'_> {
 
     /// Whether the node is a candidate for a gate (W2).
     pub(super) fn is_candidate(self, now: Moment, node: usize) -> bool {
-        let is_near = self.nodes[node].least_latency_nanos().is_none_or(|least| {
+        let is_near = self.nodes[node].pipeline.least_latency_nanos().is_none_or(|least| {
             // The usual time of a node is never less than its shortest, and counts plain grants.
-            let least = self.nodes[node].latency_nanos().map_or(least, |usual| usual.min(least));
-            let usual =
-                self.nodes.open().iter().filter_map(|other| self.nodes[other].latency_nanos());
+            let least =
+                self.nodes[node].pipeline.latency_nanos().map_or(least, |usual| usual.min(least));
+            let usual = self
+                .nodes
+                .open()
+                .iter()
+                .filter_map(|other| self.nodes[other].pipeline.latency_nanos());
             let nearest = usual.min().unwrap_or(least);
             least <= nearest.saturating_mul(2).saturating_add(NEAR_SLACK_NANOS)
         });
@@ -106,7 +110,7 @@ impl Choice<'_> {
 /// Whether the node would read soon what it is sent, so that it may pass a turn on.
 pub(super) fn may_pass_on(nodes: &Fleet, node: usize) -> bool {
     let at = &nodes[node];
-    nodes.open().contains(node) && !at.has_late() && at.has_room_for_words()
+    nodes.open().contains(node) && !at.pipeline.has_late() && at.pipeline.has_room_for_words()
 }
 
 /// The node with the greatest score is the gate.
