@@ -43,8 +43,8 @@ impl Engine {
         let at = &mut self.nodes[node];
         match event {
             NodeEvent::Elected { master_for } => at.elected(master_for),
-            NodeEvent::Located(place) => at.located(place),
-            NodeEvent::Trying(address) => at.trying(address),
+            NodeEvent::Located(place) => at.link.located(place),
+            NodeEvent::Trying(address) => at.link.trying(address),
             NodeEvent::FirstBytes(bytes) => at.keep_first_bytes(bytes),
             NodeEvent::ReadingLate { since } => at.pipeline.reading_late(since),
             NodeEvent::ReadingInTime => at.pipeline.reading_in_time(),
@@ -75,11 +75,11 @@ impl Engine {
                 }
             }
             NodeEvent::Blocked => {
-                at.block();
+                at.link.block();
                 self.nodes.note_open(node);
             }
             NodeEvent::Writable => {
-                let was_blocked = at.unblock();
+                let was_blocked = at.link.unblock();
                 self.nodes.note_open(node);
                 if was_blocked && self.nodes.open().contains(node) {
                     self.flush_queue(now, node);
@@ -291,7 +291,7 @@ impl Engine {
         // Not for a release: the client itself sends owed releases after each reconnect, and a node
         // that answers nothing else is of no use.
         if !kind.is_release() {
-            self.nodes[node].note_answer();
+            self.nodes[node].link.note_answer();
         }
         if kind.is_acquisition() && outcome == NodeOutcome::Held {
             self.nodes[node].set_refused(now);

@@ -136,7 +136,7 @@ impl Fleet {
     /// Two that are the same server, if any: the one that was connected first, and the other one.
     pub fn duplicates(&self) -> Option<(usize, usize)> {
         let duplicate = |(node, at): (usize, &Node)| {
-            let is_duplicate = at.last_failure() == NodeOutcome::Unfit(Unfit::Duplicate);
+            let is_duplicate = at.link.last_failure() == NodeOutcome::Unfit(Unfit::Duplicate);
             at.duplicate_of().filter(|_| is_duplicate).map(|first| (first, node))
         };
         self.nodes.iter().enumerate().find_map(duplicate)

@@ -51,7 +51,7 @@ impl Engine {
         if !(lacks_a_command && at.pipeline.waits_for_any(is_asked) && at.owes_nothing()) {
             return self.fail_node(now, node, outcome);
         }
-        self.nodes[node].limit(now, outcome);
+        self.nodes[node].link.limit(now, outcome);
         let waiting = self.nodes[node].pipeline.take_waiting().into_iter();
         let (asked, others): (Vec<usize>, Vec<usize>) =
             waiting.partition(|round| self.rounds[*round].kind.is_inspection());
@@ -74,7 +74,7 @@ impl Engine {
             && self.nodes[node].pipeline.has_answered_all()
             && !self.nodes.is_to_be_sent(node)
         {
-            self.fail_node(now, node, self.nodes[node].last_failure());
+            self.fail_node(now, node, self.nodes[node].link.last_failure());
         }
     }
 

@@ -201,7 +201,7 @@ impl Engine {
                 // An adopted lease, and this client has not connected to the node yet.
                 self.nodes.wake(now, node);
             }
-            if may_hold && self.nodes[node].was_ready_since(started) {
+            if may_hold && self.nodes[node].link.was_ready_since(started) {
                 self.end_limited(now, node);
             }
             match self.nodes[node].state() {
@@ -209,16 +209,16 @@ impl Engine {
                 State::Ready => self.rounds.wait(&mut self.nodes, round, node),
                 State::Connecting { .. } | State::Handshaking { .. } => {
                     let was_unsent = self.rounds.retract(&mut self.nodes, node, token, was_granted);
-                    if was_unsent || !self.nodes[node].was_ready_since(started) {
+                    if was_unsent || !self.nodes[node].link.was_ready_since(started) {
                         self.record(now, round, node, NodeOutcome::Absent);
                     } else {
                         self.rounds.wait(&mut self.nodes, round, node);
                     }
                 }
                 State::Idle | State::Limited | State::BackOff { .. } => {
-                    if self.nodes[node].was_ready_since(started) {
+                    if self.nodes[node].link.was_ready_since(started) {
                         self.nodes.owe_lost(now, node, self.rounds.left(round, Lost::Unsent));
-                        self.record(now, round, node, self.nodes[node].last_failure());
+                        self.record(now, round, node, self.nodes[node].link.last_failure());
                     } else {
                         self.record(now, round, node, NodeOutcome::Absent);
                     }

@@ -51,7 +51,7 @@ impl From<State> for NodeState {
     }
 }
 
-pub(super) struct Link {
+pub(crate) struct Link {
     state: State,
     /// Whether the socket accepts no more bytes for now.
     is_blocked: bool,
@@ -125,8 +125,9 @@ impl Link {
         self.ready_at = now;
     }
 
-    /// The handshake is complete, and the server lacks a command.
-    fn limit(&mut self, now: Moment, outcome: NodeOutcome) {
+    /// The handshake is complete, and the server lacks a command: from now on, it is only asked who
+    /// holds a lock.
+    pub(crate) fn limit(&mut self, now: Moment, outcome: NodeOutcome) {
         self.foreign = None;
         self.state = State::Limited;
         self.ready_at = now;
@@ -181,6 +182,55 @@ impl Link {
         self.state = State::BackOff { retry_at };
         retry_at
     }
+
+    pub(crate) fn last_failure(&self) -> NodeOutcome {
+        self.last_failure
+    }
+
+    /// Sentinels have named this address.
+    pub(crate) fn located(&mut self, place: &str) {
+        self.place = Some(place.into());
+    }
+
+    /// One of the addresses of its name is tried. A name has a few of them.
+    pub(crate) fn trying(&mut self, address: &str) {
+        self.tried.push(address.into());
+    }
+
+    pub(crate) fn block(&mut self) {
+        self.is_blocked = true;
+    }
+
+    /// The socket accepts bytes. Returns whether it did not before.
+    pub(crate) fn unblock(&mut self) -> bool {
+        std::mem::take(&mut self.is_blocked)
+    }
+
+    /// A regular answer to a SET or an extension ends the row of failures.
+    pub(crate) fn note_answer(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Whether the node was ready at any time since `started`, while it is not ready now. Only then
+    /// can it have been sent anything.
+    pub(crate) fn was_ready_since(&self, started: Moment) -> bool {
+        // For an adopted lock nothing is known about the time before, so the answer is yes.
+        started.as_nanos() == 0 || self.lost_at.is_some_and(|lost_at| lost_at >= started)
+    }
+
+    /// Whether a connection that was ready has ended since `started`.
+    pub(crate) fn was_lost_since(&self, started: Moment) -> bool {
+        self.lost_at.is_some_and(|lost_at| lost_at >= started)
+    }
+
+    /// How far the node has got, for the report of a timeout.
+    pub(crate) fn phase(&self) -> Phase {
+        match self.state {
+            State::Connecting { phase, .. } => phase,
+            State::Handshaking { .. } => Phase::Handshake,
+            State::Idle | State::Ready | State::Limited | State::BackOff { .. } => Phase::Reply,
+        }
+    }
 }
 
 impl Node {
@@ -192,20 +242,6 @@ impl Node {
     /// Whether the last connection was established, and ended before the server said something.
     pub fn ended_unheard(&self) -> bool {
         self.link.ended_unheard
-    }
-
-    pub(in crate::proto) fn last_failure(&self) -> NodeOutcome {
-        self.link.last_failure
-    }
-
-    /// Sentinels have named this address.
-    pub(in crate::proto) fn located(&mut self, place: &str) {
-        self.link.place = Some(place.into());
-    }
-
-    /// One of the addresses of its name is tried. A name has a few of them.
-    pub(in crate::proto) fn trying(&mut self, address: &str) {
-        self.link.tried.push(address.into());
     }
 
     /// Whether the server has said nothing yet on a connection that is established: its first bytes
@@ -271,48 +307,8 @@ impl Node {
         Some(deadline)
     }
 
-    /// From now on, the server is only asked who holds a lock.
-    pub(in crate::proto) fn limit(&mut self, now: Moment, outcome: NodeOutcome) {
-        self.link.limit(now, outcome);
-    }
-
     /// Whether it can be asked now who holds a lock, and nothing else.
     pub(in crate::proto) fn can_only_be_asked(&self) -> bool {
         self.link.state == State::Limited && !self.link.is_blocked && !self.pipeline.has_late()
-    }
-
-    pub(in crate::proto) fn block(&mut self) {
-        self.link.is_blocked = true;
-    }
-
-    /// The socket accepts bytes. Returns whether it did not before.
-    pub(in crate::proto) fn unblock(&mut self) -> bool {
-        std::mem::take(&mut self.link.is_blocked)
-    }
-
-    /// A regular answer to a SET or an extension ends the row of failures.
-    pub(in crate::proto) fn note_answer(&mut self) {
-        self.link.failures = 0;
-    }
-
-    /// Whether the node was ready at any time since `started`, while it is not ready now. Only then
-    /// can it have been sent anything.
-    pub(in crate::proto) fn was_ready_since(&self, started: Moment) -> bool {
-        // For an adopted lock nothing is known about the time before, so the answer is yes.
-        started.as_nanos() == 0 || self.link.lost_at.is_some_and(|lost_at| lost_at >= started)
-    }
-
-    /// Whether a connection that was ready has ended since `started`.
-    pub(in crate::proto) fn was_lost_since(&self, started: Moment) -> bool {
-        self.link.lost_at.is_some_and(|lost_at| lost_at >= started)
-    }
-
-    /// How far the node has got, for the report of a timeout.
-    pub(in crate::proto) fn phase(&self) -> Phase {
-        match self.link.state {
-            State::Connecting { phase, .. } => phase,
-            State::Handshaking { .. } => Phase::Handshake,
-            State::Idle | State::Ready | State::Limited | State::BackOff { .. } => Phase::Reply,
-        }
     }
 }

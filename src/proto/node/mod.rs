@@ -90,7 +90,7 @@ impl Effect {
 pub struct Node {
     config: Arc<Config>,
     index: usize,
-    link: Link,
+    pub(super) link: Link,
     pub(super) pipeline: Pipeline,
     suspicion: Suspicion,
     debts: Debts,
@@ -205,7 +205,7 @@ impl Node {
             State::Connecting { deadline, .. } | State::Handshaking { deadline }
                 if now >= deadline =>
             {
-                Effect::Fail(NodeOutcome::TimedOut(self.phase()))
+                Effect::Fail(NodeOutcome::TimedOut(self.link.phase()))
             }
             State::Connecting { .. } if self.suspicion.next_at().is_some_and(|at| now >= at) => {
                 self.suspicion.choose(now);
@@ -297,7 +297,7 @@ impl Node {
             }
             // No queue for a node that is down: its vote is missing at once.
             State::Idle | State::Limited | State::BackOff { .. } => {
-                Route::Fail(self.last_failure())
+                Route::Fail(self.link.last_failure())
             }
         }
     }
@@ -334,16 +334,16 @@ impl Node {
             State::Connecting { deadline, .. } | State::Handshaking { deadline }
                 if now < deadline =>
             {
-                match self.last_failure() {
+                match self.link.last_failure() {
                     NodeOutcome::NotConnected => NodeOutcome::Pending,
                     // It is tried again, for this reason.
                     failure => failure,
                 }
             }
             State::Connecting { .. } | State::Handshaking { .. } => {
-                NodeOutcome::TimedOut(self.phase())
+                NodeOutcome::TimedOut(self.link.phase())
             }
-            State::Idle | State::Limited | State::BackOff { .. } => self.last_failure(),
+            State::Idle | State::Limited | State::BackOff { .. } => self.link.last_failure(),
         };
         self.report(now, Vote::new(outcome, None))
     }
@@ -355,7 +355,7 @@ impl Node {
         waits: Waits,
     ) -> NodeStatus {
         let (vote, server) = (self.last_vote, &self.identity.server);
-        let failure = self.last_failure();
+        let failure = self.link.last_failure();
         NodeStatus {
             node: self.index,
             address: Arc::clone(&self.settings().address),

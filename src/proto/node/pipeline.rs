@@ -312,6 +312,6 @@ impl Node {
     /// The next command that was lost with the last connection, and how that ended.
     pub(in crate::proto) fn next_lost(&mut self) -> Option<(usize, Lost, NodeOutcome)> {
         let (round, lost) = self.pipeline.lost.pop_front()?;
-        Some((round, lost, self.last_failure()))
+        Some((round, lost, self.link.last_failure()))
     }
 }

@@ -347,10 +347,10 @@ impl Voting {
         let mut raised = those;
         for node in those.iter() {
             let failure = match nodes[node].state() {
-                _ if nodes[node].was_lost_since(started) => nodes[node].last_failure(),
+                _ if nodes[node].link.was_lost_since(started) => nodes[node].link.last_failure(),
                 State::Ready if !nodes.open().contains(node) => NodeOutcome::Backlogged,
                 State::Ready => continue,
-                _ => nodes[node].last_failure(),
+                _ => nodes[node].link.last_failure(),
             };
             raised.remove(node);
             self.record(now, nodes, round, node, failure);

@@ -85,7 +85,7 @@ impl Choice<'_> {
     /// Whether the node is being connected, and nothing is known that speaks against it.
     pub(super) fn is_awaited(self, node: usize) -> bool {
         let at = &self.nodes[node];
-        let is_first = at.last_failure() == NodeOutcome::NotConnected;
+        let is_first = at.link.last_failure() == NodeOutcome::NotConnected;
         is_first && matches!(at.state(), State::Connecting { .. } | State::Handshaking { .. })
     }
 
