@@ -4,7 +4,7 @@ use crate::error::{LockError, LockErrorKind};
 
 /// Why an operation did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     Contended,
     Unavailable,
     Expired,

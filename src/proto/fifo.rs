@@ -4,7 +4,7 @@
 /// every turn, or when they are at least as many as the rest. A ring buffer would compute its
 /// position at every step, and there are three steps for each command to each node.
 #[derive(Debug)]
-pub(super) struct Fifo<T> {
+pub(crate) struct Fifo<T> {
     items: Vec<T>,
     /// How many items at the front were taken. Invariant: fewer than `items.len()`, or zero.
     taken: usize,

@@ -12,7 +12,7 @@ use crate::token::LockToken;
 use crate::validity::Ttl;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Acquire,
     /// An acquisition that asks for a fencing token.
     AcquireFenced,
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 
 /// What a round's command refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     pub(super) key: Resource,
     pub(super) token: LockToken,
     pub(super) ttl: Ttl,
@@ -36,7 +36,7 @@ pub(super) struct Claim {
 
 /// What a server says to a round's command, unless it is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// The key was set, as asked for.
     Set,
     /// The key was set, as asked for; the node's counter has this number, or 1 if it has the
@@ -58,7 +58,7 @@ pub(super) enum Answer {
 
 /// What a connection loss took from a round.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Lost {
+pub(crate) enum Lost {
     /// The answer to a command.
     Sent,
     /// The command: it was not handed out.
@@ -69,7 +69,7 @@ pub(super) enum Lost {
 
 /// What a lost command may leave on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
+pub(crate) enum Left {
     Nothing,
     /// The command may have set the key, or may set it later (R12).
     Key,
@@ -251,7 +251,7 @@ impl Claim {
 
 /// A node's contribution to a round.
 #[derive(Clone, Copy)]
-pub(super) struct Vote {
+pub(crate) struct Vote {
     pub(super) outcome: NodeOutcome,
     latency_nanos: Option<u64>,
 }

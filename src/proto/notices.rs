@@ -72,7 +72,7 @@ impl fmt::Display for Notice {
 }
 
 /// The notices that were not taken yet, and what was reported of each node.
-pub(super) struct Notices {
+pub(crate) struct Notices {
     pending: VecDeque<(usize, Notice)>,
     nodes: Vec<Reported>,
 }

@@ -32,7 +32,7 @@ pub struct Operation {
     timer: Option<Moment>,
 }
 
-pub(super) enum Task {
+pub(crate) enum Task {
     Acquire {
         ttl: Ttl,
         patience: Patience,
@@ -56,7 +56,7 @@ pub(super) enum Task {
 
 /// What is remembered between two rounds, and before the first round if the acquisition has to
 /// wait.
-pub(super) struct Last {
+pub(crate) struct Last {
     pub(super) key: Resource,
     /// What the nodes said last, once the acquisition has failed without a round of its own.
     pub(super) report: Option<LockError>,
@@ -66,7 +66,7 @@ pub(super) struct Last {
 const _: () = assert!(size_of::<Operation>() <= 128);
 
 #[derive(Clone, Copy)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// Between two rounds, or in a queue.
     Waiting,
     Voting(usize),

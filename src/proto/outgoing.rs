@@ -5,7 +5,7 @@ use super::request::{Step, WaitCommand};
 use crate::quorum::NodeSet;
 
 /// What is to be sent, or done with a connection.
-pub(super) enum Outgoing {
+pub(crate) enum Outgoing {
     Connect(usize),
     /// A second connection, to see whether the server answers there.
     Beside(usize),

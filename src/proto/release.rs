@@ -14,7 +14,7 @@ use crate::outcome::NodeOutcome;
 use crate::token::LockToken;
 
 /// What an attempt may have left on the nodes.
-pub(super) struct Held {
+pub(crate) struct Held {
     pub(super) claim: Claim,
     /// When its first SET may have been sent.
     pub(super) started: Moment,

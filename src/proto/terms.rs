@@ -97,7 +97,7 @@ impl Terms {
 }
 
 /// A lock that the engine keeps. Its lease is among those of the extensions.
-pub(super) struct Keep {
+pub(crate) struct Keep {
     pub(super) terms: Terms,
     /// When a loss is reported, unless a renewal succeeds before.
     pub(super) tell_at: Moment,

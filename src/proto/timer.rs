@@ -15,7 +15,7 @@ const STALE_MIN: usize = 64;
 /// Nearly every operation ends before its timer fires. So a stale entry stays until it reaches the
 /// front, or until the stale entries exceed the live ones by more than [`STALE_MIN`].
 #[derive(Default)]
-pub(super) struct Timers {
+pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Moment, OpId)>>,
     /// How many entries are live. Invariant: at most `heap.len()`.
     live: usize,

@@ -29,7 +29,7 @@ impl Trial {
 
 /// The nodes on whose connections a trial has succeeded, by trial.
 #[derive(Default)]
-pub(super) struct Trials {
+pub(crate) struct Trials {
     able: [NodeSet; Trial::ALL.len()],
 }
 

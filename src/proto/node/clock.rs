@@ -24,7 +24,7 @@ const JUMP_MIN: Duration = Duration::from_millis(5);
 
 /// The state of a server's clock as seen by this client.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct ServerClock {
+pub(crate) struct ServerClock {
     /// When the clock was last asked for, on any connection.
     asked_at: Option<Moment>,
     /// When the server's role was last asked for.
@@ -124,23 +124,23 @@ impl Node {
         self.identity.server.replication.master.is_some()
     }
 
-    pub(in crate::proto) fn is_clock_due(&self, now: Moment) -> bool {
+    pub(crate) fn is_clock_due(&self, now: Moment) -> bool {
         self.is_guarded && self.clock.is_due(now)
     }
 
-    pub(in crate::proto) fn is_role_due(&self, now: Moment) -> bool {
+    pub(crate) fn is_role_due(&self, now: Moment) -> bool {
         self.is_guarded && self.tells_role() && self.clock.is_role_due(now)
     }
 
     /// No check is due before this moment.
-    pub(in crate::proto) fn check_due(&self, now: Moment) -> Option<Moment> {
+    pub(crate) fn check_due(&self, now: Moment) -> Option<Moment> {
         let role = self.tells_role().then(|| self.clock.role_due());
         let due = [self.clock.due(now), role].into_iter().flatten().min();
         due.filter(|_| self.is_guarded)
     }
 
     /// Notes that the server is asked for its time. Returns whether it is to be asked.
-    pub(in crate::proto) fn ask_time(&mut self, now: Moment) -> bool {
+    pub(crate) fn ask_time(&mut self, now: Moment) -> bool {
         let is_asked = self.is_guarded && !self.clock.is_secret;
         if is_asked {
             self.clock.ask(now);
@@ -150,7 +150,7 @@ impl Node {
 
     /// Same as [`ask_time`](Node::ask_time), where the guard does not ask, and was not asked for
     /// long (F6).
-    pub(in crate::proto) fn ask_time_rarely(&mut self, now: Moment) -> bool {
+    pub(crate) fn ask_time_rarely(&mut self, now: Moment) -> bool {
         let is_known = |asked_at| now.since(asked_at) < TIME_AGE_MAX;
         let is_asked =
             !self.is_guarded && !self.clock.is_secret && !self.clock.asked_at.is_some_and(is_known);
@@ -162,24 +162,24 @@ impl Node {
 
     /// The server has given a number that is far ahead. Returns whether that is news on this
     /// connection.
-    pub(in crate::proto) fn note_far_ahead(&mut self) -> bool {
+    pub(crate) fn note_far_ahead(&mut self) -> bool {
         !std::mem::replace(&mut self.clock.is_far_ahead, true)
     }
 
     /// When to look again whether to ask so.
-    pub(in crate::proto) fn look_due(&self, now: Moment) -> Moment {
+    pub(crate) fn look_due(&self, now: Moment) -> Moment {
         let asked_at = self.clock.asked_at.filter(|_| !self.is_guarded && !self.clock.is_secret);
         asked_at.unwrap_or(now).after(TIME_AGE_MAX)
     }
 
     /// By how much the server's clock is ahead of ours without its jumps, in nanoseconds, as far as
     /// that is known.
-    pub(in crate::proto) fn ahead(&self) -> Option<i64> {
+    pub(crate) fn ahead(&self) -> Option<i64> {
         self.clock.ahead.map(|(most, _)| i64::try_from(most).unwrap_or(i64::MAX))
     }
 
     /// Notes that the server is asked for its role. Returns whether it is to be asked.
-    pub(in crate::proto) fn ask_role(&mut self, now: Moment) -> bool {
+    pub(crate) fn ask_role(&mut self, now: Moment) -> bool {
         let is_asked = self.is_guarded && self.tells_role();
         if is_asked {
             self.clock.role_asked_at = Some(now);
@@ -188,7 +188,7 @@ impl Node {
     }
 
     /// The server refused a SET: a client waits for a lock there.
-    pub(in crate::proto) fn set_refused(&mut self, now: Moment) {
+    pub(crate) fn set_refused(&mut self, now: Moment) {
         self.clock.refused_at = Some(now);
     }
 

@@ -122,7 +122,7 @@ pub(crate) struct Due {
 
 /// The debts of one node, by token: one key is owed once.
 #[derive(Default)]
-pub(super) struct Debts {
+pub(crate) struct Debts {
     by_token: BTreeMap<LockToken, Debt>,
     /// No debt is due before this moment.
     due: Option<Moment>,
@@ -531,12 +531,7 @@ impl Node {
     }
 
     /// A command that may set the key was lost with this connection, or its answer makes no sense.
-    pub(in crate::proto) fn debt_of_set(
-        &self,
-        now: Moment,
-        claim: &Claim,
-        expires: Option<Moment>,
-    ) -> Debt {
+    pub(crate) fn debt_of_set(&self, now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
         let (origins, is_one_set) = (self.here(now).origins(), self.has_one_set());
         // It may run while the node is in quarantine, and this client would not notice.
         let unseen_until = self.is_distrusted().then_some(Moment::END);
@@ -544,12 +539,7 @@ impl Node {
     }
 
     /// A lease arrives from another engine, with that engine's doubt about this node.
-    pub(in crate::proto) fn debt_of_doubt(
-        &self,
-        now: Moment,
-        claim: &Claim,
-        doubt: &Doubt,
-    ) -> Debt {
+    pub(crate) fn debt_of_doubt(&self, now: Moment, claim: &Claim, doubt: &Doubt) -> Debt {
         // As long as a command may arrive, its copy may be new.
         let until = if doubt.origins.is_empty() { now.after(doubt.uncounted) } else { Moment::END };
         Debt {
@@ -561,31 +551,31 @@ impl Node {
     }
 
     /// Adds a debt. Returns whether it is still known which copies do not count.
-    pub(in crate::proto) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
+    pub(crate) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
         let is_in_doubt = debt.unseen_until.is_some();
         self.debts.add(now, token, debt) || !is_in_doubt
     }
 
-    pub(in crate::proto) fn has_debts(&self) -> bool {
+    pub(crate) fn has_debts(&self) -> bool {
         !self.debts.by_token.is_empty()
     }
 
-    pub(in crate::proto) fn owes_too_much(&self) -> bool {
+    pub(crate) fn owes_too_much(&self) -> bool {
         self.debts.awake >= DEBTS_MAX
     }
 
-    pub(in crate::proto) fn owes_nothing(&self) -> bool {
+    pub(crate) fn owes_nothing(&self) -> bool {
         self.debts.awake() == 0
     }
 
     /// A lower bound on the moment at which the first debt is due.
-    pub(in crate::proto) fn debts_due(&self) -> Option<Moment> {
+    pub(crate) fn debts_due(&self) -> Option<Moment> {
         self.debts.due
     }
 
     /// The lock is given up, and its release is about to be sent if the node can take it. Returns
     /// the old connections to kill before that; `None` if nothing was owed.
-    pub(in crate::proto) fn wake_debt(
+    pub(crate) fn wake_debt(
         &mut self,
         now: Moment,
         key: &Resource,
@@ -596,34 +586,34 @@ impl Node {
     }
 
     /// The lock was extended: its debt is kept as long.
-    pub(in crate::proto) fn keep_debt(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+    pub(crate) fn keep_debt(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
         self.debts.keep(now, token, ttl);
     }
 
     /// The node reported that it has the key of this lock.
-    pub(in crate::proto) fn observe_key(&mut self, now: Moment, token: LockToken) {
+    pub(crate) fn observe_key(&mut self, now: Moment, token: LockToken) {
         self.debts.observe(token, now.after(self.config.quarantine));
     }
 
     /// Whether the node's copy of this lock must not be counted for a command of this kind.
-    pub(in crate::proto) fn is_doubted(&self, now: Moment, token: LockToken, kind: Kind) -> bool {
+    pub(crate) fn is_doubted(&self, now: Moment, token: LockToken, kind: Kind) -> bool {
         kind.is_extension() && self.debts.is_doubted(now, token, kind.may_create())
     }
 
     /// The old connections to kill as soon as the node is ready.
-    pub(in crate::proto) fn kill_old_connections(&mut self, now: Moment) -> Kills {
+    pub(crate) fn kill_old_connections(&mut self, now: Moment) -> Kills {
         let here = self.here(now);
         self.debts.kill_old_connections(&here)
     }
 
     /// Returns whether the last debt that new commands had to wait for was sent just now.
-    pub(in crate::proto) fn finish_debts(&mut self, now: Moment) -> bool {
+    pub(crate) fn finish_debts(&mut self, now: Moment) -> bool {
         let is_all = self.debts.due.is_none_or(|due| now < due);
         is_all && std::mem::take(&mut self.debts.has_unsent)
     }
 
     /// Takes the next step of at most `share` debts that are due. Returns the releases to send.
-    pub(in crate::proto) fn take_due_debts(&mut self, now: Moment, share: usize) -> Vec<Due> {
+    pub(crate) fn take_due_debts(&mut self, now: Moment, share: usize) -> Vec<Due> {
         let here = self.here(now);
         self.debts.take_due(&here, share)
     }
@@ -649,7 +639,7 @@ impl Node {
 
     /// What is known here of a lock's copy on this node, and an engine that adopts the lease cannot
     /// know. `may_set` says of a round whether its command may set the key.
-    pub(in crate::proto) fn doubt(
+    pub(crate) fn doubt(
         &self,
         now: Moment,
         token: LockToken,

@@ -20,7 +20,7 @@ const PASSWORD_PART: usize = 4;
 
 /// The errors of a server.
 #[derive(Debug, Default)]
-pub(super) struct Errors {
+pub(crate) struct Errors {
     pub(super) counts: ErrorCounts,
     pub(super) last: Option<LastError>,
     pub(super) timeouts: u64,
@@ -29,7 +29,7 @@ pub(super) struct Errors {
 
 /// The last of the errors that came with words.
 #[derive(Debug)]
-pub(super) enum LastError {
+pub(crate) enum LastError {
     Server(ServerError),
     /// Why the connection ended or could not be made.
     Failure(NodeOutcome, Arc<str>),

@@ -22,14 +22,14 @@ const COMMON: [Step; 7] = [
 
 impl Node {
     /// The steps of a handshake with this node.
-    pub(in crate::proto) fn steps(&self) -> impl Iterator<Item = Step> + use<> {
+    pub(crate) fn steps(&self) -> impl Iterator<Item = Step> + use<> {
         let first = self.settings().password.is_some().then_some(Step::Authenticate);
         let second = (self.settings().db != 0).then_some(Step::Select);
         let sighting = self.asks_for_sighting().then_some(Step::Sighting);
         first.into_iter().chain(second).chain(COMMON).chain(sighting).chain([Step::Probe])
     }
 
-    pub(in crate::proto) fn step_command(&self, step: Step) -> Command<'_> {
+    pub(crate) fn step_command(&self, step: Step) -> Command<'_> {
         match step {
             Step::Authenticate => Command::Authenticate(Credentials {
                 user: self.settings().user.as_deref(),
@@ -51,13 +51,13 @@ impl Node {
         }
     }
 
-    pub(in crate::proto) fn probe_command(&self, with: ReleaseWith) -> Command<'_> {
+    pub(crate) fn probe_command(&self, with: ReleaseWith) -> Command<'_> {
         Command::Probe { key: self.config.probe_key.as_bytes(), with }
     }
 
     /// What the server is to store about its promotion.
     #[cold]
-    pub(in crate::proto) fn sight_command(&self) -> Command<'_> {
+    pub(crate) fn sight_command(&self) -> Command<'_> {
         let sighting = self.sightings.to_store().expect("it is sent once");
         Command::Sight { key: self.config.sighting_key.as_bytes(), sighting }
     }

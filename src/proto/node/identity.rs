@@ -46,7 +46,7 @@ pub(crate) struct Recognised {
 
 /// Who answers at a node's address, on this connection and on those before.
 #[derive(Default)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     /// What the server reported about itself on this connection.
     pub(super) server: ServerInfo,
     /// `CLIENT ID` of this connection, or of the last one.
@@ -165,35 +165,35 @@ impl Identity {
 
 impl Node {
     /// Sentinels say where the node is, and maybe for how long its server has been the master.
-    pub(in crate::proto) fn elected(&mut self, master_for: Option<(Duration, Moment)>) {
+    pub(crate) fn elected(&mut self, master_for: Option<(Duration, Moment)>) {
         self.identity.elected = Some(master_for);
     }
 
-    pub(in crate::proto) fn run_id(&self) -> Option<&Arc<str>> {
+    pub(crate) fn run_id(&self) -> Option<&Arc<str>> {
         self.identity.server.run_id.as_ref()
     }
 
     /// Whether the process of the last complete handshake was this one.
-    pub(in crate::proto) fn has_seen(&self, run_id: &str) -> bool {
+    pub(crate) fn has_seen(&self, run_id: &str) -> bool {
         self.identity.seen.as_ref().is_some_and(|seen| *seen.run_id == *run_id)
     }
 
     /// The native release command to try.
-    pub(in crate::proto) fn native_release(&self) -> ReleaseWith {
+    pub(crate) fn native_release(&self) -> ReleaseWith {
         self.identity.server.native_release()
     }
 
     /// The node that is the same server, if one is.
-    pub(in crate::proto) fn duplicate_of(&self) -> Option<usize> {
+    pub(crate) fn duplicate_of(&self) -> Option<usize> {
         self.identity.duplicate_of
     }
 
-    pub(in crate::proto) fn set_duplicate(&mut self, of: Option<usize>) {
+    pub(crate) fn set_duplicate(&mut self, of: Option<usize>) {
         self.identity.duplicate_of = of;
     }
 
     /// Why the server must not vote, if so.
-    pub(in crate::proto) fn unfit(&self) -> Option<Unfit> {
+    pub(crate) fn unfit(&self) -> Option<Unfit> {
         let server = &self.identity.server;
         let evicts =
             server.memory_max.is_some_and(|max| max > 0) && server.evicts_nothing == Some(false);
@@ -216,7 +216,7 @@ impl Node {
 
     /// Stops counting the node's votes until then, if it is guarded. Returns whether they counted
     /// sooner before.
-    pub(in crate::proto) fn quarantine(&mut self, cause: QuarantineCause, until: Moment) -> bool {
+    pub(crate) fn quarantine(&mut self, cause: QuarantineCause, until: Moment) -> bool {
         let is_longer = |(before, _): (Moment, _)| until.steady_nanos() > before.steady_nanos();
         let is_due = self.is_guarded || cause == QuarantineCause::Flushed;
         let is_news = is_due && self.identity.quarantine.is_none_or(is_longer);
@@ -226,13 +226,13 @@ impl Node {
         is_news
     }
 
-    pub(in crate::proto) fn is_quarantined(&self, now: Moment) -> bool {
+    pub(crate) fn is_quarantined(&self, now: Moment) -> bool {
         // A jump of this machine's wall clock must not shorten the quarantine.
         let is_over = |until: Moment| now.is_certainly_past(until);
         self.identity.quarantine.is_some_and(|(until, _)| !is_over(until))
     }
 
-    pub(in crate::proto) fn quarantined_until(&self) -> Option<Moment> {
+    pub(crate) fn quarantined_until(&self) -> Option<Moment> {
         self.identity.quarantine.map(|(until, _)| until)
     }
 
@@ -275,7 +275,7 @@ impl Node {
     }
 
     /// Why the node's votes do not count at `now`, and for how much longer.
-    pub(in crate::proto) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
+    pub(crate) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
         let (until, cause) = self.identity.quarantine?;
         let ready_in = until.steadily_since(now);
         (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in, self.counted_from(cause)))

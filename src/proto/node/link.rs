@@ -235,7 +235,7 @@ impl Link {
 
 impl Node {
     #[inline]
-    pub(in crate::proto) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         self.link.state
     }
 
@@ -252,7 +252,7 @@ impl Node {
 
     /// Whether it is ready, and nothing has spoken against it since its last answers.
     #[inline(always)]
-    pub(in crate::proto) fn is_usual(&self) -> bool {
+    pub(crate) fn is_usual(&self) -> bool {
         self.link.state == State::Ready && self.link.failures == 0 && !self.pipeline.has_late()
     }
 
@@ -262,7 +262,7 @@ impl Node {
     }
 
     /// Starts to connect, unless a connection exists or must wait. Returns the deadline if so.
-    pub(in crate::proto) fn connect(&mut self, now: Moment) -> Option<Moment> {
+    pub(crate) fn connect(&mut self, now: Moment) -> Option<Moment> {
         match self.link.state {
             State::Idle => {}
             State::BackOff { retry_at } if now >= retry_at && !self.pipeline.has_lost() => {}
@@ -280,7 +280,7 @@ impl Node {
     }
 
     /// The requested connection makes progress. Returns its deadline.
-    pub(in crate::proto) fn connecting(&mut self, now: Moment, phase: Phase) -> Option<Moment> {
+    pub(crate) fn connecting(&mut self, now: Moment, phase: Phase) -> Option<Moment> {
         let deadline = self.link.not_over(now)?;
         self.link.state = State::Connecting { deadline, phase };
         self.suspicion.reconnect();
@@ -292,7 +292,7 @@ impl Node {
 
     /// The requested connection is established: the server behind it is not known yet. Returns the
     /// deadline of the handshake.
-    pub(in crate::proto) fn connected(&mut self, now: Moment) -> Option<Moment> {
+    pub(crate) fn connected(&mut self, now: Moment) -> Option<Moment> {
         // One deadline covers connection and handshake: a peer that accepts and stays silent costs
         // no more than one that does not accept.
         let deadline = self.link.not_over(now)?;
@@ -308,7 +308,7 @@ impl Node {
     }
 
     /// Whether it can be asked now who holds a lock, and nothing else.
-    pub(in crate::proto) fn can_only_be_asked(&self) -> bool {
+    pub(crate) fn can_only_be_asked(&self) -> bool {
         self.link.state == State::Limited && !self.link.is_blocked && !self.pipeline.has_late()
     }
 }

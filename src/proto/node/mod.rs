@@ -50,7 +50,7 @@ const NOTHING_BEHIND: &str = "it closed the connection before it said a word: no
                               TLS";
 
 /// What happens to a command for a node that cannot take it at once.
-pub(super) enum Route {
+pub(crate) enum Route {
     /// It waits for the connection.
     Queue,
     Fail(NodeOutcome),
@@ -58,7 +58,7 @@ pub(super) enum Route {
 
 /// What an input leaves to the engine.
 #[derive(Clone, Copy)]
-pub(super) enum Effect {
+pub(crate) enum Effect {
     Nothing,
     /// The last step of the handshake was answered.
     Greeted,
@@ -538,13 +538,13 @@ impl Node {
     }
 
     /// Keeps the words for a failure that follows.
-    pub(in crate::proto) fn keep_failure(&mut self, outcome: NodeOutcome, words: &str) {
+    pub(crate) fn keep_failure(&mut self, outcome: NodeOutcome, words: &str) {
         let password = self.config.nodes[self.index].password.as_deref();
         self.errors.keep_failure(outcome, words, password);
     }
 
     /// Keeps what the first bytes of a connection say about who has sent them.
-    pub(in crate::proto) fn keep_first_bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn keep_first_bytes(&mut self, bytes: &[u8]) {
         let password = self.config.nodes[self.index].password.as_deref();
         self.link.keep_foreign(errors::foreign(bytes, password).map(Arc::from));
     }

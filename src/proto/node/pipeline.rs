@@ -276,7 +276,7 @@ impl Node {
 
     /// Replies came in time; this is the last one's vote and its latency.
     #[inline(always)]
-    pub(in crate::proto) fn note_in_time(&mut self, now: Moment, vote: Vote, nanos: u64) {
+    pub(crate) fn note_in_time(&mut self, now: Moment, vote: Vote, nanos: u64) {
         self.pipeline.last_reply_at = now;
         self.note_vote(vote);
         self.pipeline.note_latency(nanos);
@@ -284,7 +284,7 @@ impl Node {
 
     /// The last vote, with its time unless its reply was read late: it says when that was.
     #[inline(always)]
-    pub(in crate::proto) fn note_vote(&mut self, vote: Vote) {
+    pub(crate) fn note_vote(&mut self, vote: Vote) {
         self.last_vote = vote;
         if self.pipeline.is_read_late {
             self.last_vote = vote.without_latency();
@@ -297,7 +297,7 @@ impl Node {
     }
 
     /// The next request whose reply is past its timeout at `now`; counts it as late.
-    pub(in crate::proto) fn next_late(&mut self, now: Moment) -> Option<Request> {
+    pub(crate) fn next_late(&mut self, now: Moment) -> Option<Request> {
         let (State::Ready | State::Limited) = self.state() else {
             return None;
         };
@@ -310,7 +310,7 @@ impl Node {
     }
 
     /// The next command that was lost with the last connection, and how that ended.
-    pub(in crate::proto) fn next_lost(&mut self) -> Option<(usize, Lost, NodeOutcome)> {
+    pub(crate) fn next_lost(&mut self) -> Option<(usize, Lost, NodeOutcome)> {
         let (round, lost) = self.pipeline.lost.pop_front()?;
         Some((round, lost, self.link.last_failure()))
     }

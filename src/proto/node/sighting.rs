@@ -29,7 +29,7 @@ enum Sent {
 
 /// The sighting as far as one connection shows it.
 #[derive(Debug, Default)]
-pub(super) struct Sightings {
+pub(crate) struct Sightings {
     /// The time of the server, asked for after its role.
     time: Option<Duration>,
     stored: Stored,

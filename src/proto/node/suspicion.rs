@@ -25,7 +25,7 @@ const AFTER_MAX: Duration = Duration::from_secs(1);
 /// sooner: the extension has to be sent again before the lock ends.
 const TTL_SHARE: u32 = 8;
 
-pub(super) struct Suspicion {
+pub(crate) struct Suspicion {
     after: Duration,
     /// Before a silence of so many nanoseconds, nothing is due: neither a doubt nor the end of the
     /// connection.

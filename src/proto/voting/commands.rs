@@ -11,14 +11,14 @@ use crate::token::LockToken;
 impl Voting {
     /// The round's command waits until the node can take it.
     #[inline]
-    pub(in crate::proto) fn wait(&mut self, nodes: &mut Fleet, round: usize, node: usize) {
+    pub(crate) fn wait(&mut self, nodes: &mut Fleet, round: usize, node: usize) {
         self.note_waiting(round, node);
         nodes[node].pipeline.wait(round);
     }
 
     /// Withdraws unsent commands that would set or extend the key. Returns whether the SET was
     /// among them: then there is nothing to release (R11).
-    pub(in crate::proto) fn retract(
+    pub(crate) fn retract(
         &mut self,
         nodes: &mut Fleet,
         node: usize,
@@ -43,7 +43,7 @@ impl Voting {
     }
 
     /// Withdraws the commands of a token that were not handed out yet.
-    pub(in crate::proto) fn take_back_unsent(&mut self, nodes: &mut Fleet, token: LockToken) {
+    pub(crate) fn take_back_unsent(&mut self, nodes: &mut Fleet, token: LockToken) {
         for node in 0..nodes.len() {
             self.retract(nodes, node, token, true);
         }
@@ -55,17 +55,13 @@ impl Voting {
     }
 
     /// Whether a command of this round may set the key with this token.
-    pub(in crate::proto) fn may_set(&self, round: usize, token: LockToken) -> bool {
+    pub(crate) fn may_set(&self, round: usize, token: LockToken) -> bool {
         self.claim(round).token == token && self[round].kind.may_create()
     }
 
     /// What a command of the round leaves that was lost in this way: for which lock, and when its
     /// key has certainly expired, if that is known.
-    pub(in crate::proto) fn left(
-        &self,
-        round: usize,
-        lost: Lost,
-    ) -> (&Claim, Option<Moment>, Left) {
+    pub(crate) fn left(&self, round: usize, lost: Lost) -> (&Claim, Option<Moment>, Left) {
         let it = &self[round];
         (self.claim(round), it.expires, it.kind.left(lost))
     }

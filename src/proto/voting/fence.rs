@@ -32,7 +32,7 @@ const AT_PROPOSAL: u64 = 1;
 
 /// What is known of the rounds that ask for a fencing token, apart from all other rounds.
 #[derive(Default)]
-pub(super) struct Fences {
+pub(crate) struct Fences {
     /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
     slots: Vec<Fence>,
     /// The last proposal.
@@ -149,7 +149,7 @@ impl Fences {
 impl Voting {
     /// Starts a round that asks for a fencing token.
     #[inline(never)]
-    pub(in crate::proto) fn start_fenced(
+    pub(crate) fn start_fenced(
         &mut self,
         now: Moment,
         nodes: &mut Fleet,
@@ -167,7 +167,7 @@ impl Voting {
     /// A fenced round waited for a connection, which is ready now. All nodes of a round are sent
     /// the same proposal, so it is drawn once more if this is the first node.
     #[cold]
-    pub(in crate::proto) fn propose_late(&mut self, now: Moment, nodes: &Fleet, round: usize) {
+    pub(crate) fn propose_late(&mut self, now: Moment, nodes: &Fleet, round: usize) {
         if std::mem::take(&mut self.fences.slots[round].is_unsent) {
             self.propose(now, nodes, round);
         }
@@ -182,7 +182,7 @@ impl Voting {
 
     /// A node has granted, and has said which number its counter has.
     #[cold]
-    pub(in crate::proto) fn note_number(&mut self, round: usize, node: usize, said: u64) {
+    pub(crate) fn note_number(&mut self, round: usize, node: usize, said: u64) {
         let (count, is_decided) = (self.config.nodes(), self[round].decided);
         let is_usual = self[round].grant.is_some();
         let Fence { proposal, stamping, .. } = &mut self.fences.slots[round];
@@ -205,7 +205,7 @@ impl Voting {
 
     /// Counts a grant that counts, as far as its number allows (F7).
     #[cold]
-    pub(in crate::proto) fn stamp(
+    pub(crate) fn stamp(
         &mut self,
         now: Moment,
         nodes: &mut Fleet,
@@ -363,7 +363,7 @@ impl Voting {
     }
 
     /// Whether a raise that was not handed out is of no use: nobody waits for it (F14).
-    pub(in crate::proto) fn is_raise_useless(&self, now: Moment, round: usize) -> bool {
+    pub(crate) fn is_raise_useless(&self, now: Moment, round: usize) -> bool {
         let voted = &self[round];
         let is_over = voted.is_abandoned || voted.decided || voted.owner.is_none();
         is_over || now >= voted.deadline
@@ -371,7 +371,7 @@ impl Voting {
 
     /// The raise is not sent to these nodes.
     #[cold]
-    pub(in crate::proto) fn take_back_raise(
+    pub(crate) fn take_back_raise(
         &mut self,
         now: Moment,
         nodes: &mut Fleet,
@@ -390,7 +390,7 @@ impl Voting {
     }
 
     /// The command that raises the counters to the lock's number.
-    pub(in crate::proto) fn raise_command(&self, round: usize) -> Command<'_> {
+    pub(crate) fn raise_command(&self, round: usize) -> Command<'_> {
         let (counter, _) = self.fences.asked(round, &self.config.fencing_key);
         let number = self.fences.fixed(round).unwrap_or_default();
         let Claim { key, token, .. } = self.claim(round);

@@ -28,7 +28,7 @@ pub(crate) fn rounds_at_once(resource: &Resource) -> u32 {
 impl Voting {
     /// Starts a round of an acquisition that is not of one plain key.
     #[inline(never)]
-    pub(in crate::proto) fn start_formed(
+    pub(crate) fn start_formed(
         &mut self,
         now: Moment,
         mut claim: Claim,
@@ -45,7 +45,7 @@ impl Voting {
 
     /// Which slot is to be asked for, after this round has failed; and whether at once. `None` if
     /// it was not for a slot. `tries` are those so far, if another one may follow now.
-    pub(in crate::proto) fn next_slot(
+    pub(crate) fn next_slot(
         &self,
         round: usize,
         tries: Option<(u32, bool)>,
@@ -63,7 +63,7 @@ impl Voting {
     }
 
     /// For how long a refused acquisition with patience holds readers off.
-    pub(in crate::proto) fn intent(&self, nodes: &Fleet, round: usize) -> Duration {
+    pub(crate) fn intent(&self, nodes: &Fleet, round: usize) -> Duration {
         if self.claim(round).key.form() != Form::Exclusive {
             return Duration::ZERO;
         }
@@ -72,12 +72,12 @@ impl Voting {
     }
 
     /// A node has said why it refuses.
-    pub(in crate::proto) fn note_reason(&mut self, round: usize, node: usize, reason: u64) {
+    pub(crate) fn note_reason(&mut self, round: usize, node: usize, reason: u64) {
         self.forms.note(round, node, reason);
     }
 
     /// Which resource of a set most nodes have named when they refused it.
-    pub(in crate::proto) fn held_of(&self, round: usize) -> Option<usize> {
+    pub(crate) fn held_of(&self, round: usize) -> Option<usize> {
         match self.claim(round).key.form() {
             Form::All => self.forms.named(round).and_then(|index| usize::try_from(index).ok()),
             _ => None,
@@ -85,7 +85,7 @@ impl Voting {
     }
 
     /// The error, with the resource that was held.
-    pub(in crate::proto) fn with_held(&self, error: LockError, round: usize) -> LockError {
+    pub(crate) fn with_held(&self, error: LockError, round: usize) -> LockError {
         let claim = self.claim(round);
         if self[round].kind != Kind::Take || claim.key.form() != Form::All {
             return error;

@@ -33,7 +33,7 @@ use crate::resource::Resource;
 /// A round is decided, and this operation waits for that.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Decision {
+pub(crate) struct Decision {
     pub(super) op: usize,
     pub(super) round: usize,
     pub(super) verdict: Verdict,
@@ -41,13 +41,13 @@ pub(super) struct Decision {
 
 /// Counters of votes, as in [`Stats`](super::Stats).
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct VotingStats {
+pub(crate) struct VotingStats {
     pub(super) raised: u64,
     pub(super) set_aside: u64,
 }
 
 /// All rounds that are open.
-pub(super) struct Voting {
+pub(crate) struct Voting {
     config: Arc<Config>,
     open: Slab<Round>,
     /// One for each slot of `open`. An entry of an ended round is overwritten by the slot's next

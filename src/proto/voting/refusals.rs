@@ -2,7 +2,7 @@
 
 /// What the nodes said when they refused.
 #[derive(Default)]
-pub(super) struct Forms {
+pub(crate) struct Forms {
     /// By the round's slot. An entry of an ended round is overwritten by the slot's next one.
     said: Vec<Vec<(usize, u64)>>,
 }

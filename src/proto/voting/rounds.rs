@@ -18,36 +18,36 @@ use crate::token::LockToken;
 /// Invariant: it lives as long as an operation owns it, or a node has its command queued or
 /// unanswered, so that a late reply finds it.
 #[derive(Clone, Copy)]
-pub(in crate::proto) struct Round {
-    pub(in crate::proto) kind: Kind,
+pub(crate) struct Round {
+    pub(crate) kind: Kind,
     /// See [`Kind::plain_grant`].
-    pub(in crate::proto) grant: Option<Grant>,
-    pub(in crate::proto) started: Moment,
+    pub(crate) grant: Option<Grant>,
+    pub(crate) started: Moment,
     /// From this moment on, the granted or extended validity has ended.
-    pub(in crate::proto) deadline: Moment,
+    pub(crate) deadline: Moment,
     /// For the release of a debt: when the key has certainly expired. `None` if unknown, because
     /// the SET may still precede this command on the same connection.
-    pub(in crate::proto) expires: Option<Moment>,
-    pub(in crate::proto) tally: Tally,
+    pub(crate) expires: Option<Moment>,
+    pub(crate) tally: Tally,
     /// The nodes that have not voted. A node votes once (R3).
-    pub(in crate::proto) undecided: NodeSet,
-    pub(in crate::proto) granted: NodeSet,
+    pub(crate) undecided: NodeSet,
+    pub(crate) granted: NodeSet,
     /// The nodes that were sent the command, or will be once they are connected.
-    pub(in crate::proto) sent: NodeSet,
+    pub(crate) sent: NodeSet,
     /// The nodes that were in quarantine when they were sent the command: their answers do not
     /// count.
-    pub(in crate::proto) uncounted: NodeSet,
+    pub(crate) uncounted: NodeSet,
     /// The operation that waits for the votes, if any.
-    pub(in crate::proto) owner: Option<usize>,
-    pub(in crate::proto) decided: bool,
+    pub(crate) owner: Option<usize>,
+    pub(crate) decided: bool,
     /// Whether its attempt failed, or its lock moved to another engine: unsent commands are
     /// discarded.
-    pub(in crate::proto) is_abandoned: bool,
+    pub(crate) is_abandoned: bool,
     /// Whether a command had to wait for a connection, or the time to a quorum of answers was
     /// already taken: it is then no sample of the round trip.
-    pub(in crate::proto) waited: bool,
+    pub(crate) waited: bool,
     /// One for the owner, and one for each node that has the command queued or unanswered.
-    pub(in crate::proto) references: u32,
+    pub(crate) references: u32,
 }
 
 impl Index<usize> for Voting {
@@ -68,7 +68,7 @@ impl IndexMut<usize> for Voting {
 
 impl Voting {
     #[inline(always)]
-    pub(in crate::proto) fn start(
+    pub(crate) fn start(
         &mut self,
         now: Moment,
         kind: Kind,
@@ -108,7 +108,7 @@ impl Voting {
     }
 
     /// The rounds about this token that an operation waits for.
-    pub(in crate::proto) fn undecided_about(&self, token: LockToken) -> Vec<usize> {
+    pub(crate) fn undecided_about(&self, token: LockToken) -> Vec<usize> {
         let is_it = |(number, round): &(usize, &Round)| {
             let is_waited_for = round.owner.is_some() && !round.decided;
             let is_about = round.kind.is_about_holding() && self.claims[*number].token == token;
@@ -118,40 +118,40 @@ impl Voting {
     }
 
     /// The operation that waits for the vote of this node, if one does.
-    pub(in crate::proto) fn awaits(&self, round: usize, node: usize) -> Option<usize> {
+    pub(crate) fn awaits(&self, round: usize, node: usize) -> Option<usize> {
         self.open[round].owner.filter(|_| self.open[round].undecided.contains(node))
     }
 
     /// How many rounds are open.
-    pub(in crate::proto) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.open.len()
     }
 
     #[inline]
-    pub(in crate::proto) fn claim(&self, round: usize) -> &Claim {
+    pub(crate) fn claim(&self, round: usize) -> &Claim {
         &self.claims[round]
     }
 
     /// Smoothed time from the start of a round to a quorum of answers, if any is known.
-    pub(in crate::proto) fn round_trip(&self) -> Option<Duration> {
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.round_trip_nanos.map(Duration::from_nanos)
     }
 
     /// The round's command is sent to so many nodes.
     #[inline(always)]
-    pub(in crate::proto) fn note_sent(&mut self, round: usize, nodes: NodeSet, how_many: usize) {
+    pub(crate) fn note_sent(&mut self, round: usize, nodes: NodeSet, how_many: usize) {
         let sent = &mut self.open[round];
         sent.references += how_many as u32;
         sent.sent.extend(nodes);
     }
 
     /// The round's command has to wait for the node.
-    pub(in crate::proto) fn note_waiting(&mut self, round: usize, node: usize) {
+    pub(crate) fn note_waiting(&mut self, round: usize, node: usize) {
         self.note_sent(round, NodeSet::one(node), 1);
         self.open[round].waited = true;
     }
 
-    pub(in crate::proto) fn dereference(&mut self, round: usize) {
+    pub(crate) fn dereference(&mut self, round: usize) {
         let references = &mut self.open[round].references;
         *references -= 1;
         if *references == 0 {
@@ -160,7 +160,7 @@ impl Voting {
     }
 
     /// Ends the owner's part. The round lives until the last late reply is in.
-    pub(in crate::proto) fn disown(&mut self, round: usize) {
+    pub(crate) fn disown(&mut self, round: usize) {
         if self.open[round].owner.take().is_some() {
             self.dereference(round);
         }
@@ -169,7 +169,7 @@ impl Voting {
     /// Counts a node's grant and ends its part in the round, if this reply is a plain grant that
     /// counts. Returns the vote, and whether the round may be decided now.
     #[inline(always)]
-    pub(in crate::proto) fn grant(
+    pub(crate) fn grant(
         &mut self,
         now: Moment,
         round: usize,
@@ -267,7 +267,7 @@ impl Voting {
     }
 
     /// Why an acquisition fails whose patience ends during this round.
-    pub(in crate::proto) fn cut_off(&self, round: usize) -> Failure {
+    pub(crate) fn cut_off(&self, round: usize) -> Failure {
         match self.open[round].tally.refused() {
             0 => Failure::TimedOut,
             _ => Failure::Contended,
@@ -275,7 +275,7 @@ impl Voting {
     }
 
     /// The votes of all nodes in a round.
-    pub(in crate::proto) fn votes(&self, round: usize) -> impl Iterator<Item = Vote> + '_ {
+    pub(crate) fn votes(&self, round: usize) -> impl Iterator<Item = Vote> + '_ {
         let (count, undecided) = (self.config.nodes(), self.open[round].undecided);
         let votes = self.votes[round * count..].iter().take(count).enumerate();
         votes.map(move |(node, vote)| if undecided.contains(node) { Vote::PENDING } else { *vote })

@@ -14,7 +14,7 @@ const LOST_ASKING_MAX: u32 = 2;
 
 /// What an answer to a question of W4 leaves to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(crate) enum Effect {
     Nothing,
     /// The server speaks RESP3 from now on.
     SpeaksResp3,
@@ -55,7 +55,7 @@ impl Ability {
 
 /// What is known of one node's connection.
 #[derive(Debug, Default)]
-pub(super) struct Waitable {
+pub(crate) struct Waitable {
     state: Waits,
     /// Whether the trial message was sent to a listener, and whether it has arrived.
     is_published: bool,

@@ -17,7 +17,7 @@ use crate::resource::Resource;
 const NEAR_SLACK_NANOS: u64 = 1_000_000;
 /// The nodes as places to wait at.
 #[derive(Clone, Copy)]
-pub(super) struct Choice<'a> {
+pub(crate) struct Choice<'a> {
     pub(super) nodes: &'a Fleet,
     /// Whether one can wait at each of them.
     pub(super) able: &'a [Waitable],

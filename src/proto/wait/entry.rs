@@ -38,7 +38,7 @@ pub(super) const CROWD_FOR: Duration = Duration::from_secs(1);
 
 /// How many times in a row a line may take the lock that it has (W13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(crate) enum Turn {
     /// It has not got the lock yet.
     NotYet,
     /// Nobody else is known to wait.
@@ -46,7 +46,7 @@ pub(super) enum Turn {
     Left(u32),
 }
 
-pub(super) struct Stand {
+pub(crate) struct Stand {
     pub(super) key: Resource,
     /// Where its engine stands. `None` if that node was lost.
     pub(super) gate: Option<usize>,
@@ -289,7 +289,7 @@ pub(super) fn stagger(round_trip: Duration) -> Duration {
 /// The stands, by number. A number is not used again within 2^32 stands, so that late answers find
 /// none.
 #[derive(Default)]
-pub(super) struct Stands {
+pub(crate) struct Stands {
     open: BTreeMap<u32, Stand>,
     last: u32,
     /// The keys of places that are left, until the command for that is handed out or withdrawn.

@@ -55,7 +55,7 @@ impl WaitQueues {
 
     /// How to release a lock that is about to be given up (W7, W13). Chooses the client that asks
     /// next.
-    pub(in crate::proto) fn plan_release(
+    pub(crate) fn plan_release(
         &mut self,
         cx: &mut Cx<'_>,
         key: &Resource,
@@ -69,7 +69,7 @@ impl WaitQueues {
 
     /// The lock was given up, and its release is queued to be sent, as planned. Returns what is
     /// left to do when those have started that come next.
-    pub(in crate::proto) fn released(
+    pub(crate) fn released(
         &mut self,
         cx: &mut Cx<'_>,
         key: &Resource,
@@ -94,7 +94,7 @@ impl WaitQueues {
     }
 
     /// The line has lost its place to a visit, and waits behind the others.
-    pub(in crate::proto) fn line_up(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
+    pub(crate) fn line_up(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
         if !self.line_up_behind(cx, key) {
             self.call_first(cx, key, token);
         }
@@ -161,12 +161,7 @@ impl WaitQueues {
 
     /// Which of these gates can be handed on at. The others get the usual release: a gate that
     /// stands still would tell of the turn when it is long over.
-    pub(in crate::proto) fn gates_to_hand_on(
-        &self,
-        nodes: &Fleet,
-        hand: Hand,
-        ready: NodeSet,
-    ) -> NodeSet {
+    pub(crate) fn gates_to_hand_on(&self, nodes: &Fleet, hand: Hand, ready: NodeSet) -> NodeSet {
         let choice = Choice { nodes, able: &self.able };
         let mut gates = NodeSet::EMPTY;
         let able = hand.gates.and(ready).iter().filter(|node| choice.may_hand_on(*node));
@@ -232,11 +227,7 @@ impl WaitQueues {
     }
 
     /// The command of a release at a gate.
-    pub(in crate::proto) fn hand_on_command<'a>(
-        &'a self,
-        claim: &'a Claim,
-        tell: Tell,
-    ) -> Command<'a> {
+    pub(crate) fn hand_on_command<'a>(&'a self, claim: &'a Claim, tell: Tell) -> Command<'a> {
         let channel = self.channel.as_deref().expect("a gate is chosen with a channel");
         let (key, token) = (claim.key.as_bytes(), &claim.token);
         Command::Wait(Wait::HandOn { key, channel, token, tell })
@@ -244,7 +235,7 @@ impl WaitQueues {
 
     /// The release at a gate was answered. Returns the answer to the release itself; `None` if the
     /// gate gets the usual release at once, because it has refused this one.
-    pub(in crate::proto) fn handed_on(
+    pub(crate) fn handed_on(
         &mut self,
         cx: &mut Cx<'_>,
         node: usize,

@@ -31,20 +31,20 @@ const STRANGERS_FOR: Duration = Duration::from_secs(1);
 
 /// An acquisition that waits, and until when at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::proto) struct Waiter {
-    pub(in crate::proto) id: OpId,
-    pub(in crate::proto) give_up_at: Moment,
+pub(crate) struct Waiter {
+    pub(crate) id: OpId,
+    pub(crate) give_up_at: Moment,
 }
 
 /// How an acquisition has left its queue.
 #[derive(Default)]
-pub(in crate::proto) struct Left {
+pub(crate) struct Left {
     /// The lock that it has got, and until when that is valid.
-    pub(in crate::proto) got: Option<(LockToken, Moment)>,
+    pub(crate) got: Option<(LockToken, Moment)>,
     /// What the nodes have said to it, if others will want to know.
-    pub(in crate::proto) report: Option<(Failure, LockError)>,
+    pub(crate) report: Option<(Failure, LockError)>,
     /// Whether it was waiting until now.
-    pub(in crate::proto) was_waiting: bool,
+    pub(crate) was_waiting: bool,
 }
 
 /// The one of a queue that asks the nodes.
@@ -62,7 +62,7 @@ impl First {
     }
 }
 
-pub(super) struct Queues {
+pub(crate) struct Queues {
     by_key: HashMap<Resource, Queue, Keyed>,
     /// The number of queues that triggers the next removal.
     tidy_at: usize,
@@ -104,7 +104,7 @@ struct Barred {
 
 /// For how long a node is no gate of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bar {
+pub(crate) enum Bar {
     ForGood,
     ForNow,
 }
@@ -369,13 +369,13 @@ impl BuildHasher for Keyed {
 impl WaitQueues {
     /// Whether anything is known of any key.
     #[inline]
-    pub(in crate::proto) fn has_any(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         self.queues.has_any()
     }
 
     /// A new acquisition joins the queue for its key. Returns whether its first round may start
     /// now; if not, an order will say when.
-    pub(in crate::proto) fn join(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) -> bool {
+    pub(crate) fn join(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) -> bool {
         for stand in self.queues.tidy(cx.now) {
             self.stands.remove(stand);
         }
@@ -404,7 +404,7 @@ impl WaitQueues {
     }
 
     /// A round of the acquisition has failed, and another may follow: it waits from now on.
-    pub(in crate::proto) fn pause(&mut self, key: &Resource, who: Waiter, attempts: u32) {
+    pub(crate) fn pause(&mut self, key: &Resource, who: Waiter, attempts: u32) {
         if let Some(first) = self.queues.first_mut(key, who.id) {
             (first.is_waiting, first.attempts) = (true, attempts);
         }
@@ -414,7 +414,7 @@ impl WaitQueues {
     }
 
     /// A round of the acquisition begins, or it has a result: it waits no longer.
-    pub(in crate::proto) fn stop(&mut self, key: &Resource, id: OpId) {
+    pub(crate) fn stop(&mut self, key: &Resource, id: OpId) {
         if let Some(first) = self.queues.first_mut(key, id) {
             first.is_waiting = false;
         }
@@ -425,7 +425,7 @@ impl WaitQueues {
 
     /// The moment has come that was ordered last for this acquisition, which waits: it starts, or
     /// sleeps on.
-    pub(in crate::proto) fn due(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) {
+    pub(crate) fn due(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) {
         if self.handle_stand_due(cx, key, who) {
             return;
         }
@@ -444,7 +444,7 @@ impl WaitQueues {
 
     /// The acquisition has ended. The next one waits until the lock that was taken has expired, or
     /// starts if none was taken.
-    pub(in crate::proto) fn leave(
+    pub(crate) fn leave(
         &mut self,
         cx: &mut Cx<'_>,
         key: &Resource,
@@ -523,18 +523,13 @@ impl WaitQueues {
 /// What is known of a lock that this engine holds.
 impl WaitQueues {
     /// A lock was extended: no acquisition needs to ask before the new deadline.
-    pub(in crate::proto) fn extended(&mut self, key: &Resource, token: LockToken, until: Moment) {
+    pub(crate) fn extended(&mut self, key: &Resource, token: LockToken, until: Moment) {
         self.queues.hold_longer(key, token, until);
     }
 
     /// This engine will not say when the lock is free: the first that waits for it here looks for
     /// itself, and the queues on the masters move on.
-    pub(in crate::proto) fn hold_no_longer(
-        &mut self,
-        cx: &mut Cx<'_>,
-        key: &Resource,
-        token: LockToken,
-    ) {
+    pub(crate) fn hold_no_longer(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
         self.call_first(cx, key, token);
         if self.queues.first_of(key).is_none() {
             self.leave_stand_of(cx, key);
@@ -543,12 +538,7 @@ impl WaitQueues {
 
     /// If this is a share, the lock may have been held alone, and waited for (K7): its release will
     /// be that of a share, and notify no waiter.
-    pub(in crate::proto) fn leave_held(
-        &mut self,
-        cx: &mut Cx<'_>,
-        key: &Resource,
-        token: LockToken,
-    ) {
+    pub(crate) fn leave_held(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) {
         if key.form() != Form::Shared {
             return;
         }
@@ -560,7 +550,7 @@ impl WaitQueues {
     }
 
     /// A round found no quorum: its place is left, so that no client waits behind it (W12).
-    pub(in crate::proto) fn no_quorum(&mut self, cx: &mut Cx<'_>, key: &Resource) {
+    pub(crate) fn no_quorum(&mut self, cx: &mut Cx<'_>, key: &Resource) {
         self.leave_stand_of(cx, key);
     }
 }
@@ -568,27 +558,27 @@ impl WaitQueues {
 /// What the nodes have said to those that wait.
 impl WaitQueues {
     /// Whether others will want to know what the nodes say to this acquisition.
-    pub(in crate::proto) fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
+    pub(crate) fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
         self.queues.asks_for_others(id, key)
     }
 
     /// A round of the acquisition that asks has failed, and another follows.
-    pub(in crate::proto) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
+    pub(crate) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
         self.queues.note_report(key, report);
     }
 
     /// What the nodes have said to this queue in the last whole round.
-    pub(in crate::proto) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
+    pub(crate) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
         self.queues.report_of(key)
     }
 
     /// The acquisition that asks for the others.
-    pub(in crate::proto) fn first_of(&self, key: &Resource) -> Option<OpId> {
+    pub(crate) fn first_of(&self, key: &Resource) -> Option<OpId> {
         self.queues.first_of(key)
     }
 
     /// How many acquisitions wait, and how many places and commands about them there are.
-    pub(in crate::proto) fn sizes(&self) -> (usize, usize) {
+    pub(crate) fn sizes(&self) -> (usize, usize) {
         (self.queues.waiting(), self.stands.len())
     }
 }

@@ -39,7 +39,7 @@ use crate::quorum::NodeSet;
 use crate::token::Entropy;
 
 /// What a wait may see and use of the engine during one input.
-pub(super) struct Cx<'a> {
+pub(crate) struct Cx<'a> {
     pub(super) now: Moment,
     pub(super) nodes: &'a mut Fleet,
     pub(super) entropy: &'a mut dyn Entropy,
@@ -60,7 +60,7 @@ impl Cx<'_> {
 
 /// What the engine is to do for a wait, in this order, and before its next input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// Start a round of this acquisition (W11): the one thing that a wait decides.
     Start(OpId),
     /// Call [`WaitQueues::due`] at this moment, unless a round starts before.
@@ -72,7 +72,7 @@ pub(super) enum Order {
 
 /// How a lock that is given up is released at the gates.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Hand {
+pub(crate) struct Hand {
     pub(super) gates: NodeSet,
     pub(super) tell: Tell,
     /// The visit that asks for the lock before the line does.
@@ -86,7 +86,7 @@ impl Hand {
 
 /// What a release leaves to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AfterRelease {
+pub(crate) enum AfterRelease {
     Nothing,
     /// Call [`WaitQueues::line_up`].
     LineUp,
@@ -105,7 +105,7 @@ enum Free {
 
 /// Counters of waits, as in [`Stats`](super::Stats).
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct WaitStats {
+pub(crate) struct WaitStats {
     pub(super) queued: u64,
     pub(super) told: u64,
     pub(super) handed_on: u64,
@@ -116,7 +116,7 @@ pub(super) struct WaitStats {
 }
 
 /// All that waits, and what the masters' queues have of it.
-pub(super) struct WaitQueues {
+pub(crate) struct WaitQueues {
     config: Arc<Config>,
     /// Whether one can wait at each node.
     able: Vec<Waitable>,

@@ -26,7 +26,7 @@ use crate::resource::Resource;
 impl WaitQueues {
     /// A round was refused by these nodes (W11), and some may have granted. Returns whether the
     /// acquisition waits in a queue. If not, it waits for a random delay (R9).
-    pub(in crate::proto) fn refused(
+    pub(crate) fn refused(
         &mut self,
         cx: &mut Cx<'_>,
         key: &Resource,
@@ -100,7 +100,7 @@ impl WaitQueues {
 
     /// The round of a line's first is cut off when its patience ends: the next one is to try in
     /// its place.
-    pub(in crate::proto) fn cut_off(&mut self, key: &Resource) {
+    pub(crate) fn cut_off(&mut self, key: &Resource) {
         let number = self.queues.stand_of(key);
         if let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) {
             stand.has_to_ask = true;
@@ -173,7 +173,7 @@ impl WaitQueues {
     }
 
     /// Asks the node whether one can wait there, once for each connection (W4).
-    pub(in crate::proto) fn ask_ability(&mut self, cx: &mut Cx<'_>, node: usize) {
+    pub(crate) fn ask_ability(&mut self, cx: &mut Cx<'_>, node: usize) {
         if self.able[node].state() != Waits::Untried {
             return;
         }
@@ -195,7 +195,7 @@ impl WaitQueues {
     }
 
     /// The handshake with a node is complete.
-    pub(in crate::proto) fn node_ready(&mut self, cx: &mut Cx<'_>, node: usize) {
+    pub(crate) fn node_ready(&mut self, cx: &mut Cx<'_>, node: usize) {
         if !self.stands.is_empty() {
             self.open_gate(cx, node);
         }
@@ -252,7 +252,7 @@ impl WaitQueues {
     }
 
     /// The node's connection has ended, or it did not answer in time (W3).
-    pub(in crate::proto) fn node_lost(&mut self, cx: &mut Cx<'_>, node: usize) {
+    pub(crate) fn node_lost(&mut self, cx: &mut Cx<'_>, node: usize) {
         self.visits.lose_gate(node);
         if self.stands.is_empty() {
             return;
@@ -378,7 +378,7 @@ impl WaitQueues {
 /// How a place is left.
 impl WaitQueues {
     /// Hands out a command of a wait. The stand that it is for is still there.
-    pub(in crate::proto) fn hand_out(
+    pub(crate) fn hand_out(
         &mut self,
         now: Moment,
         nodes: &mut Fleet,
@@ -417,7 +417,7 @@ impl WaitQueues {
     }
 
     /// The key's line has no use for its places (W12).
-    pub(in crate::proto) fn leave_stand_of(&mut self, cx: &Cx<'_>, key: &Resource) {
+    pub(crate) fn leave_stand_of(&mut self, cx: &Cx<'_>, key: &Resource) {
         if let Some(number) = self.queues.stand_of(key) {
             self.leave_stand(cx, number);
         }
@@ -471,7 +471,7 @@ impl WaitQueues {
     }
 
     /// The commands to this node that were not handed out will not be sent.
-    pub(in crate::proto) fn forget_places_left(&mut self, nodes: &Fleet, node: usize) {
+    pub(crate) fn forget_places_left(&mut self, nodes: &Fleet, node: usize) {
         for outgoing in nodes.outgoing() {
             match outgoing {
                 Outgoing::Wait(at, WaitCommand::StepOut(place, _)) if *at == node => {
@@ -483,7 +483,7 @@ impl WaitQueues {
     }
 
     /// How many engines stand before this one in the queue for this lock, as far as it was told.
-    pub(in crate::proto) fn place_of(&self, key: &Resource) -> Option<u32> {
+    pub(crate) fn place_of(&self, key: &Resource) -> Option<u32> {
         let number = self.queues.stand_of(key)?;
         self.stands.get(number)?.place.filter(|place| *place != PLACE_NONE)
     }

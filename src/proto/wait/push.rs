@@ -7,12 +7,7 @@ use crate::resource::Resource;
 /// What is pushed.
 impl WaitQueues {
     /// The server has sent something that is no reply. Returns whether it makes sense.
-    pub(in crate::proto) fn pushed(
-        &mut self,
-        cx: &mut Cx<'_>,
-        node: usize,
-        push: Push<'_>,
-    ) -> bool {
+    pub(crate) fn pushed(&mut self, cx: &mut Cx<'_>, node: usize, push: Push<'_>) -> bool {
         match push {
             Push::Told { channel, message } if self.is_own_channel(channel) => {
                 return self.handle_told(cx, node, message);
@@ -26,7 +21,7 @@ impl WaitQueues {
     }
 
     /// Whether this is the name of the engine's own channel.
-    pub(in crate::proto) fn is_own_channel(&self, name: &[u8]) -> bool {
+    pub(crate) fn is_own_channel(&self, name: &[u8]) -> bool {
         self.channel.as_ref().is_some_and(|channel| channel.as_bytes() == name)
     }
 
@@ -115,12 +110,12 @@ impl WaitQueues {
     }
 
     /// What is watched at this node: if any key may have changed, tell each of them.
-    pub(in crate::proto) fn watched_at(&self, node: usize) -> Vec<u32> {
+    pub(crate) fn watched_at(&self, node: usize) -> Vec<u32> {
         self.stands.numbers_where(|stand| stand.armed.contains(node))
     }
 
     /// A key that is watched for this stand may have changed.
-    pub(in crate::proto) fn tell_change(&mut self, cx: &mut Cx<'_>, node: usize, number: u32) {
+    pub(crate) fn tell_change(&mut self, cx: &mut Cx<'_>, node: usize, number: u32) {
         let Some(stand) = self.stands.get_mut(number) else {
             return;
         };

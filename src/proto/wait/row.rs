@@ -21,7 +21,7 @@ const ROWS_MAX: usize = 64;
 
 /// The locks that were taken in a row, without a place on the masters.
 #[derive(Default)]
-pub(super) struct Row {
+pub(crate) struct Row {
     locks: u32,
     /// Until when another lock continues the row.
     until: Option<Moment>,
@@ -78,7 +78,7 @@ impl Row {
 
 /// The rows of locks of other kinds, by the first name that they lock.
 #[derive(Default)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     open: Vec<Named>,
 }
 

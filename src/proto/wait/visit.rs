@@ -101,7 +101,7 @@ enum Refused {
 
 /// The visits, by a number that is none of a stand.
 #[derive(Default)]
-pub(super) struct Visits {
+pub(crate) struct Visits {
     open: BTreeMap<u32, Visit>,
     /// The acquisitions of other kinds that wait now, and until when at most.
     waiting: BTreeMap<OpId, Moment>,
@@ -391,7 +391,7 @@ impl Visit {
 impl WaitQueues {
     /// A round of another kind of lock was refused, by those that hold this one of its resources if
     /// that is known. It is repeated, until then at the latest if this returns a moment.
-    pub(in crate::proto) fn visit_refused(
+    pub(crate) fn visit_refused(
         &mut self,
         cx: &mut Cx<'_>,
         key: &Resource,
@@ -434,18 +434,13 @@ impl WaitQueues {
 
     /// Whether nothing is known of other kinds of lock that wait or were taken in a row.
     #[inline]
-    pub(in crate::proto) fn has_no_visits(&self) -> bool {
+    pub(crate) fn has_no_visits(&self) -> bool {
         self.visits.is_idle()
     }
 
     /// An acquisition is about to ask for the first time. If others are believed to wait for the
     /// same lock, or a row of it has ended, it queues up before. Returns whether it waits.
-    pub(in crate::proto) fn queue_up_before(
-        &mut self,
-        cx: &mut Cx<'_>,
-        key: &Resource,
-        who: Waiter,
-    ) -> bool {
+    pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) -> bool {
         let (Waiter { id, give_up_at }, stagger) = (who, cx.stagger());
         if self.visits.visit_of(id).is_some() {
             return false;
@@ -538,7 +533,7 @@ impl WaitQueues {
     }
 
     /// Whether a command need not be sent: nothing waits any more under the number that it is for.
-    pub(in crate::proto) fn is_wait_over(&self, command: WaitCommand) -> bool {
+    pub(crate) fn is_wait_over(&self, command: WaitCommand) -> bool {
         match command {
             WaitCommand::QueueUp(number)
             | WaitCommand::Watch { stand: number, .. }
@@ -693,7 +688,7 @@ impl WaitQueues {
     /// The acquisition ends. If it was notified and got the lock, its place is left when the lock
     /// is given up.
     #[inline(never)]
-    pub(in crate::proto) fn leave_visit(
+    pub(crate) fn leave_visit(
         &mut self,
         cx: &mut Cx<'_>,
         key: &Resource,
@@ -714,7 +709,7 @@ impl WaitQueues {
     }
 
     /// A lock of another kind was given up: the next in the queue is told.
-    pub(in crate::proto) fn give_up_visit(&mut self, cx: &mut Cx<'_>, token: LockToken) {
+    pub(crate) fn give_up_visit(&mut self, cx: &mut Cx<'_>, token: LockToken) {
         if let Some(number) = self.visits.give_up(cx.now, token) {
             self.move_on(cx, number);
         }

@@ -27,7 +27,7 @@ const WATCHED_NODES: usize = 2;
 /// Where the engine stands, and whether the lock is free.
 impl WaitQueues {
     /// The answer to a command of a wait. An error means that the connection must end.
-    pub(in crate::proto) fn handle_reply(
+    pub(crate) fn handle_reply(
         &mut self,
         cx: &mut Cx<'_>,
         node: usize,
