@@ -42,7 +42,7 @@ impl Engine {
         let now = self.clamp(now);
         let at = &mut self.nodes[node];
         match event {
-            NodeEvent::Elected { master_for } => at.elected(master_for),
+            NodeEvent::Elected { master_for } => at.guard.elected(master_for),
             NodeEvent::Located(place) => at.link.located(place),
             NodeEvent::Trying(address) => at.link.trying(address),
             NodeEvent::FirstBytes(bytes) => at.keep_first_bytes(bytes),
@@ -66,7 +66,7 @@ impl Engine {
                 self.fail_node(now, node, outcome);
             }
             NodeEvent::Duplicate { of } => {
-                at.set_duplicate(Some(of));
+                at.guard.set_duplicate(Some(of));
                 self.fail_node(now, node, NodeOutcome::Unfit(Unfit::Duplicate));
             }
             NodeEvent::AnsweredBeside => {
@@ -294,7 +294,7 @@ impl Engine {
             self.nodes[node].link.note_answer();
         }
         if kind.is_acquisition() && outcome == NodeOutcome::Held {
-            self.nodes[node].set_refused(now);
+            self.nodes[node].guard.set_refused(now);
             self.nodes.check_anew();
         }
         self.count(now, round, node, outcome);
@@ -376,7 +376,7 @@ impl Engine {
     pub(super) fn count(&mut self, now: Moment, round: usize, node: usize, outcome: NodeOutcome) {
         let (claim, kind) = (self.rounds.claim(round), self.rounds[round].kind);
         let is_counted = !self.rounds[round].uncounted.contains(node)
-            && !self.nodes[node].is_quarantined(now)
+            && !self.nodes[node].guard.is_quarantined(now)
             && !self.nodes[node].is_doubted(now, claim.token, kind);
         if is_counted || kind.is_inspection() || outcome.is_failure() {
             return match (kind, outcome) {

@@ -137,7 +137,7 @@ impl Fleet {
     pub fn duplicates(&self) -> Option<(usize, usize)> {
         let duplicate = |(node, at): (usize, &Node)| {
             let is_duplicate = at.link.last_failure() == NodeOutcome::Unfit(Unfit::Duplicate);
-            at.duplicate_of().filter(|_| is_duplicate).map(|first| (first, node))
+            at.guard.duplicate_of().filter(|_| is_duplicate).map(|first| (first, node))
         };
         self.nodes.iter().enumerate().find_map(duplicate)
     }
@@ -388,13 +388,13 @@ impl Fleet {
         let (mut clocks, mut roles) = (NodeSet::EMPTY, NodeSet::EMPTY);
         // If one is due, all nodes at once, so that these commands share one write with what
         // follows.
-        let is_clock_due = nodes.iter().any(|node| self.nodes[node].is_clock_due(now));
-        let is_role_due = nodes.iter().any(|node| self.nodes[node].is_role_due(now));
+        let is_clock_due = nodes.iter().any(|node| self.nodes[node].guard.is_clock_due(now));
+        let is_role_due = nodes.iter().any(|node| self.nodes[node].guard.is_role_due(now));
         for node in nodes.iter() {
-            if is_clock_due && self.nodes[node].ask_time(now) {
+            if is_clock_due && self.nodes[node].guard.ask_time(now) {
                 clocks.insert(node);
             }
-            if is_role_due && self.nodes[node].ask_role(now) {
+            if is_role_due && self.nodes[node].guard.ask_role(now) {
                 roles.insert(node);
             }
         }
@@ -404,7 +404,7 @@ impl Fleet {
         if !roles.is_empty() {
             self.outgoing.push_back(Outgoing::Role(roles));
         }
-        let due = self.nodes.iter().filter_map(|node| node.check_due(now)).min();
+        let due = self.nodes.iter().filter_map(|node| node.guard.check_due(now)).min();
         self.next_check_at = Some(due.unwrap_or(Moment::END));
     }
 }
@@ -419,7 +419,7 @@ impl Fleet {
         }
         let mut clocks = NodeSet::EMPTY;
         for node in self.open.iter() {
-            if self.nodes[node].ask_time_rarely(now) {
+            if self.nodes[node].guard.ask_time_rarely(now) {
                 clocks.insert(node);
             }
         }
@@ -427,7 +427,7 @@ impl Fleet {
             self.outgoing.push_back(Outgoing::Time(clocks));
         }
         // A node that is connected later is asked then.
-        let due = self.open.iter().map(|node| self.nodes[node].look_due(now)).min();
+        let due = self.open.iter().map(|node| self.nodes[node].guard.look_due(now)).min();
         self.next_look_at = due.unwrap_or(now);
     }
 
@@ -436,7 +436,7 @@ impl Fleet {
     pub(super) fn time(&self, now: Moment) -> Option<u64> {
         let mut ahead = [0; NODES_MAX];
         let mut known = 0;
-        for told in self.nodes.iter().filter_map(Node::ahead) {
+        for told in self.nodes.iter().filter_map(|node| node.guard.ahead()) {
             ahead[known] = told;
             known += 1;
         }
@@ -667,8 +667,8 @@ impl Fleet {
     /// The handshake is complete: decides whether the server may vote.
     pub(super) fn welcome(&mut self, now: Moment, node: usize) -> Result<(), Unfit> {
         let twin = self.twin(node);
-        self.nodes[node].set_duplicate(twin);
-        if let Some(reason) = self.nodes[node].unfit() {
+        self.nodes[node].guard.set_duplicate(twin);
+        if let Some(reason) = self.nodes[node].guard.unfit() {
             return Err(reason);
         }
         let recognised = self.nodes[node].become_ready(now);
@@ -699,7 +699,7 @@ impl Fleet {
         if recognised.is_news {
             self.outgoing.push_back(Outgoing::Sight(node));
         }
-        if !self.nodes[node].is_quarantined(now) {
+        if !self.nodes[node].guard.is_quarantined(now) {
             self.notices.votes(node);
         }
         Ok(())
@@ -707,7 +707,7 @@ impl Fleet {
 
     /// The node can be asked whether its native release command works.
     pub(super) fn probe(&mut self, node: usize) {
-        let native = self.nodes[node].native_release();
+        let native = self.nodes[node].guard.native_release();
         if native != ReleaseWith::Script {
             self.outgoing.push_back(Outgoing::Probe(node, native));
         }
@@ -716,10 +716,10 @@ impl Fleet {
     /// Another node with the same process. Only ready nodes are considered: a process may legally
     /// have moved here from an address that is dead (R34).
     fn twin(&self, node: usize) -> Option<usize> {
-        let run_id = self.nodes[node].run_id()?;
+        let run_id = self.nodes[node].guard.run_id()?;
         (0..self.nodes.len()).find(|other| {
             let at = &self.nodes[*other];
-            *other != node && at.state() == State::Ready && at.run_id() == Some(run_id)
+            *other != node && at.state() == State::Ready && at.guard.run_id() == Some(run_id)
         })
     }
 
@@ -730,8 +730,8 @@ impl Fleet {
         let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
         let own = now.after(self.config.quarantine);
         others
-            .filter(|(_, at)| at.has_seen(run_id))
-            .map(|(_, at)| at.quarantined_until().unwrap_or(own))
+            .filter(|(_, at)| at.guard.has_seen(run_id))
+            .map(|(_, at)| at.guard.quarantined_until().unwrap_or(own))
             .map(|until| if own.is_certainly_past(until) { own } else { until })
             .chain(self.departed.until(now, run_id))
             .max_by_key(|until| until.steady_nanos())
@@ -745,7 +745,7 @@ impl Fleet {
         cause: QuarantineCause,
         until: Moment,
     ) {
-        if self.nodes[node].quarantine(cause, until) {
+        if self.nodes[node].guard.quarantine(cause, until) {
             self.notices.stops(now, node, Notice::Quarantined(cause));
             self.quarantines += 1;
             self.maybe_quarantined.insert(node);
@@ -759,7 +759,7 @@ impl Fleet {
 
     /// Whether the node's votes count.
     pub(super) fn is_trusted(&self, now: Moment, node: usize) -> bool {
-        !self.nodes[node].is_quarantined(now)
+        !self.nodes[node].guard.is_quarantined(now)
     }
 
     pub(super) fn quarantines(&self) -> u64 {
@@ -771,7 +771,7 @@ impl Fleet {
     pub(super) fn quarantined_of(&mut self, now: Moment, nodes: NodeSet) -> NodeSet {
         let mut quarantined = NodeSet::EMPTY;
         for node in nodes.and(self.maybe_quarantined).iter() {
-            match self.nodes[node].is_quarantined(now) {
+            match self.nodes[node].guard.is_quarantined(now) {
                 true => quarantined.insert(node),
                 false => {
                     self.maybe_quarantined.remove(node);

@@ -449,7 +449,7 @@ impl Engine {
             }
             Outgoing::Sight(node) => {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::Sight);
-                Some(Action::Send { nodes, command: self.nodes[node].sight_command() })
+                Some(Action::Send { nodes, command: self.nodes[node].guard.sight_command() })
             }
             Outgoing::Time(nodes) => {
                 let nodes = self.nodes.hand_out(now, nodes, Request::Time);

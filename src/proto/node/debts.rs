@@ -525,8 +525,8 @@ impl Node {
             now,
             quarantine: self.config.quarantine,
             answered_at: now.after(round_trip).after(AGAIN_AFTER),
-            process: self.identity.server.run_id.clone(),
-            connection: self.identity.client_id,
+            process: self.guard.identity.server.run_id.clone(),
+            connection: self.guard.identity.client_id,
         }
     }
 
@@ -534,7 +534,7 @@ impl Node {
     pub(crate) fn debt_of_set(&self, now: Moment, claim: &Claim, expires: Option<Moment>) -> Debt {
         let (origins, is_one_set) = (self.here(now).origins(), self.has_one_set());
         // It may run while the node is in quarantine, and this client would not notice.
-        let unseen_until = self.is_distrusted().then_some(Moment::END);
+        let unseen_until = self.guard.is_distrusted().then_some(Moment::END);
         Debt { origins, is_one_set, unseen_until, ..Debt::dormant(now, claim, expires) }
     }
 
@@ -652,10 +652,10 @@ impl Node {
         self.debts.add_doubt(now, token, &mut doubt);
         // The copy may date from a time when this node was not trusted, and only this engine can
         // find that out.
-        if !doubt.origins.is_empty() && self.is_distrusted() {
+        if !doubt.origins.is_empty() && self.guard.is_distrusted() {
             doubt.uncounted = doubt.uncounted.max(self.config.quarantine);
         }
-        let quarantine = self.quarantine_at(now).map(|quarantine| quarantine.ready_in);
+        let quarantine = self.guard.quarantine_at(now).map(|quarantine| quarantine.ready_in);
         doubt.uncounted = doubt.uncounted.max(quarantine.unwrap_or_default());
         doubt.says_anything().then_some(doubt)
     }

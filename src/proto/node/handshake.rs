@@ -23,19 +23,20 @@ const COMMON: [Step; 7] = [
 impl Node {
     /// The steps of a handshake with this node.
     pub(crate) fn steps(&self) -> impl Iterator<Item = Step> + use<> {
-        let first = self.settings().password.is_some().then_some(Step::Authenticate);
-        let second = (self.settings().db != 0).then_some(Step::Select);
-        let sighting = self.asks_for_sighting().then_some(Step::Sighting);
+        let (settings, asks) = (self.guard.settings(), self.guard.asks_for_sighting());
+        let first = settings.password.is_some().then_some(Step::Authenticate);
+        let second = (settings.db != 0).then_some(Step::Select);
+        let sighting = asks.then_some(Step::Sighting);
         first.into_iter().chain(second).chain(COMMON).chain(sighting).chain([Step::Probe])
     }
 
     pub(crate) fn step_command(&self, step: Step) -> Command<'_> {
         match step {
             Step::Authenticate => Command::Authenticate(Credentials {
-                user: self.settings().user.as_deref(),
-                password: self.settings().password.as_deref().unwrap_or_default(),
+                user: self.guard.settings().user.as_deref(),
+                password: self.guard.settings().password.as_deref().unwrap_or_default(),
             }),
-            Step::Select => Command::Select { db: self.settings().db },
+            Step::Select => Command::Select { db: self.guard.settings().db },
             Step::SetName => Command::SetName,
             Step::ClientId => Command::ClientId,
             Step::Info(section) => Command::Info(section),
@@ -55,13 +56,6 @@ impl Node {
         Command::Probe { key: self.config.probe_key.as_bytes(), with }
     }
 
-    /// What the server is to store about its promotion.
-    #[cold]
-    pub(crate) fn sight_command(&self) -> Command<'_> {
-        let sighting = self.sightings.to_store().expect("it is sent once");
-        Command::Sight { key: self.config.sighting_key.as_bytes(), sighting }
-    }
-
     pub(super) fn handle_greeting(
         &mut self,
         now: Moment,
@@ -76,16 +70,16 @@ impl Node {
             }
             (Step::Time, reply) => {
                 if let Reply::Time(time) = reply {
-                    self.sightings.note_time(time);
+                    self.guard.sightings.note_time(time);
                 }
                 return self.handle_time(now, sent_at, reply);
             }
             (_, Reply::Error(error)) => return self.handle_greeting_refused(step, error),
             (Step::Authenticate | Step::Select | Step::SetName, Reply::Ok) => {}
-            (Step::ClientId, Reply::Integer(id)) => self.identity.client_id = Some(id),
-            (Step::Info(_), Reply::Info(info)) => self.identity.server.add(*info),
+            (Step::ClientId, Reply::Integer(id)) => self.guard.identity.client_id = Some(id),
+            (Step::Info(_), Reply::Info(info)) => self.guard.identity.server.add(*info),
             (Step::Info(Section::Replication), Reply::Replication(said)) => {
-                self.identity.server.replication = said;
+                self.guard.identity.server.replication = said;
             }
             (
                 Step::Sighting,
@@ -95,12 +89,12 @@ impl Node {
                 | Reply::Info(_)
                 | Reply::Replication(_)
                 | Reply::Owned(_)),
-            ) => self.sightings.note_stored(reply),
+            ) => self.guard.sightings.note_stored(reply),
             (Step::Probe, Reply::Integer(0)) => return Effect::Greeted,
             (Step::Probe, Reply::Integer(number)) => match ServerCommand::numbered(number) {
                 None => return Effect::UNEXPECTED,
                 missing => {
-                    self.identity.missing = missing;
+                    self.guard.identity.missing = missing;
                     return Effect::Greeted;
                 }
             },
@@ -146,12 +140,12 @@ impl Node {
             }
             // What the server does not report cannot be relied on.
             Step::Info(_) if is_forbidden(kind) => {
-                let version = self.identity.server.version.take();
-                self.identity.server = ServerInfo { version, ..ServerInfo::default() };
+                let version = self.guard.identity.server.version.take();
+                self.guard.identity.server = ServerInfo { version, ..ServerInfo::default() };
                 Effect::Nothing
             }
             Step::Probe => {
-                self.identity.runs_no_scripts = is_forbidden(kind) && !is_foreign_key;
+                self.guard.identity.runs_no_scripts = is_forbidden(kind) && !is_foreign_key;
                 // A replica and a loading server refuse the script as well.
                 let reason = match kind {
                     ServerErrorKind::ReadOnly => Some(Unfit::Replica),

@@ -298,9 +298,9 @@ impl Node {
         let deadline = self.link.not_over(now)?;
         self.link.state = State::Handshaking { deadline };
         (self.link.is_heard, self.link.foreign) = (false, None);
-        self.identity.reconnect();
-        self.clock.reconnect(now);
-        self.sightings.reconnect();
+        self.guard.identity.reconnect();
+        self.guard.clock.reconnect(now);
+        self.guard.sightings.reconnect();
         self.debts.reconnect();
         self.suspicion.reconnect();
         self.pipeline.forget_least_latency();

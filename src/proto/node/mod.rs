@@ -1,33 +1,29 @@
 //! One master as the engine sees it. Its parts are in the files beside this one; here is what takes
 //! several of them.
 
-mod clock;
 mod debts;
 mod errors;
+mod guard;
 mod handshake;
-mod identity;
 mod link;
 mod pipeline;
-mod sighting;
 mod suspicion;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use clock::ServerClock;
 use debts::Debts;
 pub(crate) use debts::{Debt, Due, Kills};
 pub use errors::ErrorCounts;
 pub(crate) use errors::foreign;
 use errors::{Errors, LastError};
 pub(super) use errors::{is_forbidden, passes};
-use identity::Identity;
-pub(crate) use identity::{Process, Recognised};
+use guard::Guard;
+pub(crate) use guard::{Process, Recognised};
 use link::Link;
 pub(crate) use link::State;
 use pipeline::Pipeline;
 pub(crate) use pipeline::SILENCE_MAX;
-use sighting::Sightings;
 use suspicion::Suspicion;
 
 use super::command::{ReleaseWith, Reply, ServerError};
@@ -35,7 +31,7 @@ use super::kind::Vote;
 use super::notices::Notice;
 use super::request::{InFlight, Request};
 use super::status::Waits;
-use crate::config::{Config, Heal, NodeConfig, RestartGuard};
+use crate::config::{Config, Heal};
 use crate::moment::Moment;
 use crate::outcome::{
     NodeOutcome, NodeReport, Phase, ProtocolError, Quarantine, QuarantineCause, Unfit,
@@ -94,31 +90,23 @@ pub struct Node {
     pub(super) pipeline: Pipeline,
     suspicion: Suspicion,
     debts: Debts,
-    identity: Identity,
-    clock: ServerClock,
-    sightings: Sightings,
+    pub(super) guard: Guard,
     errors: Errors,
     last_vote: Vote,
-    /// Whether the restart guard is on.
-    is_guarded: bool,
 }
 
 impl Node {
     pub(super) fn new(config: Arc<Config>, index: usize) -> Node {
-        let is_guarded = config.nodes[index].restart_guard != RestartGuard::Off;
         Node {
             link: Link::new(config.connect_timeout),
             pipeline: Pipeline::new(config.node_timeout),
             suspicion: Suspicion::new(config.node_timeout, config.connect_timeout),
+            guard: Guard::new(Arc::clone(&config), index),
             config,
             index,
             debts: Debts::default(),
-            identity: Identity::default(),
-            clock: ServerClock::default(),
-            sightings: Sightings::default(),
             errors: Errors::default(),
             last_vote: Vote::PENDING,
-            is_guarded,
         }
     }
 
@@ -129,13 +117,14 @@ impl Node {
         self.debts.start();
         let config = &self.config.nodes[self.index];
         let quarantine = self.config.quarantine;
-        let mut recognised = self.identity.recognise(now, config, quarantine, &self.sightings);
+        let mut recognised =
+            self.guard.identity.recognise(now, config, quarantine, &self.guard.sightings);
         if let (Some((QuarantineCause::Promoted, _)), true) =
-            (recognised.quarantine, self.asks_for_sighting())
+            (recognised.quarantine, self.guard.asks_for_sighting())
         {
-            let server = &self.identity.server;
+            let server = &self.guard.identity.server;
             if let (Some(run_id), Some(history)) = (&server.run_id, server.replication.history) {
-                recognised.is_news = self.sightings.is_news(run_id, history);
+                recognised.is_news = self.guard.sightings.is_news(run_id, history);
             }
         }
         if let Process::Other(process) = &recognised.process {
@@ -158,7 +147,7 @@ impl Node {
             self.errors.keep_words(outcome, words);
         }
         self.errors.note_failure(outcome);
-        self.identity.note_last_reply(self.pipeline.last_reply_at);
+        self.guard.identity.note_last_reply(self.pipeline.last_reply_at);
         self.pipeline.lose(unsent);
         self.debts.stop();
         self.link.fail(now, outcome, random)
@@ -317,18 +306,18 @@ impl Node {
         let message = self.words(vote.outcome);
         NodeReport {
             node: self.index,
-            address: Arc::clone(&self.settings().address),
+            address: Arc::clone(&self.guard.settings().address),
             outcome: vote.outcome,
             latency: vote.latency(),
             message,
-            quarantine: self.quarantine_at(now),
+            quarantine: self.guard.quarantine_at(now),
         }
     }
 
     /// Its state as a report, for failures without a round.
     pub(super) fn report_state(&self, now: Moment) -> NodeReport {
         let outcome = match self.state() {
-            State::Ready if self.is_quarantined(now) => NodeOutcome::Quarantined,
+            State::Ready if self.guard.is_quarantined(now) => NodeOutcome::Quarantined,
             State::Ready => NodeOutcome::Connected,
             // Its own deadline has not come yet.
             State::Connecting { deadline, .. } | State::Handshaking { deadline }
@@ -354,12 +343,12 @@ impl Node {
         release_with: ReleaseWith,
         waits: Waits,
     ) -> NodeStatus {
-        let (vote, server) = (self.last_vote, &self.identity.server);
+        let (vote, server) = (self.last_vote, &self.guard.identity.server);
         let failure = self.link.last_failure();
         NodeStatus {
             node: self.index,
-            address: Arc::clone(&self.settings().address),
-            state: match self.is_quarantined(now) {
+            address: Arc::clone(&self.guard.settings().address),
+            state: match self.guard.is_quarantined(now) {
                 true if self.state() == State::Ready => NodeState::Quarantined,
                 _ => self.state().into(),
             },
@@ -370,7 +359,7 @@ impl Node {
             latency: self.pipeline.latency(),
             in_flight: self.pipeline.in_flight(),
             debts: self.debts.awake(),
-            quarantine: self.quarantine_at(now),
+            quarantine: self.guard.quarantine_at(now),
             server_version: server.version.clone(),
             run_id: server.run_id.clone(),
             release_with,
@@ -388,11 +377,11 @@ impl Node {
     pub fn words(&self, outcome: NodeOutcome) -> Option<Arc<str>> {
         let words = match (outcome, &self.errors.last) {
             (NodeOutcome::Unfit(Unfit::Duplicate), _) => {
-                let first = self.duplicate_of()?;
+                let first = self.guard.duplicate_of()?;
                 return Some(Arc::clone(&self.config.nodes[first].address));
             }
             (NodeOutcome::Quarantined, _) => {
-                let why = self.sighting_refusal()?;
+                let why = self.guard.sighting_refusal()?;
                 let key = self.config.sighting_key.as_bytes().escape_ascii();
                 return Some(format!("the key {key}: {why}").into());
             }
@@ -401,9 +390,9 @@ impl Node {
             }
             (_, Some(LastError::Failure(of, words))) if *of == outcome => Some(Arc::clone(words)),
             (NodeOutcome::Disconnected(_), _) if self.ended_unheard() => {
-                match self.settings().is_unix() {
+                match self.guard.settings().is_unix() {
                     true => None,
-                    false if self.settings().is_plain_tcp() => Some(MAYBE_TLS.into()),
+                    false if self.guard.settings().is_plain_tcp() => Some(MAYBE_TLS.into()),
                     false => Some(NOTHING_BEHIND.into()),
                 }
             }
@@ -454,20 +443,6 @@ fn is_of_place(outcome: NodeOutcome) -> bool {
 
 /// What may be left on the node.
 impl Node {
-    /// The name of its process, as all clients see it.
-    pub(super) fn name(&self) -> &[u8] {
-        self.run_id().map_or(self.settings().address.as_bytes(), |run_id| run_id.as_bytes())
-    }
-
-    fn settings(&self) -> &NodeConfig {
-        &self.config.nodes[self.index]
-    }
-
-    /// Whether there may be times at which the node's votes do not count.
-    fn is_distrusted(&self) -> bool {
-        self.is_guarded || self.config.flush_marker.is_some()
-    }
-
     /// Whether all that can still arrive for a lock is one SET: extensions set no keys.
     fn has_one_set(&self) -> bool {
         self.config.heal == Heal::Off
@@ -494,7 +469,7 @@ impl Node {
         };
         // Its next handshake will show its new state.
         let fail = |reason| Effect::Fail(NodeOutcome::Unfit(reason));
-        self.identity.role_said(said).map_or(Effect::Nothing, fail)
+        self.guard.identity.role_said(said).map_or(Effect::Nothing, fail)
     }
 
     /// The server may have a command that this user must not run: only a command that was seen to
@@ -515,7 +490,7 @@ impl Node {
     #[cold]
     fn handle_sighted(&mut self, reply: Reply) -> Effect {
         match reply {
-            Reply::Ok => self.sightings.note_sent(),
+            Reply::Ok => self.guard.sightings.note_sent(),
             Reply::Error(error) => {
                 self.keep_error(error);
                 self.note_sighting_refused();
@@ -528,7 +503,7 @@ impl Node {
     /// The error that was kept last is about the sighting.
     fn note_sighting_refused(&mut self) {
         if let Some(error) = &self.errors.last {
-            self.sightings.note_refusal(Arc::clone(error.message()));
+            self.guard.sightings.note_refusal(Arc::clone(error.message()));
         }
     }
 

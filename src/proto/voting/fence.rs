@@ -253,7 +253,7 @@ impl Voting {
         let aside = stamping.aside.len();
         self.set_aside(now, round, far, aside);
         for node in far.iter() {
-            if nodes[node].note_far_ahead() {
+            if nodes[node].guard.note_far_ahead() {
                 nodes.notice(node, Notice::FarAhead);
             }
         }

@@ -28,7 +28,7 @@ impl Choice<'_> {
     pub(super) fn gate_order(self, key: &Resource) -> Vec<usize> {
         let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
         nodes.sort_by_cached_key(|node| {
-            std::cmp::Reverse(score(self.nodes[*node].name(), key.as_bytes()))
+            std::cmp::Reverse(score(self.nodes[*node].guard.name(), key.as_bytes()))
         });
         nodes
     }
@@ -55,7 +55,7 @@ impl Choice<'_> {
         key: &Resource,
         is_candidate: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        let score_of = |node: &usize| score(self.nodes[*node].name(), key.as_bytes());
+        let score_of = |node: &usize| score(self.nodes[*node].guard.name(), key.as_bytes());
         (0..self.nodes.len()).filter(|node| is_candidate(*node)).rev().max_by_key(score_of)
     }
 

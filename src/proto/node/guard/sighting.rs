@@ -40,17 +40,17 @@ pub(crate) struct Sightings {
 
 impl Sightings {
     /// A new connection: nothing is known of the server behind it.
-    pub(super) fn reconnect(&mut self) {
+    pub(crate) fn reconnect(&mut self) {
         *self = Sightings::default();
     }
 
     /// The server told its time in the handshake, after its role and its history.
-    pub(super) fn note_time(&mut self, time: Duration) {
+    pub(crate) fn note_time(&mut self, time: Duration) {
         self.time = Some(time);
     }
 
     /// The answer to the question for the sighting.
-    pub(super) fn note_stored(&mut self, reply: Reply) {
+    pub(crate) fn note_stored(&mut self, reply: Reply) {
         self.stored = match reply {
             Reply::Nil => Stored::Nothing,
             Reply::Sighting(sighting) => Stored::Sighting(sighting),
@@ -62,7 +62,7 @@ impl Sightings {
     }
 
     /// The server did not tell or store the sighting.
-    pub(super) fn note_refusal(&mut self, message: Arc<str>) {
+    pub(crate) fn note_refusal(&mut self, message: Arc<str>) {
         self.sent = Sent::Nothing;
         self.refusal = Some(message);
     }
@@ -70,7 +70,7 @@ impl Sightings {
     /// For how long the process has certainly been a master with this history. A sighting of
     /// another process or of another history says nothing: the server may have been a replica
     /// since then.
-    pub(super) fn age(&self, run_id: &str, history: History) -> Option<Duration> {
+    pub(crate) fn age(&self, run_id: &str, history: History) -> Option<Duration> {
         let sighting = self.matching(run_id, history)?;
         // A clock that was set back since then: age zero.
         Some(self.time?.saturating_sub(sighting.time))
@@ -88,7 +88,7 @@ impl Sightings {
 
     /// The client has seen this process as a master with this history, at the time that the server
     /// told. Returns whether the server is to store that: not if it has an earlier sighting.
-    pub(super) fn is_news(&mut self, run_id: &Arc<str>, history: History) -> bool {
+    pub(crate) fn is_news(&mut self, run_id: &Arc<str>, history: History) -> bool {
         let Some(time) = self.time else {
             return false;
         };
@@ -108,7 +108,7 @@ impl Sightings {
     }
 
     /// What the server is to store.
-    pub(super) fn to_store(&self) -> Option<&Sighting> {
+    pub(crate) fn to_store(&self) -> Option<&Sighting> {
         match &self.sent {
             Sent::Unanswered(sighting) => Some(sighting),
             Sent::Nothing | Sent::Stored => None,
@@ -116,20 +116,20 @@ impl Sightings {
     }
 
     /// The server has stored the sighting.
-    pub(super) fn note_sent(&mut self) {
+    pub(crate) fn note_sent(&mut self) {
         self.sent = Sent::Stored;
     }
 
     /// Whether a client that connects later finds a sighting of this process and history, so that
     /// its quarantine is not longer than this client's.
-    pub(super) fn is_kept(&self, run_id: &str, history: History) -> bool {
+    pub(crate) fn is_kept(&self, run_id: &str, history: History) -> bool {
         let is_later = |sighting: &Sighting| self.time.is_none_or(|time| sighting.time > time);
         let is_told = self.matching(run_id, history).is_some_and(|sighting| !is_later(sighting));
         is_told || matches!(self.sent, Sent::Stored)
     }
 
     /// Why later clients will find none, as far as the server said so.
-    pub(super) fn refusal(&self) -> Option<&Arc<str>> {
+    pub(crate) fn refusal(&self) -> Option<&Arc<str>> {
         self.refusal.as_ref()
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Effect, Node, is_forbidden};
+use super::{Effect, Guard, Node, is_forbidden};
 use crate::moment::Moment;
 use crate::proto::command::Reply;
 use crate::proto::notices::Notice;
@@ -44,7 +44,7 @@ pub(crate) struct ServerClock {
 
 impl ServerClock {
     /// A new connection: its handshake asks for time and role.
-    pub(super) fn reconnect(&mut self, now: Moment) {
+    pub(crate) fn reconnect(&mut self, now: Moment) {
         self.is_far_ahead = false;
         self.is_secret = false;
         self.unanswered = 0;
@@ -119,13 +119,91 @@ fn is_fresh(asked_at: Option<Moment>, now: Moment) -> bool {
 
 /// Checks of the server's clock and role, if the restart guard is on.
 impl Node {
+    /// Whether one of the next replies is the server's time. If so, the clock is to be read again
+    /// just before that reply is passed in.
+    pub fn is_telling_time(&self) -> bool {
+        self.guard.clock.unanswered > 0
+    }
+
+    /// The reply to a `TIME` that was sent at `sent_at`.
+    #[inline]
+    pub(crate) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
+        self.guard.clock.unanswered = self.guard.clock.unanswered.saturating_sub(1);
+        match reply {
+            Reply::Time(said) => {
+                let drift = self.config.drift;
+                match self.guard.clock.has_jumped(sent_at, now, said, |time| drift.over(time)) {
+                    true => Effect::ClockJumped,
+                    false => Effect::Nothing,
+                }
+            }
+            Reply::Error(error) => {
+                let is_forbidden = is_forbidden(error.kind);
+                self.keep_error(error);
+                // After a temporary error, the time is asked for again before the next SET.
+                self.guard.clock.asked_at = None;
+                let is_news =
+                    is_forbidden && !std::mem::replace(&mut self.guard.clock.is_secret, true);
+                // The node votes all the same.
+                Effect::TimeRefused(is_news.then_some(Notice::SecretClock))
+            }
+            _ => Effect::UNEXPECTED,
+        }
+    }
+}
+
+impl Guard {
     /// Whether the server reports its role. A role that it does not report is not asked for again.
-    fn tells_role(&self) -> bool {
+    pub(crate) fn tells_role(&self) -> bool {
         self.identity.server.replication.master.is_some()
     }
 
     pub(crate) fn is_clock_due(&self, now: Moment) -> bool {
         self.is_guarded && self.clock.is_due(now)
+    }
+
+    /// Notes that the server is asked for its time. Returns whether it is to be asked.
+    pub(crate) fn ask_time(&mut self, now: Moment) -> bool {
+        let is_asked = self.is_guarded && !self.clock.is_secret;
+        if is_asked {
+            self.clock.ask(now);
+        }
+        is_asked
+    }
+
+    /// Same as [`ask_time`](|node| node.guard.ask_time()), where the guard does not ask, and was
+    /// not asked for long (F6).
+    pub(crate) fn ask_time_rarely(&mut self, now: Moment) -> bool {
+        let is_known = |asked_at| now.since(asked_at) < TIME_AGE_MAX;
+        let is_asked =
+            !self.is_guarded && !self.clock.is_secret && !self.clock.asked_at.is_some_and(is_known);
+        if is_asked {
+            self.clock.ask(now);
+        }
+        is_asked
+    }
+
+    /// When to look again whether to ask so.
+    pub(crate) fn look_due(&self, now: Moment) -> Moment {
+        let asked_at = self.clock.asked_at.filter(|_| !self.is_guarded && !self.clock.is_secret);
+        asked_at.unwrap_or(now).after(TIME_AGE_MAX)
+    }
+
+    /// The server has given a number that is far ahead. Returns whether that is news on this
+    /// connection.
+    pub(crate) fn note_far_ahead(&mut self) -> bool {
+        !std::mem::replace(&mut self.clock.is_far_ahead, true)
+    }
+
+    /// By how much the server's clock is ahead of ours without its jumps, in nanoseconds, as far as
+    /// that is known.
+    pub(crate) fn ahead(&self) -> Option<i64> {
+        self.clock.ahead.map(|(most, _)| i64::try_from(most).unwrap_or(i64::MAX))
+    }
+
+    /// The server refused a SET: a client waits for a lock there.
+    pub(crate) fn set_refused(&mut self, now: Moment) {
+        self.clock.refused_at = Some(now);
     }
 
     pub(crate) fn is_role_due(&self, now: Moment) -> bool {
@@ -139,45 +217,6 @@ impl Node {
         due.filter(|_| self.is_guarded)
     }
 
-    /// Notes that the server is asked for its time. Returns whether it is to be asked.
-    pub(crate) fn ask_time(&mut self, now: Moment) -> bool {
-        let is_asked = self.is_guarded && !self.clock.is_secret;
-        if is_asked {
-            self.clock.ask(now);
-        }
-        is_asked
-    }
-
-    /// Same as [`ask_time`](Node::ask_time), where the guard does not ask, and was not asked for
-    /// long (F6).
-    pub(crate) fn ask_time_rarely(&mut self, now: Moment) -> bool {
-        let is_known = |asked_at| now.since(asked_at) < TIME_AGE_MAX;
-        let is_asked =
-            !self.is_guarded && !self.clock.is_secret && !self.clock.asked_at.is_some_and(is_known);
-        if is_asked {
-            self.clock.ask(now);
-        }
-        is_asked
-    }
-
-    /// The server has given a number that is far ahead. Returns whether that is news on this
-    /// connection.
-    pub(crate) fn note_far_ahead(&mut self) -> bool {
-        !std::mem::replace(&mut self.clock.is_far_ahead, true)
-    }
-
-    /// When to look again whether to ask so.
-    pub(crate) fn look_due(&self, now: Moment) -> Moment {
-        let asked_at = self.clock.asked_at.filter(|_| !self.is_guarded && !self.clock.is_secret);
-        asked_at.unwrap_or(now).after(TIME_AGE_MAX)
-    }
-
-    /// By how much the server's clock is ahead of ours without its jumps, in nanoseconds, as far as
-    /// that is known.
-    pub(crate) fn ahead(&self) -> Option<i64> {
-        self.clock.ahead.map(|(most, _)| i64::try_from(most).unwrap_or(i64::MAX))
-    }
-
     /// Notes that the server is asked for its role. Returns whether it is to be asked.
     pub(crate) fn ask_role(&mut self, now: Moment) -> bool {
         let is_asked = self.is_guarded && self.tells_role();
@@ -185,42 +224,6 @@ impl Node {
             self.clock.role_asked_at = Some(now);
         }
         is_asked
-    }
-
-    /// The server refused a SET: a client waits for a lock there.
-    pub(crate) fn set_refused(&mut self, now: Moment) {
-        self.clock.refused_at = Some(now);
-    }
-
-    /// Whether one of the next replies is the server's time. If so, the clock is to be read again
-    /// just before that reply is passed in.
-    pub fn is_telling_time(&self) -> bool {
-        self.clock.unanswered > 0
-    }
-
-    /// The reply to a `TIME` that was sent at `sent_at`.
-    #[inline]
-    pub(super) fn handle_time(&mut self, now: Moment, sent_at: Moment, reply: Reply) -> Effect {
-        self.clock.unanswered = self.clock.unanswered.saturating_sub(1);
-        match reply {
-            Reply::Time(said) => {
-                let drift = self.config.drift;
-                match self.clock.has_jumped(sent_at, now, said, |time| drift.over(time)) {
-                    true => Effect::ClockJumped,
-                    false => Effect::Nothing,
-                }
-            }
-            Reply::Error(error) => {
-                let is_forbidden = is_forbidden(error.kind);
-                self.keep_error(error);
-                // After a temporary error, the time is asked for again before the next SET.
-                self.clock.asked_at = None;
-                let is_news = is_forbidden && !std::mem::replace(&mut self.clock.is_secret, true);
-                // The node votes all the same.
-                Effect::TimeRefused(is_news.then_some(Notice::SecretClock))
-            }
-            _ => Effect::UNEXPECTED,
-        }
     }
 }
 

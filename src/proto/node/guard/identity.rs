@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Node;
+use super::Guard;
 use super::sighting::Sightings;
 use crate::config::{NodeConfig, RestartGuard};
 use crate::moment::Moment;
@@ -48,14 +48,14 @@ pub(crate) struct Recognised {
 #[derive(Default)]
 pub(crate) struct Identity {
     /// What the server reported about itself on this connection.
-    pub(super) server: ServerInfo,
+    pub(crate) server: ServerInfo,
     /// `CLIENT ID` of this connection, or of the last one.
-    pub(super) client_id: Option<i64>,
-    pub(super) runs_no_scripts: bool,
+    pub(crate) client_id: Option<i64>,
+    pub(crate) runs_no_scripts: bool,
     /// A command that every lock needs, and that the server lacks or forbids.
-    pub(super) missing: Option<ServerCommand>,
+    pub(crate) missing: Option<ServerCommand>,
     /// The node that is the same server.
-    pub(super) duplicate_of: Option<usize>,
+    pub(crate) duplicate_of: Option<usize>,
     /// The server process of the last connection.
     seen: Option<Seen>,
     /// If Sentinels name the server: for how long it has been the master at a moment, if they know.
@@ -68,7 +68,7 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// A new connection is established: the server behind it is not known yet.
-    pub(super) fn reconnect(&mut self) {
+    pub(crate) fn reconnect(&mut self) {
         self.client_id = None;
         self.server = ServerInfo::default();
         self.runs_no_scripts = false;
@@ -78,7 +78,7 @@ impl Identity {
 
     /// The connection ends: records when the known process last answered. If the server did not
     /// report its run_id, it may have been that process.
-    pub(super) fn note_last_reply(&mut self, last_reply_at: Moment) {
+    pub(crate) fn note_last_reply(&mut self, last_reply_at: Moment) {
         if let Some(seen) = &mut self.seen {
             if self.server.run_id.as_ref().is_none_or(|run_id| seen.run_id == *run_id) {
                 seen.last = seen.last.max(last_reply_at);
@@ -88,7 +88,7 @@ impl Identity {
 
     /// Compares the process with the previous one, and finds out whether it may have forgotten a
     /// lock.
-    pub(super) fn recognise(
+    pub(crate) fn recognise(
         &mut self,
         now: Moment,
         config: &NodeConfig,
@@ -147,7 +147,7 @@ impl Identity {
 
     /// The server's role was checked again. Since its handshake, it may have become a replica, and
     /// have been promoted again, without ending our connection.
-    pub(super) fn role_said(&mut self, said: Replication) -> Option<Unfit> {
+    pub(crate) fn role_said(&mut self, said: Replication) -> Option<Unfit> {
         let known = self.server.replication;
         match said {
             said if said.master == Some(false) => Some(Unfit::Replica),
@@ -160,125 +160,6 @@ impl Identity {
                 None
             }
         }
-    }
-}
-
-impl Node {
-    /// Sentinels say where the node is, and maybe for how long its server has been the master.
-    pub(crate) fn elected(&mut self, master_for: Option<(Duration, Moment)>) {
-        self.identity.elected = Some(master_for);
-    }
-
-    pub(crate) fn run_id(&self) -> Option<&Arc<str>> {
-        self.identity.server.run_id.as_ref()
-    }
-
-    /// Whether the process of the last complete handshake was this one.
-    pub(crate) fn has_seen(&self, run_id: &str) -> bool {
-        self.identity.seen.as_ref().is_some_and(|seen| *seen.run_id == *run_id)
-    }
-
-    /// The native release command to try.
-    pub(crate) fn native_release(&self) -> ReleaseWith {
-        self.identity.server.native_release()
-    }
-
-    /// The node that is the same server, if one is.
-    pub(crate) fn duplicate_of(&self) -> Option<usize> {
-        self.identity.duplicate_of
-    }
-
-    pub(crate) fn set_duplicate(&mut self, of: Option<usize>) {
-        self.identity.duplicate_of = of;
-    }
-
-    /// Why the server must not vote, if so.
-    pub(crate) fn unfit(&self) -> Option<Unfit> {
-        let server = &self.identity.server;
-        let evicts =
-            server.memory_max.is_some_and(|max| max > 0) && server.evicts_nothing == Some(false);
-        if server.standalone == Some(false) {
-            Some(Unfit::Cluster)
-        } else if server.loading == Some(true) {
-            Some(Unfit::Loading)
-        } else if server.replication.master == Some(false) {
-            Some(Unfit::Replica)
-        } else if self.identity.duplicate_of.is_some() {
-            Some(Unfit::Duplicate)
-        } else if evicts {
-            Some(Unfit::Evicts)
-        } else if self.identity.runs_no_scripts {
-            Some(Unfit::NoScripts)
-        } else {
-            self.identity.missing.map(Unfit::MissingCommand)
-        }
-    }
-
-    /// Stops counting the node's votes until then, if it is guarded. Returns whether they counted
-    /// sooner before.
-    pub(crate) fn quarantine(&mut self, cause: QuarantineCause, until: Moment) -> bool {
-        let is_longer = |(before, _): (Moment, _)| until.steady_nanos() > before.steady_nanos();
-        let is_due = self.is_guarded || cause == QuarantineCause::Flushed;
-        let is_news = is_due && self.identity.quarantine.is_none_or(is_longer);
-        if is_news {
-            self.identity.quarantine = Some((until, cause));
-        }
-        is_news
-    }
-
-    pub(crate) fn is_quarantined(&self, now: Moment) -> bool {
-        // A jump of this machine's wall clock must not shorten the quarantine.
-        let is_over = |until: Moment| now.is_certainly_past(until);
-        self.identity.quarantine.is_some_and(|(until, _)| !is_over(until))
-    }
-
-    pub(crate) fn quarantined_until(&self) -> Option<Moment> {
-        self.identity.quarantine.map(|(until, _)| until)
-    }
-
-    /// Whether this client asks the server when clients first saw it as a master, and tells it.
-    pub(super) fn asks_for_sighting(&self) -> bool {
-        let is_trusting = self.settings().restart_guard == RestartGuard::Uptime;
-        is_trusting && self.identity.elected.is_none()
-    }
-
-    fn counted_from(&self, cause: QuarantineCause) -> CountedFrom {
-        let server = &self.identity.server;
-        let trusts_itself = self.settings().restart_guard == RestartGuard::OwnObservation;
-        let is_shared = match cause {
-            QuarantineCause::Unidentified => false,
-            QuarantineCause::Promoted => {
-                let is_kept = match (&server.run_id, server.replication.history) {
-                    (Some(run_id), Some(history)) => self.sightings.is_kept(run_id, history),
-                    _ => false,
-                };
-                is_kept || matches!(self.identity.elected, Some(Some(_)))
-            }
-            QuarantineCause::Restarted => true,
-            // A client that connects later knows nothing of it, or reads the marker.
-            QuarantineCause::ClockStepped | QuarantineCause::Flushed | QuarantineCause::Moved => {
-                return CountedFrom::Event;
-            }
-        };
-        match is_shared && !trusts_itself {
-            true => CountedFrom::Event,
-            false => CountedFrom::FirstContact { lasts: self.config.quarantine },
-        }
-    }
-
-    /// What keeps a sighting from later clients, if the quarantine counts from one.
-    pub(super) fn sighting_refusal(&self) -> Option<Arc<str>> {
-        let (_, cause) = self.identity.quarantine?;
-        let is_due = cause == QuarantineCause::Promoted && self.asks_for_sighting();
-        let refusal = self.sightings.refusal()?;
-        is_due.then(|| Arc::clone(refusal))
-    }
-
-    /// Why the node's votes do not count at `now`, and for how much longer.
-    pub(crate) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
-        let (until, cause) = self.identity.quarantine?;
-        let ready_in = until.steadily_since(now);
-        (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in, self.counted_from(cause)))
     }
 }
 
@@ -332,4 +213,123 @@ fn first_seen(server: &ServerInfo, sightings: &Sightings) -> Duration {
 
 fn elected_age(now: Moment, elected: Option<(Duration, Moment)>) -> Duration {
     elected.map_or(Duration::ZERO, |(age, at)| age.saturating_add(now.steadily_since(at)))
+}
+
+impl Guard {
+    /// Sentinels say where the node is, and maybe for how long its server has been the master.
+    pub(crate) fn elected(&mut self, master_for: Option<(Duration, Moment)>) {
+        self.identity.elected = Some(master_for);
+    }
+
+    pub(crate) fn run_id(&self) -> Option<&Arc<str>> {
+        self.identity.server.run_id.as_ref()
+    }
+
+    /// Whether the process of the last complete handshake was this one.
+    pub(crate) fn has_seen(&self, run_id: &str) -> bool {
+        self.identity.seen.as_ref().is_some_and(|seen| *seen.run_id == *run_id)
+    }
+
+    /// The native release command to try.
+    pub(crate) fn native_release(&self) -> ReleaseWith {
+        self.identity.server.native_release()
+    }
+
+    /// The node that is the same server, if one is.
+    pub(crate) fn duplicate_of(&self) -> Option<usize> {
+        self.identity.duplicate_of
+    }
+
+    pub(crate) fn set_duplicate(&mut self, of: Option<usize>) {
+        self.identity.duplicate_of = of;
+    }
+
+    /// Why the server must not vote, if so.
+    pub(crate) fn unfit(&self) -> Option<Unfit> {
+        let server = &self.identity.server;
+        let evicts =
+            server.memory_max.is_some_and(|max| max > 0) && server.evicts_nothing == Some(false);
+        if server.standalone == Some(false) {
+            Some(Unfit::Cluster)
+        } else if server.loading == Some(true) {
+            Some(Unfit::Loading)
+        } else if server.replication.master == Some(false) {
+            Some(Unfit::Replica)
+        } else if self.identity.duplicate_of.is_some() {
+            Some(Unfit::Duplicate)
+        } else if evicts {
+            Some(Unfit::Evicts)
+        } else if self.identity.runs_no_scripts {
+            Some(Unfit::NoScripts)
+        } else {
+            self.identity.missing.map(Unfit::MissingCommand)
+        }
+    }
+
+    pub(crate) fn is_quarantined(&self, now: Moment) -> bool {
+        // A jump of this machine's wall clock must not shorten the quarantine.
+        let is_over = |until: Moment| now.is_certainly_past(until);
+        self.identity.quarantine.is_some_and(|(until, _)| !is_over(until))
+    }
+
+    pub(crate) fn quarantined_until(&self) -> Option<Moment> {
+        self.identity.quarantine.map(|(until, _)| until)
+    }
+
+    /// Whether this client asks the server when clients first saw it as a master, and tells it.
+    pub(crate) fn asks_for_sighting(&self) -> bool {
+        let is_trusting = self.settings().restart_guard == RestartGuard::Uptime;
+        is_trusting && self.identity.elected.is_none()
+    }
+
+    pub(crate) fn counted_from(&self, cause: QuarantineCause) -> CountedFrom {
+        let server = &self.identity.server;
+        let trusts_itself = self.settings().restart_guard == RestartGuard::OwnObservation;
+        let is_shared = match cause {
+            QuarantineCause::Unidentified => false,
+            QuarantineCause::Promoted => {
+                let is_kept = match (&server.run_id, server.replication.history) {
+                    (Some(run_id), Some(history)) => self.sightings.is_kept(run_id, history),
+                    _ => false,
+                };
+                is_kept || matches!(self.identity.elected, Some(Some(_)))
+            }
+            QuarantineCause::Restarted => true,
+            // A client that connects later knows nothing of it, or reads the marker.
+            QuarantineCause::ClockStepped | QuarantineCause::Flushed | QuarantineCause::Moved => {
+                return CountedFrom::Event;
+            }
+        };
+        match is_shared && !trusts_itself {
+            true => CountedFrom::Event,
+            false => CountedFrom::FirstContact { lasts: self.config.quarantine },
+        }
+    }
+
+    /// What keeps a sighting from later clients, if the quarantine counts from one.
+    pub(crate) fn sighting_refusal(&self) -> Option<Arc<str>> {
+        let (_, cause) = self.identity.quarantine?;
+        let is_due = cause == QuarantineCause::Promoted && self.asks_for_sighting();
+        let refusal = self.sightings.refusal()?;
+        is_due.then(|| Arc::clone(refusal))
+    }
+
+    /// Why the node's votes do not count at `now`, and for how much longer.
+    pub(crate) fn quarantine_at(&self, now: Moment) -> Option<Quarantine> {
+        let (until, cause) = self.identity.quarantine?;
+        let ready_in = until.steadily_since(now);
+        (!ready_in.is_zero()).then(|| Quarantine::new(cause, ready_in, self.counted_from(cause)))
+    }
+
+    /// Stops counting the node's votes until then, if it is guarded. Returns whether they counted
+    /// sooner before.
+    pub(crate) fn quarantine(&mut self, cause: QuarantineCause, until: Moment) -> bool {
+        let is_longer = |(before, _): (Moment, _)| until.steady_nanos() > before.steady_nanos();
+        let is_due = self.is_guarded || cause == QuarantineCause::Flushed;
+        let is_news = is_due && self.identity.quarantine.is_none_or(is_longer);
+        if is_news {
+            self.identity.quarantine = Some((until, cause));
+        }
+        is_news
+    }
 }

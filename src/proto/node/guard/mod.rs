@@ -1,0 +1,62 @@
+//! Whether a server may vote, and whether its votes count: who it is, what its clock shows, and who
+//! has seen it promoted.
+
+mod clock;
+mod identity;
+mod sighting;
+
+use std::sync::Arc;
+
+use clock::ServerClock;
+use identity::Identity;
+pub(crate) use identity::{Process, Recognised};
+use sighting::Sightings;
+
+use super::{Effect, Node, is_forbidden};
+use crate::config::{Config, NodeConfig, RestartGuard};
+use crate::proto::command::Command;
+
+/// What is known of the server behind a node's address.
+pub(crate) struct Guard {
+    config: Arc<Config>,
+    index: usize,
+    pub(super) identity: Identity,
+    pub(super) clock: ServerClock,
+    pub(super) sightings: Sightings,
+    /// Whether the restart guard is on.
+    is_guarded: bool,
+}
+
+impl Guard {
+    pub(super) fn new(config: Arc<Config>, index: usize) -> Guard {
+        Guard {
+            is_guarded: config.nodes[index].restart_guard != RestartGuard::Off,
+            config,
+            index,
+            identity: Identity::default(),
+            clock: ServerClock::default(),
+            sightings: Sightings::default(),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &NodeConfig {
+        &self.config.nodes[self.index]
+    }
+
+    /// Whether there may be times at which the node's votes do not count.
+    pub(crate) fn is_distrusted(&self) -> bool {
+        self.is_guarded || self.config.flush_marker.is_some()
+    }
+
+    /// The name of its process, as all clients see it.
+    pub(crate) fn name(&self) -> &[u8] {
+        self.run_id().map_or(self.settings().address.as_bytes(), |run_id| run_id.as_bytes())
+    }
+
+    /// What the server is to store about its promotion.
+    #[cold]
+    pub(crate) fn sight_command(&self) -> Command<'_> {
+        let sighting = self.sightings.to_store().expect("it is sent once");
+        Command::Sight { key: self.config.sighting_key.as_bytes(), sighting }
+    }
+}
