@@ -377,7 +377,7 @@ impl Engine {
         let (claim, kind) = (self.rounds.claim(round), self.rounds[round].kind);
         let is_counted = !self.rounds[round].uncounted.contains(node)
             && !self.nodes[node].guard.is_quarantined(now)
-            && !self.nodes[node].is_doubted(now, claim.token, kind);
+            && !self.nodes[node].debts.is_doubted(now, claim.token, kind);
         if is_counted || kind.is_inspection() || outcome.is_failure() {
             return match (kind, outcome) {
                 (Kind::AcquireFenced, NodeOutcome::Granted) => {

@@ -574,11 +574,11 @@ impl Fleet {
             return;
         }
         self.indebted.insert(node);
-        if !self.nodes[node].owe(now, token, debt) {
+        if !self.nodes[node].debts.owe(now, token, debt) {
             // It is no longer known which copies do not count.
             self.quarantine_anew(now, node, QuarantineCause::Flushed);
         }
-        self.note_due(self.nodes[node].debts_due());
+        self.note_due(self.nodes[node].debts.due());
     }
 
     /// A command was lost with its connection, or its answer makes no sense: it has left this.
@@ -607,12 +607,12 @@ impl Fleet {
         token: LockToken,
     ) {
         for node in nodes.and(self.indebted).iter() {
-            if !self.nodes[node].has_debts() {
+            if !self.nodes[node].debts.has_any() {
                 self.indebted.remove(node);
             }
             if let Some(kills) = self.nodes[node].wake_debt(now, key, token) {
                 self.kill(node, kills);
-                self.note_due(self.nodes[node].debts_due());
+                self.note_due(self.nodes[node].debts.due());
             }
         }
     }
@@ -621,7 +621,7 @@ impl Fleet {
     #[cold]
     pub(super) fn keep_debts(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
         for node in self.indebted.iter() {
-            self.nodes[node].keep_debt(now, token, ttl);
+            self.nodes[node].debts.keep(now, token, ttl);
         }
     }
 
@@ -629,7 +629,7 @@ impl Fleet {
     #[cold]
     fn overdrawn(&self) -> NodeSet {
         let mut overdrawn = NodeSet::EMPTY;
-        let nodes = self.indebted.iter().filter(|node| self.nodes[*node].owes_too_much());
+        let nodes = self.indebted.iter().filter(|node| self.nodes[*node].debts.owes_too_much());
         nodes.for_each(|node| overdrawn.insert(node));
         overdrawn
     }
@@ -641,8 +641,8 @@ impl Fleet {
 
     /// All that was due was sent. Returns whether the commands that waited for it can follow.
     pub(super) fn finish_debts(&mut self, now: Moment, node: usize) -> bool {
-        self.note_due(self.nodes[node].debts_due());
-        let is_done = self.nodes[node].finish_debts(now);
+        self.note_due(self.nodes[node].debts.due());
+        let is_done = self.nodes[node].debts.finish(now);
         if is_done {
             self.note_open(node);
         }

@@ -48,7 +48,7 @@ impl Engine {
         let is_asked = |round: usize| self.rounds[round].kind.is_inspection();
         let at = &self.nodes[node];
         let lacks_a_command = matches!(reason, Unfit::MissingCommand(_));
-        if !(lacks_a_command && at.pipeline.waits_for_any(is_asked) && at.owes_nothing()) {
+        if !(lacks_a_command && at.pipeline.waits_for_any(is_asked) && at.debts.owes_nothing()) {
             return self.fail_node(now, node, outcome);
         }
         self.nodes[node].link.limit(now, outcome);

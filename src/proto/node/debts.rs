@@ -139,7 +139,7 @@ pub(crate) struct Debts {
 
 impl Debts {
     /// A lower bound on the first due moment.
-    pub(super) fn due(&self) -> Option<Moment> {
+    pub(crate) fn due(&self) -> Option<Moment> {
         self.due
     }
 
@@ -353,7 +353,7 @@ impl Debts {
     }
 
     /// The lock was extended: its debt is kept as long.
-    fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
+    pub(crate) fn keep(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
         let expires = expiry(now, ttl);
         if let Some(debt) = self.by_token.get_mut(&token) {
             debt.expires = debt.expires.max(expires);
@@ -402,13 +402,14 @@ impl Debts {
         Some(Due { claim, expires, kills })
     }
 
-    /// Whether the copy of this token's lock must not be counted: for a command that heals, or for
-    /// one that does not.
-    fn is_doubted(&self, now: Moment, token: LockToken, heals: bool) -> bool {
-        let Some(debt) = self.by_token.get(&token) else {
-            return false;
+    /// Whether the node's copy of this lock must not be counted for a command of this kind.
+    pub(crate) fn is_doubted(&self, now: Moment, token: LockToken, kind: Kind) -> bool {
+        let debt = kind.is_extension().then(|| self.by_token.get(&token)).flatten();
+        let Some(debt) = debt else { return false };
+        let until = match kind.may_create() {
+            true => debt.uncounted_until,
+            false => debt.doubtful_until(),
         };
-        let until = if heals { debt.uncounted_until } else { debt.doubtful_until() };
         until.is_some_and(|until| !now.is_certainly_past(until))
     }
 
@@ -419,6 +420,30 @@ impl Debts {
             let until = debt.doubtful_until().filter(|until| *until != Moment::END);
             doubt.uncounted = until.map(|until| until.steadily_since(now)).unwrap_or_default();
         }
+    }
+
+    /// Adds a debt. Returns whether it is still known which copies do not count.
+    pub(crate) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
+        let is_in_doubt = debt.unseen_until.is_some();
+        self.add(now, token, debt) || !is_in_doubt
+    }
+
+    pub(crate) fn has_any(&self) -> bool {
+        !self.by_token.is_empty()
+    }
+
+    pub(crate) fn owes_too_much(&self) -> bool {
+        self.awake >= DEBTS_MAX
+    }
+
+    pub(crate) fn owes_nothing(&self) -> bool {
+        self.awake() == 0
+    }
+
+    /// Returns whether the last debt that new commands had to wait for was sent just now.
+    pub(crate) fn finish(&mut self, now: Moment) -> bool {
+        let is_all = self.due.is_none_or(|due| now < due);
+        is_all && std::mem::take(&mut self.has_unsent)
     }
 }
 
@@ -550,29 +575,6 @@ impl Node {
         }
     }
 
-    /// Adds a debt. Returns whether it is still known which copies do not count.
-    pub(crate) fn owe(&mut self, now: Moment, token: LockToken, debt: Debt) -> bool {
-        let is_in_doubt = debt.unseen_until.is_some();
-        self.debts.add(now, token, debt) || !is_in_doubt
-    }
-
-    pub(crate) fn has_debts(&self) -> bool {
-        !self.debts.by_token.is_empty()
-    }
-
-    pub(crate) fn owes_too_much(&self) -> bool {
-        self.debts.awake >= DEBTS_MAX
-    }
-
-    pub(crate) fn owes_nothing(&self) -> bool {
-        self.debts.awake() == 0
-    }
-
-    /// A lower bound on the moment at which the first debt is due.
-    pub(crate) fn debts_due(&self) -> Option<Moment> {
-        self.debts.due
-    }
-
     /// The lock is given up, and its release is about to be sent if the node can take it. Returns
     /// the old connections to kill before that; `None` if nothing was owed.
     pub(crate) fn wake_debt(
@@ -585,31 +587,15 @@ impl Node {
         self.debts.wake(&here, key, token, self.state() == State::Ready)
     }
 
-    /// The lock was extended: its debt is kept as long.
-    pub(crate) fn keep_debt(&mut self, now: Moment, token: LockToken, ttl: Ttl) {
-        self.debts.keep(now, token, ttl);
-    }
-
     /// The node reported that it has the key of this lock.
     pub(crate) fn observe_key(&mut self, now: Moment, token: LockToken) {
         self.debts.observe(token, now.after(self.config.quarantine));
-    }
-
-    /// Whether the node's copy of this lock must not be counted for a command of this kind.
-    pub(crate) fn is_doubted(&self, now: Moment, token: LockToken, kind: Kind) -> bool {
-        kind.is_extension() && self.debts.is_doubted(now, token, kind.may_create())
     }
 
     /// The old connections to kill as soon as the node is ready.
     pub(crate) fn kill_old_connections(&mut self, now: Moment) -> Kills {
         let here = self.here(now);
         self.debts.kill_old_connections(&here)
-    }
-
-    /// Returns whether the last debt that new commands had to wait for was sent just now.
-    pub(crate) fn finish_debts(&mut self, now: Moment) -> bool {
-        let is_all = self.debts.due.is_none_or(|due| now < due);
-        is_all && std::mem::take(&mut self.debts.has_unsent)
     }
 
     /// Takes the next step of at most `share` debts that are due. Returns the releases to send.
@@ -822,7 +808,7 @@ mod tests {
         let over = at(2_000).after(quarantine);
         for (now, counts) in [(1_999, false), (2_000, false), (11_000, false), (12_500, true)] {
             assert!(debts.take_due(&here(at(now), 9), 10).is_empty());
-            assert_eq!(!debts.is_doubted(at(now), token(), false), counts, "{now}");
+            assert_eq!(!debts.is_doubted(at(now), token(), Kind::Extend), counts, "{now}");
             assert!(counts || debts.due() <= Some(over), "{now}");
         }
     }
@@ -842,8 +828,8 @@ mod tests {
         for (nth, (builder, is_doubted)) in table.into_iter().enumerate() {
             let mut node = Node::new(Arc::new(builder.config().unwrap()), 0);
             let debt = node.debt_of_set(at(0), &claim(), None);
-            assert!(node.owe(at(0), token(), debt));
-            assert_eq!(node.is_doubted(at(1), token(), Kind::Extend), is_doubted, "{nth}");
+            assert!(node.debts.owe(at(0), token(), debt));
+            assert_eq!(node.debts.is_doubted(at(1), token(), Kind::Extend), is_doubted, "{nth}");
         }
     }
 
@@ -857,15 +843,18 @@ mod tests {
             let mut random = [0; 20];
             random[..4].copy_from_slice(&i.to_be_bytes());
             let debt = Debt::of_release(at(0), &claim(), None);
-            assert!(node.owe(at(0), LockToken::from_random(random), debt));
+            assert!(node.debts.owe(at(0), LockToken::from_random(random), debt));
         }
         let uncounted = Duration::from_secs(30);
         let doubt = Doubt { node: 0, origins: Origins::default(), is_one_set: true, uncounted };
         let adopted = LockToken::from_random([255; 20]);
         let debt = node.debt_of_doubt(at(0), &claim(), &doubt);
-        let is_known = node.owe(at(0), adopted, debt);
+        let is_known = node.debts.owe(at(0), adopted, debt);
         // Either it is kept, or the caller is told to quarantine the node.
-        assert!(!is_known || node.is_doubted(at(1), adopted, Kind::Extend), "its copy counts");
+        assert!(
+            !is_known || node.debts.is_doubted(at(1), adopted, Kind::Extend),
+            "its copy counts"
+        );
     }
 }
 

@@ -89,7 +89,7 @@ pub struct Node {
     pub(super) link: Link,
     pub(super) pipeline: Pipeline,
     suspicion: Suspicion,
-    debts: Debts,
+    pub(super) debts: Debts,
     pub(super) guard: Guard,
     errors: Errors,
     last_vote: Vote,
@@ -279,7 +279,7 @@ impl Node {
         match self.state() {
             State::Ready if !self.debts.has_unsent() => Route::Fail(NodeOutcome::Backlogged),
             State::Ready | State::Connecting { .. } | State::Handshaking { .. } => {
-                match self.pipeline.has_room() && !self.owes_too_much() {
+                match self.pipeline.has_room() && !self.debts.owes_too_much() {
                     true => Route::Queue,
                     false => Route::Fail(NodeOutcome::Backlogged),
                 }
