@@ -130,7 +130,7 @@ impl Engine {
         if let Some(report) = report {
             return Failure::of(report);
         }
-        let report = self.waits.report_of(key).cloned().or_else(|| self.report_so_far(key));
+        let report = self.waits.queues.report_of(key).cloned().or_else(|| self.report_so_far(key));
         let (failure, error) = report.unzip();
         if let Task::Acquire { last: Some(last), .. } = &mut self.operations[op].task {
             last.report = error;
@@ -140,7 +140,7 @@ impl Engine {
 
     /// What the nodes have said so far to the acquisition that asks for this queue.
     fn report_so_far(&self, key: &Resource) -> Option<(Failure, LockError)> {
-        let op = self.operations.lookup(self.waits.first_of(key)?)?;
+        let op = self.operations.lookup(self.waits.queues.first_of(key)?)?;
         match self.operations[op].progress {
             Progress::Failed(failure, Some(round)) => Some(self.report_in(op, round, failure)),
             Progress::Voting(round) => {
@@ -185,7 +185,7 @@ impl Engine {
         let progress = self.operations[op].progress;
         let report = match (got, progress) {
             (None, Progress::Failed(failure, Some(round)))
-                if self.waits.asks_for_others(id, &key) =>
+                if self.waits.queues.asks_for_others(id, &key) =>
             {
                 Some(self.report_in(op, round, failure))
             }
@@ -213,7 +213,7 @@ impl Engine {
     /// Starts one round: a fresh token (R6), one SET to every node.
     #[inline]
     fn start_attempt(&mut self, now: Moment, op: usize, key: Resource) {
-        if !key.is_plain() && !self.waits.has_no_visits() && self.waits_first(now, op, &key) {
+        if !key.is_plain() && !self.waits.visits.is_idle() && self.waits_first(now, op, &key) {
             return;
         }
         let Some(random) = self.entropy.token(now) else {
@@ -281,7 +281,7 @@ impl Engine {
         let (failure, report) = self.report_in(op, round, failure);
         let kept = match next.has_line() {
             true => {
-                self.waits.note_report(&next, (failure, report));
+                self.waits.queues.note_report(&next, (failure, report));
                 None
             }
             false => Some(report),
@@ -383,7 +383,7 @@ impl Engine {
         self.rounds[round].decided = true;
         let key = &self.rounds.claim(round).key;
         self.waits.cut_off(key);
-        let before = self.waits.report_of(key).cloned().or_else(|| {
+        let before = self.waits.queues.report_of(key).cloned().or_else(|| {
             let report = self.operations.last_of(op)?.report.clone()?;
             Some((Failure::of(&report), report))
         });

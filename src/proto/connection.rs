@@ -55,7 +55,7 @@ impl Engine {
             NodeEvent::Connected => {
                 let deadline = at.connected(now);
                 if deadline.is_some() {
-                    self.waits.connected(node);
+                    self.waits.desk.connected(node);
                     self.nodes.note_due(deadline);
                     self.nodes.greet(node);
                 }
@@ -248,13 +248,13 @@ impl Engine {
             return;
         }
         let makes_sense = match push {
-            Push::Subscribed(channel) if self.waits.is_own_channel(channel) => {
+            Push::Subscribed(channel) if self.waits.desk.is_own_channel(channel) => {
                 let asked = self.nodes[node].pipeline.next_request();
                 let is_answer = matches!(asked, Some(Request::Wait(WaitCommand::SUBSCRIBE)));
                 is_answer && self.nodes.take_answered(now, node).is_some()
             }
             Push::AllChanged => {
-                for stand in self.waits.watched_at(node) {
+                for stand in self.waits.stands.watched_at(node) {
                     self.with_waits(now, |waits, cx| waits.tell_change(cx, node, stand));
                 }
                 true

@@ -502,7 +502,7 @@ impl Engine {
             Outgoing::HandOn(node, round, tell) => {
                 let nodes = self.nodes.hand_out(now, NodeSet::one(node), Request::HandOn(round));
                 let claim = self.rounds.claim(round);
-                Some(Action::Send { nodes, command: self.waits.hand_on_command(claim, tell) })
+                Some(Action::Send { nodes, command: self.waits.desk.hand_on_command(claim, tell) })
             }
             Outgoing::Wait(node, command) => {
                 Some(self.waits.hand_out(now, &mut self.nodes, node, command))
@@ -703,7 +703,7 @@ impl Engine {
     /// The counters.
     pub fn stats(&self) -> Stats {
         let came = self.stats.acquired + self.adopted;
-        let (waits, votes) = (self.waits.stats(), self.rounds.stats());
+        let (waits, votes) = (self.waits.desk.stats(), self.rounds.stats());
         Stats {
             quarantines: self.nodes.quarantines(),
             queued: waits.queued,
@@ -740,7 +740,7 @@ impl Engine {
 
     /// The status of each node.
     pub fn statuses(&self) -> impl Iterator<Item = NodeStatus> + '_ {
-        self.nodes.statuses(self.last_now, |node| self.waits.at(node))
+        self.nodes.statuses(self.last_now, |node| self.waits.desk.at(node))
     }
 
     /// What is known of the operations in flight.
@@ -787,7 +787,7 @@ impl Engine {
         let (nodes, entropy) = (&mut self.nodes, &mut *self.entropy);
         let rounds_take = self.rounds.round_trip();
         let answer = tell(&mut self.waits, &mut Cx { now, nodes, entropy, rounds_take });
-        if self.waits.has_orders() {
+        if self.waits.desk.has_orders() {
             self.follow_waits(now);
         }
         answer
@@ -796,7 +796,7 @@ impl Engine {
     /// Carries out what waits have left to do.
     #[inline(never)]
     fn follow_waits(&mut self, now: Moment) {
-        let mut orders = self.waits.take_orders();
+        let mut orders = self.waits.desk.take_orders();
         for order in orders.drain(..) {
             match order {
                 Order::Start(id) => {
@@ -817,7 +817,7 @@ impl Engine {
                 Order::Send(node, command) => self.nodes.push(Outgoing::Wait(node, command)),
             }
         }
-        self.waits.reuse(orders);
+        self.waits.desk.reuse(orders);
     }
 
     /// How many engines stand before this acquisition's in the queue for its lock, as far as its

@@ -148,7 +148,7 @@ impl Engine {
         };
         let token = lease.token;
         let round = self.release_everywhere(now, held, hand, owner);
-        if !self.waits.has_no_visits() {
+        if !self.waits.visits.is_idle() {
             self.with_waits(now, |waits, cx| waits.give_up_visit(cx, token));
         }
         if let Some((key, token)) = awaited {
@@ -239,7 +239,7 @@ impl Engine {
     /// Releases at the gates last: whoever is told there finds the other nodes free (W7).
     #[cold]
     fn hand_on(&mut self, ready: NodeSet, round: usize, hand: Hand) {
-        let gates = self.waits.gates_to_hand_on(&self.nodes, hand, ready);
+        let gates = self.waits.desk.gates_to_hand_on(&self.nodes, hand, ready);
         self.send(ready.without(gates), round);
         self.rounds.note_sent(round, gates, gates.len());
         for gate in gates.iter() {

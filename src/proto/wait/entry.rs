@@ -359,4 +359,18 @@ impl Stands {
         let found = self.open.iter().filter(|(_, stand)| is_it(stand));
         found.map(|(number, _)| *number).collect()
     }
+
+    pub(crate) fn stand(&mut self, number: u32) -> &mut Stand {
+        self.get_mut(number).expect("the stand was just looked up")
+    }
+
+    /// What is watched at this node: if any key may have changed, tell each of them.
+    pub(crate) fn watched_at(&self, node: usize) -> Vec<u32> {
+        self.numbers_where(|stand| stand.armed.contains(node))
+    }
+
+    /// The stand whose watch has this number now.
+    pub(crate) fn watched_by(&self, number: u32, watch: u32) -> Option<u32> {
+        self.get(number).filter(|stand| stand.watch == watch).map(|_| number)
+    }
 }

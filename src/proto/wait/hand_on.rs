@@ -1,12 +1,10 @@
 //! How a stand goes on when its line has the lock, or gives it up (W7, W11, W13).
 
-use super::choice::{Choice, may_pass_on};
+use super::choice::may_pass_on;
 use super::entry::{CROWD_FOR, Stand, TURN_MAX, Turn};
 use super::local_queue::Bar;
 use super::{AfterRelease, Cx, Hand, WaitQueues};
-use crate::proto::command::{Command, Reply, Step, Tell, Wait};
-use crate::proto::fleet::Fleet;
-use crate::proto::kind::Claim;
+use crate::proto::command::{Reply, Step, Tell};
 use crate::proto::node::is_forbidden;
 use crate::proto::status::Obstacle;
 use crate::quorum::NodeSet;
@@ -48,7 +46,7 @@ impl WaitQueues {
         let stands_at = stand.gate.filter(|gate| stand.gates.contains(*gate));
         if let Some(gate) = stands_at.filter(|_| stand.place != Some(0)) {
             stand.place = Some(0);
-            self.stats.overtaken += 1;
+            self.desk.stats.overtaken += 1;
             self.step_aside(cx, gate, key.clone(), Step::ToFront);
         }
     }
@@ -103,7 +101,7 @@ impl WaitQueues {
     /// How to release it if no visit asks for it.
     #[inline(never)]
     fn plan_for(&mut self, cx: &mut Cx<'_>, key: &Resource, token: LockToken) -> Hand {
-        if !self.is_on() || self.queues.holder_of(key) != Some(token) {
+        if !self.desk.is_on() || self.queues.holder_of(key) != Some(token) {
             return Hand::NONE;
         }
         let is_awaited = self.queues.first_of(key).is_some();
@@ -114,7 +112,7 @@ impl WaitQueues {
         let Some(stand) = number.and_then(|number| self.stands.get_mut(number)) else {
             // No other client is known to wait: count, if this line is about to take it again or
             // has taken it many times.
-            return match is_counted && self.has_channel(cx) {
+            return match is_counted && self.desk.has_channel(cx) {
                 true if is_awaited => {
                     Hand { gates: self.counted_gate(cx, key), tell: Tell::Nobody, visit: None }
                 }
@@ -140,10 +138,11 @@ impl WaitQueues {
                 let mut gates = stand.gates;
                 gates.extend(gate);
                 gates.extend(stand.foreign);
-                self.stats.handed_on += 1;
+                self.desk.stats.handed_on += 1;
                 // Those who wait have left a gate that stands still, as a new wait would.
-                if !gate.iter().any(|gate| may_pass_on(cx.nodes, gate)) && self.has_channel(cx) {
-                    let next = self.choice(cx).likeliest_gate(cx.now, key);
+                if !gate.iter().any(|gate| may_pass_on(cx.nodes, gate)) && self.desk.has_channel(cx)
+                {
+                    let next = self.desk.choice(cx).likeliest_gate(cx.now, key);
                     gates.extend(next.map_or(NodeSet::EMPTY, NodeSet::one));
                 }
                 Hand { gates, tell: Tell::Next, visit: None }
@@ -154,19 +153,9 @@ impl WaitQueues {
     /// The node to count at next: in turn each that other clients may see as the gate.
     pub(super) fn counted_gate(&mut self, cx: &mut Cx<'_>, key: &Resource) -> NodeSet {
         let (looks, barred) = (self.queues.note_look(key), self.queues.barred(cx.now, key));
-        let may_be = |node: usize| self.choice(cx).may_hand_on(node) && !barred.contains(node);
-        let gate = self.choice(cx).gate_in_turn(cx.now, key, looks, may_be);
+        let may_be = |node: usize| self.desk.choice(cx).may_hand_on(node) && !barred.contains(node);
+        let gate = self.desk.choice(cx).gate_in_turn(cx.now, key, looks, may_be);
         gate.map_or(NodeSet::EMPTY, NodeSet::one)
-    }
-
-    /// Which of these gates can be handed on at. The others get the usual release: a gate that
-    /// stands still would tell of the turn when it is long over.
-    pub(crate) fn gates_to_hand_on(&self, nodes: &Fleet, hand: Hand, ready: NodeSet) -> NodeSet {
-        let choice = Choice { nodes, able: &self.able };
-        let mut gates = NodeSet::EMPTY;
-        let able = hand.gates.and(ready).iter().filter(|node| choice.may_hand_on(*node));
-        able.for_each(|node| gates.insert(node));
-        gates
     }
 
     /// The lock was handed on: the line stands behind those who are told, or leaves (W13). Returns
@@ -226,13 +215,6 @@ impl WaitQueues {
         }
     }
 
-    /// The command of a release at a gate.
-    pub(crate) fn hand_on_command<'a>(&'a self, claim: &'a Claim, tell: Tell) -> Command<'a> {
-        let channel = self.channel.as_deref().expect("a gate is chosen with a channel");
-        let (key, token) = (claim.key.as_bytes(), &claim.token);
-        Command::Wait(Wait::HandOn { key, channel, token, tell })
-    }
-
     /// The release at a gate was answered. Returns the answer to the release itself; `None` if the
     /// gate gets the usual release at once, because it has refused this one.
     pub(crate) fn handed_on(
@@ -255,7 +237,7 @@ impl WaitQueues {
                 Reply::Integer(1)
             }
             Reply::Error(error) if cx.nodes.open().contains(node) => {
-                self.stats.server_errors += 1;
+                self.desk.stats.server_errors += 1;
                 let lasts = is_forbidden(error.kind);
                 cx.nodes[node].keep_error(error);
                 if lasts {

@@ -163,20 +163,20 @@ impl Queues {
         }
     }
 
-    fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
+    pub(crate) fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
         let asks = |queue: &Queue| queue.is_first(id) && !queue.others.is_empty();
         self.by_key.get(key).is_some_and(asks)
     }
 
     /// A round of the acquisition that asks has failed, and another follows.
-    pub(super) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
+    pub(crate) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
         if let Some(queue) = self.by_key.get_mut(key) {
             queue.report = Some(report);
         }
     }
 
     /// What the nodes have said to this queue in the last whole round.
-    pub(super) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
+    pub(crate) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
         self.by_key.get(key)?.report.as_ref()
     }
 }
@@ -249,7 +249,7 @@ impl Queues {
         self.drop_idle(now, key);
     }
 
-    pub(super) fn first_of(&self, key: &Resource) -> Option<OpId> {
+    pub(crate) fn first_of(&self, key: &Resource) -> Option<OpId> {
         self.by_key.get(key)?.first.as_ref().map(|first| first.who.id)
     }
 
@@ -386,7 +386,7 @@ impl WaitQueues {
         };
         if queue.first.is_some() {
             queue.others.push_back(who);
-            self.sleep_until(who, who.give_up_at);
+            self.desk.sleep_until(who, who.give_up_at);
             return false;
         }
         let held_until = queue.held_until(cx.now);
@@ -394,7 +394,7 @@ impl WaitQueues {
         let lets_others = queue.is_crowded(cx.now) || yields;
         queue.first = Some(First::new(who, held_until.is_some() || lets_others));
         match held_until {
-            Some(held_until) => self.sleep_until(who, held_until),
+            Some(held_until) => self.desk.sleep_until(who, held_until),
             // Others wait on the masters, and an acquisition that tried at once would always come
             // before those that are told (W7).
             None if lets_others => self.queue_up_behind(cx, who, key),
@@ -432,14 +432,14 @@ impl WaitQueues {
         let queue = self.queues.by_key.get(key);
         match queue.and_then(|queue| queue.held_until(cx.now)) {
             // The lock was extended meanwhile.
-            Some(held_until) => self.sleep_until(who, held_until),
+            Some(held_until) => self.desk.sleep_until(who, held_until),
             None => self.start(key, who),
         }
     }
 
     pub(super) fn start(&mut self, key: &Resource, who: Waiter) {
         self.stop(key, who.id);
-        self.orders.push_back(Order::Start(who.id));
+        self.desk.orders.push_back(Order::Start(who.id));
     }
 
     /// The acquisition has ended. The next one waits until the lock that was taken has expired, or
@@ -494,7 +494,7 @@ impl WaitQueues {
         };
         queue.first = Some(First::new(who, true));
         match (held_until, queue.stand) {
-            (Some(held_until), _) => self.sleep_until(who, held_until),
+            (Some(held_until), _) => self.desk.sleep_until(who, held_until),
             (None, Some(stand)) if self.inherit(cx, who, stand, was_waiting) => {}
             (None, _) => self.start(key, who),
         }
@@ -557,26 +557,6 @@ impl WaitQueues {
 
 /// What the nodes have said to those that wait.
 impl WaitQueues {
-    /// Whether others will want to know what the nodes say to this acquisition.
-    pub(crate) fn asks_for_others(&self, id: OpId, key: &Resource) -> bool {
-        self.queues.asks_for_others(id, key)
-    }
-
-    /// A round of the acquisition that asks has failed, and another follows.
-    pub(crate) fn note_report(&mut self, key: &Resource, report: (Failure, LockError)) {
-        self.queues.note_report(key, report);
-    }
-
-    /// What the nodes have said to this queue in the last whole round.
-    pub(crate) fn report_of(&self, key: &Resource) -> Option<&(Failure, LockError)> {
-        self.queues.report_of(key)
-    }
-
-    /// The acquisition that asks for the others.
-    pub(crate) fn first_of(&self, key: &Resource) -> Option<OpId> {
-        self.queues.first_of(key)
-    }
-
     /// How many acquisitions wait, and how many places and commands about them there are.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         (self.queues.waiting(), self.stands.len())

@@ -8,6 +8,7 @@
 
 mod ability;
 mod choice;
+mod desk;
 mod entry;
 mod hand_on;
 mod local_queue;
@@ -17,23 +18,20 @@ mod row;
 mod visit;
 mod watch;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ability::Waitable;
-use choice::Choice;
+use desk::Desk;
 use entry::Stands;
 use local_queue::Queues;
 pub(super) use local_queue::{Left, Waiter};
 use visit::Visits;
 
-use super::command::{Channel, Tell};
+use super::command::Tell;
 use super::fleet::Fleet;
 use super::op_id::OpId;
 use super::request::WaitCommand;
-use super::status::Waits;
-use crate::config::{Config, Waiting};
+use crate::config::Config;
 use crate::moment::Moment;
 use crate::quorum::NodeSet;
 use crate::token::Entropy;
@@ -117,81 +115,21 @@ pub(crate) struct WaitStats {
 
 /// All that waits, and what the masters' queues have of it.
 pub(crate) struct WaitQueues {
-    config: Arc<Config>,
-    /// Whether one can wait at each node.
-    able: Vec<Waitable>,
-    queues: Queues,
-    stands: Stands,
-    visits: Visits,
-    /// Drawn when it is first needed.
-    channel: Option<Box<Channel>>,
-    orders: VecDeque<Order>,
-    stats: WaitStats,
+    pub(super) desk: Desk,
+    pub(super) queues: Queues,
+    pub(super) stands: Stands,
+    pub(super) visits: Visits,
 }
 
 impl WaitQueues {
     /// Nothing waits. The seed keeps attackers from choosing names that collide.
     pub(super) fn new(config: Arc<Config>, seed: u64) -> WaitQueues {
         WaitQueues {
-            able: (0..config.nodes()).map(|_| Waitable::default()).collect(),
-            config,
+            desk: Desk::new(config),
             queues: Queues::new(seed),
             stands: Stands::default(),
             visits: Visits::default(),
-            channel: None,
-            orders: VecDeque::new(),
-            stats: WaitStats::default(),
         }
-    }
-
-    /// Whether acquisitions also queue on the masters.
-    fn is_on(&self) -> bool {
-        self.config.waiting == Waiting::Queue
-    }
-
-    /// Whether there is something to do.
-    #[inline]
-    pub(super) fn has_orders(&self) -> bool {
-        !self.orders.is_empty()
-    }
-
-    /// Takes all orders. What is carried out may leave others, which come before the rest of these.
-    pub(super) fn take_orders(&mut self) -> VecDeque<Order> {
-        std::mem::take(&mut self.orders)
-    }
-
-    /// Gives the room of orders back that were carried out.
-    pub(super) fn reuse(&mut self, carried_out: VecDeque<Order>) {
-        if self.orders.capacity() == 0 {
-            self.orders = carried_out;
-        }
-    }
-
-    /// The node has a new connection, of which nothing is known.
-    pub(super) fn connected(&mut self, node: usize) {
-        self.able[node].reconnect();
-    }
-
-    /// Whether one can wait at this node.
-    pub(super) fn at(&self, node: usize) -> Waits {
-        self.able[node].state()
-    }
-
-    fn choice<'a>(&'a self, cx: &'a Cx<'_>) -> Choice<'a> {
-        Choice { nodes: cx.nodes, able: &self.able }
-    }
-
-    /// The counters so far.
-    pub(super) fn stats(&self) -> WaitStats {
-        self.stats
-    }
-
-    fn send(&mut self, node: usize, command: WaitCommand) {
-        self.orders.push_back(Order::Send(node, command));
-    }
-
-    fn sleep_until(&mut self, who: Waiter, at: Moment) {
-        self.orders.push_back(Order::SleepUntil(who.id, at.min(who.give_up_at)));
     }
 }
 
@@ -200,6 +138,7 @@ mod tests {
     use super::*;
     use crate::config::Builder;
     use crate::proto::request::Ability;
+    use crate::proto::status::Waits;
     use crate::resource::Resource;
     use crate::token::{LockToken, Sevens};
 
@@ -230,7 +169,7 @@ mod tests {
         }
 
         fn orders(&mut self) -> Vec<Order> {
-            self.waits.take_orders().into()
+            self.waits.desk.take_orders().into()
         }
     }
 
@@ -298,8 +237,8 @@ mod tests {
         scene.tell(|waits, cx, _| waits.ask_ability(cx, 1));
         let hello = WaitCommand::Able(Ability::Hello);
         assert_eq!(scene.orders(), [Order::Send(1, hello)]);
-        assert_eq!([0, 1].map(|node| scene.waits.at(node)), [Waits::Untried, Waits::Asked]);
-        scene.waits.connected(1);
-        assert_eq!(scene.waits.at(1), Waits::Untried);
+        assert_eq!([0, 1].map(|node| scene.waits.desk.at(node)), [Waits::Untried, Waits::Asked]);
+        scene.waits.desk.connected(1);
+        assert_eq!(scene.waits.desk.at(1), Waits::Untried);
     }
 }

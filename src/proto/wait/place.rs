@@ -13,7 +13,7 @@ use super::{Cx, Free, WaitQueues};
 use crate::moment::Moment;
 use crate::outcome::{NodeOutcome, ProtocolError};
 use crate::proto::Action;
-use crate::proto::command::{Channel, Command, Step, Wait};
+use crate::proto::command::{Command, Step, Wait};
 use crate::proto::fleet::Fleet;
 use crate::proto::notices::Notice;
 use crate::proto::outgoing::Outgoing;
@@ -33,17 +33,17 @@ impl WaitQueues {
         who: Waiter,
         (refused, was_split): (NodeSet, bool),
     ) -> bool {
-        if !self.is_on() {
+        if !self.desk.is_on() {
             return false;
         }
         let (round_trip, random) = (cx.round_trip(), cx.entropy.next_u64());
         let number = self.stand_for(cx, key);
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         if stand.was_woken {
             stand.is_ambiguous |= stand.was_changed;
-            self.stats.woken_in_vain += 1;
+            self.desk.stats.woken_in_vain += 1;
         }
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         (stand.was_woken, stand.was_changed, stand.was_told) = (false, false, false);
         (stand.held, stand.saw_held, stand.has_to_ask) = (None, true, false);
         stand.refused = refused;
@@ -56,11 +56,11 @@ impl WaitQueues {
     /// The next of a line waits in the place of the one before it, or behind a crowd (W7, W12).
     /// Returns whether it waits in a queue.
     pub(super) fn queue_up_first(&mut self, cx: &mut Cx<'_>, who: Waiter, key: &Resource) -> bool {
-        if !self.is_on() {
+        if !self.desk.is_on() {
             return false;
         }
         let number = self.stand_for(cx, key);
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         (stand.held, stand.check_at) = (None, None);
         stand.forget_watch();
         self.take_place(cx, who, number)
@@ -69,7 +69,7 @@ impl WaitQueues {
     /// Others wait on the masters: without a place, it lets those come first that are told to go.
     pub(super) fn queue_up_behind(&mut self, cx: &mut Cx<'_>, who: Waiter, key: &Resource) {
         if !self.queue_up_first(cx, who, key) {
-            self.sleep_until(who, cx.now.after(cx.stagger()));
+            self.desk.sleep_until(who, cx.now.after(cx.stagger()));
         }
     }
 
@@ -116,10 +116,6 @@ impl WaitQueues {
         number
     }
 
-    pub(super) fn stand(&mut self, number: u32) -> &mut Stand {
-        self.stands.get_mut(number).expect("the stand was just looked up")
-    }
-
     /// Queues up at the gate, or at another one if it is lost. Without any, the stand is given up:
     /// returns false.
     pub(super) fn take_place(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) -> bool {
@@ -128,10 +124,10 @@ impl WaitQueues {
             return false;
         }
         let random = cx.entropy.next_u64();
-        self.stand(number).wait_anew(cx.now, random);
+        self.stands.stand(number).wait_anew(cx.now, random);
         self.ask_for_place(cx, number);
-        let due = self.stand(number).due();
-        self.sleep_until(who, due);
+        let due = self.stands.stand(number).due();
+        self.desk.sleep_until(who, due);
         true
     }
 
@@ -141,32 +137,33 @@ impl WaitQueues {
         let (before, is_new) = (stand.gate, stand.is_new);
         let barred = self.queues.barred(cx.now, &stand.key);
         let is_candidate = |node: usize| {
-            let may_be = self.choice(cx).is_candidate(cx.now, node);
-            !barred.contains(node) && (may_be || is_new && self.choice(cx).is_awaited(node))
+            let may_be = self.desk.choice(cx).is_candidate(cx.now, node);
+            !barred.contains(node) && (may_be || is_new && self.desk.choice(cx).is_awaited(node))
         };
         if before.is_some_and(is_candidate) {
             return true;
         }
-        let gate = self.choice(cx).gate_among(&stand.key, is_candidate);
-        let stand = self.stand(number);
+        let gate = self.desk.choice(cx).gate_among(&stand.key, is_candidate);
+        let stand = self.stands.stand(number);
         let is_moved = stand.is_queued() && gate.is_some();
         (stand.gate, stand.is_sent, stand.place) = (gate, false, None);
-        self.stats.requeued += u64::from(is_moved);
+        self.desk.stats.requeued += u64::from(is_moved);
         gate.is_some()
     }
 
     /// Asks the gate for a place, as soon as it is known that one can wait there (W4, W5).
     pub(super) fn ask_for_place(&mut self, cx: &mut Cx<'_>, number: u32) {
-        let Some(gate) = self.stand(number).gate.filter(|gate| self.choice(cx).may_wait_at(*gate))
+        let Some(gate) =
+            self.stands.stand(number).gate.filter(|gate| self.desk.choice(cx).may_wait_at(*gate))
         else {
             return;
         };
-        match self.able[gate].state() {
+        match self.desk.able[gate].state() {
             Waits::Able => {
-                let stand = self.stand(number);
+                let stand = self.stands.stand(number);
                 stand.gates.insert(gate);
                 stand.is_sent = true;
-                self.send(gate, WaitCommand::QueueUp(number));
+                self.desk.send(gate, WaitCommand::QueueUp(number));
             }
             _ => self.ask_ability(cx, gate),
         }
@@ -174,24 +171,14 @@ impl WaitQueues {
 
     /// Asks the node whether one can wait there, once for each connection (W4).
     pub(crate) fn ask_ability(&mut self, cx: &mut Cx<'_>, node: usize) {
-        if self.able[node].state() != Waits::Untried {
+        if self.desk.able[node].state() != Waits::Untried {
             return;
         }
-        if !self.has_channel(cx) {
+        if !self.desk.has_channel(cx) {
             return self.cannot_wait(cx, node, Obstacle::Channel);
         }
-        self.able[node].ask();
-        self.send(node, WaitCommand::Able(Ability::Hello));
-    }
-
-    /// Draws the engine's channel if it has none. Returns whether it has one.
-    pub(super) fn has_channel(&mut self, cx: &mut Cx<'_>) -> bool {
-        if self.channel.is_none() {
-            let random = cx.entropy.token(cx.now);
-            let half = random.and_then(|random| random.first_chunk().copied());
-            self.channel = half.map(|half| Box::new(Channel::new(half)));
-        }
-        self.channel.is_some()
+        self.desk.able[node].ask();
+        self.desk.send(node, WaitCommand::Able(Ability::Hello));
     }
 
     /// The handshake with a node is complete.
@@ -220,13 +207,13 @@ impl WaitQueues {
         match effect {
             Effect::SpeaksResp3 => {
                 for ability in Ability::AFTER_HELLO {
-                    self.send(node, WaitCommand::Able(ability));
+                    self.desk.send(node, WaitCommand::Able(ability));
                 }
             }
             Effect::MayWait => {
                 self.open_gate(cx, node);
                 for number in self.stands.numbers_where(|stand| stand.wanted.contains(node)) {
-                    self.stand(number).wanted.remove(node);
+                    self.stands.stand(number).wanted.remove(node);
                     self.watch_nodes(number, NodeSet::one(node));
                 }
             }
@@ -245,7 +232,7 @@ impl WaitQueues {
 
     /// The connection is of no use for waiting. A queue that stands there looks for another gate.
     pub(super) fn cannot_wait(&mut self, cx: &mut Cx<'_>, node: usize, obstacle: Obstacle) {
-        if self.able[node].set_unable(obstacle) && self.able[node].is_inability_news() {
+        if self.desk.able[node].set_unable(obstacle) && self.desk.able[node].is_inability_news() {
             cx.nodes.notice(node, Notice::CannotQueue(obstacle));
         }
         self.node_lost(cx, node);
@@ -263,7 +250,7 @@ impl WaitQueues {
             is_listed || stand.watches(node)
         };
         for number in self.stands.numbers_where(is_there) {
-            let stand = self.stand(number);
+            let stand = self.stands.stand(number);
             if is_lost {
                 stand.gates.remove(node);
             }
@@ -285,14 +272,8 @@ impl WaitQueues {
             return;
         };
         if let Some(who) = self.waiting_first(stand) {
-            self.sleep_until(who, stand.due());
+            self.desk.sleep_until(who, stand.due());
         }
-    }
-
-    /// The acquisition that waits in this stand, and its patience. `None` while a round of it is in
-    /// flight, and while its engine holds the lock.
-    pub(super) fn waiting_first(&self, stand: &Stand) -> Option<Waiter> {
-        self.queues.waiting_first(&stand.key).filter(|_| stand.held.is_none())
     }
 
     /// The timer of a line's first has fired. Returns whether it stands in a queue; then what was
@@ -314,7 +295,7 @@ impl WaitQueues {
         }
         let before = stand.gate;
         let random = cx.entropy.next_u64();
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         if cx.now >= stand.slow_at {
             self.look_slowly(cx, number, random);
         }
@@ -322,7 +303,7 @@ impl WaitQueues {
             self.leave_stand(cx, number);
             return false;
         }
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         if stand.gate == before {
             self.do_what_is_due(cx, who, number);
         } else {
@@ -335,16 +316,16 @@ impl WaitQueues {
 
     /// Asks for the place again. The first in the queue also looks at other nodes (W10).
     pub(super) fn look_slowly(&mut self, cx: &mut Cx<'_>, number: u32, random: u64) {
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         stand.look_slowly(cx.now, random);
         let mut asked = stand.wanted;
         stand.gate.into_iter().for_each(|gate| asked.insert(gate));
         for node in asked.iter() {
-            if self.able[node].is_trial_missing() {
+            if self.desk.able[node].is_trial_missing() {
                 self.cannot_wait(cx, node, Obstacle::Channel);
             }
         }
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         if stand.place == Some(0) {
             stand.rotation = stand.rotation.wrapping_add(1);
             stand.check_by(cx.now);
@@ -353,7 +334,7 @@ impl WaitQueues {
     }
 
     pub(super) fn do_what_is_due(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) {
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         if stand.free_at.is_some_and(|at| cx.now >= at) {
             self.handle_free(cx, who, number, Free::Expired);
         }
@@ -395,7 +376,7 @@ impl WaitQueues {
             WaitCommand::Able(_) | WaitCommand::QueueUp(_) | WaitCommand::TimeToLive { .. } => {}
         }
         let nodes = nodes.hand_out(now, NodeSet::one(node), Request::Wait(command));
-        let channel = self.channel.as_deref().expect("waits have a channel");
+        let channel = self.desk.channel.as_deref().expect("waits have a channel");
         let key_of = |number| {
             let key = self.stands.get(number).map(|stand| &stand.key);
             key.or_else(|| self.visits.key_of(number)).map_or(&[][..], Resource::as_bytes)
@@ -467,7 +448,13 @@ impl WaitQueues {
             return;
         }
         let place = self.stands.leave(key);
-        self.send(gate, WaitCommand::StepOut(place, to));
+        self.desk.send(gate, WaitCommand::StepOut(place, to));
+    }
+
+    /// The acquisition that waits in this stand, and its patience. `None` while a round of it is in
+    /// flight, and while its engine holds the lock.
+    pub(super) fn waiting_first(&self, stand: &Stand) -> Option<Waiter> {
+        self.queues.waiting_first(&stand.key).filter(|_| stand.held.is_none())
     }
 
     /// The commands to this node that were not handed out will not be sent.

@@ -9,7 +9,7 @@ impl WaitQueues {
     /// The server has sent something that is no reply. Returns whether it makes sense.
     pub(crate) fn pushed(&mut self, cx: &mut Cx<'_>, node: usize, push: Push<'_>) -> bool {
         match push {
-            Push::Told { channel, message } if self.is_own_channel(channel) => {
+            Push::Told { channel, message } if self.desk.is_own_channel(channel) => {
                 return self.handle_told(cx, node, message);
             }
             Push::Changed(key) => self.handle_changed(cx, node, key),
@@ -20,11 +20,6 @@ impl WaitQueues {
         true
     }
 
-    /// Whether this is the name of the engine's own channel.
-    pub(crate) fn is_own_channel(&self, name: &[u8]) -> bool {
-        self.channel.as_ref().is_some_and(|channel| channel.as_bytes() == name)
-    }
-
     /// A node's message on the engine's channel: a letter and a key (W6). Returns whether it makes
     /// sense.
     fn handle_told(&mut self, cx: &mut Cx<'_>, node: usize, message: &[u8]) -> bool {
@@ -33,7 +28,7 @@ impl WaitQueues {
         };
         match letter {
             b't' if key.is_empty() => {
-                let effect = self.able[node].hear_trial();
+                let effect = self.desk.able[node].hear_trial();
                 return self.follow_ability(cx, node, effect).is_ok();
             }
             b'g' | b'p' | b'n' | b'o' | b'a' if !key.is_empty() => {}
@@ -57,7 +52,7 @@ impl WaitQueues {
 
     fn tell_stand(&mut self, cx: &mut Cx<'_>, node: usize, number: u32, letter: u8) {
         let wait = cx.stagger();
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         let is_elsewhere = stand.gate.is_some_and(|gate| gate != node);
         if is_elsewhere && matches!(letter, b'n' | b'a') {
             // It waits, but looks after the lock at another gate.
@@ -75,17 +70,17 @@ impl WaitQueues {
         stand.place = Some(if letter == b'n' { 1 } else { 0 });
         if letter == b'g' {
             stand.refused_in_row = 0;
-            self.stats.told += 1;
+            self.desk.stats.told += 1;
         }
         let Some(stand) = self.stands.get(number) else {
             return;
         };
         let Some(who) = self.waiting_first(stand) else {
             // This notifies the client behind one that has ended and is still listed.
-            self.stand(number).has_to_ask |= letter == b'g';
+            self.stands.stand(number).has_to_ask |= letter == b'g';
             return;
         };
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         match letter {
             b'g' => {
                 stand.was_told = true;
@@ -109,11 +104,6 @@ impl WaitQueues {
         }
     }
 
-    /// What is watched at this node: if any key may have changed, tell each of them.
-    pub(crate) fn watched_at(&self, node: usize) -> Vec<u32> {
-        self.stands.numbers_where(|stand| stand.armed.contains(node))
-    }
-
     /// A key that is watched for this stand may have changed.
     pub(crate) fn tell_change(&mut self, cx: &mut Cx<'_>, node: usize, number: u32) {
         let Some(stand) = self.stands.get_mut(number) else {
@@ -130,7 +120,7 @@ impl WaitQueues {
             self.handle_free(cx, who, number, Free::Changed);
             self.set_stand_timer(number);
         } else {
-            self.stand(number).check_by(cx.now);
+            self.stands.stand(number).check_by(cx.now);
         }
     }
 }

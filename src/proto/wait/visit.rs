@@ -115,7 +115,7 @@ pub(crate) struct Visits {
 impl Visits {
     /// Whether there are neither visits nor rows.
     #[inline]
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.open.is_empty() && self.rows.is_empty()
     }
 
@@ -398,7 +398,7 @@ impl WaitQueues {
         id: OpId,
         (held, attempts): (Option<usize>, u32),
     ) -> Option<Moment> {
-        if !self.is_on() {
+        if !self.desk.is_on() {
             return None;
         }
         let form = key.form();
@@ -432,12 +432,6 @@ impl WaitQueues {
         (form == Form::All).then(|| set_asks_at(cx, attempts))
     }
 
-    /// Whether nothing is known of other kinds of lock that wait or were taken in a row.
-    #[inline]
-    pub(crate) fn has_no_visits(&self) -> bool {
-        self.visits.is_idle()
-    }
-
     /// An acquisition is about to ask for the first time. If others are believed to wait for the
     /// same lock, or a row of it has ended, it queues up before. Returns whether it waits.
     pub(crate) fn queue_up_before(&mut self, cx: &mut Cx<'_>, key: &Resource, who: Waiter) -> bool {
@@ -462,8 +456,8 @@ impl WaitQueues {
         if let Some(look) = look {
             // Not all clients see the same candidates.
             let turn = if look.rows % 2 == 0 { 0 } else { 1 + look.rows / 2 };
-            let may_be = |node: usize| self.choice(cx).may_wait_at(node);
-            let gate = self.choice(cx).gate_in_turn(cx.now, &plain, turn, may_be);
+            let may_be = |node: usize| self.desk.choice(cx).may_wait_at(node);
+            let gate = self.desk.choice(cx).gate_in_turn(cx.now, &plain, turn, may_be);
             self.visits.look(number, (id, look), gate);
         }
         self.queue_visit(cx, number);
@@ -472,7 +466,7 @@ impl WaitQueues {
             ask_at = cx.now.after(stagger);
         }
         self.pause(key, who, 0);
-        self.sleep_until(who, ask_at);
+        self.desk.sleep_until(who, ask_at);
         true
     }
 
@@ -486,20 +480,21 @@ impl WaitQueues {
             return;
         }
         let is_able = |node: usize| {
-            !visit.barred.contains(node) && self.choice(cx).is_candidate(cx.now, node)
+            !visit.barred.contains(node) && self.desk.choice(cx).is_candidate(cx.now, node)
         };
         let is_candidate = |node: usize| is_able(node) && !visit.passed.contains(node);
         let is_at_home = |gate: usize| is_candidate(gate) && !visit.alone_at.contains(gate);
         // A look may be at a node that is a candidate for others alone.
-        let is_looked_at = |gate: usize| visit.look.is_some() && self.choice(cx).may_wait_at(gate);
+        let is_looked_at =
+            |gate: usize| visit.look.is_some() && self.desk.choice(cx).may_wait_at(gate);
         let gate = match visit.gate.filter(|gate| is_at_home(*gate) || is_looked_at(*gate)) {
             Some(gate) => Some(gate),
-            None => self.choice(cx).gate_among(&visit.key, is_candidate),
+            None => self.desk.choice(cx).gate_among(&visit.key, is_candidate),
         };
         // It has looked at all of them. If its place is at the first one, it keeps it.
         let begins_again = gate.is_none() && !visit.passed.is_empty();
         let gate = match begins_again {
-            true => self.choice(cx).gate_among(&visit.key, is_able),
+            true => self.desk.choice(cx).gate_among(&visit.key, is_able),
             false => gate,
         };
         if visit.gate != gate {
@@ -513,9 +508,9 @@ impl WaitQueues {
             (visit.alone_at, visit.passed) = (NodeSet::EMPTY, NodeSet::EMPTY);
         }
         match gate {
-            Some(gate) if self.able[gate].state() == Waits::Able => {
+            Some(gate) if self.desk.able[gate].state() == Waits::Able => {
                 visit.is_listed = true;
-                self.send(gate, WaitCommand::QueueUp(number));
+                self.desk.send(gate, WaitCommand::QueueUp(number));
             }
             Some(gate) => self.ask_ability(cx, gate),
             None => {
@@ -580,7 +575,7 @@ impl WaitQueues {
             // Others may stand elsewhere, and were told.
             for id in self.visits.to_try(number) {
                 if self.visits.waiting.contains_key(&id) {
-                    self.orders.push_back(Order::WakeBy(id, ask_at));
+                    self.desk.orders.push_back(Order::WakeBy(id, ask_at));
                 }
             }
         }
@@ -619,7 +614,7 @@ impl WaitQueues {
             b'g' => {
                 visit.is_told = true;
                 visit.crowd_until = Some(cx.now.after(CROWD_FOR));
-                self.stats.told += 1;
+                self.desk.stats.told += 1;
                 self.try_visit(cx, number);
             }
             b'p' => self.try_visit(cx, number),
@@ -643,7 +638,7 @@ impl WaitQueues {
 
     fn start_visitor(&mut self, who: Waiter) {
         self.visits.note_awake(who.id);
-        self.orders.push_back(Order::Start(who.id));
+        self.desk.orders.push_back(Order::Start(who.id));
     }
 
     /// This engine's line releases a plain lock. Returns the visit that asks before the line does:
@@ -697,7 +692,7 @@ impl WaitQueues {
     ) {
         self.visits.note_awake(id);
         let form = key.form();
-        if let Some(got) = got.filter(|_| self.is_on()) {
+        if let Some(got) = got.filter(|_| self.desk.is_on()) {
             self.visits.rows.note_got(cx.now, key, got);
         }
         let Some(number) = self.visits.visit_of(id) else {

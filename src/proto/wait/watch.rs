@@ -36,12 +36,12 @@ impl WaitQueues {
     ) -> Result<(), NodeOutcome> {
         match (command, reply) {
             (WaitCommand::Able(asked), Reply::Error(error)) => {
-                let effect = self.able[node].handle_error(asked, &error);
+                let effect = self.desk.able[node].handle_error(asked, &error);
                 cx.nodes[node].keep_error(error);
                 return self.follow_ability(cx, node, effect);
             }
             (WaitCommand::Able(asked), reply) => {
-                let effect = self.able[node].handle_reply(asked, &reply);
+                let effect = self.desk.able[node].handle_reply(asked, &reply);
                 return self.follow_ability(cx, node, effect);
             }
             (_, Reply::Error(error)) => return self.handle_error(cx, node, command, error),
@@ -69,13 +69,13 @@ impl WaitQueues {
         command: WaitCommand,
         error: ServerError,
     ) -> Result<(), NodeOutcome> {
-        self.stats.server_errors += 1;
+        self.desk.stats.server_errors += 1;
         let kind = error.kind;
         cx.nodes[node].keep_error(error);
         let number = match command {
             WaitCommand::QueueUp(number) => Some(number),
             WaitCommand::Watch { stand, watch } | WaitCommand::TimeToLive { stand, watch } => {
-                self.watched_by(stand, watch)
+                self.stands.watched_by(stand, watch)
             }
             WaitCommand::Able(_) | WaitCommand::StepOut(..) => None,
         };
@@ -97,11 +97,6 @@ impl WaitQueues {
             }
         }
         Ok(())
-    }
-
-    /// The stand whose watch has this number now.
-    pub(super) fn watched_by(&self, number: u32, watch: u32) -> Option<u32> {
-        self.stands.get(number).filter(|stand| stand.watch == watch).map(|_| number)
     }
 
     /// This key has no gate there, and is not watched there.
@@ -134,7 +129,7 @@ impl WaitQueues {
         let Some(stand) = self.stands.get_mut(number).filter(|it| it.gate == Some(node)) else {
             return self.handle_visit_place(cx, number, place, left == ABSENT);
         };
-        self.stats.queued += u64::from(stand.place.is_none());
+        self.desk.stats.queued += u64::from(stand.place.is_none());
         stand.stand_at(cx.now, place);
         stand.saw_held |= left != ABSENT;
         let Some(stand) = self.stands.get(number) else {
@@ -143,12 +138,12 @@ impl WaitQueues {
         let Some(who) = self.waiting_first(stand) else {
             return;
         };
-        let heeds = self.heeded(cx, stand.refused).contains(node);
+        let heeds = self.desk.heeded(cx, stand.refused).contains(node);
         // Those far back ask the nodes that they heed: if all before them sleep, nothing else does.
         let is_free = left == ABSENT && (heeds || place > 1);
         let yields =
             self.queues.yields_until(cx.now, &stand.key, who.give_up_at).filter(|_| is_free);
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         match place {
             // Strangers find it free only by chance.
             0 if yields.is_some() => yields.into_iter().for_each(|until| stand.check_by(until)),
@@ -174,7 +169,7 @@ impl WaitQueues {
     /// Looks at the lock, and asks to be told of its next change (W8, W9).
     pub(super) fn watch(&mut self, cx: &mut Cx<'_>, number: u32) {
         let wait = cx.stagger();
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         if let Some(until) = stand.must_pause_until(cx.now) {
             stand.check_by(until);
             return self.set_stand_timer(number);
@@ -182,7 +177,7 @@ impl WaitQueues {
         stand.begin_watch(cx.now, NodeSet::EMPTY, wait);
         let nodes = self.nodes_to_watch(cx, number);
         self.watch_nodes(number, nodes);
-        for node in self.stand(number).wanted.iter() {
+        for node in self.stands.stand(number).wanted.iter() {
             self.ask_ability(cx, node);
         }
         self.mind_blindness(cx, number, nodes);
@@ -191,14 +186,14 @@ impl WaitQueues {
     /// If too few nodes can be watched, rounds are repeated after random delays, as without a gate:
     /// the one that is watched may have a key that stays (W9).
     pub(super) fn mind_blindness(&mut self, cx: &mut Cx<'_>, number: u32, watched: NodeSet) {
-        let refused = self.stand(number).refused;
+        let refused = self.stands.stand(number).refused;
         // Else it may be free although none of these has lost its key.
-        let deny_quorum = cx.nodes.len() - refused.len() < self.config.quorum();
+        let deny_quorum = cx.nodes.len() - refused.len() < self.desk.config.quorum();
         let sees_all = deny_quorum && refused.without(watched).is_empty();
         let is_blind = watched.len() < WATCHED_NODES.min(cx.nodes.len()) && !sees_all;
         let first = self.stands.get(number).and_then(|stand| self.waiting_first(stand));
         let retry_at = first.filter(|_| is_blind).and_then(|who| self.retry_at(cx, who, number));
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         stand.blind_until = retry_at.map(|at| stand.blind_until.unwrap_or(at));
         self.set_stand_timer(number);
     }
@@ -207,7 +202,7 @@ impl WaitQueues {
     fn retry_at(&self, cx: &mut Cx<'_>, who: Waiter, number: u32) -> Option<Moment> {
         let attempts = self.queues.attempts_of(&self.stands.get(number)?.key);
         let round_trip = cx.rounds_take.unwrap_or_default();
-        let base = self.config.retry.base(attempts, round_trip);
+        let base = self.desk.config.retry.base(attempts, round_trip);
         let delay = between(base, base.saturating_mul(2), cx.entropy.next_u64());
         Some(cx.now.after(delay)).filter(|retry_at| *retry_at < who.give_up_at)
     }
@@ -218,10 +213,10 @@ impl WaitQueues {
         let Some(stand) = self.stands.get(number) else {
             return nodes;
         };
-        let mut order = self.choice(cx).gate_order(&stand.key);
+        let mut order = self.desk.choice(cx).gate_order(&stand.key);
         let barred = self.queues.barred_for_now(cx.now, &stand.key);
-        order.retain(|node| self.choice(cx).may_wait_at(*node) && !barred.contains(*node));
-        let heeded = self.heeded(cx, stand.refused);
+        order.retain(|node| self.desk.choice(cx).may_wait_at(*node) && !barred.contains(*node));
+        let heeded = self.desk.heeded(cx, stand.refused);
         if order.iter().filter(|node| heeded.contains(**node)).count() >= WATCHED_NODES {
             order.retain(|node| heeded.contains(*node));
         }
@@ -233,28 +228,16 @@ impl WaitQueues {
         nodes
     }
 
-    /// The nodes whose absent keys may mean that the lock is free. If those that refused the last
-    /// round deny a quorum, it is not free before one of them has lost its key.
-    pub(super) fn heeded(&self, cx: &Cx<'_>, refused: NodeSet) -> NodeSet {
-        let mut watched = NodeSet::EMPTY;
-        let may_wait = refused.iter().filter(|node| self.choice(cx).may_wait_at(*node));
-        may_wait.for_each(|node| watched.insert(node));
-        match cx.nodes.len() - watched.len() < self.config.quorum() {
-            true => watched,
-            false => NodeSet::all(cx.nodes.len()),
-        }
-    }
-
     pub(super) fn watch_nodes(&mut self, number: u32, nodes: NodeSet) {
         for node in nodes.iter() {
-            let is_able = self.able[node].state() == Waits::Able;
-            let stand = self.stand(number);
+            let is_able = self.desk.able[node].state() == Waits::Able;
+            let stand = self.stands.stand(number);
             let watch = stand.watch;
             match is_able {
                 true => {
                     stand.unheard.insert(node);
                     let command = WaitCommand::Watch { stand: number, watch };
-                    self.send(node, command);
+                    self.desk.send(node, command);
                 }
                 false => stand.wanted.insert(node),
             }
@@ -277,8 +260,8 @@ impl WaitQueues {
         }
         stand.unheard.remove(node);
         let refused = stand.refused;
-        if left == ABSENT && self.heeded(cx, refused).contains(node) {
-            let stand = self.stand(number);
+        if left == ABSENT && self.desk.heeded(cx, refused).contains(node) {
+            let stand = self.stands.stand(number);
             stand.is_ambiguous = false;
             let Some(stand) = self.stands.get(number) else {
                 return;
@@ -288,7 +271,7 @@ impl WaitQueues {
             }
             return self.set_stand_timer(number);
         }
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         if left != ABSENT {
             stand.saw_held = true;
             stand.armed.insert(node);
@@ -306,7 +289,7 @@ impl WaitQueues {
     /// The lock is free, or seems to be.
     pub(super) fn handle_free(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32, how: Free) {
         let wait = cx.stagger();
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         if how == Free::Seen {
             stand.end_pauses();
         }
@@ -335,10 +318,10 @@ impl WaitQueues {
     pub(super) fn try_now(&mut self, cx: &mut Cx<'_>, who: Waiter, number: u32) {
         if cx.now >= who.give_up_at {
             // No round starts after that (R9): the timer, which is due, ends it.
-            self.stand(number).has_to_ask = true;
+            self.stands.stand(number).has_to_ask = true;
             return;
         }
-        let stand = self.stand(number);
+        let stand = self.stands.stand(number);
         (stand.was_woken, stand.has_to_ask) = (true, false);
         (stand.check_at, stand.blind_until) = (None, None);
         stand.forget_watch();

@@ -1,0 +1,134 @@
+//! What all waits share: where one can wait, the channel of this engine, and what it is to do.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::ability::Waitable;
+use super::choice::Choice;
+use super::local_queue::Waiter;
+use super::{Cx, Hand, Order, WaitStats};
+use crate::config::{Config, Waiting};
+use crate::moment::Moment;
+use crate::proto::command::{Channel, Command, Tell, Wait};
+use crate::proto::fleet::Fleet;
+use crate::proto::kind::Claim;
+use crate::proto::request::WaitCommand;
+use crate::proto::status::Waits;
+use crate::quorum::NodeSet;
+
+/// What all waits share.
+pub(crate) struct Desk {
+    pub(super) config: Arc<Config>,
+    /// Whether one can wait at each node.
+    pub(super) able: Vec<Waitable>,
+    /// Drawn when it is first needed.
+    pub(super) channel: Option<Box<Channel>>,
+    pub(super) orders: VecDeque<Order>,
+    pub(super) stats: WaitStats,
+}
+
+impl Desk {
+    pub(super) fn new(config: Arc<Config>) -> Desk {
+        Desk {
+            able: (0..config.nodes()).map(|_| Waitable::default()).collect(),
+            config,
+            channel: None,
+            orders: VecDeque::new(),
+            stats: WaitStats::default(),
+        }
+    }
+
+    /// Whether there is something to do.
+    #[inline]
+    pub(crate) fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
+    /// Takes all orders. What is carried out may leave others, which come before the rest of these.
+    pub(crate) fn take_orders(&mut self) -> VecDeque<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Gives the room of orders back that were carried out.
+    pub(crate) fn reuse(&mut self, carried_out: VecDeque<Order>) {
+        if self.orders.capacity() == 0 {
+            self.orders = carried_out;
+        }
+    }
+
+    pub(super) fn send(&mut self, node: usize, command: WaitCommand) {
+        self.orders.push_back(Order::Send(node, command));
+    }
+
+    pub(super) fn sleep_until(&mut self, who: Waiter, at: Moment) {
+        self.orders.push_back(Order::SleepUntil(who.id, at.min(who.give_up_at)));
+    }
+
+    /// Which of these gates can be handed on at. The others get the usual release: a gate that
+    /// stands still would tell of the turn when it is long over.
+    pub(crate) fn gates_to_hand_on(&self, nodes: &Fleet, hand: Hand, ready: NodeSet) -> NodeSet {
+        let choice = Choice { nodes, able: &self.able };
+        let mut gates = NodeSet::EMPTY;
+        let able = hand.gates.and(ready).iter().filter(|node| choice.may_hand_on(*node));
+        able.for_each(|node| gates.insert(node));
+        gates
+    }
+
+    /// The node has a new connection, of which nothing is known.
+    pub(crate) fn connected(&mut self, node: usize) {
+        self.able[node].reconnect();
+    }
+
+    /// Whether one can wait at this node.
+    pub(crate) fn at(&self, node: usize) -> Waits {
+        self.able[node].state()
+    }
+
+    pub(super) fn choice<'a>(&'a self, cx: &'a Cx<'_>) -> Choice<'a> {
+        Choice { nodes: cx.nodes, able: &self.able }
+    }
+
+    /// The command of a release at a gate.
+    pub(crate) fn hand_on_command<'a>(&'a self, claim: &'a Claim, tell: Tell) -> Command<'a> {
+        let channel = self.channel.as_deref().expect("a gate is chosen with a channel");
+        let (key, token) = (claim.key.as_bytes(), &claim.token);
+        Command::Wait(Wait::HandOn { key, channel, token, tell })
+    }
+
+    /// Draws the engine's channel if it has none. Returns whether it has one.
+    pub(crate) fn has_channel(&mut self, cx: &mut Cx<'_>) -> bool {
+        if self.channel.is_none() {
+            let random = cx.entropy.token(cx.now);
+            let half = random.and_then(|random| random.first_chunk().copied());
+            self.channel = half.map(|half| Box::new(Channel::new(half)));
+        }
+        self.channel.is_some()
+    }
+
+    /// Whether this is the name of the engine's own channel.
+    pub(crate) fn is_own_channel(&self, name: &[u8]) -> bool {
+        self.channel.as_ref().is_some_and(|channel| channel.as_bytes() == name)
+    }
+
+    /// Whether acquisitions also queue on the masters.
+    pub(super) fn is_on(&self) -> bool {
+        self.config.waiting == Waiting::Queue
+    }
+
+    /// The counters so far.
+    pub(crate) fn stats(&self) -> WaitStats {
+        self.stats
+    }
+
+    /// The nodes whose absent keys may mean that the lock is free. If those that refused the last
+    /// round deny a quorum, it is not free before one of them has lost its key.
+    pub(crate) fn heeded(&self, cx: &Cx<'_>, refused: NodeSet) -> NodeSet {
+        let mut watched = NodeSet::EMPTY;
+        let may_wait = refused.iter().filter(|node| self.choice(cx).may_wait_at(*node));
+        may_wait.for_each(|node| watched.insert(node));
+        match cx.nodes.len() - watched.len() < self.config.quorum() {
+            true => watched,
+            false => NodeSet::all(cx.nodes.len()),
+        }
+    }
+}
