@@ -11,8 +11,7 @@ use super::{Done, Engine, Lease, OPERATIONS_MAX, Patience};
 use crate::error::{LockError, LockErrorKind};
 use crate::fencing::Fencing;
 use crate::moment::Moment;
-use crate::outcome::NodeOutcome;
-use crate::quorum::{NodeSet, Tally};
+use crate::quorum::Tally;
 use crate::resource::{Form, Resource};
 use crate::token::LockToken;
 use crate::validity;
@@ -301,66 +300,44 @@ impl Engine {
         true
     }
 
-    /// Decides when the next round starts: when a queue on the masters says so (W1), or after a
-    /// random delay (R9). Returns whether there will be one.
+    /// Decides when the next round starts: when a queue on the masters says so (W1, W11), or after
+    /// a random delay (R9). Returns whether there will be one.
     fn wait_for_next(&mut self, now: Moment, op: usize, round: usize, failure: Failure) -> bool {
         let id = self.operations.id_of(op);
         let Some((_, give_up_at)) = self.operations.patience_of(id) else {
             return false;
         };
-        let mut ask_at = None;
-        if failure == Failure::Contended {
-            let is_plain = self.rounds.claim(round).key.is_plain();
-            let who = Waiter { id, give_up_at };
-            if is_plain && now < give_up_at && self.queue_up(now, who, round) {
-                return true;
-            }
-            if !is_plain && now < give_up_at {
-                ask_at = self.visit(now, op, round).filter(|at| *at < give_up_at);
-            }
-        } else if self.waits.has_any() {
-            let key = self.rounds.claim(round).key.clone();
-            self.with_waits(now, |waits, cx| waits.no_quorum(cx, &key));
-        }
         let Task::Acquire { attempts, .. } = self.operations[op].task else {
             unreachable!("only acquisitions have patience");
         };
+        let key = self.rounds.claim(round).key.clone();
+        let mut ask_at = None;
+        if failure != Failure::Contended {
+            if self.waits.has_any() {
+                self.with_waits(now, |waits, cx| waits.no_quorum(cx, &key));
+            }
+        } else if now < give_up_at && key.is_plain() {
+            let (who, refused) = (Waiter { id, give_up_at }, self.rounds.refused_by(round));
+            if self.with_waits(now, |waits, cx| waits.refused(cx, &key, who, refused)) {
+                return true;
+            }
+        } else if now < give_up_at {
+            // Another kind of lock may have a place there as well (K9).
+            let refused = (self.rounds.held_of(round), attempts);
+            ask_at = self.with_waits(now, |waits, cx| waits.visit_refused(cx, &key, id, refused));
+        }
         let round_trip = self.rounds.round_trip().unwrap_or_default();
-        let base = match self.rounds.claim(round).key.form() {
+        let base = match key.form() {
             Form::Exclusive => self.config.retry.base_behind_sign(attempts, round_trip),
             _ => self.config.retry.base(attempts, round_trip),
         };
         let delay = between(base, base.saturating_mul(2), self.entropy.next_u64());
-        let retry_at = Some(now.after(delay)).filter(|at| *at < give_up_at);
-        let Some(retry_at) = retry_at.into_iter().chain(ask_at).min() else {
+        let next = [Some(now.after(delay)), ask_at].into_iter().flatten();
+        let Some(retry_at) = next.filter(|at| *at < give_up_at).min() else {
             return false;
         };
         self.operations.set_timer(op, retry_at);
         true
-    }
-
-    /// The round was refused: the acquisition waits in a queue on the masters, if there is one
-    /// (W11). Returns whether it does.
-    fn queue_up(&mut self, now: Moment, who: Waiter, round: usize) -> bool {
-        let key = self.rounds.claim(round).key.clone();
-        let was_split = !self.rounds[round].granted.is_empty();
-        let mut refused = NodeSet::EMPTY;
-        for (node, vote) in self.rounds.votes(round).enumerate() {
-            if vote.outcome == NodeOutcome::Held {
-                refused.insert(node);
-            }
-        }
-        self.with_waits(now, |waits, cx| waits.refused(cx, &key, who, (refused, was_split)))
-    }
-
-    /// The same, for another kind of lock (K9). Returns when it asks again at the latest.
-    fn visit(&mut self, now: Moment, op: usize, round: usize) -> Option<Moment> {
-        let Task::Acquire { attempts, .. } = self.operations[op].task else {
-            return None;
-        };
-        let (key, id) = (self.rounds.claim(round).key.clone(), self.operations.id_of(op));
-        let held = self.rounds.held_of(round);
-        self.with_waits(now, |waits, cx| waits.visit_refused(cx, &key, id, (held, attempts)))
     }
 
     /// Releases what a round of acquisition has taken or may yet take.

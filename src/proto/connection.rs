@@ -225,7 +225,17 @@ impl Engine {
             }
             Effect::Suspect => self.nodes.push(Outgoing::Beside(node)),
             Effect::DebtsDue => self.settle_debts(now, node),
-            Effect::Greeted => self.finish_handshake(now, node),
+            // The server votes from now on, if it may vote at all.
+            Effect::Greeted => match self.nodes.welcome(now, node) {
+                Err(reason) => self.refuse(now, node, reason),
+                Ok(()) => {
+                    self.stats.connected += 1;
+                    self.settle_debts(now, node);
+                    // After the commands that waited.
+                    self.nodes.probe(node);
+                    self.with_waits(now, |waits, cx| waits.node_ready(cx, node));
+                }
+            },
             Effect::Fail(outcome) => self.fail_node(now, node, outcome),
             Effect::Killed => self.stats.connections_killed += 1,
             Effect::ReleasesWith(with) => self.nodes.release_with(node, with),
@@ -264,18 +274,6 @@ impl Engine {
         if !makes_sense {
             self.fail_node(now, node, NodeOutcome::Protocol(ProtocolError::Unexpected));
         }
-    }
-
-    /// The handshake is complete: the server votes from now on, if it may vote at all.
-    fn finish_handshake(&mut self, now: Moment, node: usize) {
-        if let Err(reason) = self.nodes.welcome(now, node) {
-            return self.refuse(now, node, reason);
-        }
-        self.stats.connected += 1;
-        self.settle_debts(now, node);
-        // After the commands that waited.
-        self.nodes.probe(node);
-        self.with_waits(now, |waits, cx| waits.node_ready(cx, node));
     }
 
     /// The next notice for the operator of a node, with the node's index.

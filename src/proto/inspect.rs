@@ -9,7 +9,7 @@ use super::operation::{Progress, Task};
 use crate::error::{LockError, LockErrorKind};
 use crate::inspection::{Inspection, NodeInspection, Said};
 use crate::moment::Moment;
-use crate::outcome::{NodeOutcome, Unfit};
+use crate::outcome::{NodeOutcome, NodeReport, Unfit};
 use crate::quorum::NodeSet;
 use crate::resource::Resource;
 use crate::token::LockToken;
@@ -77,29 +77,24 @@ impl Engine {
             self.fail_node(now, node, self.nodes[node].link.last_failure());
         }
     }
+}
 
-    #[cold]
-    pub(super) fn finish_inspect(&self, op: usize) -> Inspection {
-        let (Task::Inspect { found }, Progress::Won(round)) =
-            (&self.operations[op].task, self.operations[op].progress)
-        else {
-            unreachable!("an inspection always ends with its round");
-        };
-        let reports = self.rounds.reports(self.last_now, &self.nodes, round).into_iter().zip(found);
-        let nodes = reports.map(|(report, said)| NodeInspection {
-            node: report.node,
-            address: report.address,
-            outcome: report.outcome,
-            message: report.message,
-            holding: match said {
-                Some(Said::Holding(holding)) => Some(*holding),
-                _ => None,
-            },
-            owned: match said {
-                Some(Said::Owned(owned)) => Some(owned.clone()),
-                _ => None,
-            },
-        });
-        Inspection::new(nodes.collect())
-    }
+/// What the nodes have said, with the reports of their round.
+#[cold]
+pub(super) fn inspection(reports: Vec<NodeReport>, found: &[Option<Said>]) -> Inspection {
+    let nodes = reports.into_iter().zip(found).map(|(report, said)| NodeInspection {
+        node: report.node,
+        address: report.address,
+        outcome: report.outcome,
+        message: report.message,
+        holding: match said {
+            Some(Said::Holding(holding)) => Some(*holding),
+            _ => None,
+        },
+        owned: match said {
+            Some(Said::Owned(owned)) => Some(owned.clone()),
+            _ => None,
+        },
+    });
+    Inspection::new(nodes.collect())
 }

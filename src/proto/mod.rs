@@ -604,8 +604,10 @@ impl Engine {
                 self.end(op);
                 Some(Done::Released(released))
             }
-            Task::Inspect { .. } => {
-                let inspection = self.finish_inspect(op);
+            Task::Inspect { ref found } => {
+                let round = self.operations[op].progress.round().expect("it has a round");
+                let reports = self.rounds.reports(now, &self.nodes, round);
+                let inspection = inspect::inspection(reports, found);
                 self.end(op);
                 Some(Done::Inspected(inspection))
             }

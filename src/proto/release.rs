@@ -225,26 +225,20 @@ impl Engine {
                 }
             }
         }
-        match hand.gates.is_empty() {
-            true => self.send(ready, round),
-            false => self.hand_on(ready, round, hand),
+        let gates = self.waits.desk.gates_to_hand_on(&self.nodes, hand, ready);
+        self.send(ready.without(gates), round);
+        // Last: whoever is told there finds the other nodes free (W7).
+        if !gates.is_empty() {
+            self.rounds.note_sent(round, gates, gates.len());
+            for gate in gates.iter() {
+                self.nodes.push(Outgoing::HandOn(gate, round, hand.tell));
+            }
         }
         if !others.is_empty() {
             self.judge(now, round);
         }
         self.rounds.dereference(round);
         round
-    }
-
-    /// Releases at the gates last: whoever is told there finds the other nodes free (W7).
-    #[cold]
-    fn hand_on(&mut self, ready: NodeSet, round: usize, hand: Hand) {
-        let gates = self.waits.desk.gates_to_hand_on(&self.nodes, hand, ready);
-        self.send(ready.without(gates), round);
-        self.rounds.note_sent(round, gates, gates.len());
-        for gate in gates.iter() {
-            self.nodes.push(Outgoing::HandOn(gate, round, hand.tell));
-        }
     }
 }
 

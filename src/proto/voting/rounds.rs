@@ -266,6 +266,15 @@ impl Voting {
         }
     }
 
+    /// The nodes where the lock is held, and whether others have granted it.
+    pub(crate) fn refused_by(&self, round: usize) -> (NodeSet, bool) {
+        let mut refused = NodeSet::EMPTY;
+        let votes = self.votes(round).enumerate();
+        let held = votes.filter(|(_, vote)| vote.outcome == NodeOutcome::Held);
+        held.for_each(|(node, _)| refused.insert(node));
+        (refused, !self.open[round].granted.is_empty())
+    }
+
     /// Why an acquisition fails whose patience ends during this round.
     pub(crate) fn cut_off(&self, round: usize) -> Failure {
         match self.open[round].tally.refused() {
