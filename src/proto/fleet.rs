@@ -782,3 +782,18 @@ impl Fleet {
         quarantined
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_that_left_twice_counts_from_the_second_time() {
+        let at = |millis: u64| Moment::from_nanos(millis * 1_000_000);
+        let mut departed = Departed::default();
+        departed.note(at(0), "a".into(), at(10_000));
+        departed.note(at(5_000), "a".into(), at(15_000));
+        assert_eq!(departed.until(at(6_000), "a"), Some(at(15_000)));
+        assert_eq!(departed.until(at(12_000), "a"), Some(at(15_000)));
+    }
+}

@@ -2359,3 +2359,23 @@ fn lock_with_a_value_does_not_become_a_share() {
     let lease = locked(&mut scenario, own()).into_shared();
     assert_eq!(lease.resource(), &own());
 }
+
+#[test]
+fn no_other_slot_is_asked_for_after_a_quorum_that_came_too_late() {
+    for patience in [Patience::OneRound, Patience::Until(Moment::from_nanos(u64::MAX))] {
+        let mut scenario = Scenario::ready(3);
+        scenario.acquire_of(slots(3), TTL, patience);
+        scenario.drain();
+        scenario.reply(0, free(&[1, 2]));
+        scenario.replies([1, 2], YES);
+        scenario.now = scenario.now.after(TTL);
+        match patience {
+            Patience::OneRound => {
+                let error = scenario.acquired().unwrap_err();
+                assert_eq!((error.kind(), error.attempts()), (LockErrorKind::Expired, 1));
+            }
+            Patience::Until(_) => scenario.nothing_done(),
+        }
+        assert_eq!(scenario.drain(), [Acted::Release(vec![0, 1, 2], 1)]);
+    }
+}

@@ -360,3 +360,32 @@ fn extension_that_may_heal_is_in_doubt_like_a_set() {
     taker.pass(Duration::ZERO);
     assert_eq!(taker.drain(), [Acted::Kill(2, 3), Acted::Release(vec![2], 1)]);
 }
+
+#[test]
+fn two_locks_that_are_let_go_are_both_extended_no_more() {
+    let mut giver =
+        Scenario::with(3, |builder| builder.heal(Heal::Off).restart_guard(RestartGuard::Off))
+            .all_ready();
+    let leases = [(); 2].map(|()| giver.locked());
+    let ids = leases.map(|lease| giver.engine.extend(giver.now, lease, 2 * TTL));
+    // The commands were not taken yet.
+    for id in ids {
+        match giver.engine.cancel(giver.now, id) {
+            muxlock::proto::Cancelled::Extension(lease) => drop(let_go(&mut giver, lease)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(giver.drain(), []);
+}
+
+#[test]
+fn failed_set_is_not_sent_after_another_lock_was_let_go() {
+    let mut giver = Scenario::ready(3);
+    let lease = giver.locked();
+    giver.try_lock();
+    for node in [0, 1] {
+        giver.engine.handle_node(giver.now, node, NodeEvent::Disconnected(RESET));
+    }
+    drop(let_go(&mut giver, lease));
+    assert_eq!(giver.drain(), [Acted::Close(0), Acted::Close(1), Acted::Release(vec![2], 2)]);
+}

@@ -757,6 +757,7 @@ mod tests {
             (&[Set(1), Due(1_999)], Some((Dormant, 2_000)), &[]),
             (&[Set(1), Due(2_000)], None, &[]),
             (&[Set(1), Extended], Some((Dormant, 10_000)), &[]),
+            (&[Set(1), Extended, Set(2)], Some((Dormant, 10_000)), &[]),
             (&[Set(1), Gone], None, &[]),
             (&[Set(1), Killed(1)], None, &[]),
             (&[Set(1), Killed(2)], Some((Dormant, 2_000)), &[]),
@@ -831,6 +832,18 @@ mod tests {
             assert!(node.debts.owe(at(0), token(), debt));
             assert_eq!(node.debts.is_doubted(at(1), token(), Kind::Extend), is_doubted, "{nth}");
         }
+    }
+
+    #[test]
+    fn lost_set_is_in_doubt_before_its_loss_is_handled() {
+        use crate::proto::request::Request;
+        let builder = crate::config::Builder::default().node("redis://127.0.0.1:1");
+        let mut node = Node::new(Arc::new(builder.config().unwrap()), 0);
+        node.pipeline.sent(Request::Round(7), at(0));
+        assert!(node.doubt(at(0), token(), |round| round == 7).is_some());
+        node.pipeline.lose(Vec::new());
+        let doubt = node.doubt(at(0), token(), |round| round == 7);
+        assert!(doubt.is_some_and(|doubt| !doubt.origins.is_empty()));
     }
 
     /// What a lease brings from another engine must not be forgotten, however much is owed: the
