@@ -227,7 +227,7 @@ impl Engine {
         }
         let gates = self.waits.desk.gates_to_hand_on(&self.nodes, hand, ready);
         self.send(ready.without(gates), round);
-        // Last: whoever is told there finds the other nodes free (W7).
+        // Last: a client that is told there finds the other nodes free (W7).
         if !gates.is_empty() {
             self.rounds.note_sent(round, gates, gates.len());
             for gate in gates.iter() {
