@@ -729,6 +729,9 @@ impl Engine {
     }
 
     /// What is known of a node.
+    ///
+    /// # Panics
+    /// If there is no such node. For an index from outside, use `nodes().get(node)`.
     #[inline]
     pub fn node(&self, node: usize) -> &Node {
         &self.nodes[node]
