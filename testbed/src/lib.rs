@@ -23,6 +23,9 @@ mod time;
 
 use std::time::Duration;
 
+#[cfg(feature = "locks")]
+use time::POLL_INTERVAL;
+
 pub use child::{Again, alone, is_child, re_execute, run_child, tell_parent};
 #[cfg(feature = "locks")]
 pub use client::{

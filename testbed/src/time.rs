@@ -10,7 +10,7 @@ use crate::SOON;
 use crate::child::CHILD_VARIABLE;
 
 /// How long to wait before looking again.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a heavy test waits for those of other processes, and how often it looks.
 #[cfg(target_os = "linux")]
 const TURN_MAX: Duration = Duration::from_secs(600);

@@ -152,9 +152,13 @@ fn cluster_node_is_refused() {
     if is_older_than([7, 0, 0], "cluster_node_is_refused", "cluster-port and ADDSLOTSRANGE") {
         return;
     }
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let args = ["--cluster-enabled", "yes", "--cluster-port", &port.to_string()];
-    let node = start_one(&args);
+    // A free port may be taken before the node has it.
+    let node = (0..5).find_map(|_| {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let args = ["--cluster-enabled", "yes", "--cluster-port", &port.to_string()];
+        Master::start_with(&args).ok()
+    });
+    let node = node.expect("a node that keeps its ports");
     let is_refused = || match trusting([node.url()]).connect() {
         Err(ConnectError::Unavailable(error)) => {
             assert_eq!(outcomes(&error), [NodeOutcome::Unfit(Unfit::Cluster)], "{error}");

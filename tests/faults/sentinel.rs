@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -78,12 +78,19 @@ impl Site {
             info(&servers[0], "replication", "min_slaves_good_slaves") == "2"
         });
         let sentinels: Vec<_> = (0..3).map(|_| watching(&servers[0])).collect();
+        let mut last = Vec::new();
         within(FAILED_OVER, "the Sentinels know each other", || {
-            sentinels.iter().all(|sentinel| {
-                let said = said(sentinel);
-                let is = |name: &str| said.get(name).map(String::as_str) == Some("2");
-                is("num-slaves") && is("num-other-sentinels")
-            })
+            let known = sentinels.iter().map(|sentinel| {
+                let mut said = said(sentinel);
+                ["num-slaves", "num-other-sentinels", "flags"].map(|name| said.remove(name))
+            });
+            let known: Vec<_> = known.collect();
+            if known != last {
+                println!("the Sentinels know: {known:?}");
+                last.clone_from(&known);
+            }
+            let is_two = |figure: &Option<String>| figure.as_deref() == Some("2");
+            known.iter().all(|known| known[..2].iter().all(is_two))
         });
         Site { servers, sentinels }
     }
@@ -186,6 +193,13 @@ fn waited_out(fault: Fault) {
         let lock = second.try_lock(KEY, MAX_TTL).unwrap();
         assert!(lock.unlock().unwrap().was_held());
     }
+}
+
+/// A Sentinel that is not there would be waited for in vain.
+#[test]
+fn sentinel_does_not_start_on_a_port_that_is_taken() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    assert!(Sentinel::start_on(taken.local_addr().unwrap().port(), "").is_none());
 }
 
 /// At the same time: they wait most of the time.

@@ -1,11 +1,12 @@
 //! The exact words for mistakes that users make, from real servers.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use muxlock::testing::{Master, Masters};
 use muxlock::{Builder, LockErrorKind, NodeState, Redlock, RestartGuard};
+use testbed::scripted::refused_addr;
 use testbed::{PATIENT, Sentinel, TTL, all_ready, patient, soon};
 
 /// What a lock on this one server fails with, up to the node.
@@ -47,8 +48,6 @@ fn servers_that_are_no_independent_masters_are_named() {
 
     let sentinel = Sentinel::start("");
     let port = sentinel.port();
-    let is_up = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-    soon("the Sentinel accepts connections", is_up);
     assert_eq!(refused(&format!("redis://127.0.0.1:{port}")), no_master);
 
     let evicting = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
@@ -158,12 +157,11 @@ fn causes_at_a_sentinel_are_named() {
             server.port()
         ));
         let port = sentinel.port();
-        soon("it accepts connections", || TcpStream::connect(("127.0.0.1", port)).is_ok());
         (sentinel, port)
     };
     let (_open, open) = monitor("");
     let (_closed, closed) = monitor("requirepass sesame\n");
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let nobody = refused_addr().port();
     let table = [
         (
             closed,
