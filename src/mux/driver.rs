@@ -631,6 +631,7 @@ mod tests {
     use crate::proto::Patience;
     use crate::resource::Resource;
     use crate::token::Entropy;
+    use testbed::scripted::refused_addr;
 
     const TTL: Duration = Duration::from_secs(10);
 
@@ -641,7 +642,7 @@ mod tests {
     /// A server that completes the handshake and grants one lock, and an address without a server.
     fn one_alive_one_dead() -> (SocketAddr, SocketAddr, JoinHandle<()>) {
         let alive = TcpListener::bind("127.0.0.1:0").unwrap();
-        let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let dead = refused_addr();
         let address = alive.local_addr().unwrap();
         let serve = move || {
             let (mut client, _) = alive.accept().unwrap();

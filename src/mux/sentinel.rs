@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     fn failure_names_each_sentinel_with_its_reason_and_not_its_words() {
-        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let nobody = testbed::scripted::refused_addr();
         let table = [
             (
                 "-WRONGPASS you sent hunter2\r\n",

@@ -699,8 +699,17 @@ fn random_hex() -> String {
 ///
 /// Panics if there is no free port.
 pub fn refused_addr() -> SocketAddr {
+    refused_addr_at(Ipv4Addr::LOCALHOST)
+}
+
+/// The same on another loopback address.
+///
+/// # Panics
+///
+/// Panics if there is no free port.
+pub fn refused_addr_at(ip: Ipv4Addr) -> SocketAddr {
     static KEPT: Mutex<Vec<(TcpStream, TcpStream)>> = Mutex::new(Vec::new());
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let listener = TcpListener::bind((ip, 0)).expect("a free port");
     let to = listener.local_addr().expect("an address of the listener");
     let client = TcpStream::connect(to).expect("a connection to the listener");
     let (server, _) = listener.accept().expect("the connection just made");

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use muxlock::{
     Builder, ConfigError, ConnectError, Multiplexer, NodeOutcome, NodeState, NodeStatus, Phase,
     QuarantineCause, Redlock, RestartGuard, Standalone, Unfit,
 };
-use testbed::scripted::never_accepting;
+use testbed::scripted::{never_accepting, refused_addr, refused_addr_at};
 use testbed::{
     PATIENT, SOON, Stopwatch, TTL, count, descriptors, is_child, outcomes, pause, re_execute,
     run_child, soon, status_figure, timed, within,
@@ -347,7 +347,7 @@ fn numbers_and_paths_are_never_looked_up() {
 #[test]
 fn addresses_of_a_name_are_tried_in_turn() {
     let masters = start(1);
-    let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refused = refused_addr();
     let names = Names::default();
     names.set_all("m0", vec![refused, address(&masters[0])]);
     let redlock = patient(["m0"], &names).connect().unwrap();
@@ -387,8 +387,7 @@ fn silent_address_takes_no_longer_than_its_share() {
 #[test]
 fn addresses_that_were_tried_are_named() {
     let silent = never_accepting();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let refused = SocketAddr::from(([127, 0, 0, 2], port));
+    let refused = refused_addr_at(Ipv4Addr::new(127, 0, 0, 2));
     let names = Names::default();
     names.set_all("m0", vec![silent.addr(), refused]);
     let redlock = hasty(["m0"], &names).build().unwrap();
